@@ -69,6 +69,8 @@ setup(
         # Where PyMC runs there is no Theano that it could disturb.
         "test": [
             'pymc>=6,<7; python_version>="3.12"',
+            'nutpie>=0.16.10; python_version>="3.12"',  # what pm.sample takes if it is there
+            'mpmath; python_version>="3.12"',  # the truth of PyMC's log-probabilities, in many digits
             "pytest",
             "pytest-timeout",
             "pytest-xdist",

@@ -242,6 +242,9 @@ class PyTensorTensors:
         found = found if other.ndim == 3 else found[:, :, 0]
         return found if one.ndim == 3 else found[:, 0]
 
+    def tile(self, x, reps, ndim=None):
+        return self.pt.tile(x, reps)
+
     def addbroadcast(self, x, *axes):
         return self.pt.specify_broadcastable(x, *axes)
 

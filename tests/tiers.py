@@ -32,8 +32,10 @@ SLOW = (
     Rule("", "tests/extensions/test_checkpoint_extension.py", "a_kill"),
     Rule("", "tests/extensions/test_loader.py", "survives|does_not_end|late|deaths|meanwhile"),
     Rule("", "tests/extensions/test_recorder.py", "known_sleeps|test_loaders|inside_functions"),
-    Rule("", "tests/extensions/test_pymc.py"),
-    Rule("", "tests/extensions/test_pymc_requirement.py"),
+    *[
+        Rule("", f"tests/extensions/test_pymc_{name}.py")
+        for name in ("bad_input", "nutpie", "precision", "requirement", "samplers", "sessions", "unavailable", "values")
+    ],
     Rule("", "tests/engines/test_import_check.py"),
     Rule("", "tests/engines/test_import_fixes.py"),
     Rule("", "tests/engines/test_jax.py", "programs|meets"),
@@ -171,10 +173,19 @@ RULES = (
     Rule("thorough", "tests/extensions/rules/test_digits.py", r"_learns_.*-2\]|never_exchange"),
     Rule("long", "tests/extensions/rules/test_digits.py", r"_learns_.*(-4|\[(?!LocalSGD).*-8)\]"),
     # Of every model, two ranks.
+    Rule("thorough", "tests/extensions/test_pymc_values.py", r"of_the_plain_model\[.*-[13]\]|compiled_by_numba"),
+    Rule("thorough", "tests/extensions/test_pymc_sessions.py", "spawn"),
+    Rule("thorough", "tests/extensions/test_pymc_samplers.py", "fit_in_batches|example_of_the_page"),
+    Rule("thorough", "tests/extensions/test_pymc_unavailable.py", "imported_before"),
+    # nutpie compiles; of every trouble, one chain.
+    Rule(
+        "thorough", "tests/extensions/test_pymc_nutpie.py", r"-2-|-at once|\[thread\]|plain_model|another_thread\[[ec]"
+    ),
+    # How precise every kind of model is: a few of them, and those in which something was wrong.
     Rule(
         "thorough",
-        "tests/extensions/test_pymc.py",
-        r"plain_model\[.*-[13]\]|spawn|fit_in_batches|example_of_the_page|compiled_by_numba",
+        "tests/extensions/test_pymc_precision.py",
+        r"\[(?!(logistic|linear|covariances|mixture|bounded_parameters|weights_of_a_simplex)\])",
     ),
     Rule(
         "thorough", "tests/extensions/test_train.py", r"averaged_in_groups\[.*adam|their_own_and_a_rule\[(slices|run)-3"
@@ -239,6 +250,7 @@ RULES = (
     ),
     # That the random programs find what is wrong; `make test` runs them as they are.
     Rule("thorough", "tests/programs/test_programs.py", r"planted_bug_is_found\["),
+    Rule("thorough", "tests/programs/test_graphs.py", "planted_bug|text_of_a_graph|much_is_drawn"),
     Rule("thorough", "tests/functions/test_pytensor_programs.py", "linkers"),
     Rule("long", "tests/programs/test_programs.py", "planted_bug_is_found_in_graphs"),
     # Interrupts and deaths at every step; `make test` has some of each kind.

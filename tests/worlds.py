@@ -12,6 +12,7 @@ from synkhronos.launchers.hosts.world import StartedWorld
 from synkhronos.program.program import PROGRAM
 from synkhronos.replication.replicator import replicator_of
 from synkhronos.runtime.command import Command
+from synkhronos.runtime.registry import Origin
 from synkhronos.sync.hosts import Hosts
 
 try:
@@ -49,8 +50,9 @@ class Poke(Command):
         self.number, self.values = number, values
 
     def run(self, context):
-        engine, variable = context.shareds[self.number]
-        engine.put(variable, engine.to_device(variable, np.array(self.values[context.rank])))
+        entry = context.shareds[self.number]
+        value = entry.engine.to_device(entry.reference(), np.array(self.values[context.rank]))
+        entry.set(value, Origin.OWN)
 
 
 class Tables(Command):

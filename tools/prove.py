@@ -1,49 +1,103 @@
-"""Prove that any program gives the serial answer: draw many random programs (tests/programs) and write down the result.
+"""Prove that any program gives the serial answer: draw random programs and graphs (tests/programs).
 
-    python tools/prove.py                              # 100,000 draws, into docs/reliability.md
-    python tools/prove.py --draws 5000 --no-write      # a first look
-    python tools/prove.py --repeat "fork theano 17"    # one session again, of the same seed
+    python tools/prove.py                              # what has not been drawn with this code yet
+    python tools/prove.py --draws 5000 --no-write      # a first look: a twentieth of everything
+    python tools/prove.py --only "graphs fork theano"  # one piece alone
+    python tools/prove.py --repeat "fork theano 17"    # one session again, of the same seed; of graphs: one graph
 
-Beside the NumPy engine it draws with Theano, or with PyTensor where that is installed (make prove ENGINE=pytensor).
+A draw is one call or collective of a program with its checks; a graph is a function of random operations, with its
+calls. Sessions are drawn from the seed, their piece and their number, so the same seed gives the same programs. The
+first wrong one ends it, with the shortest program that shows it. What was drawn is written into docs/reliability.md.
 
-A draw is one call or collective with its checks. Sessions are drawn from the seed, the launcher, the engine and their
-number, so the same seed gives the same programs. The first wrong one ends it, with the shortest program that shows it.
+Theano and PyTensor are drawn with if there is an environment for them: this one, or .venv and .venv-pytensor beside
+it (``make install``, ``make install ENGINE=pytensor``). Pieces run in processes of their own, two at a time, and leave
+what they have done in build/prove: what was interrupted continues where it stopped.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import hashlib
 import importlib
 import importlib.util
+import json
 import os
 import platform
+import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
-
-import numpy as np
+from typing import Any, Dict, List, NamedTuple, Optional
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "programs"), str(ROOT / "tests")]
 
-import synkhronos as synk  # noqa: E402
-
-#: The engine beside NumPy's, and what it is called.
-ENGINE, LABEL = ("theano", "Theano") if importlib.util.find_spec("theano") else ("pytensor", "PyTensor")
-if "SYNK_TEST_LINKER" not in os.environ:
-    os.environ.setdefault("PYTENSOR_FLAGS", "linker=py,cxx=")  # run by Python code, graphs cost no compiling
-
 DOCUMENT = ROOT / "docs" / "reliability.md"
-COMMAND = "make prove" + (" ENGINE=pytensor" if ENGINE == "pytensor" else "")
-BEGIN, END = f"<!-- written by {COMMAND}: begin -->\n", "<!-- end -->\n"
+BEGIN, END = "<!-- written by make prove: begin -->\n", "<!-- end -->\n"
 
-#: Draws of a session.
-STEPS = 200
+#: Draws of a session; graphs between two notes of what is done.
+STEPS, GRAPHS = 200, 50
 
-#: Launcher (two hosts for "hosts"), engine, and their share of the draws in percent.
-KINDS = (("threads", "numpy", 40), ("fork", "numpy", 25), ("fork", ENGINE, 25), ("hosts", "numpy", 10))
+#: What engines are called, and where their environments are.
+LABELS = {"numpy": "NumPy", "theano": "Theano", "pytensor": "PyTensor"}
+ENVIRONMENTS = {"theano": ".venv", "pytensor": ".venv-pytensor"}
+
+
+class Piece(NamedTuple):
+    """A part of the campaign.
+
+    Attributes
+    ----------
+    what : {"", "graphs"}
+        Graphs, or programs over the functions of recipes.
+    launcher : {"threads", "fork", "hosts"}
+        Two hosts for "hosts".
+    engine : str
+    linker : {"", "c", "numba"}
+        What compiles the functions; "" for the NumPy engine, and for Python code.
+    number : int
+        Of draws or graphs.
+    """
+
+    what: str
+    launcher: str
+    engine: str
+    linker: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        return " ".join(one for one in self[:4] if one)
+
+    @property
+    def unit(self) -> str:
+        return self.what or "draws"
+
+
+#: 100,000 draws, 25,000 of them with Theano, 10,000 with PyTensor, 3,000 compiled; and 20,000 graphs.
+PIECES = (
+    Piece("", "threads", "numpy", "", 37000),
+    Piece("", "fork", "numpy", "", 18000),
+    Piece("", "hosts", "numpy", "", 10000),
+    Piece("", "threads", "theano", "", 4000),
+    Piece("", "fork", "theano", "", 20000),
+    Piece("", "fork", "theano", "c", 1000),
+    Piece("", "threads", "pytensor", "", 1000),
+    Piece("", "fork", "pytensor", "", 7000),
+    Piece("", "fork", "pytensor", "c", 1000),
+    Piece("", "fork", "pytensor", "numba", 1000),
+    Piece("graphs", "threads", "theano", "", 8000),
+    Piece("graphs", "fork", "theano", "", 6000),
+    Piece("graphs", "hosts", "theano", "", 200),
+    Piece("graphs", "fork", "theano", "c", 200),
+    Piece("graphs", "threads", "pytensor", "", 3500),
+    Piece("graphs", "fork", "pytensor", "", 1800),
+    Piece("graphs", "fork", "pytensor", "c", 150),
+    Piece("graphs", "fork", "pytensor", "numba", 150),
+)
+BY_NAME = {piece.name: piece for piece in PIECES}
+DRAWS = sum(piece.number for piece in PIECES if not piece.what)
 
 
 def machine() -> str:
@@ -57,60 +111,243 @@ def machine() -> str:
     return f"{model}, {len(os.sched_getaffinity(0))} cores, {platform.system()}"
 
 
-def draw(launcher: str, engine: str, draws: int, seed: int, first: int = 0) -> Tuple[int, float]:
-    """Draw programs session by session; return how many draws were made, and the seconds they took.
+def code() -> str:
+    """Return what tells this code from any other: what was drawn counts for the code that it was drawn with."""
+    digest = hashlib.sha256()
+    for folder in ("synkhronos", "tests/programs"):
+        for path in sorted([*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.c")]):
+            digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+# -- one piece, in this process --------------------------------------------------------------------------------------
+
+
+class Done:
+    """What has been drawn of a piece, kept in a file."""
+
+    def __init__(self, piece: Piece, folder: Path, seed: int) -> None:
+        self._path = folder / (piece.name.replace(" ", "-") + ".json")
+        self.values: Dict[str, Any] = {
+            "code": code(),
+            "seed": seed,
+            "done": 0,
+            "sessions": 0,
+            "seconds": 0.0,
+            "tally": None,
+        }
+        try:
+            there = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return
+        if (there["code"], there["seed"]) == (self.values["code"], seed):
+            self.values = there
+
+    def note(self, **changes: Any) -> None:
+        """Write down what has changed."""
+        self.values.update(changes, date=datetime.date.today().isoformat(), versions=versions())
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.with_suffix(".new").write_text(json.dumps(self.values, indent=1))
+        self._path.with_suffix(".new").replace(self._path)
+
+
+def versions() -> Dict[str, str]:
+    """Return the versions of Python, NumPy, and the engines that are imported."""
+    found = {"Python": platform.python_version(), "NumPy": importlib.import_module("numpy").__version__}
+    found.update({LABELS[name]: sys.modules[name].__version__ for name in ENVIRONMENTS if name in sys.modules})
+    return found
+
+
+def play(piece: Piece, number: int, seed: int, done: Done) -> None:
+    """Draw what is left of a piece.
 
     Raises
     ------
-    Wrong
+    AssertionError
+        If something is wrong; it says what.
     """
+    begun = shown = time.monotonic()
+    before, session = done.values["seconds"], done.values["sessions"]
+    draw = sessions_of_graphs(piece, seed, done) if piece.what else sessions_of_draws(piece, seed)
+    while done.values["done"] < number:
+        most = min(GRAPHS if piece.what else STEPS, number - done.values["done"])
+        more = draw(session, most)
+        session += 1
+        now = time.monotonic()
+        done.note(sessions=session, seconds=before + now - begun, **more, done=done.values["done"] + most)
+        if now - shown > 5 or done.values["done"] >= number:
+            shown = now
+            made, all_of_it = f"{done.values['done']:,}", f"{number:,}"
+            print(f"{piece.name:<26}{made:>9} of {all_of_it} {piece.unit}{done.values['seconds']:8.0f} s", flush=True)
+
+
+def sessions_of_draws(piece: Piece, seed: int) -> Any:
+    """Return what draws a session."""
     from protocol import Wrong, seeded_program
     from recipe_library import Library
 
-    library = Library(engine)
-    begun = shown = time.monotonic()
-    made, session = 0, first
-    while made < draws:
-        steps = min(STEPS, draws - made)
+    library = Library(piece.engine)
+
+    def draw(session: int, steps: int) -> Dict[str, Any]:
         try:
-            seeded_program(f"{seed} {launcher} {engine} {session}", library, launcher, steps)
+            seeded_program(f"{seed} {piece.name} {session}", library, piece.launcher, steps)
         except Wrong:
-            print(f"\nWRONG: seed {seed}, session {launcher} {engine} {session}")
+            print(f"\nWRONG: seed {seed}, session {piece.name} {session}")
             raise
-        made, session = made + steps, session + 1
-        now = time.monotonic()
-        if now - shown > 5 or made >= draws:
-            shown = now
-            print(
-                f"{launcher:<8}{engine:<9}{(f'{made:,}'):>9} of {(f'{draws:,}')} draws{now - begun:8.0f} s",
-                flush=True,
-            )
-    return made, time.monotonic() - begun
+        return {}
+
+    return draw
 
 
-def document(rows: List[Tuple[str, str, int, float]], seed: int) -> str:
+def sessions_of_graphs(piece: Piece, seed: int, done: Done) -> Any:
+    """Return what draws some graphs: a session has `GRAPHS` of them, each with a number of its own."""
+    from graph_tally import Tally
+
+    tally = Tally(done.values["tally"])
+
+    def draw(session: int, graphs: int) -> Dict[str, Any]:
+        for number in range(session * GRAPHS, session * GRAPHS + graphs):
+            check_graph(piece, seed, number, tally)
+        return {"tally": tally.to_json()}
+
+    return draw
+
+
+def check_graph(piece: Piece, seed: int, number: int, tally: Any) -> None:
+    """Check one graph; if it is wrong, show the smallest that is."""
+    from graph_check import WrongGraph, check, grown
+    from graph_shrinking import shortest
+
+    graph = grown(f"{seed} {piece.name} {number}")
+    if graph is None:
+        return
+    try:
+        tally.add(check(graph, piece.launcher))
+    except WrongGraph as wrong:
+        print(f"\nWRONG: seed {seed}, session {piece.name} {number}")
+        small = shortest(wrong, piece.launcher)
+        print(small.graph.text())
+        raise small from wrong
+
+
+# -- all pieces -------------------------------------------------------------------------------------------------------
+
+
+def python_of(piece: Piece) -> Optional[str]:
+    """Return the Python to run a piece with, or None if its engine is not installed."""
+    if piece.engine == "numpy" or importlib.util.find_spec(piece.engine):
+        return sys.executable
+    found = ROOT / ENVIRONMENTS[piece.engine] / "bin" / "python"
+    return str(found) if found.exists() else None
+
+
+def environment_of(piece: Piece) -> Dict[str, str]:
+    """Return the environment variables of a piece's process."""
+    found = dict(os.environ)
+
+    def add(name: str, flags: str) -> None:
+        found[name] = ",".join(one for one in (found.get(name), flags) if one)
+
+    if piece.linker:
+        found["SYNK_TEST_LINKER"] = {"c": "cvm"}.get(piece.linker, piece.linker)
+        add("PYTENSOR_FLAGS", f"linker={found['SYNK_TEST_LINKER']}")
+    else:
+        add("PYTENSOR_FLAGS", "linker=py,cxx=")  # run by Python code, graphs cost no compiling
+        if piece.what:
+            add("THEANO_FLAGS", "cxx=")  # nor what the optimizer computes of them
+    return found
+
+
+def play_all(pieces: List[Piece], given: argparse.Namespace) -> int:
+    """Run pieces in processes of their own, as many at a time as there are jobs; return the exit status."""
+    waiting, running = list(pieces), {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < given.jobs:
+                piece = waiting.pop(0)
+                python = python_of(piece)
+                if python is None:
+                    print(f"{piece.name}: {LABELS[piece.engine]} is not installed", flush=True)
+                    continue
+                command = [python, "-W", "ignore", __file__, "--piece", piece.name, "--draws", str(given.draws)]
+                command += ["--seed", str(given.seed), "--results", str(given.results)]
+                running[piece] = subprocess.Popen(command, env=environment_of(piece), cwd=str(ROOT))
+            time.sleep(0.1)
+            for piece, process in list(running.items()):
+                if process.poll() is not None:
+                    del running[piece]
+                    if process.returncode:
+                        return 1
+        return 0
+    finally:
+        for process in running.values():
+            process.terminate()
+            process.wait()
+
+
+def share(piece: Piece, draws: int) -> int:
+    """Return how many draws or graphs a piece has, if all have so many draws together."""
+    return max(1, piece.number * draws // DRAWS)
+
+
+def load(folder: Path, seed: int) -> Dict[Piece, Dict[str, Any]]:
+    """Return what was done of each piece with this code."""
+    found = {}
+    for piece in PIECES:
+        values = Done(piece, folder, seed).values
+        if values["done"]:
+            found[piece] = values
+    return found
+
+
+def document(results: Dict[Piece, Dict[str, Any]], seed: int, draws: int) -> str:
     """Return the text for docs/reliability.md."""
+    from graph_tally import Tally
     from recipes import RECIPES
 
-    versions = {"Python": platform.python_version(), "NumPy": np.__version__}
-    if any(engine == ENGINE for _, engine, _, _ in rows):
-        versions[LABEL] = importlib.import_module(ENGINE).__version__
-    total, seconds = sum(row[2] for row in rows), sum(row[3] for row in rows)
+    of_all: Dict[str, set] = {}
+    for values in results.values():
+        for name, version in values["versions"].items():
+            of_all.setdefault(name, set()).add(version)
     lines = [
         "Date: {}. Machine: {}. {}. Seed {}; {} functions; 1 to 4 ranks.".format(
-            datetime.date.today().isoformat(),
+            max(values["date"] for values in results.values()),
             machine(),
-            ", ".join("{} {}".format(*item) for item in versions.items()),
+            ", ".join(f"{name} {' and '.join(sorted(found))}" for name, found in of_all.items()),
             seed,
             len(RECIPES),
         ),
         "",
-        "| launcher | engine | draws | wrong | seconds |",
-        "| --- | --- | ---: | ---: | ---: |",
+        "| what | launcher | engine | run by | number | wrong | seconds |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: |",
     ]
-    for launcher, engine, draws, took in rows:
-        lines.append("| {} | {} | {} | 0 | {:.0f} |".format(launcher, engine, f"{draws:,}", took))
-    lines.append("| all | | {} | 0 | {:.0f} |".format(f"{total:,}", seconds))
+    for what in ("", "graphs"):
+        rows = {piece: values for piece, values in results.items() if piece.what == what}
+        label = "random graphs" if what else "random programs"
+        for piece, values in rows.items():
+            linker = {"c": "C", "numba": "Numba"}.get(piece.linker, "Python")
+            cells = [
+                label,
+                piece.launcher,
+                LABELS[piece.engine],
+                linker,
+                f"{values['done']:,}",
+                "0",
+                f"{values['seconds']:.0f}",
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+        if rows:
+            done, seconds = (sum(values[key] for values in rows.values()) for key in ("done", "seconds"))
+            lines.append(f"| {label} | all | | | {done:,} | 0 | {seconds:.0f} |")
+    absent = [piece.name for piece in PIECES if results.get(piece, {"done": 0})["done"] < share(piece, draws)]
+    if absent:
+        lines += ["", "Not all of: {}.".format(", ".join(absent))]
+    tally = Tally()
+    for values in results.values():
+        if values["tally"] is not None:
+            tally.include(Tally(values["tally"]))
+    if tally.graphs:
+        lines += ["", *tally.document()]
     return "\n".join(lines) + "\n"
 
 
@@ -120,41 +357,65 @@ def write(text: str, path: Path) -> None:
     path.write_text(before + BEGIN + text + END + rest.split(END, 1)[1])
 
 
+def repeat(text: str, seed: int) -> None:
+    """Draw one session, or one graph, again."""
+    name, _, number = text.rpartition(" ")
+    piece = BY_NAME[name]
+    if piece.what:
+        from graph_tally import Tally
+
+        check_graph(piece, seed, int(number), Tally())
+    else:
+        sessions_of_draws(piece, seed)(int(number), STEPS)
+
+
 def main(arguments: Optional[List[str]] = None) -> int:
     """Run the command line; return the exit status."""
-    parser = argparse.ArgumentParser(description="Prove that random programs give the serial answer.")
-    parser.add_argument("--draws", type=int, default=100000, help="calls and collectives, in all (default: 100000)")
-    parser.add_argument("--seed", type=int, default=1, help="other programs (default: 1)")
+    names = ", ".join(f"'{name}'" for name in BY_NAME)
+    parser = argparse.ArgumentParser(description="Prove that random programs and graphs give the serial answer.")
     parser.add_argument(
-        "--only",
-        metavar="'LAUNCHER ENGINE'",
-        help="one kind alone: " + ", ".join("'{} {}'".format(*kind[:2]) for kind in KINDS),
+        "--draws", type=int, default=DRAWS, help="of programs, in all; graphs in proportion (default: 100000)"
     )
-    parser.add_argument("--repeat", metavar="'LAUNCHER ENGINE SESSION'", help="one session again")
+    parser.add_argument("--seed", type=int, default=1, help="other programs (default: 1)")
+    parser.add_argument("--only", metavar="PIECE", help=f"one piece alone, with all draws: {names}")
+    parser.add_argument("--repeat", metavar="'PIECE NUMBER'", help="one session, or one graph, again")
+    parser.add_argument("--jobs", type=int, default=2, help="pieces at a time (default: 2)")
     parser.add_argument("--no-write", action="store_true", help="leave docs/reliability.md as it is")
+    parser.add_argument("--fresh", action="store_true", help="draw everything again")
+    parser.add_argument("--results", type=Path, default=ROOT / "build" / "prove", help=argparse.SUPPRESS)
     parser.add_argument("--output", type=Path, default=DOCUMENT, help=argparse.SUPPRESS)
+    parser.add_argument("--piece", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    from protocol import Wrong
+    name = given.piece or given.only or (given.repeat or "").rpartition(" ")[0]
+    if name and name not in BY_NAME:
+        parser.error(f"expected a piece, one of {names}")
+    chosen = [BY_NAME[name]] if name else list(PIECES)
+    if given.fresh:
+        for piece in chosen:
+            (given.results / (piece.name.replace(" ", "-") + ".json")).unlink(missing_ok=True)
+    if given.repeat or given.piece or given.only:
+        piece = chosen[0]
+        if not (piece.engine == "numpy" or importlib.util.find_spec(piece.engine)):
+            parser.error(f"{LABELS[piece.engine]} is not installed here")
+        os.environ.update({key: value for key, value in environment_of(piece).items() if key not in os.environ})
+        from synkhronos.program.program import PROGRAM
 
-    rows: List[Tuple[str, str, int, float]] = []
-    try:
-        if given.repeat:
-            launcher, engine, session = given.repeat.split()
-            draw(launcher, engine, STEPS, given.seed, int(session))
+        try:
+            if given.repeat:
+                repeat(given.repeat, given.seed)
+                return 0
+            number = given.draws if given.only else share(piece, given.draws)
+            play(piece, number, given.seed, Done(piece, given.results, given.seed))
+        except AssertionError as wrong:
+            print(wrong)
+            return 1
+        finally:
+            PROGRAM.close()  # (synk.close() would miss the collectives that a program has not waited for)
+        if given.piece:
             return 0
-        shares: Dict[Any, int] = {kind[:2]: kind[2] for kind in KINDS if given.only in (None, " ".join(kind[:2]))}
-        if not shares:
-            parser.error("--only: expected one of {}".format(", ".join("'{} {}'".format(*kind[:2]) for kind in KINDS)))
-        for (launcher, engine), share in shares.items():
-            rows.append(
-                (launcher, engine) + draw(launcher, engine, given.draws * share // sum(shares.values()), given.seed)
-            )
-    except Wrong as wrong:
-        print(wrong)
+    elif play_all(chosen, given):
         return 1
-    finally:
-        synk.close()
-    text = document(rows, given.seed)
+    text = document(load(given.results, given.seed), given.seed, given.draws)
     print("\n" + text, end="")
     if not given.no_write:
         write(text, given.output)

@@ -165,6 +165,8 @@ def check_theano() -> Finding:
         "import theano, theano.tensor as T",
         "x = T.vector()",
         "assert theano.function([x], x.sum() * 2)([1, 2]) == 6, 'the sum is wrong'",
+        "a = T.tensor3(); f = theano.function([a], T.batched_dot(a, a))",  # its C code needs a BLAS
+        "assert (f([[[2]], [[3]]]) == [[[4]], [[9]]]).all(), 'a product of batches is wrong'",
         "kind = 'compiles C++' if theano.config.cxx else 'NO C++: very slow'",
         "print('Theano', theano.__version__ + ',', theano.config.device + ',', kind)",
     )

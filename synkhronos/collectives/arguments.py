@@ -134,6 +134,12 @@ class Variables:
                     else "every rank has its own",
                 )
         self.numbers = [_number(session, self.engine, *each, unused, argument) for each in zip(variables, self.names)]
+        for variable, name, number in zip(variables, self.names, self.numbers):
+            if session.context.shareds[number].rows is not None:
+                its = f"{variable.name}." if variable.name else "its "
+                hint = f"{its}get_value() returns the rows of all ranks, {its}set_value(value) takes them"
+                expected, got = "variables without the batch's rows", f"{name}, which has them (synkhronos.sharded)"
+                raise ArgumentValueError(argument, expected, got, hint)
         names: Dict[int, str] = {}
         for number, name in zip(self.numbers, self.names):
             if number in names:

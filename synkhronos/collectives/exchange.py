@@ -25,6 +25,7 @@ from ..errors import ArgumentTypeError, ArgumentValueError
 from ..reductions import ReduceOp
 from ..reductions.sixteen_bits import FORMATS, rounded
 from ..runtime.context import RankContext
+from ..runtime.registry import Origin
 from ..transports.base import Key, Mix, Pending
 from ..transports.value_buffers import participants
 from .arguments import Variables
@@ -173,7 +174,7 @@ class Exchange(NamedTuple):
 
         def keep_errors() -> None:
             for variable in kept:  # each rank has its own
-                context.shareds[variable].parted = True
+                context.shareds[variable].origin = Origin.OWN
             context.errors.update({number: error for variable, number, error in pairs if variable is None})
 
         arrived = Pending([*results.release(), *kept.values()])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Iterable, List, Sequence
 
 from ..runtime.context import RankContext
+from ..runtime.registry import Origin
 from ..transports.base import Pending
 from .arguments import checked
 from .command import CollectiveCommand, taken
@@ -47,13 +48,13 @@ class SetValue(CollectiveCommand):
             dense = [self.numbers[i] for i in chosen]
             values = [context.pools.attach(self.handles[i]) for i in chosen]
             pending = taken(context, dense, values, [self.selections[i] for i in chosen])
-            states = [(context.shareds[self.numbers[i]].cell, state) for i, state in self.states.items()]
+            states = [(context.shareds[self.numbers[i]], state) for i, state in self.states.items()]
 
         def change() -> None:
-            for cell, state in states:
-                cell[0] = state
+            for entry, state in states:
+                entry.set(state, Origin.OWN)
             for number in self.numbers:
-                context.shareds[number].parted = True
+                context.shareds[number].origin = Origin.OWN
 
         context.commit_values(dense, pending, change)
 

@@ -104,11 +104,14 @@ class Cut(NamedTuple):
         The outputs that are computed after the cut.
     why_not : str
         Why the function cannot be cut; "" if it can.
+    remedy : str
+        What the program may write instead, if that is known.
     """
 
     ops: List[Optional[str]]
     late: List[int]
     why_not: str
+    remedy: str = ""
 
 
 class Collectives(NamedTuple):
@@ -563,6 +566,75 @@ class Engine(ABC):
             The inputs and shared variables of which every rank has its own rows; all others are the same on all ranks.
         """
         return None
+
+    def with_late_outputs(
+        self, snapshot: Any, shards: Mapping[Any, Shard], ops: Sequence[Any]
+    ) -> Tuple[Any, Optional[List[Placement]]]:
+        """Return the snapshot of a function that is not exact, whose outputs depend on dtypes no more than they must.
+
+        Parts that the function rounds are outputs before they are rounded (see `output_types`). What must not be
+        computed from parts because of their dtypes, such as the truncated sum, is computed from the whole, by a
+        collective inside. And the placements, as those of `placed`.
+
+        Parameters
+        ----------
+        snapshot, shards
+            As for `placed`.
+        ops : sequence of (str, None or MISSING)
+            Those that were given for outputs. Given ones count: only outputs that have none get collectives.
+        """
+        return snapshot, self.placed(snapshot, shards)
+
+    def has_late_outputs(self, snapshot: Any) -> bool:
+        """Return whether outputs are not those of the function that was compiled: ranks have to call a `variant`."""
+        return False
+
+    def output_types(self, snapshot: Any) -> Optional[List[Optional[ArrayType]]]:
+        """Return the types of the outputs that ranks compute, as those of `outputs`; None if these are the same."""
+        return None
+
+    def with_any_rows(
+        self, inputs: Sequence[Any], axes: Sequence[int], givens: Any, rows: int
+    ) -> Tuple[List[Any], Any]:
+        """Return inputs whose types do not say how many rows they have, and givens that have them in the others' place.
+
+        Parameters
+        ----------
+        inputs, givens
+            As `compile` takes them.
+        axes : sequence of int
+            Of the first inputs, along which axis they have rows.
+        rows : int
+            The number that types may say.
+        """
+        return list(inputs), givens
+
+    def with_rows(
+        self, snapshot: Any, shards: Mapping[Any, Shard], rows: Optional[int], own: Optional[Sequence[int]] = None
+    ) -> Tuple[Any, List[str]]:
+        """Return the snapshot of a function that is right for any number of rows, though one is written in the program.
+
+        With as many rows as are written it computes the same.
+
+        Parameters
+        ----------
+        snapshot, shards
+            As for `placed`.
+        rows : int, optional
+            The number that is written. Without one, only operations are changed that have a number as a property.
+        own : sequence of int, optional
+            Of a function that is not exact: what each rank computes from its own rows alone, by the positions of
+            outputs and then updates.
+
+        Returns
+        -------
+        snapshot
+        where : list of str
+            The operations for which numbers are read as rows: in a few words each, with the named variables.
+        """
+        if rows is not None:
+            raise TypeError(f"rows: the engine {self.name!r} does not know where a program has written its rows")
+        return snapshot, []
 
     def sharding(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Optional[Sharding]:
         """Return how a function lies over the ranks, its collectives with it; parameters as those of `placed`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..errors import ArgumentValueError
-from ..reductions import IN_GRAPH
+from ..reductions import WHOLES
 from ..sharding import (
     REPLICATE,
     Builder,
@@ -31,6 +31,13 @@ from .base import Cut
 AVERAGE = Partial("sum", -1)
 
 
+#: What to write instead of a gradient of which all rows are multiplied by what they have in common.
+FACTOR_LAST = (
+    "take the gradient of the sum over rows itself, and multiply or divide that: T.grad(total, w) / count, not "
+    "T.grad(total / count, w)"
+)
+
+
 class Halves(NamedTuple):
     """Where the graph of an exact function can be cut: before, slice by slice; after, once.
 
@@ -46,6 +53,8 @@ class Halves(NamedTuple):
         For every update, whether the new value is the same on all ranks: not rows, nor the state of a split stream.
     why_not : str
         Why the graph cannot be cut; "" if it can.
+    remedy : str
+        What to write instead, if that is known.
     """
 
     parts: List[Any]
@@ -53,11 +62,12 @@ class Halves(NamedTuple):
     late: List[int]
     common: List[bool]
     why_not: str = ""
+    remedy: str = ""
 
     @property
     def cut(self) -> Cut:
         """What calls have to know of it."""
-        return Cut(self.ops, self.late, self.why_not)
+        return Cut(self.ops, self.late, self.why_not, self.remedy)
 
 
 class Exact(NamedTuple):
@@ -164,7 +174,7 @@ def completed(
     return Exact(
         own,
         [(whole if new in wanted else after.own).get(new, new) for _, new in updates],
-        Halves(own_parts, ops, late, common, why_not),
+        Halves(own_parts, ops, late, common, why_not, FACTOR_LAST if after.waiting_factor else ""),
         placements,
         [REPLICATE if new in wanted else found.of(new) for _, new in updates],
         common_streams,
@@ -176,15 +186,18 @@ def _check_update(placement: Placement, target: Any, shards: Mapping[Any, Shard]
     expected = "a value that ranks can compute exactly"
     if isinstance(placement, Unknown):
         raise ArgumentValueError(argument, expected, f"one that is not: {placement.why}")
-    if isinstance(placement, Partial) and placement.reduction not in IN_GRAPH:
-        raise ArgumentValueError(argument, expected, f"a product of parts of all ranks ({placement})")
+    if isinstance(placement, Partial) and placement.reduction not in WHOLES:
+        raise ArgumentValueError(
+            argument, expected, f"a part that depends on how many rows each rank has ({placement})"
+        )
     if isinstance(placement, (Replicate, Shard)) and placement.power != 0:
         got = "one that depends on how many rows each rank has, from inside a loop"
         raise ArgumentValueError(argument, expected, got)
     if isinstance(placement, Shard) and target not in shards:
         expected = "a value that all ranks have in common"
         got = "one with rows, of which every rank has its own"
-        raise ArgumentValueError(argument, expected, got, "name the variable in sliceable_shareds if it has rows")
+        hint = "if the variable has the batch's rows, list synkhronos.sharded(variable) in inputs"
+        raise ArgumentValueError(argument, expected, got, f"{hint}; if it has data, name it in sliceable_shareds")
 
 
 def _is_length(placement: Placement) -> bool:

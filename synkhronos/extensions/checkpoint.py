@@ -1,7 +1,8 @@
 """A training in one file, to go on from: parameters, a rule's state, random states and progress.
 
-The file is a plain ``.npz``. It is written beside the old one and then takes its place in one step (POSIX ``rename``):
-whatever happens in between, a kill or a power failure, one of the two is there, and whole.
+The file is a plain ``.npz``. It is written beside the old one, under a name of its own (``model.npz.5b0c....new``), and
+then takes its place in one step (POSIX ``rename``): whatever happens in between, a kill, a power failure, or another
+program that saves there, one of the two is there, and whole.
 
 ====================  ==============================================================================
 array                 holds
@@ -26,13 +27,16 @@ import copy
 import json
 import logging
 import os
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+import secrets
+import zipfile
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 import synkhronos as synk
 from synkhronos import engines
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
+from synkhronos.functions.state_rows import axis_of_rows
 
 __all__ = ["load", "save"]
 
@@ -58,7 +62,7 @@ def save(path: str, variables: Sequence[Any], rule: Any = None, **progress: Any)
     Raises
     ------
     OSError
-        If the file cannot be written; the old one is what it was.
+        If the file cannot be written; the old one is what it was, and nothing is left of the new one.
 
     Examples
     --------
@@ -118,12 +122,9 @@ def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is of other variables; nothing has changed then.
+        If the file is of other variables, or is not a whole one of `save`; nothing has changed then.
     """
-    with np.load(path, allow_pickle=False) as file:
-        arrays = dict(file)
-    if "n_ranks" not in arrays:
-        raise ArgumentValueError("path", "a file that save has written", path)
+    arrays = _read(path)
     named, n_ranks = _named(variables, rule), _n_ranks()
     saved, given = str(arrays.get("rule", "None")), "None" if rule is None else type(rule).__name__
     if saved != given:
@@ -133,7 +134,8 @@ def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any
     if found != expected:
         got = f"{len(expected)}, but for {', '.join(sorted(found ^ expected)[:3])}"
         raise ArgumentValueError("variables", f"the {len(found)} that are in {path}", got)
-    values = [_values(arrays, name, variable) for name, variable in named]
+    counters = None if rule is None else _counters(path, arrays, rule)
+    values = [_values(path, arrays, name, variable) for name, variable in named]
     engine: Any = engines.find(variables)
     remade, by_one = [], int(arrays["n_ranks"]) == 1
     for i, (_, variable) in enumerate(named):
@@ -148,12 +150,15 @@ def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any
             else:
                 values[i] = [np.mean(of_ranks, axis=0).astype(of_ranks[0].dtype)] * n_ranks
     for (_, variable), of_ranks in zip(named, values):
+        if axis_of_rows(variable) is not None:
+            variable.set_value(of_ranks[0])
+            continue
         for rank in range(n_ranks):
             _set(rank, variable, of_ranks[rank])
     if remade:
         logger.info("%s was saved by %d ranks and is made anew for %d: %s", path, arrays["n_ranks"], n_ranks, remade)
     if rule is not None:
-        rule.counters = json.loads(str(arrays["counters"]))
+        rule.counters = counters
     return {name[len("progress_") :]: value for name, value in arrays.items() if name.startswith("progress_")}
 
 
@@ -167,15 +172,30 @@ def _named(variables: Sequence[Any], rule: Any) -> List[Tuple[str, Any]]:
     return [(f"arr_{i}", each) for i, each in enumerate(variables)] + [(f"state_{i}", x) for i, x in enumerate(state)]
 
 
-def _values(arrays: Mapping[str, np.ndarray[Any, Any]], name: str, variable: Any) -> List[Any]:
+def _counters(path: str, arrays: Mapping[str, np.ndarray[Any, Any]], rule: Any) -> Dict[str, Any]:
+    """Return the counters of a rule of that kind."""
+    try:
+        counters = json.loads(str(arrays["counters"]))
+        if not isinstance(counters, dict) or set(counters) != set(rule.counters):
+            raise ValueError(f"counters are {counters}")
+    except (KeyError, ValueError) as error:
+        raise ArgumentValueError("path", f"a file with the counters of {type(rule).__name__}", path) from error
+    return counters
+
+
+def _values(path: str, arrays: Mapping[str, np.ndarray[Any, Any]], name: str, variable: Any) -> List[Any]:
     """Return what was saved of a variable: one value, or one for each rank."""
-    one = [arrays[name]] if name in arrays else []
-    saved = one or [arrays[f"{name}_of_{rank}"] for rank in range(int(arrays["n_ranks"]))]
-    value = _get(0, variable)
+    of_ranks = [f"{name}_of_{rank}" for rank in range(int(arrays["n_ranks"]))]
+    lacking = [] if name in arrays else [one for one in of_ranks if one not in arrays]
+    if lacking:
+        raise ArgumentValueError("path", "a file that save has written", f"{path}, which lacks {lacking[0]}")
+    saved = [arrays[name]] if name in arrays else [arrays[one] for one in of_ranks]
+    axis = axis_of_rows(variable)
+    value = variable.get_value() if axis is not None else _get(0, variable)
     if isinstance(value, np.ndarray):
         n_ranks, ragged = _n_ranks(), len({each.shape for each in saved}) > 1
         for each in saved:
-            fits = each.ndim == value.ndim if ragged else each.shape == value.shape
+            fits = each.ndim == value.ndim if ragged else _but(each.shape, axis) == _but(value.shape, axis)
             if not fits or each.dtype != value.dtype:
                 got = f"{value.dtype} {value.shape}"
                 raise ArgumentValueError(str(variable.name or name), f"{each.dtype} {each.shape}, as it was saved", got)
@@ -186,8 +206,15 @@ def _values(arrays: Mapping[str, np.ndarray[Any, Any]], name: str, variable: Any
     return [_restored(value, str(each), str(variable.name or name)) for each in saved]
 
 
+def _but(shape: Tuple[int, ...], axis: Optional[int]) -> Tuple[int, ...]:
+    """Return a shape without the length of an axis: there may be another number of rows now."""
+    return shape if axis is None else (*shape[:axis], *shape[axis + 1 :])
+
+
 def _of_ranks(variable: Any) -> List[np.ndarray[Any, Any]]:
-    """Return what each rank has, as arrays."""
+    """Return what each rank has, as arrays; of a variable with the batch's rows the program's value."""
+    if axis_of_rows(variable) is not None:
+        return [variable.get_value()]
     return [_as_array(_get(rank, variable)) for rank in range(_n_ranks())]
 
 
@@ -215,13 +242,18 @@ def _as_array(value: Any) -> np.ndarray[Any, Any]:
 
 def _restored(value: Any, text: str, name: str) -> Any:
     """Return a generator like the given one, in the state that `_as_array` has put down."""
-    state, now, restored = json.loads(text), _state(value), copy.deepcopy(value)
-    if state["bit_generator"] != now["bit_generator"]:
-        raise ArgumentValueError(name, f"a {state['bit_generator']}, as it was saved", f"a {now['bit_generator']}")
-    if isinstance(value, np.random.Generator):
-        restored.bit_generator.state = state
-    else:
-        restored.set_state(state)
+    now, restored = _state(value), copy.deepcopy(value)
+    try:
+        state = json.loads(text)
+        kind = state["bit_generator"]
+        if kind == now["bit_generator"] and isinstance(value, np.random.Generator):
+            restored.bit_generator.state = state
+        elif kind == now["bit_generator"]:
+            restored.set_state(state)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ArgumentValueError(name, "the state of a random stream, as save writes it", f"{text[:50]!r}") from error
+    if kind != now["bit_generator"]:
+        raise ArgumentValueError(name, f"a {kind}, as it was saved", f"a {now['bit_generator']}")
     return restored
 
 
@@ -238,15 +270,50 @@ def _agree(of_ranks: Sequence[np.ndarray[Any, Any]]) -> bool:
 
 
 def _write(path: str, arrays: Mapping[str, Any]) -> None:
-    """Write the file and put it in the place of the old one."""
-    new = f"{path}.new"
-    with open(new, "wb") as file:
-        np.savez(file, **arrays)
-        file.flush()
-        os.fsync(file.fileno())  # else a power failure could leave the name with an empty file
-    os.replace(new, path)
-    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
+    """Write the file and put it in the place of the old one; if that fails, nothing is left of it."""
+    folder, name = os.path.split(os.path.abspath(path))
+    new = os.path.join(folder, f"{name[:200]}.{secrets.token_hex(8)}.new")
+    # (O_EXCL follows no symbolic link, and the permissions are those of any new file.)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        os.fsync(folder)
+        with open(descriptor, "wb") as file:
+            # (`numpy.savez` leaves its archive open if the disk is full.)
+            with zipfile.ZipFile(file, "w") as archive:
+                for entry, value in arrays.items():
+                    with archive.open(f"{entry}.npy", "w", force_zip64=True) as part:
+                        write: Any = np.lib.format.write_array  # which has no types
+                        write(part, np.asanyarray(value), allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())  # else a power failure could leave the name with an empty file
+        os.replace(new, path)
+    except BaseException:
+        os.unlink(new)
+        raise
+    entries = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(entries)
     finally:
-        os.close(folder)
+        os.close(entries)
+
+
+def _read(path: str) -> Dict[str, np.ndarray[Any, Any]]:
+    """Return the arrays of a file that `save` has written.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened.
+    ArgumentValueError
+        If it is another file, or not whole.
+    """
+    with open(path, "rb") as file:
+        try:
+            with np.load(file, allow_pickle=False) as found:
+                arrays = dict(found)
+            n_ranks = arrays["n_ranks"]
+            if n_ranks.ndim or n_ranks.dtype.kind not in "iu" or n_ranks < 1:
+                raise ValueError(f"n_ranks is {n_ranks}")
+        except Exception as error:  # of NumPy, zipfile, zlib, struct, ...
+            got = f"{path}, which is another, or is cut off ({type(error).__name__})"
+            raise ArgumentValueError("path", "a file that save has written", got) from error
+    return arrays

@@ -84,8 +84,9 @@ class TheanoTrainFunction:
                 arrays[i] = rows.take(arrays[i])
         chosen = self._chosen(batch_s) if self._sliceable else None
         n_rows = len(arrays[divided[0]]) if divided else None if chosen is None else len(chosen)
-        if num_slices < 1 or num_slices > 1 and (n_rows is None or num_slices > n_rows):
-            raise ValueError(f"num_slices is {num_slices}, but there are {n_rows or 'no'} rows")
+        if num_slices < 1 or num_slices > 1 and n_rows is None:
+            raise ValueError(f"num_slices is {num_slices}, but there are {'no' if n_rows is None else n_rows} rows")
+        num_slices = max(1, min(num_slices, n_rows or 0))
         if num_slices > 1 and None in self._ops:
             raise ValueError(
                 f"num_slices: outputs[{self._ops.index(None) - 1}] has op None, which takes one result, and "

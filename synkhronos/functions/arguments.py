@@ -217,7 +217,8 @@ class Arguments:
             if lengths.count(lengths[0]) < len(lengths):
                 names = [label for label, scattered in zip(self.labels, self._scattered) if scattered]
                 got = ", ".join(f"{length} of {name}" for length, name in zip(lengths, names))
-                raise ArgumentValueError("scattered inputs", "the same length of all", got)
+                hint = _listed_apart([given for given, one in zip(self.inputs, self._scattered) if one], lengths)
+                raise ArgumentValueError("scattered inputs", "the same length of all", got, hint)
             return None, lengths[0]
         minibatch = [
             isinstance(array, Data) and array.minibatch
@@ -265,6 +266,13 @@ class Arguments:
 
 def _label(position: int, given: Any) -> str:
     return f"input {given.name!r} (argument {position})" if given.name else f"input {position}"
+
+
+def _listed_apart(inputs: Sequence[Any], lengths: Sequence[int]) -> str:
+    """Return what to do with inputs whose lengths are not those of most."""
+    usual = max(lengths, key=lengths.count)
+    odd = ", ".join(str(given.name or given.variable) for given, n in zip(inputs, lengths) if n != usual)
+    return f"what does not have the batch's rows is listed apart in synkhronos.function: bcast_inputs=[{odd}]"
 
 
 def _has_rows(given: Any, axis: int) -> bool:

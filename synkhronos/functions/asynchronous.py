@@ -314,9 +314,13 @@ def run_asynchronously(
     StateError, WorkerError, WorkerDied, WorkerTimeout
         As for `Function.steps`; the steps that errors count are each rank's own.
     """
+    if function._variants.states:
+        label = function.engine.label(next(iter(function._variants.states)), "a shared variable")
+        expected = "one whose steps any rank can make, alone"
+        raise ArgumentValueError("function", expected, f"one with the batch's rows in {label}: each rank has its own")
     if timeout is not None:
         check_timeout(timeout)
-    name, values = function.name or "without a name", function._bind(tuple(args), kwargs)
+    name, values = function.name or "without a name", function._bind(tuple(args), kwargs, {})
     of_inputs, _ = read_all(batches, None, None)
     if session.hosts is not None:
         raise ArgumentValueError(

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
-from typing import Any, Dict, ItemsView, List, Optional, Sequence
+from types import MappingProxyType
+from typing import Any, Dict, ItemsView, List, Mapping, Optional, Sequence
 
 import numpy as np
 
 from .. import engines
-from ..errors import ArgumentTypeError, ArgumentValueError
+from ..errors import ArgumentError, ArgumentTypeError, ArgumentValueError
 from ..program.program import PROGRAM
 from ..reductions import COMBINING, MISSING, ReduceOp, check_dtype
-from ..sharding import Shard
+from ..sharding import TAKE_SHARE, Shard
 from . import signature
+from .advice import advice
 from .arguments import Arguments
-from .default_ops import output_op
+from .default_ops import op_of, output_op
 from .function import Function
 from .own_updates import own_updates, tell_of_ranks
 from .sharded import Sharded, unwrapped
 from .variants import Variants
+from .written_rows import WrittenRows, own_positions, read_rows
 
 logger = logging.getLogger("synkhronos")
 
@@ -32,6 +36,7 @@ def function(
     givens: Any = None,
     sliceable_shareds: Optional[Sequence[Any]] = None,
     exact: Optional[bool] = None,
+    rows: Optional[int] = None,
     **kwargs: Any,
 ) -> Function:
     """Compile a function that runs on all ranks: ``theano.function`` with a few more words.
@@ -41,7 +46,8 @@ def function(
     inputs : list of variables (or ``theano.In``)
         Their values, of shape ``(n_rows,) + shape``, are scattered: rank r is given its ``n_r`` rows, an array of shape
         ``(n_r,) + shape``. Those of 0 dimensions, or with broadcastable rows, go whole to every rank. With rows along
-        another axis: `synkhronos.sharded` (x, axis).
+        another axis: `synkhronos.sharded` (x, axis). A shared variable that has the batch's rows, and is no argument of
+        calls: ``synkhronos.sharded(shared)``, too.
     outputs : variable, list or dict, optional
         Each a variable or ``(variable, op)``. The op says what becomes of the ranks' results: ``avg`` (weighted by
         rows), ``sum``, ``prod``, ``min``, ``max``, ``gather`` (concatenated in rank order: ``(n_0 + ... + n_{n-1},) +
@@ -65,6 +71,10 @@ def function(
         refused if a collective has given the ranks different values of a shared variable, but for
         ``sliceable_shareds``. By default what `fork` was told, else False. False also says that ranks are meant to
         make updates from their own rows (local steps): nothing is said of it in the log.
+    rows : int, optional
+        The number of rows that is written in the program, as in ``T.arange(100)`` or ``x.reshape((100, -1))``. Where an
+        operation needs the rows, that number is read as each rank's share of them, and every call must have that many
+        rows. By default what `fork` was given; that counts for functions in which it is written.
     givens, **kwargs
         Passed to the engine's own ``function``.
 
@@ -75,10 +85,10 @@ def function(
     Raises
     ------
     TypeError, ValueError
-        If an op does not exist or does not suit the output's dtype, a variable is not one or is listed twice, or a
-        name is reserved; if an array has no op and it cannot be found out how its parts make the serial function's
-        (it works along the axis of the rows, or an operation is not known), names it and the operation; with ``exact``
-        if an update cannot be computed exactly; whatever the engine's own ``function`` raises.
+        If an op does not exist or does not suit the output's dtype, or a variable is not one or is listed twice; if an
+        array has no op and it cannot be found out how its parts make the serial function's (it works along the axis of
+        the rows, or an operation is not known), names it and the operation; with ``exact`` if an update cannot be
+        computed exactly; whatever the engine's own ``function`` raises.
 
     Examples
     --------
@@ -110,6 +120,7 @@ def function(
     >>> g(batch_s=[-1])                         # the last row of each rank
     [array(4.5), array([2., 7.])]
     """
+    named = [each for each in _as_list(inputs, "inputs") if isinstance(each, Sharded)]
     along = unwrapped(_as_list(inputs, "inputs"))
     inputs, bcast_inputs = [each.variable for each in along], _as_list(bcast_inputs, "bcast_inputs")
     for each in bcast_inputs:
@@ -119,6 +130,9 @@ def function(
     signature.check_name(kwargs.get("name"))
     parsed = signature.parse_outputs(outputs)
     engine: Any = engines.find(_variables(inputs, bcast_inputs, parsed, updates)) or engines.default()
+    states = [each for each in named if engine.is_shared(each.variable)]
+    along = [each for each in along if not any(each is one for one in states)]
+    inputs = [each.variable for each in along]
     if PROGRAM.session is not None and not PROGRAM.session.closed:
         PROGRAM.session.prefetch.begin(engine)
     pairs, update_ops = signature.parse_updates(updates, engine.label)
@@ -137,16 +151,12 @@ def function(
     chosen, exact = exact, PROGRAM.exact if exact is None else exact
     if not isinstance(exact, (bool, np.bool_)):
         raise ArgumentTypeError("exact", "True, False or None", f"{exact!r} of type {type(exact).__name__}")
-    # Ranks call another graph of an exact function: this one is what `as_theano` calls alone, compiled if it is.
-    compiled = (engine.draft if exact else engine.compile)(variables, parsed.variables, pairs, givens, **kwargs)
-    for given in engine.inputs(compiled):
-        if given.name in signature.RESERVED:
-            raise ArgumentValueError(
-                "inputs",
-                f"names other than the keywords of a call ({', '.join(signature.RESERVED)})",
-                f"an input called {given.name!r}",
-                "give it another name",
-            )
+    written = WrittenRows.of(rows)
+    if written is not None:
+        variables, givens = engine.with_any_rows(variables, axes, givens, written.rows)
+    # Ranks call another graph of such a function: this one is what `as_theano` calls alone, compiled if it is.
+    is_draft = exact or written is not None
+    compiled = (engine.draft if is_draft else engine.compile)(variables, parsed.variables, pairs, givens, **kwargs)
     given_updates = [
         (shared, _update_op(op, _update(i, shared, engine), engine.shared_type(shared)))
         for i, (op, (shared, _)) in enumerate(zip(update_ops, pairs))
@@ -154,27 +164,48 @@ def function(
     arguments = Arguments(engine, engine.inputs(compiled), axes)
     _check_states(arguments)
     scattered = arguments.scattered()
-    sliceable = _sliceable(sliceable_shareds, engine, compiled)
+    sliceable = _with_rows(sliceable_shareds, engine, compiled, "sliceable_shareds")
+    of_calls = _with_rows(states, engine, compiled, "inputs", sliceable)
     snapshot = engine.snapshot(variables, parsed.variables, pairs, givens, **kwargs)
-    shards = {variable: Shard(axis) for variable, axis in {**scattered, **sliceable}.items()}
-    if exact:
-        snapshot, placements = engine.completed(snapshot, shards)
-    else:
-        placements = engine.placed(snapshot, shards)
+    shards = {variable: Shard(axis) for variable, axis in {**scattered, **sliceable, **of_calls}.items()}
+    own = None if exact else own_positions(ops, len(engine.updated_in(snapshot)))
+    snapshot, read = read_rows(engine, written, snapshot, shards, own)
+    if read is None and is_draft and not exact:
+        is_draft, compiled = False, engine.compile(variables, parsed.variables, pairs, givens, **kwargs)
     outputs_of = engine.outputs(compiled)
+    advise = functools.lru_cache(None)(
+        functools.partial(_advice, engine, snapshot, shards, arguments, ops, outputs_of, bool(exact))
+    )
+    if exact:
+        try:
+            snapshot, placements = engine.completed(snapshot, shards)
+        except ArgumentError as error:
+            found = advise()
+            if found is None:
+                raise
+            hint = found if error.hint is None else f"{found}; or {error.hint}"
+            raise type(error)(error.argument, error.expected, error.got.replace(TAKE_SHARE, ""), hint) from None
+    else:
+        given = [op if op is MISSING else op.name for op in ops]
+        snapshot, placements = engine.with_late_outputs(snapshot, shards, given)
     name = engine.function_name(compiled) or "without a name"
     output_ops = [
-        output_op(op, output, None if placements is None else placements[i], name, exact)
+        output_op(op, output, None if placements is None else placements[i], name, exact, advise)
         for i, (op, output) in enumerate(zip(ops, outputs_of))
     ]
+    on_ranks = engine.output_types(snapshot) or [output.type for output in outputs_of]
+    for i, (output, type_) in enumerate(zip(outputs_of, on_ranks)):
+        if type_ is not None and type_.dtype != output.type.dtype:
+            dtypes = (str(type_.dtype), str(output.type.dtype))
+            output_ops[i] = dataclasses.replace(output_ops[i], dtypes=dtypes)
     if placements is not None and chosen is None and not exact:
-        tell_of_ranks(name, own_updates(engine, snapshot, placements, given_updates, sliceable))
-    variants = Variants(engine, snapshot, sliceable, scattered)
+        tell_of_ranks(name, own_updates(engine, snapshot, placements, given_updates, {**sliceable, **of_calls}))
+    variants = Variants(engine, snapshot, sliceable, scattered, of_calls, read)
     compile_own = None
     cut = None if variants.collectives is None else variants.collectives.cut
     if cut is not None and cut.why_not:
         logger.info("function %s cannot be called in slices (num_slices): %s", name, cut.why_not)
-    if exact:
+    if is_draft:
         # The default updates as they are now, whenever it is compiled.
         given_targets = [shared for shared, _ in pairs]
         more = [one for one in engine.updated_in(snapshot) if not any(one is shared for shared in given_targets)]
@@ -185,6 +216,41 @@ def function(
     return Function(
         PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, axes, variants, chosen, compile_own
     )
+
+
+def _advice(
+    engine: Any, snapshot: Any, shards: Dict[Any, Shard], arguments: Arguments, ops: Any, outputs: Any, exact: bool
+) -> Optional[str]:
+    """Return which inputs are to be listed elsewhere, if a function that is refused could be built then."""
+
+    def builds(shards: Dict[Any, Shard]) -> bool:
+        try:
+            found = engine.completed(snapshot, shards)[1] if exact else engine.placed(snapshot, shards)
+        except ArgumentError:
+            return False
+        return found is not None and all(
+            op is not MISSING
+            or output.type is None
+            or isinstance(op_of(placement, output.type.dtype.kind in "fc"), ReduceOp)
+            for op, output, placement in zip(ops, outputs, found)
+        )
+
+    names = {given.variable: given.name or f"inputs[{i}]" for i, given in enumerate(arguments.inputs)}
+    could = [
+        given.variable
+        for given in arguments.inputs
+        if given.variable not in shards and given.state is None and _can_have_rows(given.type)
+    ]
+    updated = {
+        shared: shared.name or f"updates[{i}]"
+        for i, shared in enumerate(engine.updated_in(snapshot))
+        if shared not in shards and not engine.is_random(shared) and _can_have_rows(engine.shared_type(shared))
+    }
+    return advice(names, shards, could, builds, updated)
+
+
+def _can_have_rows(type_: Any) -> bool:
+    return type_ is not None and type_.ndim > 0 and not type_.broadcastable[0]
 
 
 def _check_states(arguments: Arguments) -> None:
@@ -200,26 +266,28 @@ def _check_states(arguments: Arguments) -> None:
             )
 
 
-def _sliceable(shareds: Any, engine: Any, compiled: Any) -> Dict[Any, int]:
-    """Check the shared variables of which calls may select rows; return them with the axes of these."""
+def _with_rows(
+    shareds: Any, engine: Any, compiled: Any, argument: str, others: Mapping[Any, int] = MappingProxyType({})
+) -> Dict[Any, int]:
+    """Check shared variables of which every rank has its own rows; return them with the axes of these."""
     used = engine.shareds(compiled)
     found: Dict[Any, int] = {}
-    for i, (shared, axis) in enumerate(unwrapped(_as_list(shareds, "sliceable_shareds"))):
+    for i, (shared, axis) in enumerate(unwrapped(_as_list(shareds, argument))):
         if not engine.is_shared(shared):
-            raise ArgumentTypeError("sliceable_shareds", "shared variables", repr(shared))
-        label, type_ = engine.label(shared, f"sliceable_shareds[{i}]"), engine.shared_type(shared)
+            raise ArgumentTypeError(argument, "shared variables", repr(shared))
+        label, type_ = engine.label(shared, f"{argument}[{i}]"), engine.shared_type(shared)
         if type_ is None or engine.is_random(shared):
             got = f"{label}, which is not a dense array of data"
-            raise ArgumentTypeError("sliceable_shareds", "shared variables with rows to select", got)
+            raise ArgumentTypeError(argument, "shared variables with rows to select", got)
         if axis == 0 and (type_.ndim == 0 or type_.broadcastable[0]):
             got = f"{label} with {'0 dimensions' if type_.ndim == 0 else 'broadcastable rows'}"
-            raise ArgumentValueError("sliceable_shareds", "shared variables with rows to select", got)
+            raise ArgumentValueError(argument, "shared variables with rows to select", got)
         if not any(shared is other for other in used):  # (a clone with the same storage would not be replaced)
             got = f"{label}, which it does not use"
-            raise ArgumentValueError("sliceable_shareds", "shared variables that the function uses", got)
-        if shared in found:
+            raise ArgumentValueError(argument, "shared variables that the function uses", got)
+        if shared in found or shared in others:
             got = f"{label}, which is listed twice"
-            raise ArgumentValueError("sliceable_shareds", "different shared variables", got)
+            raise ArgumentValueError(argument, "different shared variables", got)
         found[shared] = type_.axis_of_rows(axis, label)
     return found
 

@@ -22,7 +22,7 @@ from typing import Any, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..reductions import reduce_outputs
+from ..reductions import ReduceOp, reduce_outputs
 from ..runtime.command import Amounts, Command
 from ..runtime.context import RankContext
 from ..selection import Rows, moved
@@ -142,7 +142,9 @@ def reduced(plan: Plan, context: RankContext, outputs: List[Any], division: Divi
 
 
 def presented(plan: Plan, context: RankContext, outputs: List[Any]) -> List[Any]:
-    """Return the outputs as the engine's own function returns them: their axes, and on the host or on the device."""
+    """Return the outputs as the engine's own function returns them: dtypes, axes, and on the host or on the device."""
+    if any(op.dtypes for op in plan.ops):
+        outputs = [rounded(output, op) for op, output in zip(plan.ops, outputs)]
     if any(op.axis for op in plan.ops):
         outputs = [
             moved(output, 0, op.axis) if op.axis and output is not None else output
@@ -155,6 +157,14 @@ def presented(plan: Plan, context: RankContext, outputs: List[Any]) -> List[Any]
         entry.engine.present(entry.reference(), i if plan.subset is None else plan.subset[i], output)
         for i, output in enumerate(outputs)
     ]
+
+
+def rounded(output: Any, op: ReduceOp) -> Any:
+    """Return an output that was put together in a wider type in the type that it has."""
+    if op.dtypes is None or output is None:
+        return output
+    with np.errstate(all="ignore"):  # as the engine's own cast
+        return output.astype(op.dtypes[1])
 
 
 def _in_bytes(plan: Plan, outputs: Sequence[Any]) -> List[Optional[bytes]]:

@@ -12,10 +12,10 @@ from ..errors import ArgumentValueError
 from ..partition import split_rows
 from ..reductions import ReduceOp
 from ..runtime.context import RankContext
-from ..runtime.registry import SharedEntry
+from ..runtime.registry import Origin, SharedEntry
 from ..selection import moved
 from ..trace import point
-from .division import Division
+from .division import Division, check_written
 from .plan import Plan, Prepared
 from .slicing import LAST, in_slices
 
@@ -23,19 +23,19 @@ from .slicing import LAST, in_slices
 class Change:
     """New values for variables, which a call leaves to us; nothing here can fail."""
 
-    def __init__(self, cells: Sequence[List[Any]], news: Sequence[Any]) -> None:
-        self._cells, self._news = cells, news
-        self._before = [cell[0] for cell in cells]
+    def __init__(self, entries: Sequence[SharedEntry], news: Sequence[Any]) -> None:
+        self._entries, self._news = entries, news
+        self._before = [entry.cell[0] for entry in entries]
 
     def __call__(self) -> None:
         """Make the new values current."""
-        for cell, new in zip(self._cells, self._news):
-            cell[0] = new
+        for entry, new in zip(self._entries, self._news):
+            entry.set(new, Origin.FUNCTION)
 
     def undo(self) -> None:
         """Make the values of before current."""
-        for cell, value in zip(self._cells, self._before):
-            cell[0] = value
+        for entry, value in zip(self._entries, self._before):
+            entry.set(value, Origin.UNDONE)
 
 
 NOTHING = Change([], [])
@@ -112,7 +112,7 @@ def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: Ra
         results = call_slice(i)
         for j in random:
             if weights[i][n_outputs + j] is not None:
-                entries[j].cell[0] = results[n_outputs + j]
+                entries[j].set(results[n_outputs + j], Origin.FUNCTION)
         return results
 
     with _advanced(entries[i] for i in random):
@@ -135,12 +135,12 @@ def _in_slices(call_slice: Callable[[int], Any], prepared: Prepared, context: Ra
 @contextmanager
 def _advanced(entries: Iterable[SharedEntry]) -> Iterator[None]:
     """Let each slice go on from the random states of the one before; in the end, the variables hold those of before."""
-    before = [(entry.cell, entry.cell[0]) for entry in entries]
+    before = [(entry, entry.cell[0]) for entry in entries]
     try:
         yield
     finally:
-        for cell, state in before:
-            cell[0] = state
+        for entry, state in before:
+            entry.set(state, Origin.UNDONE)
 
 
 def _in_halves(
@@ -163,7 +163,7 @@ def _in_halves(
         results[:] = call_slice(i)
         if prepared.pieces[i][0]:
             for j, state in zip(random, results[n_outputs + n_parts :]):
-                entries[j].cell[0] = state
+                entries[j].set(state, Origin.FUNCTION)
         return results[: n_outputs + n_parts]
 
     own = [piece[0] or None for piece in prepared.pieces]
@@ -211,7 +211,7 @@ def _change(plan: Plan, chosen: Sequence[int], news: Sequence[Any], context: Ran
     entries, values = [context.shareds[plan.updates[i][0]] for i in chosen], [news[i] for i in chosen]
     if plan.on_device:
         values = [entry.engine.to_device(entry.reference(), value) for entry, value in zip(entries, values)]
-    return Change([entry.cell for entry in entries], values)
+    return Change(entries, values)
 
 
 class CollectivesOfCall(in_graph.Call):
@@ -241,6 +241,7 @@ class CollectivesOfCall(in_graph.Call):
 
     def share(self, length: int) -> Tuple[int, int]:
         if self._rows is None:  # nothing was scattered: these are the rows of the call
+            check_written(self.plan.rows, length)
             bounds = split_rows(length, self.context.size, self.context.root)
             self.weights = [end - begin for begin, end in bounds]
             begin, end = bounds[self.context.rank]

@@ -20,6 +20,7 @@ import numpy as np
 from ..reductions import ReduceOp
 from ..replication.replicator import replicator_of
 from ..runtime.failures import add_note
+from ..runtime.registry import Origin
 from ..runtime.session import Session
 from ..sharding import Placement
 from . import reasons
@@ -122,6 +123,7 @@ class Variable(NamedTuple):
     shared: Any
     number: int
     axis: Optional[int]  # of its rows, if it is sliceable
+    is_state: bool  # with the batch's rows, all of which the master has before and after a call
 
 
 def compare(
@@ -172,7 +174,7 @@ def compare(
     placements: Any = None
     for each, parts in zip(changed, found):
         serial, old = after[engine.identity(each.shared)], before[each.number]
-        differing = _of_update(each, parts, old[session.root], serial, eps, given.batch_s)
+        differing = _of_update(each, parts, session.root, old[session.root], serial, eps, given.batch_s)
         if differing is None:
             continue
         rank, deviates = differing
@@ -180,7 +182,7 @@ def compare(
             sharding = engine.sharding(subject.variants.snapshot, subject.variants.placements)
             placements = [None] * len(updated) if sharding is None else sharding.updates
         placement = placements[updated.index(engine.identity(each.shared))]
-        mean_agrees = each.axis is None and _mean_agrees(parts, old[session.root], serial, eps)
+        mean_agrees = each.axis is None and not each.is_state and _mean_agrees(parts, old[session.root], serial, eps)
         reason = reasons.of_update(each.short, placement, subject.is_exact, mean_agrees, apart)
         where = "on the ranks together" if rank is None else f"on rank {rank}"
         differences.append(
@@ -193,13 +195,15 @@ def _variables(subject: Subject, session: Session) -> List[Variable]:
     """Return the dense variables of the function, each storage once."""
     found: Dict[int, Variable] = {}
     axes = {subject.engine.identity(shared): axis for shared, axis in subject.variants.sliceable.items()}
+    states = {subject.engine.identity(shared) for shared in subject.variants.states}
     for i, shared in enumerate(subject.shareds):
         number = replicator_of(session).find(subject.engine, shared)
         if number is None or subject.engine.shared_type(shared) is None or subject.engine.is_random(shared):
             continue
         place = f"f.get_shared()[{i}]"
-        label, axis = subject.engine.label(shared, place), axes.get(subject.engine.identity(shared))
-        found.setdefault(number, Variable(label, shared.name or place, shared, number, axis))
+        label, identity = subject.engine.label(shared, place), subject.engine.identity(shared)
+        one = Variable(label, shared.name or place, shared, number, axes.get(identity), identity in states)
+        found.setdefault(number, one)
     return list(found.values())
 
 
@@ -207,14 +211,14 @@ def _between_ranks(session: Session, variables: Sequence[Variable], before: Any,
     """Return the variables of which a rank holds another value than the master, before the call."""
     differences = []
     for each in variables:
-        if each.axis is not None:
+        if each.axis is not None or each.is_state:
             continue
         parts = before[each.number]
         for rank, part in enumerate(parts):
             deviates = deviation(part, parts[session.root], eps)
             if deviates is not None:
                 entry = session.context.shareds[each.number]
-                reason = reasons.of_ranks(each.short, entry.cell[0] is not entry.known, part.ndim > 0)
+                reason = reasons.of_ranks(each.short, entry.origin is Origin.PROGRAM, part.ndim > 0)
                 where = f"on rank {rank} before the call"
                 differences.append(_difference(each.label, where, deviates, "on the master", reason))
                 break
@@ -251,11 +255,12 @@ def _of_outputs(
 
 
 def _of_update(
-    variable: Variable, parts: Sequence[Any], before: Any, serial: Any, eps: float, batch_s: Any
+    variable: Variable, parts: Sequence[Any], root: int, before: Any, serial: Any, eps: float, batch_s: Any
 ) -> Optional[Tuple[Optional[int], Deviation]]:
     """Return the first rank whose new value differs, and where it does; no rank for rows that all have together."""
-    if variable.axis is not None:
-        found = None if batch_s is not None else deviation(np.concatenate(list(parts), variable.axis), serial, eps)
+    if variable.axis is not None or variable.is_state:
+        whole = parts[root] if variable.axis is None else np.concatenate(list(parts), variable.axis)
+        found = None if batch_s is not None and not variable.is_state else deviation(whole, serial, eps)
         return None if found is None else (None, found)
     for rank, part in enumerate(parts):
         found = deviation(part, serial, eps, before)

@@ -14,16 +14,23 @@ placement of the output   op, if none was given
 from __future__ import annotations
 
 import logging
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from ..errors import ArgumentTypeError
 from ..reductions import MISSING, ReduceOp, check_dtype
-from ..sharding import Partial, Placement, Replicate, Shard, Size, Unknown
+from ..sharding import TAKE_SHARE, Partial, Placement, Replicate, Shard, Size, Unknown
 
 logger = logging.getLogger("synkhronos")
 
 
-def output_op(op: Any, output: Any, placement: Optional[Placement], name: str, is_exact: bool) -> ReduceOp:
+def output_op(
+    op: Any,
+    output: Any,
+    placement: Optional[Placement],
+    name: str,
+    is_exact: bool,
+    advise: Callable[[], Optional[str]] = lambda: None,
+) -> ReduceOp:
     """Return the op of an output.
 
     Parameters
@@ -37,6 +44,8 @@ def output_op(op: Any, output: Any, placement: Optional[Placement], name: str, i
         The function's, for messages.
     is_exact : bool
         Whether it is an error if nothing is known of the placement.
+    advise : callable
+        Returns what to do then, if it is about inputs; see `advice.advice`.
 
     Raises
     ------
@@ -66,16 +75,20 @@ def output_op(op: Any, output: Any, placement: Optional[Placement], name: str, i
         if found.name not in ("avg", None):
             logger.info("function %s: %s has op '%s', because it is %s", name, output.label, found, placement)
         return found
+    advice = advise()
+    found = str(found) if advice is None else str(found).replace(TAKE_SHARE, "")
     if is_exact or output.type.ndim > 0 or output.type.dtype.kind not in "fc":
         expected = "an op, because it cannot be found out how the ranks' values make the serial function's"
         hint = "give it as (variable, op): 'gather', 'avg', 'sum', 'prod', 'min', 'max' or None (the master's own)"
+        hint = hint if advice is None else f"{advice}; or {hint}"
         raise ArgumentTypeError(output.label, expected, f"none: {found}", hint)
     logger.warning(
         "function %s: %s is averaged over the ranks, which may not be what the serial function returns: %s. "
-        "Give it an op, (variable, op), to say what you want",
+        "%sive it an op, (variable, op), to say what you want",
         name,
         output.label,
         found,
+        "G" if advice is None else f"{advice[0].upper()}{advice[1:]}; or g",
     )
     return ReduceOp("avg")
 

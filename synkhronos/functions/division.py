@@ -125,6 +125,14 @@ class Division(NamedTuple):
         return weights if any(weights) else None
 
 
+def check_written(written: Optional[int], n_rows: int) -> None:
+    """Refuse a call with another number of rows than the program has written, if it has written one."""
+    if written is not None and n_rows != written:
+        expected = f"{written} rows in every call, the number that the program has written"
+        hint = "give it a batch of that size, or build another function for batches of this one"
+        raise ArgumentValueError("rows", expected, str(n_rows), hint)
+
+
 def divide(
     size: int,
     root: int,
@@ -133,6 +141,7 @@ def divide(
     batch_s: Any = None,
     num_slices: Any = 1,
     joint: bool = False,
+    written: Optional[int] = None,
 ) -> Division:
     """Decide which rows every rank takes, in how many slices, and what its results weigh.
 
@@ -145,14 +154,16 @@ def divide(
     lengths : sequence of sequence of int, optional
         For every rank, the length of each of its sliceable shared variables; None if the function has none.
     batch_s, num_slices
-        As the user gave them.
+        As the user gave them. No more slices are made than the rank with most rows has of them.
     joint : bool
         Whether all ranks make all calls.
+    written : int, optional
+        The number of rows that the program has written, which every call must have.
 
     Raises
     ------
     TypeError, ValueError
-        If ``batch_s`` or ``num_slices`` is wrong.
+        If ``batch_s`` or ``num_slices`` is wrong, or there is another number of rows.
 
     Examples
     --------
@@ -186,13 +197,14 @@ def divide(
                         "select rows with batch_s",
                     )
     weights = counts if rows is None else rows
+    if weights is not None:
+        check_written(written, sum(weights))
+    selected = batch_s is not None or num_slices > 1
     if num_slices > 1:
         if weights is None:
             expected = "1, because there is nothing to slice: no input is scattered, and there are no sliceable_shareds"
             raise ArgumentValueError("num_slices", expected, str(num_slices))
-        if num_slices > sum(weights):
-            raise ArgumentValueError("num_slices", f"at most {sum(weights)}, the number of rows", str(num_slices))
-    selected = batch_s is not None or num_slices > 1
+        num_slices = max(1, min(num_slices, max(weights)))
     return Division(
         bounds,
         selections if selected else None,

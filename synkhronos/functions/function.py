@@ -13,12 +13,14 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from .. import engines
+from ..engines.observer import note_read, note_written
 from ..errors import ArgumentTypeError
 from ..program.program import PROGRAM, Program
 from ..reductions import MISSING, ReduceOp
 from ..replication.replicator import replicator_of
 from ..runtime.command import Command
-from ..runtime.registry import SharedEntry
+from ..runtime.news import News
+from ..runtime.registry import Origin, SharedEntry
 from ..runtime.session import Session, check_timeout
 from ..selection import Rows
 from ..shared_data import Data
@@ -27,20 +29,22 @@ from . import signature
 from .arguments import Arguments
 from .batches import read_all
 from .call import CallFunction
-from .changes import entries_of, note_changed, tell, watched
+from .changes import changed, entries_of, give, tell, watched, were_given
 from .checks import FirstCalls
 from .chunks import Results, run_in_chunks
 from .comparison import DRAWS, Comparison, SerialError, Subject, compare, explained
 from .division import divide
-from .held import give, put_back
+from .held import put_back
+from .own_updates import own_updates
 from .parted import note_parted, refuse_parted
 from .plan import Plans
 from .planning import Planner
 from .serial import Given
-from .steps import OnStep, RunSteps, Steps
+from .state_rows import on_ranks, refuse_rows, rows_of_states, states_of
+from .steps import RunSteps, Steps
 from .table import Table, table_of
 from .upkeep import FreeFunction, Profile
-from .variants import Variants
+from .variants import Variants, Written
 
 logger = logging.getLogger("synkhronos")
 
@@ -56,7 +60,7 @@ class Function:
     An input that goes whole to all ranks may keep its value between calls, ``In(s, value=0., update=s + x)``. Each rank
     keeps its own, in a shared variable that is among those of `get_shared`; without a value in a call it goes on from
     there. What the program puts there on the master, ``f[s] = value``, all ranks have from the next call on; in a
-    random state that is put there they begin far apart. What it writes into the array, ``f[s][0] = 1``, cannot be seen.
+    random state that is put there they begin far apart. What it writes into the array, ``f[s][0] = 1``, counts as well.
 
     Attributes
     ----------
@@ -219,10 +223,7 @@ class Function:
         """
         # An output that is the value of before an update comes in that value's own memory, which is used again here.
         held = [self.engine.get(shared) for shared in self._shareds]
-        try:
-            results = self.compiled(*map(_array, args), **{key: _array(value) for key, value in kwargs.items()})
-        finally:
-            note_changed(self.program.session, self.engine, self.engine.updated_in(self._variants.snapshot))
+        results = self.compiled(*map(_array, args), **{key: _array(value) for key, value in kwargs.items()})
         return _apart(results, [value for value in held if isinstance(value, np.ndarray)])
 
     def build_inputs(
@@ -259,7 +260,8 @@ class Function:
         >>> f.build_inputs([[1, 2], [3, 4]], [0, 1])
         (<Data 'x': float32 (2, 2)>, <Data 'y': int32 (2,)>)
         """
-        inputs, values = self._arguments.inputs, self._bind(args, kwargs)
+        own = dict(force_cast=force_cast, oversize=None if oversize == 1 else oversize, minibatch=minibatch)
+        inputs, values = self._arguments.inputs, self._bind(args, kwargs, own)
         while values and values[-1] is signature.KEPT:
             values.pop()
         for given, label, value in zip(inputs, self._arguments.labels, values):
@@ -291,16 +293,19 @@ class Function:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_compiled" not in vars(self):  # (not yet there while pickle looks for its methods)
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        if name in ("value", "container", "input_storage"):  # through which the program can read and write any of them
+            for shared in self._shareds:
+                note_read(self.engine.storage(shared))
         # Programs that show objects look for private names: an exact function need not be compiled for these.
         return getattr(self._compiled if name.startswith("_") else self.compiled, name)
 
     def __getitem__(self, item: Any) -> Any:
+        note_read(self.compiled.container[item].storage)  # (the function's own containers report nothing)
         return self.compiled[item]
 
     def __setitem__(self, item: Any, value: Any) -> None:
-        self.compiled[item] = value  # other ranks are given it with the next call: `_run`
-        if self._plans is not None:
-            self._plans.changed(self.compiled[item])  # it may be the same array: f[item] += 1
+        self.compiled[item] = value
+        note_written(self.compiled.container[item].storage)  # other ranks are given it with the next call
 
     def __contains__(self, item: Any) -> bool:
         return bool(item in self.compiled)
@@ -321,6 +326,8 @@ class Function:
             self._variants.snapshot,
             self._variants.sliceable,
             self.exact,
+            self._variants.states,
+            self._variants.written,
         )
 
     @property
@@ -379,7 +386,10 @@ class Function:
         )
         new = {id(old): new for old, new in dict(swap or {}).items()}
         updates = [] if delete_updates else [(new.get(id(shared), shared), op) for shared, op in self._updates]
-        sliceable = {new.get(id(shared), shared): axis for shared, axis in self._variants.sliceable.items()}
+        sliceable, states = (
+            {new.get(id(shared), shared): axis for shared, axis in axes.items()}
+            for axes in (self._variants.sliceable, self._variants.states)
+        )
         return Function(
             self.program,
             self.engine,
@@ -388,7 +398,7 @@ class Function:
             self._output_ops,
             updates,
             self._axes,
-            Variants(self.engine, snapshot, sliceable, self._arguments.scattered()),
+            Variants(self.engine, snapshot, sliceable, self._arguments.scattered(), states, self._variants.written),
             self.exact,
         )
 
@@ -450,7 +460,7 @@ class Function:
         output_subset: Any = None,
         batch: Any = None,
         batch_s: Any = None,
-        num_slices: int = 1,
+        num_slices: int = signature.ONE_CALL,
         timeout: Optional[float] = None,
         **kwargs: Any,
     ) -> Any:
@@ -469,7 +479,8 @@ class Function:
         batch_s : slice, list of int or array, or list with one of these per rank, optional
             The rows of the ``sliceable_shareds`` that the call is about, on each rank: of what the rank has.
         num_slices : int
-            Every rank makes that many calls (at most as many as it has rows) on pieces of its rows, to save memory.
+            Every rank makes that many calls on pieces of its rows, to save memory; as many as it has rows, if these
+            are fewer.
             Outputs and updates are accumulated by their ops; updates are computed from the original values and
             applied once, at the end, except random states, which advance. The first call in slices, and the first
             with ``batch_s``, compiles another graph.
@@ -512,16 +523,16 @@ class Function:
         >>> f([1., 2., 3.], [1., 1., 2.], num_slices=2)     # rank 0 calls twice: it has two rows
         [array(3.), array([1., 1., 2.])]
         """
-        if self.program.check and self._first_calls.left:
-            options = dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices)
-            return self._checked(self._bind(args, kwargs), dict(options, timeout=timeout))
+        inputs, checks = self._arguments.inputs, self.program.check and self._first_calls.left
+        values: Sequence[Any] = args
+        if kwargs or len(args) != len(inputs) or checks:
+            own = dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices)
+            values = self._bind(args, kwargs, dict(own, timeout=timeout))
+            if checks:
+                return self._checked(values, dict(own, timeout=timeout))
         if timeout is not None:
             check_timeout(timeout)
         subset = None if output_subset is None else self._positions(output_subset)
-        inputs = self._arguments.inputs
-        values: Sequence[Any] = args
-        if kwargs or len(args) != len(inputs):
-            values = self._bind(args, kwargs)
         session = self.program.session
         if session is None or session.closed:
             session = self.program.current()  # which raises
@@ -529,15 +540,22 @@ class Function:
             session.check()  # before anything is written: a command in progress may be reading it
             plans = self._plans_in(session)
             arguments, chosen, indices, n_rows = self._arguments.prepare(session.pool, values, batch)
+            if self._variants.states:
+                n_rows = rows_of_states(self.engine, self._variants.states, n_rows, num_slices)
             rows = chosen if isinstance(chosen, Rows) else None
+            at_once = num_slices is signature.ONE_CALL or type(num_slices) is int and num_slices == 1
             division = None
-            if self._variants.sliceable or batch_s is not None or type(num_slices) is not int or num_slices != 1:
+            if self._variants.sliceable or batch_s is not None or not at_once:
                 division = self._planner.division(session, n_rows, batch_s, num_slices)
             key = (arguments, n_rows, indices, division and division.key, subset)
             kept = plans.find(key)
             if kept is None:
                 division = division or divide(
-                    session.size, session.root, n_rows, joint=self._variants.collectives is not None
+                    session.size,
+                    session.root,
+                    n_rows,
+                    joint=self._variants.collectives is not None,
+                    written=self._variants.written_rows,
                 )
                 plan = self._planner.plan(self, replicator_of(session), arguments, indices, division, subset)
                 alone = () if plan.writes else self._variants.updated_in_graph(division.num_slices > 1)
@@ -564,7 +582,7 @@ class Function:
         output_subset: Any = None,
         batch: Any = None,
         batch_s: Any = None,
-        num_slices: int = 1,
+        num_slices: int = signature.ONE_CALL,
         timeout: Optional[float] = None,
         **kwargs: Any,
     ) -> Comparison:
@@ -618,11 +636,9 @@ class Function:
         >>> print(found.differences[0].reason)
         it has op 'avg', but pow of x needs the whole of a value of which every rank has a part
         """
+        own = dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout)
         try:
-            return self._compared(
-                self._bind(args, kwargs),
-                dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout),
-            )
+            return self._compared(self._bind(args, kwargs, own), own)
         except SerialError as error:
             raise explained(error.__cause__ or error) from None
 
@@ -635,7 +651,7 @@ class Function:
         n_steps: Optional[int] = None,
         on_step: Any = None,
         output_subset: Any = None,
-        num_slices: int = 1,
+        num_slices: int = signature.ONE_CALL,
         total: bool = False,
         timeout: Optional[float] = None,
         **kwargs: Any,
@@ -707,21 +723,17 @@ class Function:
         >>> f.steps([1., 2.], n_steps=3, output_subset=[0])
         [array([1.5, 1.5, 1.5])]
         """
+        own: Dict[str, Any] = dict(batches=batches, batches_s=batches_s, n_steps=n_steps, on_step=on_step, total=total)
+        own.update(output_subset=output_subset, num_slices=num_slices, timeout=timeout)
+        values = self._bind(args, kwargs, own)
         if timeout is not None:
             check_timeout(timeout)
-        inputs = self._arguments.inputs
-        own = dict(batches=batches, batches_s=batches_s, n_steps=n_steps, on_step=on_step)
-        own["total"] = None if total is False else total
-        for name in [given.name for given in inputs[len(args) :] if own.get(given.name) is not None]:
-            expected = f"the input {name!r} by position, because steps has a keyword of that name"
-            raise ArgumentTypeError(f"steps of function {self.name}", expected, f"{name}={own[name]!r}")
         if on_step is not None and not callable(on_step):
             raise ArgumentTypeError("on_step", "a function", f"{on_step!r} of type {type(on_step).__name__}")
         if not isinstance(total, (bool, np.bool_)):
             raise ArgumentTypeError("total", "True or False", f"{total!r} of type {type(total).__name__}")
         subset = None if output_subset is None else self._positions(output_subset)
         batches, batches_s = read_all(batches, batches_s, n_steps)
-        values = self._bind(args, kwargs)
         session = self.program.session
         if session is None or session.closed:
             session = self.program.current()  # which raises
@@ -729,25 +741,31 @@ class Function:
             session.check()
             plans = self._plans_in(session)
             if self.program.check and self._first_calls.left:
+                give(session, self._to_be_given(session, plans), plans.dense)
                 self._check_steps(session, values, batches, batches_s, n_steps, output_subset, num_slices)
             steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
-            steps = steps._replace(asks=on_step is not None)
-            reports = None if on_step is None else self._reports(on_step, subset, plans)
+            steps = steps._replace(asks=on_step is not None, is_exact=bool(self.exact))
+            has_ended = False
+
+            def report(i: int, outputs: List[Any]) -> bool:
+                nonlocal has_ended
+                answer = on_step(i, self._form.wrap(list(outputs), subset))
+                has_ended = isinstance(answer, (bool, np.bool_)) and not answer
+                # What it has changed all ranks are given with the next command.
+                return not has_ended and not (self.exact and any(entry.may_have_changed() for entry in plans.given))
 
             def run(some: Steps) -> Results:
-                command = RunSteps(some.plans[0].name, some, reports)
+                command = RunSteps(some.plans[0].name, some, None if on_step is None else report)
                 results = self._run(session, command, timeout, self._variants.updated_in_graph(False))
-                return Results(results[0], results[1], results[2], command.has_ended)
+                return Results(results[0], results[1], results[2], has_ended)
 
-            if session.healing is None:
-                outputs, rows, n_made, _ = run(steps)
-            else:
-                outputs, rows, n_made, _ = run_in_chunks(steps, session.pools.attach(steps.table), run)
+            table = session.pools.attach(steps.table)
+            outputs, rows, n_made, _ = run_in_chunks(steps, table, run, session.healing is not None)
             if any(plan.division.skips for plan in steps.plans):
                 note_parted(session, self.engine, self.engine.updated_in(self._variants.snapshot))
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
-            if not plans.are_known():  # `on_step` has changed something on the master alone
-                tell(self, session, plans.watched)
+            if on_step is not None and not self.exact:  # it may have changed something on the master alone
+                give(session, self._to_be_given(session, plans), plans.dense)
         return self._form.wrap(outputs, subset)
 
     def _compared(self, values: Sequence[Any], options: Dict[str, Any]) -> Comparison:
@@ -758,9 +776,12 @@ class Function:
         session = self.program.current()
         with session.lock:
             session.check()
-            give(self._plans_in(session).states, session)
+            plans = self._plans_in(session)
+            if not plans.are_known() or not plans.are_common():
+                give(session, self._to_be_given(session, plans), plans.dense)
             arguments, chosen, _, n_rows = self._arguments.prepare(session.pool, values, options["batch"])
-            self._planner.division(session, n_rows, options["batch_s"], options["num_slices"])  # which may refuse it
+            all_rows = rows_of_states(self.engine, self._variants.states, n_rows, options["num_slices"])
+            self._planner.division(session, all_rows, options["batch_s"], options["num_slices"])  # which may refuse it
             subject = Subject(
                 self.engine,
                 lambda: self.compiled,
@@ -818,7 +839,7 @@ class Function:
         numbers: Dict[Any, None] = dict.fromkeys(replicator.find(self.engine, shared) for shared in updated)
         with put_back(session, list(numbers)):
             for i in range(min(n_steps, self._first_calls.left)):
-                options: Dict[str, Any] = dict.fromkeys(signature.RESERVED)
+                options: Dict[str, Any] = dict.fromkeys(signature.KEYWORDS)
                 options.update(
                     output_subset=output_subset,
                     num_slices=num_slices,
@@ -839,19 +860,43 @@ class Function:
         plans = self._plans
         if plans is None or plans.session() is not session:
             replicator_of(session).ensure([self])
-            entries = watched(session, self.engine, self._shareds)
-            streams = entries_of(session, self.engine, self.common_streams)
-            states = [*entries_of(session, self.engine, self.engine.states(self._compiled)), *streams]
-            plans = self._plans = Plans(session, entries, [*self._common(entries), *streams], states)
+            plans = self._plans = self._new_plans(session)
             if session.size > 1 and self._axes and not self._told:
                 self._tell_if_nothing_is_divided()
         return plans
+
+    def _new_plans(self, session: Session) -> Plans:
+        engine, snapshot, variants = self.engine, self._variants.snapshot, self._variants
+        streams = self.common_streams
+        states = states_of(session, engine, variants.states, engine.updated_in(snapshot))
+        rows = {engine.identity(shared) for shared in (*variants.sliceable, *variants.states)}
+        others = [each for each in self._shareds if engine.identity(each) not in map(engine.identity, variants.states)]
+        given = [*engine.states(self._compiled), *streams]
+        common: List[Any] = list(streams)
+        if self.exact:
+            common += [each for each in self._shareds if not engine.is_random(each)]
+            common = [each for each in common if engine.identity(each) not in rows]
+            given = [*common, *given, *self.own_streams]
+        entries: Any = partial(entries_of, session, engine)
+        own = [] if self.exact or session.size == 1 else self._updated_by_rows()
+        dense = watched(session, engine, others)
+        same, given, updated, own = map(entries, (common, given, engine.updated_in(snapshot), own))
+        return Plans(session, dense, same, given, updated, own, states)
+
+    def _updated_by_rows(self) -> List[Any]:
+        """Return the shared variables whose new values may differ between ranks that have the same old ones."""
+        variants, updated = self._variants, self.engine.updated_in(self._variants.snapshot)
+        placements = self.engine.placed(variants.snapshot, variants.placements) if updated else []
+        if placements is None:
+            return [each for each in updated if not self.engine.is_random(each)]
+        own = own_updates(self.engine, variants.snapshot, placements, self._updates, variants.rows)
+        return [one.shared for one in own]
 
     def _tell_if_nothing_is_divided(self) -> None:
         """Say, once, that every rank does the same work, if it does although there are inputs to divide."""
         variants, self._told = self._variants, True
         divides = variants.collectives is not None and variants.collectives.divides
-        if not (self._arguments.scattered() or variants.sliceable or divides):
+        if not (self._arguments.scattered() or variants.rows or divides):
             logger.warning(
                 "function %s has inputs, but none of them has rows to divide, so every rank computes the same. If it "
                 "takes its rows from a shared variable, divide them: givens={x: synkhronos.ops.shard(s[i * b:(i + 1) * "
@@ -859,40 +904,52 @@ class Function:
                 self.name or "without a name",
             )
 
-    def _common(self, entries: Sequence[SharedEntry]) -> List[SharedEntry]:
-        """Return the variables of an exact function that must be the same on all ranks: not those with rows."""
-        cells = [self.engine.storage(shared) for shared in self._variants.sliceable]
-        return [entry for entry in entries if self.exact and not any(entry.cell is cell for cell in cells)]
+    def _look(self, session: Session, plans: Plans) -> Sequence[News]:
+        """Have all ranks know what the program has changed on the master, or say that they do not.
+
+        Returns
+        -------
+        sequence of News
+            What is to travel with the next command.
+
+        Raises
+        ------
+        ArgumentValueError
+            If the function is exact, and ranks have different values of a variable.
+        """
+        return give(session, self._to_be_given(session, plans), plans.dense, in_command=bool(self.exact))
+
+    def _to_be_given(self, session: Session, plans: Plans) -> List[SharedEntry]:
+        """Return the variables of which all ranks are to be given the master's value."""
+        refuse_rows(self, plans.all)
+        found = changed(session, plans.all)
+        refuse_parted(self, session, plans.common)
+        if found and len(plans.given) < len(plans.all):
+            tell(self, session, [entry for entry in found if entry not in plans.given])
+        return [entry for entry in plans.given if entry.origin is Origin.PROGRAM]
 
     def _run(self, session: Session, command: Command, timeout: Optional[float], updates: Sequence[str]) -> Any:
-        """Have every rank run a command that calls the function; tell first what the master alone has changed."""
+        """Have every rank run a command that calls the function, with what the program has changed before."""
         plans: Any = self._plans
-        if plans.may_be_parted():
-            refuse_parted(self, session, plans.common)
-        if not plans.are_known():
-            give(plans.states, session)
-            tell(self, session, plans.watched)
+        if plans.states and not plans.states[0].rows.is_away:
+            with on_ranks(session, plans.states, self._variants.collectives is not None):
+                return self._run(session, command, timeout, updates)
+        news = () if plans.are_known() and plans.are_common() else self._look(session, plans)
         if command.has_steps:
             plans.release()
         try:
-            return session.run(command, timeout, updates)
+            result = session.run(command, timeout, updates, news)
         finally:
             plans.note()
+        if news:
+            were_given(session, news)
+        return result
 
-    def _reports(self, on_step: Any, subset: Any, plans: Plans) -> OnStep:
-        """Return what calls ``on_step`` with outputs in the form of a call, and returns whether to go on."""
-
-        def report(i: int, outputs: List[Any]) -> bool:
-            with plans.look():
-                answer = on_step(i, self._form.wrap(list(outputs), subset))
-            return not isinstance(answer, (bool, np.bool_)) or bool(answer)
-
-        return report
-
-    def _bind(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> List[Any]:
-        """Return one value per input, as a call is given them."""
+    def _bind(self, args: Tuple[Any, ...], kwargs: Dict[str, Any], own: Dict[str, Any]) -> List[Any]:
+        """Return one value per input, as a call is given them; ``own`` are the keywords that are no inputs."""
         inputs, labels = self._arguments.inputs, self._arguments.labels
-        return signature.bind(inputs, labels, self.name, args, kwargs, partial(self.engine.default, self._compiled))
+        default = partial(self.engine.default, self._compiled)
+        return signature.bind(inputs, labels, self.name, args, kwargs, default, own)
 
     def _positions(self, output_subset: Any) -> Tuple[int, ...]:
         """Return the positions of the outputs that a call asks for."""
@@ -928,9 +985,11 @@ def _restore(
     snapshot: Any,
     sliceable: Any,
     exact: Any,
+    states: Any,
+    written: Optional[Written] = None,
 ) -> Function:
     """Return the function of a pickle."""
     found = engines.get(engine)
     scattered = Arguments(found, found.inputs(compiled), axes).scattered()
-    variants = Variants(found, snapshot, sliceable, scattered)
+    variants = Variants(found, snapshot, sliceable, scattered, states, written)
     return Function(PROGRAM, found, compiled, form, output_ops, updates, axes, variants, exact)

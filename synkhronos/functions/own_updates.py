@@ -20,8 +20,9 @@ class OwnUpdate(NamedTuple):
 
     Attributes
     ----------
+    shared : shared variable
     label : str
-        Of the shared variable.
+        Its name in messages.
     op : ReduceOp or MISSING
         By which those of slices are put together; MISSING if they have to be the same.
     reduction : str, optional
@@ -30,6 +31,7 @@ class OwnUpdate(NamedTuple):
         What the new value is on a rank.
     """
 
+    shared: Any
     label: str
     op: Any
     reduction: Optional[str]
@@ -70,7 +72,7 @@ def own_updates(
             else:
                 reduction, why = why.name, f"it is a part by '{why}'"
         op = ops.get(engine.identity(shared), ReduceOp("avg"))
-        found.append(OwnUpdate(engine.label(shared, f"updates[{i}]"), op, reduction, why))
+        found.append(OwnUpdate(shared, engine.label(shared, f"updates[{i}]"), op, reduction, why))
     return found
 
 

@@ -1,10 +1,9 @@
-"""Shared variables of which ranks hold different values, which an exact function refuses.
+"""Shared variables of which ranks are meant to hold different values, which an exact function refuses.
 
 In its graph they count as the same on all ranks. After `scatter`, ``reduce(in_place=True)`` or `set_value` of one rank,
-and after a call in which a rank without rows has updated nothing, the master knows that they may not be, so the next
-call of an exact function that uses one looks. Streams that all ranks have in common are not refused: the master's state
-is the serial program's, and is given to all. What else parts the ranks (updates from a rank's own rows, ``w.set_value``
-on the master) is found by `Function.compare`.
+and after a call of a function that is not exact, in which ranks update from their own rows or a rank without rows has
+updated nothing, the master knows that they may not be, so the next call of an exact function that uses one looks.
+Streams that all ranks have in common are not refused: the master's state is the serial program's, and is given to all.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from ..errors import ArgumentValueError
-from ..runtime.registry import SharedEntry
+from ..runtime.registry import Origin, SharedEntry
 from ..runtime.session import Session
 from .changes import entries_of
 from .held import held
@@ -22,7 +21,7 @@ from .rounding import coarsest, deviation, pair
 def note_parted(session: Session, engine: Any, shareds: Sequence[Any]) -> None:
     """Note that ranks may hold different values of variables that they have."""
     for entry in entries_of(session, engine, shareds):
-        entry.parted = True
+        entry.origin = Origin.OWN
 
 
 def refuse_parted(function: Any, session: Session, entries: Sequence[SharedEntry]) -> None:
@@ -33,19 +32,17 @@ def refuse_parted(function: Any, session: Session, entries: Sequence[SharedEntry
     ArgumentValueError
         Names the first such variable, with both values.
     """
-    places = {id(function.engine.storage(shared)): i for i, shared in enumerate(function.get_shared())}
-    for entry in entries:
-        if not entry.parted:
-            continue
+    for entry in [entry for entry in entries if entry.origin is Origin.OWN]:
         if function.engine.is_random(entry.reference()):
-            entry.known, entry.parted = None, False  # all ranks are given the master's
+            entry.origin = Origin.PROGRAM  # all ranks are given the master's
             continue
         (parts,) = held(session, [entry.number])
         for rank, part in enumerate(parts):
             found = deviation(part, parts[session.root], coarsest([part.dtype]))
             if found is not None:
                 value, other = pair(found)
-                place = f"f.get_shared()[{places[id(entry.cell)]}]"
+                cells = [id(function.engine.storage(shared)) for shared in function.get_shared()]
+                place = f"f.get_shared()[{cells.index(id(entry.cell))}]"
                 name = entry.reference().name or place
                 raise ArgumentValueError(
                     f"shared variable {entry.label(place)}",
@@ -54,4 +51,4 @@ def refuse_parted(function: Any, session: Session, entries: Sequence[SharedEntry
                     f"synk.broadcast({name}) gives all ranks the master's; if every rank has its own rows of it, name "
                     "it in sliceable_shareds",
                 )
-        entry.parted = False
+        entry.origin = Origin.COMMON

@@ -15,9 +15,11 @@ from ..replication.replicator import Replicator, replicator_of
 from ..runtime.session import Session
 from .arguments import Arguments
 from .batches import table_per_rank
+from .default_ops import op_of
 from .division import Division, divide
 from .own_updates import own_updates, tell_of_slices
 from .plan import Plan, SecondHalf
+from .state_rows import rows_of_states
 from .steps import Steps
 from .upkeep import SharedLengths
 from .variants import Variants
@@ -57,7 +59,8 @@ class Planner:
         """Return the division of a call with slices or sliceable variables, long lists of indices as handles."""
         joint = self.variants.collectives is not None
         lengths = self._lengths(session)
-        division = divide(session.size, session.root, n_rows, lengths, batch_s, num_slices, joint)
+        written = self.variants.written_rows
+        division = divide(session.size, session.root, n_rows, lengths, batch_s, num_slices, joint, written)
         if division.shared_rows is None:
             return division
         packed = [self.arguments.pack(session.pool, rank, rows) for rank, rows in enumerate(division.shared_rows)]
@@ -117,14 +120,16 @@ class Planner:
         plans = []
         for i in first.tolist():
             with _about_step(i, batches, batches_s):
+                of_step = n_rows if table is None else int(table.counts[i])
                 division = divide(
                     session.size,
                     session.root,
-                    n_rows if table is None else int(table.counts[i]),
+                    rows_of_states(self.engine, self.variants.states, of_step, num_slices),
                     lengths if shared is None else [[count] for count in shared.counts[i].tolist()],
                     None if shared is None else slice(None),
                     num_slices,
                     joint,
+                    self.variants.written_rows,
                 )
                 division = division.whole(session.size) if whole else division
                 plans.append(self.plan(function, replicator, arguments, None, division, subset))
@@ -146,7 +151,7 @@ class Planner:
             table is not None,
             ops,
             types,
-            None if whole else self._shapes_for(plans[0], ops, types, total, replicator),
+            None if whole else self._shapes_for(plans, ops, types, total, replicator),
             self._changing_lengths(replicator, lengths or []),
             total,
         )
@@ -166,18 +171,21 @@ class Planner:
                 )
             if num_slices > 1 and op.name in ("sum", "prod") and type_.dtype.kind == "b":
                 type_ = type_._replace(dtype=np.dtype(np.int_))  # as slices are combined
+            if op.dtypes:
+                type_ = type_._replace(dtype=np.dtype(op.dtypes[0]))
             ops.append(op)
             types.append(type_)
         return ops, types
 
     def _shapes_for(
-        self, plan: Plan, ops: Sequence[ReduceOp], types: Sequence[Any], total: bool, replicator: Replicator
+        self, plans: Sequence[Plan], ops: Sequence[ReduceOp], types: Sequence[Any], total: bool, replicator: Replicator
     ) -> Optional[int]:
         """Return the number of the function of the outputs' shapes; None if all are known."""
         stored = [(op, type_) for op, type_ in zip(ops, types) if type_ and (op.name == "gather" or not total)]
-        if all(type_.ndim == 0 and (op.name != "gather" or plan.division.num_slices == 1) for op, type_ in stored):
+        at_once = all(plan.division.num_slices == 1 for plan in plans)
+        if all(type_.ndim == 0 and (op.name != "gather" or at_once) for op, type_ in stored):
             return None
-        graph = self.variants.shapes(plan.division.shared_rows is not None)
+        graph = self.variants.shapes(plans[0].division.shared_rows is not None)
         replicator.ensure([graph])
         return replicator.number(graph)
 
@@ -240,13 +248,14 @@ class Planner:
             wanted,
             ops,
             [output.label for output in chosen],
-            [None if type_ is None else type_.dtype for type_ in types] if in_answers else None,
+            [_dtype_on_ranks(op, type_) for op, type_ in zip(ops, types)] if in_answers else None,
             self.engine.opened_device() is not None,
             sliceable,
             updates,
             None if collectives is None else collectives.common,
             second_half,
             self._writes(replicator) if replicator.session.healing is not None else (),
+            self.variants.written_rows,
         )
 
     def _writes(self, replicator: Replicator) -> List[int]:
@@ -260,14 +269,15 @@ class Planner:
         variants = self.variants
         placements = self.engine.placed(variants.snapshot, variants.placements)
         if placements is not None:
-            found = own_updates(self.engine, variants.snapshot, placements, self.updates, variants.sliceable)
+            found = own_updates(self.engine, variants.snapshot, placements, self.updates, variants.rows)
             tell_of_slices(name, found)
 
     def _second_half(self, cut: Cut, replicator: Replicator, wanted: Sequence[int], num_slices: int) -> SecondHalf:
         """Return what a call in slices computes once; refuse it if the function cannot be cut."""
         if cut.why_not:
             expected = f"1, because the function cannot be exact in slices: {cut.why_not}"
-            raise ArgumentValueError("num_slices", expected, str(num_slices), "call it with fewer rows")
+            hint = f"{cut.remedy}; or call it with fewer rows" if cut.remedy else "call it with fewer rows"
+            raise ArgumentValueError("num_slices", expected, str(num_slices), hint)
         graph = self.variants.second_half()
         replicator.ensure([graph])
         outputs = [(i, cut.late.index(output)) for i, output in enumerate(wanted) if output in cut.late]
@@ -280,7 +290,7 @@ class Planner:
         ops = [self.output_ops[i] for i in positions]
         collectives, outputs = self.variants.collectives, self.engine.outputs(self.compiled)
         for i, op in zip(positions, ops):
-            if op.name is None and division.num_slices > 1:
+            if op.name is None and division.num_slices > 1 and not self._is_same_in_slices(i):
                 raise ArgumentValueError(
                     "num_slices",
                     f"1, because {outputs[i].label} has op None, which takes one result",
@@ -299,8 +309,20 @@ class Planner:
                 _check_degree(division, outputs[i].label, collectives.outputs[i], op, hint)
         _check_weights(division, ops if collectives is None else [*ops, *collectives.ops])
         if division.is_empty:
-            return [ReduceOp(None)] * len(ops)  # every rank makes the call without rows; the master's result counts
+            return [
+                ReduceOp(None, dtypes=op.dtypes) for op in ops
+            ]  # every rank makes the call without rows; the master's result counts
         return ops
+
+    def _is_same_in_slices(self, i: int) -> bool:
+        """Return whether an output is the same in all slices, or is computed once, after them."""
+        variants, collectives = self.variants, self.variants.collectives
+        if collectives is not None and collectives.cut is None and collectives.outputs[i] != Degree.NONE:
+            return False
+        if collectives is not None and collectives.cut is not None and i in collectives.cut.late:
+            return True
+        placements = self.engine.placed(variants.snapshot, variants.placements)
+        return placements is not None and op_of(placements[i], is_float=False) == ReduceOp(None)
 
     def _graph_for(self, function: Any, division: Division, replicator: Replicator) -> Tuple[int, List[Any], List[Any]]:
         """Return the number of the graph that the call needs, and of the variables whose updates it leaves to us."""
@@ -339,6 +361,11 @@ class Planner:
         graph = self.variants.get(sliced)
         replicator.ensure([graph])
         return replicator.number(graph), self._sliceable(replicator), updates
+
+
+def _dtype_on_ranks(op: ReduceOp, type_: Any) -> Any:
+    """Return the dtype of what ranks compute of an output; None if it is not an array."""
+    return np.dtype(op.dtypes[0]) if op.dtypes else None if type_ is None else type_.dtype
 
 
 @contextmanager

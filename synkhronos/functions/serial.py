@@ -73,25 +73,24 @@ def call_serially(
     for shared in shareds:
         if engine.identity(shared) not in chosen or id(shared) in values:
             chosen[engine.identity(shared)] = shared
-    cells = {identity: engine.storage(shared) for identity, shared in chosen.items()}
-    before = {identity: cell[0] for identity, cell in cells.items()}
+    before = {identity: engine.get(shared) for identity, shared in chosen.items()}
     copies = {
         identity: engine.to_device(shared, values[id(shared)] if id(shared) in values else engine.export(shared))
         for identity, shared in chosen.items()
     }
     try:
-        for identity, cell in cells.items():
-            cell[0] = copies[identity]
+        for identity, shared in chosen.items():
+            engine.put(shared, copies[identity])
         states = [one.state for one in engine.inputs(compiled)]
         arguments = [
             engine.get(states[one.value]) if one.kind == "state" else _whole(one, given.chosen, given.n_rows, pools)
             for one in given.arguments
         ]
         outputs = engine.call(compiled, arguments, given.subset)
-        after = {identity: engine.to_host(cell[0]) for identity, cell in cells.items()}
+        after = {identity: engine.to_host(engine.get(shared)) for identity, shared in chosen.items()}
     finally:
-        for identity, cell in cells.items():
-            cell[0] = before[identity]
+        for identity, shared in chosen.items():
+            engine.put(shared, before[identity])
     return [engine.to_host(output) for output in outputs], after
 
 

@@ -21,8 +21,16 @@ class _Kept:
 #: Given to a call in the place of an input's value.
 KEPT: Any = _Kept()
 
-#: Names that a call keeps for itself.
-RESERVED = ("batch", "batch_s", "num_slices", "output_subset", "timeout")
+#: The keywords of a call.
+KEYWORDS = ("batch", "batch_s", "num_slices", "output_subset", "timeout")
+
+
+class _Default(int):
+    """A number that the caller has not given: an input of that name may have another value by default."""
+
+
+#: The default of ``num_slices``.
+ONE_CALL: int = _Default(1)
 
 
 class Form(NamedTuple):
@@ -168,15 +176,27 @@ def bind(
     args: Tuple[Any, ...],
     kwargs: Dict[str, Any],
     default: Callable[[Any], Any] = attrgetter("default"),
+    keywords: Optional[Mapping[str, Any]] = None,
 ) -> List[Any]:
     """Return one value per input: given by position or by name, or its default.
 
-    ``default(given)`` returns that of an input that has one; `KEPT` is the value of one that keeps it between calls.
+    Parameters
+    ----------
+    inputs, labels, name
+        Of the function; labels are how messages call its inputs.
+    args, kwargs
+        As given by position and by name.
+    default : callable
+        From an input that has a default to its value; `KEPT` is the value of one that keeps it between calls.
+    keywords : mapping, optional
+        The call's own keywords, of which those were given that are neither None, False nor `ONE_CALL`. An input of
+        such a name is passed by position.
 
     Raises
     ------
     TypeError
-        If there are too many, one is given twice or is missing, or a name is not known.
+        If there are too many, one is given twice or is missing, or a name is not known; if a keyword of the call was
+        given, and an input of that name was not.
     """
     if len(args) == len(inputs) and not kwargs:
         return list(args)
@@ -199,6 +219,10 @@ def bind(
         values[positions[0]] = value
     for i, given in enumerate(inputs):
         if i not in values:
+            value = None if keywords is None else keywords.get(given.name)
+            if value is not None and value is not False and value is not ONE_CALL:
+                expected = f"{labels[i]} by position, because {given.name} is a keyword of the call, too"
+                raise ArgumentTypeError(call, expected, f"{given.name} by name")
             if not given.has_default:
                 raise ArgumentTypeError(call, f"a value for {labels[i]}", "none")
             values[i] = KEPT if given.state is not None else default(given)

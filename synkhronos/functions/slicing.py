@@ -35,7 +35,7 @@ class Agreement:
 
 
 class Last:
-    """Keep the value of the last slice: a random state, which has advanced from slice to slice."""
+    """Keep the value of the last slice: a random state, which has advanced, or an output that is the same in all."""
 
     def __init__(self) -> None:
         self._value: Any = None
@@ -89,7 +89,7 @@ def in_slices(
         If the results of slices cannot be combined; names the output or variable.
     """
     names = [name for name, _ in outputs] + ["the update of " + name for name, _ in updates]
-    accumulators: List[Any] = [accumulator(op) for _, op in outputs]
+    accumulators: List[Any] = [Last() if op.name is None else accumulator(op) for _, op in outputs]
     accumulators += [
         Agreement() if op is None else Last() if op is LAST else accumulator(op, keep_dtype=True) for _, op in updates
     ]

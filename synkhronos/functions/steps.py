@@ -31,7 +31,7 @@ from ..runtime.context import RankContext
 from ..selection import Selection, moved
 from ..sync.control_block import STOP_REQUESTED
 from .batches import selection
-from .call import presented, reduced
+from .call import presented, reduced, rounded
 from .calling import Change, call
 from .division import Division
 from .plan import Plan, Prepared, may_be_refused
@@ -71,6 +71,8 @@ class Steps(NamedTuple):
         Whether outputs are accumulated over all steps.
     asks : bool
         Whether the master may end the steps.
+    is_exact : bool
+        Whether they end with the step after which the master does so, on all ranks.
     begin : int
         Which of the table is the first: how many there are after it, `counts` says.
     """
@@ -88,6 +90,7 @@ class Steps(NamedTuple):
     lengths: Sequence[Tuple[int, int, Sequence[int]]] = ()
     total: bool = False
     asks: bool = False
+    is_exact: bool = False
     begin: int = 0
 
     @property
@@ -228,7 +231,8 @@ class RunSteps(Command):
         collective, on_device = steps.plans[0].common is not None, steps.plans[0].on_device
         counts = [plan.division.takes_part(rank) for plan in steps.plans]
         engine, n_steps = context.functions[steps.plans[0].number].engine, sum(steps.counts)
-        may_end = steps.asks and not collective  # ranks are at different steps, and agree on the last one
+        meets = steps.asks and (collective or steps.is_exact)
+        may_end = steps.asks and not meets  # ranks are at different steps, and agree on the last one
         goes_on, end_of_step = True, f"the end of a step of function {self.name}"
         for i, (division, rows, shared_rows) in enumerate(steps.rows(context)):
             barrier.check()
@@ -261,7 +265,7 @@ class RunSteps(Command):
                 goes_on = not (self.has_ended and i + 1 == self._told)
                 if not goes_on:
                     words[STOP_REQUESTED] = barrier.command
-            if steps.asks and collective:  # all ranks are here
+            if meets:  # all ranks are here
                 if b"end" in barrier.exchange(b"" if goes_on else b"end", context.pool, context.pools):
                     n_steps = i + 1
                     break
@@ -289,6 +293,8 @@ class RunSteps(Command):
                 found = combiner.combined(i)
                 if totals is not None:
                     found = np.concatenate([np.atleast_1d(each) for each in found])
+                if op.dtypes:
+                    found = [rounded(each, op) for each in found] if type(found) is list else rounded(found, op)
                 if op.axis:
                     found = [moved(each, 0, op.axis) for each in found] if totals is None else moved(found, 0, op.axis)
                 outputs.append(found)

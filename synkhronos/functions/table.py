@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional
 from ..engines.base import Inside
 from ..reductions import ReduceOp
 from ..sharding import Placement, Unknown
-from .variants import Variants
+from .variants import Variants, Written
 
 
 class Row(NamedTuple):
@@ -34,6 +34,8 @@ class Table(NamedTuple):
         Inside the function, in the order in which they are computed.
     nbytes : list of (int or None)
         What each of these reduced in the last call, on every rank; None if there was none.
+    written : Written, optional
+        The number of rows that the program has written.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Table(NamedTuple):
     updates: List[Row]
     collectives: List[Inside]
     nbytes: Sequence[Optional[int]]
+    written: Optional[Written] = None
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -51,6 +54,9 @@ class Table(NamedTuple):
 
     def _lines(self) -> Iterator[str]:
         yield f"function {self.name}"
+        if self.written is not None:
+            where = "" if not self.written.where else f": read as each rank's share in {'; '.join(self.written.where)}"
+            yield f"rows{'' if self.written.rows is None else f' {self.written.rows}'}{where}"
         parts: List[Tuple[str, Sequence[Any]]] = [("inputs", self.inputs), ("outputs", self.outputs)]
         for title, rows in [*parts, ("updates", self.updates)]:
             if rows:
@@ -102,4 +108,5 @@ def table_of(
         [Row(label, placement) for label, placement in zip(labels, found.updates)],
         found.collectives,
         [nbytes(i) for i in range(len(found.collectives))],
+        variants.written,
     )

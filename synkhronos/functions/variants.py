@@ -20,7 +20,7 @@ place, so a second collective that fails would find the first one's made. We mak
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..engines.base import Collectives
 from ..sharding import Shard
@@ -41,6 +41,21 @@ class Graph:
         return self._shareds
 
 
+class Written(NamedTuple):
+    """What a program has written as its number of rows.
+
+    Attributes
+    ----------
+    rows : int, optional
+        Which every call must have; None if any number will do.
+    where : list of str
+        The operations for which numbers are read as each rank's share of the rows.
+    """
+
+    rows: Optional[int]
+    where: Sequence[str]
+
+
 class Variants:
     """The graphs of one function beside the first.
 
@@ -53,9 +68,15 @@ class Variants:
         What calls may select rows of, and along which axis.
     scattered : dict from variables to int
         The inputs that are divided by rows, likewise.
+    states : dict from shared variables to int
+        Those that have the batch's rows, likewise; see `state_rows`.
+    written : Written, optional
+        If the graph is right for any number of rows, but the master's own function is not.
 
     Attributes
     ----------
+    rows : dict from shared variables to int
+        Those of which every rank has its own rows.
     shards : dict from variables to int
         All that is divided by rows, and along which axes.
     placements : dict from variables to Shard
@@ -64,9 +85,18 @@ class Variants:
         What there is to know of the function's collectives; None if it has none.
     """
 
-    def __init__(self, engine: Any, snapshot: Any, sliceable: Dict[Any, int], scattered: Dict[Any, int]) -> None:
-        self.engine, self.snapshot, self.sliceable = engine, snapshot, sliceable
-        self.shards = {**scattered, **sliceable}
+    def __init__(
+        self,
+        engine: Any,
+        snapshot: Any,
+        sliceable: Dict[Any, int],
+        scattered: Dict[Any, int],
+        states: Dict[Any, int],
+        written: Optional[Written] = None,
+    ) -> None:
+        self.engine, self.snapshot, self.sliceable, self.states = engine, snapshot, sliceable, states
+        self.rows, self.written = {**sliceable, **states}, written
+        self.shards = {**scattered, **self.rows}
         self.placements = {variable: Shard(axis) for variable, axis in self.shards.items()}
         self.collectives: Optional[Collectives] = engine.collectives(snapshot, self.shards)
         self._graphs: Dict[Tuple[str, bool], Graph] = {}
@@ -76,9 +106,16 @@ class Variants:
         """Iterate over the graphs that have been compiled."""
         return iter(list(self._graphs.values()))
 
+    @property
+    def written_rows(self) -> Optional[int]:
+        """The number of rows that every call must have; None if any will do."""
+        return None if self.written is None else self.written.rows
+
     def first(self, compiled: Any) -> Any:
         """Return the function that ranks call if neither slices nor rows of shared variables are asked for."""
-        return compiled if self.collectives is None else self.engine.variant(self.snapshot, False, [])
+        if self.collectives is None and self.written is None and not self.engine.has_late_outputs(self.snapshot):
+            return compiled
+        return self.engine.variant(self.snapshot, False, [])
 
     def get(self, sliced: bool) -> Graph:
         """Return the graph for calls in slices, or for calls that only select rows; compile it at its first use."""

@@ -121,15 +121,24 @@ class PoolMap:
         if self._elsewhere:
             self._check_room(by_pool(ranges))
 
-    def take(self, enclosed: Iterable[Tuple[Handle, bytes]]) -> None:
-        """Write C-contiguous arrays of other hosts into the shadows: until `drop_taken`, they need not be fetched."""
+    def take(self, enclosed: Iterable[Tuple[Handle, bytes]]) -> int:
+        """Write C-contiguous arrays of other hosts into the shadows: until `drop_taken`, they need not be fetched.
+
+        Returns
+        -------
+        int
+            The bytes of those of other hosts.
+        """
+        nbytes = 0
         for handle, content in enclosed:
             if self.is_far(handle):
+                nbytes += len(content)
                 try:
                     if os.pwrite(self._peers[handle.pool].fileno(), content, handle.offset) == len(content):
                         self._taken.add(handle)
                 except OSError:  # no memory: whoever fetches it is told
                     pass
+        return nbytes
 
     def hold(self, handles: Iterable[Any]) -> None:
         """Bring arrays of other hosts here, all together, that nobody writes before the end of the command.

@@ -48,6 +48,7 @@ def fork(
     threads: Optional[int] = None,
     keep_heap: bool = True,
     exact: bool = False,
+    rows: Optional[int] = None,
     check: bool = False,
     profile: Any = None,
     heal: Optional[int] = None,
@@ -55,7 +56,8 @@ def fork(
 ) -> int:
     """Start the other ranks: one process per GPU, or per CPU core.
 
-    The calling process is one of the ranks, and stays usable for plain single-device Theano.
+    The calling process is one of the ranks, and stays usable for plain single-device Theano. The other ranks have the
+    modules that the program had imported at its first `fork`, and ``os.environ`` as it is now: import first.
 
     Parameters
     ----------
@@ -99,6 +101,9 @@ def fork(
     exact : bool
         Whether all functions that are built from now on compute what the serial ones do, updates included, unless they
         say otherwise: see `function`.
+    rows : int, optional
+        The number of rows that the program has written where operations need that of the batch, in functions that are
+        built from now on and do not say it themselves: see `function`.
     check : bool
         Whether the first three calls of every function are compared with the serial one, as by `Function.compare`. What
         differs is a warning of the log, once for every function and output or variable.
@@ -150,6 +155,8 @@ def fork(
             raise ArgumentTypeError(argument, expected, _with_type(value))
     if n_parallel is not None:
         n_parallel = _positive("n_parallel", n_parallel)
+    if rows is not None:
+        rows = _positive("rows", rows)
     if profile is not None:
         if not isinstance(profile, (str, os.PathLike)):
             raise ArgumentTypeError("profile", "the path of a folder", _with_type(profile))
@@ -189,6 +196,7 @@ def fork(
         random=random,
         keep_heap=bool(keep_heap),
         exact=bool(exact),
+        rows=rows,
         check=bool(check),
         heal=deaths,
         standby=bool(standby),

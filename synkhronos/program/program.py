@@ -71,6 +71,7 @@ class SessionOptions(NamedTuple):
     random: str = "split"
     keep_heap: bool = True
     exact: bool = False
+    rows: Optional[int] = None
     check: bool = False
     heal: int = 0
     standby: bool = True
@@ -102,6 +103,8 @@ class Program:
         self.inside_rank = False
         #: Whether functions are exact if they do not say it themselves: as the last session was started.
         self.exact = False
+        #: The number of rows that is written in functions that do not say it themselves; likewise.
+        self.rows: Optional[int] = None
         #: Whether the first calls of functions are compared with the serial ones; likewise.
         self.check = False
         self.checked: List[Checked] = []
@@ -262,7 +265,7 @@ class Program:
                 raise
             if profiled is not None:
                 self.profiled = profiled
-            self.session, self.exact = session, bool(options.get("exact"))
+            self.session, self.exact, self.rows = session, bool(options.get("exact")), options.get("rows")
             self.check = bool(options.get("check")) or os.environ.get(CHECK) == "1"
             return session
 

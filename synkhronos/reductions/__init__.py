@@ -17,7 +17,7 @@ does both for arrays on devices::
 from .accumulator import Accumulator
 from .combining import combine, combine_each, combine_into, combine_pieces, gather_outputs, reduce_outputs
 from .mean import counting, narrowed, scaled_weights
-from .op import COMBINING, IN_GRAPH, MISSING, NAMES, ReduceOp, check_dtype, compute_dtype
+from .op import COMBINING, IN_GRAPH, MISSING, NAMES, WHOLES, ReduceOp, check_dtype, compute_dtype
 
 __all__ = [
     "Accumulator",
@@ -26,6 +26,7 @@ __all__ = [
     "MISSING",
     "NAMES",
     "ReduceOp",
+    "WHOLES",
     "check_dtype",
     "combine",
     "combine_each",

@@ -19,7 +19,10 @@ COMBINING = NAMES[:5]
 """Those that make one value of several, element by element; they need numbers."""
 
 IN_GRAPH = ("avg", "sum", "min", "max")
-"""Those of collectives inside a function's graph."""
+"""Those of collectives that programs write into a function's graph."""
+
+WHOLES = (*IN_GRAPH, "prod")
+"""Those of collectives that are put into graphs, after their gradients were taken."""
 
 
 class _Missing(Enum):
@@ -43,15 +46,18 @@ class ReduceOp:
         Whether the CPU transport is asked for (the prefix ``c_``).
     axis : int
         That of the rows, if an output of a function is gathered along it; users write no other than the first.
+    dtypes : (str, str), optional
+        Of an output of a function: in which ranks compute it and put it together, and to which it is rounded then.
     """
 
     name: Optional[str]
     on_host: bool = False
     axis: int = 0
+    dtypes: Optional[Tuple[str, str]] = None
 
     def __reduce__(self) -> Any:
         # Ops travel with every command, and a dataclass by itself is slow.
-        return _made, (self.name, self.on_host, self.axis)
+        return _made, (self.name, self.on_host, self.axis, self.dtypes)
 
     def __str__(self) -> str:
         """Return the op as users write it."""
@@ -85,7 +91,7 @@ class ReduceOp:
         Examples
         --------
         >>> ReduceOp.parse("c_sum")
-        ReduceOp(name='sum', on_host=True, axis=0)
+        ReduceOp(name='sum', on_host=True, axis=0, dtypes=None)
         """
         if op is None:
             parsed = cls(None)
@@ -134,8 +140,8 @@ class ReduceOp:
 
 
 @lru_cache(maxsize=32)
-def _made(name: Optional[str], on_host: bool, axis: int) -> ReduceOp:
-    return ReduceOp(name, on_host, axis)
+def _made(name: Optional[str], on_host: bool, axis: int, dtypes: Optional[Tuple[str, str]]) -> ReduceOp:
+    return ReduceOp(name, on_host, axis, dtypes)
 
 
 AVG = ReduceOp("avg")

@@ -22,8 +22,9 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 from ..host import machine
 from ..runtime.command import Command
 from ..runtime.context import RankContext
-from ..runtime.registry import FunctionEntry, Replicas, SharedEntry
+from ..runtime.registry import FunctionEntry, Origin, Replicas, SharedEntry
 from ..trace import point
+from ..transports.base import Pending
 
 
 class SharedItem(NamedTuple):
@@ -112,15 +113,25 @@ class Distribute(Command):
         for some in self.items:
             functions += source.functions(some.engine, some.numbers, some.pickled, held, context.pools)
 
+        if context.rank == context.root:
+            keep_borrowed(dense, arrays)
         if context.deposits is not None:
             context.deposits.tell(values)
+        origins = {item.number: Origin.COMMON if item.begins is None else Origin.OWN for item in self.shareds}
 
         def change() -> None:
             for entry, value in values:
-                entry.cell[0] = value
+                entry.set(value, origins[entry.number])
             context.registry.add([held[item.number] for item in self.shareds], functions)
 
         context.commit_entries(dense, arrays, change, same=True)
+
+
+def keep_borrowed(entries: Sequence[SharedEntry], arrays: Pending) -> None:
+    """Have the master keep what the program has borrowed, rather than its copy that was sent to all ranks."""
+    for entry, array in zip(entries, arrays.release()):
+        if entry.borrowed is not None:
+            entry.set(array, Origin.MOVED)
 
 
 class Rejoin(Command):

@@ -12,8 +12,10 @@ from typing import Any, Dict, Hashable, Iterable, List, Mapping, Optional, Seque
 import cloudpickle
 import numpy as np
 
+from ..engines.observer import observe
 from ..errors import ArgumentTypeError
 from ..program.program import PROGRAM
+from ..runtime.borrowed import Borrowed
 from ..runtime.registry import FunctionEntry, Replicas, SharedEntry
 from ..runtime.session import Session
 from .command import Distribute, FunctionItem, Place, Rejoin, SharedItem, jumped_from
@@ -279,13 +281,17 @@ class Replicator(Replicas):
     ) -> Tuple[SharedEntry, Any]:
         sent, engine = self._sent[item.number], item.engine
         variable = sent.variable
+        base = None if item.storage_of is None else held[item.storage_of].reference()
+        entry = SharedEntry(item.number, engine, sent.reference, engine.storage(variable), item.on_device, base)
+        if base is None:
+            if Borrowed(entry.cell[0]).is_held(entry.cell, self.session.pool):  # by `shared(value, borrow=True)`, say
+                entry.lent()
+            observe(entry.cell, entry)
         value = None if item.value is None else engine.get(variable)
         if item.value is not None and engine.is_random(variable):
             value = pickle.loads(item.value)  # it may have been seeded
         if item.begins is not None:
             value = jumped_from(item.begins, engine, variable, value, rank, size)
-        base = None if item.storage_of is None else held[item.storage_of].reference()
-        entry = SharedEntry(item.number, engine, sent.reference, engine.storage(variable), item.on_device, base)
         return entry, value
 
     def value(self, number: int) -> Any:

@@ -31,6 +31,7 @@ from ..sync.leading import Leader, Leading
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
 from .command import Envelope
+from .news import detached
 
 #: Frozen commands that a rank keeps, and the bytes of each, at most.
 MAX_FROZEN, FROZEN_BYTES = 16, 4096
@@ -152,12 +153,14 @@ class RankEnd:
         known = self._frozen.get(payload)
         if known is not None:
             return known
-        envelope = pickle.loads(payload)
-        if envelope.is_frozen:
+        payload, news = detached(payload)
+        known = self._frozen.get(payload) if news else None
+        envelope = pickle.loads(payload) if known is None else known
+        if envelope.is_frozen and known is None:
             self._frozen[payload] = envelope
             if len(self._frozen) > MAX_FROZEN:
                 del self._frozen[next(iter(self._frozen))]
-        return envelope
+        return envelope._replace(news=news) if news else envelope
 
     @point("channel")
     def promise(self, barrier: int, payload: bytes) -> None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, List, NamedTuple, Optiona
 if TYPE_CHECKING:
     from ..memory.handles import Handle
     from .context import RankContext
+    from .news import News
 
 
 class Amounts(NamedTuple):
@@ -126,12 +127,15 @@ class Envelope(NamedTuple):
         What the command reads of the program's memory, if that is little and there are other hosts.
     is_frozen : bool
         Whether the same envelope may come again and again.
+    news : sequence of News
+        New values of shared variables, which all ranks have before they run the command.
     """
 
     forget: Sequence[Tuple[str, int]]
     command: Command
     enclosed: Sequence[Tuple[Handle, bytes]] = ()
     is_frozen: bool = False
+    news: Sequence[News] = ()
 
 
 class Answer(NamedTuple):

@@ -25,7 +25,8 @@ from ..transports.shared_memory import SharedMemoryTransport
 from .command import Answer, Command, Envelope
 from .deposits import Deposits
 from .failures import encode
-from .registry import FunctionEntry, Registry, Replicas, SharedEntry
+from .news import learn
+from .registry import FunctionEntry, Origin, Registry, Replicas, SharedEntry
 
 #: Steps that can be undone, at most: what they have changed is kept for it.
 MAX_TRIED = 16
@@ -170,11 +171,13 @@ class RankContext:
         try:
             if envelope.forget:
                 self.forget(envelope.forget)
+            begun = self.transport.traffic.begin() if envelope.command.is_counted else None
             if envelope.enclosed:
-                self.pools.take(envelope.enclosed)
-            if not envelope.command.is_counted:
+                self.transport.traffic.arrive(self.pools.take(envelope.enclosed))
+            if envelope.news and self.rank != self.root:
+                learn(self, envelope.news)
+            if begun is None:
                 return Answer(self.rank, envelope.command.run(self))
-            begun = self.transport.traffic.begin()
             result = envelope.command.run(self)
             self.transport.traffic.end(envelope.command.title, begun)
             return Answer(self.rank, result)
@@ -205,7 +208,7 @@ class RankContext:
         """Return the keys of variables for transports, and this rank's values, in the transport's memory.
 
         The storage of the variables refers to that memory from then on, so that what a function writes in place is
-        there already the next time.
+        there already the next time. What the program has borrowed stays where it is.
         """
         keys, values = [], []
         for number in numbers:
@@ -215,12 +218,7 @@ class RankContext:
         bound = self.transport.bind(keys, values)
         for number, value, array in zip(numbers, values, bound):
             if array is not value:
-                entry = self.shareds[number]
-                if entry.known is value:  # moved, not changed
-                    entry.known = array
-                elif entry.known is array:  # the program's value has come to where the known one was
-                    entry.known = None
-                entry.cell[0] = array
+                self.shareds[number].set(array, Origin.MOVED)
         return keys, bound
 
     def name_of(self, numbers: Sequence[int]) -> Callable[[int], str]:
@@ -239,7 +237,7 @@ class RankContext:
         """
         if self.promises is not None and self.deposits is None:
             self.promise(None)
-        self.commit_entries([self.shareds[number] for number in numbers], results, *changes, same=same)
+        self.commit_entries(list(map(self.shareds.__getitem__, numbers)), results, *changes, same=same)
 
     def commit_entries(
         self, entries: Sequence[SharedEntry], results: Pending, *changes: Callable[[], object], same: bool = False
@@ -251,13 +249,15 @@ class RankContext:
         if self.deposits is not None:
             self.deposits.note(entries, results.release())
             changes = (*changes, self.deposits.accept)
+        origin = Origin.COMMON if same else Origin.OWN
 
         def change() -> None:
             for entry, result in zip(entries, results.release()):
-                entry.parted = not same
                 if result is not None:
                     self.transport.swap_in(entry.key, result)
-                    entry.cell[0] = entry.known = result
+                    entry.set(result, origin)
+                else:
+                    entry.origin = origin
 
         self.commit(change, *changes)
 

@@ -27,7 +27,7 @@ from ..memory.handles import Handle
 from ..memory.pool import Pool
 from ..transports.base import Key
 from ..transports.shared_memory import SharedMemoryTransport
-from .registry import SharedEntry
+from .registry import Origin, SharedEntry
 
 #: Where a value lies in the memory of its rank; or the value itself, pickled, if it is no array in C order.
 Deposit = Union[Handle, bytes]
@@ -87,7 +87,7 @@ class Deposits:
             for entry in entries:
                 value = entry.cell[0]
                 if isinstance(value, np.ndarray) and self._pool.owns(value):
-                    entry.cell[0] = value.copy()
+                    entry.set(value.copy(), Origin.MOVED)
         self._entries, self._keeps = entries, keeps
 
     def _put_aside(self, entry: SharedEntry) -> None:
@@ -100,8 +100,8 @@ class Deposits:
         if not _is_dense(value):
             self._pickled[entry.number] = dump(value)
             return
-        if not value.flags.writeable:  # nobody writes to it
-            self._aside[entry.number] = None, value
+        if not value.flags.writeable:  # to which compiled code may write all the same
+            self._aside[entry.number] = None, value.copy("K")
             return
         if before is None or copy.shape != value.shape or copy.dtype != value.dtype:
             copy = np.empty(value.shape, value.dtype)
@@ -170,21 +170,21 @@ class Deposits:
         self._staged = []
         for entry in self._entries:
             if entry.number in self._pickled:
-                entry.cell[0] = load(self._pickled[entry.number])
+                entry.set(load(self._pickled[entry.number]), Origin.UNDONE)
                 continue
             if entry.number in self._aside:
                 value, copy = self._aside[entry.number]
                 if value is None:
-                    entry.cell[0] = copy
+                    entry.set(copy, Origin.UNDONE)
                 else:
                     copy_into(value, copy)
-                    entry.cell[0] = value
+                    entry.set(value, Origin.UNDONE)
                 continue
             current = self._transport.current(_key(entry.number, entry.on_device))
             if current is not None and entry.on_device:
-                entry.cell[0] = entry.engine.to_device(entry.reference(), current)
+                entry.set(entry.engine.to_device(entry.reference(), current), Origin.UNDONE)
             elif current is not None:
-                entry.cell[0] = current.copy()
+                entry.set(current.copy(), Origin.UNDONE)
                 self._transport.pair(entry.key, entry.cell[0])
         self._entries = ()  # at the end: after an interrupt all of this is made again
 

@@ -41,7 +41,7 @@ from ..sync.control_block import DEATHS, ControlBlock
 from ..sync.hosts import Hosts
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
-from .channel import MasterEnd
+from .channel import FROZEN_BYTES, MasterEnd
 from .command import Answer, Command, DepositValues, Envelope, Stop
 from .context import RankContext
 from .deposits import Deposits
@@ -49,6 +49,7 @@ from .exit_status import LOST
 from .failures import Failure, add_failures, add_note, add_steps, worker_died, worker_error
 from .healing import Healing
 from .launcher import Launcher
+from .news import News, attached
 from .prefetch import Announcer
 
 logger = logging.getLogger("synkhronos")
@@ -182,7 +183,13 @@ class Session:
     # -- running commands ----------------------------------------------------------------------------------------
 
     @point("call")
-    def run(self, command: Command, timeout: Optional[float] = None, updates: Sequence[str] = ()) -> Any:
+    def run(
+        self,
+        command: Command,
+        timeout: Optional[float] = None,
+        updates: Sequence[str] = (),
+        news: Sequence[News] = (),
+    ) -> Any:
         """Have every rank execute the command; return what the command makes of their results (`Command.finish`).
 
         Parameters
@@ -193,6 +200,8 @@ class Session:
             Seconds; the session's own by default.
         updates : sequence of str
             The shared variables that each rank updates by itself, whatever becomes of the others.
+        news : sequence of News
+            What travels with the command, unless dead ranks are replaced.
 
         Raises
         ------
@@ -209,7 +218,7 @@ class Session:
             try:
                 timeout = self.timeout if timeout is None else timeout
                 if self.healing is None:
-                    results = self._execute(command, timeout)
+                    results = self._execute(command, timeout, news)
                 else:
                     if self.healing.undeposited and type(command) is not Stop:  # an interrupt came before that
                         self._deposit(sorted(self.healing.undeposited))
@@ -267,7 +276,7 @@ class Session:
                 self._deposit(command.undeposited(False))
             return results
 
-    def _execute(self, command: Command, timeout: Optional[float]) -> List[Any]:
+    def _execute(self, command: Command, timeout: Optional[float], news: Sequence[News] = ()) -> List[Any]:
         """Send the command, execute it here, and collect the answers; return the results in rank order."""
         number, own = self._number + 1, None
         while self.dropped:
@@ -275,9 +284,12 @@ class Session:
             if self.healing is not None:
                 self.healing.forget(self._forget[-1])
         enclosed = () if self.hosts is None else self._enclosed(command)
-        envelope, payload = Envelope(self._forget, command, enclosed), command.frozen
+        envelope, payload = Envelope(self._forget, command, enclosed, news=news), command.frozen
         if self._forget or enclosed or payload is None:
             payload = pickle.dumps(envelope, pickle.HIGHEST_PROTOCOL)
+        elif news:
+            with_news = attached(news, payload)
+            payload = with_news if len(with_news) <= FROZEN_BYTES else pickle.dumps(envelope, pickle.HIGHEST_PROTOCOL)
         self._command, self._number = command, number
         self._timeout, self._steps = timeout, [0] * self.size
         self._restart_clock(time.monotonic())

@@ -15,21 +15,23 @@
 ``layout``       how rows lie in an axis
 ``rule``         what a rule says of an operation; kinds: ``axes``, ``pieces``, ``shapes``, ``subscripts``,
                  ``chosen``, ``shares``, ``nested``
+``arithmetic``   what becomes of numbers of rows that are computed with
 ``propagate``    through a whole graph
 
 Engines describe their graphs with these rules. All of it is pure: nothing here knows ranks, arrays or an engine.
 """
 
-from .axes import MIXED, ONE, Axes, Checked, Elementwise, Moved, Reduction, Specified, along
+from .arithmetic import Arithmetic, Kind
+from .axes import MIXED, ONE, TAKE_SHARE, Axes, Checked, Elementwise, Moved, Reduction, along
 from .chosen import Coordinate, Coordinates, Masked, Where
 from .completion import Builder, Collective, complete, parts_of_rows
-from .layout import Layout, Product, product
+from .layout import ROWS, Layout, Product, Quotient, product
 from .nested import Choice, Completed, Graph, Inner, Loop, State
 from .pieces import Divided, Joined
 from .placements import REPLICATE, ZERO, Index, Partial, Placement, Replicate, Shard, Size, Stream, Unknown
 from .propagate import Propagated, propagate
-from .rule import Common, Node, Opaque, Placed, Rule
-from .shapes import Drawn, Element, Filled, Positions, Reshaped, ShapeOf, Together
+from .rule import Common, Node, NotNegative, Opaque, Placed, Rule
+from .shapes import Changed, Drawn, Element, Filled, Positions, Reshaped, ShapeOf, Together
 from .shares import Put, Taken
 from .subscripts import Slice, Subscript
 
@@ -37,9 +39,15 @@ __all__ = [
     "MIXED",
     "Masked",
     "ONE",
+    "TAKE_SHARE",
     "REPLICATE",
+    "ROWS",
     "ZERO",
+    "Arithmetic",
     "Axes",
+    "Changed",
+    "Kind",
+    "Quotient",
     "Checked",
     "Builder",
     "Collective",
@@ -63,6 +71,7 @@ __all__ = [
     "Loop",
     "Moved",
     "Node",
+    "NotNegative",
     "Opaque",
     "Partial",
     "Placed",
@@ -79,7 +88,6 @@ __all__ = [
     "Shard",
     "ShapeOf",
     "Size",
-    "Specified",
     "Slice",
     "State",
     "Stream",

@@ -11,9 +11,10 @@
 
 from __future__ import annotations
 
-from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .layout import Layout, Product, product
+from .arithmetic import Arithmetic, Equal, Kind, computed
+from .layout import ONE_ELEMENT, Layout, Product, product
 from .placements import Index, Length, Partial, Placement, Power, Replicate, Shard, Size, Stream, Unknown
 from .rule import Placed, Rule, taken_whole
 
@@ -22,8 +23,14 @@ ONE = "."
 #: The label of an axis along which elements depend on each other.
 MIXED = "-"
 
+#: Of parts that have to be put together before they are cast: integers may have wrapped around.
+LATE = Unknown("is rounded to, or widened from, whole numbers, for which it needs the whole of a value", is_late=True)
+
 Labels = Sequence[Any]
 NO_POWERS: Mapping[int, Power] = {}
+
+#: What to do with a value that has all rows on every rank, unless it is an input that could be divided.
+TAKE_SHARE = ": take the rank's share of it with synkhronos.ops.shard"
 
 
 class Axes(Rule):
@@ -41,7 +48,12 @@ class Axes(Rule):
     reduce : sequence of (str or None)
         For each output, by what axes are reduced; None if parts cannot be put together.
     moves : bool
-        Whether it only moves elements of its inputs together: extremes of parts are parts of extremes.
+        Whether it only moves elements of its inputs together.
+    keeps_order : bool, optional
+        Whether extremes of parts are parts of extremes; by default if it only moves elements.
+    late : sequence of sequence of int
+        Groups of inputs in which it is linear, but not of parts, because of their dtypes: parts may have wrapped
+        around, or would be truncated each by itself. Only the whole can be computed with.
     shapes_only : sequence of int
         Inputs whose values do not matter, only their shapes.
     degree : number, optional
@@ -64,7 +76,11 @@ class Axes(Rule):
         degree: Optional[Power] = None,
         added: Sequence[int] = (),
         factors: Optional[Sequence[Optional[Product]]] = None,
+        keeps_order: Optional[bool] = None,
+        late: Sequence[Sequence[int]] = (),
     ) -> None:
+        self.keeps_order = moves if keeps_order is None else keeps_order
+        self.late = [list(group) for group in late]
         self.degree, self.added, self.factors = degree, set(added), factors
         self.inputs = [list(labels) for labels in inputs]
         self.outputs = [list(labels) for labels in outputs]
@@ -94,10 +110,13 @@ class Axes(Rule):
         whole: FrozenSet[int] = frozenset()
         if partial and (any(isinstance(one, Shard) for one in inputs) or not self._keeps(partial, inputs)):
             whole, inputs = taken_whole(inputs, partial, exact)
+            if self.late and not exact and any(partial <= set(group) for group in self.late):
+                return Placed([LATE] * len(self.outputs), sizes)
         unknown = next((one for one in inputs if isinstance(one, Unknown)), None)
         if unknown is not None:
             return Placed([unknown] * len(self.outputs), sizes | whole)
-        return Placed(self._outputs(inputs), sizes | whole)
+        outputs, equal = self._outputs(inputs, exact)
+        return Placed(outputs, sizes | whole, equal)
 
     def _averaged(self, inputs: List[Placement]) -> List[Placement]:
         """Take replicated values that are added to averages for averages, too: of equal values, they are that value."""
@@ -112,47 +131,57 @@ class Axes(Rule):
 
     def _keeps(self, partial: Set[int], inputs: Sequence[Any]) -> bool:
         """Return whether results of parts are parts of the result, by the same op."""
-        if {inputs[i].op for i in partial} != {"sum"}:
-            return self.moves and len(partial) == len(inputs) and len({one.op for one in inputs}) == 1
+        ops = {inputs[i].op for i in partial}
+        if ops == {"prod"} and self.late:
+            return False
+        if ops != {"sum"}:
+            keeps = self.moves if ops == {"prod"} else self.keeps_order
+            return keeps and len(partial) == len(inputs) and len(ops) == 1
         return any(
-            partial <= set(group) and all(i in partial or is_zero(inputs[i]) for i in group) for group in self.linear
+            partial <= set(group) and all(i in partial or is_zero(inputs[i]) for i in group) and group not in self.late
+            for group in self.linear
         )
 
-    def _outputs(self, inputs: Sequence[Any]) -> List[Placement]:
+    def _outputs(self, inputs: Sequence[Any], exact: bool) -> Tuple[List[Placement], Equal]:
+        """Return the placements of the outputs, and the lengths that have to be equal."""
         power = self._power(inputs)
         if power is None:
             why = "combines values that depend in different ways on how many rows the rank has"
-            return [Unknown(why)] * len(self.outputs)
+            return [Unknown(why)] * len(self.outputs), ()
         partial = next((one for one in inputs if isinstance(one, Partial)), None)
         # Zeros that are not so on a rank without rows.
         weak = next((one for one in inputs if isinstance(one, Replicate) and one.zero and one.power != 0), None)
         if partial is not None:
             found = Partial(partial.op, power) if weak is None else Unknown("computes with the inverse of a length")
-            return [found] * len(self.outputs)
+            return [found] * len(self.outputs), ()
         shards = [(i, one) for i, one in enumerate(inputs) if isinstance(one, Shard)]
         zero = any(all(is_zero(inputs[i]) for i in group) for group in self.linear)
         if not shards:
-            return [Replicate(power if weak is None else weak.power, zero)] * len(self.outputs)
+            return [Replicate(power if weak is None else weak.power, zero)] * len(self.outputs), ()
         labels = {self.inputs[i][one.axis] for i, one in shards}
-        faults: Any = (self._fault(labels, inputs), _fault_of_loose(shards), _layout(shards), self._positions(shards))
+        of_layout = _layout(shards, exact)
+        faults: Any = (self._fault(labels, inputs), _fault_of_loose(shards), of_layout, self._positions(shards))
         fault = next((one for one in faults if isinstance(one, str)), None)
         if fault is not None:
-            return [Unknown(fault)] * len(self.outputs)
-        _, loose, layout, (index, of) = faults
+            return [Unknown(fault)] * len(self.outputs), ()
+        _, loose, (layout, equal), (index, of, size) = faults
+        if of.is_unordered:
+            of = layout  # they have not been moved
         (label,) = labels
         results: List[Placement] = []
         for of_output, reduce in zip(self.outputs, self.reduce):
             uniform = self._is_uniform(of_output, inputs)
             if label in of_output and (uniform or not loose):
                 axis = list(of_output).index(label)
-                results.append(Shard(axis, power, layout, zero, uniform, bool(loose), index, of))
+                results.append(Shard(axis, power, layout, zero, uniform, bool(loose), index, of, size))
             elif loose:
                 results.append(Unknown("computes with random numbers of which there are more than rows"))
             elif index:
                 results.append(Unknown("computes with positions of rows, which every rank counts from 0"))
             else:
-                results.append(Unknown("depends on all rows") if reduce is None else Partial(reduce, power))
-        return results
+                unknown = LATE if self.late else Unknown("depends on all rows")
+                results.append(unknown if reduce is None else Partial(reduce, power))
+        return results, equal
 
     def _is_uniform(self, of_output: Labels, inputs: Sequence[Any]) -> bool:
         """Return whether the elements of an output are as good in any order as in that which they have."""
@@ -174,8 +203,8 @@ class Axes(Rule):
         for i, of_input in enumerate(self.inputs):
             if not isinstance(inputs[i], Shard) and labels & set(of_input):
                 return (
-                    f"combines a rank's own rows with a value that has all rows on every rank (its input {i}): "
-                    "take the rank's share of it with synkhronos.ops.shard"
+                    f"combines a rank's own rows with a value that has all rows on every rank (its input {i})"
+                    f"{TAKE_SHARE}"
                 )
         if not any(labels <= set(of_output) for of_output in self.outputs):
             for i in (i for group in self.linear if len(group) > 1 for i in group):
@@ -190,20 +219,20 @@ class Axes(Rule):
         return None
 
     def _positions(self, shards: Sequence[Tuple[int, Shard]]) -> Any:
-        """Return what positions of rows become, and along which layout, or why they cannot be computed with."""
+        """Return what positions of rows become, of which layout and size, or why they cannot be computed with."""
         found = [(i, one) for i, one in shards if one.positions and i not in self.shapes_only]
         if not found:
-            return Index.NO, Layout()
+            return Index.NO, Layout(), ONE_ELEMENT
         i, one = found[0]
-        if self.moves and len({(other.positions, other.of) for _, other in found}) == 1:
+        if self.moves and len({(other.positions, other.of, other.size) for _, other in found}) == 1:
             if len(found) == len(self.inputs) - len(self.shapes_only):
-                return one.positions, one.of
+                return one.positions, one.of, one.size
         if len(found) == 1 and i in self.added:
-            return Index.COMPUTED, one.of
-        if len(found) == 1 and self.factors is not None and one.of.in_order:
-            inner = product([one.of.inner, *[factor for k, factor in enumerate(self.factors) if k != i]])
-            if inner is not None and inner.number > 0:
-                return Index.COMPUTED, one.of._replace(inner=inner)
+            return Index.COMPUTED, one.of, one.size
+        if len(found) == 1 and self.factors is not None:
+            size = product([one.size, *[factor for k, factor in enumerate(self.factors) if k != i]])
+            if size is not None and size.number > 0:
+                return Index.COMPUTED, one.of, size
         return "computes with positions of rows, which every rank counts from 0"
 
     def _power(self, inputs: Sequence[Any]) -> Optional[Power]:
@@ -236,19 +265,27 @@ class Axes(Rule):
         return total
 
 
-def _layout(shards: Sequence[Tuple[int, Shard]]) -> Any:
-    """Return the layout of the result, or why rows cannot be combined."""
+def _layout(shards: Sequence[Tuple[int, Shard]], exact: bool) -> Any:
+    """Return the layout of the result, and lengths that have to be equal; or why rows cannot be combined."""
     found: Optional[Layout] = None
+    equal: List[Tuple[Product, Product]] = []
     for _, one in shards:
         if one.uniform:
             continue
-        found = one.layout if found is None else found.with_(one.layout)
-        if found is None:
+        both = one.layout if found is None else found.with_(one.layout)
+        if both is None and found is not None and exact:
+            lengths = found.if_equal(one.layout)
+            if lengths is not None:
+                both = found
+                equal.append(lengths)
+        if both is None:
             return "combines rows that may lie in different orders"
+        found = both
     if found is not None:
-        return found
+        return found, equal
     layouts = [one.layout for _, one in shards]
-    return Layout() if Layout() in layouts else layouts[0]
+    known = next((one for one in layouts if not one.is_unordered), layouts[0])
+    return Layout() if Layout() in layouts else known, ()
 
 
 def _fault_of_loose(shards: Sequence[Tuple[int, Shard]]) -> Any:
@@ -262,9 +299,11 @@ def is_zero(placement: Placement) -> bool:
     return isinstance(placement, (Replicate, Shard)) and placement.zero
 
 
-def _length(size: Any, k: int) -> Length:
-    length: Length = size.lengths[k % len(size.lengths)]
-    return length
+def _element(one: Any, values: Optional[Sequence[Optional[Product]]], k: int) -> Length:
+    """Return an element of lengths, or of numbers that all ranks have."""
+    if isinstance(one, Size):
+        return one.lengths[k % len(one.lengths)]
+    return Length(one.power, None, values[k % len(values)] if values and one.power == 0 else None)
 
 
 _OPPOSITE = {"max": "min", "min": "max"}
@@ -280,8 +319,11 @@ class Elementwise(Axes):
     n_outputs : int
     linear, powers, **kwargs
         As for `Axes`.
-    negates : int, optional
-        The input whose negative it is: that of a largest element is the smallest of negatives.
+    reverses : int, optional
+        The input whose order it reverses, if the others are constants: the negative of a largest element is the
+        smallest of negatives.
+    arithmetic : callable, optional
+        Returns what it does with lengths.
     """
 
     keeps_shapes = True
@@ -292,43 +334,57 @@ class Elementwise(Axes):
         n_outputs: int = 1,
         linear: Sequence[Sequence[int]] = (),
         powers: Mapping[int, Power] = NO_POWERS,
-        negates: Optional[int] = None,
+        reverses: Optional[int] = None,
+        arithmetic: Optional[Callable[[], Arithmetic]] = None,
         **kwargs: Any,
     ) -> None:
-        self.negates = negates
+        self.reverses, self.arithmetic = reverses, arithmetic
         inputs = [[ONE if one else axis for axis, one in enumerate(pattern)] for pattern in broadcastable]
         self.ndim = len(inputs[0]) if inputs else 0
         output = [axis if any(labels[axis] == axis for labels in inputs) else ONE for axis in range(self.ndim)]
         super().__init__(inputs, [output] * n_outputs, linear, powers, **kwargs)
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
-        sizes = [labels for labels, one in zip(self.inputs, inputs) if isinstance(one, Size)]
-        if (
-            self.ndim <= 1
-            and self.outputs[0] in sizes  # else there are more elements than lengths
-            and all(isinstance(one, (Size, Replicate)) for one in inputs)
-        ):
-            if not exact and any(all(is_zero(inputs[i]) for i in group) for group in self.linear):
-                # Also by 1 / rows; but not on a rank without rows.
-                return Placed([Replicate(-1, zero=True)] * len(self.outputs))
-            return Placed([self._size(inputs)] * len(self.outputs))
-        negated = None if self.negates is None else inputs[self.negates]
-        if isinstance(negated, Partial) and negated.op in _OPPOSITE:
-            return Placed([negated._replace(op=_OPPOSITE[negated.op])])
+        has_lengths = any(isinstance(one, Size) for one in inputs)
+        if self.ndim <= 1 and has_lengths and all(isinstance(one, (Size, Replicate)) for one in inputs):
+            placed = self._of_lengths(inputs, exact)
+            if placed is not None:
+                return placed
+        part = None if self.reverses is None else inputs[self.reverses]
+        if isinstance(part, Partial) and part.op in _OPPOSITE and (part.power == 0 or len(inputs) == 1):
+            return Placed([part._replace(op=_OPPOSITE[part.op])])
         return super().place(inputs, exact)
 
-    def _size(self, inputs: Sequence[Any]) -> Size:
-        """Return what arithmetic with numbers of rows gives, element by element."""
+    def _of_lengths(self, inputs: Sequence[Any], exact: bool) -> Optional[Placed]:
+        """Return what arithmetic with numbers of rows gives, element by element; None if it cannot be followed."""
+        done = Arithmetic(Kind.OTHER, [None] * len(inputs)) if self.arithmetic is None else self.arithmetic()
         count = max(len(one.lengths) for one in inputs if isinstance(one, Size))
-        lengths = []
+        if not any(isinstance(one, Size) and labels == self.outputs[0] for labels, one in zip(self.inputs, inputs)):
+            vectors = [one for labels, one in zip(self.inputs, done.values) if labels == self.outputs[0]]
+            if count > 1 or not vectors or any(one is None for one in vectors):
+                return None  # more elements than lengths
+            count = max(len(one or ()) for one in vectors)
+        elif not exact and any(all(is_zero(inputs[i]) for i in group) for group in self.linear):
+            # Also by 1 / rows; but not on a rank without rows.
+            return Placed([Replicate(-1, zero=True)] * len(self.outputs))
+        lengths: List[Length] = []
+        equal: List[Any] = []
         for k in range(count):
-            elements: List[Any] = [one if isinstance(one, Replicate) else _length(one, k) for one in inputs]
+            elements = [_element(one, values, k) for one, values in zip(inputs, done.values)]
+            zeros = [is_zero(one) or length.times == Product(0) for one, length in zip(inputs, elements)]
             power = None
             if all(one.power is not None for one in elements):
-                power = self._power([Replicate(one.power, is_zero(one)) for one in elements])
-            layout = elements[0].layout if self.moves and len(inputs) == 1 else None
-            lengths.append(Length(power, layout))
-        return Size(tuple(lengths))
+                power = self._power([Replicate(one.power, zero) for one, zero in zip(elements, zeros)])  # type: ignore[arg-type]
+            length, more = computed(done.kind, elements, power, exact)
+            equal += more
+            lengths.append(length._replace(times=done.result(k) or length.times) if length.power == 0 else length)
+        if count > 1 and sum(one.power != 0 for one in lengths) > 1 and self.outputs[0] not in self._of_sizes(inputs):
+            return None  # of no use as a shape, but perhaps as numbers
+        return Placed([Size(tuple(lengths))] * len(self.outputs), equal=equal)
+
+    def _of_sizes(self, inputs: Sequence[Any]) -> List[Any]:
+        """Return the labels of the inputs that are lengths."""
+        return [labels for labels, one in zip(self.inputs, inputs) if isinstance(one, Size)]
 
 
 class Reduction(Axes):
@@ -340,21 +396,24 @@ class Reduction(Axes):
     axes : sequence of int
     op : str or None
         ``sum``, ``max``, ``min`` or ``prod``; None if parts cannot be put together.
-    is_linear : bool
-        If the op is ``sum``, whether elements are summed as they are.
+    is_late : bool
+        If the op is None, whether parts could be put together before they are cast to the dtype of the result.
     """
 
     keeps_shapes = True
 
-    def __init__(self, ndim: int, axes: Sequence[int], op: Optional[str], is_linear: bool = True) -> None:
+    def __init__(self, ndim: int, axes: Sequence[int], op: Optional[str], is_late: bool = False) -> None:
         left = [axis for axis in range(ndim) if axis not in axes]
-        super().__init__([range(ndim)], [left], [[0]] if op == "sum" and is_linear else [], reduce=[op])
+        late = [[0]] if op is None and is_late else []
+        super().__init__([range(ndim)], [left], [[0]] if op == "sum" else [], reduce=[op], late=late)
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         (one,) = inputs
         if isinstance(one, Size) and self.reduce == ["prod"]:  # the number of elements, from a shape
             powers = [length.power for length in one.lengths]
-            return Placed([Size((Length(None if None in powers else sum(powers)),))])  # type: ignore[arg-type]
+            power = None if None in powers else sum(powers)  # type: ignore[arg-type]
+            times = None if power is None else product(length.times for length in one.lengths)
+            return Placed([Size((Length(power, None, times),))])
         if isinstance(one, Partial) and one.op == self.reduce[0] != "sum" and one.power == 0:
             return Placed([one])
         return super().place(inputs, exact)
@@ -387,28 +446,6 @@ class Moved(Axes):
         if isinstance(inputs[0], Size) and len(self.outputs[0]) <= 1:
             return Placed([inputs[0]])
         return super().place(inputs, exact)
-
-
-class Specified(Axes):
-    """The first input as it is, if it has the lengths that the others say: of rows, that of the rank's.
-
-    Parameters
-    ----------
-    ndims : sequence of int
-        Of the inputs.
-    fixed : sequence of int
-        Axes of the first whose length is given as a number.
-    """
-
-    def __init__(self, ndims: Sequence[int], fixed: Sequence[int]) -> None:
-        names = [MIXED if axis in fixed else axis for axis in range(ndims[0])]
-        super().__init__([names, *[[MIXED] * ndim for ndim in ndims[1:]]], [names], [[0]])
-
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
-        one, *lengths = inputs
-        if isinstance(one, Shard):
-            lengths = [Replicate() if isinstance(length, Size) else length for length in lengths]
-        return super().place([one, *lengths], exact)
 
 
 class Checked(Axes):

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .layout import Product
+from .axes import ONE, Elementwise
 from .nested import Completed
 from .placements import Partial, Placement, Shard, Size
 from .propagate import Propagated
@@ -37,7 +37,8 @@ class Builder(NamedTuple):
     Attributes
     ----------
     apply : callable
-        From a node and other inputs to new outputs.
+        From a node and inputs to new outputs. The inputs are the node's own if the output is a part that the operation
+        has rounded: it is to be computed in two steps.
     all_reduce : callable
         From variables and the name of an op to results.
     whole_length : callable
@@ -47,7 +48,7 @@ class Builder(NamedTuple):
     counted : callable
         From the output of a `ShapeOf`, the sum of those of all ranks, and a position, to it with the sum there.
     checked : callable
-        From variables, and pairs of lengths, to the same variables, of which it is checked that the lengths are equal.
+        From the outputs of a node, and conditions (see `Placed.equal`), to the same variables, with checks of these.
     template : callable
         From a variable to another of its type and shape, if its type says what shape that is; else None.
     """
@@ -57,7 +58,7 @@ class Builder(NamedTuple):
     whole_length: Callable[[Any, int], Any]
     as_average: Callable[[Any], Any]
     counted: Callable[[Any, Any, int], Any] = _not_needed
-    checked: Callable[[Sequence[Any], Sequence[Tuple[Product, Product]]], Sequence[Any]] = _not_needed
+    checked: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] = _not_needed
     template: Callable[[Any], Any] = lambda variable: None
 
 
@@ -81,6 +82,8 @@ class CompletedGraph(NamedTuple):
         Those that wait for a collective.
     waiting_rows : str, optional
         The operation because of which rows wait for a collective, too, so that they cannot be computed in slices.
+    waiting_factor : bool
+        Whether they wait for a factor that is the same for all rows, which the sum over rows could be given instead.
     """
 
     own: Dict[Any, Any]
@@ -88,6 +91,17 @@ class CompletedGraph(NamedTuple):
     collectives: List[Collective]
     late: Set[Any]
     waiting_rows: Optional[str]
+    waiting_factor: bool = False
+
+
+def _is_factor(node: Node, waits: Sequence[bool]) -> bool:
+    """Return whether rows are scaled by a number that waits, or filled with it, as in gradients of sums."""
+    rule = node.rule
+    if not isinstance(rule, Elementwise) or any(
+        waiting and any(label is not ONE for label in labels) for labels, waiting in zip(rule.inputs, waits)
+    ):
+        return False
+    return bool(rule.shapes_only) or any(not any(waits[i] for i in group) for group in rule.linear)
 
 
 def complete(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], builder: Builder) -> CompletedGraph:
@@ -131,7 +145,8 @@ def complete(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], bui
                     plan.templates[k][i] if i in plan.templates[k] else image(one, i in found.whole[k])
                     for i, one in enumerate(node.inputs)
                 ]
-                if any(new is not one for new, one in zip(inputs, node.inputs)):
+                is_rounded = node.rule.is_rounded and isinstance(found.of(node.outputs[0]), Partial)
+                if is_rounded or any(new is not one for new, one in zip(inputs, node.inputs)):
                     own.update(zip(node.outputs, builder.apply(node, inputs)))
                 if found.equal[k]:
                     outputs = [image(one, False) for one in node.outputs]
@@ -148,7 +163,7 @@ def complete(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], bui
                 if isinstance(found.of(variable), Size):
                     result = builder.counted(image(variable, False), result, _of_rows(found.of(variable)))
                 whole[variable] = result
-    return CompletedGraph(own, whole, collectives, plan.late(), plan.waiting_rows())
+    return CompletedGraph(own, whole, collectives, plan.late(), *plan.waiting_rows())
 
 
 def _of_rows(shape: Any) -> int:
@@ -203,11 +218,11 @@ class _Plan:
         self.groups: Dict[int, Dict[str, List[Any]]] = {}
         levels: Dict[Any, int] = {}
         whole_levels: Dict[Any, int] = {}
-        #: For every node, by input: what it is given for a variable that waits for a collective, if it needs the shape
-        #: alone. (The gradient of a loss is filled with ones in its shape.)
+        #: For every node, by input: what it is given in place of a variable that waits for a collective if it needs the
+        #: shape alone. (The gradient of a loss is filled with ones in its shape.)
         self.templates: List[Dict[int, Any]] = []
-        #: Variables whose values are others in the old graph than in the new one; and those whose shapes may be, too: a
-        #: mask has chosen other elements, a length was that of the rank.
+        #: Variables that have another value in the old graph, and perhaps another shape: a mask has chosen other
+        #: elements, a length was that of the rank.
         altered: Set[Any] = set()
         reshaped: Set[Any] = set()
         has_collectives = any(isinstance(node.rule, Completed) for node in nodes)
@@ -222,14 +237,13 @@ class _Plan:
                 if of_inputs[i] and not has_collectives:
                     templates[i] = builder.template(node.inputs[i])
                     if templates[i] is None and node.inputs[i] not in reshaped:
-                        templates[i] = node.inputs[i]  # of the old graph
-            templates = {i: one for i, one in templates.items() if one is not None}
-            self.templates.append(templates)
+                        templates[i] = node.inputs[i]
+            self.templates.append({i: one for i, one in templates.items() if one is not None})
             if takes_whole or any(one in altered for one in node.inputs):
                 altered.update(node.outputs)
                 if not node.rule.keeps_shapes or any(one in reshaped for one in node.inputs):
                     reshaped.update(node.outputs)
-            level = max([one for i, one in enumerate(of_inputs) if i not in templates], default=0)
+            level = max([one for i, one in enumerate(of_inputs) if i not in self.templates[k]], default=0)
             self.own_level.append(level)
             levels.update(dict.fromkeys(node.outputs, level))
             if k in again and isinstance(node.rule, ShapeOf) and is_counted(found.of(node.outputs[0])):
@@ -250,12 +264,16 @@ class _Plan:
         """Return the variables that wait for a collective."""
         return {one for node, level in zip(self.nodes, self.own_level) if level for one in node.outputs}
 
-    def waiting_rows(self) -> Optional[str]:
-        """Return which operation on rows waits for a collective; None if none does."""
+    def waiting_rows(self) -> Tuple[Optional[str], bool]:
+        """Return which operation on rows waits for a collective, None if none does; and whether for a factor."""
+        late = self.late()
         for node, level in zip(self.nodes, self.own_level):
             if level and any(isinstance(self.found.of(one), Shard) for one in (*node.inputs, *node.outputs)):
-                return node.describe()
-        return None
+                return node.describe(), _is_factor(node, [self._waits(one, late) for one in node.inputs])
+        return None, False
+
+    def _waits(self, variable: Any, late: Set[Any]) -> bool:
+        return variable in late or isinstance(self.found.of(variable), Partial)
 
     def _derived(self, wanted: Set[Any]) -> Set[Any]:
         """Return the parts that are computed from parts of which all are wanted whole, or derived themselves."""

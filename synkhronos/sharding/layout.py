@@ -7,6 +7,8 @@
     (rows,)           as it is                                          outer 1, inner 1
     (rows * c,)       merged from (rows, c): each row c elements        outer 1, inner c
     (t * rows,)       merged from (t, rows): t times all rows           outer t, inner 1
+    (rows * c,)       a length that was computed: c elements a row,     neither is known
+                      which lie in the one way or the other
 
 Two axes of the same length can only be combined, element by element, if they are laid out alike. The lengths are not
 known when the graph is built; they are products of symbols, of which the same are equal.
@@ -29,6 +31,8 @@ class Product(NamedTuple):
         return Product(1, frozenset([(symbol, 1)]))
 
     def times(self, other: Product) -> Product:
+        if self.number == 0 or other.number == 0:
+            return Product(0)
         powers = dict(self.factors)
         for symbol, power in other.factors:
             powers[symbol] = powers.get(symbol, 0) + power
@@ -67,11 +71,39 @@ class Chosen(NamedTuple):
     mask: Any
 
 
+class Quotient(NamedTuple):
+    """The symbol of a length divided by another, of which it has to be a multiple: that is checked in every call."""
+
+    length: Product
+    divisor: Product
+
+
 class Layout(NamedTuple):
-    """What is before the rows in an axis, and what each row consists of; None for what is not known."""
+    """What is before the rows in an axis, and what each row consists of; None for what is not known.
+
+    Of an axis of a computed length ``per_row`` alone is known: how many elements there are for each row.
+    """
 
     outer: Optional[Product] = ONE_ELEMENT
     inner: Optional[Product] = ONE_ELEMENT
+    per_row: Optional[Product] = None
+
+    @property
+    def is_known(self) -> bool:
+        return self.outer is not None and self.inner is not None
+
+    @property
+    def is_unordered(self) -> bool:
+        """Return whether the axis has a computed length, so that nothing is known of its order.
+
+        Its elements are positions that have not been moved, or no different from each other.
+        """
+        return self.per_row is not None
+
+    @property
+    def times(self) -> Optional[Product]:
+        """How many elements there are for each row."""
+        return product([self.outer, self.inner]) if self.is_known else self.per_row
 
     @property
     def in_order(self) -> bool:
@@ -85,6 +117,9 @@ class Layout(NamedTuple):
 
     def with_(self, other: Layout) -> Optional[Layout]:
         """Return the layout of an axis, of one length, that has both; None if they may differ."""
+        if self.is_unordered or other.is_unordered:
+            more = other if self.is_unordered else self
+            return more if more.is_even else None
         same_outer = self.outer is not None and self.outer == other.outer
         same_inner = self.inner is not None and self.inner == other.inner
         # Of even rows the one follows from the other, as the lengths are equal.
@@ -92,6 +127,32 @@ class Layout(NamedTuple):
             return None
         # The one that says more: 1 before a symbol, a symbol before None.
         return Layout(_simpler(self.outer, other.outer), _simpler(self.inner, other.inner))
+
+    def if_equal(self, other: Layout) -> Optional[Tuple[Product, Product]]:
+        """Return which lengths have to be equal so that both are the same; None if they cannot be, or are not known.
+
+        Both are of axes of one length, so that of what is before the rows nothing has to be compared.
+        """
+        if self.in_order != other.in_order or not (self.is_even and other.is_even):
+            return None
+        return comparable(self.inner, other.inner)
+
+    def within(self, axis: Layout) -> Layout:
+        """Return the layout of the first so many elements of an axis, if their number is all that is known."""
+        if self.per_row is None or axis.inner is None:
+            return self
+        pieces = self.per_row.over(axis.inner)
+        return self if pieces is None else Layout(pieces, axis.inner)
+
+
+def comparable(one: Optional[Product], other: Optional[Product]) -> Optional[Tuple[Product, Product]]:
+    """Return two lengths if they may be equal, which has to be checked in every call.
+
+    Where one is a multiple of the other, or both are numbers, nobody would take them for equal.
+    """
+    if one is None or other is None or not (one.factors or other.factors):
+        return None
+    return None if one.over(other) or other.over(one) else (one, other)
 
 
 def _simpler(one: Optional[Product], other: Optional[Product]) -> Optional[Product]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from .layout import Layout
-from .placements import REPLICATE, Partial, Placement, Replicate, Shard, Size, Stream, Unknown
+from .layout import ROWS, Layout, Product
+from .placements import REPLICATE, Length, Partial, Placement, Replicate, Shard, Size, Stream, Unknown
 from .propagate import propagate
 from .rule import Node, Placed, Rule, taken_whole
 
@@ -25,16 +25,24 @@ class Graph(NamedTuple):
 
 
 class Inner(Rule):
-    """An operation that is a graph of its own."""
+    """An operation that is a graph of its own.
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    Parameters
+    ----------
+    graph : Graph
+    is_here : bool
+        Whether its inputs are those of the operation itself, so that symbols of lengths mean the same outside.
+    """
+
+    def __init__(self, graph: Graph, is_here: bool = False) -> None:
+        self.graph, self.is_here = graph, is_here
 
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         return _with_wholes(self._place, inputs, exact)
 
     def _place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
-        return Placed(_escaped(self.graph.place(inputs), inputs, exact))
+        found = self.graph.place(inputs)
+        return Placed(found if self.is_here else _escaped(found, inputs, exact))
 
 
 class Choice(Rule):
@@ -92,6 +100,10 @@ def joined(one: Placement, other: Placement) -> Optional[Placement]:
             return second if isinstance(second, Partial) else second._replace(zero=False)
     if isinstance(one, Replicate) and isinstance(other, Replicate) and one.power == other.power:
         return one._replace(zero=False)
+    if isinstance(one, Size) and isinstance(other, Size) and len(one.lengths) == len(other.lengths):
+        powers = [{length.power for length in both} for both in zip(one.lengths, other.lengths)]
+        same = [first if first == second else Length(first.power) for first, second in zip(one.lengths, other.lengths)]
+        return Size(tuple(same)) if all(len(both) == 1 for both in powers) else None
     if isinstance(one, Shard) and isinstance(other, Shard):
         plain = [shard._replace(zero=False, uniform=False) for shard in (one, other)]
         if plain[0] == plain[1]:
@@ -165,8 +177,7 @@ class Loop(Rule):
                 )
                 return Placed([Unknown(why)] * n_outputs)
         whole, inputs = self._whole_sequences(inputs, exact)
-        given: Dict[int, Placement] = {inner: inputs[outer] for outer, inner in self.fixed}
-        given.update({inner: _inside(inputs[outer]) for outer, inner in self.sequences})
+        given = self.given(inputs)
         carried = [_inside(inputs[one.outer]) if one.has_steps else inputs[one.outer] for one in self.states]
         outputs: List[Placement] = []
         for _ in range(self.MOST_CHANGES * len(self.states) + 1):
@@ -188,6 +199,15 @@ class Loop(Rule):
         others = [one for state, one in zip(self.states, carried) if not state.has_steps]
         placements = [*with_steps, *[_outside(outputs[i]) for i in self.collected], *others]
         return Placed(_escaped(placements, inputs, exact), whole)
+
+    def given(self, inputs: Sequence[Placement]) -> Dict[int, Placement]:
+        """Return the placements of what the graph is given in the first step, by position."""
+        given: Dict[int, Placement] = {inner: inputs[outer] for outer, inner in self.fixed}
+        given.update({inner: _inside(inputs[outer]) for outer, inner in self.sequences})
+        for state in self.states:
+            carried = _inside(inputs[state.outer]) if state.has_steps else inputs[state.outer]
+            given.update(dict.fromkeys(state.inputs, carried))
+        return given
 
     def _whole_sequences(self, inputs: Sequence[Placement], exact: bool) -> Any:
         """Take sequences whole that are extremes, or lengths: their elements are not parts of anything."""
@@ -257,18 +277,25 @@ def _escaped(placements: Sequence[Placement], inputs: Sequence[Placement], exact
     Symbols of lengths inside are another's in another call of the same graph, so they mean nothing outside; and where
     whole values are wanted, one that depends on the number of a rank's rows has been computed too early.
     """
-    known = {length for one in inputs if isinstance(one, Shard) for length in one.layout}
+    known = {length for one in inputs if isinstance(one, Shard) for length in (*one.layout, *one.of, one.size)}
+
+    def outside(length: Optional[Product]) -> Optional[Product]:
+        return length if length in known or length and not length.factors else None
+
     after: List[Placement] = []
     for one in placements:
         if isinstance(one, Shard):
             layouts = [
-                Layout(*[length if length in known or length and not length.factors else None for length in layout])
+                Layout(outside(layout.outer), outside(layout.inner), outside(layout.per_row))
                 for layout in (one.layout, one.of)
             ]
             if not one.layout.is_even and layouts[0].is_even:
                 after.append(
                     Unknown("chooses elements of rows inside another graph, so that their number is not known")
                 )
+                continue
+            if outside(one.size) is None:
+                after.append(Unknown("computes positions by a length inside another graph"))
                 continue
             one = one._replace(layout=layouts[0], of=layouts[1])
         lost = isinstance(one, (Replicate, Shard)) and one.power != 0
@@ -277,7 +304,11 @@ def _escaped(placements: Sequence[Placement], inputs: Sequence[Placement], exact
         if exact and isinstance(one, Size) and not _is_fixed(one):
             one = Unknown("gives a number that follows from how many rows the rank has, from inside another graph")
         if isinstance(one, Size):
-            lengths = [length._replace(layout=length.layout if length.is_rows else None) for length in one.lengths]
-            one = Size(tuple(lengths))
+            one = Size(
+                tuple(
+                    Length(length.power, ROWS if length.is_rows else None, outside(length.times))
+                    for length in one.lengths
+                )
+            )
         after.append(one)
     return after

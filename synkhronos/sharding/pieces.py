@@ -66,8 +66,8 @@ class Divided(Axes):
     def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
         one, lengths = inputs[0], inputs[-1]
         if isinstance(one, Shard) and one.axis == self.axis and isinstance(lengths, Size) and not one.loose:
-            layouts = [length.layout for length in lengths.lengths if length.power == 1 or length.is_counted]
-            known = [layout for layout in layouts if layout is not None]
+            lengths_of_rows = [length for length in lengths.lengths if length.power == 1 or length.is_counted]
+            known = [length.of_axis.within(one.layout) for length in lengths_of_rows]
             together = _together(known)
             if len(known) == len(self.outputs) and one.positions == Index.NO and together == one.layout:
                 return Placed([one._replace(layout=layout, uniform=False) for layout in known])
@@ -89,12 +89,13 @@ def between(layout: Layout, start: Optional[Length], stop: Optional[Length]) -> 
     for end, default in ((start, 0), (stop, whole)):
         if end is None:
             ends.append(default)
-        elif end.layout is None or end.layout.inner is None or end.layout.inner != layout.inner:
+            continue
+        of_end = end.of_axis.within(layout) if end.power == 1 or end.is_counted else MERGED
+        if of_end.inner is None or of_end.inner != layout.inner:
             return None
-        elif end is stop and end.layout == layout and start is None:
+        if end is stop and of_end == layout and start is None:
             return layout
-        else:
-            ends.append(_pieces(end.layout))
+        ends.append(_pieces(of_end))
     first, last = ends
     if whole is None or first is None or last is None or not first < min(last, whole):
         return None
@@ -103,7 +104,7 @@ def between(layout: Layout, start: Optional[Length], stop: Optional[Length]) -> 
 
 def _together(layouts: Sequence[Layout]) -> Optional[Layout]:
     """Return the layout of an axis that consists of pieces; None if it has none."""
-    if not layouts or None in layouts[0] or len({one.inner for one in layouts}) != 1:
+    if not layouts or not layouts[0].is_known or len({one.inner for one in layouts}) != 1:
         return None
     first, numbers = layouts[0], [_pieces(one) for one in layouts]
     if len(set(layouts)) == 1:

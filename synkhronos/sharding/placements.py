@@ -24,7 +24,7 @@ import enum
 from fractions import Fraction
 from typing import Any, NamedTuple, Optional, Tuple, Union
 
-from .layout import ROWS, Layout
+from .layout import MERGED, ONE_ELEMENT, ROWS, Layout, Product
 
 Power = Union[int, Fraction]
 
@@ -69,6 +69,8 @@ class Shard(NamedTuple):
         Whether values are positions of rows.
     of : Layout
         If so, the layout of the axis along which they are positions.
+    size : Product
+        Of what they are multiples: of so many elements each is the first.
     """
 
     axis: int
@@ -79,11 +81,13 @@ class Shard(NamedTuple):
     loose: bool = False
     positions: Index = Index.NO
     of: Layout = ROWS
+    size: Product = ONE_ELEMENT
 
     @property
     def is_gathered(self) -> bool:
         """Whether what the ranks have, put together along the axis, is the serial program's value."""
-        return self.power == 0 and self.layout.in_order and not self.loose and self.positions == Index.NO
+        is_piece = self.layout.in_order or self.layout.is_unordered
+        return self.power == 0 and is_piece and not self.loose and self.positions == Index.NO
 
     def __str__(self) -> str:
         return f"Shard({self.axis})"
@@ -107,7 +111,7 @@ class Partial(NamedTuple):
 
 
 class Length(NamedTuple):
-    """A number that follows from the number of rows of the rank.
+    """A number that follows from the number of rows of the rank: ``rows ** power * times``.
 
     Attributes
     ----------
@@ -115,15 +119,27 @@ class Length(NamedTuple):
         Of the share of rows: 0 if the number does not depend on it, None if it does in another way than as a power.
     layout : Layout, optional
         Of the axis whose length it is; None if it is not known to be that of one with rows.
+    times : Product, optional
+        None if it is not known, or may be no whole number.
     """
 
     power: Optional[Power] = 0
     layout: Optional[Layout] = None
+    times: Optional[Product] = None
+
+    @property
+    def of_axis(self) -> Layout:
+        """How the rows lie in an axis of this length."""
+        if self.layout is not None:
+            return self.layout
+        if self.times is None:
+            return MERGED
+        return ROWS if self.times == ONE_ELEMENT else Layout(None, None, self.times)
 
     @property
     def is_rows(self) -> bool:
         """Whether it is the number of rows itself."""
-        return self.layout == ROWS
+        return self.power == 1 and self.of_axis == ROWS
 
     @property
     def is_counted(self) -> bool:
@@ -167,10 +183,13 @@ class Unknown(NamedTuple):
         In the form "does this or that", of an operation.
     stream : object, optional
         The key of a stream: more would be known if all ranks drew the same numbers from it.
+    is_late : bool
+        Whether more would be known if parts were put together inside the graph, because of their dtypes alone.
     """
 
     why: str
     stream: Any = None
+    is_late: bool = False
 
     def __str__(self) -> str:
         return "Unknown"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence
 
-from .layout import Product
 from .placements import REPLICATE, Partial, Placement, Unknown
 from .rule import Node, Placed
 
@@ -18,13 +17,13 @@ class Propagated(NamedTuple):
         By variable.
     whole : list of set of int
         For each node, the inputs of which it is given the whole value.
-    equal : list of sequence of (Product, Product)
-        For each node, the lengths that have to be equal.
+    equal : list of sequence of (Product, Product) or NotNegative
+        For each node, the lengths that have to be equal, and other conditions.
     """
 
     placements: Dict[Any, Placement]
     whole: List[FrozenSet[int]]
-    equal: List[Sequence[Tuple[Product, Product]]]
+    equal: List[Sequence[Any]]
 
     def of(self, variable: Any) -> Placement:
         """Return the placement of a variable; constants, and inputs of which nothing was said, are replicated."""

@@ -7,11 +7,17 @@ operation; what the rule must know of the operation (axes, constants) the engine
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Callable, FrozenSet, Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, FrozenSet, Iterable, List, NamedTuple, Sequence, Tuple, Union
 
-from ..reductions import IN_GRAPH
+from ..reductions import WHOLES
 from .layout import Product
 from .placements import REPLICATE, Partial, Placement, Power, Replicate, Size, Unknown
+
+
+class NotNegative(NamedTuple):
+    """What has to hold in every call: no element of an input, given by its position, is negative."""
+
+    input: int
 
 
 class Placed(NamedTuple):
@@ -22,13 +28,13 @@ class Placed(NamedTuple):
     outputs : list of Placement
     whole : set of int
         The inputs, by position, of which the operation needs the whole value: a collective, if they are partial.
-    equal : sequence of (Product, Product)
-        Lengths that the rule takes for equal, which is checked in every call.
+    equal : sequence of (Product, Product) or NotNegative
+        Lengths that the rule takes for equal, and other conditions, which are checked in every call.
     """
 
     outputs: List[Placement]
     whole: FrozenSet[int] = frozenset()
-    equal: Sequence[Tuple[Product, Product]] = ()
+    equal: Sequence[Union[Tuple[Product, Product], NotNegative]] = ()
 
 
 class Rule(ABC):
@@ -36,6 +42,8 @@ class Rule(ABC):
 
     #: Inputs of which only the shape matters, not the values.
     shapes_only: Sequence[int] = ()
+    #: Whether its result is rounded to a narrower type than it is computed in.
+    is_rounded = False
     #: Whether the shapes of the outputs follow from those of the inputs, and no values of these are refused.
     keeps_shapes = False
 
@@ -111,7 +119,7 @@ def taken_whole(
             power = powers.pop()
             unknown = Unknown("depends on how many rows the rank has")
             after[i] = unknown if powers or power is None else Replicate(power)
-        elif isinstance(one, Partial) and (not exact or one.reduction not in IN_GRAPH):
+        elif isinstance(one, Partial) and (not exact or one.reduction not in WHOLES):
             after[i] = Unknown("needs the whole of a value of which every rank has a part")
         elif isinstance(one, (Size, Partial)):
             wanted.add(i)

@@ -96,7 +96,9 @@ class Traffic:
     Parameters
     ----------
     received : callable, optional
-        Returns the bytes that have come from other hosts for this rank; none by default.
+        Returns the bytes that this rank has fetched from other hosts; none by default.
+    is_first : bool
+        Whether it is the first rank of its host, which counts values that come to the host with messages.
 
     Attributes
     ----------
@@ -106,15 +108,15 @@ class Traffic:
         By collective: calls, bytes read, bytes sent, bytes received from other hosts, seconds.
     """
 
-    __slots__ = ("of", "read", "sent", "_received")
+    __slots__ = ("of", "read", "sent", "_fetched", "_arrived", "_is_first")
 
-    def __init__(self, received: Callable[[], float] = float) -> None:
-        self.read, self.sent, self._received = 0.0, 0.0, received
+    def __init__(self, received: Callable[[], float] = float, is_first: bool = False) -> None:
+        self.read, self.sent, self._fetched, self._arrived, self._is_first = 0.0, 0.0, received, 0, is_first
         self.of: Dict[str, List[float]] = {}
 
     def begin(self) -> Tuple[float, float, float, float]:
         """Return where the counters stand; to be given to `end`."""
-        return time.perf_counter(), self.read, self.sent, self._received()
+        return time.perf_counter(), self.read, self.sent, self._fetched() + self._arrived
 
     def end(self, collective: str, begun: Tuple[float, float, float, float]) -> None:
         """Count a collective that has begun there."""
@@ -125,13 +127,18 @@ class Traffic:
         row[0] += 1
         row[1] += self.read - read
         row[2] += self.sent - sent
-        row[3] += self._received() - received
+        row[3] += self._fetched() + self._arrived - received
         row[4] += time.perf_counter() - began
 
     def add(self, read: float, sent: float) -> None:
         """Count bytes."""
         self.read += read
         self.sent += sent
+
+    def arrive(self, nbytes: int) -> None:
+        """Count bytes of values that have come to this host with a message."""
+        if self._is_first:
+            self._arrived += nbytes
 
 
 class Transport(ABC):
@@ -328,6 +335,10 @@ class Transport(ABC):
     @abstractmethod
     def swap_in(self, key: Key, result: Any) -> None:
         """Make a result the current array of its key; for `RankContext.commit_values`. Local."""
+
+    def keeps(self, key: Key, array: Any) -> bool:
+        """Return whether an array is the current one of its key, to which the transport then refers. Local."""
+        return False
 
     @abstractmethod
     def forget(self, prefix: Tuple[Any, ...]) -> None:

@@ -92,6 +92,9 @@ class GpuTransport(Transport):
         if not is_on_device(result):
             self.host.swap_in(key, result)
 
+    def keeps(self, key: Key, array: Any) -> bool:
+        return self.host.keeps(key, array)
+
     def forget(self, prefix: Tuple[Any, ...]) -> None:
         self.host.forget(prefix)
 

@@ -36,7 +36,7 @@ import itertools
 import pickle
 import struct
 from collections import OrderedDict
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -79,6 +79,8 @@ class Layout:
     pools : PoolMap
     eager : dict of int to int, optional
         Of which ranks the values of how many arrays come with their notices.
+    far : sequence of int
+        The ranks of other hosts.
 
     Attributes
     ----------
@@ -88,10 +90,16 @@ class Layout:
         What collectives have worked out from it.
     is_all_eager : bool
         Whether the values of all ranks have come: no rank reads anything of another one's memory.
+    far_bytes : int
+        Of values that come with the notices of other hosts.
     """
 
     def __init__(
-        self, handles: List[Sequence[Optional[Handle]]], pools: PoolMap, eager: Optional[Dict[int, int]] = None
+        self,
+        handles: List[Sequence[Optional[Handle]]],
+        pools: PoolMap,
+        eager: Optional[Dict[int, int]] = None,
+        far: Sequence[int] = (),
     ) -> None:
         self.handles, self._pools = handles, pools
         self.is_all_eager = len(eager or {}) == len(handles)
@@ -103,6 +111,9 @@ class Layout:
             rank: [each.reshape(-1).view(np.uint8).data for each in arrays if each is not None]
             for rank, arrays in self._eager.items()
         }
+        self.far_bytes = sum(
+            [len(each) for rank in far if rank in self._eager_bytes for each in self._eager_bytes[rank]]
+        )
         self._arrays: Dict[int, List[Optional[np.ndarray[Any, Any]]]] = {}
         self.plans: Dict[Tuple[Any, ...], Any] = {}
 
@@ -150,10 +161,14 @@ class Layouts:
         All ranks' memory.
     far : sequence of int
         The ranks of other hosts.
+    arrive : callable, optional
+        Called with the bytes of values that have come with notices from other hosts.
     """
 
-    def __init__(self, pools: PoolMap, far: Sequence[int] = ()) -> None:
-        self._pools, self._far = pools, far
+    def __init__(
+        self, pools: PoolMap, far: Sequence[int] = (), arrive: Callable[[int], None] = lambda nbytes: None
+    ) -> None:
+        self._pools, self._far, self._arrive = pools, far, arrive
         self._notices: OrderedDict[Tuple[Any, ...], Tuple[bytes, int]] = OrderedDict()
         self._layouts: OrderedDict[Tuple[bytes, ...], Layout] = OrderedDict()
 
@@ -202,11 +217,12 @@ class Layouts:
                 came = "; ".join(f"rank {rank} to {label or 'another'}" for rank, label in enumerate(labels))
                 raise SynkhronosError(f"the ranks have come to different collectives: {came}")
             of_some = {rank: n for rank, n in enumerate(eager) if n}
-            layout = self._layouts[notices] = Layout(list(handles), self._pools, of_some)
+            layout = self._layouts[notices] = Layout(list(handles), self._pools, of_some, self._far)
             if len(self._layouts) > MAX_LAYOUTS:
                 self._layouts.popitem(last=False)
         if self._far:
             layout.take(values)
+            self._arrive(layout.far_bytes)
         return layout
 
 

@@ -95,8 +95,9 @@ class SharedMemoryTransport(Transport):
         self._slots: Dict[Key, Slot] = {}
         self._values: Dict[Key, ValueBuffers] = {}
         self._replaced: Optional[ValueBuffers] = None
-        self._layouts = Layouts(pools, self.far)
-        self.traffic = Traffic() if fetcher is None else Traffic(lambda: fetcher.received)
+        is_first = barrier.rank == self.near[0]
+        self.traffic = Traffic() if fetcher is None else Traffic(lambda: fetcher.received, is_first)
+        self._layouts = Layouts(pools, self.far, self.traffic.arrive)
 
     # -- the slots of this rank ----------------------------------------------------------------------------------
 
@@ -160,6 +161,9 @@ class SharedMemoryTransport(Transport):
         """Return the current array of a key, None if there is none. Local."""
         slot = self._slots.get(key)
         return None if slot is None or slot.current is None else slot.current.array
+
+    def keeps(self, key: Key, array: Any) -> bool:
+        return self.current(key) is array
 
     def take_over(self, key: Key, array: np.ndarray[Any, Any]) -> None:
         """Make an array in this rank's pool the current one of a key. Local."""

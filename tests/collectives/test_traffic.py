@@ -73,6 +73,34 @@ def test_what_hosts_receive(make_world, launcher):
     assert received(lambda: synk.gather(w), "gather") == [(4 - len(hosts[0])) * BYTES] + [0] * (len(hosts) - 1)
 
 
+@pytest.mark.parametrize("launcher", ["2 hosts", "3 hosts"])
+@pytest.mark.parametrize("size", [1, 1000])
+def test_what_hosts_receive_with_messages(make_world, launcher, size):
+    """Values of few bytes travel with the messages by which ranks meet, and count as others do: once for each host."""
+    world = make_world(launcher, 4)
+    w, nbytes = world.shared(np.zeros(size), "w"), 8 * size
+    hosts = [host.ranks for host in synk.hosts()]
+    others = [(4 - len(ranks)) * nbytes for ranks in hosts]
+
+    def received(call, name):
+        before = synk.traffic()[name].received if name in synk.traffic() else [0.0] * len(hosts)
+        call()
+        return np.subtract(synk.traffic()[name].received, before).tolist()
+
+    for _ in range(2):
+        assert received(lambda: synk.all_reduce(w), "all_reduce") == others
+    assert received(lambda: synk.all_reduce(w, op="max"), "all_reduce") == others
+    assert received(lambda: synk.broadcast(w), "broadcast") == [0] + [nbytes] * (len(hosts) - 1)
+    of_others = [nbytes * len(set(range(1, 4)).difference(ranks)) for ranks in hosts]  # rank 0 gives nothing
+    assert received(lambda: synk.gather(w), "gather") == of_others
+    given = np.arange(4.0 * size)[: 4 * min(size, 250)]  # 8 KiB at most
+    assert received(lambda: synk.scatter(w, given), "scatter") == [0] + [given.nbytes] * (len(hosts) - 1)
+    synk.scatter(w, np.zeros(4 * size))
+    x = engine.variable("x", "float64", 1)
+    f = synk.function([x], updates=[(w, synk.ops.all_reduce(w + engine.sum(x)))])
+    assert received(lambda: f([1.0, 2.0, 3.0, 4.0]), "ops.all_reduce") == others
+
+
 def test_one_host_receives_nothing(world):
     w = world.shared(np.zeros(SIZE), "w")
     synk.all_reduce(w)

@@ -102,9 +102,12 @@ def test_prepare_adds_its_finders_once(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", ["others"])
     theano_setup.prepare()
     theano_setup.prepare()
-    first, others, last = sys.meta_path
+    first, second, others, last = sys.meta_path
     assert others == "others"
-    assert first.find_spec("numpy") is None and last.find_spec("theano.tensor.signal.pool") is None
+    assert (
+        first.find_spec("numpy") is None is second.find_spec("numpy")
+        and last.find_spec("theano.tensor.signal.pool") is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,6 +205,35 @@ print(repr(theano.config.blas.ldflags), theano.config.openmp)
 """
     environment = {"THEANO_FLAGS": os.environ.get("THEANO_FLAGS", ""), "THEANORC": str(tmp_path / "none")}
     assert run(program, tmp_path, **environment).splitlines() == ["[1.0, 3.0, 6.0, 10.0]", "(0, 2)", "'' False"]
+
+
+BATCHES = """
+import numpy as np, theano, theano.tensor as T
+random = np.random.RandomState(0)
+sizes = dict(n=3, i=2, k=4, j=5)
+for dtype, x, y, z in ("float32", "nik", "nkj", "nij"), ("float64", "nk", "nkj", "nj"), ("float64", "nik", "nk", "ni"):
+    a, b = (T.TensorType(dtype, (False,) * len(one))() for one in (x, y))
+    product = T.batched_dot(a, b)
+    f = theano.function([a, b], [product, *T.grad((product ** 2).sum(), [a, b])], mode="FAST_RUN")
+    for empty in ("", "n", "i", "k", "j"):
+        for order in "CF":
+            A, B = (np.array(random.rand(*[sizes[c] * (c != empty) for c in one]), dtype, order=order) for one in (x, y))
+            Z = np.einsum(f"{x},{y}->{z}", A, B)
+            wanted = Z, np.einsum(f"{z},{y}->{x}", 2 * Z, B), np.einsum(f"{z},{x}->{y}", 2 * Z, A)
+            for value, expected in zip(f(A, B), wanted):
+                np.testing.assert_allclose(value, expected, rtol=1e-4)
+print("right")
+"""
+
+
+@pytest.mark.theano
+@pytest.mark.parametrize("first", ["import synkhronos, theano", "import theano, synkhronos"])
+def test_products_of_batches_compile(tmp_path, first):
+    environment = {
+        "THEANO_FLAGS": os.environ.get("THEANO_FLAGS", "") + ",blas.ldflags=",
+        "THEANORC": str(tmp_path / "none"),
+    }
+    assert run(f"{first}\nassert synkhronos\n{BATCHES}", tmp_path, **environment) == "right"
 
 
 @pytest.mark.theano

@@ -20,6 +20,8 @@ class Program(NamedTuple):
         What is trained; other targets of updates are the state of a rule, or running averages.
     data : list of arrays
         For each input, of `ROWS` rows.
+    axis : int
+        Along which axis the rows lie, in all of them.
     """
 
     inputs: List[Any]
@@ -27,14 +29,16 @@ class Program(NamedTuple):
     params: List[Any]
     updates: Any
     data: List[np.ndarray]
+    axis: int = 0
 
 
-def batches(data, steps):
+def batches(data, steps, axis=0):
     """Yield as many batches: one epoch after another, each with a smaller last batch."""
     starts = range(0, ROWS, BATCH)
     for step in range(steps):
         start = starts[step % len(starts)]
-        yield [array[start : start + BATCH] for array in data]
+        rows = (slice(None),) * axis + (slice(start, start + BATCH),)
+        yield [array[rows] for array in data]
 
 
 def weights(random, *shape, name=None, scale=0.5):

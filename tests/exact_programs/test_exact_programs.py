@@ -24,8 +24,10 @@ pytestmark = [
 if IS_THEANO:
     pytest.importorskip("lasagne")
 
+import attention  # noqa: E402
 import dense  # noqa: E402
 import generative  # noqa: E402
+import policies  # noqa: E402
 import recurrent  # noqa: E402
 from corpus import Program, batches  # noqa: E402
 from trainers import lasagne  # noqa: E402
@@ -34,7 +36,7 @@ STEPS = 20
 #: Of the way that a parameter went.
 TOLERANCE = 1e-5
 
-PROGRAMS = [*dense.PROGRAMS, *recurrent.PROGRAMS, *generative.PROGRAMS]
+PROGRAMS = [*dense.PROGRAMS, *recurrent.PROGRAMS, *generative.PROGRAMS, *attention.PROGRAMS, *policies.PROGRAMS]
 if IS_THEANO:
     import convolutional
 
@@ -73,7 +75,9 @@ def variables_of(programs):
 
 def train(functions, programs):
     """Call one function after another, each for its steps; return all outputs."""
-    return [f(*batch) for f, program in zip(functions, programs) for batch in batches(program.data, STEPS)]
+    return [
+        f(*batch) for f, program in zip(functions, programs) for batch in batches(program.data, STEPS, program.axis)
+    ]
 
 
 def distance(values, others):
@@ -87,7 +91,10 @@ def differences(program, mode, exact=True):
     Outputs count relative to the largest number in them. Variables are those of all ranks.
     """
     serial, ours = built(program), built(program)
-    functions = [synk.function(p.inputs, p.outputs, updates=p.updates, exact=exact, mode=mode) for p in ours]
+    functions = []
+    for p in ours:
+        inputs = [synk.sharded(one, axis=p.axis) for one in p.inputs] if p.axis else p.inputs
+        functions.append(synk.function(inputs, p.outputs, updates=p.updates, exact=exact, mode=mode))
     plain = []
     for p in serial:
         plain.append(L.function(p.inputs, p.outputs, updates=p.updates, mode=mode))
@@ -185,6 +192,57 @@ def test_the_size_of_a_row_is_checked_if_it_was_given_as_a_number(make_world):
     np.testing.assert_allclose(w.get_value(), 1 - X[:, 1].mean())
     with pytest.raises(Exception, match="another size of a row"):
         step(np.hstack([X, X]))
+
+
+def test_a_number_by_which_a_size_is_divided_is_checked(make_world):
+    make_world("threads", 2, 0, engine=NAME)
+    x, w = T.dmatrix("x"), L.shared(1.0, "w")
+    chosen = (x * w).sum(axis=1) + T.zeros((x.size // 6,))
+    step = synk.function([x], [], updates=[(w, w - chosen.mean())], exact=True, mode=L.quick)
+    X = np.random.RandomState(0).randn(7, 6)
+    step(X)
+    np.testing.assert_allclose(w.get_value(), 1 - X.sum(axis=1).mean())
+    with pytest.raises(Exception, match="a size divided that is no multiple"):
+        step(X[:, :5])
+
+
+def classes_of_merged_axes(axis):
+    """Return inputs, the losses of labels in forms that public programs have, and the update of a weight."""
+    x, y, w = T.dtensor3("x"), T.imatrix("y"), L.shared(np.random.RandomState(1).randn(3, 4), "w")
+    h = T.dot(x, w)
+    p = T.nnet.softmax(h.reshape((h.shape[0] * h.shape[1], h.shape[2])))
+    labels, n = y.flatten(), y.shape[0] * y.shape[1]
+    found = [
+        p[T.arange(labels.shape[0]), labels],
+        p[T.arange(T.prod(y.shape)), labels],
+        p.flatten()[T.arange(n) * 4 + labels],
+        p.flatten()[labels + p.shape[1] * T.arange(y.size)],
+        p.flatten()[T.arange(0, p.size, p.shape[1]) + labels],
+    ]
+    losses = [-T.log(one).reshape(y.shape) for one in found]
+    loss = sum(one.sum(axis=1 - axis).mean() for one in losses)
+    return [x, y], losses, [(w, w - 0.1 * T.grad(loss, w))], w
+
+
+@pytest.mark.parametrize("axis", [1, 0], ids=["time first", "rows first"])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_classes_of_time_and_rows_are_the_serial_programs(ranks, axis, make_world):
+    make_world("threads", ranks, 0, engine=NAME)
+    random = np.random.RandomState(2)
+    data = [
+        np.swapaxes(one, 0, 1 - axis) for one in (random.randn(5, 7, 3), random.randint(0, 4, (5, 7)).astype("int32"))
+    ]
+    inputs, losses, steps, w = classes_of_merged_axes(axis)
+    ours = synk.function(
+        [synk.sharded(one, axis=axis) for one in inputs], losses, updates=steps, exact=True, mode=L.quick
+    )
+    inputs, losses, steps, v = classes_of_merged_axes(axis)
+    serial = L.function(inputs, losses, updates=steps, mode=L.quick)
+    for _ in range(2):
+        for one, other in zip(ours(*data), serial(*data)):
+            np.testing.assert_allclose(one, other, rtol=1e-9)
+    np.testing.assert_allclose(w.get_value(), v.get_value(), rtol=1e-9)
+    assert synk.in_sync([w])
 
 
 def test_what_a_mask_chooses_is_not_computed_in_slices(make_world):

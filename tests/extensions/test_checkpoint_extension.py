@@ -1,8 +1,11 @@
 """Checkpoints of parameters, rules and random states; the training that was not interrupted is the truth."""
 
 import io
+import json
 import logging
 import os
+import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -14,6 +17,7 @@ import pytest
 from refusals import refuses
 
 import synkhronos as synk
+from synkhronos.errors import ArgumentValueError
 from synkhronos.extensions import checkpoint, rules
 from synkhronos.testing import numpy_engine as engine
 
@@ -255,6 +259,124 @@ def test_a_rule_that_was_not_saved(make_world, path):
         checkpoint.load(path + ".other", training.variables)
 
 
+FOREIGN = {
+    "empty": lambda whole: b"",
+    "text": lambda whole: b"hello, world\n" * 100,
+    "a pickle": lambda whole: pickle.dumps([1, 2, 3]),
+    "one array": lambda whole: saved(lambda file: np.save(file, np.ones(3))),
+    "other arrays": lambda whole: saved(lambda file: np.savez(file, a=np.ones(3))),
+    "a number of ranks that is none": lambda whole: saved(lambda file: np.savez(file, n_ranks=np.ones(3), arr_0=1.0)),
+    "no number of ranks": lambda whole: saved(lambda file: np.savez(file, n_ranks="two", arr_0=1.0)),
+    "objects": lambda whole: saved(lambda file: np.savez(file, n_ranks=2, arr_0=np.array([None, {}]))),
+    "text for a state": lambda whole: changed(whole, arr_1="no state"),
+    "another state": lambda whole: changed(whole, arr_1=json.dumps({"bit_generator": "PCG64", "state": 3})),
+    "a list for a state": lambda whole: changed(whole, arr_1="[1, 2]"),
+    "counters that are none": lambda whole: changed(whole, counters="[1"),
+    "other counters": lambda whole: changed(whole, counters='{"a": 1}'),
+    "no counters": lambda whole: changed(whole, counters=None),
+    "a variable of one rank": lambda whole: changed(whole, arr_0=None, arr_0_of_1=np.zeros(3)),
+    "another dtype": lambda whole: changed(whole, arr_0="text"),
+    "the beginning": lambda whole: whole[:20],
+    "a half": lambda whole: whole[: len(whole) // 2],
+    "all but the last byte": lambda whole: whole[:-1],
+    "the end": lambda whole: whole[100:],
+    "other bytes in the middle": lambda whole: whole[:150] + bytes(100) + whole[250:],
+}
+
+
+def saved(write):
+    file = io.BytesIO()
+    write(file)
+    return file.getvalue()
+
+
+def changed(whole, **arrays):
+    with np.load(io.BytesIO(whole)) as file:
+        found = {**file, **arrays}
+    return saved(lambda file: np.savez(file, **{name: value for name, value in found.items() if value is not None}))
+
+
+def test_files_that_save_has_not_written_are_refused(make_world, path):
+    world = make_world("threads", 2)
+    training = Training()
+    training.run(range(4))
+    synk.broadcast(training.w)
+    synk.set_value(1, training.noise, synk.get_value(0, training.noise))
+    checkpoint.save(path, training.variables, training.rule)
+    whole = Path(path).read_bytes()
+    training.run(range(4, 7))
+    before, counters = [value.tolist() for value in world.values(training.w)], training.rule.counters
+    for name, make in FOREIGN.items():
+        Path(path).write_bytes(make(whole))
+        with pytest.raises(ArgumentValueError) as error:
+            checkpoint.load(path, training.variables, training.rule)
+        assert "pickle" not in str(error.value) and path in str(error.value) or error.value.argument != "path", name
+        assert [value.tolist() for value in world.values(training.w)] == before, name
+        assert training.rule.counters == counters, name
+    Path(path).write_bytes(whole)
+    checkpoint.load(path, training.variables, training.rule)
+    for cut in np.random.RandomState(0).randint(0, len(whole), 100):
+        Path(path).write_bytes(whole[:cut])
+        with refuses(ValueError, "path", "a file that save has written"):
+            checkpoint.load(path, training.variables, training.rule)
+
+
+def test_nothing_is_left_of_a_file_that_cannot_be_written(path, tmp_path):
+    """A full disk: the limit of a file's size has the same effect."""
+    w = engine.shared(np.ones(100_000), "w")
+    checkpoint.save(path, [w], i=1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    w.set_value(np.zeros(100_000))
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
+        with pytest.raises(OSError):
+            checkpoint.save(path, [w], i=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert os.listdir(tmp_path) == ["model.npz"]
+    assert checkpoint.load(path, [w]) == {"i": 1} and w.get_value().all()
+
+
+def test_no_link_is_followed(path, tmp_path):
+    """What somebody else has put beside the file stays what it is."""
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "model.npz.new").symlink_to(tmp_path / "precious")
+    w = engine.shared(np.ones(3), "w")
+    checkpoint.save(path, [w], i=1)
+    assert (tmp_path / "precious").read_text() == "precious" and checkpoint.load(path, [w]) == {"i": 1}
+    assert sorted(os.listdir(tmp_path)) == ["model.npz", "model.npz.new", "precious"]
+    assert os.stat(path).st_mode & 0o777 == os.stat(tmp_path / "precious").st_mode & 0o777
+
+
+def test_two_writers_of_one_file(path, tmp_path):
+    """Always one of the two, and whole."""
+    (tmp_path / "program.py").write_text(WRITER)
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    command = [sys.executable, str(tmp_path / "program.py"), path]
+    writers = [subprocess.Popen([*command, str(i)], env=environment) for i in (1, 2)]
+    w, seen = engine.shared(np.zeros(50_000), "w"), set()
+    while any(writer.poll() is None for writer in writers):
+        try:
+            seen.add(float(checkpoint.load(path, [w])["i"]))
+        except FileNotFoundError:  # neither has begun
+            continue
+        assert len(set(w.get_value().tolist())) == 1
+    assert [writer.wait() for writer in writers] == [0, 0] and seen <= {1.0, 2.0}
+    assert sorted(os.listdir(tmp_path)) == ["model.npz", "program.py"]
+
+
+WRITER = """
+import sys
+import numpy as np
+from synkhronos.extensions import checkpoint
+from synkhronos.testing import numpy_engine as engine
+i = float(sys.argv[2])
+w = engine.shared(np.full(50_000, i), "w")
+for _ in range(100):
+    checkpoint.save(sys.argv[1], [w], i=i)
+"""
+
+
 def test_the_new_file_takes_the_place_of_the_old_one_in_one_step(make_world, path):
     """Who has the old file open reads it to its end: nothing is written over it."""
     make_world("threads", 2)
@@ -303,7 +425,7 @@ def test_a_kill_leaves_a_whole_file(path, tmp_path):
             time.sleep(random.uniform(0, 0.05))
             os.kill(process.pid, signal.SIGKILL)
             done = int((process.stdout.read().split() or [done])[-1])
-        interrupted += os.path.exists(path + ".new")
+        interrupted += len(list(tmp_path.glob("*.new"))) > interrupted  # each has a name of its own
         with np.load(path) as file:
             assert file["progress_i"] in (done, done + 1)
             assert (file["arr_0"] == file["progress_i"]).all()

@@ -89,3 +89,33 @@ def test_arrays_of_different_shapes_become_a_list():
     assert [each.shape for each in joined] == [(3,), (3,), (4,)]
     joined = chunks._joined([np.zeros(2), [np.zeros(3)]])
     assert [each.shape for each in joined] == [(), (), (3,)]
+
+
+def test_commands_that_end_early_go_on():
+    """After a step with which `on_step` has changed something; also if no rank is replaced."""
+    steps, table = steps_of(40)
+    made = Made(table)
+
+    def run(some):
+        ends = [end for end in (3, 4, 20) if some.begin <= end < some.begin + sum(some.counts)]
+        part = Made(table, ends[0] if ends else None)
+        found = part(some)
+        made.parts += part.parts
+        return found._replace(has_ended=False)
+
+    for heals in (False, True):
+        made.parts = []
+        (numbers, _, odd), of_ranks, n_made, has_ended = run_in_chunks(steps, table, run, heals)
+        assert numbers.tolist() == list(range(40)) and len(odd) == 40
+        assert (of_ranks, n_made, has_ended) == ([40, 80], 40, False)
+        assert {4, 5, 21} <= {begin for begin, _ in made.parts}
+
+
+def test_outputs_that_are_accumulated_need_all_steps_in_one_command():
+    steps, table = steps_of(40, total=True)
+
+    def run(some):
+        return Made(table, 3)(some)._replace(has_ended=False)
+
+    with pytest.raises(ValueError, match="total: expected False, because on_step .* after step 3 of 40"):
+        run_in_chunks(steps, table, run, False)

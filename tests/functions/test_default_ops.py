@@ -70,9 +70,57 @@ def test_outputs_are_the_serial_functions(world):
         OUTPUTS, f(*data(7), batch=[6, 0, 5, 3, 1]), g(*(one[[6, 0, 5, 3, 1]] for one in data(7)))
     ):
         np.testing.assert_allclose(ours, serial, rtol=1e-12, err_msg=name)
-    sliced = [i for i, op in enumerate(f.output_modes) if op is not None]
-    for i, ours in zip(sliced, f(*data(7), num_slices=k, output_subset=sliced)):
-        np.testing.assert_allclose(ours, g(*data(7))[i], rtol=1e-12, err_msg=list(OUTPUTS)[i])
+    for name, ours, serial in zip(OUTPUTS, f(*data(7), num_slices=k), g(*data(7))):
+        np.testing.assert_allclose(ours, serial, rtol=1e-12, err_msg=name)
+
+
+TYPES = ["bool", "int8", "int64", "uint8", "uint16", "uint32", "uint64", "float32"]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_smallest_of_all_types(world, exact):
+    """Which the library writes as a largest: ``255 - max(255 - x)``."""
+    random = np.random.RandomState(0)
+    for dtype in TYPES:
+        m = L.variable(dtype, 2, "m")
+        values = (random.rand(7, 3) * 200).astype(dtype) if dtype != "bool" else random.rand(7, 3) > 0.3
+        values = values - np.int64(90).astype(dtype) if dtype.startswith("int") else values
+        outputs = [
+            m.min(),
+            m.min(axis=0),
+            m.min(axis=1),
+            T.min(m, axis=0, keepdims=True),
+            T.argmin(m, axis=1),
+            m.max(axis=0),
+        ]
+        if exact and dtype != "bool":
+            outputs.append(m.max(axis=0) - m.min(axis=0))  # it needs the whole of both
+        f = synk.function([m], outputs, exact=exact, mode=L.quick)
+        assert f.output_modes[:4] == ["min", "min", "gather", "min"]
+        want = L.function([m], outputs, mode=L.quick)(values)
+        calls = [f(values, num_slices=k) for k in (1, 2, 9)]
+        for got in [*calls, [each[0] for each in f.steps(values, batches=[slice(0, 7), [0, 1]], num_slices=2)]]:
+            for one, other in zip(got, want):
+                np.testing.assert_array_equal(one, other)
+                assert np.asarray(one).dtype == other.dtype
+
+
+def test_what_all_slices_have_needs_no_op(world):
+    """Integers that follow from no row, or are computed once for all rows; not what rows or a collective give."""
+    rows, n = T.lmatrix("rows"), T.lscalar("n")
+    outputs = [count * n, rows.shape[1], (rows.max() - rows.min()) * n, rows.sum() // n]
+    values = np.arange(14).reshape(7, 2)
+    want = L.function([rows, n], outputs, mode=L.quick)(values, 2)
+    f = synk.function([rows], outputs, [n], exact=True, mode=L.quick)
+    plain = synk.function([rows], [*outputs[:2], (rows.sum(), None)], [n], mode=L.quick)
+    assert f.output_modes == [None] * 4
+    for k in (1, 2, 9):
+        assert list(map(int, f(values, 2, num_slices=k))) == list(map(int, want))
+        assert list(map(int, plain(values, 2, num_slices=k, output_subset=[0, 1]))) == list(map(int, want[:2]))
+    for got in zip(*f.steps(values, 2, batches=[slice(0, 7)] * 2, num_slices=2)):
+        assert list(map(int, got)) == list(map(int, want))
+    with refuses(ValueError, "num_slices", "outputs[2] has op None", "2", "output_subset"):
+        plain(values, 2, num_slices=2)
 
 
 def test_outputs_of_steps(world):

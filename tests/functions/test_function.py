@@ -3,6 +3,7 @@
 import copy
 import pickle
 from collections import OrderedDict
+from functools import partial
 
 import numpy as np
 import pytest
@@ -108,13 +109,71 @@ def test_downcasting_inputs(two, words):
             assert result.dtype == "float32" and result.tolist() == ROWS.tolist()
 
 
-@pytest.mark.parametrize("reserved", ["batch", "batch_s", "num_slices", "output_subset", "timeout"])
-def test_reserved_names(words, reserved):
-    x, y = T.dvector("x"), T.dvector(reserved)
-    forms = [(y, y), (L.In(x, name=reserved), x)] + [((reserved, x, [1.0]), x)] * IS_THEANO
-    for given, output in forms:
-        with refuses(ValueError, "inputs", "keywords of a call", f"an input called {reserved!r}"):
-            words.function([given], output * 2)
+#: The keywords of a call, with a value that each may be given.
+KEYWORDS = dict(batch=4, batch_s=[0], num_slices=2, output_subset=[0], timeout=60)
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_inputs_with_names_of_keywords(one, words, name):
+    x, n = T.dvector("x"), T.dscalar(name)
+    s = words.shared(np.zeros(0), "s")
+    f = words.function([x, n], [x.sum() * n, (s, "gather")], sliceable_shareds=[s], name="f")
+    synk.scatter(s, [1.0, 1.0])
+    pickled = pickle.loads(pickle.dumps(f))
+    for g in (f, copy.copy(f), pickled):
+        if g is pickled:
+            synk.scatter(g.get_shared()[0], [1.0, 1.0])
+        assert g(ROWS, 3)[0] == 63 == g.as_theano(ROWS, 3)[0] == g(ROWS, 3, num_slices=2)[0]
+        assert g(ROWS, 3, batch=[0, 1])[0] == 9 and g(ROWS, 3, batch_s=[0])[1].tolist() == [1, 1]
+        assert len(g(ROWS, 3, output_subset=[0], timeout=60)) == 1
+        assert g.steps(ROWS, 3, batches=[[0], [0, 1]])[0].tolist() == [3, 9]
+        assert bool(g.compare(ROWS, 3, batch_s=[0]))
+        assert [float(np.sum(each)) for each in g.build_inputs(ROWS, 3)] == [21, 3]
+        if name in ("batch", "batch_s"):  # no keywords of steps
+            assert g.steps(ROWS, n_steps=1, **{name: 3})[0].tolist() == [63]
+        for made in [g, g.compare] + [partial(g.steps, n_steps=1)] * (name not in ("batch", "batch_s")):
+            with refuses(TypeError, "function", f"input '{name}' (argument 1) by position", f"{name} by name"):
+                made(ROWS, **{name: KEYWORDS[name]})
+            with refuses(TypeError, "function", f"a value for input '{name}' (argument 1)", "none"):
+                made(ROWS)
+    with refuses(TypeError, "function f", f"input '{name}' (argument 1) by position"):
+        f(x=ROWS, **{name: KEYWORDS[name]})
+
+
+@pytest.mark.parametrize("name,own", [("force_cast", True), ("oversize", 1.5), ("minibatch", False)])
+def test_inputs_with_names_of_keywords_of_build_inputs(one, words, name, own):
+    x, n = T.dvector("x"), T.dscalar(name)
+    f = words.function([x, n], x.sum() * n)
+    assert f(ROWS, **{name: 3}) == 63 == f(*f.build_inputs(ROWS, 3, **{name: own}))
+    with refuses(TypeError, "function", f"input '{name}' (argument 1) by position", f"{name} by name"):
+        f.build_inputs(ROWS, **{name: 3})
+
+
+@needs_theano
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_inputs_with_names_of_keywords_and_values_of_their_own(one, words, name):
+    x, n = T.dvector("x"), T.dscalar(name)
+    for given in (L.In(n, value=3.0), L.In(n, name=name, value=3.0), (name, n, 3.0)):
+        f = words.function([x], x.sum() * n, bcast_inputs=[given])
+        assert f(ROWS) == 63 == f(ROWS, 3) and f(ROWS, 2) == 42 == f(ROWS, 2.0, num_slices=2)
+        with refuses(TypeError, "function", f"input '{name}' (argument 1) by position"):
+            f(ROWS, **{name: KEYWORDS[name]})
+        assert f.as_theano(ROWS, **({name: 2} if name != "output_subset" else {})) in (42, 63)
+    f = words.function([x], x.sum() * n, bcast_inputs=[L.In(n, value=3.0)])
+    if name == "num_slices":  # its default, as plain Theano is given it: not the value that it keeps
+        with refuses(TypeError, "function", f"input '{name}' (argument 1) by position"):
+            f(ROWS, num_slices=1)
+    state = words.function([x], x.sum() * n, bcast_inputs=[L.In(n, value=3.0, update=n + 1)])
+    assert [float(state(ROWS)), float(state(ROWS)), float(state(ROWS, 2))] == [63, 84, 42]
+    with refuses(TypeError, "function", f"input '{name}' (argument 1) by position"):
+        state(ROWS, **{name: KEYWORDS[name]})
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_rows_with_names_of_keywords(two, words, name):
+    x = T.dmatrix(name)
+    f = words.function([x], (x.sum(axis=0), x), exact=True)
+    assert f(np.ones((4, 2)), batch=3)[0].tolist() == [3, 3]
 
 
 def test_wrong_arguments_of_a_call(one, words):
@@ -136,8 +195,8 @@ def test_wrong_arguments_of_a_call(one, words):
     freed.free_memory()
     with pytest.raises(synk.StateError, match="holds nothing since free_memory"):
         f(freed, [])
-    with refuses(ValueError, "num_slices", "at most 6", "7"):
-        f(ROWS, ROWS, num_slices=7)
+    with refuses(ValueError, "num_slices", "at least 1", "0"):
+        f(ROWS, ROWS, num_slices=0)
     np.testing.assert_array_equal(f(ROWS, ROWS, batch_s=None, num_slices=1), 2 * ROWS)
 
 

@@ -138,7 +138,7 @@ def test_what_a_dropped_function_had_goes_with_it(make_world, numpy_words):
         f(ROWS)
         assert held() == [(1, 2)] * 2
         f(ROWS, batch_s=[0])
-        f(ROWS[:2], output_subset=[], batch_s=[0], num_slices=2)
+        f(ROWS[:4], output_subset=[], batch_s=[0, 1], num_slices=2)
         assert held() == [(3, 2)] * 2
         del f, w, s
         assert held() == [(0, 0)] * 2

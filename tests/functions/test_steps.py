@@ -560,7 +560,7 @@ REFUSED = {
     "no batches": (dict(batches=[]), ValueError, "batches"),
     "a number": (dict(batches=3), TypeError, "batches"),
     "no such variables": (dict(batches_s=[[0]]), ValueError, "batches_s"),
-    "too many slices": (dict(batches=[[0, 1, 2], [0]], num_slices=2, output_subset=[0]), ValueError, "batches[1]"),
+    "no slices": (dict(batches=[[0, 1, 2], [0]], num_slices=0, output_subset=[0]), ValueError, "num_slices"),
     "slices of another type": (dict(n_steps=1, num_slices=1.0), TypeError, "num_slices"),
     "steps of another type": (dict(n_steps="2"), TypeError, "n_steps"),
     "a bool": (dict(n_steps=True), TypeError, "n_steps"),
@@ -605,7 +605,7 @@ def test_names_that_are_not_reserved(two, numpy_words, name):
     np.testing.assert_allclose(f(Y, **{name: 2.0}), Y.mean() * 2)
     np.testing.assert_allclose(f.steps(Y, 2.0, n_steps=3), [Y.mean() * 2] * 3)
     own = {"batches": [[0]], "batches_s": [[0]], "n_steps": 1, "on_step": print, "total": True}[name]
-    with refuses(TypeError, "steps", "by position", name):
+    with refuses(TypeError, "function", "by position", name):
         f.steps(Y, **{"n_steps": 1, name: own})
     with refuses(TypeError, "function", f"'{name}'"):
         f.steps(Y, **({"batches": [[0]]} if name == "n_steps" else {"n_steps": 1}))

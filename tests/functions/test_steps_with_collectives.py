@@ -94,12 +94,13 @@ class Twins:
 def test_steps_are_the_serial_programs(make_world, how):
     make_world(*how, engine=NAME)
     twins, seen = Twins(), []
-    losses = twins.f.steps(synk.data(X), batches=BATCHES, on_step=lambda i, loss: seen.append(i))
+    data = synk.data(X)
+    losses = twins.f.steps(data, batches=BATCHES, on_step=lambda i, loss: seen.append(i))
     np.testing.assert_allclose(losses, twins.serial(BATCHES), rtol=1e-11)
     twins.compare()
     assert seen == list(range(len(BATCHES)))
     again, mean = Twins(), Twins()
-    calls = [again.f(X, batch=rows) for rows in BATCHES]
+    calls = [again.f(data, batch=rows) for rows in BATCHES]
     assert np.array_equal(losses, calls)
     for ours, other in zip(twins.params, again.params):
         assert np.array_equal(ours.get_value(), other.get_value())

@@ -71,6 +71,42 @@ def test_the_bits_are_those_of_the_undisturbed_program():
     assert killer.kills
 
 
+def changing_program(rounds, disturb=lambda: None):
+    """Change variables of an exact function between calls, and in the middle of steps; return all that it computes."""
+    x, rate, w, big = T.dvector("x"), L.shared(1.0, "rate"), L.shared(np.ones(3), "w"), L.shared(np.ones(2000), "big")
+    new = w + rate * x.mean() + big.mean() * 1e-3
+    f = synk.function([x], [x.sum() * rate, (w * 1.0).sum()], updates=[(w, new)], exact=True, mode="FAST_COMPILE")
+    add, found = L.function([], updates=[(big, big + 1)], mode="FAST_COMPILE"), []
+    rows = np.arange(9.0)
+
+    def on_step(i, outputs):
+        if i == 2:
+            rate.set_value(0.5)
+
+    for i in range(rounds):
+        if i % 5 == 0:
+            rate.set_value(1.0 / (i + 1))
+        elif i % 5 == 1:
+            add()
+        elif i % 5 == 2:
+            big.get_value(borrow=True)[i] += 1
+        elif i % 5 == 3:
+            w.set_value(w.get_value() * 0.5)
+        disturb()
+        found.append(f.steps(rows, n_steps=4, on_step=on_step) if i % 4 == 3 else f(rows))
+    return found, [synk.get_value(rank, shared) for rank in range(synk.size()) for shared in (rate, w, big)]
+
+
+def test_what_the_program_changes_counts_on_ranks_that_are_replaced():
+    synk.fork(3, use_gpu=False)
+    expected = flat(changing_program(20))
+    synk.close()
+    synk.fork(3, use_gpu=False, heal=1000)
+    with Killer(PROGRAM.session.others) as killer:
+        assert flat(changing_program(20, killer)) == expected
+    assert killer.kills
+
+
 class InCall(trace.Observer):
     """Kills rank 1 when the next call has begun: the master is about to make its own."""
 

@@ -18,13 +18,25 @@ from synkhronos.collectives import scatter as scatter_module
 from synkhronos.collectives.all_reduce import AllReduce
 from synkhronos.collectives.broadcast import Broadcast
 from synkhronos.collectives.started import Start
-from synkhronos.functions import arguments, batches, calling, default_ops, division, planning, slicing, step_outputs
+from synkhronos.functions import (
+    arguments,
+    batches,
+    calling,
+    changes,
+    default_ops,
+    division,
+    planning,
+    slicing,
+    step_outputs,
+)
 from synkhronos.functions.plan import Plans
 from synkhronos.functions.variants import Variants
 from synkhronos.kernels import reduce as kernel
 from synkhronos.reductions import Accumulator, ReduceOp, combining, mean, single_numbers
+from synkhronos.runtime.borrowed import Borrowed
+from synkhronos.runtime.registry import SharedEntry
 from synkhronos.selection import Indices, Rows
-from synkhronos.sharding import Axes, Elementwise, Partial, Placed, completion, rule
+from synkhronos.sharding import Axes, Elementwise, NotNegative, Partial, Placed, Subscript, completion, rule
 from synkhronos.testing.numpy_engine import Function, NumpyEngine, Shared, _substituted
 from synkhronos.transports.shared_memory import SharedMemoryTransport
 from synkhronos.transports.value_buffers import Region, ValueBuffers
@@ -795,6 +807,105 @@ def values_of_the_end(plant):
     plant.replace(AllReduce, "run", wrong)
 
 
+# -- what the program does to its variables ------------------------------------------------------------------------------
+
+
+def news_are_kept(plant):
+    """What the program has set stays the master's."""
+
+    def wrong(session, entries, dense, in_command=True):
+        return []
+
+    plant.replace(changes, "give", wrong)
+
+
+def writes_in_place_are_not_seen(plant):
+    """A variable whose array the program has borrowed counts as it was when that was lent."""
+    right = Borrowed.has_changed
+
+    def wrong(self):
+        return right(self) and self.is_forgotten
+
+    plant.replace(Borrowed, "has_changed", wrong)
+
+
+def functions_of_the_program_are_not_seen(plant):
+    """What a function that the master calls alone has updated counts as it was."""
+    right = SharedEntry.updated
+
+    def wrong(self):
+        origin = self.origin
+        right(self)
+        self.origin = origin
+        if self.borrowed is None:
+            self.known = self.cell[0]
+        else:
+            self.borrowed.remember()
+
+    plant.replace(SharedEntry, "updated", wrong)
+
+
+# -- types and positions in graphs ---------------------------------------------------------------------------------------
+
+
+def placing_of_graphs():
+    """Return the module that finds rules for operations of graphs."""
+    from synkhronos.engines.graph import placing
+
+    return placing
+
+
+def bools_are_added(plant):
+    """A product of bools is how often both are true, not whether they ever are."""
+    rules = placing_of_graphs().Placing
+    right = rules.rule_of
+
+    def wrong(self, node):
+        rule = right(self, node)
+        if any(getattr(one, "dtype", "") == "bool" for one in node.outputs) and "Dot" in type(node.op).__name__:
+            rule.reduce = ["sum" if op == "max" else op for op in rule.reduce]
+        return rule
+
+    plant.replace(rules, "rule_of", wrong)
+
+
+def every_rank_truncates(plant):
+    """Each rank makes a whole number of its own part."""
+    from synkhronos.engines.graph.rules import elementwise
+
+    plant.replace(elementwise, "accumulator", lambda node: np.dtype(node.outputs[0].dtype))
+    plant.replace(placing_of_graphs().Placing, "_is_late", lambda self, node, group: False)
+
+
+def every_rank_wraps(plant):
+    """A sum of integers is taken not to wrap around."""
+    placing = placing_of_graphs()
+    right = placing.bounds
+
+    def wrong(lengths, variable):
+        return right(lengths, variable)._replace(wraps=False)
+
+    plant.replace(placing, "bounds", wrong)
+
+
+def every_rank_rounds(plant):
+    """Parts are rounded to the type of the value before they are put together."""
+    from synkhronos.engines.graph import exact
+
+    plant.replace(exact._Images, "before_rounding", lambda self, variable: variable)
+
+
+def negative_positions_stay_on_the_rank(plant):
+    """A negative position wraps around inside each rank's rows."""
+    right = Subscript.place
+
+    def wrong(self, inputs, exact):
+        placed = right(self, inputs, exact)
+        return placed._replace(equal=[one for one in placed.equal if not isinstance(one, NotNegative)])
+
+    plant.replace(Subscript, "place", wrong)
+
+
 #: Bugs in the NumPy engine's own code; and those of exact functions that average. In graphs these do not: the mean of a
 #: library of tensors is a sum, divided by the number of all rows.
 OF_THE_NUMPY_ENGINE = [update_per_slice, stale_variant, sum_for_avg, parts_of_slices_added, equal_weights_after_slices]
@@ -818,6 +929,18 @@ EXACT = [
     parts_of_slices_added,
     equal_weights_after_slices,
     length_of_the_rank,
+]
+
+#: Bugs of what the program does to its variables between calls of exact functions.
+OF_THE_PROGRAM = [news_are_kept, writes_in_place_are_not_seen, functions_of_the_program_are_not_seen]
+
+#: Bugs that only graphs can have, which random graphs find.
+OF_GRAPHS = [
+    bools_are_added,
+    every_rank_truncates,
+    every_rank_wraps,
+    every_rank_rounds,
+    negative_positions_stay_on_the_rank,
 ]
 
 #: Bugs of collectives inside functions.
@@ -868,6 +991,7 @@ BUGS = [
     *OF_COLLECTIVES,
     *WITHOUT_OPS,
     *EXACT,
+    *OF_THE_PROGRAM,
     *INSIDE,
 ]
 

@@ -85,6 +85,7 @@ class Program:
                 raise Wrong(f"{self!r}\nwas not refused: {refused}")
             self._compare("result", actual, results)
             self._returned.append((len(self.steps), actual, copy.deepcopy(actual)))
+            self.model.note(after, step.is_by_master, step.is_common)
         self._compare_values(after)
         for step, value, copied in self._returned:  # what a program holds is its own
             if not _same(value, copied):

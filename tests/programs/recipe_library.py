@@ -1,7 +1,7 @@
 """The recipes as functions of one engine, built once; and the ranks' values, looked at without any collective."""
 
 import numpy as np
-from recipes import INPUTS, RANDOM, RECIPES, SHARED, WHOLE, evaluate
+from recipes import INPUTS, OF_ENGINE, RANDOM, RECIPES, SHARED, WHOLE, evaluate
 from vocabulary import WORDS, state_of
 
 import synkhronos as synk
@@ -35,8 +35,10 @@ class Library:
         Collectives that the program has not waited for.
     """
 
-    def __init__(self, engine, recipes=RECIPES):
+    def __init__(self, engine, recipes=None):
+        recipes = OF_ENGINE.get(engine, RECIPES) if recipes is None else recipes
         self.engine, self.words, self.started = engine, WORDS[engine](), []
+        self._assigning = {}  # by name, functions of the library alone that update a variable
         self.variables = {
             name: self.words.shared(
                 self.words.generator_of(state_of(np.random.RandomState(1)))
@@ -71,7 +73,9 @@ class Library:
             (values[update.target], update.value(words, values)) + (() if update.op == "default" else (update.op,))
             for update in recipe.updates
         ]
-        options = dict(words.options, name=recipe.name.replace(" ", "_"))
+        options = dict(words.stable if recipe.stable else words.options, name=recipe.name.replace(" ", "_"))
+        if recipe.rows is not None:
+            options["rows"] = recipe.rows
         if recipe.inplace and self.engine == "numpy":
             options["inplace"] = True
         for update in recipe.default_updates:
@@ -116,6 +120,32 @@ class Library:
         for name, value in initial.items():
             self.variables[name].set_value(self.words.generator_of(value) if name in RANDOM else value)
 
+    def put(self, name, value, way):
+        """Give the master's own variable a value, in one of the ways of programs (`steps.WAYS`)."""
+        variable = self.variables[name]
+        held = variable.get_value(borrow=True)
+        fits = isinstance(held, np.ndarray) and held.shape == value.shape and held.flags.writeable and held.ndim
+        if way == "lent" and fits:
+            held[...] = value
+        elif way == "lent and set" and fits:
+            held[...] = value
+            variable.set_value(held, borrow=True)
+        elif way == "borrowed and written":
+            given = np.zeros_like(value)
+            variable.set_value(given, borrow=True)
+            given[...] = value
+            if variable.get_value(borrow=True) is not given:
+                variable.set_value(value)
+        elif way == "another variable":
+            variable.clone().set_value(value)
+        elif way == "a function" and self.engine != "numpy":
+            if name not in self._assigning:
+                new = self.words.variable("new", *_type_of(name))
+                self._assigning[name] = self.words.function(new, [(variable, new)])
+            self._assigning[name](value)
+        else:
+            variable.set_value(value.copy(), borrow=way != "set_value")
+
     def distribute(self, session):
         """Give the ranks the variables; functions follow when they are called."""
         replicator_of(session).ensure([self._all])
@@ -127,3 +157,9 @@ class Library:
         engine, replicator = engines.get(self.engine), replicator_of(session)
         by_rank = session.run(Peek([replicator.find(engine, variable) for variable in self.variables.values()]))
         return {name: list(of_ranks) for name, of_ranks in zip(self.variables, zip(*by_rank))}
+
+
+def _type_of(name):
+    """Return the dtype and the number of dimensions of a shared variable."""
+    dtype, shape = SHARED[name]
+    return dtype, len(shape)

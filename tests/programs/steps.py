@@ -48,6 +48,14 @@ class Call:
     options: dict = field(default_factory=dict)
     how: str = "call"
 
+    @property
+    def is_by_master(self):
+        return self.how == "as_theano"
+
+    @property
+    def is_common(self):
+        return BY_NAME[self.recipe].exact
+
     def __repr__(self):
         return f"{self.how}[{self.recipe!r}]({text(**self.given, **self.options)})"
 
@@ -103,6 +111,11 @@ class Collective:
     arguments: list
     options: dict = field(default_factory=dict)
     alone: bool = False  # whether one variable is given alone, not in a list
+    is_by_master = False
+
+    @property
+    def is_common(self):
+        return self.name == "broadcast" or self.name == "all_reduce" and set(self.options) <= {"op", "into"}
 
     def __repr__(self):
         return f"{self.name}({text(*self.arguments, **self.options)})"
@@ -134,21 +147,38 @@ class Collective:
         return [result] if self.alone and result is not None else result
 
 
+#: How programs give variables values: by ``set_value``, with a copy or the array itself; by writing into an array that the
+#: variable holds, which it has lent or borrowed, and setting it or not; by a variable that shares its storage; by a function
+#: of the library alone.
+WAYS = (
+    "set_value",
+    "set_value",
+    "borrow",
+    "lent",
+    "lent and set",
+    "borrowed and written",
+    "another variable",
+    "a function",
+)
+
+
 @dataclass
 class Put:
-    """Give the master's own variable a value, as any program may."""
+    """Give the master's own variable a value, as any program may, in one of the `WAYS`."""
 
     name: str
     value: Given
+    way: str = "set_value"
+    is_by_master, is_common = True, False
 
     def __repr__(self):
-        return f"{self.name}.set_value({self.value!r})"
+        return f"{self.name}.set_value({self.value!r})" + f"  # by way of {self.way!r}" * (self.way != "set_value")
 
     def truth(self, model):
         return model.put(self.name, self.value)
 
     def run(self, library):
-        library.variables[self.name].set_value(self.value.array)
+        library.put(self.name, self.value.array, self.way)
 
 
 @dataclass
@@ -156,6 +186,7 @@ class Wait:
     """Wait for one of the collectives that were started."""
 
     i: int
+    is_by_master, is_common = False, False
 
     def __repr__(self):
         return f"started[{self.i}].wait()"
@@ -170,6 +201,8 @@ class Wait:
 @dataclass
 class Distribute:
     """Send all functions at once."""
+
+    is_by_master, is_common = False, False
 
     def __repr__(self):
         return "distribute()"
@@ -222,6 +255,7 @@ class Draw:
         step = self._step(model)
         recipe = BY_NAME[step.recipe] if isinstance(step, Call) and step.how != "as_theano" else None
         differing = model.differing(recipe.in_common) if recipe is not None and recipe.exact else []
+        differing = [name for name in differing if name not in model.put_by_program]
         if not differing:
             return step
         self._next = step
@@ -235,10 +269,12 @@ class Draw:
             return self.steps(model)
         if kind < 64:
             return self.as_theano()
-        if kind < 66:
-            name = self.random.choice(list(FIXED) + list(DATA))
-            return Put(name, self.given(name, self.rows(), ["array"]))
-        if kind < 67:
+        if kind < 70:
+            names = BY_NAME[self._last].shareds if self._last is not None and self.chance(60) else ()
+            names = [name for name in names if name in FIXED or name in DATA]
+            name = self.random.choice(names or list(FIXED) + list(DATA))
+            return Put(name, self.given(name, self.rows(), ["array"]), self.random.choice(WAYS))
+        if kind < 71:
             return Distribute()
         if model.started and self.chance(30):
             return Wait(self.random.randrange(len(model.started)))

@@ -25,8 +25,8 @@ from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from protocol import Raised, Wrong, random_program, replay, seeded_program, shortest  # noqa: E402
 from recipe_library import Library  # noqa: E402
-from recipes import BY_NAME, RECIPES  # noqa: E402
-from steps import Call, Collective  # noqa: E402
+from recipes import BY_NAME, OF_ENGINE, RECIPES  # noqa: E402
+from steps import WAYS, Call, Collective, Put  # noqa: E402
 
 from synkhronos.functions import division  # noqa: E402
 from synkhronos.program.program import PROGRAM  # noqa: E402
@@ -72,7 +72,7 @@ def features(step):
             "{} {}".format(step.name, value if option in ("op", "nd_up", "in_place") else option)
             for option, value in step.options.items()
         ]
-    return [type(step).__name__]
+    return [type(step).__name__, *(["put by " + step.way] if isinstance(step, Put) else [])]
 
 
 def check(library, launcher, seeds, seen=lambda step: None):
@@ -105,7 +105,7 @@ def test_threads(library):
     check(library("numpy"), "threads", 14, note)
     for seed in range(14, 20):  # what hypothesis draws depends on the modules that have been imported, too
         seeded_program(seed, library("numpy"), "threads", 100, on_step=note)
-    wanted = ["function " + recipe.name for recipe in RECIPES] + ["call", "as_theano", "Put", "Distribute"]
+    wanted = ["function " + recipe.name for recipe in OF_ENGINE["numpy"]] + ["call", "as_theano", "Put", "Distribute"]
     wanted += ["batch of " + kind for kind in ("int", "slice", "list", "tuple", "ndarray", "range")]
     wanted += ["batch_s of list", "batch_s of slice", "num_slices", "output_subset"]
     wanted += ["steps", "batches", "batches_s", "n_steps"]
@@ -114,7 +114,7 @@ def test_threads(library):
         for what in ("collectives inside", "exact", "without ops")
         for used in ("call", "steps", "as_theano", "batch", "batch_s", "num_slices", "output_subset")
     ]
-    wanted += ["array", "list", "view", "data", "minibatch"]
+    wanted += ["array", "list", "view", "data", "minibatch"] + ["put by " + way for way in WAYS]
     wanted += [
         "broadcast",
         "scatter",
@@ -198,7 +198,7 @@ def concerns(bug, recipe):
     """Return whether a function is of the kind that a bug is about."""
     if bug in bugs.INSIDE:
         return recipe.collectives
-    if bug in bugs.EXACT:
+    if bug in bugs.EXACT + bugs.OF_THE_PROGRAM:
         return recipe.exact
     is_plain = not all(output.given for output in recipe.outputs)
     return is_plain if bug in bugs.WITHOUT_OPS else not (is_plain or recipe.exact)
@@ -207,7 +207,7 @@ def concerns(bug, recipe):
 def find_planted_bug(plant, engine, bug):
     """Find it within 2,000 draws, by a wrong value; the program that shows it is short, and without the bug it is right."""
     bug(plant)
-    recipes = [recipe for recipe in RECIPES if concerns(bug, recipe)]
+    recipes = [recipe for recipe in OF_ENGINE.get(engine, RECIPES) if concerns(bug, recipe)]
     found = found_by_a_value(Library(engine, recipes))
     assert found is not None, "no value was wrong in 2,000 draws"
     program, wrong = found

@@ -146,6 +146,9 @@ class Model:
         self.values = {name: [value] * n for name, value in initial.items()}
         self.last_rows = {}  # by function, the rows of every rank in its last call
         self.started = []  # collectives, as (names, what their targets will hold)
+        # The variables that were the same on all ranks until the program gave the master's a value, by whatever means.
+        self.put_by_program = set()
+        self.own = set()  # those that ranks were given as their own, though they may be the same
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
@@ -167,13 +170,14 @@ class Model:
                 raise Refused("data of different lengths in slices")
         counts = [None if rows is None else [len(of_rank) for of_rank in rows] for rows in (parts, shared_rows)]
         weights = counts[0] or counts[1]
-        if num_slices > 1 and num_slices > sum(weights or [0]):
-            raise Refused("more slices than rows")
+        if num_slices > 1 and weights is None:
+            raise Refused("nothing to slice")
+        num_slices = max(1, min([num_slices, *([max(weights)] if weights else [])]))
         positions = range(len(recipe.outputs)) if output_subset is None else map(recipe.keys.index, output_subset)
         outputs = [recipe.outputs[i] for i in positions]
         others = [output for output in recipe.outputs if output not in outputs] if self.computes_all else []
         ops = ["avg" if output.op == DEFAULT else output.op and output.op.replace("c_", "") for output in outputs]
-        if num_slices > 1 and None in ops:
+        if num_slices > 1 and any(op is None and recipe.has_rows(one.formula) for one, op in zip(outputs, ops)):
             raise Refused("op None in slices")
         if weights and any(weights) and not weights[self.root] and None in ops:
             raise Refused("op None, and the master makes no call")
@@ -187,6 +191,8 @@ class Model:
                 raise Refused("rows that depend on all rows, in slices")
             by_rows = batch_s is not None or num_slices > 1
             given = {**whole, **{name: given[name].array for name in scattered}}
+            if parts is not None and data and any(min(of_rank) == 0 for of_rank in lengths):
+                raise NoAnswer("a fault: a rank that has nothing of the data cannot make a call for others")
             found = self._exact(recipe, outputs, others, ops, updates, given, parts, shared_rows if by_rows else None)
             self.last_rows[recipe.name] = of_call
             return found
@@ -226,7 +232,8 @@ class Model:
 
     def _exact(self, recipe, outputs, others, ops, updates, given, parts, shared_rows):
         """Return what one rank alone computes of all ranks' rows; after that, all ranks hold the same."""
-        if self.differing(recipe.in_common):
+        put = [name for name in self.differing(recipe.in_common) if name in self.put_by_program]
+        if len(put) < len(self.differing(recipe.in_common)):
             raise NoAnswer("ranks differ in what an exact function takes to be the same")
         of_ranks = [
             self._values(recipe, rank, given, parts and parts[rank], shared_rows and shared_rows[rank])
@@ -245,7 +252,10 @@ class Model:
             ((value, rounding),) = self._evaluate(recipe, made.value, [alone])
             return Expected(value, max(rounding, rounding_of(op, value)), size)
 
-        after = {update.target: [serial(update, None)] * self.n for update, _ in updates}
+        after = {
+            name: [Expected(self.values[name][self.root])] * self.n for name in put
+        }  # what the program says counts
+        after.update({update.target: [serial(update, None)] * self.n for update, _ in updates})
         return [serial(output, op) for output, op in zip(outputs, ops)], after
 
     def differing(self, names):
@@ -409,6 +419,16 @@ class Model:
             largest = max(float(np.max(np.abs(array.astype(float)), initial=1)) for array in arrays)
             size = max(size, largest**2 * max(array.size for array in arrays))
         return size * len(slices)
+
+    def note(self, after, by_master, is_common):
+        """Note what a step has changed: on the master alone, for all ranks in common, or for each as its own."""
+        for name in after:
+            if by_master:
+                if name not in self.own and not self.differing([name]):
+                    self.put_by_program.add(name)
+                continue
+            self.put_by_program.discard(name)
+            (self.own.discard if is_common else self.own.add)(name)
 
     def as_theano(self, recipe, given):
         """The master alone, as plain Theano."""

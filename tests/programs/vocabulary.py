@@ -39,6 +39,28 @@ FUNCTIONS = {
 }
 
 
+def log_sum_exp(x, axis=None):
+    """``log(sum(exp(x)))``, whatever the size of x."""
+    largest = np.max(x, axis)
+    return largest + np.log(np.sum(np.exp(x - largest), axis))
+
+
+#: Words of functions that only graphs have.
+OF_GRAPHS = {
+    "equal": np.equal,
+    "chosen": lambda x, mask: x[mask],
+    "eye": lambda n: np.eye(int(n)),
+    "arange": lambda n: np.arange(int(n)),
+    "ones_like": np.ones_like,
+    "unique": np.unique,
+    "reshape": np.reshape,
+    "sum_as": lambda x, dtype: np.sum(x).astype(dtype),
+    "prod_as": lambda x, dtype: np.prod(x).astype(dtype),
+    "sum_in": lambda x, dtype: np.sum(x, dtype=dtype).astype(x.dtype),
+    "log_sum_exp": log_sum_exp,
+}
+
+
 def precision(x):
     """The relative distance between two numbers of the type of ``x``; 0 where it is no float."""
     dtype = np.asarray(x).dtype
@@ -66,6 +88,10 @@ def advanced(state, n=1):
     generator = generator_of(state)
     generator.random_sample((n, 3))
     return state_of(generator)
+
+
+#: Words of what is rounded.
+ROUNDED = {"sum", "mean", "prod", "dot", "divide", "sqrt", "log", "tanh", "sum_as", "prod_as", "sum_in", "log_sum_exp"}
 
 
 class Meeting(Exception):
@@ -105,8 +131,8 @@ class Arrays:
     def __getattr__(self, word):
         if word.startswith("all_"):
             return lambda x: self._all(word[len("all_") :], x)
-        function = FUNCTIONS[word]
-        if word not in ("sum", "mean", "prod", "dot", "divide", "sqrt", "log", "tanh"):
+        function = FUNCTIONS[word] if word in FUNCTIONS else OF_GRAPHS[word]
+        if word not in ROUNDED:
             return function
 
         def rounding(x, *args):
@@ -184,6 +210,13 @@ class Tensors(Collectives):
             "at": operator.getitem,
             "divide": tensor.true_div,
             "length": lambda x: x.shape[0],
+            "equal": tensor.eq,
+            "chosen": lambda x, mask: x[mask.nonzero()],
+            "unique": getattr(tensor, "unique", None) or tensor.extra_ops.Unique(),
+            "sum_as": lambda x, dtype: tensor.sum(x, dtype=dtype),
+            "prod_as": lambda x, dtype: tensor.prod(x, dtype=dtype),
+            "sum_in": lambda x, dtype: tensor.sum(x, acc_dtype=dtype),
+            "log_sum_exp": lambda x, axis=None: tensor.log(tensor.sum(tensor.exp(x), axis=axis)),
         }
 
     def __getattr__(self, word):
@@ -208,6 +241,8 @@ class Theano(Tensors):
         linker = theano.gof.vm.VM_Linker(use_cloop=True, c_thunks=False)
         mode = theano.Mode(linker, "fast_compile").excluding("constant_folding")  # which compiles what it folds
         self.options = {"mode": mode, "on_unused_input": "ignore"}
+        self.stable = dict(self.options, mode=theano.Mode(linker, "fast_run").excluding("constant_folding"))
+        self.function = lambda new, updates: theano.function([new], [], updates=updates, mode=mode)
 
     def variable(self, name, dtype, ndim, broadcastable=None):
         return self._tensor.TensorType(dtype, broadcastable or (False,) * ndim)(name)
@@ -232,6 +267,8 @@ class PyTensor(Tensors):
         self.shared, self.In = pytensor.shared, pytensor.In
         linker = os.environ.get("SYNK_TEST_LINKER", "py")
         self.options = {"mode": Mode(linker, "fast_compile"), "on_unused_input": "ignore"}
+        self.stable = dict(self.options, mode=Mode(linker, "fast_run"))
+        self.function = lambda new, updates: pytensor.function([new], [], updates=updates, mode=self.options["mode"])
 
     def variable(self, name, dtype, ndim, broadcastable=None):
         shape = tuple(1 if one else None for one in broadcastable or (False,) * ndim)

@@ -188,8 +188,13 @@ class _Run:
                 results = node.outputs[isinstance(placed.rule, sharding.Drawn) :]  # without the state of a stream
                 if all(isinstance(self.found.of(one), Unknown) for one in results):
                     continue
-            for one, other in equal:
-                assert self._number(one) == self._number(other), "lengths are not equal"
+            for condition in equal:
+                if isinstance(condition, sharding.NotNegative):
+                    for values in (self.serial, *self.ranks):
+                        assert np.all(_value_of(node.inputs[condition.input], values) >= 0), "a negative position"
+                elif len({self._number(one) for one in condition}) > 1:
+                    assert self.may_fail, "lengths are not equal"
+                    return
             if isinstance(placed.rule, Completed) and not self.exact:
                 self._all_reduce(node)
                 continue
@@ -203,6 +208,8 @@ class _Run:
                 self._draw(node)
             if any(one in self.drawn for one in node.inputs):
                 self.drawn.update(node.outputs)
+            if self._divides_by_no_rows(node):
+                self.not_compared.update(node.outputs)
             if any(one in self.not_compared for one in node.inputs) or self._is_reordered(node, placed.rule):
                 self.not_compared.update(node.outputs)
             for variable in node.outputs:
@@ -233,6 +240,11 @@ class _Run:
             return False
         before, after = (self.found.of(one) for one in (node.inputs[0], node.outputs[0]))
         return isinstance(after, Shard) and after.uniform and after.axis != before.axis
+
+    def _divides_by_no_rows(self, node):
+        """Return whether a rank divides by its rows and has none: in a call it makes none, or with one row instead."""
+        is_quotient = type(getattr(node.op, "scalar_op", None)).__name__ == "IntDiv"
+        return is_quotient and any(not np.all(_value_of(node.inputs[1], rank)) for rank in self.ranks)
 
     def _draw(self, node):
         """Give every rank its rows of the serial program's numbers, if it is known which they are."""
@@ -294,10 +306,14 @@ class _Run:
         if placement.loose or not (placement.layout.is_even or placement.layout.in_order):
             return
         if placement.positions:
-            if placement.positions == sharding.Index.ROWS and placement.layout == sharding.placements.ROWS:
-                for r, rank in enumerate(self.ranks):
-                    value = self._rows(expected, placement.axis, r)
-                    _equal(rank[variable] + self.ends[r], value, where)
+            both = (placement.of, placement.layout)
+            if placement.positions == sharding.Index.ROWS and all(one.is_known and one.is_even for one in both):
+                for r, (rank, n) in enumerate(zip(self.ranks, self.split)):
+                    serial = self._separate(expected, placement, self.n_rows)
+                    own = np.take(serial, np.arange(self.ends[r], self.ends[r + 1]), axis=placement.axis + 1)
+                    inner = self._number(placement.of.inner)
+                    before, at = np.divmod(rank[variable], max(n * inner, 1))
+                    _equal(before * self.n_rows * inner + at + self.ends[r] * inner, own.reshape(before.shape), where)
             return
         parts = []
         for rank, n in zip(self.ranks, self.split):
@@ -314,6 +330,10 @@ class _Run:
         shape, axis = list(value.shape), placement.axis
         outer = self._number(placement.layout.outer)
         inner = self._number(placement.layout.inner) if placement.layout.is_even else None
+        if placement.layout.is_unordered:
+            per_row = self._number(placement.layout.per_row)
+            assert shape[axis] == n * per_row, f"{shape} along {axis} is not {n} x {per_row}"
+            outer = 1
         if outer is None and inner is None:
             raise AssertionError("a layout of which nothing is known")
         if outer == 1 and inner is None:  # also what several rows became one of
@@ -339,6 +359,9 @@ class _Run:
             if isinstance(atom, lengths.Less):
                 number *= (self._number(atom.length) - atom.number) ** exponent
                 continue
+            if isinstance(atom, sharding.Quotient):
+                number *= (self._number(atom.length) // self._number(atom.divisor)) ** exponent
+                continue
             variable, axis = atom if isinstance(atom, tuple) else (atom, None)
             value = _value_of(variable, self.serial)
             number *= int(value if axis is None else np.shape(value)[axis]) ** exponent
@@ -346,7 +369,10 @@ class _Run:
 
 
 def _reduced(values, op):
-    return {"max": np.maximum, "min": np.minimum, "prod": np.multiply}.get(op, np.add).reduce(values)
+    values = np.asarray(values)  # (whole numbers wrap around in their own type)
+    return {"max": np.maximum, "min": np.minimum, "prod": np.multiply}.get(op, np.add).reduce(
+        values, dtype=values.dtype
+    )
 
 
 def _is_array(value):

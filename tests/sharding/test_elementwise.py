@@ -15,6 +15,21 @@ BINARY = [
     lambda a, b: T.pow(abs(a), b), lambda a, b: T.switch(a > b, a, b), lambda a, b: T.clip(a, b, b + 1), T.second,
 ]  # fmt: skip
 
+TYPES = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
+
 S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknown"
 
 CASES = [
@@ -57,10 +72,20 @@ CASES = [
     Case("prods", "Partial(prod) Shard(0) Partial(prod) Shard(0) Shard(1) Partial(prod)", lambda p: _reduced(T.prod, p)),
     Case("maxima", "Partial(max) Shard(0) Partial(max) Shard(0) Shard(1) Partial(max)", lambda p: _reduced(T.max, p), empty=False),
     Case("minima", "Partial(min) Shard(0) Partial(min) Shard(0) Shard(1) Partial(min)", lambda p: _reduced(T.min, p), empty=False),
+    Case("minima of all types", " ".join(["Partial(min) Shard(0) Partial(min) Partial(min)"] * len(TYPES)), lambda p: [one for dtype in TYPES for one in _minima(p, dtype)], empty=False),
+    Case("maxima of all types", " ".join(["Partial(max) Shard(0)"] * len(TYPES)), lambda p: [x.max(axis=axis) for dtype in TYPES for x in [p.rows(p.f, dtype=dtype, high=_high(dtype))] for axis in (0, 1)], empty=False),
+    Case("complements of extremes", "Partial(min) Partial(max) Partial(min) Unknown Unknown Unknown", lambda p: _complements(p), "Partial(min) Partial(max) Partial(min) Replicate Replicate Replicate", empty=False),
+    Case("positions of the smallest, of all types", " ".join(["Shard(0)"] * len(TYPES)), lambda p: [T.argmin(p.rows(p.f, dtype=dtype, high=_high(dtype)), axis=1) for dtype in TYPES]),
     Case("any", "Partial(max) Shard(0)", lambda p: [T.any(x > 0.5, axis=axis) for x in [p.rows(p.f)] for axis in (0, 1)]),
     Case("all", "Partial(min) Shard(0)", lambda p: [T.all(x > 0.5, axis=axis) for x in [p.rows(p.f)] for axis in (0, 1)]),
     Case("bits that are set", "Unknown Shard(0)", lambda p: [_bits(x, axis) for x in [p.rows(p.f, dtype="int64", high=9)] for axis in (0, 1)]),
-    Case("sums and products that are bool", "Unknown Unknown Shard(0)", lambda p: [T.sum(x, axis=0, dtype="bool") for x in [p.rows(p.f) > 0]] + [T.prod(p.rows(p.f) > 0, axis=0, dtype="bool"), T.sum(p.rows(p.f) > 0, axis=1, dtype="bool")]),
+    Case("sums and products that are bool", "Partial(max) Partial(min) Shard(0)", lambda p: [T.sum(x, axis=0, dtype="bool") for x in [p.rows(p.f) > 0]] + [T.prod(p.rows(p.f) > 0, axis=0, dtype="bool"), T.sum(p.rows(p.f) > 0, axis=1, dtype="bool")]),
+    Case("a wrapping sum as a float", "Unknown Partial(sum)", lambda p: [T.cast(x.sum(axis=0, dtype="int32"), dtype) for x in [p.rows(p.f, dtype="int32", low=2**29, high=2**30)] for dtype in ("float64", "int16")], R + " Partial(sum)"),
+    Case("a count of each column as a float", "Partial(sum) Partial(avg)", lambda p: [n for x in [p.rows(p.f) > 0] for n in (T.cast(x.sum(axis=0), "float32"), x.sum(axis=0) / x.shape[0])], "Partial(sum) Partial(sum)"),
+    Case("a sum truncated to integers", "Unknown Unknown", lambda p: [T.sum(x, axis=0, dtype="int64") for x in [p.rows(p.f)]] + [T.cast(p.rows(p.f).sum(0), "int8")], "Replicate Replicate"),
+    Case("a truncated product", U, lambda p: T.prod(p.rows(p.f), axis=0, dtype="int64"), R),
+    Case("a max as another type", "Partial(max) Partial(max) Unknown", lambda p: [T.cast(x.max(0), dtype) for x in [p.rows(p.f, dtype="int64", high=9)] for dtype in ("float32", "int64", "int8")], "Partial(max) Partial(max) Replicate", empty=False),
+    Case("less of an unsigned sum", "Partial(sum)", lambda p: _difference(p, "uint8")),
     Case("any of any", "Partial(max)", lambda p: T.any(T.any(p.rows(p.f) > 0.5, axis=0))),
     Case("max of a max", "Unknown", lambda p: T.max(p.rows(p.f).max(0)), R, empty=False, pytensor=("Partial(max)", "Partial(max)")),
     Case("a negative max", "Partial(min)", lambda p: -p.rows(p.f).max(0), empty=False),
@@ -95,6 +120,22 @@ CASES = [
     Case("gradient of a prod in rows", A, lambda p: _grads(lambda x, b: T.prod(x * b, axis=1).mean(), p), P),
     Case("a Hessian's diagonal", A, lambda p: [T.grad(T.grad(((x * b) ** 3).mean(), b).sum(), b) for x in [p.rows(p.f)] for b in [p.all(p.f)]], P),
 ]  # fmt: skip
+
+
+def _high(dtype):
+    return 2 if dtype == "bool" else 100
+
+
+def _minima(p, dtype):
+    """The smallest, as a library writes it: by a negative, a complement, or bits that are not set."""
+    x = p.rows(p.f, dtype=dtype, high=_high(dtype))
+    return [x.min(axis=0), x.min(axis=1), x.min(), T.min(x, axis=0, keepdims=True)]
+
+
+def _complements(p):
+    x, n, m = p.rows(p.f), p.rows(p.f, dtype="uint8", high=256), p.rows(p.f, dtype="int8", high=100, low=-100)
+    extremes = [1 - T.max(1 - x, axis=0), 1 - T.min(x, axis=0), -1 - m.max(axis=0)]
+    return extremes + [p.all(p.f) - x.max(axis=0), T.constant(200, dtype="uint8") - n.max(axis=0), 1 - m.max(axis=0)]
 
 
 def _n(p):
@@ -148,6 +189,11 @@ def _of_share(p):
         1 / (T.ones((p.f,)) * n),
         T.log(T.ones((p.f,)) * n),
     ]
+
+
+def _difference(p, dtype):
+    x, y = (p.rows(p.f, dtype=dtype, high=9) for _ in range(2))
+    return x.sum(axis=0, dtype=dtype) - y.sum(axis=0, dtype=dtype)
 
 
 def _grads(cost, p):

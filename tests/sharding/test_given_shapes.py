@@ -1,5 +1,8 @@
 """Shapes, and operations that are given one."""
 
+from functools import partial
+
+import numpy as np
 from library import L, T
 from simulated import ALL_ROWS, Case, parametrize
 
@@ -9,6 +12,26 @@ S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknow
 def time_major(p, *shape):
     """Return an input of time, rows, and more."""
     return p.rows(p.f, *shape, axis=1)
+
+
+def _counted(count, p):
+    """Return what is made of a number of rows, which was computed from an array."""
+    x = p.rows(3, 2)
+    n = count(x)
+    return [
+        T.zeros((n, 3)) + x.sum(2),
+        x.reshape((n, -1)),
+        x[T.arange(n)],
+        T.alloc(p.all(2), n, 2),
+        x.sum(0) / n,
+    ]
+
+
+def _of_shape(shape, p):
+    """Return what is filled, and what is reshaped, by a vector that is the shape of rows of 3."""
+    x = p.rows(3)
+    of_x = shape(x)
+    return [T.alloc(1.0, of_x[0], of_x[1]) * x, (x * 2).flatten().reshape(of_x, ndim=2)]
 
 
 CASES = [
@@ -42,6 +65,56 @@ CASES = [
     Case("arange of a fixed number", R, lambda p: [T.arange(x.shape[1]) for x in [p.rows(p.f)]]),
     Case("positions along time", "Shard(0)", lambda p: [x * T.arange(x.shape[1]) for x in [p.rows(p.f)]]),
     Case("eye", "Unknown", lambda p: [T.eye(x.shape[0]) for x in [p.rows(p.f)]], R),
+    # -- numbers of rows that are computed -----------------------------------------------------------------------------
+    *[
+        Case(f"rows counted: {name}", "Shard(0) Shard(0) Shard(0) Shard(0) Partial(avg)", partial(_counted, count), "Shard(0) Shard(0) Shard(0) Shard(0) Partial(sum)", empty=False)
+        for name, count in {
+            "a product of the shape": lambda x: T.prod(x.shape) // T.prod(x.shape[1:]),
+            "a size": lambda x: x.size // (x.shape[1] * x.shape[2]),
+            "a method": lambda x: x.shape.prod() // x.shape[1:].prod(),
+            "one length after another": lambda x: x.shape[0] * x.shape[1] // x.shape[1],
+            "two divisions": lambda x: x.size // x.shape[1] // x.shape[2],
+            "the other factor": lambda x: x.shape[1] * x.shape[0] * 4 // (2 * x.shape[1]) // 2,
+            "a real number": lambda x: T.cast(x.size / (x.shape[1] * x.shape[2]), "int64"),
+            "a real number of numbers": lambda x: T.cast((x.shape[0] * 6) / 6, "int32"),
+            "a real number, rounded": lambda x: T.cast(T.floor(T.true_div(x.size, x.shape[1] * x.shape[2])), "int64"),
+            "twice and halved": lambda x: (x.shape[0] + x.shape[0]) // 2,
+            "less itself": lambda x: 3 * x.shape[0] - 2 * x.shape[0],
+            "the larger of two": lambda x: T.maximum(x.shape[0], x.size // (x.shape[1] * x.shape[2])),
+        }.items()
+    ],
+    Case("rows counted by numbers", " ".join([U] * 3), lambda p: [[x.sum(1) + T.zeros((x.size // 3,)), x.reshape((x.size // 3, 3)), x[T.arange(x.size // 3)]] for x in [p.rows(3)]][0], " ".join([S] * 3)),
+    Case("half of them, or not in whole numbers", " ".join([U] * 5), lambda p: [[T.zeros((n // 2,)), T.zeros((2 * n // 3,)), T.zeros(((n + 1) // 1,)), T.zeros((T.cast(n / 2, "int64"),)), T.zeros((T.cast(n * 0.5, "int64"),))] for n in [p.rows(3).shape[0]]][0]),
+    Case("lengths without rows", "Replicate Shard(0) Shard(1)", lambda p: [[T.zeros((x.size // x.shape[0],)), T.zeros((x.shape[0], x.size // x.shape[0])) + x, T.zeros((x.size // x.shape[0], x.shape[0]))] for x in [p.rows(3)]][0], empty=False),
+    Case("rows twice, in either order", " ".join([S] * 4), lambda p: [one for x in [p.rows()] for y in (T.concatenate([x, x]), T.repeat(x, 2)) for one in (T.zeros((2 * x.shape[0],)) + y, y[T.arange(2 * x.shape[0])])]),
+    Case("rows twice, in both orders", U, lambda p: [T.concatenate([x, x])[i] * T.repeat(x, 2)[i] for x in [p.rows()] for i in [T.arange(2 * x.shape[0])]]),
+    Case("a row for each of time and rows", "Shard(0) Shard(0) Shard(0)", lambda p: [[one + x.reshape((-1, x.shape[2])) for one in (T.alloc(b, n, b.shape[0]), T.zeros((n, x.shape[2])))] + [T.alloc(b, n, b.shape[0])] for x, b in [(time_major(p, 3), p.all(3))] for n in [x.shape[0] * x.shape[1]]][0], empty=False),
+    # -- vectors that are shapes ---------------------------------------------------------------------------------------
+    *[
+        Case(f"a shape: {name}", "Shard(0) Shard(0)", partial(_of_shape, shape))
+        for name, shape in {
+            "joined": lambda x: T.concatenate([x.shape[:1], [3]]),
+            "joined of three": lambda x: T.concatenate([x.shape[:1], x.shape[1:], T.ones((0,), "int64")]),
+            "stacked": lambda x: T.stack([x.shape[0], 3]),
+            "of elements": lambda x: T.as_tensor_variable([x.shape[0], x.shape[1]]),
+            "set": lambda x: T.set_subtensor(x.shape[1], 3),
+            "set by a list": lambda x: T.set_subtensor(x.shape[[1]], 3),
+            "a slice set": lambda x: T.set_subtensor(x.shape[1:], [3]),
+            "set in numbers": lambda x: T.set_subtensor(T.as_tensor_variable(np.array([5, 3]))[0], x.shape[0]),
+            "increased": lambda x: T.inc_subtensor(x.shape[1], 0),
+            "increased from zero": lambda x: T.inc_subtensor(T.zeros((2,), "int64")[:], x.shape),
+            "chosen by position": lambda x: T.switch(T.eq(T.arange(2), 0), x.shape, 3),
+            "chosen": lambda x: T.switch(x.shape[1] > 2, x.shape, x.shape),
+            "turned around twice": lambda x: x.shape[::-1][[1, 0]],
+            "multiplied": lambda x: x.shape * [1, 1],
+            "by a vector": lambda x: x.shape[0] * np.array([1, 0]) + np.array([0, 3]),
+            "of the larger": lambda x: T.maximum(x.shape, x.shape),
+            "cast": lambda x: T.cast(T.cast(x.shape, "float64"), "int32"),
+        }.items()
+    ],
+    Case("as often as a joined shape says", "Shard(0) Shard(0) Shard(0)", lambda p: [[T.tile(w.dimshuffle("x", 0), T.concatenate([x.shape[:1], [1]]), ndim=2) + x, T.tile(x, T.concatenate([[1], x.shape[1:]]), ndim=2), T.tile(w.dimshuffle("x", "x", 0), T.concatenate([z.shape[:-1], [1]]), ndim=3) * z] for x, z, w in [(p.rows(3), p.rows(2, 3), p.all(3))]][0]),
+    Case("gradient of rows that are repeated", A, lambda p: [T.grad(T.sqr(T.tile(w.dimshuffle("x", 0), T.concatenate([x.shape[:1], [1]]), ndim=2) - x).mean(), w) for x, w in [(p.rows(3), p.all(3))]], P),
+    Case("a shape of which some elements depend on values", U, lambda p: [T.alloc(0.0, x.shape[0], T.switch(p.all() > 0, x.shape[0], 3)) for x in [p.rows(3)]]),
     # -- join, split, stack --------------------------------------------------------------------------------------------
     Case("joins along other axes", "Shard(0) Shard(1) Shard(0)", lambda p: [T.concatenate([p.rows(p.f), p.rows(p.h)], axis=1), T.stack([p.rows(p.f), p.rows(p.f)]), T.stack([p.rows(p.f), p.rows(p.f)], axis=1)]),
     Case("rows and what all have, joined", U, lambda p: T.concatenate([p.rows(p.f), p.all(ALL_ROWS, p.h)], axis=1)),

@@ -1,5 +1,7 @@
 """Indices, basic and advanced, what sets and adds to elements, and gradients."""
 
+from functools import partial
+
 import pytest
 from library import T
 from simulated import ALL_ROWS, Case, parametrize
@@ -11,6 +13,28 @@ def labels(p, high):
     return p.rows(dtype="int64", high=high)
 
 
+def _classes(order, count, how, p):
+    """Return the probability of each label, that in the shape of the labels, and a gradient."""
+    axis = 1 if order == "time and rows" else 0
+    x, y, w = p.rows(3, 2, axis=axis), p.rows(3, axis=axis, dtype="int64", high=4), p.all(2, 4)
+    h = T.dot(x, w)
+    q = T.nnet.softmax(h.reshape((h.shape[0] * h.shape[1], h.shape[2])))
+    counts = {
+        "labels": y.flatten().shape[0],
+        "probabilities": q.shape[0],
+        "product": y.shape[0] * y.shape[1],
+        "prod": T.prod(y.shape),
+        "size": y.size,
+        "quotient": y.size * w.shape[0] // w.shape[0],
+    }
+    positions = T.arange(counts[count])
+    if how == "pairs":
+        found = q[positions, y.flatten()]
+    else:
+        found = q.flatten()[positions * (4 if how == "flat, by a number" else q.shape[1]) + y.flatten()]
+    return found, found.reshape(y.shape), T.grad(T.log(found).mean(), w)
+
+
 CASES = [
     Case("basic, along other axes", " ".join([S] * 7), lambda p: [[x[:, 0], x[:, -1], x[:, 1:], x[:, ::-1], x[:, :, ::2], x[:, None, :, :], x[0:, 1, p.all(dtype="int64", high=2)]] for x in [p.rows(p.f, p.h)]][0]),
     Case("basic, rows along another axis", "Shard(0) Shard(1) Shard(1) Shard(0)", lambda p: [[x[0], x[1:], x[::-1], x[-1, :]] for x in [p.rows(p.f, axis=1)]][0]),
@@ -18,7 +42,7 @@ CASES = [
     Case("basic, of parts", "Partial(sum) Partial(avg)", lambda p: [p.rows(p.f).sum(0)[1:], p.rows(p.f).mean(0)[0]], "Partial(sum) Partial(sum)"),
     Case("up to the number of rows", U, lambda p: [p.all(9, p.f)[: x.shape[0]] for x in [p.rows(p.f)]]),
     Case("up to the number of rows, of rows", "Shard(0) Shard(0) Shard(0) Shard(0)", lambda p: [[x[: x.shape[0]], x[0 : x.shape[0], 1], x[: y.shape[0], :2], (x.T[:, : x.shape[0]]).T] for x in [p.rows(3)] for y in [p.rows()]][0]),
-    Case("up to another number of rows", " ".join([U] * 6), lambda p: [[x[: x.shape[0] - 1], x[1 : x.shape[0]], x[x.shape[0] :], x[: x.shape[0] // 2], x[: 2 * x.shape[0]], x[: x.shape[0] : 2]] for x in [p.rows(3)]][0], empty=False),
+    Case("up to another number of rows", " ".join([*[U] * 5, S]), lambda p: [[x[: x.shape[0] - 1], x[1 : x.shape[0]], x[x.shape[0] :], x[: x.shape[0] // 2], x[: x.shape[0] : 2], x[: 2 * x.shape[0]]] for x in [p.rows(3)]][0], empty=False),
     Case("joined and divided", " ".join([S] * 8), lambda p: _joined_and_divided(p)),
     Case("divided elsewhere", " ".join([U] * 4), lambda p: [[z[n // 2 :], z[: T.maximum(n, 2)], z[1 : n], z[: z.shape[0] // 4]] for x in [p.rows(3)] for n in [x.shape[0]] for z in [T.concatenate([x, x])]][0], empty=False),
     Case("added to a piece", "Shard(0) Shard(0) Shard(0) Unknown", lambda p: [[T.inc_subtensor(z[:n], p.rows(3)), T.set_subtensor(z[n:], 0.0), T.set_subtensor(T.zeros_like(z)[n:, 1], p.rows()), T.inc_subtensor(z[:n], p.all(ALL_ROWS, 3))] for x in [p.rows(3)] for n in [x.shape[0]] for z in [T.concatenate([x, x * 2])]][0]),
@@ -38,6 +62,22 @@ CASES = [
     Case("a label's probability", "Shard(0) Shard(0)", lambda p: [x[T.arange(x.shape[0]), labels(p, 3)] for x in [p.rows(3)]] + [x[T.arange(y.shape[0]), y] for x in [p.rows(3)] for y in [labels(p, 3)]]),
     Case("log likelihood", "Partial(avg) Partial(avg)", lambda p: [[loss, T.grad(loss, w)] for x in [p.rows(p.f)] for y in [labels(p, 3)] for w in [p.all(p.f, 3)] for loss in [-T.mean(T.log(T.nnet.softmax(T.dot(x, w)))[T.arange(y.shape[0]), y])]][0], "Partial(sum) Partial(sum)"),
     Case("log likelihood of time and rows", "Shard(0) Shard(0)", lambda p: _of_time_and_rows(p)),
+    # Classes of time and rows that were merged, in either order: by pairs of positions, and in flat probabilities.
+    *[
+        Case(f"classes of {order}, counted by {count}, {how}", plain, partial(_classes, order, count, how), exact)
+        for order, axis in (("time and rows", 1), ("rows and time", 0))
+        for how in ("pairs", "flat", "flat, by a number")
+        for count in ("labels", "probabilities", "product", "prod", "size", "quotient")
+        for is_sure in [(axis == 1 or count == "probabilities") and how != "flat, by a number"]
+        for plain, exact in [(f"Shard(0) Shard({axis}) Partial(avg)" if is_sure else " ".join([U] * 3), f"Shard(0) Shard({axis}) Partial(sum)")]
+    ],
+    Case("classes of time and rows, of three merged axes", "Unknown Shard(0)", lambda p: _classes_of_three(p), "Shard(0) Shard(0)"),
+    Case("classes in another order", "Unknown Unknown Unknown Unknown", lambda p: _classes_in_another_order(p)),
+    Case("classes of rows of which the width is a number", "Shard(0) Unknown Unknown Unknown", lambda p: [[q[T.arange(q.shape[0]), y], q[T.arange(y.shape[0]), y], q[T.arange(z.shape[0] * z.shape[1]), y], q.flatten()[T.arange(y.shape[0]) * 4 + y]] for h, w, z in [(p.rows(3, 2), p.all(2, 4), p.rows(3, dtype="int64", high=4))] for q in [T.nnet.softmax(T.dot(h, w).reshape((-1, 4)))] for y in [z.flatten()]][0], " ".join([S] * 4), empty=False),
+    Case("positions by steps", "Shard(0) Shard(0)", lambda p: [[q.flatten()[T.arange(0, q.size, q.shape[1]) + y], q.flatten()[T.arange(0, q.shape[0] * q.shape[1], q.shape[1]) + y]] for q in [p.rows(4)] for y in [labels(p, 4)]][0]),
+    Case("one hot of time and rows", "Shard(0) Shard(0)", lambda p: [T.set_subtensor(T.zeros((n, 4))[T.arange(n), y.flatten()], 1.0) for y in [p.rows(3, axis=1, dtype="int64", high=4), p.rows(3, dtype="int64", high=4)] for n in [y.shape[0] * y.shape[1]]]),
+    Case("one hot of time and rows, flat", "Shard(0) Shard(0)", lambda p: [T.set_subtensor(T.zeros((n * 4,))[T.arange(n) * 4 + y.flatten()], 1.0) for y in [p.rows(3, axis=1, dtype="int64", high=4), p.rows(3, dtype="int64", high=4)] for n in [y.shape[0] * y.shape[1]]]),
+    Case("positions of all, in axes of their own", "Shard(1) Shard(0)", lambda p: [x.flatten()[T.arange(x.size).reshape(x.shape)] for x in [p.rows(3, axis=1), p.rows(3)]]),
     Case("own rows at positions of rows", S, lambda p: [x[T.arange(x.shape[0])] for x in [p.rows(p.f)]]),
     Case("shifted positions", " ".join([U] * 5), lambda p: [[x[i + 1 - 1], x[i * 0], x[n - 1 - i], x[i // 2], x[-i]] for x in [p.rows(p.f)] for n in [x.shape[0]] for i in [T.arange(n)]][0]),
     Case("positions of half the rows", U, lambda p: [x[T.arange(x.shape[0] // 2)] for x in [p.rows(p.f)]]),
@@ -122,6 +162,28 @@ def _of_time_and_rows(p):
     x, y = p.rows(p.f, 3, axis=1), p.rows(p.f, axis=1, dtype="int64", high=3)
     flat = x.reshape((x.shape[0] * x.shape[1], x.shape[2]))
     return flat[T.arange(flat.shape[0]), y.flatten()], flat[T.arange(x.shape[1]), 0]
+
+
+def _classes_of_three(p):
+    """Return the probabilities of labels of (time, rows, 2) by pairs of positions, and in flat probabilities."""
+    q, y = p.rows(3, 2, 4, axis=1), p.rows(3, 2, axis=1, dtype="int64", high=4)
+    merged = q.reshape((-1, q.shape[3]))
+    whole = q.reshape((q.shape[0] * q.shape[1] * q.shape[2], q.shape[3]))
+    both = merged[T.arange(merged.shape[0]), y.flatten()], whole.flatten()[T.arange(whole.shape[0]) * q.shape[3]]
+    return both[0] * whole[T.arange(whole.shape[0]), y.flatten()], both[1]
+
+
+def _classes_in_another_order(p):
+    """Return what takes the probabilities of one order by labels of another."""
+    x, y = p.rows(3, 4, axis=1), p.rows(3, dtype="int64", high=4)
+    q, z = x.reshape((x.shape[0] * x.shape[1], x.shape[2])), p.rows(3, 4).reshape((-1, 4))
+    n = y.shape[0] * y.shape[1]
+    return [
+        q[T.arange(n), y.flatten()],
+        q.flatten()[T.arange(n) * 4 + y.flatten()],
+        q.dimshuffle(1, 0).flatten()[T.arange(n) * 4],
+        z[T.arange(n), y.T.flatten()],
+    ]
 
 
 def _interpolated(p):

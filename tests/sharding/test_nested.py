@@ -1,5 +1,7 @@
 """Loops, conditions, graphs in graphs, and collectives that a program has written."""
 
+from functools import partial
+
 from library import L, T
 from simulated import ALL_ROWS, Case, Program, parametrize, placements
 
@@ -42,6 +44,27 @@ def lstm(p, x):
     return h, w, v, b
 
 
+def _attending(how, p):
+    """Return states that look at a context of other times in each step, the last, and gradients, also of its projection."""
+    context, mask, y = p.rows(3, 4, axis=1), p.rows(3, axis=1, low=1, high=3), p.rows(2, 4, axis=1)
+    to_context, to_state, to_score = p.all(4, 3), p.all(4, 3), p.all(3, 1)
+
+    def step(now, h, context, projected, mask, to_state, to_score):
+        scores = T.dot(T.tanh(projected + T.dot(h, to_state)[None, :, :]), to_score)
+        if how == "indexed":
+            scores = scores[:, :, 0]
+        else:
+            times = scores.shape[2] if how == "reshaped by a product" else 1
+            scores = scores.reshape([scores.shape[0], scores.shape[1] * times])
+        scores = T.exp(scores) * mask
+        weights = scores / scores.sum(0, keepdims=True)
+        return T.tanh(now + h + (context * weights[:, :, None]).sum(0))
+
+    fixed = [context, T.dot(context, to_context), mask, to_state, to_score]
+    h, _ = L.scan(step, [y], [T.zeros_like(y[0])], fixed)
+    return h, h[-1], *grads(h, to_context, to_state, to_score)
+
+
 CASES = [
     # -- loops ---------------------------------------------------------------------------------------------------------
     Case("steps in time", "Shard(1) Shard(0)", lambda p: [[h, h[-1]] for h, *_ in [recurrent(p, steps(p, p.f), zeros(p))]][0]),
@@ -77,6 +100,10 @@ CASES = [
     Case("numbers of rows inside", "Partial(avg) Shard(1)", lambda p: L.scan(lambda x: [x.sum(0) / x.shape[0], x + T.zeros((x.shape[0], 1))], [steps(p, p.f)])[0]),
     Case("a count inside", "Unknown", lambda p: L.scan(lambda x: x.shape[0].astype("float64"), [steps(p, p.f)])[0]),
     Case("a mask", "Shard(1) Partial(avg)", lambda p: _masked(p), "Shard(1) Partial(sum)"),
+    *[
+        Case(f"attention in each step, scores {how}", "Shard(1) Shard(0) Partial(avg) Partial(avg) Partial(avg)", partial(_attending, how), "Shard(1) Shard(0) Partial(sum) Partial(sum) Partial(sum)")
+        for how in ("reshaped", "reshaped by a product", "indexed")
+    ],
     Case("a loop in a loop", "Shard(1)", lambda p: [L.scan(lambda x, w=w: L.scan(lambda w, s, x: s + w * x, [w], [T.zeros_like(x)], [x])[0][-1], [steps(p, p.f)])[0] for w in [p.all(2, p.f)]]),
     Case("map and reduce", "Shard(1) Shard(0)", lambda p: [L.map(lambda x: T.tanh(x), [steps(p, p.f)])[0], L.reduce(lambda x, s: s + x, [steps(p, p.f)], [T.zeros_like(p.inputs[0].variable[0])])[0]]),
     Case("a loop that needs the whole of a part", "Unknown", lambda p: [L.scan(lambda x, h, m: T.tanh(x + h / (1 + T.sqr(m))), [steps(p, p.f)], [T.zeros_like(p.inputs[0].variable[0])], [p.rows(p.f).mean(0)])[0]], "Shard(1)"),

@@ -109,6 +109,46 @@ def _reduced(g):
     return op(x, axis=g.choice([None, g.axis(x), g.axis(x)]), keepdims=bool(g.rng.randint(2)))
 
 
+def _counted(g):
+    """A number of rows, or another length, that is computed."""
+    x = g.one()
+    n, lengths = x.shape[g.axis(x)], x.shape
+    return g.choice(
+        [T.prod(lengths) // g.choice([x.shape[g.axis(x)], 2, 3]), n * x.shape[0] // n, 2 * n // 2, n + n, n // 2]
+    )
+
+
+def _of_vector(g):
+    """An array in a shape that is a vector put together."""
+    x = g.one(2)
+    shape = g.choice(
+        [
+            T.concatenate([x.shape[:1], [g.length()]]),
+            T.set_subtensor(x.shape[g.rng.randint(2)], g.length()),
+            T.switch(T.eq(T.arange(2), g.rng.randint(2)), x.shape, g.length()),
+            x.shape[::-1],
+            T.stack([_counted(g), g.length()]),
+            T.stack([x.shape[1], _counted(g)]),
+        ]
+    )
+    kind = g.rng.randint(3)
+    if kind == 0:
+        return T.alloc(g.choice([g.one(1), T.constant(1.0)]), shape[0], shape[1])
+    return g.one().reshape(shape, ndim=2) if kind == 1 else T.tile(x, shape, ndim=2)
+
+
+def _merged(g):
+    """Elements of axes that were merged, at positions of all of them."""
+    x = g.one(3)
+    merged = x.reshape((x.shape[0] * x.shape[1], x.shape[2]))
+    y = g.one(2)
+    n = g.choice([merged.shape[0], x.shape[0] * x.shape[1], y.size, T.prod(y.shape)])
+    labels = abs(T.cast(y.flatten(), "int64")) % x.shape[2]
+    if g.rng.randint(2):
+        return merged[T.arange(n), g.choice([labels, 0])]
+    return merged.flatten()[T.arange(n) * g.choice([x.shape[2], g.values[x].shape[2]]) + g.choice([labels, 0])]
+
+
 def _positions(g):
     x = g.one()
     n = x.shape[g.axis(x)]
@@ -191,6 +231,10 @@ OPERATIONS = [
     *[_reshaped] * 4,
     *[_reduced] * 3,
     _positions,
+    *[_of_vector] * 2,
+    *[_merged] * 2,
+    lambda g: T.zeros((_counted(g),)) + g.choice([g.one(1), 0.0]),
+    lambda g: g.one()[T.arange(_counted(g))],
     *[_taken] * 2,
     _set,
     *[_filled] * 2,

@@ -41,6 +41,8 @@ class Classes(NamedTuple):
     #: Operations on scalars.
     Maximum: Type[Any]
     Minimum: Type[Any]
+    #: Those that make numbers whole.
+    rounds: Kinds
     #: Homogeneous operations on one scalar, and their degrees.
     powers: Dict[Type[Any], Any]
     Constant: Type[Any]

@@ -5,14 +5,27 @@ from __future__ import annotations
 import copy
 import sys
 from abc import abstractmethod
-from typing import Any, Callable, Hashable, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Hashable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    NoReturn,
+    Optional,
+    Sequence,
+    Tuple,
+)
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ...errors import ArgumentTypeError, ArgumentValueError
 from ...reductions import IN_GRAPH, ReduceOp, check_dtype
-from ...sharding import Placement, Shard
+from ...sharding import Placement, Shard, Stream
 from ...trace import point
 from .. import pickling
 from ..base import ArrayType, Collectives, Engine, Input, Output, Sharding
@@ -21,7 +34,11 @@ from . import exact, states, table
 from . import snapshot as snapshots
 from .dependence import survey
 from .library import Library
+from .observed import Patched
 from .snapshot import Snapshot
+from .unread_rows import explained
+from .written_lengths import NONE
+from .written_means import means
 
 
 class Blueprint(NamedTuple):
@@ -49,6 +66,7 @@ class GraphEngine(Engine):
     def __init__(self) -> None:
         #: By a function's maker, what `_find_own` returns, which never changes; it goes with the function.
         self._is_own: WeakKeyDictionary[Any, List[bool]] = WeakKeyDictionary()
+        self._patched = Patched(self.library)
 
     # -- recognising ---------------------------------------------------------------------------------------------
 
@@ -236,10 +254,11 @@ class GraphEngine(Engine):
             # The library's C code would write out of bounds.
             raise ArgumentValueError("output_subset", f"indices from 0 to {len(outputs) - 1}", str(subset))
         chosen = range(len(outputs)) if subset is None else subset
-        result = self.results(compiled, args) if subset is None else self.some_results(compiled, args, subset)
         is_own = self._is_own.get(compiled.maker)
         if is_own is None:
             is_own = self._is_own[compiled.maker] = self._find_own(compiled)
+            self._patched.leave_out(compiled)
+        result = self.results(compiled, args) if subset is None else self.some_results(compiled, args, subset)
         return [
             value if is_own[index] and type(value) is np.ndarray else self._own(compiled, index, value, is_own[index])
             for index, value in zip(chosen, result)
@@ -247,7 +266,7 @@ class GraphEngine(Engine):
 
     def results(self, compiled: Any, args: Sequence[Any]) -> List[Any]:
         """Return the outputs of a call as a flat list."""
-        result = compiled(*args)
+        result = self._patched.call(compiled, *args)
         if result is None:
             return []
         keys = self.output_keys(compiled)
@@ -365,10 +384,40 @@ class GraphEngine(Engine):
     def placed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> List[Placement]:
         if snapshot.placements is not None:
             return list(snapshot.placements)
-        return placed(self.library.graph_of(snapshot.expressions()), shards)
+        expressions = snapshot.expressions()
+        return explained(self.library, expressions, shards, placed(self.library.graph_of(expressions), shards))
+
+    def with_late_outputs(
+        self, snapshot: Snapshot, shards: Mapping[Any, Shard], ops: Sequence[Any]
+    ) -> Tuple[Snapshot, List[Placement]]:
+        return exact.with_late_outputs(self.library, snapshot, shards, ops, self.label, self.is_random)
+
+    def has_late_outputs(self, snapshot: Snapshot) -> bool:
+        return snapshot.has_late_outputs
+
+    def output_types(self, snapshot: Snapshot) -> List[Optional[ArrayType]]:
+        return [self.array_type(output.variable.type) for output in snapshot.outputs]
 
     def common_streams(self, snapshot: Snapshot) -> List[Any]:
         return list(snapshot.streams)
+
+    def with_rows(
+        self, snapshot: Snapshot, shards: Mapping[Any, Shard], rows: Optional[int], own: Optional[Sequence[int]] = None
+    ) -> Tuple[Snapshot, List[str]]:
+        library, expressions = self.library, snapshot.expressions()
+        if rows is None and not library.written_rows.are_properties(expressions):
+            return snapshot, []
+        known: Dict[Any, Placement] = dict(shards)
+        inputs = library.graph_inputs(expressions)
+        known.update({one: Stream(one) for one in inputs if self.is_shared(one) and self.is_random(one)})
+        with library.without_test_values():
+            marks = NONE if own is None or rows is None or rows < 2 else means(library, expressions, own, known, rows)
+            read = library.written_rows(expressions, known, rows, marks)
+        if read.unclear and own is not None:
+            expected = f"a program in which it is clear where {rows} is the number of rows"
+            hint = "write x.shape[0] there if it is the number of rows, or W.shape[1] and so on if it is not"
+            raise ArgumentValueError("rows", expected, read.unclear, hint)
+        return snapshot.with_expressions(library, read.outputs), read.where
 
     def completed(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> Tuple[Snapshot, List[Placement]]:
         return exact.completed(self.library, snapshot, shards, self.label, self.is_random)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
-from ...reductions import ReduceOp
-from ...sharding import Builder, Graph, Placement, Propagated, Shard, Unknown
+from ...reductions import MISSING, ReduceOp
+from ...sharding import Builder, Graph, Partial, Placement, Propagated, Shard, Unknown, complete, propagate
 from .. import exact
 from .lengths import broadcastable
 from .library import Library
 from .rewrites import LATER, OF_ELEMENTS
 from .snapshot import Snapshot
+from .unread_rows import explained
 
 logger = logging.getLogger("synkhronos")
+
+#: What is said of functions whose rows rules follow only as long as nothing is rewritten.
+UNLIKE = (
+    "function %s: its collectives are put in before its mode's optimizations, as it could not be followed after these: "
+    "where values are inf or NaN, or lose digits, it may differ from the serial function"
+)
 
 
 def completed(
@@ -30,25 +37,20 @@ def completed(
     states = [one for one in inputs if isinstance(one, library.SharedVariable) and is_random(one)]
     snapshot, graph, placements = _rewritten(library, snapshot, shards, states)
     outputs = [one.variable for one in snapshot.outputs]
+    images = _Images(library, placements)
     with library.without_test_values():
-        found = exact.completed(
-            graph, placements, outputs, snapshot.updates, shards, _builder(library), label, is_random
-        )
+        found = exact.completed(graph, placements, outputs, snapshot.updates, shards, images.builder, label, is_random)
+        wide = [images.before_rounding(one) for one in found.outputs]
+        parts = [images.before_rounding(one) for one in found.halves.parts]
     after = snapshot._replace(
-        outputs=[library.Out(new, one.borrow) for new, one in zip(found.outputs, snapshot.outputs)],
+        outputs=[library.Out(new, one.borrow) for new, one in zip(wide, snapshot.outputs)],
         updates=[(target, new) for (target, _), new in zip(snapshot.updates, found.news)],
-        halves=found.halves,
+        halves=found.halves._replace(parts=parts),
         streams=found.streams,
         placements=[*found.placements, *found.of_news],
     )
     return after, found.placements
 
-
-#: What is said of functions whose rows rules follow only as long as nothing is rewritten.
-UNLIKE = (
-    "function %s: its collectives are put in before its mode's optimizations, as it could not be followed after these: "
-    "where values are inf or NaN, or lose digits, it may differ from the serial function"
-)
 
 #: A function's expressions as rules see them: the snapshot, its graph, and the placements.
 Followed = Tuple[Snapshot, Graph, Propagated]
@@ -60,27 +62,29 @@ def _rewritten(library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard]
     Fewer of them are made if rules do not follow the rows otherwise. What is never followed is explained by the
     operations that the program has written.
     """
-    best: Optional[Followed] = None
-    reasons: Dict[int, Placement] = {}
+    found: List[Followed] = []
     for left_out in (LATER, (*LATER, *OF_ELEMENTS), None):
         with library.without_test_values():
             expressions, mode = library.rewritten(snapshot.expressions(), snapshot.settings["mode"], left_out)
-        found = _with_formulas(library, snapshot.with_expressions(library, expressions), shards, states)
-        reasons = _unknown(found)
-        if best is None or len(reasons) < len(_unknown(best)):
-            best = found
-            if left_out is None:
-                logger.warning(UNLIKE, snapshot.settings["name"])
-            # Formulas, and what comes out of loops, are left to be rewritten.
-            elif left_out is LATER and found[0].expressions() == expressions and not _has_loops(library, expressions):
-                best = (found[0]._replace(settings=dict(snapshot.settings, mode=mode)), *found[1:])
-        if not reasons:
+        after, graph, placements = _with_formulas(
+            library, snapshot.with_expressions(library, expressions), shards, states
+        )
+        # What formulas consist of, and what comes out of loops, is left to be rewritten.
+        if left_out is LATER and after.expressions() == expressions and not _has_loops(library, expressions):
+            after = after._replace(settings=dict(snapshot.settings, mode=mode))
+        found.append((after, graph, placements))
+        if not _unknown(found[-1]):
             break
-    assert best is not None
+    best = min(found, key=lambda one: len(_unknown(one)))
     unknown = _unknown(best)
-    for i, one in enumerate(best[0].expressions()):
-        if i in unknown and i in reasons:
-            best[2].placements[one] = reasons[i]
+    if best is found[-1] and len(found) == 3:
+        logger.warning(UNLIKE, snapshot.settings["name"])
+    if unknown:
+        written = found[-1][0].expressions()
+        reasons = explained(library, written, shards, [found[-1][2].of(one) for one in written])
+        for i, one in enumerate(best[0].expressions()):
+            if i in unknown and isinstance(reasons[i], Unknown):
+                best[2].placements[one] = reasons[i]
     return best
 
 
@@ -88,10 +92,48 @@ def _has_loops(library: Library, expressions: Sequence[Any]) -> bool:
     return any(isinstance(node.op, library.Scan) for node in library.io_toposort([], expressions))
 
 
-def _unknown(found: Followed) -> Dict[int, Placement]:
-    """Return those of the expressions of which nothing is known, by number."""
-    placements = [found[2].of(one) for one in found[0].expressions()]
-    return {i: one for i, one in enumerate(placements) if isinstance(one, Unknown)}
+def _unknown(found: Followed) -> List[int]:
+    """Return the positions of the expressions of which nothing is known."""
+    return [i for i, one in enumerate(found[0].expressions()) if isinstance(found[2].of(one), Unknown)]
+
+
+def with_late_outputs(
+    library: Library,
+    snapshot: Snapshot,
+    shards: Mapping[Any, Shard],
+    ops: Sequence[Any],
+    label: Callable[[Any], str],
+    is_random: Callable[[Any], bool],
+) -> Tuple[Snapshot, List[Placement]]:
+    """Return the snapshot with outputs that parts can be put together of; see `Engine.with_late_outputs`."""
+    before, wanted = snapshot, snapshot.expressions()
+    graph = library.graph_of(wanted)
+    found = propagate(graph.nodes, {**graph.known, **shards}, False)
+    placements, images = explained(library, wanted, shards, list(map(found.of, graph.outputs))), _Images(library, found)
+    if any(found.equal):
+        with library.without_test_values():
+            own = complete(graph.nodes, found, [], images.builder).own
+        outputs = [library.Out(own.get(one.variable, one.variable), one.borrow) for one in snapshot.outputs]
+        updates = [(target, own.get(new, new)) for target, new in snapshot.updates]
+        snapshot = snapshot._replace(outputs=outputs, updates=updates)
+    late = [i for i, op in enumerate(ops) if op is MISSING and getattr(placements[i], "is_late", False)]
+    outputs = list(snapshot.outputs)
+    if late:
+        alone = snapshot._replace(outputs=[outputs[i] for i in late], updates=[])
+        after, of_late = completed(library, alone, shards, label, is_random)
+        for i, new, placement in zip(late, after.outputs, of_late):
+            if not isinstance(placement, Unknown) and not after.streams:
+                outputs[i], placements[i] = new, placement
+    for i, (op, placement) in enumerate(zip(ops, placements)):
+        if isinstance(placement, Partial) and i not in late and op in (MISSING, placement.reduction):
+            one = outputs[i].variable
+            with library.without_test_values():
+                # What is accumulated in a wider type alone is not worth another graph for the ranks.
+                if library.before_rounding(one, images.is_part, accumulated=False) is not None:
+                    outputs[i] = library.Out(images.before_rounding(one), outputs[i].borrow)
+    if snapshot is before and all(new is old for new, old in zip(outputs, snapshot.outputs)):
+        return snapshot, placements
+    return snapshot._replace(outputs=outputs, has_late_outputs=True), placements
 
 
 def _with_formulas(
@@ -105,34 +147,78 @@ def _with_formulas(
         after = library.with_formulas(before, found.of)
     if all(new is old for new, old in zip(after, before)):
         return snapshot, graph, found
-    graph = library.graph_of(after)
-    return snapshot.with_expressions(library, after), graph, exact.propagated(graph, shards, states)
+    snapshot, graph = snapshot.with_expressions(library, after), library.graph_of(after)
+    return snapshot, graph, exact.propagated(graph, shards, states)
 
 
-def _builder(library: Library) -> Builder:
-    def apply(node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-        new: List[Any] = node.outputs[0].owner.clone_with_new_inputs(list(inputs)).outputs
-        for one, before in zip(new, node.outputs):
-            one.name = before.name
+class _Images:
+    """Makes the nodes of an exact function's graph, and notes what of them is a part.
+
+    Parameters
+    ----------
+    library : Library
+    placements : Propagated
+        Of the graph without collectives.
+    """
+
+    def __init__(self, library: Library, placements: Propagated) -> None:
+        self.library, self.placements = library, placements
+        self._is_part: Dict[Any, bool] = {}
+        self._wider: Dict[Any, Any] = {}
+        self.builder = Builder(
+            *(self.apply, self.all_reduce, self.whole_length, self.as_average),
+            *(library.counted, library.checked, self.template),
+        )
+
+    def is_part(self, variable: Any) -> bool:
+        """Return whether a variable, of the graph without collectives or with them, is one rank's part of a value."""
+        known = self._is_part.get(variable)
+        return isinstance(self.placements.of(variable), Partial) if known is None else known
+
+    def before_rounding(self, variable: Any) -> Any:
+        """Return the value that a part is rounded from, or the variable itself."""
+        wider = self.library.before_rounding(variable, self.is_part, known=self._wider)
+        if wider is None:
+            return variable
+        wider.name = wider.name or variable.name
+        return wider
+
+    def apply(self, node: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+        of, before = self.placements.of, node.outputs[0].owner
+        made = before.clone_with_new_inputs(list(inputs))
+        takes = [isinstance(of(old), Shard) or self.is_part(new) for old, new in zip(node.inputs, inputs)]
+        new: List[Any] = made.outputs
+        if node.rule.is_rounded and isinstance(of(node.outputs[0]), Partial) and any(takes):
+            wider = self.library.before_rounding.accumulated(made)
+            if wider is not None:
+                self._is_part[wider] = True
+                new = [self.library.cast(wider, made.outputs[0].dtype)]
+        for one, old in zip(new, node.outputs):
+            one.name = old.name
+            self._is_part[one] = isinstance(of(old), Partial) and any(takes)
         return new
 
-    def all_reduce(variables: Sequence[Any], op: str) -> Sequence[Any]:
-        results: Sequence[Any] = library.AllReduce(ReduceOp(op), len(variables))(*variables, return_list=True)
-        return results
+    def all_reduce(self, variables: Sequence[Any], op: str) -> Sequence[Any]:
+        wide = [self.before_rounding(one) for one in variables]
+        results: Sequence[Any] = self.library.AllReduce(ReduceOp(op), len(wide))(*wide, return_list=True)
+        return [
+            result if one.dtype == result.dtype else self.library.cast(result, one.dtype)
+            for one, result in zip(variables, results)
+        ]
 
-    def whole_length(lengths: Any, position: int) -> Any:
-        return library.WholeLength(position)(lengths)
+    def whole_length(self, lengths: Any, position: int) -> Any:
+        return self.library.WholeLength(position)(lengths)
 
-    def as_average(part: Any) -> Any:
+    def as_average(self, part: Any) -> Any:
         """Return, of parts whose sum is a value, numbers whose average over ranks, weighted by rows, is that value."""
         if np.dtype(part.dtype).kind in "biu":
             return None  # integers have no average
-        return part * library.InverseShare()(part).astype(part.dtype)
+        part = self.before_rounding(part)
+        return part * self.library.InverseShare()(part).astype(part.dtype)
 
-    def template(variable: Any) -> Any:
+    def template(self, variable: Any) -> Any:
+        """Return a constant of the same type and shape, if the type says that every axis is of length 1."""
         pattern = broadcastable(variable)
-        if not isinstance(variable.type, library.TensorType) or not all(pattern):
+        if not isinstance(variable.type, self.library.TensorType) or not all(pattern):
             return None
-        return library.AllReduce.names.tensor.constant(np.zeros([1] * len(pattern), variable.dtype))
-
-    return Builder(apply, all_reduce, whole_length, as_average, library.counted, library.checked, template)
+        return self.library.AllReduce.names.tensor.constant(np.zeros([1] * len(pattern), variable.dtype))

@@ -5,17 +5,20 @@ one between any two of its nodes::
 
     inc_subtensor(w[i], x)     w + inc_subtensor(zeros_like(w)[i], x)     w of all ranks + a part
     addbroadcast(x, 0)         assert(sum(x, axis=0), x.shape[0] == 1)    the one row that there may be in all
+    sum(x, dtype=int64)        cast(sum(x), int64)                        a part, of which the whole is truncated
 
 A function with ``exact`` is given the formulas of those operations without which nothing would be known.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any, Callable, Dict, List, Optional, Sequence, Type
 
 from ...sharding import Placement, Shard, Unknown
 from .classes import Classes, Kinds
 from .lengths import broadcastable
+from .rules.elementwise import accumulator
 
 #: From a node to equal expressions, one for each output; None if it has no formula.
 Formula = Callable[[Any], Optional[Sequence[Any]]]
@@ -39,14 +42,11 @@ class Formulas:
     """
 
     def __init__(self, classes: Classes, own: Dict[Type[Any], Formula], of_rows: Kinds = ()) -> None:
-        self.classes, self.of_rows = classes, (*of_rows, *classes.rebroadcasts, classes.SpecifyShape)
+        broadcasts = (*classes.rebroadcasts, classes.SpecifyShape)
+        self.classes, self.of_rows = classes, (*of_rows, *broadcasts, classes.CAReduce)
         writes = (classes.IncSubtensor, *classes.inc_rows_at, classes.AdvancedIncSubtensor)
-        self.formulas: Dict[Type[Any], Formula] = {
-            **dict.fromkeys(writes, self._added),
-            **dict.fromkeys(classes.rebroadcasts, self._of_one_row),
-            classes.SpecifyShape: self._of_one_row,
-            **own,
-        }
+        self.formulas: Dict[Type[Any], Formula] = {**dict.fromkeys(writes, self._added), **own}
+        self.formulas.update({classes.CAReduce: self._cast_after, **dict.fromkeys(broadcasts, self._of_one_row)})
 
     def __call__(self, outputs: Sequence[Any], placement: Callable[[Any], Placement]) -> List[Any]:
         """Return equal expressions with formulas in place of the operations of whose results nothing is known.
@@ -84,18 +84,27 @@ class Formulas:
         added = node.clone_with_new_inputs([self.classes.tensor.zeros_like(array), *others]).outputs[0]
         return [self.classes.as_type(array + added, node.outputs[0].type)]
 
+    def _cast_after(self, node: Any) -> Optional[List[Any]]:
+        """Reduce in the dtype of the accumulator, and cast then."""
+        before, after = accumulator(node), node.outputs[0].dtype
+        if before == after:
+            return None
+        op = copy(node.op)
+        op.dtype = str(before)
+        return [self.classes.tensor.cast(op(*node.inputs), after)]
+
     def _of_one_row(self, node: Any) -> Optional[List[Any]]:
         """Add up the rows of all ranks, of which there is one, if the axis is said to be of length 1."""
-        array, after = node.inputs[0], node.outputs[0].type
+        array, after, tensor = node.inputs[0], node.outputs[0], self.classes.tensor
         axes = [
-            axis for axis, one in enumerate(broadcastable(array)) if broadcastable(node.outputs[0])[axis] and not one
+            i for i, (one, other) in enumerate(zip(broadcastable(array), broadcastable(after))) if other and not one
         ]
-        tensor, dtype = self.classes.tensor, "int8" if array.dtype == "bool" else array.dtype
         if not axes:
             return None
+        dtype = "int8" if array.dtype == "bool" else array.dtype
         total = tensor.cast(array, dtype).sum(axis=axes, keepdims=True, dtype=dtype, acc_dtype=dtype)
         conditions = [tensor.eq(array.shape[axis], 1) for axis in axes]
         message = f"an axis that is said to be of length 1 (by {type(node.op).__name__}) has another length"
         checked = self.classes.Assert(message)(tensor.cast(total, array.dtype), *conditions)
-        others = node.clone_with_new_inputs([self.classes.as_type(checked, after), *node.inputs[1:]]).outputs
-        return [self.classes.as_type(others[0], after)]
+        found = node.clone_with_new_inputs([self.classes.as_type(checked, after.type), *node.inputs[1:]]).outputs[0]
+        return [self.classes.as_type(found, after.type)]

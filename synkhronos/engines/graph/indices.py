@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from .classes import Classes
+if TYPE_CHECKING:
+    from .lengths import Lengths
 
 
-def number(classes: Classes, entry: Any) -> Any:
+def number(lengths: Lengths, entry: Any) -> Any:
     """Return an entry as a number; None for an end that is not given, LookupError for what is not constant."""
     if entry is None or isinstance(entry, (int, np.integer)):
         return entry
-    while entry.owner is not None and isinstance(
-        entry.owner.op, (classes.TensorFromScalar, classes.ScalarFromTensor, classes.DimShuffle)
-    ):
-        entry = entry.owner.inputs[0]
-    if not isinstance(entry, classes.Constant):
+    if isinstance(entry, lengths.classes.Constant):
+        return None if entry.data is None else int(entry.data)
+    found = lengths.length(entry)
+    if found.factors:
         raise LookupError
-    return None if entry.data is None else int(entry.data)
+    return found.number
 
 
-def constant_index(classes: Classes, node: Any) -> Any:
-    """Return the index of a vector if it is constant; None if not."""
+def constant_index(lengths: Lengths, node: Any, first: int) -> Any:
+    """Return the index of a vector if it is constant, None if not; the input at ``first`` is that before the index."""
     try:
-        (entry,) = classes.get_idx_list(node.inputs, node.op.idx_list)
+        (entry,) = lengths.classes.get_idx_list(node.inputs[first:], node.op.idx_list)
         if isinstance(entry, slice):
-            return slice(*[number(classes, end) for end in (entry.start, entry.stop, entry.step)])
-        return number(classes, entry)
+            return slice(*[number(lengths, end) for end in (entry.start, entry.stop, entry.step)])
+        return number(lengths, entry)
     except LookupError:
         return None
 
 
-def how_many_less(classes: Classes, entry: Any) -> Optional[int]:
+def how_many_less(lengths: Lengths, entry: Any) -> Optional[int]:
     """Return how many elements a slice leaves out at both ends together; None if that depends on the length."""
     if not isinstance(entry, slice):
         return None
     try:
-        start, stop, step = (number(classes, end) for end in (entry.start, entry.stop, entry.step))
+        start, stop, step = (number(lengths, end) for end in (entry.start, entry.stop, entry.step))
     except LookupError:
         return None
     start = start or 0
@@ -49,6 +49,6 @@ def how_many_less(classes: Classes, entry: Any) -> Optional[int]:
     return int(start - (stop or 0))
 
 
-def is_all(classes: Classes, entry: Any) -> bool:
+def is_all(lengths: Lengths, entry: Any) -> bool:
     """Return whether an entry of an index takes an axis as it is."""
-    return how_many_less(classes, entry) == 0 and number(classes, entry.step) != -1
+    return how_many_less(lengths, entry) == 0 and number(lengths, entry.step) != -1

@@ -6,14 +6,29 @@ keep a length to where it came from.
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+import contextlib
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 import numpy as np
 
-from ...sharding import Product, product
+from ...sharding import Kind, NotNegative, Product, Quotient, product
 from .classes import Classes, Kinds
+from .equalities import Equalities
 from .indices import constant_index, how_many_less
 from .operations import PutShareOp, ShareOp
+
+_NEGATIVE = (
+    "a position that was computed from that of a row is negative: it would be one in the rows of another rank. Take "
+    "elements of the row itself, or list the array in bcast_inputs"
+)
+_NOT_EQUAL = (
+    "a length that was given as a number, or by another array, is not what it was taken for: positions in rows "
+    "were computed with another size of a row, or a size divided that is no multiple"
+)
+#: Of vectors that may be shapes, or positions in one: no array has so many axes.
+MAX_ELEMENTS = 64
+#: The factors of a number.
+NONE: FrozenSet[Any] = frozenset()
 
 
 class Less(NamedTuple):
@@ -32,7 +47,7 @@ class Lengths:
     same : sequence of classes
         Operations of this library alone whose outputs have the shape of their first input.
     before : callable, optional
-        As `_before`, for operations of this library alone.
+        As `before`, for operations of this library alone.
     """
 
     def __init__(
@@ -46,8 +61,37 @@ class Lengths:
         )
         self._numbers = (
             *(classes.TensorFromScalar, classes.ScalarFromTensor, classes.DimShuffle),
-            *classes.rebroadcasts,
+            *(classes.Assert, classes.SpecifyShape, classes.DeepCopyOp, *classes.rebroadcasts),
         )
+        self._equalities: Optional[Equalities] = None
+        scalar = classes.scalar
+        self._whole = (*classes.rounds, scalar.Identity)
+        #: What an operation does with lengths, but a cast.
+        self.kinds: Dict[Type[Any], Kind] = {
+            scalar.Add: Kind.SUM,
+            scalar.Sub: Kind.DIFFERENCE,
+            scalar.Mul: Kind.PRODUCT,
+            scalar.TrueDiv: Kind.QUOTIENT,
+            scalar.IntDiv: Kind.FLOOR,
+            scalar.Identity: Kind.SAME,
+            scalar.Second: Kind.SECOND,
+            scalar.Switch: Kind.CHOICE,
+            **dict.fromkeys((classes.Maximum, classes.Minimum), Kind.ONE_OF),
+            **dict.fromkeys(classes.rounds, Kind.WHOLE),
+        }
+
+    @contextlib.contextmanager
+    def among(self, nodes: Sequence[Any]) -> Iterator[None]:
+        """Return a context in which rules are made of the nodes of a graph."""
+        before, self._equalities = self._equalities, Equalities(self, nodes)
+        try:
+            yield
+        finally:
+            self._equalities = before
+
+    def same(self) -> Optional[Equalities]:
+        """Return what finds lengths that are equal in the graph whose rules are made."""
+        return self._equalities
 
     def constant(self, variable: Any) -> Any:
         """Return the value of a constant, also of one that was cast or got new axes; None for what is not one."""
@@ -57,53 +101,104 @@ class Lengths:
 
     def length(self, variable: Any) -> Product:
         """Return what is known of a whole number."""
-        classes, scalar = self.classes, self.classes.scalar
+        classes = self.classes
         while variable.owner is not None:
-            node = variable.owner
-            op = node.op
-            if isinstance(op, classes.Elemwise) and isinstance(op.scalar_op, (scalar.Cast, scalar.Identity)):
-                if not self._is_integer(node.inputs[0]):
+            op, inputs = variable.owner.op, variable.owner.inputs
+            first = inputs[0] if inputs else None
+            if isinstance(op, classes.Elemwise):
+                if isinstance(op.scalar_op, (classes.scalar.Cast, classes.scalar.Identity)) and self._is_integer(first):
+                    variable = first
+                    continue
+                return self._computed(op.scalar_op, inputs) or Product.of(variable)
+            if isinstance(op, classes.CAReduce) and isinstance(op.scalar_op, classes.scalar.Mul) and ndim(first) == 1:
+                elements = self.elements(first)
+                return (None if elements is None else product(elements)) or Product.of(variable)
+            if isinstance(op, classes.Shape_i):
+                return self.axis_length(first, op.i)
+            if isinstance(op, classes.Subtensor) and ndim(first) == 1:
+                index = constant_index(self, variable.owner, 0)
+                found = self._element(first, int(index)) if isinstance(index, (int, np.integer)) else None
+                if found is None:
                     break
-            elif (
-                isinstance(op, classes.Elemwise) and isinstance(op.scalar_op, scalar.Mul) and self._is_integer(variable)
-            ):
-                factors = [self.length(one) for one in node.inputs]
-                return product(factors) or Product.of(variable)
-            elif (
-                isinstance(op, classes.Elemwise) and isinstance(op.scalar_op, scalar.Sub) and self._is_integer(variable)
-            ):
-                less = self.constant(node.inputs[1])
-                return Product.of(variable) if less is None else _less(self.length(node.inputs[0]), int(less))
-            elif (
-                isinstance(op, classes.Elemwise) and isinstance(op.scalar_op, scalar.Add) and self._is_integer(variable)
-            ):
-                terms = [self.length(one) for one in node.inputs]
-                numbers, others = ([one for one in terms if not one.factors], [one for one in terms if one.factors])
-                more = sum(one.number for one in numbers)
-                return _less(others[0], -more) if len(others) == 1 else Product.of(variable)
-            elif (
-                isinstance(op, classes.CAReduce) and isinstance(op.scalar_op, scalar.Mul) and ndim(node.inputs[0]) == 1
-            ):
-                factors = self.elements(node.inputs[0]) or [None]  # type: ignore[list-item]
-                found = product(factors)
-                return Product.of(variable) if found is None else found
-            elif isinstance(op, classes.Shape_i):
-                return self.axis_length(node.inputs[0], op.i)
-            elif isinstance(op, classes.Subtensor) and ndim(node.inputs[0]) == 1:
-                index, vector = constant_index(classes, node), self.elements(node.inputs[0])
-                if isinstance(index, (int, np.integer)) and vector is not None and -len(vector) <= index < len(vector):
-                    return vector[index]
+                return found
+            if not (isinstance(op, self._numbers) and ndim(first) == 0):
                 break
-            elif isinstance(op, classes.DimShuffle) and ndim(node.inputs[0]) == 1:  # the only element
-                vector = self.elements(node.inputs[0])
-                return vector[0] if vector is not None and len(vector) == 1 else Product.of(variable)
-            elif not (isinstance(op, self._numbers) and ndim(node.inputs[0]) == 0):
-                break
-            variable = node.inputs[0]
+            variable = first
         value = self.constant(variable)
         if value is not None and value.ndim == 0 and value.dtype.kind in "iub":
             return Product(int(value))
         return Product.of(variable)
+
+    def _element(self, vector: Any, index: int) -> Optional[Product]:
+        """Return an element of a vector; None if it is not known. (All of a shape would take many walks.)"""
+        node = vector.owner
+        if node is not None and isinstance(node.op, self.classes.Shape):
+            n = ndim(node.inputs[0])
+            return self.axis_length(node.inputs[0], index % n) if -n <= index < n else None
+        if node is not None and isinstance(node.op, self.classes.MakeVector):
+            n = len(node.inputs)
+            return self.length(node.inputs[index]) if -n <= index < n else None
+        found = self.elements(vector)
+        return found[index] if found is not None and -len(found) <= index < len(found) else None
+
+    def _computed(self, op: Any, inputs: Sequence[Any]) -> Optional[Product]:
+        """Return what is known of the result of an operation on numbers; None if it may be no whole number."""
+        scalar = self.classes.scalar
+        if isinstance(op, (scalar.Cast, *self._whole)):
+            return self._whole_number(inputs[0])
+        if not all(map(self._is_integer, inputs)):
+            return None
+        return self._combined(op, [self.length(one) for one in inputs])
+
+    def _whole_number(self, variable: Any) -> Optional[Product]:
+        """Return what is known of a number that has a real type; None if it may be no whole number."""
+        if self._is_integer(variable):
+            return self.length(variable)
+        op = getattr(variable.owner, "op", None)
+        if isinstance(op, self.classes.Elemwise) and variable.dtype == "float64":
+            if isinstance(op.scalar_op, (self.classes.scalar.Cast, *self._whole)):
+                return self._whole_number(variable.owner.inputs[0])
+            if isinstance(op.scalar_op, self.classes.scalar.TrueDiv):
+                one, other = map(self._whole_number, variable.owner.inputs)
+                return None if one is None or other is None else one.over(other)
+        if op is not None and isinstance(op, self._numbers) and ndim(variable.owner.inputs[0]) == 0:
+            return self._whole_number(variable.owner.inputs[0])
+        value = self.constant(variable)
+        return Product(int(value)) if value is not None and value.ndim == 0 and value == np.floor(value) else None
+
+    def _combined(self, op: Any, lengths: Sequence[Product]) -> Optional[Product]:
+        """Return what an operation makes of whole numbers; None if that is not known."""
+        scalar = self.classes.scalar
+        if isinstance(op, scalar.Second):
+            return lengths[1]
+        if isinstance(op, scalar.Switch) and (not lengths[0].factors or lengths[1] == lengths[2]):
+            return lengths[1 if lengths[0].number else 2]
+        if not any(one.factors for one in lengths):
+            return self._evaluated(op, [one.number for one in lengths])
+        if isinstance(op, scalar.Mul):
+            return product(lengths)
+        if isinstance(op, scalar.IntDiv):
+            return lengths[0].over(lengths[1])
+        if isinstance(op, (self.classes.Maximum, self.classes.Minimum)) and len(set(lengths)) == 1:
+            return lengths[0]
+        if isinstance(op, (scalar.Add, scalar.Sub)) and len({one.factors for one in lengths}) == 1:
+            number = self._evaluated(op, [one.number for one in lengths])
+            return number if number is None else Product(number.number, lengths[0].factors if number.number else NONE)
+        if isinstance(op, scalar.Sub):
+            return None if lengths[1].factors else _less(lengths[0], lengths[1].number)
+        if isinstance(op, scalar.Add):
+            others = [one for one in lengths if one.factors]
+            more = sum(one.number for one in lengths if not one.factors)
+            return _less(others[0], -more) if len(others) == 1 and more >= 0 else None
+        return None
+
+    def _evaluated(self, op: Any, numbers: Sequence[int]) -> Optional[Product]:
+        scalar = self.classes.scalar
+        known = (scalar.Add, scalar.Sub, scalar.Mul, scalar.IntDiv, self.classes.Maximum, self.classes.Minimum)
+        compared = (scalar.LT, scalar.GT, scalar.LE, scalar.GE, scalar.EQ, scalar.NEQ)
+        if not isinstance(op, (*known, *compared)) or isinstance(op, scalar.IntDiv) and numbers[1] == 0:
+            return None
+        return Product(int(op.impl(*numbers)))
 
     def elements(self, vector: Any) -> Optional[List[Product]]:
         """Return the elements of a vector that was put together; None if it was not. A length that is free is -1."""
@@ -112,7 +207,8 @@ class Lengths:
             return None
         value = self.constant(vector)
         if value is not None:
-            return [Product(int(one)) for one in value.ravel()] if value.dtype.kind in "iub" else None
+            is_short = value.dtype.kind in "iub" and value.size <= MAX_ELEMENTS
+            return [Product(int(one)) for one in value.ravel()] if is_short else None
         node = vector.owner
         if node is None:
             return None
@@ -122,16 +218,89 @@ class Lengths:
         if isinstance(op, classes.Join):
             parts = [self.elements(one) for one in classes.joined(node)[1]]
             return None if any(one is None for one in parts) else [one for part in parts for one in part or ()]
-        if isinstance(op, classes.Elemwise) and isinstance(op.scalar_op, classes.scalar.Cast):
-            return self.elements(first) if self._is_integer(first) else None
-        if isinstance(op, (classes.DimShuffle, classes.SpecifyShape, *classes.rebroadcasts)):
+        if isinstance(op, classes.Elemwise):
+            return self._by_element(op.scalar_op, node)
+        if isinstance(op, (classes.DimShuffle, classes.SpecifyShape, classes.Assert, *classes.rebroadcasts)):
             return [self.length(first)] if ndim(first) == 0 else self.elements(first)
         if isinstance(op, classes.Shape):
             return [self.axis_length(first, axis) for axis in range(ndim(first))]
-        if isinstance(op, classes.Subtensor) and ndim(first) == 1:
-            before, index = self.elements(first), constant_index(classes, node)
-            return None if before is None or not isinstance(index, slice) else before[index]
+        if isinstance(op, classes.ARange):
+            ends = [self.length(one) for one in node.inputs]
+            if not self._is_integer(vector) or any(one.factors for one in ends) or not ends[2].number:
+                return None
+            numbers = range(*[one.number for one in ends])
+            return [Product(k) for k in numbers] if len(numbers) <= MAX_ELEMENTS else None
+        if isinstance(op, classes.Alloc):
+            count = self.length(node.inputs[1])
+            is_short = not count.factors and count.number <= MAX_ELEMENTS
+            return [self.length(first)] * count.number if is_short and ndim(first) == 0 else None
+        if isinstance(op, (classes.Subtensor, *classes.rows_at, classes.AdvancedSubtensor)) and ndim(first) == 1:
+            before = self.elements(first)
+            index = self._index(node, 0)
+            if before is None or index is None or isinstance(index, int):
+                return None
+            return [before[k] for k in index] if isinstance(index, list) else before[index]
+        if isinstance(op, (classes.IncSubtensor, *classes.inc_rows_at, classes.AdvancedIncSubtensor)):
+            return self._changed(node)
         return None
+
+    def _by_element(self, op: Any, node: Any) -> Optional[List[Product]]:
+        """Return what an operation makes of vectors, element by element."""
+        if isinstance(op, self.classes.scalar.Cast):
+            return self.elements(node.inputs[0]) if self._is_integer(node.inputs[0]) else None
+        if not all(map(self._is_integer, node.inputs)):
+            return None
+        vectors = [self.elements(one) for one in node.inputs]
+        if any(one is None or len(one) == 0 for one in vectors):
+            return None
+        known = [one for one in vectors if one]
+        found = [
+            self._combined(op, [one[k % len(one)] for one in known]) for k in range(max(len(one) for one in known))
+        ]
+        return None if None in found else [one for one in found if one is not None]
+
+    def _index(self, node: Any, first: int) -> Any:
+        """Return the constant index of a vector; None if it is not constant."""
+        if isinstance(node.op, (self.classes.Subtensor, self.classes.IncSubtensor)):
+            return constant_index(self, node, first)
+        return self.positions(node.inputs[first + 1]) if len(node.inputs) == first + 2 else None
+
+    def positions(self, index: Any) -> Optional[List[int]]:
+        """Return positions in a vector, if they are constant."""
+        if ndim(index) != 1 or not self._is_integer(index) or index.dtype == "bool":
+            return None
+        found = self.elements(index)
+        return None if found is None or any(one.factors for one in found) else [one.number for one in found]
+
+    def _changed(self, node: Any) -> Optional[List[Product]]:
+        """Return the elements of a vector of which some were set, or added to."""
+        before, index = self.elements(node.inputs[0]), self._index(node, 1)
+        new = [self.length(node.inputs[1])] if ndim(node.inputs[1]) == 0 else self.elements(node.inputs[1])
+        if before is None or index is None or not new:
+            return None
+        after: List[Optional[Product]] = list(before)
+        chosen = index if isinstance(index, list) else list(range(len(before)))[index]
+        for i, k in enumerate(chosen if isinstance(chosen, list) else [chosen]):
+            one = new[i % len(new)]
+            old = after[k]
+            after[k] = (
+                one
+                if node.op.set_instead_of_inc
+                else old and self._combined(self.classes.tensor.add.scalar_op, [old, one])
+            )
+        return None if None in after else [one for one in after if one is not None]
+
+    def values(self, variable: Any) -> Optional[List[Optional[Product]]]:
+        """Return what is known of a number, or of the elements of a vector; None if their number is not known."""
+        if ndim(variable) == 0:
+            return [self._whole_number(variable)]
+        found = self.elements(variable) if self._is_integer(variable) else None
+        if found is not None:
+            return list(found)
+        if broadcastable(variable) != (True,):
+            return None
+        is_number = variable.owner is not None and isinstance(variable.owner.op, self.classes.DimShuffle)
+        return [self._whole_number(variable) if is_number and ndim(variable.owner.inputs[0]) == 0 else None]
 
     def axis_length(self, variable: Any, axis: int) -> Product:
         """Return the length of an axis."""
@@ -142,28 +311,39 @@ class Lengths:
             if isinstance(variable, self.classes.Constant):
                 return Product(int(np.shape(variable.data)[axis]))
             node = variable.owner
-            before = None if node is None else self._before(node, axis, variable)
+            before = None if node is None else self.before(node, axis, variable)
             if before is None:
                 return Product.of((variable, axis))
             if isinstance(before, Product):
                 return before
             variable, axis = before
 
-    def _before(self, node: Any, axis: int, output: Any) -> Any:
+    def before(self, node: Any, axis: int, output: Any) -> Any:
         """Return the variable and the axis with the same length before an operation, or a product; None for neither."""
         classes, op = self.classes, node.op
         first = node.inputs[0] if node.inputs else None
         if isinstance(op, classes.Elemwise):
             return next((one, axis) for one in node.inputs if not broadcastable(one)[axis])
+        if isinstance(op, classes.SpecifyShape) and len(node.inputs) == 2 and ndim(node.inputs[1]) == 1:
+            given = self.elements(node.inputs[1])
+            if given is not None and not given[axis].factors:
+                return given[axis]
         if isinstance(op, self._same):
             return (first, axis) if ndim(first) == ndim(output) else None
         if isinstance(op, classes.DimShuffle):
             return first, op.new_order[axis]
+        if isinstance(op, classes.Join):
+            return self._before_join(node, axis)
+        if isinstance(op, classes.MakeVector):
+            return Product(len(node.inputs))
         if isinstance(op, classes.Dot):
             return (first, 0) if axis == 0 and ndim(first) == 2 else (node.inputs[1], 1)
         if isinstance(op, classes.Reshape):
-            found = self.elements(node.inputs[1])
-            return None if found is None or found[axis].number < 0 else found[axis]
+            found = self._element(node.inputs[1], axis)
+            return None if found is None or found.number < 0 else found
+        if isinstance(op, classes.ARange):
+            start, stop, step = map(self.length, node.inputs)
+            return stop.over(step) if start == Product(0) and step.number > 0 else None
         if isinstance(op, (classes.Alloc, classes.AllocEmpty)):
             return self.length(node.inputs[len(node.inputs) - ndim(output) + axis])
         if isinstance(op, classes.CAReduce) and op.axis is not None:
@@ -178,11 +358,25 @@ class Lengths:
             kept = [i for i in range(ndim(first)) if i >= len(entries) or isinstance(entries[i], slice)]
             if kept[axis] >= len(entries):
                 return first, kept[axis]
-            cut = how_many_less(classes, entries[kept[axis]])
+            cut = how_many_less(self, entries[kept[axis]])
             return None if cut is None else _less(self.axis_length(first, kept[axis]), cut)
         if isinstance(op, classes.AdvancedSubtensor):
             return self._before_rows_at(node, axis)
         return self._before_of_own(node, axis, output)
+
+    def _before_join(self, node: Any, axis: int) -> Any:
+        along, arrays = self.classes.joined(node)
+        if along is None or not arrays:
+            return None
+        if along % ndim(arrays[0]) != axis:
+            return arrays[0], axis
+        vectors = [self.elements(one) for one in arrays]
+        lengths = [
+            self.axis_length(one, axis) if known is None else Product(len(known)) for one, known in zip(arrays, vectors)
+        ]
+        if len({one.factors for one in lengths}) > 1:
+            return None
+        return Product(sum(one.number for one in lengths), lengths[0].factors)
 
     def _before_scan(self, node: Any, axis: int, output: Any) -> Any:
         steps, k = self.classes.steps(node.op), node.outputs.index(output)
@@ -213,8 +407,6 @@ class Lengths:
                 and self._is_integer(first)
             ):
                 variable = first
-            elif isinstance(op, classes.Elemwise) and isinstance(op.scalar_op, classes.scalar.Mul):
-                return product(self.value(one) for one in variable.owner.inputs)
             else:
                 return None
         found = self.constant(variable)
@@ -223,11 +415,15 @@ class Lengths:
             return Product(int(found.flat[0])) if same and found.flat[0] == int(found.flat[0]) else None
         return self.length(variable) if self._is_integer(variable) else None
 
-    def checked(self, variables: Sequence[Any], equal: Sequence[Tuple[Product, Product]]) -> List[Any]:
-        """Return variables that raise an AssertionError where they are computed if lengths are not equal."""
-        conditions = [self.classes.tensor.eq(*map(self._expression, pair)) for pair in equal]
-        message = "positions in rows were computed with another size of a row than that of the array they are used in"
-        results = [self.classes.Assert(message)(variable, *conditions) for variable in variables]
+    def checked(self, variables: Sequence[Any], conditions: Sequence[Any]) -> List[Any]:
+        """Return the outputs of a node; computing them raises an AssertionError if conditions do not hold."""
+        results, tensor = list(variables), self.classes.tensor
+        for one in conditions:
+            if isinstance(one, NotNegative):
+                message, condition = _NEGATIVE, tensor.ge(variables[0].owner.inputs[one.input], 0).all()
+            else:
+                message, condition = _NOT_EQUAL, tensor.eq(*map(self._expression, one))
+            results = [self.classes.Assert(message)(result, condition) for result in results]
         for result, variable in zip(results, variables):
             result.name = variable.name
         return results
@@ -242,6 +438,8 @@ class Lengths:
         for symbol, exponent in lengths.factors:
             if isinstance(symbol, Less):
                 one = tensor.maximum(self._expression(symbol.length) - symbol.number, 0)
+            elif isinstance(symbol, Quotient):
+                one = self._expression(symbol.length) // self._expression(symbol.divisor)
             else:
                 one = symbol[0].shape[symbol[1]] if isinstance(symbol, tuple) else symbol
             found = found * one**exponent

@@ -36,6 +36,7 @@ class Library(NamedTuple):
     DebugMode: Type[Any]
     IfElse: Type[Any]
     Scan: Type[Any]
+    cast: Callable[..., Any]
     Shape: Type[Any]
     Shape_i: Type[Any]
     #: The operations of `graph.operations`, made for the library.
@@ -55,8 +56,12 @@ class Library(NamedTuple):
     rewritten: Callable[..., Any]
     #: From expressions, and what gives placements, to equal expressions of which more is known.
     with_formulas: Callable[..., Any]
+    #: Reads numbers as rows; see `graph.written_rows`.
+    written_rows: Any
     #: From a node to groups of positions: it is affine in the inputs of each group, if the others are fixed.
     affine_inputs: Callable[..., Any]
+    #: From a part, and whether a variable is one, to the wider value that it is rounded from; see `graph.precision`.
+    before_rounding: Any
     #: From an expression to an equal one in which all shapes are those of the graph's inputs.
     by_shapes_of_inputs: Callable[..., Any]
     #: From an operation to the outputs of the graph inside it, if there is one.

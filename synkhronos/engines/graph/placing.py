@@ -15,13 +15,11 @@ from typing import Any, Callable, Dict, Optional, Sequence, Set, Type
 import numpy as np
 
 from ...errors import ArgumentValueError
-from ...sharding import ZERO, Axes, Graph, Node, Opaque, Rule
+from ...sharding import ZERO, Axes, Changed, Element, Graph, Node, Opaque, Rule, Together
+from .bounds import bounds
 from .descriptions import described
 from .lengths import Lengths, ndim
 from .rules import along, elementwise, indices, nested, shapes
-
-#: Whole numbers that wrap around early: sums of parts agree with the whole's until they are widened.
-WRAPPING = ("int8", "int16", "uint8", "uint16", "uint32")
 
 #: From a node to its rule; None if it has none.
 Make = Callable[[Any], Optional[Rule]]
@@ -50,12 +48,14 @@ class Placing:
     def graph_of(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Graph:
         """Return a graph as the rules see it."""
         nodes, known = [], {}
-        for node in self.lengths.classes.io_toposort(inputs, outputs):
-            describe = partial(described, self.lengths.classes, node)
-            nodes.append(Node(self.rule_of(node), tuple(node.inputs), tuple(node.outputs), describe))
-            for variable in node.inputs:
-                if self.is_zero(variable):
-                    known[variable] = ZERO
+        order = list(self.lengths.classes.io_toposort(inputs, outputs))
+        with self.lengths.among(order):
+            for node in order:
+                describe = partial(described, self.lengths.classes, node)
+                nodes.append(Node(self.rule_of(node), tuple(node.inputs), tuple(node.outputs), describe))
+                for variable in node.inputs:
+                    if self.is_zero(variable):
+                        known[variable] = ZERO
         known.update({output: ZERO for output in outputs if self.is_zero(output)})
         return Graph(nodes, list(inputs), list(outputs), known)
 
@@ -64,21 +64,36 @@ class Placing:
         for cls in type(node.op).__mro__:
             if cls in self.rules:
                 rule = self.rules[cls](node)
-                if isinstance(rule, Axes):
-                    rule = copy(rule)  # the program may have one for several nodes
-                    rule.linear = [group for group in rule.linear if not self._widens(node, group)]
                 if rule is not None:
-                    return rule
+                    return self._by_dtypes(node, rule)
         return Opaque(len(node.outputs))
 
-    def _widens(self, node: Any, group: Sequence[int]) -> bool:
-        """Return whether an operation makes more of whole numbers that may have wrapped around."""
+    def _by_dtypes(self, node: Any, rule: Rule) -> Rule:
+        """Return the rule with what follows from the dtypes of an operation."""
+        if isinstance(rule, Axes):
+            late = [group for group in rule.linear if self._is_late(node, group)]
+            # A sum of bools is whether any is true.
+            is_bool = [getattr(output, "dtype", "") == "bool" for output in node.outputs]
+            reduce = ["max" if b and op == "sum" else op for b, op in zip(is_bool, rule.reduce)]
+            if late or reduce != list(rule.reduce):
+                rule = copy(rule)  # the program may have one for several nodes
+                rule.late, rule.reduce = [*rule.late, *late], reduce
+        if isinstance(rule, (Changed, Element, Together)):
+            rule.otherwise = self._by_dtypes(node, rule.otherwise)
+        return rule
+
+    def _is_late(self, node: Any, group: Sequence[int]) -> bool:
+        """Return whether parts have to be put together before an operation, because of their dtypes.
+
+        It truncates what are parts of floats, or makes more of whole numbers that may have wrapped around.
+        """
         after = [np.dtype(output.dtype) for output in node.outputs if hasattr(output, "dtype")]
         for one in [node.inputs[i] for i in group]:
-            before = getattr(one, "dtype", None)
-            if before in WRAPPING and self.lengths.constant(one) is None:
-                size = np.dtype(before).itemsize
-                if any(dtype.kind not in "iu" or dtype.itemsize > size for dtype in after):
+            before = np.dtype(getattr(one, "dtype", "float64"))
+            if before.kind in "fc" and any(dtype.kind in "iu" for dtype in after):
+                return True
+            if before.kind in "iu" and any(dtype.kind in "fc" or dtype.itemsize > before.itemsize for dtype in after):
+                if bounds(self.lengths, one).wraps:
                     return True
         return False
 
@@ -118,7 +133,7 @@ def common(lengths: Lengths, graph_of: nested.GraphOf) -> Dict[Type[Any], Make]:
         classes.Join: shapes.joined,
         classes.Split: shapes.split,
         classes.Assert: shapes.checked,
-        classes.SpecifyShape: shapes.specified,
+        classes.SpecifyShape: shapes.same_as_first,
         classes.DeepCopyOp: elementwise.same,
         classes.TensorFromScalar: elementwise.same,
         classes.ScalarFromTensor: elementwise.same,

@@ -19,6 +19,7 @@ class Snapshot(NamedTuple):
     updates: List[Tuple[Any, Any]]
     settings: Dict[str, Any]  # the other keywords of the library's ``function``
     halves: Optional[Halves] = None  # of an exact function
+    has_late_outputs: bool = False  # whether outputs are not those of the function that the program calls by itself
     streams: Sequence[Any] = ()  # of an exact function: the random states from which all ranks draw the same numbers
     placements: Optional[List[Placement]] = None  # of an exact function: those of its expressions
 
@@ -201,6 +202,7 @@ def of_copy(
         [(swap.get(target, target), new) for (target, _), new in zip(updates, cloned[n_outputs:])],
         dict(snapshot.settings, name=copied.name, profile=copied.profile),
         halves,
+        snapshot.has_late_outputs,
         [swap.get(state, state) for state in snapshot.streams],
         snapshot.placements and snapshot.placements[: n_outputs + len(updates)],
     )

@@ -88,6 +88,7 @@ CLASSES = Classes(
     float_dtypes=float_dtypes,
     Maximum=scalar.ScalarMaximum,
     Minimum=scalar.ScalarMinimum,
+    rounds=(scalar.Floor, scalar.Ceil, scalar.RoundHalfToEven, scalar.RoundHalfAwayFromZero, scalar.Trunc),
     powers={scalar.Sqr: 2, scalar.Sqrt: 0.5, scalar.Abs: 1, scalar.Reciprocal: -1, scalar.Sign: 0},
     Constant=Constant,
     TensorType=TensorType,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import warnings
 import weakref
 from functools import partial
@@ -35,6 +36,7 @@ from ..graph.affine import Affine
 from ..graph.collectives import needs_call
 from ..graph.engine import GraphEngine
 from ..graph.library import Library
+from ..graph.precision import BeforeRounding
 from ..graph.snapshot import Snapshot
 from . import jax_functions, jit, pickling_repairs, profiles, repairs, scans
 from .classes import CLASSES, is_sparse
@@ -46,6 +48,7 @@ from .placing import PLACING
 from .rewrites import rewritten
 from .shapes import by_shapes_of_inputs, shapes_of
 from .traversal import io_toposort
+from .written_rows import WRITTEN_ROWS
 
 
 class PyTensorEngine(GraphEngine):
@@ -76,6 +79,7 @@ class PyTensorEngine(GraphEngine):
         DebugMode=DebugMode,
         IfElse=CLASSES.IfElse,
         Scan=Scan,
+        cast=CLASSES.tensor.cast,
         Shape=Shape,
         Shape_i=Shape_i,
         AllReduce=AllReduce,
@@ -88,7 +92,9 @@ class PyTensorEngine(GraphEngine):
         graph_of=lambda outputs: PLACING.graph_of([], outputs),
         rewritten=rewritten,
         with_formulas=with_formulas,
+        written_rows=WRITTEN_ROWS,
         affine_inputs=Affine(CLASSES),
+        before_rounding=BeforeRounding(CLASSES),
         by_shapes_of_inputs=by_shapes_of_inputs,
         inner_outputs=scans.inner_outputs,
         scan_in_order=scans.in_order,
@@ -135,6 +141,24 @@ class PyTensorEngine(GraphEngine):
         if jax_functions.is_jax(linker):
             jax_functions.refuse_random(self.function_name(compiled), self.shareds(compiled))
         return compiled
+
+    def with_any_rows(
+        self, inputs: Sequence[Any], axes: Sequence[int], givens: Any, rows: int
+    ) -> Tuple[List[Any], Any]:
+        after, pairs = list(inputs), list(givens or ())
+        for i, (given, axis) in enumerate(zip(inputs, axes)):
+            variable = given.variable if isinstance(given, SymbolicInput) else given
+            shape = list(getattr(variable.type, "shape", ()))
+            if not -len(shape) <= axis < len(shape) or rows == 1 or shape[axis] != rows:
+                continue
+            shape[axis] = None
+            new = TensorType(variable.dtype, shape=tuple(shape))(variable.name)
+            after[i] = new
+            if given is not variable:
+                after[i] = copy.copy(given)
+                after[i].variable = new
+            pairs.append((variable, new))
+        return after, pairs
 
     def results(self, compiled: Any, args: Sequence[Any]) -> List[Any]:
         cells = self._cells.get(compiled.maker)

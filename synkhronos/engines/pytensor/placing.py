@@ -74,7 +74,7 @@ def _regrouped(node: Any) -> Rule:
         begin, n = node.op.axis, ndim(new) - ndim(array) + 1
         lengths[begin : begin + 1] = [node.inputs[1][i] for i in range(n)]
     # Its inputs are those of the node, so that rules see where their lengths come from.
-    return Inner(PLACING.graph_of(node.inputs, [array.reshape(lengths)]))
+    return Inner(PLACING.graph_of(node.inputs, [array.reshape(lengths)]), is_here=True)
 
 
 def _convolved(node: Any) -> Rule:

@@ -64,6 +64,7 @@ CLASSES = Classes(
     float_dtypes=tensor.float_dtypes,
     Maximum=scalar.Maximum,
     Minimum=scalar.Minimum,
+    rounds=(scalar.Floor, scalar.Ceil, scalar.RoundHalfToEven, scalar.RoundHalfAwayFromZero, scalar.Trunc),
     powers={scalar.Sqr: 2, scalar.Sqrt: 0.5, scalar.Abs: 1, scalar.Inv: -1, scalar.Sgn: 0},
     Constant=Constant,
     TensorType=tensor.TensorType,

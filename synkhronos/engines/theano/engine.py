@@ -31,6 +31,7 @@ from ..base import Input
 from ..graph.affine import Affine
 from ..graph.engine import Blueprint, GraphEngine
 from ..graph.library import Library
+from ..graph.precision import BeforeRounding
 from . import gpu, modules, pickling_repairs, profiles, repairs, scans
 from .classes import CLASSES
 from .formulas import with_formulas
@@ -39,6 +40,7 @@ from .operations import AllReduce, InverseShare, Share, TakeShare, WholeLength
 from .placing import PLACING
 from .rewrites import rewritten
 from .shapes import by_shapes_of_inputs, shapes_of
+from .written_rows import WRITTEN_ROWS
 
 
 class TheanoEngine(GraphEngine):
@@ -71,6 +73,7 @@ class TheanoEngine(GraphEngine):
         DebugMode=DebugMode,
         IfElse=IfElse,
         Scan=Scan,
+        cast=CLASSES.tensor.cast,
         Shape=Shape,
         Shape_i=Shape_i,
         AllReduce=AllReduce,
@@ -83,7 +86,9 @@ class TheanoEngine(GraphEngine):
         graph_of=lambda outputs: PLACING.graph_of([], outputs),
         rewritten=rewritten,
         with_formulas=with_formulas,
+        written_rows=WRITTEN_ROWS,
         affine_inputs=Affine(CLASSES),
+        before_rounding=BeforeRounding(CLASSES),
         by_shapes_of_inputs=by_shapes_of_inputs,
         inner_outputs=scans.inner_outputs,
         scan_in_order=scans.in_order,
@@ -142,8 +147,8 @@ class TheanoEngine(GraphEngine):
             return super().some_results(compiled, args, subset)
         keys = self.output_keys(compiled)
         if keys is None:
-            return compiled(*args, output_subset=subset) or []
-        by_key = compiled(*args, output_subset=[keys[index] for index in subset])
+            return self._patched.call(compiled, *args, output_subset=subset) or []
+        by_key = self._patched.call(compiled, *args, output_subset=[keys[index] for index in subset])
         return [by_key[keys[index]] for index in subset]
 
     def on_ranks(self, compiled: Any) -> Any:

@@ -19,7 +19,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Optional, Sequence, Set
+from typing import Any, Optional, Sequence, Set
 
 from .. import is_installed
 from ..before_import import before_import
@@ -30,6 +30,11 @@ DEFAULT_FLAGS = {"blas.ldflags": ""}
 #: What Theano warns of at every start because of it, though nothing is wrong.
 BLAS_MESSAGE = "Using NumPy C-API based implementation for BLAS functions."
 DOWNSAMPLE = "theano.tensor.signal.downsample"
+#: The parameters of ``gemm`` as ``BatchedDot`` declares them, and as that one has them which calls NumPy's BLAS.
+DECLARED_GEMM = "const dtype*, const dtype*, const int*, const dtype*, const int*, const dtype*, dtype*, const int*)"
+DEFINED_GEMM = "const dtype*, dtype*, const int*, dtype*, const int*, const dtype*, dtype*, const int*)"
+STRIDES = "/* encode the stride structure"
+EMPTY = "if (!PyArray_SIZE(xs) || !PyArray_SIZE(ys)) { PyArray_FILLWBYTE(zs, 0); return 0; }\n"
 
 
 def prepare() -> None:
@@ -46,10 +51,12 @@ def prepare() -> None:
     False
     """
     before_import("theano", _prepare_import)
+    before_import("theano.tensor.blas_c", repair_batched_dot)  # the module after the one with the operation
     if not any(isinstance(finder, _MissingDownsample) for finder in sys.meta_path):
         sys.meta_path.append(_MissingDownsample())  # the last: it is asked only when there is no such module
     if "theano" in sys.modules:
         restore_numpy_names()
+        repair_batched_dot()
 
 
 def _prepare_import() -> None:
@@ -137,6 +144,26 @@ def flags_of_user() -> Set[str]:
 def is_worth_saying(record: logging.LogRecord) -> bool:
     """Return whether a message of Theano's about BLAS is another than the one that comes at every start."""
     return record.getMessage() != BLAS_MESSAGE
+
+
+def repair_batched_dot() -> None:
+    """Have the C code of ``batched_dot`` call the BLAS inside NumPy, if Theano links none.
+
+    It asks for a ``gemm`` with other parameters than that has: one that was to be linked, so that the module does not
+    load (undefined symbol: dgemm_). And it takes no empty matrices, which have no strides in newer versions of NumPy.
+    """
+    blas = sys.modules.get("theano.tensor.blas")
+    original: Any = None if blas is None else blas.BatchedDot.c_support_code
+    if blas is None or original.__module__ == __name__:
+        return
+
+    def c_support_code(op: object) -> str:
+        code: str = original(op)
+        if not blas.config.blas.ldflags:
+            code = code.replace(DECLARED_GEMM, DEFINED_GEMM).replace(STRIDES, EMPTY + STRIDES)
+        return code
+
+    blas.BatchedDot.c_support_code = c_support_code
 
 
 def restore_numpy_names() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from theano.sandbox.rng_mrg import mrg_uniform_base
+from theano.tensor import raw_random
 from theano.tensor.nnet import abstract_conv, nnet
 from theano.tensor.signal import pool
 
@@ -21,6 +23,9 @@ def _before(node: Any, axis: int, output: Any) -> Any:
         return first, axis
     if isinstance(op, abstract_conv.AbstractConv) and axis < 2:
         return (node.inputs[axis], 0)
+    if isinstance(op, (mrg_uniform_base, raw_random.RandomFunction)) and output is node.outputs[1]:
+        shape = LENGTHS.elements(node.inputs[1])
+        return None if shape is None or axis >= len(shape) or shape[axis].number < 0 else shape[axis]
     if isinstance(op, CLASSES.rows_at):
         return (node.inputs[1], 0) if axis == 0 else (first, axis)
     return None

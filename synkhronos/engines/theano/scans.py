@@ -68,6 +68,11 @@ def in_order(
     return results, None if token is None else after[-1]
 
 
+def with_inside(op: Scan, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Scan:
+    """Return the same scan with another graph inside."""
+    return Scan(list(inputs), list(outputs), op.info.copy())
+
+
 def changing(node: Any, is_changing: Callable[[Variable], bool]) -> List[Variable]:
     """Return the inner inputs of a scan that change with those outer inputs for which ``is_changing`` says so.
 

@@ -9,6 +9,9 @@
                     `-- Likelihood           one call over all ranks (likelihood):
                           rows of rank 0, 1, ...  -->  the sum of their log-probabilities and its gradient
 
+nutpie and PyMC's optimizer lose errors, so that they are watched (nutpie_sampling, optimizing). What PyMC computes of
+each row is refused (unavailable), because such a model does not have the rows.
+
 `data_parallel` makes the operation of a function of the rows, or of the observed variables of a whole model (observed).
 """
 
@@ -16,6 +19,10 @@ from .requirement import check
 
 check()
 
+from . import optimizing, unavailable  # noqa: E402
 from .data_parallel import data_parallel  # noqa: E402
+
+optimizing.install()
+unavailable.install()
 
 __all__ = ["data_parallel"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Callable, List, Optional, Sequence, Union
 
 import numpy as np
@@ -19,7 +20,9 @@ from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError
 from .likelihood import Likelihood
 from .observed import observed_in
 from .operation import DataParallelLogp
-from .rows import as_data, refuse_open_bounds, shared_values, variable_for
+from .rows import as_data, is_array, of_values, refuse_open_bounds, value_of, variable_for
+
+logger = logging.getLogger("synkhronos")
 
 
 def data_parallel(
@@ -35,8 +38,9 @@ def data_parallel(
 
     Given a function, it adds a ``pm.Potential`` to the model whose context it is called in. Given a model, it returns
     another one, whose observed variables are such potentials. Value and gradient are one call over all ranks, which
-    sends the parameters; the rows go into shared memory once, here. `pm.sample` (with ``cores=1``), `pm.find_MAP` and
-    `pm.fit` take such a model as any other, while a session is open.
+    sends the parameters; the rows go into shared memory once, here. `pm.sample` (with ``cores=1``, or nutpie),
+    `pm.find_MAP` and `pm.fit` take such a model as any other, while a session is open; if a rank fails, they end with
+    that error. What needs the rows, as a log-likelihood of each, is computed with the plain model.
 
     Parameters
     ----------
@@ -53,7 +57,7 @@ def data_parallel(
         it uses without being given them are found.
     batch : int, optional
         Every evaluation takes so many rows, drawn as by `pm.Minibatch`, and scales their sum to all rows: for
-        `pm.fit`. Samplers need all rows.
+        `pm.fit`. Samplers need all rows, and refuse it.
     name : str
         Of the potential (those of a model have the names of the observed variables).
     mode : mode, optional
@@ -123,16 +127,16 @@ def _of_function(
     labels = [f"data[{i}]" for i in range(len(values))]
     data = as_data(values, labels)
     variables = [variable_for(each, label) for each, label in zip(data, labels)]
-    of_model = list(params or ())
-    inputs = [each.type(each.name) for each in of_model]
-    rows = logp(*variables, *inputs)
+    of_function = [each.type(each.name) for each in params or ()]
+    rows = logp(*variables, *of_function)
     if not isinstance(rows, Variable):
         got = f"{rows!r} of type {type(rows).__name__}"
         raise ArgumentTypeError("model_or_logp", "a function that returns a variable", got)
-    reached = list(ancestors([rows], set(model.free_RVs)))
-    found = [each for each in model.free_RVs if each in set(reached)] + shared_values(reached)
-    more = [each.type(each.name) for each in found]
-    rows = clone_replace(rows, dict(zip(found, more)))
+    # Of the value variables, as PyMC's joint log-probability is, so that ranks have the transforms in their graph.
+    rows, *given = model.replace_rvs_by_values([rows, *(params or ())])
+    for variable, param in zip(of_function, given):
+        param.tag.__dict__.update(variable.tag.__dict__)  # as that it is triangular, if the function says so
+    rows, inputs, of_model = of_values(clone_replace(rows, dict(zip(of_function, given))), model)
     random = rvs_in_graph([rows])
     if random:
         names = ", ".join(sorted(str(each.name or each) for each in random))
@@ -142,9 +146,9 @@ def _of_function(
         )
         raise ArgumentTypeError(name, "a log-probability", f"one that draws random numbers ({names})", hint)
     refuse_open_bounds(rows, name)
-    fixed = [each for each, of in zip(more, found) if isinstance(of, SharedVariable)]
-    likelihood = Likelihood(rows, variables, data, inputs + more, name, mode, fixed)
-    return pm.Potential(name, _computed(likelihood, of_model + found, batch))
+    fixed = [each for each, of in zip(inputs, of_model) if isinstance(of, SharedVariable)]
+    likelihood = Likelihood(rows, variables, data, inputs, name, mode, fixed, model.check_bounds)
+    return pm.Potential(name, _computed(likelihood, of_model, batch))
 
 
 def _of_model(model: pm.Model, names: Any, batch: Optional[int], mode: Any) -> pm.Model:
@@ -152,7 +156,17 @@ def _of_model(model: pm.Model, names: Any, batch: Optional[int], mode: Any) -> p
         hint = "a model has its data itself; give arrays to a function"
         raise ArgumentTypeError("data", "a list of names of pm.Data and observed variables", repr(names), hint)
     pieces = observed_in(model, names)
-    likelihoods = [Likelihood(*piece[1:5], piece.variable.name, mode, piece.fixed) for piece in pieces]
+    likelihoods = [
+        Likelihood(*piece[1:5], piece.variable.name, mode, piece.fixed, model.check_bounds, is_observed=True)
+        for piece in pieces
+    ]
+    serial = [each.name for each in model.potentials if _reads_rows(each, min(each.n_rows for each in likelihoods))]
+    if serial:
+        logger.warning(
+            "%s of the model: a pm.Potential with as many rows stays with the master, which computes it alone; give "
+            "data_parallel the function of its rows instead: data_parallel(f, [arrays])",
+            ", ".join(serial),
+        )
     fgraph, in_fgraph = fgraph_from_model(model)
     for piece, likelihood in zip(pieces, likelihoods):
         observed = in_fgraph[piece.variable]
@@ -171,6 +185,10 @@ def _of_model(model: pm.Model, names: Any, batch: Optional[int], mode: Any) -> p
         variables.sort(key=lambda each: order.index(each.name))
     parallel.check_bounds = model.check_bounds
     return parallel
+
+
+def _reads_rows(potential: Variable, n_rows: int) -> bool:
+    return any(is_array(each) and len(value_of(each)) >= n_rows for each in ancestors([potential]))
 
 
 def _computed(likelihood: Likelihood, params: List[Variable], batch: Optional[int]) -> Variable:

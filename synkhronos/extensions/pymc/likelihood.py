@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import threading
 import uuid
-from typing import Any, List, Sequence
-from weakref import WeakValueDictionary
+from typing import Any, List, Optional, Sequence
+from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 import pytensor
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
 
 import synkhronos as synk
-from synkhronos.errors import ArgumentValueError, StateError
+from synkhronos.errors import ArgumentValueError, StateError, WorkerError
 
 from .rows import refuse_mixed_rows
 
@@ -26,6 +28,28 @@ CHAINS = (
 
 #: All likelihoods of this process, so that copies and pickles of what refers to them find them again.
 _LIKELIHOODS: WeakValueDictionary[str, Likelihood] = WeakValueDictionary()
+
+
+class Failure:
+    """The first error of likelihoods that are called by what loses errors.
+
+    Parameters
+    ----------
+    thread : int, optional
+        The identifier of the thread that calls them; by default any that was not started by Python.
+    """
+
+    def __init__(self, thread: Optional[int] = None) -> None:
+        self.thread = thread
+        self.error: Optional[Exception] = None
+
+    def is_of_this_thread(self) -> bool:
+        """Return whether an error in this thread is to be left here."""
+        here = threading.get_ident()
+        if self.thread is not None:
+            return here == self.thread
+        known = [each for each in threading.enumerate() if not isinstance(each, threading._DummyThread)]
+        return here not in [each.ident for each in known]
 
 
 class Likelihood:
@@ -53,6 +77,15 @@ class Likelihood:
         PyTensor's, in which the ranks' function is compiled.
     fixed : list of variables, optional
         Those of the parameters without a gradient: for values of ``pm.Data``.
+    check_bounds : bool
+        Whether parameters out of their range give ``-inf``, as `pm.Model` has it.
+    is_observed : bool
+        Whether it is that of an observed variable of a plain model.
+
+    Attributes
+    ----------
+    failures : set of Failure
+        Of samplers and optimizers that run now and lose errors: where they are left.
 
     Raises
     ------
@@ -69,20 +102,25 @@ class Likelihood:
         name: str,
         mode: Any = None,
         fixed: Sequence[Variable] = (),
+        check_bounds: bool = True,
+        is_observed: bool = False,
     ) -> None:
-        self.name, self.data, self.n_rows = name, list(data), len(data[0])
+        self.name, self.is_observed, self.data, self.n_rows = name, is_observed, list(data), len(data[0])
         self.differentiable = [param.type.dtype.startswith("float") and param not in fixed for param in params]
+        self.failures: WeakSet[Failure] = WeakSet()
         self._pid, self._key = os.getpid(), uuid.uuid4().hex
         refuse_mixed_rows(rows, variables, params, name)
         total = rewrite_pregrad(rows.sum())  # as PyMC does: the gradient of a sigmoid's logarithm would be 0 / 0
         floats = [param for param, is_float in zip(params, self.differentiable) if is_float]
         gradients = pytensor.grad(total, floats, disconnected_inputs="ignore") if floats else []
+        # What depends on no row is zero: `when` of ``switch(time < when, ...)``.
+        of_rows = [not set(variables).isdisjoint(ancestors([each])) for each in gradients]
         self.dtype = total.type.dtype
         self.function = synk.function(
             list(variables),
-            [(each, "sum") for each in [total, *gradients]],
+            [(total, "sum"), *[(each, "sum" if is_sum else None) for each, is_sum in zip(gradients, of_rows)]],
             bcast_inputs=list(params),
-            mode=as_pymc_compiles(mode),
+            mode=as_pymc_compiles(mode, check_bounds),
             name=name,
             on_unused_input="ignore",
         )
@@ -106,9 +144,30 @@ class Likelihood:
             If no session is open, or this is not the process that has made the likelihood.
         ArgumentValueError
             If there are fewer rows than ranks.
+        LinAlgError
+            If it was raised on any rank: PyMC's samplers take it for a property of the point.
         Exception
             As calls of a `synkhronos.Function`.
         """
+        failures = [each for each in self.failures if each.is_of_this_thread()]
+        if failures and all(each.error for each in failures):
+            raise StateError(f"{self.name}: a call has failed, and the rest ends")  # at once, however often it is tried
+        try:
+            return self._compute(params, batch)
+        except np.linalg.LinAlgError:
+            raise
+        except WorkerError as error:
+            if all(
+                _last_line(text).startswith("numpy.linalg.LinAlgError") for text in error.remote_tracebacks.values()
+            ):
+                raise np.linalg.LinAlgError(str(error)) from error
+            _record(error, failures)
+            raise
+        except Exception as error:
+            _record(error, failures)
+            raise
+
+    def _compute(self, params: Sequence[np.ndarray[Any, Any]], batch: Any) -> List[np.ndarray[Any, Any]]:
         if os.getpid() != self._pid:
             raise StateError(f"{self.name}: {CHAINS}")
         if synk.is_forked() and self.n_rows < synk.size():
@@ -140,6 +199,16 @@ def _find(key: str, name: str) -> Any:
     return _LIKELIHOODS.get(key) or Elsewhere(key, name)
 
 
-def as_pymc_compiles(mode: Any) -> Mode:
+def _record(error: Exception, failures: Sequence[Failure]) -> None:
+    for failure in failures:
+        failure.error = failure.error or error
+
+
+def _last_line(text: str) -> str:
+    return text.rstrip().rsplit("\n", 1)[-1]
+
+
+def as_pymc_compiles(mode: Any, check_bounds: bool = True) -> Mode:
     """Return the mode in which parameters out of their range give -inf, as in functions that PyMC compiles."""
-    return get_mode(mode).including("local_check_parameter_to_ninf_switch")
+    checks = "local_check_parameter_to_ninf_switch" if check_bounds else "local_remove_check_parameter"
+    return get_mode(mode).including(checks)

@@ -9,6 +9,7 @@ from pymc.data import MinibatchOp
 from pymc.distributions.distribution import PartialObservedRV, SymbolicRandomVariable
 from pymc.distributions.shape_utils import change_dist_size
 from pymc.distributions.truncated import Truncated, TruncatedRV
+from pymc.logprob.basic import transformed_conditional_logp
 from pymc.pytensorf import constant_fold
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.builders import SymbolicOp
@@ -18,12 +19,11 @@ from pytensor.graph.traversal import ancestors, graph_inputs, io_toposort
 from pytensor.tensor import constant
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import SpecifyShape
-from pytensor.tensor.type import TensorType
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
-from .rows import as_data, shared_values, variable_for
+from .rows import as_data, is_array, of_values, value_of, variable_for
 
 
 class Observed(NamedTuple):
@@ -38,7 +38,7 @@ class Observed(NamedTuple):
     variables, data : list
         Variables for the rows of the observed values and of what explains them, and the arrays.
     params, of_model : list of variables
-        Variables for the parameters, and the model's variables (or values, as ``pm.Data``) that they are.
+        Variables for the parameters, and what they are: value variables of the model, or values as ``pm.Data``.
     containers : list of variables
         The model's ``pm.Data`` among the data.
     """
@@ -75,7 +75,8 @@ def observed_in(model: pm.Model, names: Optional[Sequence[str]]) -> List[Observe
     arrays = {rv: _arrays_of(model, rv) for rv in model.observed_RVs}
     lengths = {rv: max([_length(each) for each in of_rv["values"]], default=0) for rv, of_rv in arrays.items()}
     if not any(lengths.values()):
-        raise ArgumentValueError("model", "an observed variable with rows", "a model without one")
+        hint = "of a pm.Potential, give data_parallel the function of its rows" if model.potentials else None
+        raise ArgumentValueError("model", "an observed variable with rows", "a model without one", hint)
     found, used = [], set()
     for rv, of_rv in arrays.items():
         named = [each for each in of_rv["all"] if each.name in (names or ())]
@@ -113,7 +114,7 @@ def _arrays_of(model: pm.Model, rv: Variable) -> Dict[str, List[Variable]]:
         got = f"{rv.name}, which does"
         hint = "give the model its whole data, and pass batch= to data_parallel"
         raise ArgumentValueError("model", "one that does not use pm.Minibatch", got, hint)
-    return {"values": [each for each in ancestors([value]) if _is_array(each)], "all": list(filter(_is_array, every))}
+    return {"values": [each for each in ancestors([value]) if is_array(each)], "all": list(filter(is_array, every))}
 
 
 def _is_observed_part(model: pm.Model, rv: Variable) -> bool:
@@ -134,41 +135,38 @@ def _size_of(rv: Variable) -> Optional[Variable]:
     return op.size_param(rv.owner)
 
 
-def _is_array(variable: Variable) -> bool:
-    is_value = isinstance(variable, (Constant, SharedVariable)) and isinstance(variable.type, TensorType)
-    return is_value and variable.type.ndim > 0
-
-
-def _value(variable: Variable) -> Any:
-    return variable.data if isinstance(variable, Constant) else variable.get_value(borrow=True)
-
-
 def _length(variable: Variable) -> int:
-    return len(_value(variable))
+    return len(value_of(variable))
 
 
 def _observed(model: pm.Model, rv: Variable, arrays: List[Variable]) -> Observed:
     labels = [each.name or f"data of {rv.name}" for each in arrays]
-    data = as_data([_value(each) for each in arrays], labels)
+    data = as_data([value_of(each) for each in arrays], labels)
     variables = [variable_for(each, label) for each, label in zip(data, labels)]
-    blockers = set(model.basic_RVs) - {rv}
-    reached = set(ancestors(_distribution_parameters(rv), blockers))
-    of_model = [each for each in model.free_RVs if each in reached]
-    of_model += [each for each in shared_values(reached) if each not in arrays]
+    basic = [each for each in model.basic_RVs if each is not rv]
+    reached = set(ancestors(_distribution_parameters(rv), basic))
     others = [each.name for each in model.observed_RVs if each is not rv and each in reached]
     if others:
         raise ArgumentTypeError(rv.name, "to depend on free variables alone", f"one that depends on {others[0]}")
-    params = [each.type(each.name) for each in of_model]
-    replaced: Dict[Variable, Variable] = {**dict(zip(arrays, variables)), **dict(zip(of_model, params))}
-    value = _remade(model.rvs_to_values[rv], replaced)
-    drawn = _remade(_of_size_of(rv, value), replaced)
-    fixed = [node.inputs[0] for node in io_toposort([], [drawn]) if _fixes_rows(node, len(data[0]))]
+    replaced: Dict[Variable, Variable] = dict(zip(arrays, variables))
+    value = _remade(model.rvs_to_values[rv], replaced, basic)
+    drawn = _remade(_of_size_of(rv, value), replaced, basic)
+    fixed = [node.inputs[0] for node in io_toposort(basic, [drawn]) if _fixes_rows(node, len(data[0]))]
     if fixed:
         expected, hint = "a variable of any number of rows", "make its data pm.Data, whose length is not fixed"
         raise ArgumentTypeError(rv.name, expected, f"{fixed[0]}, which is fixed to {len(data[0])}", hint)
-    rows = pm.logp(drawn, value, warn_rvs=False)
+    rows, params, of_model = of_values(_logp(model, drawn, value), model)
     containers = [each for each in arrays if each in model.data_vars]
     return Observed(rv, rows, variables, data, params, of_model, containers)
+
+
+def _logp(model: pm.Model, rv: Variable, value: Variable) -> Variable:
+    """Return the log-probability of a random variable as in `Model.logp`, of the model's value variables."""
+    values = {each: model.rvs_to_values[each] for each in model.free_RVs}
+    transforms = {each: model.rvs_to_transforms[each] for each in model.free_RVs}
+    return transformed_conditional_logp(
+        [rv], rvs_to_values={**values, rv: value}, rvs_to_transforms={**transforms, rv: None}
+    )[0]
 
 
 def _of_size_of(rv: Variable, value: Variable) -> Variable:
@@ -193,10 +191,13 @@ def _with_constants(rv: Variable) -> Variable:
     return rv.owner.op.make_node(*inputs).default_output()
 
 
-def _remade(variable: Variable, replaced: Dict[Variable, Variable]) -> Variable:
-    """Return an expression with variables replaced, and what depends on them made again, as static shapes change."""
+def _remade(variable: Variable, replaced: Dict[Variable, Variable], others: Sequence[Variable]) -> Variable:
+    """Return an expression with variables replaced, and what depends on them made again, as static shapes change.
+
+    Other random variables of the model stay as they are.
+    """
     new = dict(replaced)
-    for node in io_toposort(list(replaced), [variable]):
+    for node in io_toposort([*replaced, *others], [variable]):
         if not any(each in new for each in node.inputs):
             continue
         inputs, op = [new.get(each, each) for each in node.inputs], node.op

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any, List, Sequence
 
@@ -13,7 +14,13 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import generate_fallback_impl, numba_funcify
 
+from synkhronos.errors import ArgumentValueError
+
 from .likelihood import Likelihood
+from .nutpie_sampling import watch
+
+#: Modules of what needs all rows in every call.
+SAMPLERS = ("nutpie", "pymc.sampling", "pymc.smc", "pymc.step_methods", "pymc.tuning")
 
 
 class DataParallelLogp(Op):  # type: ignore[misc]  # not typed where PyTensor is not installed
@@ -50,6 +57,20 @@ class DataParallelLogp(Op):  # type: ignore[misc]  # not typed where PyTensor is
             # Compiled code takes what comes from here for contiguous and of the type that was declared.
             output[0] = np.asarray(result, variable.type.dtype, order="C")
 
+    def prepare_node(self, node: Apply, storage_map: Any, compute_map: Any, impl: Any) -> None:
+        """Do what is to be done before the operation is compiled, by any linker but Numba's."""
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Refuse what compiles a function with the operation in it, if that would be wrong; have nutpie watched."""
+        module = _compiling_sampler()
+        if module and self.in_batches:
+            got = f"that of {self.likelihood.name}, for {module}: each of its calls would see other rows"
+            hint = "leave batch= out of data_parallel; pm.fit takes it"
+            raise ArgumentValueError("model", "one whose likelihood counts all rows", got, hint)
+        if module.split(".")[0] == "nutpie":
+            watch()
+
     def do_constant_folding(self, fgraph: Any, node: Apply) -> bool:
         return False  # no call while a function is compiled
 
@@ -77,8 +98,23 @@ class DataParallelLogp(Op):  # type: ignore[misc]  # not typed where PyTensor is
         return found + [disconnected_type()] * self.in_batches
 
 
+def _compiling_sampler() -> str:
+    """Return the module of the sampler (or optimizer) that compiles a function now, if one does.
+
+    PyMC gives an operation no other sign of it, and its functions may be imported by any name.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        module: str = frame.f_globals.get("__name__", "")
+        if module.startswith(tuple(each + "." for each in SAMPLERS)) or module in SAMPLERS:
+            return module
+        frame = frame.f_back
+    return ""
+
+
 @numba_funcify.register(DataParallelLogp)  # type: ignore[untyped-decorator]
 def _in_object_mode(op: DataParallelLogp, node: Apply, **kwargs: Any) -> Any:
+    op.prepare()
     with warnings.catch_warnings():  # that it runs in Python is what it is for
         warnings.filterwarnings("ignore", "Numba will use object mode", UserWarning)
         return generate_fallback_impl(op, node=node, **kwargs)

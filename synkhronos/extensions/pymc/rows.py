@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Iterable, List, Sequence, Set
+from typing import Any, Iterable, List, Sequence, Set, Tuple
 
 import numpy as np
+import pymc as pm
 from pymc.logprob.utils import CheckParameterValue
 from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import io_toposort
+from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar.basic import Add, Cast, Mul, Second, Sub, TrueDiv
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.type import TensorType
@@ -50,6 +51,28 @@ def as_data(values: Sequence[Any], labels: Sequence[str]) -> List[synk.Data]:
 def variable_for(data: synk.Data, name: str) -> Variable:
     """Return a variable for any number of rows of the data."""
     return TensorType(str(data.dtype), shape=(None, *data.shape[1:]))(name)
+
+
+def of_values(rows: Variable, model: pm.Model) -> Tuple[Variable, List[Variable], List[Variable]]:
+    """Return a log-probability of value variables of a model as one of new variables, these, and what they are.
+
+    There is a variable for each value variable, and for each shared variable with arrays or numbers.
+    """
+    reached = list(ancestors([rows]))
+    found = [each for each in model.value_vars if each in set(reached)] + shared_values(reached)
+    new = [each.type(each.name) for each in found]
+    return clone_replace(rows, dict(zip(found, new))), new, found
+
+
+def is_array(variable: Variable) -> bool:
+    """Return whether a variable is an array of the model: a constant, or a shared variable as ``pm.Data``."""
+    is_value = isinstance(variable, (Constant, SharedVariable)) and isinstance(variable.type, TensorType)
+    return is_value and variable.type.ndim > 0
+
+
+def value_of(variable: Variable) -> Any:
+    """Return the value of such a variable."""
+    return variable.data if isinstance(variable, Constant) else variable.get_value(borrow=True)
 
 
 def shared_values(reached: Iterable[Variable]) -> List[Variable]:

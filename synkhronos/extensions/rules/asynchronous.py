@@ -24,6 +24,7 @@ import numpy as np
 
 from synkhronos.functions.asynchronous import Region, Visit, Visits
 from synkhronos.host.signals import DeferredSignals
+from synkhronos.runtime.registry import Origin
 
 Arrays = List[Any]
 
@@ -190,7 +191,7 @@ class Visitor(Visit):
     def put(self, values: Arrays) -> None:
         """Make fresh arrays this rank's parameters."""
         for entry, value in zip(self._entries, values):
-            entry.cell[0] = entry.known = entry.engine.to_device(entry.reference(), value)
+            entry.set(entry.engine.to_device(entry.reference(), value), Origin.OWN)
 
     def note(self, order: int, kind: str, x: Arrays, more: Sequence[Any] = (), other: Optional[int] = None) -> None:
         """Add a line to the log of this rank."""

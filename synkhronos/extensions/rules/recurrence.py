@@ -105,6 +105,8 @@ class Rule(ABC):
     ) -> Any:
         """Take a step for each batch, and exchange as often as calls of the rule would: few commands for many steps.
 
+        (A step of a `TrainFunction` with groups is several commands, and so is each of its steps here.)
+
         Asynchronously, by `EASGD`, `ASGD` and `Gossip`, no rank waits for another: each takes the next batch, all rows
         of it, and exchanges after every so many steps of its own. It is one command.
 
@@ -150,8 +152,12 @@ class Rule(ABC):
         parts: List[Any] = []
         begin = 0
         while begin < len(batches):
-            end = begin + self._until_next(len(batches) - begin)
-            parts.append(self.function.steps(*args, batches=batches[begin:end], **kwargs))
+            if self._steps_in_parts:
+                end = begin + 1
+                parts.append(self._called(args, kwargs, batches[begin]))
+            else:
+                end = begin + self._until_next(len(batches) - begin)
+                parts.append(self.function.steps(*args, batches=batches[begin:end], **kwargs))
             self._advance(end - begin)
             begin = end
         return self._joined(parts, kwargs.get("output_subset")) if parts else []
@@ -257,9 +263,33 @@ class Rule(ABC):
 
     def _joined(self, parts: List[Any], output_subset: Any) -> Any:
         """Return the outputs of some steps, and of the next ones, as those of all."""
-        function = self.function if isinstance(self.function, synk.Function) else self.function.function
+        function = self._gives_outputs
         form, subset = function._form, None if output_subset is None else function._positions(output_subset)
         return form.wrap([_joined_output(each) for each in zip(*(form.flat(part, subset) for part in parts))], subset)
+
+    @property
+    def _steps_in_parts(self) -> bool:
+        """Whether a step is several commands: of a `TrainFunction` with groups, for example."""
+        is_one = isinstance(self.function, synk.Function) or self.function.function is not None
+        return not is_one and self.function.communicate_every <= 1
+
+    @property
+    def _gives_outputs(self) -> synk.Function:
+        """The function whose outputs are those of a step."""
+        if isinstance(self.function, synk.Function):
+            return self.function
+        found: synk.Function = self.function.function or self.function.gradient_fn
+        return found
+
+    def _called(self, args: Any, kwargs: Any, batch: Any) -> Any:
+        """Make a step by a call; return its outputs as those of one step are returned."""
+        results, function, chosen = self.function(*args, batch=batch, **kwargs), self._gives_outputs, None
+        if kwargs.get("output_subset") is not None:
+            chosen = function._positions(kwargs["output_subset"])
+        ops = [function.output_modes[i] for i in (range(len(function.output_modes)) if chosen is None else chosen)]
+        values = zip(function._form.flat(results, chosen), ops)
+        of_step = [[value] if str(op).endswith("gather") else np.asarray(value)[None] for value, op in values]
+        return function._form.wrap(of_step, chosen)
 
     def _advance(self, n_steps: int) -> bool:
         """Count steps, none of which but the last is one after which something is due."""

@@ -8,6 +8,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from ...engines.exact import Halves
+from ...engines.observer import observer_of
 from ...errors import ArgumentTypeError, ArgumentValueError
 from .graph import Apply, In, Shared, Variable, apply, convert, describe, ordered, shared, substituted
 
@@ -126,7 +127,12 @@ class Function:
         if output_subset is not None and self.keys is not None:
             output_subset = [self.keys.index(key) for key in output_subset]
         chosen = range(len(self.outputs)) if output_subset is None else output_subset
-        results = self.evaluate(values, chosen)
+        try:
+            results = self.evaluate(values, chosen)
+        finally:
+            for observer in [observer_of(target.storage) for target, _ in self.updates]:
+                if observer is not None:
+                    observer.updated()
         if self.keys is not None:
             return {self.keys[index]: result for index, result in zip(chosen, results)}
         return results[0] if self.single and output_subset is None else results

@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from ...engines.base import ArrayType
+from ...engines.observer import note_read, note_written, observer_of
 from ...errors import ArgumentTypeError
 
 
@@ -70,13 +71,26 @@ class Shared(Variable):
 
     def get_value(self, borrow: bool = False) -> Any:
         """Return a copy of the value, or the value itself."""
-        value = self.storage[0]
-        return value.copy() if isinstance(value, np.ndarray) and not borrow else value
+
+        def get() -> Any:
+            if borrow:
+                note_read(self.storage)
+            value = self.storage[0]
+            return value.copy() if isinstance(value, np.ndarray) and not borrow else value
+
+        observer = observer_of(self.storage)
+        return get() if observer is None else observer.get(get, borrow)
 
     def set_value(self, value: Any, borrow: bool = False) -> None:
         """Store a copy of the value, or with ``borrow`` the value itself if it needs no cast."""
-        value = convert(self.type, value, f"shared variable {self}")
-        self.storage[0] = value.copy() if isinstance(value, np.ndarray) and not borrow else value
+
+        def put(value: Any) -> None:
+            value = convert(self.type, value, f"shared variable {self}")
+            self.storage[0] = value.copy() if isinstance(value, np.ndarray) and not borrow else value
+            note_written(self.storage)
+
+        observer = observer_of(self.storage)
+        put(value) if observer is None else observer.put(put, value, borrow)
 
     def clone(self) -> Shared:
         """Return another variable over the same storage."""

@@ -183,8 +183,10 @@ def _power(node: Apply) -> Description:
 
 
 def _cast(node: Apply) -> Description:
-    before, after = _dtype(node.args[0]).kind, _dtype(node).kind
-    is_linear = after == "f" or before in "iub" and after in "iu"
+    before, after = _dtype(node.args[0]), _dtype(node)
+    # Integers of fewer bits may have wrapped around; those of 64 bits count.
+    widens = before.kind in "iu" and before.itemsize < 8 and (after.kind == "f" or after.itemsize > before.itemsize)
+    is_linear = (after.kind == "f" or before.kind in "iub" and after.kind in "iu") and not widens
     return Description(_Aligned([_ones(node.args[0])], linear=[[0]] if is_linear else []), 1)
 
 
@@ -208,7 +210,8 @@ def _dot(node: Apply) -> Optional[Description]:
     left, right = ["i", "k"][2 - len(one) :], ["k", "j"][: len(other)]
     names = [_labels(one, left), _labels(other, right)]
     output = [name if name in names[0] + names[1] else ONE for name in left + right if name != "k"]
-    return Description(Axes(names, [output], [[0], [1]]), 2)
+    is_any = _dtype(node).kind == "b"
+    return Description(Axes(names, [output], [[0], [1]], reduce=["max"] if is_any else None), 2)
 
 
 def _labels(ones: Sequence[bool], names: Sequence[Any]) -> List[Any]:
@@ -228,7 +231,7 @@ def _subscript(node: Apply) -> Optional[Description]:
 RULES: Mapping[Any, Maker] = {
     np.add: _elementwise([[0, 1]]),
     np.subtract: _elementwise([[0, 1]]),
-    np.negative: _elementwise([[0]], negates=0),
+    np.negative: _elementwise([[0]], reverses=0),
     np.multiply: _elementwise([[0], [1]]),
     np.true_divide: _elementwise([[0]], powers={1: -1}),
     np.where: _elementwise([[1, 2]]),

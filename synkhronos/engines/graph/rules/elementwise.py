@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
-from ....sharding import Axes, Elementwise, Moved, Reduction, Rule
+from ....sharding import Arithmetic, Axes, Elementwise, Kind, Moved, Reduction, Rule
+from ..bounds import bounds
 from ..lengths import Lengths, broadcastable, ndim
 
 
@@ -16,19 +18,17 @@ def elementwise(lengths: Lengths, node: Any) -> Rule:
     linear: List[Sequence[int]] = []
     more: Dict[str, Any] = {}
     is_integer = node.outputs[0].dtype in classes.discrete_dtypes and node.outputs[0].dtype != "bool"
-    if is_integer and _is_unsigned(node.outputs[0]) and isinstance(op, (scalar.Sub, scalar.Neg)):
-        pass  # a part may be negative where the whole is not, and becomes a huge number
+    if isinstance(op, scalar.Cast) and is_integer and node.inputs[0].dtype not in classes.discrete_dtypes:
+        more["late"] = [positions]  # each part would be truncated by itself
     elif isinstance(op, (scalar.Add, scalar.Sub, scalar.Neg, scalar.Identity)) or _is_linear_cast(lengths, node):
         linear = [positions]
         if isinstance(op, (scalar.Add, scalar.Sub)) and is_integer:
             more["added"] = positions if isinstance(op, scalar.Add) else [0]
-        more["negates"] = 0 if isinstance(op, scalar.Neg) else None
-        more["moves"] = isinstance(op, scalar.Identity) or is_integer and _casts_in_order(lengths, node)
+        more["moves"] = isinstance(op, scalar.Identity) or isinstance(op, scalar.Cast) and _keeps_positions(node)
+        more["keeps_order"] = isinstance(op, scalar.Identity) or _keeps_order(lengths, node)
     elif isinstance(op, scalar.Mul):
         linear = [[i] for i in positions]
         more["factors"] = [lengths.value(one) for one in node.inputs] if is_integer else None
-        if len(node.inputs) == 2:  # as libraries write negatives, in between
-            more["negates"] = next((1 - i for i in positions if _is_minus_one(lengths, node.inputs[i])), None)
     elif isinstance(op, scalar.TrueDiv):
         linear, more["powers"] = [[0]], {1: -1}
     elif isinstance(op, scalar.Second):
@@ -44,37 +44,74 @@ def elementwise(lengths: Lengths, node: Any) -> Rule:
         more["degree"] = 1
     elif type(op) in classes.powers:
         more["powers"] = {0: classes.powers[type(op)]}
+    more["reverses"] = _reversed(lengths, node)
+    if ndim(node.outputs[0]) <= 1:
+        more["arithmetic"] = partial(_arithmetic, lengths, node)
     return Elementwise([broadcastable(one) for one in node.inputs], len(node.outputs), linear, **more)
 
 
-def _is_minus_one(lengths: Lengths, variable: Any) -> bool:
-    value = lengths.constant(variable)
-    return value is not None and value.size > 0 and bool((value == -1).all())
+def _arithmetic(lengths: Lengths, node: Any) -> Arithmetic:
+    """Return what an operation does with lengths."""
+    values = [lengths.values(one) for one in node.inputs]
+    return Arithmetic(_kind(lengths, node), values, lengths.values(node.outputs[0]))
+
+
+def _kind(lengths: Lengths, node: Any) -> Kind:
+    op, after = node.op.scalar_op, node.outputs[0].dtype
+    # Small numbers have no room for lengths, nor have the digits of half and single precision.
+    if np.dtype(after).itemsize < (4 if np.dtype(after).kind in "iu" else 8) and after != "bool":
+        return Kind.OTHER
+    if isinstance(op, lengths.classes.scalar.Cast):
+        is_whole = node.inputs[0].dtype in lengths.classes.discrete_dtypes
+        return Kind.SAME if is_whole or after not in lengths.classes.discrete_dtypes else Kind.WHOLE
+    return next((kind for cls, kind in lengths.kinds.items() if isinstance(op, cls)), Kind.OTHER)
+
+
+def _reversed(lengths: Lengths, node: Any) -> Optional[int]:
+    """Return the input whose order an operation reverses: of ``-x``, ``~x``, and complements such as ``255 - x``.
+
+    By these a library writes the smallest as a largest: ``255 - max(255 - x)``.
+    """
+    scalar, op = lengths.classes.scalar, node.op.scalar_op
+    after = np.dtype(node.outputs[0].dtype)
+    if isinstance(op, scalar.Invert) or isinstance(op, scalar.Neg) and after.kind != "u":
+        return 0
+    value = lengths.constant(node.inputs[0]) if isinstance(op, (scalar.Sub, scalar.Mul)) else None
+    if isinstance(op, scalar.Mul):  # as libraries write negatives, in between
+        is_negative = value is not None and len(node.inputs) == 2 and value.size and (value == -1).all()
+        return 1 if is_negative and after.kind != "u" else None
+    if value is None or node.inputs[1].dtype != after:
+        return None
+    if after.kind in "iu":  # of any other number the difference may wrap around
+        return 1 if (value == ~np.zeros((), after)).all() else None
+    return 1 if after.kind == "f" and np.isfinite(value).all() else None
 
 
 def _is_linear_cast(lengths: Lengths, node: Any) -> bool:
-    if not isinstance(node.op.scalar_op, lengths.classes.scalar.Cast):
-        return False
-    before, after = node.inputs[0].dtype, node.outputs[0].dtype
-    if _is_unsigned(node.outputs[0]) and not _is_unsigned(node.inputs[0]) and before != "bool":
-        return False  # likewise
-    discrete = lengths.classes.discrete_dtypes
-    return after not in discrete or before in discrete and after != "bool"
+    return isinstance(node.op.scalar_op, lengths.classes.scalar.Cast) and node.outputs[0].dtype != "bool"
 
 
-def _casts_in_order(lengths: Lengths, node: Any) -> bool:
+def _keeps_positions(node: Any) -> bool:
+    """Return whether a cast is one of whole numbers to a type that holds all positions."""
+    before, after = np.dtype(node.inputs[0].dtype), np.dtype(node.outputs[0].dtype)
+    return before.kind in "iu" and after.kind in "iu" and (after.itemsize >= 4 or np.can_cast(before, after))
+
+
+def _keeps_order(lengths: Lengths, node: Any) -> bool:
     """Return whether an operation is a cast that leaves the largest the largest."""
-    before, after = node.inputs[0].dtype, node.outputs[0].dtype
-    is_cast = isinstance(node.op.scalar_op, lengths.classes.scalar.Cast)
-    return is_cast and (before == "int64" and after == "int32" or np.can_cast(before, after))
-
-
-def _is_unsigned(variable: Any) -> bool:
-    return str(variable.dtype).startswith("uint")
+    before, after = np.dtype(node.inputs[0].dtype), np.dtype(node.outputs[0].dtype)
+    if not isinstance(node.op.scalar_op, lengths.classes.scalar.Cast) or "c" in (before.kind, after.kind):
+        return False
+    if after.kind == "f" or np.can_cast(before, after):
+        return True
+    if before.kind not in "biu" or after.kind not in "iu":
+        return False
+    found, info = bounds(lengths, node.inputs[0]), np.iinfo(after)
+    return bool(info.min <= found.low and found.high <= info.max)
 
 
 def reduction(lengths: Lengths, node: Any) -> Rule:
-    (one,) = node.inputs
+    (one,), (result,) = node.inputs, node.outputs
     classes, scalar = lengths.classes, lengths.classes.scalar
     op: Dict[Any, Optional[str]] = {
         scalar.Add: "sum",
@@ -84,10 +121,29 @@ def reduction(lengths: Lengths, node: Any) -> Rule:
     }
     if one.dtype == "bool":
         op.update({scalar.AND: "min", scalar.OR: "max"})
-    if node.outputs[0].dtype == "bool":
-        op.update({scalar.Add: None, scalar.Mul: None})  # whether any, or all, are not 0
-    is_linear = one.dtype in classes.discrete_dtypes or node.outputs[0].dtype not in classes.discrete_dtypes
-    return Reduction(ndim(one), _axes(node), op.get(type(node.op.scalar_op)), is_linear)
+        if result.dtype == "bool":  # whether any, or all, are not 0
+            op.update({scalar.Add: "max", scalar.Mul: "min"})
+    name = op.get(type(node.op.scalar_op))
+    if name in ("sum", "prod") and not _is_cast_by_parts(lengths, node, accumulator(node)):
+        name = None
+    rule = Reduction(ndim(one), _axes(node), name, is_late=isinstance(node.op.scalar_op, (scalar.Add, scalar.Mul)))
+    rule.is_rounded = name in ("sum", "prod") and not np.can_cast(accumulator(node), result.dtype)
+    return rule
+
+
+def accumulator(node: Any) -> Any:
+    """Return the dtype in which a reduction adds, or multiplies: only its result is of that of the output."""
+    return np.dtype(getattr(node.op, "acc_dtype", None) or node.outputs[0].dtype)
+
+
+def _is_cast_by_parts(lengths: Lengths, node: Any, before: Any) -> bool:
+    """Return whether the last step of a reduction, from one dtype to another, can be made part by part."""
+    after = np.dtype(node.outputs[0].dtype)
+    if before == after or before.kind in "fc" and after.kind in "fc":
+        return True
+    if before.kind not in "iu" or after.kind == "b":
+        return False
+    return bool(after.kind in "iu" and after.itemsize <= before.itemsize) or not bounds(lengths, node.outputs[0]).wraps
 
 
 def argmax(lengths: Lengths, node: Any) -> Rule:

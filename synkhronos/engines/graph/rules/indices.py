@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from functools import partial
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-from ....sharding import MIXED, Axes, Coordinate, Element, Masked, Rule, Slice, Subscript
+from ....sharding import MIXED, Axes, Changed, Coordinate, Element, Masked, Product, Rule, Slice, Subscript
+from ..bounds import bounds
 from ..indices import constant_index, is_all
 from ..lengths import Lengths, broadcastable, ndim
 from .along import labels
@@ -21,7 +23,7 @@ def _basic_index(
     entries = lengths.classes.get_idx_list(node.inputs[first - 1 :], node.op.idx_list)
     before = list(range(ndim(array)))
     for axis, entry in enumerate(entries):
-        if axis != as_it_is and not is_all(lengths.classes, entry):
+        if axis != as_it_is and not is_all(lengths, entry):
             before[axis] = MIXED  # type: ignore[call-overload]
     after = [name for axis, name in enumerate(before) if axis >= len(entries) or isinstance(entries[axis], slice)]
     return before, after
@@ -59,7 +61,7 @@ def subtensor(lengths: Lengths, node: Any) -> Rule:
     slices = _slices(lengths, node, 1, lambda axis: Axes(*rule_if(axis)))
     inputs, outputs, linear = rule_if(None)
     rule = Subscript(inputs, outputs, linear, ends, is_vector=is_vector, slices=slices)
-    index = constant_index(classes, node) if ndim(node.inputs[0]) == 1 else None
+    index = constant_index(lengths, node, 0) if ndim(node.inputs[0]) == 1 else None
     return rule if index is None else Element(index, rule)
 
 
@@ -72,25 +74,54 @@ def inc_subtensor(lengths: Lengths, node: Any) -> Rule:
 
     slices = _slices(lengths, node, 2, lambda axis: Axes(*rule_if(axis)))
     inputs, outputs, linear = rule_if(None)
-    return Subscript(inputs, outputs, linear, ends, sets=node.op.set_instead_of_inc, slices=slices)
+    rule = Subscript(inputs, outputs, linear, ends, sets=node.op.set_instead_of_inc, slices=slices)
+    return _changed(lengths, node, constant_index(lengths, node, 1) if ndim(node.inputs[0]) == 1 else None, rule)
+
+
+def _changed(lengths: Lengths, node: Any, index: Any, rule: Rule) -> Rule:
+    """Return the rule of setting elements of what may be a shape, at an index if that is constant."""
+    if index is None or node.inputs[0].dtype not in lengths.classes.discrete_dtypes:
+        return rule
+    return Changed(index, lambda: [lengths.values(one) for one in node.inputs[:2]], node.op.set_instead_of_inc, rule)
+
+
+def _length_of(lengths: Lengths, node: Any, position: int, axis: int) -> Product:
+    return lengths.axis_length(node.inputs[position], axis)
 
 
 def rows_at(lengths: Lengths, node: Any) -> Rule:
     """The elements of the first axis at positions in a vector."""
     names = list(range(1, ndim(node.inputs[0])))
-    return Subscript([[MIXED, *names], ["at"]], [["at", *names]], [[0]], arrays={0: 1})
+    inputs: List[List[Any]] = [[MIXED, *names], ["at"]]
+    length, signed = partial(_length_of, lengths, node), _signed(lengths, node, [1])
+    rule = Subscript(inputs, [["at", *names]], [[0]], arrays={0: 1}, length=length, signed=signed)
+    return _chosen(lengths, node, node.inputs[1], rule)
+
+
+def _chosen(lengths: Lengths, node: Any, positions: Any, rule: Rule) -> Rule:
+    """Return the rule of taking elements of what may be a shape, if their positions are constant."""
+    index = lengths.positions(positions) if ndim(node.inputs[0]) == 1 else None
+    return rule if index is None else Element(index, rule)
 
 
 def inc_rows_at(lengths: Lengths, node: Any) -> Rule:
     names = list(range(1, ndim(node.inputs[0])))
     value = ["at", *names][1 + len(names) - ndim(node.inputs[1]) :]
-    return Subscript(
+    rule = Subscript(
         [[MIXED, *names], labels(node.inputs[1], value), ["at"]],
         [[MIXED, *names]],
         [[0, 1]],
         arrays={0: 2},
         sets=node.op.set_instead_of_inc,
+        signed=_signed(lengths, node, [2]),
+        length=partial(_length_of, lengths, node),
     )
+    return _changed(lengths, node, lengths.positions(node.inputs[2]) if not names else None, rule)
+
+
+def _signed(lengths: Lengths, node: Any, arrays: Iterable[int]) -> List[int]:
+    """Return which arrays of positions may have negative elements."""
+    return [i for i in arrays if bounds(lengths, node.inputs[i]).low < 0]
 
 
 def _advanced(lengths: Lengths, node: Any, first: int) -> Any:
@@ -137,7 +168,9 @@ def advanced_subtensor(lengths: Lengths, node: Any) -> Optional[Rule]:
     if found is None:
         return None
     before, after, of_inputs, arrays, ends = found
-    return Subscript([before, *of_inputs], [after], [[0]], ends, arrays=arrays)
+    length, signed = partial(_length_of, lengths, node), _signed(lengths, node, arrays.values())
+    rule = Subscript([before, *of_inputs], [after], [[0]], ends, arrays=arrays, length=length, signed=signed)
+    return _chosen(lengths, node, node.inputs[1], rule) if len(node.inputs) == 2 else rule
 
 
 def advanced_inc_subtensor(lengths: Lengths, node: Any) -> Optional[Rule]:
@@ -148,7 +181,10 @@ def advanced_inc_subtensor(lengths: Lengths, node: Any) -> Optional[Rule]:
     value = labels(node.inputs[1], after[len(after) - ndim(node.inputs[1]) :])
     # What is added to an element of several rows once only is no sum of what ranks add.
     sets = bool(node.op.set_instead_of_inc or getattr(node.op, "ignore_duplicates", False))
-    return Subscript([before, value, *of_inputs], [before], [[0, 1]], ends, arrays=arrays, sets=sets)
+    more: Any = {"length": partial(_length_of, lengths, node), "signed": _signed(lengths, node, arrays.values())}
+    rule = Subscript([before, value, *of_inputs], [before], [[0, 1]], ends, arrays=arrays, sets=sets, **more)
+    index = lengths.positions(node.inputs[2]) if len(node.inputs) == 3 and ndim(node.inputs[0]) == 1 else None
+    return _changed(lengths, node, index, rule)
 
 
 def masked(node: Any, first: int) -> Optional[Rule]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from functools import partial
+from typing import Any, List, Optional, Sequence
 
 from ....sharding import (
     MIXED,
@@ -18,18 +19,17 @@ from ....sharding import (
     Reshaped,
     Rule,
     ShapeOf,
-    Specified,
     Together,
 )
 from ..lengths import Lengths, broadcastable, ndim
 
 
 def shape(lengths: Lengths, node: Any) -> Rule:
-    return ShapeOf(ndim(node.inputs[0]))
+    return ShapeOf(ndim(node.inputs[0]), None, partial(lengths.axis_length, node.inputs[0]))
 
 
 def length(lengths: Lengths, node: Any) -> Rule:
-    return ShapeOf(ndim(node.inputs[0]), node.op.i)
+    return ShapeOf(ndim(node.inputs[0]), node.op.i, partial(lengths.axis_length, node.inputs[0]))
 
 
 def filled(lengths: Lengths, node: Any) -> Rule:
@@ -54,12 +54,16 @@ def reshaped(lengths: Lengths, node: Any) -> Rule:
             free = axis
         elif one.number > 0:
             after[axis] = one
-    return Reshaped(before, after, free)
+    return Reshaped(before, after, free, lengths.same())
 
 
 def vector(lengths: Lengths, node: Any) -> Rule:
     n = len(node.inputs)
-    return Together([1] * n, Axes([[]] * n, [[MIXED]], [range(n)], moves=True))
+    return Together(partial(_values, lengths, node.inputs), Axes([[]] * n, [[MIXED]], [range(n)], moves=True))
+
+
+def _values(lengths: Lengths, variables: Sequence[Any]) -> List[Optional[List[Optional[Product]]]]:
+    return [lengths.values(one) for one in variables]
 
 
 def joined(lengths: Lengths, node: Any) -> Rule:
@@ -70,8 +74,7 @@ def joined(lengths: Lengths, node: Any) -> Rule:
     rule = Joined(len(arrays), ndim(arrays[0]), axis % ndim(arrays[0]), has_axis)
     if ndim(arrays[0]) != 1:
         return rule
-    vectors = map(lengths.elements, arrays)
-    return Together([*[0] * has_axis, *[None if one is None else len(one) for one in vectors]], rule)
+    return Together(lambda: [*[[]] * has_axis, *_values(lengths, arrays)], rule)
 
 
 def split(lengths: Lengths, node: Any) -> Rule:
@@ -82,28 +85,28 @@ def split(lengths: Lengths, node: Any) -> Rule:
 
 
 def counting(lengths: Lengths, node: Any) -> Rule:
-    start, _, step = map(lengths.constant, node.inputs)
-    return Positions(start is not None and start == 0 and step is not None and step == 1)
+    start, step = lengths.length(node.inputs[0]), lengths.length(node.inputs[2])
+    return Positions(step if start == Product(0) and step.number > 0 else None)
 
 
 def checked(lengths: Lengths, node: Any) -> Rule:
     return Checked(ndim(node.inputs[0]), len(node.inputs) - 1)
 
 
-def specified(lengths: Lengths, node: Any) -> Rule:
-    first, *others = node.inputs
-    if len(others) == 1 and ndim(others[0]) == 1:
-        known = [one if one.number >= 0 else None for one in lengths.elements(others[0]) or ()]
-    else:  # None for a length that is not given
-        known = [lengths.length(one) if hasattr(one.type, "ndim") else None for one in others]
-    fixed = [axis for axis, one in enumerate(known) if one is not None and not one.factors]
-    return Specified([ndim(one) for one in node.inputs], [axis for axis in fixed if not broadcastable(first)[axis]])
+def same_as_first(lengths: Lengths, node: Any) -> Rule:
+    """What an operation does that gives its first input as it is, whatever the values of the others."""
+    others: List[Any] = [[MIXED] * ndim(one) for one in node.inputs[1:]]
+    names = _but_for_new_ones(node)
+    return Axes([names, *others], [names], [[0]], shapes_only=range(1, len(node.inputs)))
 
 
 def rebroadcast(lengths: Lengths, node: Any) -> Rule:
     """What an operation does that gives its input as it is, with other axes of a length that is known to be 1."""
+    names = _but_for_new_ones(node)
+    return Axes([names], [names], [[0]], moves=True) if MIXED in names else Moved(len(names), names)
+
+
+def _but_for_new_ones(node: Any) -> List[Any]:
+    """Return labels for the axes of an array, but for those that are said to be of length 1 from now on."""
     before, after = broadcastable(node.inputs[0]), broadcastable(node.outputs[0])
-    if not any(one and not other for one, other in zip(after, before)):
-        return Moved(ndim(node.inputs[0]), range(ndim(node.inputs[0])))
-    names = [MIXED if one and not other else axis for axis, (one, other) in enumerate(zip(after, before))]
-    return Axes([names], [names], [[0]], moves=True)
+    return [MIXED if one and not other else axis for axis, (one, other) in enumerate(zip(after, before))]

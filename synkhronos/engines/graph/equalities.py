@@ -1,0 +1,81 @@
+"""Lengths that are equal because a graph combines arrays element by element, which it otherwise could not.
+
+::
+
+    context    (time of context, rows, d)          context * weights[:, :, None]: both times are one, and so
+    weights    (time of mask, rows)                weights.reshape(shape of context[:, :, :1]) keeps the rows
+
+It takes a walk through the whole graph to find them, so they are looked for only if nothing is known without.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence
+
+from ...sharding import Product
+
+if TYPE_CHECKING:
+    from .lengths import Lengths
+
+
+class Equalities:
+    """The equal lengths of a graph.
+
+    Parameters
+    ----------
+    lengths : Lengths
+    nodes : sequence of nodes
+    """
+
+    def __init__(self, lengths: Lengths, nodes: Sequence[Any]) -> None:
+        self.lengths, self.nodes = lengths, nodes
+        #: From symbols to what they are equal to; None before they are looked for.
+        self._equal: Optional[Dict[Any, Product]] = None
+
+    def __call__(self, length: Product) -> Product:
+        """Return a length in terms of symbols of which no two are known to be equal."""
+        if self._equal is None:
+            self._equal = {}
+            for lengths in self._of_nodes():
+                for other in lengths[1:]:
+                    self._unite(lengths[0], other)
+        return self._replaced(length)
+
+    def _replaced(self, length: Product) -> Product:
+        equal = self._equal or {}
+        while any(symbol in equal for symbol, _ in length.factors):
+            found = Product(length.number)
+            for symbol, exponent in length.factors:
+                for _ in range(exponent):
+                    found = found.times(equal.get(symbol) or Product.of(symbol))
+            length = found
+        return length
+
+    def _unite(self, one: Product, other: Product) -> None:
+        one, other = self._replaced(one), self._replaced(other)
+        for old, new in ((one, other), (other, one)):
+            ((symbol, exponent),) = old.factors if len(old.factors) == 1 else ((None, 0),)
+            if old.number == exponent == 1 and symbol not in [each for each, _ in new.factors]:
+                assert self._equal is not None
+                self._equal[symbol] = new
+                return
+
+    def _of_nodes(self) -> Iterator[List[Product]]:
+        """Yield lengths that are equal."""
+        from .lengths import broadcastable, ndim
+
+        classes, length = self.lengths.classes, self.lengths.axis_length
+        if any(isinstance(node.op, classes.IfElse) for node in self.nodes):
+            return  # not every node is computed
+        for node in self.nodes:
+            if isinstance(node.op, classes.Elemwise):
+                for axis in range(ndim(node.outputs[0])):
+                    yield [length(one, axis) for one in node.inputs if not broadcastable(one)[axis]]
+            elif isinstance(node.op, classes.Dot):
+                one, other = node.inputs
+                yield [length(one, ndim(one) - 1), length(other, 0)]
+            elif isinstance(node.op, classes.Join):
+                along, arrays = classes.joined(node)
+                for axis in range(ndim(node.outputs[0])):
+                    if along is not None and axis != along % ndim(node.outputs[0]):
+                        yield [length(one, axis) for one in arrays]

@@ -1,0 +1,154 @@
+"""The classes of a library through which a program reads and changes shared variables, patched to tell observers.
+
+What is patched: ``get_value`` and ``set_value`` of all classes of shared variables that define them; ``value`` and
+``data`` of containers, through which everything else goes (``set_value``, ``zero``, ``f[s] = v``, ``f.value``); and
+``Function.__call__``, so that functions count that were built before. Functions that ranks call are left out.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple
+from weakref import WeakKeyDictionary
+
+from ..observer import calling, copied, is_any_observed, note_read, note_written, observer_of
+from .library import Library
+
+#: The attribute of a patch that has what it replaces.
+ORIGINAL = "_synkhronos_original"
+
+
+class Touched(NamedTuple):
+    """The positions of the inputs whose storages a call of a function updates, and of those that its outputs lend."""
+
+    updated: Tuple[int, ...]
+    lent: Tuple[int, ...]
+
+
+class Patched:
+    """The patched classes of one library; may be made again.
+
+    Parameters
+    ----------
+    library : Library
+
+    Attributes
+    ----------
+    call : callable
+        The library's own ``Function.__call__``.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        #: By a function's maker, which never changes; it goes with the function.
+        self._touched: WeakKeyDictionary[Any, Touched] = WeakKeyDictionary()
+        self._unobserved = _observe_containers(library.Container)
+        for cls in _with_subclasses(library.SharedVariable):
+            _patch(cls, "get_value", _observed_get)
+            _patch(cls, "set_value", _observed_set)
+        _patch(library.Function, "__call__", self._observed_call)
+        self.call: Callable[..., Any] = getattr(library.Function.__call__, ORIGINAL)
+
+    def leave_out(self, compiled: Any) -> None:
+        """Have a function's own reads and writes of its storages be nobody's business: ranks call it."""
+        for container in [*compiled.input_storage, *compiled.output_storage]:
+            if type(container) is self._library.Container:
+                container.__class__ = self._unobserved
+
+    def _observed_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_any_observed():
+                return call(function, *args, **kwargs)
+            try:
+                return calling(call, function, *args, **kwargs)
+            finally:
+                self._report(function)
+
+        return __call__
+
+    def _report(self, function: Any) -> None:
+        touched = self._touched.get(function.maker)
+        if touched is None:
+            touched = self._touched[function.maker] = self._find_touched(function)
+        for i in touched.updated:
+            observer = observer_of(function.input_storage[i].storage)
+            if observer is not None:
+                observer.updated()
+        for i in touched.lent:
+            note_read(function.input_storage[i].storage)
+
+    def _find_touched(self, function: Any) -> Touched:
+        maker = function.maker
+        updated = [i for i, given in enumerate(maker.expanded_inputs) if given.update is not None]
+        roots = [
+            self._library.alias_root(output)
+            for output, given in zip(maker.fgraph.outputs, maker.outputs)
+            if given.borrow  # else the output is a copy
+        ]
+        inputs = maker.fgraph.inputs
+        lent = [inputs.index(root) for root in roots if root in inputs]
+        return Touched(tuple(updated), tuple(dict.fromkeys(lent)))
+
+
+def _with_subclasses(cls: Any) -> Iterator[Any]:
+    yield cls
+    for each in cls.__subclasses__():
+        yield from _with_subclasses(each)
+
+
+def _patch(cls: Any, name: str, patched: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replace a method that the class itself defines; a patch of before is replaced, not wrapped."""
+    method: Optional[Callable[..., Any]] = vars(cls).get(name)
+    if method is not None:
+        original = getattr(method, ORIGINAL, method)
+        replacement: Any = patched(original)
+        replacement.__name__, replacement.__doc__ = name, original.__doc__
+        setattr(replacement, ORIGINAL, original)
+        setattr(cls, name, replacement)
+
+
+def _observed_get(get_value: Callable[..., Any]) -> Callable[..., Any]:
+    def patched(shared: Any, borrow: bool = False, return_internal_type: bool = False) -> Any:
+        args = shared, borrow, return_internal_type
+        get = partial(get_value, *args) if borrow else partial(copied, get_value, *args)
+        observer = observer_of(shared.container.storage)
+        return observer.get(get, borrow) if observer is not None and observer.stands_in else get()
+
+    return patched
+
+
+def _observed_set(set_value: Callable[..., Any]) -> Callable[..., Any]:
+    parameters = inspect.signature(set_value)  # (the value has other names in some classes)
+
+    def patched(shared: Any, *args: Any, **kwargs: Any) -> None:
+        observer = observer_of(shared.container.storage)
+        if observer is None or not observer.stands_in:
+            set_value(shared, *args, **kwargs)  # the container reports it
+            return
+        _, value, *borrow = parameters.bind(shared, *args, **kwargs).arguments.values()
+        observer.put(lambda value: set_value(shared, value, *borrow), value, *(borrow or [False]))
+
+    return patched
+
+
+def _observe_containers(cls: Any) -> type:
+    """Patch a library's class of containers; return a class of containers that is not patched."""
+    read, write = vars(cls)["__get__"], vars(cls)["__set__"]
+
+    def get(container: Any) -> Any:
+        note_read(container.storage)
+        return read(container)
+
+    def put(container: Any, value: Any) -> None:
+        write(container, value)
+        note_written(container.storage)
+
+    cls.value = cls.data = property(get, put)
+    plain = property(read, write)
+    return type(cls.__name__, (cls,), {"value": plain, "data": plain, "__reduce__": _reduced, "__slots__": ()})
+
+
+def _reduced(container: Any) -> Tuple[Any, ...]:
+    """Pickle a container as one of the library's own."""
+    return object.__new__, (type(container).__mro__[1],), vars(container)

@@ -1,0 +1,44 @@
+"""Functions of PyMC that do something more for models whose rows are divided over ranks."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from typing import Any, Callable, Dict, List
+
+import pymc as pm
+from pytensor.graph.traversal import ancestors
+
+from .likelihood import Likelihood
+from .operation import DataParallelLogp
+
+#: From the model, the other arguments by name, and the call itself to its result.
+Around = Callable[[pm.Model, Dict[str, Any], Callable[[], Any]], Any]
+
+
+def divided_in(model: pm.Model) -> List[Likelihood]:
+    """Return the likelihoods of a model that ranks compute."""
+    ops = [each.owner.op for each in ancestors(model.potentials) if each.owner is not None]
+    return list(dict.fromkeys(op.likelihood for op in ops if isinstance(op, DataParallelLogp)))
+
+
+def wrap(function: Callable[..., Any], around: Around) -> None:
+    """Have calls with such a model go through ``around``, wherever the function has been imported to by its name."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            arguments = signature.bind_partial(*args, **kwargs).arguments
+            model = pm.modelcontext(arguments.pop("model", None))
+        except TypeError:
+            return function(*args, **kwargs)  # which says what is wrong
+        if not divided_in(model):
+            return function(*args, **kwargs)
+        return around(model, arguments, lambda: function(*args, **kwargs))
+
+    name = function.__name__
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(name) is function:
+            setattr(module, name, wrapped)

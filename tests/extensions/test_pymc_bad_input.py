@@ -1,0 +1,171 @@
+"""What `data_parallel` refuses."""
+
+import numpy as np
+import pytest
+from refusals import refuses
+
+from synkhronos.errors import StateError
+
+pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
+
+import pytensor  # noqa: E402
+import pytensor.tensor as pt  # noqa: E402
+from pymc_models import BINARY, KINDS, REAL, N, X, evaluate, log_density  # noqa: E402
+
+from synkhronos.extensions.pymc import data_parallel  # noqa: E402
+
+pytestmark = [
+    pytest.mark.pytensor,
+    pytest.mark.usefixtures("nothing_compiled"),
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own are many, and change with its versions
+]
+
+
+def in_model(*args, **kwargs):
+    """Call data_parallel in the context of a model with a parameter ``beta``."""
+    with pm.Model():
+        beta = pm.Normal("beta", 0, 1, shape=3)
+        kwargs.setdefault("params", [beta])
+        return data_parallel(*args, **kwargs)
+
+
+def test_refused_data():
+    with refuses(ValueError, "data[1]", "53 rows, as data[0] has", "52"):
+        in_model(log_density, [X, BINARY[:-1]])
+    with refuses(TypeError, "data[1]", "an array of numbers", "dtype <U1"):
+        in_model(log_density, [X, np.array(["a"] * N)])
+    with refuses(TypeError, "data[0]", "an array of numbers", "dtype object"):
+        in_model(log_density, [X.astype(object), BINARY])
+    with refuses(ValueError, "data[1]", "an array with rows", "a number"):
+        in_model(log_density, [X, 3.0])
+    with refuses(ValueError, "data[0]", "an array with rows", "(0, 3)"):
+        in_model(log_density, [X[:0], BINARY[:0]])
+    with refuses(ValueError, "data", "at least one array"):
+        in_model(log_density, [])
+    with refuses(TypeError, "data", "a list of arrays", "ndarray"):
+        in_model(log_density, X)
+
+
+def test_refused_arguments():
+    with refuses(TypeError, "params[0]", "a variable", "1"):
+        in_model(log_density, [X, BINARY], params=[1])
+    with refuses(TypeError, "params", "a list of variables"):
+        in_model(log_density, [X, BINARY], params=3)
+    with refuses(TypeError, "model_or_logp", "a pm.Model, or a function", "3"):
+        data_parallel(3)
+    with refuses(TypeError, "model_or_logp", "returns a variable", "None"):
+        in_model(lambda X, beta: None, [X])
+    with refuses(TypeError, "batch", "an int", "0.5"):
+        in_model(log_density, [X, BINARY], batch=0.5)
+    for batch in (0, N + 1):
+        with refuses(ValueError, "batch", "from 1 to 53", str(batch)):
+            in_model(log_density, [X, BINARY], batch=batch)
+    with pytest.raises(StateError, match="with pm.Model"):
+        data_parallel(log_density, [X, BINARY])
+    with refuses(TypeError, "likelihood", "a log-probability", "draws random numbers"):
+        in_model(lambda X, beta: pm.Normal.dist(X @ beta), [X])
+    with pm.Model():
+        mu = pm.Normal("mu")
+        with refuses(TypeError, "likelihood", "a log-probability", "draws random numbers", "given to the function"):
+            data_parallel(lambda y: pm.logp(3 * pm.Normal.dist(mu), y), [REAL])
+        with refuses(TypeError, "data[0]", "an array of numbers", "a variable (y)", "get_value()"):
+            data_parallel(lambda y: y * mu, [pm.Data("y", REAL)])
+
+
+@pytest.mark.parametrize(
+    "dist",
+    [
+        lambda y, mu: pm.Truncated.dist(pm.Normal.dist(mu), lower=-9.0, shape=y.shape),
+        lambda y, mu: pm.Truncated.dist(pm.Normal.dist(mu * y), upper=9.0),
+        lambda y, mu: pm.TruncatedNormal.dist(mu, 1, lower=-9.0, shape=y.shape),
+    ],
+    ids=["shape", "rows", "truncated_normal"],
+)
+def test_open_bounds_that_have_no_gradient(dist):
+    with pm.Model():
+        mu = pm.Normal("mu")
+        with refuses(ValueError, "likelihood", "with a gradient", "open bound", "observed=y"):
+            data_parallel(lambda y, mu: pm.logp(dist(y, mu), y), [REAL], [mu])
+    with pm.Model() as plain:
+        y, mu = pytensor.shared(REAL), pm.Normal("mu")
+        pm.Potential("likelihood", pm.logp(dist(y, mu), y).sum())
+    assert np.isnan(evaluate(plain, [{"mu": 0.5}])[0][1])  # PyMC's own, with the same function
+
+
+def gaussian_process(X, y, beta):
+    covariance = pm.gp.cov.ExpQuad(3, pt.exp(beta[0]))(X) + pt.eye(X.shape[0])
+    return pm.logp(pm.MvNormal.dist(pt.zeros(X.shape[0]), covariance), y)
+
+
+#: What combines rows, and words of the refusal.
+MIXED = {
+    "a mean of all rows": (lambda X, y, beta: log_density(X, y, beta) - (X @ beta).mean(), "mean needs the whole"),
+    "a sum": (lambda X, y, beta: log_density(X, y, beta).sum(), "a single number"),
+    "sums up to a row": (lambda X, y, beta: log_density(X, y, beta).cumsum(), "along the axis of the rows"),
+    "rows before": (lambda X, y, beta: y[1:] - beta[0] * y[:-1], "along the axis of the rows"),
+    "all with all": (lambda X, y, beta: pt.dot(X, X.T) @ pt.ones_like(y), "each row with all others"),
+    "rows along another axis": (lambda X, y, beta: (X * beta).T, "along axis 1"),
+    "their number": (lambda X, y, beta: log_density(X, y, beta) - pt.log(y.shape[0]), "how many rows the rank has"),
+    "their positions": (lambda X, y, beta: y * beta[0] * pt.arange(y.shape[0]), "rows"),
+    "standardized data": (lambda X, y, beta: ((X - X.mean(0)) @ beta) * y, "needs the whole"),
+    "no rows": (lambda X, y, beta: beta, "the same for all rows"),
+    "rows that were not given": (lambda X, y, beta: y * X[:, 0] * REAL, "all rows on every rank"),
+    "a Gaussian process": (gaussian_process, "a single number"),
+}
+
+
+@pytest.mark.parametrize("case", MIXED)
+def test_likelihoods_that_mix_rows_are_refused(case):
+    logp, got = MIXED[case]
+    with refuses(TypeError, "likelihood", "depends on that row alone", got, "leave it in plain PyMC"):
+        in_model(logp, [X, BINARY])
+
+
+def test_models_that_mix_rows_are_refused():
+    with pm.Model() as of_time:
+        pm.AR("y", pm.Normal("rho"), sigma=1.0, init_dist=pm.Normal.dist(0, 1), observed=REAL)
+    with refuses(TypeError, "y", "depends on that row alone"):
+        data_parallel(of_time)
+    with pm.Model() as process:
+        covariance = pm.gp.cov.ExpQuad(3, pm.HalfNormal("scale"))
+        pm.gp.Marginal(cov_func=covariance).marginal_likelihood("y", X, REAL, sigma=1.0)
+    with refuses(TypeError, "y", "depends on that row alone"):
+        data_parallel(process)
+
+
+def test_refused_models():
+    with refuses(ValueError, "data", "names of pm.Data", "'Z'"):
+        data_parallel(KINDS["linear"](), ["X", "Z"])
+    with refuses(TypeError, "data", "a list of names", hint="a model has its data itself"):
+        data_parallel(KINDS["linear"](), [X])
+    with refuses(TypeError, "params", "nothing, because a model is given"):
+        data_parallel(KINDS["linear"](), params=[])
+    with pm.Model() as nothing_observed:
+        pm.Normal("a")
+    with refuses(ValueError, "model", "an observed variable with rows"):
+        data_parallel(nothing_observed)
+    with pm.Model() as in_batches:
+        rows, values = pm.Minibatch(X, REAL, batch_size=10)
+        pm.Normal("y", rows @ pm.Normal("beta", shape=3), observed=values, total_size=N)
+    with refuses(ValueError, "model", hint="pass batch= to data_parallel"):
+        data_parallel(in_batches)
+    missing = REAL.copy()
+    missing[3] = np.nan
+    with pm.Model() as with_missing:
+        pm.Normal("y", pm.Normal("a"), observed=np.ma.masked_invalid(missing))
+    with refuses(ValueError, "model", "without missing ones", "y_observed", "fill them in"):
+        data_parallel(with_missing)
+    with pm.Model() as of_rows:
+        pm.Normal("y", pm.Normal("a", shape=N), observed=REAL)
+    with refuses(TypeError, "y", "depends on that row alone", "all rows on every rank"):
+        data_parallel(of_rows)
+    with pm.Model() as interpolated:
+        pm.Interpolated("y", np.linspace(-9, 9, 20), np.ones(20), observed=REAL)
+    with refuses(TypeError, "y", got="SplineWrapper of y has no rule"):
+        data_parallel(interpolated)
+    with pm.Model() as chained:
+        first = pm.Normal("first", pm.Normal("a"), observed=REAL)
+        pm.Normal("second", first, observed=REAL)
+    with refuses(TypeError, "second", "to depend on free variables alone", "first"):
+        data_parallel(chained)

@@ -1,0 +1,137 @@
+"""Likelihoods and sessions, copies, and processes."""
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+from refusals import refuses
+
+import synkhronos as synk
+from synkhronos.errors import StateError
+
+pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
+
+import cloudpickle  # noqa: E402
+from pymc_models import BINARY, KINDS, WEIGHTS, X, log_density  # noqa: E402
+
+from synkhronos.extensions.pymc import data_parallel  # noqa: E402
+
+pytestmark = [
+    pytest.mark.pytensor,
+    pytest.mark.usefixtures("nothing_compiled"),
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own are many, and change with its versions
+]
+
+
+def test_value_and_gradient_are_one_call(make_world, monkeypatch):
+    make_world("threads", 2)
+    parallel = data_parallel(KINDS["logistic"]())
+    function = parallel.logp_dlogp_function(ravel_inputs=True)
+    calls = []
+    call = synk.Function.__call__
+    monkeypatch.setattr(synk.Function, "__call__", lambda *args, **kwargs: calls.append(1) or call(*args, **kwargs))
+    function(np.zeros(3))
+    assert len(calls) == 1
+
+
+def test_a_session_after_another(make_world):
+    parallel, plain = data_parallel(KINDS["logistic"]()), KINDS["logistic"]()
+    function = parallel.logp_dlogp_function(ravel_inputs=True)
+    expected = plain.logp_dlogp_function(ravel_inputs=True)(WEIGHTS)
+    for n in (1, 3):
+        make_world("threads", n)
+        value, gradient = function(WEIGHTS)
+        np.testing.assert_allclose(value, expected[0], rtol=1e-10)
+        np.testing.assert_allclose(gradient, expected[1], rtol=1e-10)
+        synk.close()
+        with pytest.raises(StateError, match="fork"):
+            function(WEIGHTS)
+
+
+def test_data_go_with_the_model():
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, 1, shape=3)
+        potential = data_parallel(log_density, [X, BINARY], [beta])
+    data = weakref.ref(potential.owner.op.likelihood)
+    del model, beta, potential
+    gc.collect()
+    assert data() is None
+
+
+def test_copies_are_itself():
+    with pm.Model():
+        beta = pm.Normal("beta", 0, 1, shape=3)
+        likelihood = data_parallel(log_density, [X, BINARY], [beta]).owner.op.likelihood
+    assert cloudpickle.loads(cloudpickle.dumps(likelihood)) is likelihood
+
+
+CHAINS = """
+import sys
+import pymc as pm
+import synkhronos as synk
+from synkhronos.extensions.pymc import data_parallel
+
+if __name__ == "__main__":
+    with pm.Model() as model:
+        a = pm.Normal("a")
+        data_parallel(lambda y: pm.logp(pm.Normal.dist(a, 1), y), [[0.1, 0.2, 0.3]])
+    synk.fork(2)
+    with model:
+        try:
+            pm.sample(draws=5, tune=5, chains=2, cores=2, mp_ctx=sys.argv[1], progressbar=False)
+        except Exception as error:
+            print(error)
+    print(float(model.compile_logp()({"a": 0.2})))  # the session goes on
+    synk.close()
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_chains_in_processes_of_their_own(tmp_path, method):
+    program = tmp_path / "program.py"
+    program.write_text(CHAINS)
+    environment = dict(os.environ, PYTENSOR_FLAGS="linker=py,cxx=", PYTHONPATH=str(Path(synk.__file__).parents[1]))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(program), method],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+        timeout=250,
+    )
+    assert "pass cores=1 to pm.sample" in done.stdout, done.stdout
+    expected = -0.5 * (0.2**2 + 2 * 0.1**2) - 2 * np.log(2 * np.pi)
+    np.testing.assert_allclose(float(done.stdout.split()[-1]), expected, rtol=1e-10)
+
+
+def test_fewer_rows_than_ranks(make_world):
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        data_parallel(lambda y: -((y - mu) ** 2), [[1.0, 2.0]])
+    logp = model.compile_logp()
+    make_world("threads", 3)
+    with refuses(ValueError, "data of likelihood", "at least 3 rows", "2", "at most 2 ranks"):
+        logp({"mu": 0.0})
+
+
+def test_no_session():
+    parallel = data_parallel(KINDS["logistic"]())
+    with pytest.raises(StateError, match="fork"):
+        parallel.compile_logp()({"beta": WEIGHTS})
+
+
+# (Pickles of a likelihood are loaded by chains of pm.sample, above; here by a program that knows nothing of it.)
+def test_a_pickle_elsewhere():
+    from synkhronos.extensions.pymc.likelihood import Elsewhere, _find
+
+    elsewhere = _find("of another process", "likelihood")
+    assert isinstance(elsewhere, Elsewhere)
+    with pytest.raises(StateError, match="pass cores=1"):
+        pickle.loads(pickle.dumps(elsewhere))([WEIGHTS])

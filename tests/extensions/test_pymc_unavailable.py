@@ -1,0 +1,221 @@
+"""What a model whose rows are divided does not have is refused, or said; all else is PyMC's own."""
+
+import logging
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from refusals import refuses
+
+pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
+
+import pymc.stats.log_density  # noqa: E402
+import pytensor.tensor as pt  # noqa: E402
+from arviz_base import dict_to_dataset  # noqa: E402
+from pymc_models import BINARY, KINDS, REAL, N, X, log_density  # noqa: E402
+from xarray import DataTree  # noqa: E402
+
+from synkhronos.extensions.pymc import data_parallel  # noqa: E402
+
+pytestmark = [
+    pytest.mark.pytensor,
+    pytest.mark.usefixtures("nothing_compiled"),
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own are many, and change with its versions
+]
+
+SAMPLING = dict(draws=5, tune=5, chains=1, cores=1, random_seed=3, progressbar=False, compute_convergence_checks=False)
+
+
+def of_a_function():
+    with pm.Model() as model:
+        data_parallel(log_density, [X, BINARY], [pm.Normal("beta", shape=3)], name="y")
+    return model
+
+
+def trace_of(model):
+    """Return a trace as of sampling."""
+    draws = {each.name: np.zeros((1, 3, *each.shape.eval())) for each in model.free_RVs}
+    return DataTree.from_dict({"posterior": dict_to_dataset(draws)})
+
+
+@pytest.fixture(params=["model", "function"])
+def parallel(request):
+    return data_parallel(KINDS["logistic"]()) if request.param == "model" else of_a_function()
+
+
+#: What is asked for, by a function of a trace and the model, and the plain call that the refusal names.
+ASKED = {
+    "log-likelihood": (lambda trace, **kwargs: pm.compute_log_likelihood(trace, **kwargs), "compute_log_likelihood"),
+    "log-likelihood by name": (
+        lambda trace, **kwargs: pm.compute_log_likelihood(trace, var_names=["y"], **kwargs),
+        "compute_log_likelihood",
+    ),
+    "log density": (
+        lambda trace, **kwargs: pymc.stats.log_density.compute_log_density(trace, **kwargs),
+        "compute_log_likelihood",
+    ),
+    "posterior predictive": (pm.sample_posterior_predictive, "sample_posterior_predictive"),
+    "posterior predictive by name": (
+        lambda trace, **kwargs: pm.sample_posterior_predictive(trace, var_names=["y"], **kwargs),
+        "sample_posterior_predictive",
+    ),
+    "prior predictive by name": (
+        lambda trace, **kwargs: pm.sample_prior_predictive(3, var_names=["y"], **kwargs),
+        "sample_prior_predictive",
+    ),
+    "sample": (
+        lambda trace, **kwargs: pm.sample(idata_kwargs={"log_likelihood": True}, **SAMPLING, **kwargs),
+        "compute_log_likelihood",
+    ),
+    "sample by name": (
+        lambda trace, **kwargs: pm.sample(idata_kwargs={"log_likelihood": ["y"]}, **SAMPLING, **kwargs),
+        "compute_log_likelihood",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ASKED)
+def test_what_needs_the_rows_is_refused(parallel, case):
+    ask, call = ASKED[case]
+    trace = trace_of(parallel)
+    with refuses(ValueError, "model", "the rows of y", "a sum alone", "plain model"):
+        ask(trace, model=parallel)
+    with parallel, refuses(ValueError, "model", hint=f"pm.{call}("):
+        ask(trace)
+
+
+def test_prior_predictive_of_all_is_refused():
+    with refuses(ValueError, "model", "prior predictive draws", hint="pm.sample_prior_predictive(model=model)"):
+        pm.sample_prior_predictive(3, model=data_parallel(KINDS["logistic"]()))
+
+
+def test_what_is_there_is_given(make_world):
+    make_world("threads", 2)
+    parallel, plain = data_parallel(KINDS["several_observed"]()), KINDS["several_observed"]()
+    trace = trace_of(plain)
+
+    for ask in (
+        lambda model: pm.compute_log_likelihood(trace, var_names=["few"], extend_inferencedata=False, model=model)[
+            "few"
+        ],
+        lambda model: pm.sample_posterior_predictive(
+            trace, var_names=["few"], model=model, random_seed=1, progressbar=False
+        )["posterior_predictive"]["few"],
+        lambda model: pm.sample_prior_predictive(5, var_names=["a", "few"], model=model, random_seed=1)["prior"]["a"],
+        lambda model: pm.compute_log_prior(trace, extend_inferencedata=False, model=model)["a"],
+    ):
+        found, expected = ask(parallel), ask(plain)
+        assert found.size
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def test_the_plain_model_gives_it_for_the_same_trace(make_world):
+    make_world("threads", 2)
+    plain = KINDS["logistic"]()
+    trace = pm.sample(model=data_parallel(plain), **SAMPLING)
+    pm.compute_log_likelihood(trace, model=plain)
+    pm.sample_posterior_predictive(trace, model=plain, extend_inferencedata=True, progressbar=False)
+    assert trace.log_likelihood["y"].shape == trace.posterior_predictive["y"].shape == (1, 5, N)
+    np.testing.assert_array_equal(trace.observed_data["y"], BINARY)
+
+
+def test_observed_data_are_said_to_be_missing_once(make_world, caplog):
+    make_world("threads", 2)
+    parallel = data_parallel(KINDS["logistic"]())
+    with caplog.at_level(logging.WARNING, "synkhronos"):
+        for _ in range(2):
+            pm.sample(model=parallel, **SAMPLING)
+        pm.sample(model=of_a_function(), **SAMPLING)  # a potential: nothing is expected
+    said = [each.getMessage() for each in caplog.records if "observed_data" in each.getMessage()]
+    assert len(said) == 1 and "do not have y" in said[0] and "with the plain model" in said[0]
+
+
+def test_other_models_and_arguments_are_left_alone():
+    plain = KINDS["logistic"]()
+    drawn = pm.sample_prior_predictive(3, model=plain)
+    assert drawn["prior_predictive"]["y"].shape == (1, 3, N)
+    with pytest.raises(TypeError, match="no_such_argument"):
+        pm.sample_prior_predictive(3, model=plain, no_such_argument=1)
+    with pytest.raises(TypeError, match="context"):
+        pm.sample_prior_predictive(3)
+
+
+PROGRAM = """
+import numpy as np
+from pymc import sample_posterior_predictive, find_MAP
+import pymc as pm
+from synkhronos.extensions.pymc import data_parallel
+
+with pm.Model() as model:
+    pm.Normal("y", pm.Normal("a"), 1, observed=np.arange(5.0))
+parallel = data_parallel(model)
+for ask in (lambda: sample_posterior_predictive([{"a": 1.0}], model=parallel),
+            lambda: find_MAP(model=data_parallel(model, batch=2), jitter=False)):
+    try:
+        ask()
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_functions_imported_before(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM], stdout=subprocess.PIPE, universal_newlines=True, timeout=250
+    )
+    said = done.stdout.splitlines()
+    assert len(said) == 2 and "use the plain model" in said[0] and "leave batch= out" in said[1]
+
+
+#: What calls a likelihood many times, and needs all rows each time.
+SAMPLERS = {
+    "NUTS": lambda model: pm.sample(model=model, nuts_sampler="pymc", **SAMPLING),
+    "Metropolis": lambda model: pm.sample(model=model, step=pm.Metropolis(model=model), **SAMPLING),
+    "slices": lambda model: pm.sample(model=model, step=pm.Slice(model=model), **SAMPLING),
+    "SMC": lambda model: pm.sample_smc(10, model=model, chains=1, cores=1, progressbar=False),
+    "MAP": lambda model: pm.find_MAP(model=model, jitter=False, progressbar=False),
+    "nutpie": lambda model: pytest.importorskip("nutpie").compile_pymc_model(model),
+}
+
+
+@pytest.mark.parametrize("form", ["model", "function"])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_batches_are_for_fit_alone(make_world, sampler, form):
+    make_world("threads", 2)
+    if form == "model":
+        model = data_parallel(KINDS["logistic"](), batch=10)
+    else:
+        with pm.Model() as model:
+            data_parallel(log_density, [X, BINARY], [pm.Normal("beta", shape=3)], name="y", batch=10)
+    with refuses(ValueError, "model", "counts all rows", "that of y", "leave batch= out"):
+        SAMPLERS[sampler](model)
+    pm.fit(3, model=model, progressbar=False)
+
+
+@pytest.mark.parametrize("sampler", ["Metropolis", "slices", "SMC"])
+def test_other_samplers_of_all_rows(make_world, sampler):
+    make_world("threads", 2)
+    SAMPLERS[sampler](data_parallel(KINDS["logistic"]()))
+
+
+def test_potentials_that_stay_with_the_master_are_said(make_world, caplog):
+    make_world("threads", 2)
+    with pm.Model() as plain:
+        a = pm.Normal("a")
+        pm.Normal("y", a, 1, observed=REAL)
+        pm.Potential("many", -((X[:, 0] - a) ** 2).sum())
+        pm.Potential("few", -((pt.as_tensor([1.0, 2.0]) - a) ** 2).sum())
+    with caplog.at_level(logging.WARNING, "synkhronos"):
+        parallel = data_parallel(plain)
+    (said,) = [each.getMessage() for each in caplog.records if each.name == "synkhronos"]
+    assert "many of the model" in said and "few" not in said and "data_parallel(f, [arrays])" in said
+    point = {"a": 0.3}
+    np.testing.assert_allclose(parallel.compile_logp()(point), plain.compile_logp()(point), rtol=1e-10)
+
+
+def test_a_model_of_potentials_alone():
+    with pm.Model() as plain:
+        pm.Potential("many", -((X[:, 0] - pm.Normal("a")) ** 2).sum())
+    with refuses(ValueError, "model", "an observed variable with rows", hint="the function of its rows"):
+        data_parallel(plain)

@@ -1,0 +1,77 @@
+"""Shapes that depend on what all rows have in common, or on how many rows there are: exact functions have the whole's.
+
+What is needed for its shape alone may come from the graph without collectives only if it has the same shape there.
+"""
+
+import numpy as np
+import pytest
+from library import NAME, L, T
+
+import synkhronos as synk
+
+pytestmark = getattr(pytest.mark, NAME)
+
+X = np.arange(15.0).reshape(5, 3) ** 1.3
+
+
+def eye(x, w):
+    return T.ones_like(T.eye((x - x.mean(axis=0)).shape[0])).sum()
+
+
+def above_the_mean(x, w):
+    v = T.dot(x, w)
+    return T.ones_like(v[(v > v.mean()).nonzero()]).sum()
+
+
+def losses_above_the_mean(x, w):
+    losses = T.dot(x, w) ** 2
+    return losses[(losses > losses.mean()).nonzero()].mean()
+
+
+def gradient_of_losses_above_the_mean(x, w):
+    return T.grad(losses_above_the_mean(x, w), w).sum()
+
+
+def ones_like_a_gradient(x, w):
+    return T.ones_like(T.grad(T.sqr(T.dot(x, w)).mean(), w)).sum()
+
+
+FORMS = [
+    eye,
+    above_the_mean,
+    losses_above_the_mean,
+    gradient_of_losses_above_the_mean,
+    ones_like_a_gradient,
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+def test_late_shapes(make_world, n_ranks, form):
+    make_world("threads", n_ranks)
+
+    def built(function, **kwargs):
+        x, w, p = T.dmatrix("x"), L.shared(np.array([1.0, 2.0, 3.0]), "w"), L.shared(np.zeros(()), "p")
+        value = T.cast(form(x, w), "float64")
+        return function([x], value, updates=[(p, p + value)], mode="FAST_COMPILE", **kwargs), p
+
+    (f, p), (serial, q) = built(synk.function, exact=True), built(L.function)
+    for rows in (5, 3, 4):
+        np.testing.assert_allclose(f(X[:rows]), serial(X[:rows]), rtol=1e-12)
+    np.testing.assert_allclose(p.get_value(), q.get_value(), rtol=1e-12)
+    assert synk.in_sync([p])
+
+
+@pytest.mark.theano
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+def test_an_axis_that_is_said_to_be_of_length_1(make_world, n_ranks):
+    """Even if each rank has one row: the serial function has them all."""
+    make_world("threads", n_ranks)
+    x = T.dmatrix("x")
+    e = T.addbroadcast(x, 0).sum()
+    with pytest.raises(ValueError):
+        L.function([x], e, mode="FAST_COMPILE")(X[:3])
+    f = synk.function([x], e, exact=True, mode="FAST_COMPILE")
+    with pytest.raises((AssertionError, synk.WorkerError)):
+        f(X[:3])
+    np.testing.assert_allclose(f(X[:1]), X[:1].sum())

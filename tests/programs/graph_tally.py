@@ -1,0 +1,111 @@
+"""What was found out about many graphs: how much was refused, and why."""
+
+import re
+from collections import Counter
+
+from graphs import NAME
+
+from synkhronos.errors import ArgumentError
+
+#: Reasons in the document, and in print; and how long an example may be to be told from none.
+IN_DOCUMENT, IN_PRINT = 10, 25
+
+
+def reason_of(error):
+    """Return why something was refused, without names and numbers."""
+    text = error.got if isinstance(error, ArgumentError) else str(error)
+    text = re.sub("^(none|one that is not|one that depends on more): ", "", text)
+    text = re.sub(r"\d+(\.\d+)?", "#", NAME.sub("_", text))
+    text = re.sub(r"\(_\) ?| and _", "", re.sub(r"of _(, _)*( and _)*", "of _", text))
+    return re.sub(r"\s+", " ", text)[:150]
+
+
+class Tally:
+    """What was found out about many graphs.
+
+    Parameters
+    ----------
+    values : dict, optional
+        What `to_json` has returned.
+
+    Attributes
+    ----------
+    graphs, whole, none : int
+        All; those of which nothing was refused; those of which everything was.
+    offered, compared, undecided : int
+        Outputs and updates; values that were compared; values that rounding decides.
+    reasons, calls, broken : Counter
+        Why outputs and updates, and calls, were refused; why there was no serial program.
+    examples : dict
+        From reasons to the shortest text that was refused for them.
+    """
+
+    NUMBERS = ("graphs", "whole", "none", "offered", "compared", "undecided")
+    COUNTERS = ("reasons", "calls", "broken")
+
+    def __init__(self, values=None):
+        values = values or {}
+        for name in self.NUMBERS:
+            setattr(self, name, values.get(name, 0))
+        for name in self.COUNTERS:
+            setattr(self, name, Counter(values.get(name, {})))
+        self.examples = dict(values.get("examples", {}))
+
+    def to_json(self):
+        """Return what another tally can be made of."""
+        return {name: getattr(self, name) for name in (*self.NUMBERS, *self.COUNTERS, "examples")}
+
+    def add(self, checked):
+        """Count a graph that was checked."""
+        self.graphs += 1
+        self.whole += not checked.refused
+        self.none += len(checked.refused) >= checked.offered
+        self.offered += checked.offered
+        self.compared, self.undecided = self.compared + checked.compared, self.undecided + checked.undecided
+        for reason, text in checked.refused:
+            self.reasons[reason] += 1
+            self._keep(reason, text)
+        self.calls.update(checked.refused_calls)
+        if checked.broken is not None:
+            self.broken[reason_of(Exception(checked.broken))] += 1
+
+    def include(self, other):
+        """Count what another tally has counted."""
+        for name in self.NUMBERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in self.COUNTERS:
+            getattr(self, name).update(getattr(other, name))
+        for reason, text in other.examples.items():
+            self._keep(reason, text)
+
+    def _keep(self, reason, text):
+        if reason not in self.examples or len(text) < len(self.examples[reason]):
+            self.examples[reason] = text
+
+    def summary(self):
+        """Return what was found, in a sentence."""
+        refused = sum(self.reasons.values())
+        return (
+            f"{self.graphs:,} graphs had {self.offered:,} outputs and updates, of which {refused:,} "
+            f"({100 * refused / max(self.offered, 1):.0f} %) were refused; {self.whole:,} graphs had none refused, "
+            f"{self.none:,} had all. {self.compared:,} values were compared, and {self.undecided:,} others depend on rounding. "
+            f"{sum(self.calls.values()):,} calls were refused, {sum(self.broken.values()):,} graphs had no serial function."
+        )
+
+    def document(self):
+        """Return the lines for the document."""
+        lines = [self.summary(), "", "| refused because | times | for example |", "| --- | ---: | --- |"]
+        for reason, number in self.reasons.most_common(IN_DOCUMENT):
+            example = self.examples[reason].replace("|", "\\|")
+            lines.append(f"| {reason} | {number:,} | `{example if len(example) < 120 else example[:117] + '...'}` |")
+        return lines
+
+    def __str__(self):
+        lines = [self.summary()]
+        lines += [
+            f"{n:>6} {reason}\n         {self.examples[reason][:200]}"
+            for reason, n in self.reasons.most_common(IN_PRINT)
+        ]
+        lines += [f"{n:>6} calls refused: {reason}" for reason, n in self.calls.most_common(IN_DOCUMENT)]
+        lines += [f"{n:>6} without a serial function: {reason}" for reason, n in self.broken.most_common(IN_DOCUMENT)]
+        return "\n".join(lines)

@@ -1,0 +1,31 @@
+"""What random graphs are written with, beside ``T`` and ``L``."""
+
+from types import SimpleNamespace  # noqa: F401
+
+import numpy as np  # noqa: F401
+from library import IS_THEANO, L, T
+from worlds import LINKER
+
+
+def unique(x):
+    """Return the sorted distinct elements."""
+    return T.extra_ops.Unique()(x) if IS_THEANO else T.unique(x)
+
+
+def rows_of_max(x, axis):
+    """Return the largest elements along an axis, by their positions."""
+    return T.max_and_argmax(x, axis=axis)[0]
+
+
+def until_small(x):
+    """Return a power of two of x: a loop that ends by a condition."""
+    return L.scan(lambda h: (h * 0.5, L.until(abs(h).max() < 0.5)), outputs_info=[x], n_steps=4)[0][-1]
+
+
+def mode_of(optimizer, linker=LINKER):
+    """Return a mode with an optimizer; "py" has graphs run as Python code, "default" leaves the linker as it is."""
+    if not IS_THEANO:
+        return L.Mode(linker, optimizer)
+    if linker == "py":
+        linker = L.VMLinker(use_cloop=False, c_thunks=False)
+    return L.Mode(linker, optimizer)

@@ -1,0 +1,540 @@
+"""Kinds of PyMC models whose rows can be divided, each as small as it can be.
+
+A builder is called inside of a new model; `KINDS` has them by name.
+"""
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.mode import OPT_FAST_RUN, Mode
+
+RANDOM = np.random.default_rng(0)
+N = 53
+X = RANDOM.normal(size=(N, 3))
+WEIGHTS = np.array([1.0, -2.0, 0.5])
+BINARY = (RANDOM.random(N) < 1 / (1 + np.exp(-X @ WEIGHTS))).astype("int64")
+REAL = X @ WEIGHTS + RANDOM.normal(size=N)
+COUNTS = RANDOM.poisson(np.exp(0.3 * X[:, 0]))
+GROUP = RANDOM.integers(0, 4, N)
+POSITIVE = np.abs(REAL) + 0.1
+SHARE = 1 / (1 + np.exp(-REAL))
+ANGLE = 2 * np.arctan(REAL)
+PLANE = REAL[:, None] * [1.0, 0.3] + RANDOM.normal(size=(N, 2))
+
+KINDS = {}
+
+
+def kind(build):
+    """Add a builder of a model to `KINDS`."""
+
+    def make():
+        with pm.Model() as model:
+            build()
+        return model
+
+    make.__name__ = build.__name__
+    KINDS[build.__name__] = make
+    return make
+
+
+# -- generalized linear models -----------------------------------------------------------------------------------------
+
+
+@kind
+def logistic():
+    beta = pm.Normal("beta", 0, 1, shape=3)
+    pm.Bernoulli("y", logit_p=X @ beta, observed=BINARY)
+
+
+@kind
+def probit():
+    beta = pm.Normal("beta", 0, 1, shape=3)
+    pm.Bernoulli("y", p=pm.math.invprobit(X @ beta), observed=BINARY)
+
+
+@kind
+def complementary_log_log():
+    beta = pm.Normal("beta", 0, 1, shape=3)
+    pm.Bernoulli("y", p=1 - pt.exp(-pt.exp(X @ beta)), observed=BINARY)
+
+
+@kind
+def share_of_successes():
+    pm.Bernoulli("y", p=pm.Beta("p", 2, 3), observed=BINARY)
+
+
+@kind
+def linear():
+    data = pm.Data("X", X)
+    sigma = pm.HalfNormal("sigma", 1)
+    beta = pm.Normal("beta", 0, 1, shape=3)
+    mu = pm.Deterministic("mu", data @ beta)
+    pm.Normal("y", mu, sigma, observed=pm.Data("values", REAL))
+
+
+@kind
+def robust():
+    nu, beta = pm.Gamma("nu", 2, 0.1), pm.Normal("beta", 0, 1, shape=3)
+    pm.StudentT("y", nu=nu, mu=X @ beta, sigma=pm.HalfCauchy("sigma", 1), observed=REAL)
+
+
+@kind
+def hierarchical():
+    scale = pm.HalfNormal("scale", 1)
+    level = pm.Normal("level", 0, scale, shape=4)
+    pm.Poisson("counts", pt.exp(level[GROUP] + pm.Normal("slope") * X[:, 0]), observed=COUNTS)
+
+
+@kind
+def not_centred():
+    scale, raw = pm.HalfCauchy("scale", 1), pm.Normal("raw", shape=4)
+    pm.Normal("y", pm.Normal("mu") + scale * raw[GROUP], pm.Exponential("sigma", 1), observed=REAL)
+
+
+@kind
+def effects_that_sum_to_zero():
+    effect = pm.ZeroSumNormal("effect", sigma=pm.HalfNormal("scale", 1), shape=4)
+    pm.Normal("y", pm.Normal("mu") + effect[GROUP], 1, observed=REAL)
+
+
+@kind
+def overdispersed_counts():
+    mu, alpha = pt.exp(X @ pm.Normal("beta", shape=3)), pm.Gamma("alpha", 2, 1)
+    pm.NegativeBinomial("y", mu=mu, alpha=alpha, observed=COUNTS)
+
+
+@kind
+def binomial():
+    pm.Binomial("y", n=20, logit_p=X @ pm.Normal("beta", shape=3), observed=COUNTS)
+
+
+@kind
+def beta_binomial():
+    pm.BetaBinomial("y", pm.HalfNormal("a"), pm.HalfNormal("b"), n=20, observed=COUNTS)
+
+
+@kind
+def shares():
+    mu = pm.math.sigmoid(X @ pm.Normal("beta", shape=3))
+    pm.Beta("y", mu=mu, nu=pm.Gamma("nu", 2, 0.1), observed=SHARE)
+
+
+@kind
+def gamma():
+    pm.Gamma("y", alpha=pm.Exponential("a", 1), beta=pt.exp(X @ pm.Normal("beta", shape=3)), observed=POSITIVE)
+
+
+@kind
+def inverse_gamma():
+    pm.InverseGamma("y", pm.Exponential("a", 1), pm.Exponential("b", 1), observed=POSITIVE)
+
+
+@kind
+def waiting_times():
+    pm.Exponential("y", lam=pt.exp(X @ pm.Normal("beta", shape=3)), observed=POSITIVE)
+
+
+@kind
+def weibull():
+    scale = pt.exp(pm.Data("X", X) @ pm.Normal("beta", shape=3))
+    pm.Weibull("y", pm.Exponential("a", 1), scale, observed=pm.Data("values", POSITIVE))
+
+
+@kind
+def log_normal():
+    pm.LogNormal("y", X @ pm.Normal("beta", shape=3), pm.HalfNormal("sigma"), observed=POSITIVE)
+
+
+@kind
+def wald():
+    pm.Wald("y", mu=pm.LogNormal("m"), lam=pm.LogNormal("l"), observed=POSITIVE)
+
+
+@kind
+def pareto():
+    pm.Pareto("y", alpha=pm.HalfNormal("a"), m=pm.Uniform("m", 0, 0.1), observed=POSITIVE)
+
+
+@kind
+def half_normal():
+    pm.HalfNormal("y", pm.HalfNormal("sigma"), observed=POSITIVE)
+
+
+@kind
+def rice():
+    pm.Rice("y", nu=pm.HalfNormal("nu"), sigma=pm.HalfNormal("sigma"), observed=POSITIVE)
+
+
+@kind
+def kumaraswamy():
+    pm.Kumaraswamy("y", pm.HalfNormal("a"), pm.HalfNormal("b"), observed=SHARE)
+
+
+@kind
+def logit_normal():
+    pm.LogitNormal("y", pm.Normal("mu"), pm.HalfNormal("sigma"), observed=SHARE)
+
+
+@kind
+def laplace():
+    pm.Laplace("y", X @ pm.Normal("beta", shape=3), pm.HalfNormal("b"), observed=REAL)
+
+
+@kind
+def logistic_errors():
+    pm.Logistic("y", X @ pm.Normal("beta", shape=3), pm.HalfNormal("s"), observed=REAL)
+
+
+@kind
+def cauchy():
+    pm.Cauchy("y", X @ pm.Normal("beta", shape=3), pm.HalfNormal("s"), observed=REAL)
+
+
+@kind
+def gumbel():
+    pm.Gumbel("y", pm.Normal("mu"), pm.HalfNormal("beta"), observed=REAL)
+
+
+@kind
+def moyal():
+    pm.Moyal("y", pm.Normal("mu"), pm.HalfNormal("sigma"), observed=REAL)
+
+
+@kind
+def skewed():
+    pm.SkewNormal("y", mu=pm.Normal("mu"), sigma=pm.HalfNormal("sigma"), alpha=pm.Normal("alpha"), observed=REAL)
+
+
+@kind
+def directions():
+    pm.VonMises("y", pm.Normal("mu"), pm.HalfNormal("kappa"), observed=ANGLE)
+
+
+@kind
+def first_successes():
+    pm.Geometric("y", pm.Beta("p", 1, 1), observed=COUNTS + 1)
+
+
+@kind
+def bounded_above():
+    pm.Uniform("y", 0, pm.Pareto("top", 1, 20.0), observed=POSITIVE)
+
+
+# -- many categories ---------------------------------------------------------------------------------------------------
+
+
+@kind
+def softmax():
+    beta = pm.Normal("beta", shape=(3, 3))
+    pm.Categorical("y", logit_p=X @ beta, observed=GROUP % 3)
+
+
+@kind
+def categories():
+    pm.Categorical("y", p=pm.math.softmax(X * pm.Normal("mu"), axis=-1), observed=GROUP % 3)
+
+
+@kind
+def multinomial():
+    chances = pm.math.softmax(X * pm.Normal("mu"), axis=-1)
+    pm.Multinomial("y", n=3, p=chances, observed=np.tile([1, 0, 2], (N, 1)))
+
+
+@kind
+def shares_of_groups():
+    pm.DirichletMultinomial("y", n=3, a=pm.HalfNormal("a", shape=3), observed=np.tile([1, 0, 2], (N, 1)))
+
+
+@kind
+def ordered():
+    cuts = pm.Normal(
+        "cuts", [-1, 1], 1, transform=pm.distributions.transforms.ordered, initval=None, default_transform=None
+    )
+    pm.OrderedLogistic("y", eta=X @ pm.Normal("beta", shape=3), cutpoints=cuts, observed=GROUP % 3)
+
+
+@kind
+def ordered_probit():
+    pm.OrderedProbit("y", eta=X[:, 0] * pm.Normal("mu"), cutpoints=[-1.0, 1.0], observed=GROUP % 3)
+
+
+# -- several values a row ----------------------------------------------------------------------------------------------
+
+
+@kind
+def matrices():
+    pm.Normal("y", pm.Normal("mu", 0, 1, shape=3), pm.Exponential("sigma", 1, shape=3), observed=X)
+
+
+@kind
+def vectors():
+    pm.MvNormal("y", pm.Normal("mu", 0, 1, shape=3), np.eye(3) + 0.2, observed=X)
+
+
+@kind
+def covariances():
+    chol, _, _ = pm.LKJCholeskyCov("chol", n=3, eta=2.0, sd_dist=pm.Exponential.dist(1.0, shape=3))
+    pm.MvNormal("y", pm.Normal("mu", 0, 1, shape=3), chol=chol, observed=X)
+
+
+@kind
+def correlations():
+    corr = pm.LKJCorr("corr", n=2, eta=2.0)
+    sd = pm.HalfNormal("sd", shape=2)
+    pm.MvNormal("y", 0, cov=corr * sd[:, None] * sd[None, :], observed=PLANE)
+
+
+@kind
+def precisions():
+    tau = pm.LogNormal("scale") * np.array([[2.0, 0.5, 0.1], [0.5, 1.0, 0.2], [0.1, 0.2, 1.0]])
+    pm.MvNormal("y", pm.Normal("mu", shape=3), tau=tau, observed=X)
+
+
+@kind
+def heavy_vectors():
+    chol, _, _ = pm.LKJCholeskyCov("chol", n=2, eta=1.0, sd_dist=pm.HalfNormal.dist(1.0, shape=2))
+    pm.MvStudentT("y", nu=pm.Gamma("nu", 2, 0.1), mu=np.zeros(2), chol=chol, observed=PLANE)
+
+
+@kind
+def varying_slopes():
+    chol, _, _ = pm.LKJCholeskyCov("chol", n=2, eta=2.0, sd_dist=pm.Exponential.dist(1.0, shape=2))
+    effects = pm.MvNormal("effects", np.zeros(2), chol=chol, shape=(4, 2))
+    pm.Normal("y", effects[GROUP, 0] + effects[GROUP, 1] * X[:, 0], pm.HalfNormal("sigma"), observed=REAL)
+
+
+# -- mixtures, and rows of which something is unknown ------------------------------------------------------------------
+
+
+@kind
+def mixture():
+    pm.NormalMixture("y", pm.Dirichlet("w", np.ones(2)), pm.Normal("mu", [-1, 1], 1), 1.0, observed=REAL)
+
+
+@kind
+def mixture_of_kinds():
+    parts = [
+        pm.Normal.dist(pm.Normal("mu"), 1),
+        pm.StudentT.dist(nu=3, mu=pm.Normal("far"), sigma=pm.HalfNormal("sigma")),
+    ]
+    pm.Mixture("y", w=pm.Dirichlet("w", np.ones(2)), comp_dists=parts, observed=REAL)
+
+
+@kind
+def broken_sticks():
+    weights = pm.StickBreakingWeights("w", alpha=pm.Gamma("a", 1, 1), K=2)
+    pm.NormalMixture("y", weights, pm.Normal("mu", [-1, 0, 1], 1, shape=3), 1.0, observed=REAL)
+
+
+@kind
+def censored():
+    dist = pm.Normal.dist(pm.Normal("mu"), pm.HalfNormal("sigma"))
+    pm.Censored("y", dist, lower=None, upper=1.0, observed=np.minimum(REAL, 1))
+
+
+@kind
+def truncated():
+    pm.TruncatedNormal("y", pm.Normal("mu") * X[:, 0], pm.HalfNormal("sigma"), lower=-6.0, observed=REAL)
+
+
+@kind
+def truncated_on_both_sides():
+    pm.Truncated("y", pm.StudentT.dist(4, pm.Normal("mu")), lower=0.0, upper=9.0, observed=POSITIVE)
+
+
+@kind
+def counts_without_zero():
+    pm.Truncated("y", pm.Poisson.dist(pt.exp(pm.Normal("mu"))), lower=1, observed=COUNTS + 1)
+
+
+@kind
+def many_zeros():
+    pm.ZeroInflatedPoisson("y", psi=pm.Beta("psi", 1, 1), mu=pt.exp(pm.Normal("mu") + X[:, 0]), observed=COUNTS)
+
+
+@kind
+def many_zeros_of_binomial():
+    pm.ZeroInflatedBinomial("y", psi=pm.Beta("psi", 1, 1), n=20, p=pm.Beta("p", 1, 1), observed=COUNTS)
+
+
+@kind
+def custom():
+    def logp(value, mu, sigma):
+        return -(((value - mu) / sigma) ** 2) - pt.log(sigma)
+
+    pm.CustomDist("y", pm.Normal("mu"), pm.HalfNormal("sigma"), logp=logp, observed=REAL)
+
+
+@kind
+def custom_of_a_distribution():
+    def dist(mu, sigma, size):
+        return pt.exp(pm.Normal.dist(mu, sigma, size=size))
+
+    pm.CustomDist("y", pm.Normal("mu"), pm.HalfNormal("sigma"), dist=dist, observed=pm.Data("values", POSITIVE))
+
+
+# -- priors and curves -------------------------------------------------------------------------------------------------
+
+
+@kind
+def bounded_parameters():
+    low = pm.Uniform("low", -2, 2)
+    pm.Normal("y", pm.Uniform("mu", low, 5), pm.Uniform("sigma", 0.0, 10.0), observed=REAL)
+
+
+@kind
+def weights_of_a_simplex():
+    pm.Normal("y", X @ pm.Dirichlet("w", np.ones(3)), pm.HalfNormal("sigma"), observed=REAL)
+
+
+@kind
+def horseshoe():
+    beta = pm.Normal("raw", shape=3) * pm.HalfCauchy("local", 1, shape=3) * pm.HalfCauchy("all", 1)
+    pm.Normal("y", X @ beta, pm.HalfNormal("sigma"), observed=REAL)
+
+
+@kind
+def spline():
+    knots = np.linspace(-1.5, 1.5, 4)
+    basis = np.exp(-0.5 * ((X[:, :1] - knots) / 0.7) ** 2)
+    pm.Normal("y", basis @ pm.Normal("w", 0, pm.HalfNormal("tau"), shape=4), 1.0, observed=REAL)
+
+
+@kind
+def random_walk():
+    walk = pm.GaussianRandomWalk("walk", sigma=pm.HalfNormal("step"), init_dist=pm.Normal.dist(0, 1), steps=3)
+    pm.Poisson("y", pt.exp(walk[GROUP]), observed=COUNTS)
+
+
+@kind
+def item_response():
+    person, item = RANDOM.integers(0, 5, N), GROUP
+    skill, difficulty = pm.Normal("skill", shape=5), pm.Normal("difficulty", shape=4)
+    slope = pm.LogNormal("slope", 0, 0.5, shape=4)
+    pm.Bernoulli("y", logit_p=slope[item] * (skill[person] - difficulty[item]), observed=BINARY)
+
+
+@kind
+def paired_comparisons():
+    first, second = GROUP, (GROUP + 1 + RANDOM.integers(0, 3, N)) % 4
+    strength = pm.Normal("strength", shape=4)
+    pm.Bernoulli("y", logit_p=strength[first] - strength[second], observed=BINARY)
+
+
+@kind
+def psychometric():
+    lapse = pm.Beta("lapse", 1, 20)
+    p = lapse / 2 + (1 - lapse) * pm.math.invprobit((X[:, 0] - pm.Normal("threshold")) / pm.HalfNormal("width"))
+    pm.Bernoulli("y", p=p, observed=BINARY)
+
+
+@kind
+def saturation():
+    dose = np.abs(X[:, 0]) + 0.1
+    top, half, slope = pm.HalfNormal("top", 3), pm.LogNormal("half"), pm.LogNormal("slope")
+    pm.Normal("y", top * dose**slope / (half**slope + dose**slope), pm.HalfNormal("sigma"), observed=REAL)
+
+
+@kind
+def change_point():
+    time = np.linspace(0, 1, N)
+    rate = pt.switch(time < pm.Uniform("when", 0, 1), pm.Exponential("before", 1), pm.Exponential("after", 1))
+    pm.Poisson("y", rate, observed=COUNTS)
+
+
+@kind
+def cycle():
+    time = np.linspace(0, 5, N)
+    amplitude, phase = pm.HalfNormal("amplitude"), pm.Uniform("phase", -np.pi, np.pi)
+    pm.Normal("y", amplitude * pt.sin(2 * np.pi * time + phase), pm.HalfNormal("sigma"), observed=REAL)
+
+
+@kind
+def discrete():
+    k, mu = pm.Poisson("k", 2), pm.Normal("mu", 0, 1)
+    pm.Normal("y", mu * k, 1, observed=REAL)
+
+
+@kind
+def several_observed():
+    a, b = pm.Normal("a", 0, 1), pm.Normal("b", 0, 1)
+    pm.Normal("few", a + b, 1, observed=[0.1, -0.3])
+    pm.StudentT("many", nu=4, mu=a, sigma=pt.exp(b), observed=REAL)
+    pm.Bernoulli("more", logit_p=b * X[:, 1], observed=BINARY)
+
+
+# -- what they are evaluated by ----------------------------------------------------------------------------------------
+
+
+def python_mode():
+    """Return the mode of tests: nothing is compiled, as Numba would take a minute for every function.
+
+    Nor fused: in Python code, ``reciprocal`` inside of a fused operation has no more digits than float32 (PyTensor
+    divides ``np.float32(1)`` by a Python float, which NumPy 2 takes for one of float32).
+    """
+    return Mode(linker="py", optimizer=OPT_FAST_RUN.excluding("fusion"))
+
+
+def points_of(model, n, scale=0.7, seed=1):
+    """Return points of a model, as dicts, around its initial one."""
+    initial, random = model.initial_point(), np.random.default_rng(seed)
+    integers = {key for key, value in initial.items() if np.asarray(value).dtype.kind in "iu"}
+    return [
+        {
+            key: value + (random.integers(0, 3) if key in integers else scale * random.normal(size=np.shape(value)))
+            for key, value in initial.items()
+        }
+        for _ in range(n)
+    ]
+
+
+def evaluate(model, points):
+    """Return the log-probability of a model and its gradient at points; not a number where PyMC raises LinAlgError."""
+    function = model.compile_fn([model.logp(), model.dlogp()], inputs=model.value_vars)
+
+    def at(point):
+        try:
+            return [np.array(each) for each in function(point)]
+        except np.linalg.LinAlgError:
+            return [np.array(np.nan), np.array(np.nan)]
+
+    return [at(point) for point in points]
+
+
+def assert_same(parallel, plain, n=100, rtol=1e-10):
+    """Check that two models have the same log-probability and gradient at points around the initial one."""
+    points = points_of(plain, n)
+    for (value, gradient), (expected, expected_gradient) in zip(evaluate(parallel, points), evaluate(plain, points)):
+        np.testing.assert_allclose(value, expected, rtol=rtol)
+        np.testing.assert_allclose(gradient, expected_gradient, rtol=rtol, atol=rtol * abs(expected_gradient).max())
+
+
+def without_compiling():
+    """Return a context in which PyTensor compiles nothing."""
+    return pytensor.config.change_flags(mode=python_mode(), linker="py", cxx="")
+
+
+def log_density(features, binary, beta):
+    """Return the log-probability of the rows of `logistic`."""
+    return pm.logp(pm.Bernoulli.dist(logit_p=features @ beta), binary)
+
+
+class InCall:
+    """Do something just before a call of a model's likelihood."""
+
+    def __init__(self, model, number, action):
+        self.likelihood = model.potentials[0].owner.op.likelihood
+        self.function, self.left, self.action = self.likelihood.function, number, action
+
+    def __enter__(self):
+        self.likelihood.function = self
+
+    def __exit__(self, *error):
+        self.likelihood.function = self.function
+
+    def __call__(self, *args, **kwargs):
+        self.left -= 1
+        if self.left == 0:
+            self.action()
+        return self.function(*args, **kwargs)
