@@ -121,6 +121,8 @@ class Lengths:
                 if found is None:
                     break
                 return found
+            if isinstance(op, classes.DimShuffle) and ndim(first) == 1:  # of one element
+                return self._element(first, 0) or Product.of(variable)
             if not (isinstance(op, self._numbers) and ndim(first) == 0):
                 break
             variable = first
@@ -189,7 +191,7 @@ class Lengths:
         if isinstance(op, scalar.Add):
             others = [one for one in lengths if one.factors]
             more = sum(one.number for one in lengths if not one.factors)
-            return _less(others[0], -more) if len(others) == 1 and more >= 0 else None
+            return _less(others[0], -more) if len(others) == 1 else None
         return None
 
     def _evaluated(self, op: Any, numbers: Sequence[int]) -> Optional[Product]:
@@ -407,6 +409,8 @@ class Lengths:
                 and self._is_integer(first)
             ):
                 variable = first
+            elif isinstance(op, classes.Elemwise) and isinstance(op.scalar_op, classes.scalar.Mul):
+                return product(self.value(one) for one in variable.owner.inputs)
             else:
                 return None
         found = self.constant(variable)
