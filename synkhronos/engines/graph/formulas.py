@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Type
 from ...sharding import Placement, Shard, Unknown
 from .classes import Classes, Kinds
 from .rules.elementwise import accumulator
+from .rules.indices import truncates
 
 #: From a node to equal expressions, one for each output; None if it has no formula.
 Formula = Callable[[Any], Optional[Sequence[Any]]]
@@ -75,7 +76,7 @@ class Formulas:
 
     def _added(self, node: Any) -> Optional[List[Any]]:
         """Add to elements of zeros, and then to what they are elements of."""
-        if node.op.set_instead_of_inc or getattr(node.op, "ignore_duplicates", False):
+        if node.op.set_instead_of_inc or getattr(node.op, "ignore_duplicates", False) or truncates(self.classes, node):
             return None
         array, *others = node.inputs
         added = node.clone_with_new_inputs([self.classes.tensor.zeros_like(array), *others]).outputs[0]
