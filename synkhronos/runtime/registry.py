@@ -174,6 +174,8 @@ class SharedEntry(Observer):
         self.known = None if is_news or borrowed is not None else value
         if origin in _OF_ALL:
             self.origin = origin
+            if borrowed is not None and origin is not Origin.PROGRAM:
+                borrowed.remember()  # as a broadcast of what the program has set: the ranks have it
 
     def ran(self, updates: bool) -> None:
         """Note what a function, which ranks have called, has left where the program has borrowed the value.

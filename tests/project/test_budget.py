@@ -21,7 +21,7 @@ BUDGET = {
     "reductions/ kernels/ host/": 1188,
     "memory/": 1088,
     "sync/": 939,
-    "runtime/": 1714,
+    "runtime/": 1716,
     "transports/": 1478,
     "launchers/hosts/": 2356,
     "launchers/": 829,

@@ -148,3 +148,15 @@ def test_what_was_borrowed_and_replaced_by_an_engine_is_over(entry):
     entry.cell[0] = value
     entry.set(elsewhere, Origin.UNDONE)  # and what is put back is still borrowed
     assert entry.cell[0] is elsewhere and entry.borrowed.value is elsewhere
+
+
+@pytest.mark.parametrize("origin", [Origin.COMMON, Origin.OWN])
+def test_a_borrowed_value_that_ranks_were_given_is_no_news(entry, pool, origin):
+    entry.written()
+    held = entry.cell[0]
+    entry.set(held.copy(), Origin.MOVED)  # what a broadcast sends
+    entry.set(entry.borrowed.elsewhere, origin)
+    assert entry.cell[0] is held and not entry.has_changed(pool) and entry.origin is origin
+    entry.lent()
+    held[...] = 5
+    assert entry.has_changed(pool)
