@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple, Optional, Sequence, Tuple
 
-from .layout import Product, Quotient, product
+from .layout import Product, Quotient, over, product
 from .placements import Length, Power
 
 #: Pairs of lengths that have to be equal.
@@ -105,17 +105,13 @@ def _times(kind: Kind, times: Sequence[Optional[Product]]) -> Optional[Product]:
     if kind == Kind.PRODUCT:
         return product(times)
     if kind == Kind.QUOTIENT:
-        return _over(*times)
+        return over(*times)
     if kind in (Kind.SUM, Kind.DIFFERENCE):
         return _sum(times, -1 if kind == Kind.DIFFERENCE else 1)
     if kind in (Kind.SAME, Kind.WHOLE, Kind.ONE_OF, Kind.SECOND, Kind.CHOICE):
         found = set(times[:1] if kind in (Kind.SAME, Kind.WHOLE) else times if kind == Kind.ONE_OF else times[1:])
         return found.pop() if len(found) == 1 else None
     return None
-
-
-def _over(one: Optional[Product], other: Optional[Product]) -> Optional[Product]:
-    return None if one is None or other is None else one.over(other)
 
 
 def _sum(times: Sequence[Optional[Product]], sign: int) -> Optional[Product]:

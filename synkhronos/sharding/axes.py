@@ -359,7 +359,8 @@ class Elementwise(Axes):
         """Return what arithmetic with numbers of rows gives, element by element; None if it cannot be followed."""
         done = Arithmetic(Kind.OTHER, [None] * len(inputs)) if self.arithmetic is None else self.arithmetic()
         count = max(len(one.lengths) for one in inputs if isinstance(one, Size))
-        if not any(isinstance(one, Size) and labels == self.outputs[0] for labels, one in zip(self.inputs, inputs)):
+        is_vector = self.outputs[0] in [labels for labels, one in zip(self.inputs, inputs) if isinstance(one, Size)]
+        if not is_vector:
             vectors = [one for labels, one in zip(self.inputs, done.values) if labels == self.outputs[0]]
             if count > 1 or not vectors or any(one is None for one in vectors):
                 return None  # more elements than lengths
@@ -378,13 +379,9 @@ class Elementwise(Axes):
             length, more = computed(done.kind, elements, power, exact)
             equal += more
             lengths.append(length._replace(times=done.result(k) or length.times) if length.power == 0 else length)
-        if count > 1 and sum(one.power != 0 for one in lengths) > 1 and self.outputs[0] not in self._of_sizes(inputs):
+        if count > 1 and sum(one.power != 0 for one in lengths) > 1 and not is_vector:
             return None  # of no use as a shape, but perhaps as numbers
         return Placed([Size(tuple(lengths))] * len(self.outputs), equal=equal)
-
-    def _of_sizes(self, inputs: Sequence[Any]) -> List[Any]:
-        """Return the labels of the inputs that are lengths."""
-        return [labels for labels, one in zip(self.inputs, inputs) if isinstance(one, Size)]
 
 
 class Reduction(Axes):

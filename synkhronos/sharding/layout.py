@@ -55,6 +55,11 @@ class Product(NamedTuple):
 ONE_ELEMENT = Product()
 
 
+def over(one: Optional[Product], other: Optional[Product]) -> Optional[Product]:
+    """Return the quotient of lengths; None if one of them is not known, or it may be no whole number."""
+    return None if one is None or other is None else one.over(other)
+
+
 def product(lengths: Iterable[Optional[Product]]) -> Optional[Product]:
     """Return the product of lengths; None if one of them is not known."""
     total = ONE_ELEMENT

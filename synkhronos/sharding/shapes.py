@@ -6,7 +6,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
 
 from .arithmetic import Kind, computed
 from .axes import MIXED, ONE, Axes, is_zero
-from .layout import MERGED, ONE_ELEMENT, ROWS, Layout, Product, product
+from .layout import MERGED, ONE_ELEMENT, ROWS, Layout, Product, over, product
 from .placements import REPLICATE, ZERO, Index, Length, Placement, Replicate, Shard, Size, Stream, Unknown
 from .rule import Placed, Rule
 
@@ -296,7 +296,7 @@ class Positions(Rule):
         if not isinstance(found, Unknown) and found.axis == 1:
             if self.step == ONE_ELEMENT:
                 return Placed([Shard(0, layout=found.layout, positions=Index.ROWS, of=found.layout)])
-            count = _over(found.layout.times, self.step)
+            count = over(found.layout.times, self.step)
             if count is not None and self.step is not None:  # as many times the step
                 layout = ROWS if count == ONE_ELEMENT else Layout(None, None, count)
                 return Placed([Shard(0, layout=layout, positions=Index.COMPUTED, of=layout, size=self.step)])
@@ -398,12 +398,12 @@ class _Axes(NamedTuple):
         as_before = _are_equal(outer, product([before, rows.layout.outer]))
         if rows.layout.is_known and (as_before or _are_equal(inner, product([rows.layout.inner, after]))):
             return rows.layout
-        size = _over(inner, after)  # of a row in its new axis
+        size = over(inner, after)  # of a row in its new axis
         if _are_equal(outer, before):
             return Layout(ONE_ELEMENT, size)
-        times = _over(outer, before)
+        times = over(outer, before)
         # Each new row has to be of one row: what is after the new axis, part of what is after the rows.
-        if times is None or size is not None or _over(product(self.before[axis + 1 :]), after) is not None:
+        if times is None or size is not None or over(product(self.before[axis + 1 :]), after) is not None:
             return None if times is None else Layout(times, size)
         # Or as many new rows as there were, if the axis was theirs alone.
         is_theirs = one.layout == ROWS and _are_equal(product(self.before[: axis + 1]), product(self.after[: new + 1]))
@@ -421,7 +421,7 @@ class _Axes(NamedTuple):
         if outer is None or inner is None:
             return None
         layout = rows.layout
-        if _over(one.layout.per_row, outer.times(inner)) == ONE_ELEMENT:
+        if over(one.layout.per_row, outer.times(inner)) == ONE_ELEMENT:
             layout = ROWS
         if layout.outer is not None and layout.inner is not None:
             whole = Layout(outer.times(layout.outer), layout.inner.times(inner))
@@ -434,7 +434,3 @@ class _Axes(NamedTuple):
 
 def _are_equal(one: Optional[Product], other: Optional[Product]) -> bool:
     return one is not None and one == other
-
-
-def _over(one: Optional[Product], other: Optional[Product]) -> Optional[Product]:
-    return None if one is None or other is None else one.over(other)

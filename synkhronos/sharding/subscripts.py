@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Collection, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .axes import Axes
-from .layout import MERGED, ONE_ELEMENT, Layout, Product, comparable, product
+from .layout import MERGED, ONE_ELEMENT, Layout, Product, comparable, over, product
 from .pieces import between
 from .placements import REPLICATE, Index, Length, Placement, Shard, Size, Unknown
 from .rule import NotNegative, Placed
@@ -189,10 +189,8 @@ def _in_order(array: Shard, axis: Layout, exact: bool) -> Any:
         return None
     if axis.is_unordered:  # (with an offset, elements would no longer be alike)
         return (array.layout, axis, ()) if array.positions == Index.ROWS and axis.per_row == count else None
-    inner = None if axis.inner is None else axis.inner.over(size)
-    if inner is None or not axis.is_even:
-        return None
-    if array.positions == Index.COMPUTED and axis.inner == ONE_ELEMENT:
+    inner, is_offset = over(axis.inner, size), array.positions == Index.COMPUTED and axis.inner == ONE_ELEMENT
+    if inner is None or not axis.is_even or is_offset:
         return None
     outer = count.over(inner)
     if outer is not None:

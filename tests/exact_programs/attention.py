@@ -85,6 +85,11 @@ def decoder(p, words, mask, context, context_mask, start):
     return found
 
 
+def squared(values):
+    """Return the sum of all squares. (In Python PyTensor adds no more than 32 numbers at once, and would fuse a sum.)"""
+    return T.concatenate([(one**2).flatten() for one in values]).sum()
+
+
 def adadelta(params, grads):
     """Return the updates of adadelta, each variable's means of squares beside it."""
     steps = OrderedDict()
@@ -134,9 +139,9 @@ def translation_with_attention():
     params = list(p.values())
     # As much of each word of the source is looked up as there are words of the target.
     uncovered = ((y_mask.sum(0) / x_mask.sum(0))[:, None] - weight.sum(0)) ** 2
-    loss = cost.mean() + 0.01 * uncovered.sum(1).mean() + 1e-3 * sum((one**2).sum() for one in params)
+    loss = cost.mean() + 0.01 * uncovered.sum(1).mean() + 1e-3 * squared(params)
     grads = T.grad(loss, params)
-    norm = sum((grad**2).sum() for grad in grads)
+    norm = squared(grads)
     grads = [T.switch(norm > 0.25, grad / T.sqrt(norm) * 0.5, grad) for grad in grads]
     data = [*of_time(random, WORDS, SOURCE), *of_time(random, OTHER_WORDS, TARGET)]
     outputs = [cost, loss, right.reshape(y.shape)]

@@ -44,7 +44,10 @@ if IS_THEANO:
 #: What does not work yet, and why: programs by name.
 FAULTS: dict = {}
 #: Also as processes, and with all of the library's optimizations and C code: one of each kind is enough.
-ON_PROCESSES = [dense.mlp, dense.multi_task, recurrent.scanned, generative.variational_autoencoder]
+ON_PROCESSES = [
+    *(dense.mlp, dense.multi_task, recurrent.scanned, generative.variational_autoencoder),
+    policies.policy_gradient,
+]
 
 
 def parameters(programs):

@@ -104,6 +104,7 @@ CASES = [
     Case("adds at rows' positions", "Partial(sum) Unknown", lambda p: [T.inc_subtensor(T.zeros((5, 2))[labels(p, 5)], p.rows(2)), T.inc_subtensor(p.all(5)[labels(p, 5)], p.rows())], "Partial(sum) Replicate"),
     Case("adds one at rows' positions", P, lambda p: T.inc_subtensor(T.zeros((5,))[labels(p, 5)], 1.0)),
     Case("adds one at rows' positions of what all have", "Unknown Unknown", lambda p: [T.inc_subtensor(p.all(5)[labels(p, 5)], 1.0), T.inc_subtensor(p.all(5, 3)[labels(p, 5)], p.all(3))], "Replicate Replicate"),
+    Case("adds real numbers to whole ones", "Unknown Unknown Unknown Shard(0)", lambda p: [T.inc_subtensor(T.zeros((3,), "int64")[labels(p, 3)], p.rows()), T.inc_subtensor(p.all(3, dtype="int64", high=9)[labels(p, 3)], p.rows()), T.inc_subtensor(p.all(3, 4, dtype="int64", high=9)[labels(p, 3), labels(p, 4)], p.rows()), T.inc_subtensor(p.rows(3, dtype="int64", high=9)[:, [0, 2]], 1.5 * p.rows(2))]),
     Case("counts in whole numbers", U, lambda p: T.inc_subtensor(p.all(5, dtype="int64", high=9)[labels(p, 5)], 1), R),
     Case("adds at rows' positions, one after another", U, lambda p: [T.inc_subtensor(T.inc_subtensor(w[labels(p, 5)], p.rows(2))[p.rows(3, dtype="int64", high=5)], p.rows(3, 2)) for w in [p.all(5, 2)]], R),
     Case("adds to an element, and at rows' positions", U, lambda p: T.sqrt(T.inc_subtensor(T.inc_subtensor(p.all(5, positive=True)[1:3], p.rows(positive=True).sum())[labels(p, 5)], p.rows(positive=True))), R),

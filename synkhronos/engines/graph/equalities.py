@@ -10,6 +10,7 @@ It takes a walk through the whole graph to find them, so they are looked for onl
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence
 
 from ...sharding import Product
@@ -44,11 +45,9 @@ class Equalities:
     def _replaced(self, length: Product) -> Product:
         equal = self._equal or {}
         while any(symbol in equal for symbol, _ in length.factors):
-            found = Product(length.number)
-            for symbol, exponent in length.factors:
-                for _ in range(exponent):
-                    found = found.times(equal.get(symbol) or Product.of(symbol))
-            length = found
+            symbols = [symbol for symbol, exponent in length.factors for _ in range(exponent)]
+            found = [equal.get(symbol) or Product.of(symbol) for symbol in symbols]
+            length = reduce(Product.times, found, Product(length.number))
         return length
 
     def _unite(self, one: Product, other: Product) -> None:

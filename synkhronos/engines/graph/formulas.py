@@ -19,6 +19,7 @@ from ...sharding import Placement, Shard, Unknown
 from .classes import Classes, Kinds
 from .lengths import broadcastable
 from .rules.elementwise import accumulator
+from .rules.indices import truncates
 
 #: From a node to equal expressions, one for each output; None if it has no formula.
 Formula = Callable[[Any], Optional[Sequence[Any]]]
@@ -78,7 +79,7 @@ class Formulas:
 
     def _added(self, node: Any) -> Optional[List[Any]]:
         """Add to elements of zeros, and then to what they are elements of."""
-        if node.op.set_instead_of_inc or getattr(node.op, "ignore_duplicates", False):
+        if node.op.set_instead_of_inc or getattr(node.op, "ignore_duplicates", False) or truncates(self.classes, node):
             return None
         array, *others = node.inputs
         added = node.clone_with_new_inputs([self.classes.tensor.zeros_like(array), *others]).outputs[0]

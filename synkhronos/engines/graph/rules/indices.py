@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from ....sharding import MIXED, Axes, Changed, Coordinate, Element, Masked, Product, Rule, Slice, Subscript
 from ..bounds import bounds
+from ..classes import Classes
 from ..indices import constant_index, is_all
 from ..lengths import Lengths, broadcastable, ndim
 from .along import labels
@@ -85,6 +86,12 @@ def _changed(lengths: Lengths, node: Any, index: Any, rule: Rule) -> Rule:
     return Changed(index, lambda: [lengths.values(one) for one in node.inputs[:2]], node.op.set_instead_of_inc, rule)
 
 
+def truncates(classes: Classes, node: Any) -> bool:
+    """Return whether real numbers are added to whole ones, each of which is truncated: they are no parts of a sum."""
+    array, value = (one.dtype in classes.discrete_dtypes for one in node.inputs[:2])
+    return array and not value
+
+
 def _length_of(lengths: Lengths, node: Any, position: int, axis: int) -> Product:
     return lengths.axis_length(node.inputs[position], axis)
 
@@ -112,7 +119,7 @@ def inc_rows_at(lengths: Lengths, node: Any) -> Rule:
         [[MIXED, *names]],
         [[0, 1]],
         arrays={0: 2},
-        sets=node.op.set_instead_of_inc,
+        sets=node.op.set_instead_of_inc or truncates(lengths.classes, node),
         signed=_signed(lengths, node, [2]),
         length=partial(_length_of, lengths, node),
     )
@@ -181,6 +188,7 @@ def advanced_inc_subtensor(lengths: Lengths, node: Any) -> Optional[Rule]:
     value = labels(node.inputs[1], after[len(after) - ndim(node.inputs[1]) :])
     # What is added to an element of several rows once only is no sum of what ranks add.
     sets = bool(node.op.set_instead_of_inc or getattr(node.op, "ignore_duplicates", False))
+    sets = sets or truncates(lengths.classes, node)
     more: Any = {"length": partial(_length_of, lengths, node), "signed": _signed(lengths, node, arrays.values())}
     rule = Subscript([before, value, *of_inputs], [before], [[0, 1]], ends, arrays=arrays, sets=sets, **more)
     index = lengths.positions(node.inputs[2]) if len(node.inputs) == 3 and ndim(node.inputs[0]) == 1 else None
