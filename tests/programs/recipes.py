@@ -1264,10 +1264,6 @@ RECIPES += [
     ),
 ]
 
-#: What does not work yet: what the optimizer makes stable, once a collective stands in the middle of it.
-FAULTS = ("exact and stable",)
-RECIPES = [recipe for recipe in RECIPES if recipe.name not in FAULTS]
-
 #: What only libraries of tensors have is not drawn with the NumPy engine.
 OF_ENGINE = {"numpy": [recipe for recipe in RECIPES if not recipe.graphs]}
 

@@ -26,7 +26,7 @@ BUDGET = {
     "launchers/hosts/": 2356,
     "launchers/": 829,
     "program/": 769,
-    "engines/ sharding/ ops/": 7932,
+    "engines/ sharding/ ops/": 7936,
     "replication/": 464,
     "functions/": 3990,
     "collectives/": 994,
