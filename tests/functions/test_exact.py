@@ -5,6 +5,7 @@ Truth is the same function as plain Theano, called with all rows.
 
 import functools
 import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from trainers import updates as rules
 from twins import Twins
 
 import synkhronos as synk
+from synkhronos.program.program import PROGRAM
 
 pytestmark = getattr(pytest.mark, NAME)
 
@@ -487,7 +489,8 @@ def test_slices_of_rows_that_depend_on_all_rows_are_refused(threads):
         f(rows(6)[0], num_slices=2)
 
 
-def test_all_functions_after_fork():
+def test_all_functions_after_fork(monkeypatch):
+    monkeypatch.setattr(PROGRAM, "_functions", weakref.WeakValueDictionary())  # without those that earlier tests left
     build, x = regression(by_signs), T.dmatrix("x")
     early = synk.function([x], x.sum(), **FAST)
     with refuses(ValueError, "exact", "built after fork", early.name):
