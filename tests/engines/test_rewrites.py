@@ -111,7 +111,7 @@ def test_the_values_are_those_that_stabilization_is_for(threads):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_program_may_leave_rewrites_out(threads):
     v = T.dvector("v")
-    without = FULL.excluding("local_log_sum_exp" if IS_THEANO else "stabilize")
+    without = FULL.excluding("local_log_sum_exp", *([] if IS_THEANO else ["stabilize"]))  # (by whatever name)
     assert compare(v, _log_sum_exp(v), FAR, without) == np.inf
 
 

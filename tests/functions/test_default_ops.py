@@ -93,7 +93,7 @@ def test_the_smallest_of_all_types(world, exact):
             T.argmin(m, axis=1),
             m.max(axis=0),
         ]
-        if exact and dtype != "bool":
+        if exact and dtype != "bool" and L.casts_wrap_around:
             outputs.append(m.max(axis=0) - m.min(axis=0))  # it needs the whole of both
         f = synk.function([m], outputs, exact=exact, mode=L.quick)
         assert f.output_modes[:4] == ["min", "min", "gather", "min"]

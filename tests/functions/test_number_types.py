@@ -113,6 +113,8 @@ def both(x, outputs, data, exact, **options):
 @pytest.mark.parametrize("exact", [False, True], ids=["plain", "exact"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_reduction_is_the_serial_functions(threads, dtype, exact):
+    if dtype in INTEGERS and not L.casts_wrap_around:
+        pytest.skip("PyTensor 3.0 refuses such casts in Python code")
     x, outputs = reductions(dtype, exact)
     both(x, outputs, rows(dtype), exact)
 
@@ -126,6 +128,7 @@ def test_with_any_number_of_ranks(world, exact):
 
 
 @pytest.mark.parametrize("exact", [False, True], ids=["plain", "exact"])
+@pytest.mark.skipif(not L.casts_wrap_around, reason="PyTensor 3.0 refuses such casts in Python code")
 def test_floats_are_truncated_once(world, exact):
     x = T.dmatrix("x")
     outputs = [x.sum(axis=0, dtype="int64"), x.prod(axis=0, dtype="int32"), T.cast(x.sum(axis=0), "uint8")]

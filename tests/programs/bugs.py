@@ -118,8 +118,8 @@ def average_of_averages(plant):
     """As in 2017: the ranks' results are averaged with equal weights, whatever rows they had."""
     right = division.divide
 
-    def wrong(size, root, n_rows=None, lengths=None, batch_s=None, num_slices=1, joint=False):
-        found = right(size, root, n_rows, lengths, batch_s, num_slices, joint)
+    def wrong(size, root, n_rows=None, lengths=None, batch_s=None, num_slices=1, joint=False, written=None):
+        found = right(size, root, n_rows, lengths, batch_s, num_slices, joint, written)
         return found if found.weights is None else found._replace(weights=[min(1, rows) for rows in found.weights])
 
     plant.replace(division, "divide", wrong)
@@ -413,10 +413,10 @@ def lost_default_update(plant):
     """Default updates are forgotten in the graphs for calls in slices."""
     right = Variants.__init__
 
-    def wrong(self, engine, snapshot, sliceable, scattered):
+    def wrong(self, engine, snapshot, sliceable, scattered, states, written=None):
         names = ("seen", "running", "statistics")
-        updates = [(target, new) for target, new in snapshot.updates if target.name not in names]
-        right(self, engine, snapshot._replace(updates=updates), sliceable, scattered)
+        updates = [(target, target if target.name in names else new) for target, new in snapshot.updates]
+        right(self, engine, snapshot._replace(updates=updates), sliceable, scattered, states, written)
 
     plant.replace(Variants, "__init__", wrong)
 
@@ -813,7 +813,7 @@ def values_of_the_end(plant):
 def news_are_kept(plant):
     """What the program has set stays the master's."""
 
-    def wrong(session, entries, dense, in_command=True):
+    def wrong(session, entries, dense, in_command=False):
         return []
 
     plant.replace(changes, "give", wrong)

@@ -415,10 +415,7 @@ class Draw:
                 "gather",
                 "all_gather",
                 "reduce",
-                "all_reduce",
-                "all_reduce",
-                "all_reduce",
-                "all_reduce",
+                *["all_reduce"] * 6,
                 "set_value",
                 "set_value",
                 "get_value",
@@ -432,7 +429,7 @@ class Draw:
             among = list(DATA)
         elif name in ("reduce", "all_reduce"):
             floats = [variable for variable in FIXED if FIXED[variable][0].startswith("float")]
-            among = floats if self.chance(50) else list(FIXED)
+            among = floats if self.chance(70) else list(FIXED)
         else:
             among = list(FIXED) + list(DATA)
         names = self.random.sample(among, 1 if alone else self.random.randrange(1, min(5, len(among) + 1)))

@@ -247,6 +247,12 @@ def test_bug_that_is_stale_or_raises_is_not_found(planting):
     assert found_by_a_value(Library("numpy"), programs=2) is None
 
 
+@pytest.mark.parametrize("bug", bugs.BUGS + bugs.OF_GRAPHS, ids=lambda bug: bug.__name__)
+def test_no_bug_is_stale(planting, bug):
+    """At once, not only where each is looked for."""
+    bug(planting())
+
+
 def test_caches_neither_hide_a_bug_nor_keep_it(monkeypatch):
     before = division.divide(2, 0, n_rows=5)
     plant = bugs.Plant(monkeypatch)

@@ -16,7 +16,6 @@ import stand_ins
 stand_ins.install()
 
 import synkhronos as synk  # noqa: E402, before Theano: it has what Python 3.11 needs
-import synkhronos.engines.theano.engine  # noqa: E402, F401, before names are replaced: it keeps Theano's own functions
 from synkhronos import trace  # noqa: E402
 from synkhronos.functions.call import CallFunction  # noqa: E402
 
@@ -141,6 +140,8 @@ def main():
     parser.add_argument("--fault", action="store_true", help="hand Theano's functions back in the place of ours")
     given, options = parser.parse_known_args()
     calls, functions = Calls(), [theano.function, theano.compile.pfunc]
+    # Before names are replaced, for it keeps Theano's own functions; after `Calls`, for it keeps what a function's call is.
+    import synkhronos.engines.theano.engine  # noqa: F401
     others = [handed_back(one) if given.fault else partial(ours, one.__name__) for one in functions]
     folder = os.path.join(os.path.dirname(theano.__file__), "compile", "tests")
     reports = {"theano": run(given.module, folder, options, calls)}
