@@ -44,6 +44,16 @@ def both(master, f, args, times=3):
 # -- functions ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_reduction_that_has_been_computed_travels(master):
+    """By Python code, which leaves in the operation what it computes with; other functions have the same operation."""
+    w = pt.vector("w")
+    gradient = pt.grad(pt.prod(w), w)
+    f = compile([w], gradient)
+    ENGINE.call(f, [np.zeros(3)])
+    both(master, f, [np.array([2.0, 0.0, 3.0])])
+    both(master, compile([w], [gradient, w + 1]), [np.array([2.0, 5.0, 3.0])])
+
+
 def test_dicts_of_outputs_are_refused():
     x = pt.vector("x")
     with refuses(TypeError, "outputs", got="a dict", hint="return no dicts"):

@@ -1,8 +1,9 @@
 """Objects of PyTensor's graphs that it cannot pickle, or not so that another process can use them.
 
-They are those of `graph.pickled_settings`; the tests that hold them are test_operations_made_in_main,
-test_debug_mode_is_there_what_it_was_told_to_be and test_profiles_travel. The values of a function's inputs, which it
-holds besides, are left out by `GraphEngine.restored`.
+They are those of `graph.pickled_settings`, and reductions that have been computed by Python code; the tests that hold
+them are test_operations_made_in_main, test_debug_mode_is_there_what_it_was_told_to_be, test_profiles_travel and
+test_a_reduction_that_has_been_computed_travels. The values of a function's inputs, which it holds besides, are left out
+by `GraphEngine.restored`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ from typing import Any, Optional
 from pytensor.compile.debug.debugmode import DebugMode
 from pytensor.compile.debug.profiling import ProfileStats
 from pytensor.compile.ops import FromFunctionOp
+from pytensor.tensor.elemwise import CAReduce
 
 from ..graph.pickled_settings import reduce_debug_mode, reduce_from_function, reduce_profile
+
+#: Where a reduction keeps what it computes with in Python, which it makes again.
+_UFUNC = "_ufunc"
 
 
 def reduce(thing: Any) -> Any:
@@ -24,6 +29,9 @@ def reduce(thing: Any) -> Any:
         return reduce_profile(thing, _new_profile)
     if type(thing) is DebugMode:
         return reduce_debug_mode(thing)
+    if isinstance(thing, CAReduce) and _UFUNC in vars(thing):
+        new, args, state = thing.__reduce_ex__(2)[:3]
+        return new, args, {name: value for name, value in state.items() if name != _UFUNC}
     return NotImplemented
 
 
