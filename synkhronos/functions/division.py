@@ -199,7 +199,9 @@ def divide(
     weights = counts if rows is None else rows
     if weights is not None:
         check_written(written, sum(weights))
-    selected = batch_s is not None or num_slices > 1
+    # (a graph that reads the variables themselves would read no row where a rank has none)
+    lacks = joint and lengths is not None and any(weights or []) and not all(min(of_rank) for of_rank in lengths)
+    selected = lacks or batch_s is not None or num_slices > 1
     if num_slices > 1:
         if weights is None:
             expected = "1, because there is nothing to slice: no input is scattered, and there are no sliceable_shareds"

@@ -358,7 +358,7 @@ class Prepared:
             This rank's rows of its sliceable shared variables; those of the plan by default.
         context : RankContext
         """
-        _, (begin, end), shared_part = self.pieces[i]
+        weight, (begin, end), shared_part = self.pieces[i]
         part = self._part(i, rows)
         for j in self._far:
             context.pools.fetch([self.plan.arguments[j].value], self._numbers(i, j, part))
@@ -385,6 +385,8 @@ class Prepared:
                 entry = context.shareds[number]
                 value = moved(entry.cell[0], axis, 0) if axis else entry.cell[0]
                 given = entry.engine.take(value, of_slice)
+                if not (weight or value.shape[0]) and shared_part[1]:
+                    given = entry.engine.to_device(entry.reference(), _row_of_none(value))
                 taken.append(moved(given, 0, axis) if axis else given)
         return taken
 
@@ -399,6 +401,13 @@ class Prepared:
             context.row_buffers.pop((self.plan.number, i), None)  # given back before the new one is taken
             buffer = context.row_buffers[self.plan.number, i] = np.empty(nbytes, np.uint8)
         return np.ndarray(shape, array.dtype, buffer)
+
+
+def _row_of_none(value: Any) -> np.ndarray[Any, Any]:
+    """Return a row for a call that does not count, like those of a value that has none."""
+    dtype = np.dtype(value.dtype)
+    # Numbers that can be divided by; positions in what has one alone.
+    return np.full((1, *value.shape[1:]), 1 if dtype.kind in "fc" else 0, dtype)
 
 
 def _lasting(argument: Argument, context: RankContext) -> Optional[np.ndarray[Any, Any]]:

@@ -252,6 +252,22 @@ def test_rows_of_sliceable_shared_variables(threads):
     )
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_rank_that_has_no_row_of_the_data(threads, axis):
+    """It computes along with one that does not count: a maximum of none, and a product with an input's row, are errors."""
+    y, c = T.dvector("y"), L.shared(np.zeros((1, 1)), "c")
+    column, data = (c[:, 0], [c]) if axis == 0 else (c[0], [synk.sharded(c, 1)])
+    outputs = [T.dot(y, column), T.log(column).sum(), column.max() + y.max()]
+    f = synk.function([y], outputs, sliceable_shareds=data, exact=True, **FAST)
+    alone = synk.function([], column.max(), sliceable_shareds=data, exact=True, **FAST)
+    synk.scatter(c, np.array([[2.0], [3.0]]) if axis == 0 else np.array([[2.0, 3.0]]), axis=axis)
+    for options in ({}, {"num_slices": 2}):
+        np.testing.assert_allclose(f([5.0, 1.0], **options), [13, np.log(6), 8])
+        assert alone(**options) == 3
+    rows = [[0] if rank == threads.root else [] for rank in range(threads.n)]
+    np.testing.assert_allclose(f([5.0], batch_s=rows)[0], 5 * synk.get_value(threads.root, c)[0, 0])
+
+
 def test_a_collective_of_the_programs_own_says_where_the_whole_is_wanted(threads):
     def updates(loss, params, op):
         grads = synk.ops.all_reduce(T.grad(loss, params), op)

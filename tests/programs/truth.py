@@ -191,8 +191,6 @@ class Model:
                 raise Refused("rows that depend on all rows, in slices")
             by_rows = batch_s is not None or num_slices > 1
             given = {**whole, **{name: given[name].array for name in scattered}}
-            if parts is not None and data and any(min(of_rank) == 0 for of_rank in lengths):
-                raise NoAnswer("a fault: a rank that has nothing of the data cannot make a call for others")
             found = self._exact(recipe, outputs, others, ops, updates, given, parts, shared_rows if by_rows else None)
             self.last_rows[recipe.name] = of_call
             return found
