@@ -142,6 +142,7 @@ def main():
     calls, functions = Calls(), [theano.function, theano.compile.pfunc]
     # Before names are replaced, for it keeps Theano's own functions; after `Calls`, for it keeps what a function's call is.
     import synkhronos.engines.theano.engine  # noqa: F401
+
     others = [handed_back(one) if given.fault else partial(ours, one.__name__) for one in functions]
     folder = os.path.join(os.path.dirname(theano.__file__), "compile", "tests")
     reports = {"theano": run(given.module, folder, options, calls)}
