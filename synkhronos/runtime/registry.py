@@ -155,12 +155,12 @@ class SharedEntry(Observer):
         borrowed = before
         if borrowed is not None and borrowed.value is not cell[0] and borrowed.value is not value:
             borrowed = None  # an engine has replaced it
+        if origin is Origin.MOVED and borrowed is not None:
+            borrowed.elsewhere = value
+            return
         if borrowed is not None and value is borrowed.elsewhere:
             origin = origin if origin in _OF_ALL else self.origin
             value = borrowed.value
-        elif origin is Origin.MOVED and borrowed is not None:
-            borrowed.elsewhere = value
-            return
         elif origin is Origin.MOVED:
             is_known, self.borrowed = self.known is cell[0], None
             cell[0] = value
