@@ -198,6 +198,22 @@ def _check_update(placement: Placement, target: Any, shards: Mapping[Any, Shard]
         got = "one with rows, of which every rank has its own"
         hint = "if the variable has the batch's rows, list synkhronos.sharded(variable) in inputs"
         raise ArgumentValueError(argument, expected, got, f"{hint}; if it has data, name it in sliceable_shareds")
+    if target in shards:
+        check_rows(placement, shards[target].axis, argument)
+
+
+def check_rows(placement: Placement, axis: int, argument: str) -> None:
+    """Refuse a new value for a variable of which every rank has its own rows, if it is not that."""
+    expected = f"a value with rows along axis {axis}, as the variable, of which every rank has its own"
+    if not isinstance(placement, Shard):
+        got = "one that is of all rows" if isinstance(placement, Partial) else "one that all ranks have"
+        raise ArgumentValueError(argument, expected, got, f"synkhronos.ops.shard(value, axis={axis}) is a rank's share")
+    if placement.axis != axis:
+        hint = f"synkhronos.ops.shard(value, axis={axis}) of what all ranks have is a rank's share"
+        raise ArgumentValueError(argument, expected, f"one with rows along axis {placement.axis}", hint)
+    if not placement.is_gathered:
+        got = "positions of rows, which every rank counts from 0" if placement.positions else "rows in another order"
+        raise ArgumentValueError(argument, expected, got)
 
 
 def _is_length(placement: Placement) -> bool:

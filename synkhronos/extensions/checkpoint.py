@@ -9,6 +9,7 @@ array                 holds
 ====================  ==============================================================================
 ``arr_0``, ...        the variables' values, where all ranks have the same
 ``arr_0_of_1``, ...   those of one rank each, where they differ
+``news_arr_0``, ...   the rank whose value counts, because only the program has set it since
 ``state_0``, ...      the state of the rule, likewise
 ``counters``          the rule's counters, as JSON; ``rule``: its name
 ``progress_epoch``    what else was given by name
@@ -36,7 +37,9 @@ import numpy as np
 import synkhronos as synk
 from synkhronos import engines
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
+from synkhronos.functions.changes import is_set_by_program
 from synkhronos.functions.state_rows import axis_of_rows
+from synkhronos.program.program import PROGRAM
 
 __all__ = ["load", "save"]
 
@@ -53,7 +56,7 @@ def save(path: str, variables: Sequence[Any], rule: Any = None, **progress: Any)
     path : str
     variables : list of shared variables
         Parameters, the state of an update rule, states of random streams: what the program needs to go on. Each rank's
-        own values are saved if they differ.
+        own values are saved if they differ; and whether the program has set one that exact functions are to give all.
     rule : Rule, optional
         Of `synkhronos.extensions.rules`.
     **progress : numbers or arrays
@@ -94,6 +97,8 @@ def save(path: str, variables: Sequence[Any], rule: Any = None, **progress: Any)
             arrays[name] = of_ranks[0]
         else:
             arrays.update({f"{name}_of_{rank}": value for rank, value in enumerate(of_ranks)})
+            if is_set_by_program(variable):
+                arrays[f"news_{name}"] = _root()
     arrays["n_ranks"] = _n_ranks()
     if rule is not None:
         arrays["counters"], arrays["rule"] = json.dumps(rule.counters), type(rule).__name__
@@ -105,9 +110,10 @@ def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any
 
     With the number of ranks of then, each rank has its own values again, and the training goes on as if it had not been
     interrupted. With another number, all ranks begin with the mean of values that differed, and a line of the log says
-    so; of states of random streams that differed, each rank goes on with that of rank 0, so far ahead on the same
-    sequence as after `fork`; so it does with the state that one rank has saved, unless all ranks have the same at
-    present. Without ranks it gives the program's own variables the values.
+    so (of what the program had set on the master alone they have that value); of states of random streams that
+    differed, each rank goes on with that of rank 0, so far ahead on the same sequence as after `fork`; so it does with
+    the state that one rank has saved, unless all ranks have the same at present. Without ranks it gives the program's
+    own variables the values.
 
     Parameters
     ----------
@@ -149,12 +155,10 @@ def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any
                 values[i] = [engine.jumped(variable, of_ranks[0], rank) for rank in range(n_ranks)]
             else:
                 values[i] = [np.mean(of_ranks, axis=0).astype(of_ranks[0].dtype)] * n_ranks
-    for (_, variable), of_ranks in zip(named, values):
-        if axis_of_rows(variable) is not None:
-            variable.set_value(of_ranks[0])
-            continue
-        for rank in range(n_ranks):
-            _set(rank, variable, of_ranks[rank])
+    for (name, variable), of_ranks in zip(named, values):
+        _give(variable, of_ranks)
+        if f"news_{name}" in arrays and not _agree(of_ranks):
+            variable.set_value(variable.get_value())  # so that exact functions give all ranks the master's
     if remade:
         logger.info("%s was saved by %d ranks and is made anew for %d: %s", path, arrays["n_ranks"], n_ranks, remade)
     if rule is not None:
@@ -190,7 +194,9 @@ def _values(path: str, arrays: Mapping[str, np.ndarray[Any, Any]], name: str, va
     if lacking:
         raise ArgumentValueError("path", "a file that save has written", f"{path}, which lacks {lacking[0]}")
     saved = [arrays[name]] if name in arrays else [arrays[one] for one in of_ranks]
-    axis = axis_of_rows(variable)
+    axis, root = axis_of_rows(variable), arrays.get(f"news_{name}")
+    if root is not None and (axis is not None or len(saved) != _n_ranks() or root != _root()):
+        saved = [saved[int(root)]]  # the program's
     value = variable.get_value() if axis is not None else _get(0, variable)
     if isinstance(value, np.ndarray):
         n_ranks, ragged = _n_ranks(), len({each.shape for each in saved}) > 1
@@ -222,15 +228,23 @@ def _n_ranks() -> int:
     return synk.size() if synk.is_forked() else 1
 
 
+def _root() -> int:
+    return PROGRAM.session.root if PROGRAM.session is not None and synk.is_forked() else 0
+
+
 def _get(rank: int, variable: Any) -> Any:
     return synk.get_value(rank, variable) if synk.is_forked() else variable.get_value()
 
 
-def _set(rank: int, variable: Any, value: Any) -> None:
-    if synk.is_forked():
-        synk.set_value(rank, variable, value)
+def _give(variable: Any, of_ranks: Sequence[Any]) -> None:
+    """Give every rank its value; or the program, which has all rows, or is alone."""
+    if axis_of_rows(variable) is not None or not synk.is_forked():
+        variable.set_value(of_ranks[0])
+    elif isinstance(of_ranks[0], np.ndarray) and _agree(of_ranks):
+        synk.broadcast(variable, of_ranks[0])  # after which all are known to have the same
     else:
-        variable.set_value(value)
+        for rank, value in enumerate(of_ranks):
+            synk.set_value(rank, variable, value)
 
 
 def _as_array(value: Any) -> np.ndarray[Any, Any]:
@@ -313,6 +327,8 @@ def _read(path: str) -> Dict[str, np.ndarray[Any, Any]]:
             n_ranks = arrays["n_ranks"]
             if n_ranks.ndim or n_ranks.dtype.kind not in "iu" or n_ranks < 1:
                 raise ValueError(f"n_ranks is {n_ranks}")
+            if not all(int(root) in range(int(n_ranks)) for name, root in arrays.items() if name.startswith("news_")):
+                raise ValueError("another rank's value counts")
         except Exception as error:  # of NumPy, zipfile, zlib, struct, ...
             got = f"{path}, which is another, or is cut off ({type(error).__name__})"
             raise ArgumentValueError("path", "a file that save has written", got) from error

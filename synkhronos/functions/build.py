@@ -20,7 +20,7 @@ from .advice import advice
 from .arguments import Arguments
 from .default_ops import op_of, output_op
 from .function import Function
-from .own_updates import own_updates, tell_of_ranks
+from .own_updates import check_states, own_updates, tell_of_ranks
 from .sharded import Sharded, unwrapped
 from .variants import Variants
 from .written_rows import WrittenRows, own_positions, read_rows
@@ -198,6 +198,8 @@ def function(
         if type_ is not None and type_.dtype != output.type.dtype:
             dtypes = (str(type_.dtype), str(output.type.dtype))
             output_ops[i] = dataclasses.replace(output_ops[i], dtypes=dtypes)
+    if placements is not None and not exact:
+        check_states(engine, snapshot, placements, of_calls)
     if placements is not None and chosen is None and not exact:
         tell_of_ranks(name, own_updates(engine, snapshot, placements, given_updates, {**sliceable, **of_calls}))
     variants = Variants(engine, snapshot, sliceable, scattered, of_calls, read)

@@ -17,6 +17,8 @@ import logging
 import pickle
 from typing import Any, Container, Dict, List, NamedTuple, Optional, Sequence
 
+from .. import engines
+from ..program.program import PROGRAM
 from ..replication.command import jumped_from, keep_borrowed
 from ..replication.replicator import replicator_of
 from ..runtime.command import Command
@@ -52,6 +54,17 @@ def changed(session: Session, entries: Sequence[SharedEntry]) -> List[SharedEntr
         for entry in entries
         if entry.cell[0] is not entry.known and entry.has_changed(session.pool, keeps(entry.key, entry.cell[0]))
     ]
+
+
+def is_set_by_program(shared: Any) -> bool:
+    """Return whether the program has set a variable that the other ranks are still to be given by exact functions."""
+    session, engine = PROGRAM.session, engines.find([shared])
+    if session is None or session.closed or engine is None or replicator_of(session).find(engine, shared) is None:
+        return False
+    entries = watched(session, engine, [shared])
+    for entry in changed(session, entries):
+        entry.updated()  # so that the next command looks at it again
+    return any(entry.origin is Origin.PROGRAM for entry in entries)
 
 
 class Pickled(NamedTuple):

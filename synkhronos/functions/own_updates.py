@@ -6,10 +6,11 @@ When the function is built, and when its rows are first cut into slices, since n
 from __future__ import annotations
 
 import logging
-from typing import Any, Container, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Container, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from ..engines.exact import check_rows
 from ..reductions import MISSING, ReduceOp
-from ..sharding import Placement
+from ..sharding import Placement, Shard, Unknown
 from .default_ops import op_of
 
 logger = logging.getLogger("synkhronos")
@@ -74,6 +75,24 @@ def own_updates(
         op = ops.get(engine.identity(shared), ReduceOp("avg"))
         found.append(OwnUpdate(shared, engine.label(shared, f"updates[{i}]"), op, reduction, why))
     return found
+
+
+def check_states(engine: Any, snapshot: Any, placements: Sequence[Placement], states: Mapping[Any, int]) -> None:
+    """Refuse new values of variables with the batch's rows that are not, as far as is known, a rank's own rows.
+
+    Parameters
+    ----------
+    engine, snapshot, placements
+        As for `own_updates`.
+    states : dict
+        From the variables to the axes of their rows.
+    """
+    updated = engine.updated_in(snapshot)
+    for shared, placement in zip(updated, placements[len(placements) - len(updated) :]):
+        axis = states.get(shared)
+        is_own = isinstance(placement, Unknown) or isinstance(placement, Shard) and placement.axis == axis
+        if axis is not None and not is_own:
+            check_rows(placement, axis, f"the update of {engine.label(shared)}")
 
 
 def tell_of_ranks(name: str, found: Sequence[OwnUpdate]) -> None:

@@ -65,6 +65,69 @@ def test_a_training_goes_on_to_the_bit(make_world, path, kind):
     assert [value.tobytes() for value in world.values(second.w)] == expected
 
 
+class Model:
+    """An exact function, whose variables are the program's."""
+
+    def __init__(self):
+        x, self.w = engine.variable("x", "float64", 1), engine.shared(np.zeros(3), "w")
+        self.rate = engine.shared(np.float64(0.5), "rate")
+        self.train = synk.function([x], updates=[(self.w, self.w + self.rate * engine.mean(x))], exact=True)
+        self.variables = [self.w, self.rate]
+
+
+WAYS = {
+    "set_value": lambda variable, value: variable.set_value(value),
+    "in place": lambda variable, value: np.copyto(variable.get_value(borrow=True), value),
+}
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_the_program_has_set_counts_when_it_is_loaded(make_world, path, n, way):
+    """Set, saved, loaded: the next call of an exact function gives all ranks the program's values, as if not interrupted."""
+    make_world("threads", 2, 1)
+    first = Model()
+    first.train(np.arange(4.0))
+    WAYS[way](first.w, [1.0, 2.0, 3.0]), WAYS[way](first.rate, 2.0)
+    checkpoint.save(path, first.variables)
+    first.train(np.arange(4.0))
+    first.train(np.arange(4.0))
+    expected = first.w.get_value()
+    world = make_world("threads", n, 1)
+    second = Model()
+    second.train(np.ones(4))
+    for _ in range(2):
+        checkpoint.load(path, second.variables)
+        assert second.rate.get_value() == 2
+        second.train(np.arange(4.0))
+        second.train(np.arange(4.0))
+        np.testing.assert_array_equal(world.values(second.w), [expected] * n)
+
+
+def test_ranks_that_differ_do_so_again_though_the_program_has_set_one(make_world, path):
+    """In functions that are not exact the master's own value is its own."""
+    world = make_world("threads", 2, 1)
+    w = engine.shared(np.zeros(3), "w")
+    f = synk.function([], (w, "gather"), exact=False)
+    f()
+    w.set_value([1.0, 2.0, 3.0])
+    checkpoint.save(path, [w])
+    synk.broadcast(w, np.ones(3))
+    checkpoint.load(path, [w])
+    assert f().tolist() == [0, 0, 0, 1, 2, 3] and world.values(w)[0].tolist() == [0, 0, 0]
+
+
+def test_the_program_may_set_what_was_loaded(make_world, path):
+    make_world("threads", 2)
+    model = Model()
+    model.train(np.ones(4))
+    checkpoint.save(path, model.variables)
+    checkpoint.load(path, model.variables)
+    WAYS["in place"](model.rate, 8.0)
+    model.train(np.ones(4))
+    assert model.w.get_value().tolist() == [8.5] * 3
+
+
 def test_another_number_of_ranks(make_world, path, caplog):
     world = make_world("threads", 3)
     first = Training()
@@ -280,6 +343,8 @@ FOREIGN = {
     "a half": lambda whole: whole[: len(whole) // 2],
     "all but the last byte": lambda whole: whole[:-1],
     "the end": lambda whole: whole[100:],
+    "a rank that there is not": lambda whole: changed(whole, news_arr_0=7),
+    "no rank": lambda whole: changed(whole, news_arr_0="none"),
     "other bytes in the middle": lambda whole: whole[:150] + bytes(100) + whole[250:],
 }
 

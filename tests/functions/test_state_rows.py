@@ -421,6 +421,47 @@ def test_on_step_cannot_see_rows_that_are_on_the_ranks(two):
     assert len(seen) == 3 and ours.canvas.get_value().shape == (5, 6)
 
 
+#: New values of a state of 6 rows that every rank would have as a whole, or of rows along another axis.
+NO_ROWS = {
+    "a constant": lambda H, w: T.zeros((6, 6)),
+    "what all ranks have": lambda H, w: T.dot(w, w.T),
+    "a part": lambda H, w: T.dot(H.T, H),
+    "a number": lambda H, w: T.alloc(H.shape[0] * 1.0, 6, 6),
+    "rows along another axis": lambda H, w: H.T * 2,
+}
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("name", NO_ROWS)
+def test_updates_by_what_has_no_rows_are_refused(name, exact):
+    """Ranks' values are put together by rows: of these they would be several times as many."""
+    H, w = L.shared(np.arange(36.0).reshape(6, 6), "H"), L.shared(np.ones((6, 2)), "w")
+    with refuses(ValueError, "the update of H", "rows along axis 0", hint="synkhronos.ops.shard"):
+        synk.function([synk.sharded(H)], updates=[(H, NO_ROWS[name](H, w))], exact=exact, **FAST)
+
+
+@pytest.mark.parametrize(
+    "new", [lambda k: k + T.arange(k.shape[0]), lambda k: T.arange(k.shape[0])], ids=["sum", "alone"]
+)
+def test_updates_by_positions_are_refused(new):
+    """Every rank counts its rows from 0."""
+    k = L.shared(np.arange(6), "k")
+    with refuses(ValueError, "the update of k", "rows along axis 0", "positions"):
+        synk.function([synk.sharded(k)], updates=[(k, new(k))], exact=True, **FAST)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_each_rank_is_given_its_share_of_what_all_have(world, exact):
+    ours, theirs = (L.shared(np.arange(36.0).reshape(6, 6), "H") for _ in range(2))
+    w = L.shared(np.arange(12.0).reshape(6, 2), "w")
+    whole = T.dot(w, w.T)
+    f = synk.function([synk.sharded(ours)], updates=[(ours, synk.ops.shard(whole) + ours)], exact=exact, **FAST)
+    g = L.function([], [], updates=[(theirs, whole + theirs)], **FAST)
+    for _ in range(2):
+        f(), g()
+        same([ours.get_value()], [theirs.get_value()])
+
+
 def test_what_cannot_have_rows_is_refused():
     x, H = T.dmatrix("x"), L.shared(np.zeros((3, 2)), "H")
     for given, error, got in [

@@ -54,6 +54,7 @@ EXPRESSIONS = {
     "arange": lambda x, y: probabilities(x)[T.arange(N), y],
     "arange of a product": lambda x, y: T.log(probabilities(x)).flatten()[T.arange(N) * N + y],
     "positions as numbers": lambda x, y: T.arange(N) * x[:, 0] + T.lt(T.arange(N), 3),
+    "positions as integers": lambda x, y: y + T.arange(N),
     "reshape": lambda x, y: x.reshape((N, 2, 2)).sum(axis=2),
     "reshape with -1": lambda x, y: x.reshape((N, 2, 2)).reshape((N, -1)),
     "reshape of merged rows": lambda x, y: T.tanh(x.reshape((N * 2, 2))).reshape((N, 4)),

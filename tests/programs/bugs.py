@@ -25,8 +25,10 @@ from synkhronos.functions import (
     changes,
     default_ops,
     division,
+    held,
     planning,
     slicing,
+    state_rows,
     step_outputs,
 )
 from synkhronos.functions.plan import Plans
@@ -34,7 +36,7 @@ from synkhronos.functions.variants import Variants
 from synkhronos.kernels import reduce as kernel
 from synkhronos.reductions import Accumulator, ReduceOp, combining, mean, single_numbers
 from synkhronos.runtime.borrowed import Borrowed
-from synkhronos.runtime.registry import SharedEntry
+from synkhronos.runtime.registry import RowsOfRanks, SharedEntry
 from synkhronos.selection import Indices, Rows
 from synkhronos.sharding import Axes, Elementwise, NotNegative, Partial, Placed, Subscript, completion, rule
 from synkhronos.testing.numpy_engine import Function, NumpyEngine, Shared, _substituted
@@ -845,6 +847,43 @@ def functions_of_the_program_are_not_seen(plant):
     plant.replace(SharedEntry, "updated", wrong)
 
 
+# -- rows that a state has, or that are written ----------------------------------------------------------------------------
+
+
+def rows_of_before(plant):
+    """Ranks go on with the rows of a state that they have, though the program has set others."""
+
+    def wrong(self, entry, taken):
+        return self.taken == list(taken)
+
+    plant.replace(RowsOfRanks, "are_on_ranks", wrong)
+
+
+def rows_of_one_rank(plant):
+    """Where the shares of two ranks are as long, the program is given one of them twice."""
+    right = state_rows.held
+
+    def wrong(session, numbers):
+        found = []
+        for parts in right(session, numbers):
+            same = len(parts) > 1 and parts[0].shape == parts[1].shape
+            found.append([parts[1], *parts[1:]] if same else parts)
+        return found
+
+    plant.replace(held, "held", wrong)
+
+
+def shares_from_the_first_row_on(plant):
+    """Of what is as long as a number of rows that is written, every rank takes the first."""
+    right = calling.CollectivesOfCall.share
+
+    def wrong(self, length):
+        begin, end = right(self, length)
+        return 0, end - begin
+
+    plant.replace(calling.CollectivesOfCall, "share", wrong)
+
+
 # -- types and positions in graphs ---------------------------------------------------------------------------------------
 
 
@@ -949,6 +988,12 @@ EXACT = [
 #: Bugs of what the program does to its variables between calls of exact functions.
 OF_THE_PROGRAM = [news_are_kept, writes_in_place_are_not_seen, functions_of_the_program_are_not_seen]
 
+#: Bugs of states with the batch's rows.
+OF_STATES = [rows_of_before, rows_of_one_rank]
+
+#: Bugs of numbers of rows that are written in a graph.
+OF_WRITTEN_ROWS = [shares_from_the_first_row_on]
+
 #: Bugs that only graphs can have, which random graphs find.
 OF_GRAPHS = [
     bools_are_added,
@@ -1009,8 +1054,9 @@ BUGS = [
     *WITHOUT_OPS,
     *EXACT,
     *OF_THE_PROGRAM,
+    *OF_STATES,
     *INSIDE,
 ]
 
 #: Those that can also be found in functions of Theano and PyTensor.
-IN_GRAPHS = [bug for bug in BUGS if bug not in OF_THE_NUMPY_ENGINE + OF_COLLECTIVES]
+IN_GRAPHS = [*(bug for bug in BUGS if bug not in OF_THE_NUMPY_ENGINE + OF_COLLECTIVES), *OF_WRITTEN_ROWS]

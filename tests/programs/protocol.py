@@ -43,7 +43,7 @@ class Program:
         self.steps = []
         self._returned = deque(maxlen=8)  # of the last steps
         PROGRAM.close()  # (synk.close() would miss the collectives that a program has not waited for)
-        library.started = []
+        library.started, library.saved = [], []
         library.start(initial)
         if launcher == "hosts":
             self.session = over_hosts(COUNTS_OF[n], root)

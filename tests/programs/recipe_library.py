@@ -1,10 +1,14 @@
 """The recipes as functions of one engine, built once; and the ranks' values, looked at without any collective."""
 
+import os
+import tempfile
+
 import numpy as np
-from recipes import INPUTS, OF_ENGINE, RANDOM, RECIPES, SHARED, WHOLE, evaluate
+from recipes import INPUTS, OF_ENGINE, RANDOM, RECIPES, SHARED, STATES, WHOLE, axis_of_rows, evaluate
 from vocabulary import WORDS, state_of
 
 import synkhronos as synk
+from synkhronos.extensions import checkpoint
 from synkhronos.replication.replicator import replicator_of
 from synkhronos.runtime.command import Command
 
@@ -33,12 +37,16 @@ class Library:
         From the names of shared variables to themselves.
     started : list of Started
         Collectives that the program has not waited for.
+    saved : list of (list of str, bytes)
+        Checkpoints: the names of the variables, and the file.
     """
 
     def __init__(self, engine, recipes=None):
         recipes = OF_ENGINE.get(engine, RECIPES) if recipes is None else recipes
         self.engine, self.words, self.started = engine, WORDS[engine](), []
+        self.saved = []
         self._assigning = {}  # by name, functions of the library alone that update a variable
+        self._holding = {}  # by name, functions with an input that has a variable's storage, and these inputs
         self.variables = {
             name: self.words.shared(
                 self.words.generator_of(state_of(np.random.RandomState(1)))
@@ -54,6 +62,7 @@ class Library:
 
     def _build(self, recipe):
         words, values = self.words, dict(self.variables)
+        words.rows = recipe.rows
         for name in recipe.inputs:
             dtype, shape, broadcastable = WHOLE[name] if name in WHOLE else INPUTS[name] + (None,)
             values[name] = words.variable(name, dtype, len(shape) + (name in INPUTS), broadcastable)
@@ -82,7 +91,10 @@ class Library:
             values[update.target].default_update = update.value(words, values)
         try:
             return synk.function(
-                [self._input(recipe, values[name]) for name in recipe.scattered.split()],
+                [
+                    *[self._input(recipe, values[name]) for name in recipe.scattered.split()],
+                    *[synk.sharded(values[name], axis_of_rows(name)) for name in recipe.states.split()],
+                ],
                 outputs,
                 [values[name] for name in recipe.whole.split()],
                 updates,
@@ -94,6 +106,8 @@ class Library:
         finally:
             for update in recipe.default_updates:
                 values[update.target].default_update = None
+                if self.engine == "theano":  # for which None is no default update, but a wrong one
+                    del values[update.target].default_update
 
     def _is_dict(self, recipe):
         return recipe.form == "dict" and self.words.returns_dicts
@@ -143,20 +157,46 @@ class Library:
                 new = self.words.variable("new", *_type_of(name))
                 self._assigning[name] = self.words.function(new, [(variable, new)])
             self._assigning[name](value)
+        elif way == "f[s]" and self.engine == "theano":
+            if name not in self._holding:
+                s = self.words.variable("s", *_type_of(name))
+                function = synk.function([], bcast_inputs=[self.words.In(s, value=variable)], **self.words.options)
+                self._holding[name] = function, s
+            function, s = self._holding[name]
+            function[s] = value.copy()
         else:
             variable.set_value(value.copy(), borrow=way != "set_value")
+
+    def save(self, names):
+        """Save variables in a checkpoint."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "checkpoint.npz")
+            checkpoint.save(path, [self.variables[name] for name in names], number=len(self.saved))
+            with open(path, "rb") as file:
+                self.saved.append((names, file.read()))
+
+    def load(self, i):
+        """Load one of them."""
+        names, content = self.saved[i]
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "checkpoint.npz")
+            with open(path, "wb") as file:
+                file.write(content)
+            progress = checkpoint.load(path, [self.variables[name] for name in names])
+        assert progress == {"number": i}, f"another checkpoint: {progress}"
 
     def distribute(self, session):
         """Give the ranks the variables; functions follow when they are called."""
         replicator_of(session).ensure([self._all])
 
     def values(self, session):
-        """Return, for every shared variable by name, all ranks' values."""
+        """Return, for every shared variable by name, all ranks' values; of states, the program's, of all rows."""
         from synkhronos import engines
 
         engine, replicator = engines.get(self.engine), replicator_of(session)
         by_rank = session.run(Peek([replicator.find(engine, variable) for variable in self.variables.values()]))
-        return {name: list(of_ranks) for name, of_ranks in zip(self.variables, zip(*by_rank))}
+        of_ranks = {name: list(values) for name, values in zip(self.variables, zip(*by_rank))}
+        return {**of_ranks, **{name: [self.variables[name].get_value()] * session.size for name in STATES}}
 
 
 def _type_of(name):

@@ -37,6 +37,7 @@ WHOLE = {
     "c": ("int64", (), None),
     "e": ("float64", (2, 3), None),
     "row": ("float64", (1, 3), (True, False)),
+    "wide": ("float64", (4, 6), None),
 }
 
 #: Shared variables whose shape stays: dtype and shape. ("big" is reduced by all ranks together.)
@@ -58,10 +59,18 @@ FIXED = {
 #: Shared variables that hold data, as many rows as were scattered to a rank: dtype and shape of a row.
 DATA = {"table": ("float64", (3,)), "column": ("float64", ()), "labels": ("int64", ()), "small": ("float32", (2,))}
 
+#: Shared variables that hold the state of each row of a batch (`synkhronos.sharded`): dtype and shape; None: its rows.
+STATES = {
+    "hidden": ("float64", (None, 3)),
+    "before": ("float64", (None, 3)),
+    "across": ("float64", (2, None)),
+    "taken": ("int64", (None,)),
+}
+
 #: Shared variables that hold the state of a random number generator, as an array (`vocabulary.state_of`).
 RANDOM = {"stream": ("uint32", (626,))}
 
-SHARED = {**FIXED, **{name: (dtype, (None,) + shape) for name, (dtype, shape) in DATA.items()}, **RANDOM}
+SHARED = {**FIXED, **{name: (dtype, (None,) + shape) for name, (dtype, shape) in DATA.items()}, **STATES, **RANDOM}
 
 #: Stands for an op that is not given.
 DEFAULT = "default"
@@ -69,6 +78,11 @@ DEFAULT = "default"
 
 #: Words for the collectives inside a formula, and their ops.
 COLLECTIVES = {"all_avg": "avg", "all_sum": "sum", "all_min": "min", "all_max": "max"}
+
+
+def axis_of_rows(name):
+    """Return the axis along which a variable has the state of each row."""
+    return STATES[name][1].index(None)
 
 
 def collectives(formula):
@@ -181,6 +195,8 @@ class Recipe:
         From the names of these variables to the shared variables whose type they have.
     sliceable : str
         Names of shared variables.
+    states : str
+        Names of shared variables that have the batch's rows.
     form : {"list", "single", "dict"}
         Of the outputs.
     mutable : bool
@@ -198,7 +214,7 @@ class Recipe:
     stable : bool
         Whether it needs an optimizer that makes it stable.
     rows : int, optional
-        The number of rows that is written in it.
+        The number of rows that is written in it, as ``v.rows``.
     """
 
     name: str
@@ -210,6 +226,7 @@ class Recipe:
     givens: dict = field(default_factory=dict)
     like: dict = field(default_factory=dict)
     sliceable: str = ""
+    states: str = ""
     form: str = "list"
     mutable: bool = False
     inplace: bool = False
@@ -223,6 +240,13 @@ class Recipe:
     @property
     def inputs(self):
         return self.scattered.split() + self.whole.split()
+
+    @property
+    def divided(self):
+        """The names of all that has rows to divide."""
+        return [name for name in self.scattered.split() if name in INPUTS] + (
+            self.sliceable + " " + self.states
+        ).split()
 
     @property
     def keys(self):
@@ -244,7 +268,7 @@ class Recipe:
     @property
     def in_common(self):
         """The names of the shared variables that an exact function takes to be the same on all ranks."""
-        return [name for name in self.shareds if name not in self.sliceable.split()]
+        return [name for name in self.shareds if name not in self.sliceable.split() and name not in STATES]
 
     # -- collectives inside ----------------------------------------------------------------------------------------
 
@@ -264,14 +288,12 @@ class Recipe:
 
     def has_rows(self, formula):
         """Return whether a formula follows from rows or draws, so that it may be another in each slice."""
-        scattered = [name for name in self.scattered.split() if name in INPUTS]  # others have no rows to divide
-        of_rows = set(scattered + self.sliceable.split()) | set(RANDOM)
-        return self.meets(formula) or self._differs(formula, of_rows)
+        return self.meets(formula) or self._differs(formula, {*self.divided, *RANDOM})
 
     def is_common(self, update):
         """Return whether ranks without rows make an update, too: it has a collective, or nothing of one rank alone."""
         updates = self.updates + self.default_updates
-        of_ranks, before = set(self.scattered.split() + self.sliceable.split()) | set(RANDOM), None
+        of_ranks, before = {*self.scattered.split(), *self.divided, *RANDOM}, None
         while of_ranks != before:
             before = set(of_ranks)
             of_ranks |= {each.target for each in updates if self._differs(each.formula, of_ranks)}
@@ -1167,8 +1189,209 @@ RECIPES = [
     ),
 ]
 
+#: Functions of what has a state for each row.
+RECIPES += [
+    Recipe(
+        "exact state",
+        "x",
+        [plain(lambda v, hidden, w: v.dot(hidden, w), "gather"), mean(lambda v, x, hidden: x * hidden)],
+        updates=[
+            Update("hidden", lambda v, x, hidden: v.tanh(hidden * 0.5 + x)),
+            Update("w", lambda v, x, hidden, w: w * 0.5 + v.mean(x * hidden, 0) * 0.25),
+        ],
+        states="hidden",
+        exact=True,
+    ),
+    Recipe(
+        "exact states of no input",
+        "",
+        [
+            plain(lambda v, hidden: v.sum(hidden, 0), "sum"),
+            plain(lambda v, before: before * 2, "gather"),
+            plain(lambda v, taken: v.max(taken), "max"),
+        ],
+        updates=[
+            Update("hidden", lambda v, before, w: before * 0.5 + w),
+            Update("before", lambda v, hidden: hidden),
+            Update("taken", lambda v, taken: taken + 1),
+        ],
+        states="hidden before taken",
+        exact=True,
+    ),
+    Recipe(
+        "exact state along another axis",
+        "z",
+        [
+            plain(lambda v, across, g: v.transposed(across) + g, "gather"),
+            plain(lambda v, across: v.mean(across, 1), "avg"),
+        ],
+        like={"g": "small"},
+        givens={"g": lambda v, z: z * 2},
+        updates=[Update("across", lambda v, across, z: across * 0.5 + v.transposed(z))],
+        states="across",
+        exact=True,
+    ),
+    Recipe(
+        "exact state by a default update",
+        "y",
+        [plain(lambda v, y, taken: y * taken, "gather")],
+        default_updates=[Update("taken", lambda v, taken: taken + 1)],
+        updates=[Update("scale", lambda v, y, taken: v.tanh(v.sum(y * taken)))],
+        states="taken",
+        exact=True,
+    ),
+    Recipe(
+        "exact state normalised",
+        "x",
+        [plain(lambda v, hidden: hidden - v.mean(hidden, 0), "gather")],
+        updates=[Update("hidden", lambda v, x, hidden: x - v.mean(hidden * 0.5, 0))],
+        states="hidden",
+        exact=True,
+        in_slices=False,
+    ),
+    Recipe(
+        "states that are read",
+        "y",
+        [
+            total(lambda v, taken: taken),
+            each(lambda v, y, before: v.sum(before, 1) * y),
+            mean(lambda v, before: before),
+        ],
+        updates=[Update("scale", lambda v, y, before: v.mean(v.sum(before, 1) * y))],
+        states="before taken",
+    ),
+    Recipe(
+        "own rows of states",
+        "x",
+        [each(lambda v, x, hidden: x + hidden), own(lambda v, hidden: v.sum(hidden))],
+        updates=[
+            Update("hidden", lambda v, x, hidden: hidden * 0.5 + x - v.mean(x, 0)),
+            Update("count", lambda v, x: v.length(x), "sum"),
+        ],
+        states="hidden",
+    ),
+    Recipe(
+        "plain state",
+        "y",
+        [plain(lambda v, y, taken: y * taken, "gather"), plain(lambda v, taken: v.sum(taken), "sum")],
+        updates=[Update("taken", lambda v, taken: 3 - taken)],
+        states="taken",
+    ),
+    Recipe(
+        "states and averages of all",
+        "x",
+        [each(lambda v, before: before), common(lambda v, before: v.all_avg(v.mean(before, 0)), "min")],
+        updates=[
+            Update("before", lambda v, x, before: before * 0.5 + x - v.all_avg(v.mean(x, 0))),
+            Update("u", lambda v, before: v.all_avg(v.mean(before, 0))),
+        ],
+        states="before",
+    ),
+    Recipe("a state that is not named", "", [Output(lambda v, hidden: v.sum(hidden), "sum")]),
+    Recipe(
+        "exact, of a state that is not named",
+        "x",
+        [plain(lambda v, x: v.sum(x, 0), "sum"), plain(lambda v, taken: v.sum(taken), None)],
+        exact=True,
+    ),
+]
+
 #: Functions of graphs alone.
 RECIPES += [
+    Recipe(
+        "exact rows that are written",
+        "x y",
+        [
+            plain(lambda v, x: v.reshape(x, (v.rows, -1)) * 2, "gather"),
+            plain(lambda v, x, wide: v.dot(v.concatenate([x, v.ones((v.rows, 1), "float64")], 1), wide), "gather"),
+            plain(lambda v, x: v.sum(v.reshape(x, (v.rows * 3,))), "sum"),
+            plain(lambda v, y: v.divide(v.sum(y), v.rows), "avg"),
+        ],
+        whole="wide",
+        updates=[
+            Update("w", lambda v, x, w: w * 0.5 - v.tanh(v.divide(v.sum(x * w, 0), v.rows))),
+            Update("scale", lambda v, y: v.sum(y * v.arange(v.rows)) * 0.125),
+        ],
+        rows=6,
+        exact=True,
+        graphs=True,
+    ),
+    Recipe(
+        "exact positions that are written",
+        "x y",
+        [
+            plain(lambda v, x: v.at(x, (v.arange(v.rows), v.argmax(x, 1))), "gather"),
+            plain(lambda v, y: v.greater(y, v.arange(v.rows) * 0.5 - 1), "gather"),
+            plain(lambda v, y: v.sum(v.at(v.eye(v.rows), v.cast(v.greater(y, 0), "int64")), 0), "sum"),
+        ],
+        updates=[Update("running", lambda v, y: v.tanh(v.divide(v.sum(y * v.arange(v.rows)), v.rows)))],
+        rows=6,
+        exact=True,
+        graphs=True,
+    ),
+    Recipe(
+        "exact, as wide as the rows that are written",
+        "x",
+        [
+            plain(lambda v, x: v.reshape(x, (v.rows, v.rows)) + v.ones((v.rows, v.rows), "float64"), "gather"),
+            plain(lambda v, x: x * v.arange(v.rows), "gather"),
+            plain(lambda v, x: v.transposed(v.transposed(x) * v.arange(v.rows)), "gather"),
+            plain(lambda v, x, w: v.sum(v.at(v.eye(v.rows), v.argmax(x, 1)) * (x - w)), "sum"),
+        ],
+        updates=[Update("w", lambda v, x, w: w * 0.5 + v.tanh(v.divide(v.sum(x, 0), v.rows)) * v.arange(v.rows))],
+        rows=3,
+        exact=True,
+        graphs=True,
+    ),
+    Recipe(
+        "rows that are written",
+        "x y",
+        [
+            each(lambda v, x: v.reshape(x, (v.rows, -1)) + v.ones((v.rows, 1), "float64")),
+            each(lambda v, x: v.at(x, (v.arange(v.rows), v.argmax(x, 1)))),
+            mean(lambda v, x: v.reshape(x, (v.rows, 3))),
+            Output(lambda v, y: v.divide(v.sum(y), v.rows), "avg"),
+        ],
+        updates=[Update("w", lambda v, x, w: w * 0.5 - v.divide(v.sum(x, 0), v.rows))],
+        rows=6,
+        graphs=True,
+    ),
+    Recipe(
+        "plain rows that are written",
+        "x",
+        [
+            plain(lambda v, x: v.reshape(x, (v.rows, -1)) * 2, "gather"),
+            plain(lambda v, x: v.sum(v.reshape(x, (v.rows * 3,))), "sum"),
+        ],
+        rows=3,
+        graphs=True,
+    ),
+    Recipe(
+        "exact rows of data that are written",
+        "",
+        [
+            plain(lambda v, table: v.reshape(table, (v.rows, -1)), "gather"),
+            plain(lambda v, table: v.sum(table * v.ones((v.rows, 1), "float64"), 0), "sum"),
+        ],
+        updates=[Update("u", lambda v, table: v.tanh(v.divide(v.sum(table, 0), v.rows)))],
+        sliceable="table",
+        rows=6,
+        exact=True,
+        graphs=True,
+    ),
+    Recipe(
+        "exact states of rows that are written",
+        "y",
+        [plain(lambda v, before: v.reshape(before, (v.rows, 3)) * v.ones((v.rows, 1), "float64"), "gather")],
+        updates=[
+            Update("before", lambda v, y, before: v.transposed(v.transposed(before) * 0.5 + y * v.arange(v.rows))),
+            Update("taken", lambda v, taken: taken + v.arange(v.rows)),
+        ],
+        states="before taken",
+        rows=6,
+        exact=True,
+        graphs=True,
+    ),
     Recipe(
         "exact products of bools",
         "b x",
@@ -1273,11 +1496,12 @@ BY_NAME = {recipe.name: recipe for recipe in RECIPES}
 
 def fresh(name, rows, random, whole_numbers):
     """Return a value for an input or a shared variable: small whole numbers, whose sums are exact, or real ones."""
-    if name in INPUTS or name in DATA:
-        dtype, shape = (INPUTS if name in INPUTS else DATA)[name]
+    if name in INPUTS:
+        dtype, shape = INPUTS[name]
         shape = (rows,) + shape
     else:
-        dtype, shape = {**WHOLE, **FIXED, **RANDOM}[name][:2]
+        dtype, shape = (WHOLE if name in WHOLE else SHARED)[name][:2]
+        shape = tuple(rows if length is None else length for length in shape)
     if name in RANDOM:
         return state_of(random)
     kind = np.dtype(dtype).kind

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-from recipes import BY_NAME, DATA, FIXED, INPUTS, fresh
+from recipes import BY_NAME, DATA, FIXED, INPUTS, RANDOM, SHARED, STATES, axis_of_rows, fresh
 from truth import selected, shares
 
 import synkhronos as synk
@@ -121,6 +121,7 @@ class Collective:
         return f"{self.name}({text(*self.arguments, **self.options)})"
 
     def truth(self, model):
+        model.check_states(next(argument for argument in self.arguments if isinstance(argument, list)))
         return getattr(model, self.name)(*self.arguments, **self.options)
 
     def run(self, library):
@@ -149,7 +150,7 @@ class Collective:
 
 #: How programs give variables values: by ``set_value``, with a copy or the array itself; by writing into an array that the
 #: variable holds, which it has lent or borrowed, and setting it or not; by a variable that shares its storage; by a function
-#: of the library alone.
+#: of the library alone; by ``f[s] = value``, where an input has the variable's storage.
 WAYS = (
     "set_value",
     "set_value",
@@ -159,6 +160,7 @@ WAYS = (
     "borrowed and written",
     "another variable",
     "a function",
+    "f[s]",
 )
 
 
@@ -179,6 +181,40 @@ class Put:
 
     def run(self, library):
         library.put(self.name, self.value.array, self.way)
+
+
+@dataclass
+class Save:
+    """Save variables in a checkpoint."""
+
+    names: list
+    is_by_master, is_common = False, False
+
+    def __repr__(self):
+        return f"saved.append({self.names!r})"
+
+    def truth(self, model):
+        return model.save(self.names)
+
+    def run(self, library):
+        library.save(self.names)
+
+
+@dataclass
+class Load:
+    """Load one of the checkpoints."""
+
+    i: int
+    is_by_master, is_common = False, True
+
+    def __repr__(self):
+        return f"load(saved[{self.i}])"
+
+    def truth(self, model):
+        return model.load(self.i)
+
+    def run(self, library):
+        library.load(self.i)
 
 
 @dataclass
@@ -233,7 +269,7 @@ class Draw:
         return self.random.randrange(100) < percent
 
     def initial(self, names):
-        return {name: self.value(name, 4) for name in names}
+        return {name: self.value(name, 6 if name in STATES else 4) for name in names}
 
     def value(self, name, rows):
         seed = self.random.randrange(1 << 16)
@@ -268,17 +304,32 @@ class Draw:
         if kind < 62:
             return self.steps(model)
         if kind < 64:
-            return self.as_theano()
+            return self.as_theano(model)
         if kind < 70:
-            names = BY_NAME[self._last].shareds if self._last is not None and self.chance(60) else ()
-            names = [name for name in names if name in FIXED or name in DATA]
-            name = self.random.choice(names or list(FIXED) + list(DATA))
-            return Put(name, self.given(name, self.rows(), ["array"]), self.random.choice(WAYS))
+            name = self.random.choice(self.variables(SHARED.keys() - RANDOM.keys()))
+            rows = self.rows()
+            if name in STATES and self.chance(60):  # as many as another, which a function may need as well
+                rows = self.rows_of_state(model, self.random.choice(list(STATES)))
+            return Put(name, self.given(name, rows, ["array"]), self.random.choice(WAYS))
         if kind < 71:
             return Distribute()
+        if kind < 73:
+            if model.saved and self.chance(60):
+                return Load(self.random.randrange(len(model.saved)))
+            among = self.variables(SHARED)
+            return Save(self.random.sample(among, min(len(among), self.random.randrange(1, 5))))
         if model.started and self.chance(30):
             return Wait(self.random.randrange(len(model.started)))
         return self.collective(model)
+
+    def variables(self, among):
+        """Return the names of these shared variables, or of those that the last function uses."""
+        last = BY_NAME[self._last].shareds if self._last is not None and self.chance(60) else ()
+        return [name for name in last if name in among] or [name for name in SHARED if name in among]
+
+    @staticmethod
+    def rows_of_state(model, name):
+        return model.values[name][0].shape[axis_of_rows(name)]
 
     def rows(self):
         """Few rows, more than ranks or fewer, or so many that indices travel through shared memory."""
@@ -290,10 +341,12 @@ class Draw:
         again = self._last is not None and self.chance(30)  # programs call the same function again and again
         self._last = self._last if again else self.random.choice(self.names)
         recipe, options = BY_NAME[self._last], {}
-        rows = self.rows()
+        rows, wanted = self.rows(), self.wanted_rows(model, recipe)
         scattered = [name for name in recipe.scattered.split() if name in INPUTS]
         if scattered and self.chance(50):
-            options["batch"] = self.batch(rows)
+            options["batch"] = self.batch(rows, wanted)
+        elif wanted is not None:
+            rows = wanted
         given = {}
         for name in recipe.inputs:
             n = rows
@@ -306,10 +359,10 @@ class Draw:
             given[name] = self.given(name, n, forms)
             if given[name].form == "minibatch" and not n:
                 given[name].form = "array"
-        n_rows = len(selected(options.get("batch"), rows)) if scattered else None
+        n_rows = len(selected(options.get("batch"), rows)) if scattered else wanted
         if recipe.sliceable and (self.chance(60) or recipe.scattered):
             options["batch_s"] = self.batch_s(model, recipe, n_rows)
-        if self.chance(35 if scattered or recipe.sliceable else 3):
+        if self.chance(3 if recipe.states else 35 if scattered or recipe.sliceable else 3):
             most = n_rows or min(len(model.values[name][0]) for name in (recipe.sliceable or "table").split()) * model.n
             options["num_slices"] = self.random.choice([1, 2, 2, 3, 3, 4, 5, max(1, most), most + 1])
         if recipe.outputs and self.chance(25):
@@ -331,9 +384,9 @@ class Draw:
         batches_s = [options.pop("batch_s")] if "batch_s" in options else []
         for _ in range(k - 1):
             if batches:
-                batches.append(self.batch(min(rows)))
+                batches.append(self.batch(min(rows), self.wanted_rows(model, recipe)))
             if batches_s:
-                n_rows = len(selected(batches[-1], min(rows))) if batches else min(rows) if rows else None
+                n_rows = len(selected(batches[-1], min(rows))) if batches else min(rows) if rows else recipe.rows
                 batches_s.append(self.batch_s(model, recipe, n_rows))
         if batches and all(isinstance(batch, int) for batch in batches):
             batches[0] = slice(batches[0])  # integers alone would be one batch
@@ -342,13 +395,22 @@ class Draw:
                 options[name] = value
         return Steps(call.recipe, call.given, options if batches or batches_s else dict(options, n_steps=k))
 
-    def as_theano(self):
+    def as_theano(self, model):
         recipe = BY_NAME[self.random.choice(self.names)]
-        rows = self.rows()
+        wanted = self.wanted_rows(model, recipe)
+        rows = self.rows() if wanted is None else wanted
         return Call(recipe.name, {name: self.given(name, rows) for name in recipe.inputs}, how="as_theano")
 
-    def batch(self, length):
-        """Return any form of ``batch`` that fits."""
+    def wanted_rows(self, model, recipe):
+        """Return the number of rows that a call must have, if it must, and is not to be refused."""
+        numbers = [] if recipe.rows is None else [recipe.rows]
+        numbers += [self.rows_of_state(model, name) for name in recipe.states.split()]
+        return self.random.choice(numbers) if numbers and self.chance(80) else None
+
+    def batch(self, length, wanted=None):
+        """Return any form of ``batch`` that fits; of a wanted number of rows, if there is one."""
+        if wanted is not None and length:
+            return slice(wanted) if wanted <= length and self.chance(30) else self.indices(length, wanted)
         form = self.random.randrange(6)
         if form == 0:
             return self.random.randrange(length + 1)
@@ -433,6 +495,8 @@ class Draw:
         else:
             among = list(FIXED) + list(DATA)
         names = self.random.sample(among, 1 if alone else self.random.randrange(1, min(5, len(among) + 1)))
+        if name not in ("reduce", "all_reduce") and self.chance(4):
+            names[-1] = self.random.choice(list(STATES))  # which is refused
         arguments, options = [names], {}
         if name in ("set_value", "get_value"):
             arguments.insert(0, self.random.randrange(model.n))

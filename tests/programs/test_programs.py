@@ -66,6 +66,10 @@ def features(step):
             found += [f"exact, with {option}" for option in used]
         if not all(output.given for output in recipe.outputs):
             found += [f"without ops, with {option}" for option in used]
+        if recipe.states:
+            found += [f"states, with {option}" for option in used]
+        if recipe.rows:
+            found += [f"written rows, with {option}" for option in used]
         return found + [value.form for value in step.given.values()]
     if isinstance(step, Collective):
         return [step.name] + [
@@ -106,6 +110,7 @@ def test_threads(library):
     for seed in range(14, 20):  # what hypothesis draws depends on the modules that have been imported, too
         seeded_program(seed, library("numpy"), "threads", 100, on_step=note)
     wanted = ["function " + recipe.name for recipe in OF_ENGINE["numpy"]] + ["call", "as_theano", "Put", "Distribute"]
+    wanted += ["Save", "Load"]
     wanted += ["batch of " + kind for kind in ("int", "slice", "list", "tuple", "ndarray", "range")]
     wanted += ["batch_s of list", "batch_s of slice", "num_slices", "output_subset"]
     wanted += ["steps", "batches", "batches_s", "n_steps"]
@@ -114,6 +119,7 @@ def test_threads(library):
         for what in ("collectives inside", "exact", "without ops")
         for used in ("call", "steps", "as_theano", "batch", "batch_s", "num_slices", "output_subset")
     ]
+    wanted += [f"states, with {used}" for used in ("call", "steps", "as_theano", "batch", "output_subset")]
     wanted += ["array", "list", "view", "data", "minibatch"] + ["put by " + way for way in WAYS]
     wanted += [
         "broadcast",
@@ -150,7 +156,9 @@ def test_hosts(library):
 )
 def test_processes_of_graphs(library, engine):
     """420 draws."""
-    check(library(engine), "fork", 3)
+    seen = Counter()
+    check(library(engine), "fork", 3, lambda step: seen.update(features(step)))
+    assert sum(seen[f"written rows, with {how}"] for how in ("call", "steps")) > 10
 
 
 def is_of_the_plant(error):
@@ -198,6 +206,10 @@ def concerns(bug, recipe):
     """Return whether a function is of the kind that a bug is about."""
     if bug in bugs.INSIDE:
         return recipe.collectives
+    if bug in bugs.OF_STATES:
+        return recipe.states
+    if bug in bugs.OF_WRITTEN_ROWS:
+        return recipe.rows
     if bug in bugs.EXACT + bugs.OF_THE_PROGRAM:
         return recipe.exact
     is_plain = not all(output.given for output in recipe.outputs)
@@ -247,7 +259,7 @@ def test_bug_that_is_stale_or_raises_is_not_found(planting):
     assert found_by_a_value(Library("numpy"), programs=2) is None
 
 
-@pytest.mark.parametrize("bug", bugs.BUGS + bugs.OF_GRAPHS, ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize("bug", bugs.BUGS + bugs.OF_WRITTEN_ROWS + bugs.OF_GRAPHS, ids=lambda bug: bug.__name__)
 def test_no_bug_is_stale(planting, bug):
     """At once, not only where each is looked for."""
     bug(planting())

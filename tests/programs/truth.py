@@ -7,7 +7,7 @@ returns what the call of that name must return, and changes its own record of ev
 from dataclasses import dataclass
 
 import numpy as np
-from recipes import DEFAULT, INPUTS, RANDOM, SHARED, evaluate
+from recipes import BY_NAME, DEFAULT, INPUTS, RANDOM, SHARED, STATES, axis_of_rows, evaluate
 from vocabulary import Arrays, Meeting, advanced, precision
 
 
@@ -149,6 +149,8 @@ class Model:
         # The variables that were the same on all ranks until the program gave the master's a value, by whatever means.
         self.put_by_program = set()
         self.own = set()  # those that ranks were given as their own, though they may be the same
+        self.saved = []  # checkpoints, as (the values of all ranks by name, those that were put by the program)
+        self._put_back = []  # of the last step: those that count as put by the program again
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
@@ -162,6 +164,9 @@ class Model:
                 raise Refused("scattered inputs of different lengths")
             chosen = selected(batch, min(len(given[name].array) for name in scattered))
             parts = [chosen[share] for share in shares(len(chosen), self.n, self.root)]
+        of_states = self._rows_of_states(recipe, parts, num_slices)
+        if parts is None and of_states is not None:
+            parts, chosen = of_states, np.concatenate(of_states)
         data = recipe.sliceable.split()
         if data:
             lengths = [[len(self.values[name][rank]) for name in data] for rank in range(self.n)]
@@ -170,6 +175,8 @@ class Model:
                 raise Refused("data of different lengths in slices")
         counts = [None if rows is None else [len(of_rank) for of_rank in rows] for rows in (parts, shared_rows)]
         weights = counts[0] or counts[1]
+        if recipe.rows is not None and sum(weights) != recipe.rows:
+            raise Refused("another number of rows than the one that is written")
         if num_slices > 1 and weights is None:
             raise Refused("nothing to slice")
         num_slices = max(1, min([num_slices, *([max(weights)] if weights else [])]))
@@ -211,6 +218,9 @@ class Model:
                     here = [None if parts is None else chosen[:1]]
                     here += [None if rows[1] is None else (rows[1] if len(rows[1]) else np.arange(1))[:1]]
                 values = self._values(recipe, rank, {**whole, **{name: given[name].array for name in scattered}}, *here)
+                for name in recipe.states.split():
+                    share = of_states[rank] if i < pieces else np.arange(len(chosen))[:1]
+                    values[name] = np.take(values[name], share, axis_of_rows(name))
                 weight = 1 if weights is None else int(rank == self.root) if empty else 0
                 if weights is not None and not empty and i < pieces:
                     weight = len(here[0] if parts is not None else here[1] if by_rows else shared_rows[rank])
@@ -227,6 +237,30 @@ class Model:
         after = self._updated(recipe, updates, slices, num_slices, size)
         self.last_rows[recipe.name] = of_call
         return results, after
+
+    def _rows_of_states(self, recipe, parts, num_slices):
+        """Return the rows of every rank in variables that have the batch's rows; None if there are none."""
+        for name in recipe.shareds:
+            if name in STATES and name not in recipe.states.split():
+                self.check_states([name])
+        if not recipe.states:
+            return None
+        lengths = {np.shape(self.values[name][0])[axis_of_rows(name)] for name in recipe.states.split()}
+        lengths.update([] if parts is None else [sum(map(len, parts))])
+        if num_slices > 1 or len(lengths) > 1:
+            raise Refused("states of another number of rows, or in slices")
+        return shares(lengths.pop(), self.n, self.root)
+
+    def check_states(self, names):
+        """Refuse what takes variables for ordinary ones of which every rank has its own rows."""
+        if any(map(self.is_on_ranks, names)):
+            raise Refused("it has the batch's rows")
+        if STATES.keys() & set(names):
+            raise NoAnswer("no function has divided it yet")
+
+    def is_on_ranks(self, name):
+        """Return whether ranks have their rows of a variable, because a function that names it has been called."""
+        return self.n > 1 and any(name in BY_NAME[function].states.split() for function in self.last_rows)
 
     def _exact(self, recipe, outputs, others, ops, updates, given, parts, shared_rows):
         """Return what one rank alone computes of all ranks' rows; after that, all ranks hold the same."""
@@ -290,7 +324,10 @@ class Model:
         return [list(of_steps) for of_steps in zip(*results)], after
 
     def _values(self, recipe, rank, given, rows, shared_rows):
-        """Return what a rank computes with, of these rows of the inputs and of its sliceable variables; None: all."""
+        """Return what a rank computes with, of these rows of the inputs and of its sliceable variables; None: all.
+
+        Of variables that have the batch's rows it has all.
+        """
         values = {name: of_ranks[rank] for name, of_ranks in self.values.items()}
         for name in recipe.sliceable.split() if shared_rows is not None else ():
             values[name] = values[name][shared_rows[shared_rows < len(values[name])]]
@@ -325,7 +362,7 @@ class Model:
 
     def _up_to_collective(self, recipe, value, values, results):
         """Return the value, or the `Meeting` with other ranks of which there is no result yet; and the precision."""
-        words = Arrays(results)
+        words = Arrays(results, None if recipe.rows is None else len(values[recipe.divided[0]]))
         values = dict(values)
         try:
             for name, formula in recipe.givens.items():
@@ -370,6 +407,11 @@ class Model:
             after[target] = [Expected(value) for value in self.values[target]]
             common = bool(recipe.collectives) and recipe.is_common(update)
             evaluated = list(zip(slices, self._evaluate(recipe, update.value, slices)))
+            if target in STATES:
+                of_ranks = [found for each, found in evaluated if each.counts]
+                whole = np.concatenate([value for value, _ in of_ranks], axis_of_rows(target))
+                after[target] = [Expected(whole, max(rounding for _, rounding in of_ranks), size)] * self.n
+                continue
             for rank in {each.rank for each in slices}:
                 of_rank = [
                     (counting[each.piece] if common else each.weight, value, rounding)
@@ -400,7 +442,7 @@ class Model:
             return
         if self.differing(recipe.shareds):
             return
-        values = {name: self.values[name][0] for name in recipe.shareds}
+        values = {name: self.values[name][0] for name in recipe.shareds}  # of states, all rows
         values.update(whole)
         values.update((name, given[name].array[np.concatenate(parts)]) for name in scattered)
         for output, op, result in zip(outputs, ops, results):
@@ -426,16 +468,24 @@ class Model:
                     self.put_by_program.add(name)
                 continue
             self.put_by_program.discard(name)
-            (self.own.discard if is_common else self.own.add)(name)
+            is_same = is_common and len(set(map(id, after[name]))) == 1
+            (self.own.discard if is_same else self.own.add)(name)
+        for name in self._put_back:
+            self.own.discard(name)
+            self.put_by_program.add(name)
+        self._put_back = []
 
     def as_theano(self, recipe, given):
         """The master alone, as plain Theano."""
         values = {name: of_ranks[self.root] for name, of_ranks in self.values.items()}
         values.update((name, value.array) for name, value in given.items())
-        lengths = {
-            len(values[name]) for name in recipe.sliceable.split() + recipe.scattered.split() if values[name].ndim
-        }
-        if recipe.aligned and len(lengths) > 1:
+        lengths = {np.shape(values[name])[axis_of_rows(name) if name in STATES else 0] for name in recipe.divided}
+        if (
+            (recipe.aligned or recipe.states)
+            and len(lengths) > 1
+            or recipe.rows is not None
+            and lengths != {recipe.rows}
+        ):
             raise NoAnswer("rows do not fit")
         alone = [Slice(self.root, 0, 1, True, values)]
         updates, size = self._updates(recipe), self._size(alone)
@@ -588,7 +638,30 @@ class Model:
     # -- the master alone ------------------------------------------------------------------------------------------
 
     def put(self, name, value):
-        """The program gives the master's own variable a value."""
+        """The program gives the master's own variable a value; those of states are the rows of all ranks."""
         after = [Expected(of_rank) for of_rank in self.values[name]]
         after[self.root] = Expected(value.array)
-        return None, {name: after}
+        return None, {name: after[self.root :][:1] * self.n if name in STATES else after}
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def save(self, names):
+        """The program saves its variables, as every rank has them."""
+        self.saved.append(({name: self.values[name] for name in names}, self.put_by_program & set(names)))
+        return None, {}
+
+    def load(self, i):
+        """All ranks have again what they had then; and what only the program had, its functions are given again."""
+        if i >= len(self.saved):
+            raise NoAnswer("so many were not saved")
+        values, put = self.saved[i]
+        for name, of_ranks in values.items():
+            now = self.values[name]
+            if not self.is_on_ranks(name) and list(map(np.shape, of_ranks)) != list(map(np.shape, now)):
+                raise NoAnswer("it may be another data set")
+        self._put_back = sorted(put)
+        same = {name: len({value.tobytes() for value in of_ranks}) == 1 for name, of_ranks in values.items()}
+        return None, {
+            name: [Expected(of_ranks[0])] * self.n if same[name] else [Expected(value) for value in of_ranks]
+            for name, of_ranks in values.items()
+        }

@@ -49,6 +49,8 @@ def log_sum_exp(x, axis=None):
 OF_GRAPHS = {
     "equal": np.equal,
     "chosen": lambda x, mask: x[mask],
+    "concatenate": np.concatenate,
+    "ones": np.ones,
     "eye": lambda n: np.eye(int(n)),
     "arange": lambda n: np.arange(int(n)),
     "ones_like": np.ones_like,
@@ -115,6 +117,8 @@ class Arrays:
     ----------
     results : sequence of list of array
         Of the first collectives, in the order in which they are computed.
+    rows : int, optional
+        The number of rows, where a program has written that of all.
 
     Attributes
     ----------
@@ -125,8 +129,8 @@ class Arrays:
     draw = staticmethod(lambda state: generator_of(state).random_sample(3))
     advanced = staticmethod(advanced)
 
-    def __init__(self, results=()):
-        self.rounding, self._results = 0.0, iter(results)
+    def __init__(self, results=(), rows=None):
+        self.rounding, self.rows, self._results = 0.0, rows, iter(results)
 
     def __getattr__(self, word):
         if word.startswith("all_"):
@@ -195,9 +199,15 @@ class Tensors(Collectives):
     ----------
     tensor : module
         Of its operations.
+
+    Attributes
+    ----------
+    rows : int, optional
+        The number that is written in the function that is being built.
     """
 
     generator_of, returns_dicts, computes_all = staticmethod(generator_of), True, False
+    rows = None
 
     def __init__(self, tensor):
         self._tensor = tensor

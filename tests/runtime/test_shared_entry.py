@@ -119,6 +119,16 @@ def test_what_is_borrowed_is_not_moved(entry, pool):
     assert entry.cell[0] is not value and entry.borrowed is None and is_known(entry)
 
 
+def test_what_is_bound_again_has_not_been_given(entry, pool):
+    """Several collectives that read a variable, after the program has written into it."""
+    entry.lent()
+    entry.cell[0][...] = 7
+    copy = entry.cell[0].copy()
+    for _ in range(3):
+        entry.set(copy, Origin.MOVED)
+    assert entry.may_have_changed() and entry.has_changed(pool) and entry.origin is Origin.PROGRAM
+
+
 def test_after_a_function(entry, pool):
     value = entry.cell[0]
     entry.lent()

@@ -73,6 +73,7 @@ class WrittenGraph:
         self.ops: Dict[Any, Any] = {}
         self.nodes = list(library.classes.io_toposort([], outputs))
         self.place_of = {node: k for k, node in enumerate(self.nodes)}
+        self.roots = set(outputs)
         self.users: Dict[Any, List[int]] = {}
         for k, node in enumerate(self.nodes):
             for variable in node.inputs:
@@ -162,7 +163,7 @@ class Reading:
                 after, placed = self._unwritten_inside(k, after, placed)
             if graph.rows < 2 or graph.own_rows is None:
                 pass  # one row is of length 1, which all rules know
-            elif self._is_lost(node, placed):
+            elif self._is_lost(node, placed) or self._is_misread(k, placed):
                 after, placed = self._repaired(k, after, placed)
             elif isinstance(node.op, self.library.classes.SpecifyShape):
                 after, placed = self._specified(k, after, placed)
@@ -201,6 +202,13 @@ class Reading:
         """Return whether a node is the first of which nothing is known."""
         return any(isinstance(one, Unknown) for one in placed.outputs) and not any(
             isinstance(self.of(self.image(one)), Unknown) for one in node.inputs
+        )
+
+    def _is_misread(self, k: int, placed: Placed) -> bool:
+        """Return whether the function returns, or keeps, positions of rows as every rank counts its own."""
+        return any(
+            one in self.graph.roots and isinstance(placement, Shard) and placement.positions
+            for one, placement in zip(self.graph.nodes[k].outputs, placed.outputs)
         )
 
     # -- the new graph
@@ -457,7 +465,7 @@ class Reading:
             if any(isinstance(one, Unknown) for one in placed.outputs):
                 return None
             if index == k:
-                return after, placed, images
+                return None if self._is_misread(k, placed) else (after, placed, images)
             self._keep(node, after, placed, images)
             for variable in node.outputs:
                 images.setdefault(variable, variable)  # as it is, if it is no longer read as rows
