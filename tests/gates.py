@@ -34,9 +34,13 @@ class Gate:
     def __init__(self, path):
         self._reached, self._opened = Path(f"{path}.reached"), Path(f"{path}.opened")
 
-    def wait(self):
-        """Wait until the gate is open; others see that somebody has reached it."""
+    def reach(self):
+        """Have others see that somebody has come to the gate."""
         self._reached.touch()
+
+    def wait(self):
+        """Reach the gate, and wait until it is open."""
+        self.reach()
         until(self._opened.exists)
 
     def open(self):
