@@ -47,6 +47,12 @@ class Gate:
         """Let everybody through, from now on."""
         self._opened.touch()
 
+    def close(self):
+        """Make it as it was."""
+        for path in (self._reached, self._opened):
+            if path.exists():
+                path.unlink()
+
     def is_reached(self):
         """Return whether somebody has come to the gate."""
         return self._reached.exists()
