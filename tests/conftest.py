@@ -168,7 +168,7 @@ def words_of():
 # -- nothing stays -----------------------------------------------------------------------------------------------------
 
 #: Seconds in which what other tests have at the moment is gone, on a busy machine.
-PATIENCE = 5.0
+PATIENCE = 30.0
 
 
 def leftovers():

@@ -109,13 +109,16 @@ class Fake:
         self.packages(**{package: "1"})
         self.module(package, f"class config:\n    base_compiledir = {str(folder)!r}")
 
-    def cache_of_theano(self):
+    def a_cache(self):
         (self.folder / "cache" / "a").mkdir(parents=True)
         (self.folder / "cache" / "a" / "b.so").write_bytes(bytes(3 << 20))
+
+    def cache_of_theano(self):
+        self.a_cache()
         self.compiled("theano", self.folder / "cache")
 
     def cache_of_pytensor(self):
-        self.cache_of_theano()
+        self.a_cache()
         (self.folder / "cache" / "numba").mkdir()
         (self.folder / "cache" / "numba" / "c.nbc").write_bytes(bytes(5 << 20))
         self.compiled("pytensor", self.folder / "cache")

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from distributions import put_numpy_of_theano
 
 from synkhronos.cli import doctor
 from synkhronos.cli.hosts import comparison, facts, links, report
@@ -328,6 +329,7 @@ def test_processor(tmp_path):
 
 def test_a_folder_that_cannot_be_written_to(monkeypatch, tmp_path):
     (tmp_path / "theano.py").write_text("class config:\n    base_compiledir = '/proc/no-such-folder'")
+    put_numpy_of_theano(tmp_path)
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
     monkeypatch.setenv("PYTHONPATH", path)
     found = facts.compile_folder("theano")

@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from clocks import Clock
+from gates import Gate, until
 
 import synkhronos as synk
 from synkhronos.kernels.copy import copy_into
@@ -20,6 +22,7 @@ from synkhronos.launchers.processes.keeper import _Watch
 from synkhronos.program.program import PROGRAM
 from synkhronos.replication.replicator import Replicator, replicator_of
 from synkhronos.runtime import deposits
+from synkhronos.runtime import session as session_module
 from synkhronos.runtime.command import Command, DepositValues
 from synkhronos.runtime.deposits import dump, load
 from synkhronos.runtime.healing import Healing
@@ -37,6 +40,20 @@ def closed():
     synk.close()
     yield
     synk.close()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock by which sessions find that a rank is late."""
+    clock = Clock()
+    monkeypatch.setattr(session_module, "time", clock)
+    monkeypatch.setattr(session_module, "STACKS_TIMEOUT_S", 30.0)
+    return clock
+
+
+@pytest.fixture
+def gate(tmp_path):
+    return Gate(tmp_path / "gate")
 
 
 def build():
@@ -144,20 +161,20 @@ def test_more_deaths_than_that_end_the_session():
 
 
 class Change(Command):
-    """Give a variable another value on every rank, in a transaction; then fail on one rank, or be late."""
+    """Give a variable another value on every rank, in a transaction; then fail on one rank, or pass a gate on one."""
 
     title = "change"
 
-    def __init__(self, number, value, failing=None, late=0.0):
-        self.number, self.value, self.failing, self.late = number, dump(value), failing, late
+    def __init__(self, number, value, failing=None, gate=None):
+        self.number, self.value, self.failing, self.gate = number, dump(value), failing, gate
 
     def run(self, context):
         context.begin_changes([self.number])
         context.shareds[self.number].cell[0] = load(self.value)
         if context.rank == self.failing:
             raise ValueError("of this rank")
-        if context.rank == 1:
-            time.sleep(self.late)
+        if context.rank == 1 and self.gate is not None:
+            self.gate.wait()
         context.commit_changes([self.number], None)
 
 
@@ -203,17 +220,17 @@ def test_values_that_change_their_kind(dies):
     session.run(Change(number, np.zeros((2, 3))))
 
 
-def test_a_value_that_cannot_be_written_to():
+def test_a_value_that_cannot_be_written_to(gate):
     synk.fork(2, heal=1)
     w = engine.shared(np.zeros(3), "w")
     synk.broadcast(w)
     number = replicator_of(PROGRAM.session).find(engine.ENGINE, w)
     value = np.frombuffer(bytes(24))
     PROGRAM.session.context.shareds[number].cell[0] = value
-    timer = threading.Timer(0.2, kill, [1])
-    timer.start()
-    PROGRAM.session.run(Change(number, np.ones(3), late=0.5))
-    timer.join()
+    killer = threading.Thread(target=lambda: (gate.until_reached(), kill(1), gate.open()))
+    killer.start()
+    PROGRAM.session.run(Change(number, np.ones(3), gate=gate))
+    killer.join()
     np.testing.assert_array_equal(synk.gather(w, nd_up=1), np.ones((2, 3)))
     assert len(PROGRAM.session.healing.deaths) == 1 and not value.any()
     for i in (2, 3):  # what was kept of it is no memory for copies
@@ -270,15 +287,28 @@ def test_the_others_path_and_folder(tmp_path, monkeypatch):
     np.testing.assert_array_equal(found[2:], expected[2:])  # as the rank before
 
 
-def test_a_rank_that_is_late_by_little():
+def test_a_rank_that_is_late_by_little(clock, gate, monkeypatch):
     """It is replaced, though it has finished when the others have shown their stacks."""
     synk.fork(2, heal=2, timeout=0.5)
+    session = PROGRAM.session
+    late = session._late
+
+    def late_and_then_there():
+        error = late()
+        gate.open()
+        until(lambda: session.block.arrived[1] >= session.context.barrier.current)
+        gate.close()  # it is late when the command is repeated, too
+        return error
+
+    monkeypatch.setattr(session, "_late", late_and_then_there)
     w = engine.shared(np.zeros(3), "w")
     synk.broadcast(w)
     number = replicator_of(PROGRAM.session).find(engine.ENGINE, w)
     before = pid_of(1)
+    for _ in range(2):
+        clock.when(gate.is_reached, lambda: clock.advance(0.6))
     with pytest.raises(synk.WorkerTimeout) as caught:
-        PROGRAM.session.run(Change(number, np.ones(3), late=0.52))
+        session.run(Change(number, np.ones(3), gate=gate))
     assert "the first time rank 1 has not answered" in str(caught.value.__notes__)
     assert not psutil.pid_exists(before)
 
@@ -314,8 +344,7 @@ def test_a_session_that_is_closed_meanwhile(monkeypatch):
     replace = PROGRAM.session.launcher.replace
 
     def replace_slowly(*given):
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
-        time.sleep(0.1)
+        signal.raise_signal(signal.SIGALRM)
         replace(*given)
 
     monkeypatch.setattr(PROGRAM.session.launcher, "replace", replace_slowly)
@@ -336,7 +365,7 @@ def test_two_deaths_at_once_count_as_two():
     synk.broadcast(w)
     kill(1)
     kill(2)
-    time.sleep(0.1)
+    until(lambda: PROGRAM.session.block.ended[1] and PROGRAM.session.block.ended[2])
     with pytest.raises(synk.WorkerDied) as caught:
         synk.broadcast(w)
     assert "0 of at most 1 deaths have been repaired before, and now it is 2 at once" in str(caught.value.__notes__)
@@ -360,13 +389,15 @@ def test_a_function_that_kills_its_rank_each_time_ends_the_session():
     np.testing.assert_array_equal(w.get_value(), np.zeros(3))  # nothing of the call was done
 
 
-def test_a_rank_that_is_stuck_is_replaced(caplog):
+def test_a_rank_that_is_stuck_is_replaced(caplog, clock):
     synk.fork(3, heal=1, timeout=1.5)
+    session = PROGRAM.session
     w = engine.shared(np.zeros(3), "w")
     f = synk.function([], [], updates=[(w, w + 1)])
     f()
     stuck = psutil.Process(pid_of(2))
     stuck.suspend()
+    clock.when(lambda: stuck.status() == "stopped" and session._missing() == [2], lambda: clock.advance(1.6))
     with caplog.at_level(logging.WARNING, "synkhronos"):
         f()
     assert not stuck.is_running()
@@ -407,7 +438,7 @@ def test_on_step_is_called_once_for_every_step():
         seen.append((i, float(output)))
         if i in (5, 40):
             kill(1)
-            time.sleep(0.05)
+            until(lambda: PROGRAM.session.block.ended[1])
         return i != 49
 
     data = np.arange(120.0)
@@ -486,7 +517,7 @@ def test_the_keeper_is_not_replaced():
     f()
     os.kill(PROGRAM._keeper.pid, signal.SIGKILL)
     with pytest.raises(synk.SynkhronosError):
-        for _ in range(100):
+        while True:
             f()
             time.sleep(0.01)
     assert not synk.is_forked()
@@ -505,10 +536,7 @@ def test_a_standby_that_was_killed_is_not_missed():
     f()
     (standby,) = standbys()
     standby.kill()
-    for _ in range(200):
-        if not standbys():
-            break
-        time.sleep(0.01)
+    until(lambda: not standbys())
     kill(1)
     f()
     np.testing.assert_array_equal(synk.gather(w), [[2.0] * 2] * 2)
@@ -579,19 +607,44 @@ def test_why_no_process_can_take_the_place_is_said(monkeypatch):
     assert not synk.is_forked()
 
 
-def slow(value):
-    time.sleep(0.6)
-    return value
+class PassGates:
+    """Returns the rows of a rank, which passes a gate; but for the first ones."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __call__(self, value):
+        if value[0]:
+            self.gate_of(value[0]).wait()
+        return value
+
+    def gate_of(self, row):
+        return Gate(self.folder / str(int(row)))
 
 
-def test_a_rank_that_computes_finishes_first():
+def test_a_rank_that_computes_finishes_first(tmp_path, monkeypatch):
     """Neither is it taken for dead, nor does it keep what it has computed in vain."""
     synk.fork(3, heal=1)
     w, x = engine.shared(np.zeros(2), "w"), engine.variable("x", "float64", 1)
-    f = synk.function([x], (engine.apply(slow, x, dtype="float64", ndim=1), "gather"), updates=[(w, w + 1)])
-    before = pid_of(2)
-    threading.Timer(0.2, lambda: kill(1)).start()
+    gates = PassGates(tmp_path)
+    y = engine.apply(gates, x, dtype="float64", ndim=1)
+    f = synk.function([x], (y, "gather"), updates=[(w, w + 1)], exact=False)
+    before, (dies, computes) = pid_of(2), [gates.gate_of(row) for row in (2, 4)]
+    session = PROGRAM.session
+    watch = session._watch_survivor
+    # It goes on when it is waited for, because another one has died.
+    monkeypatch.setattr(session, "_watch_survivor", lambda rank: (computes.open(), watch(rank)))
+
+    def die():
+        dies.until_reached()
+        computes.until_reached()
+        kill(1)
+        dies.open()
+
+    killer = threading.Thread(target=die)
+    killer.start()
     np.testing.assert_array_equal(f(np.arange(6.0)), np.arange(6.0))
+    killer.join()
     assert pid_of(2) == before
     np.testing.assert_array_equal(synk.gather(w, nd_up=1), [[1.0] * 2] * 3)
 

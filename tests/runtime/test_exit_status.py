@@ -3,9 +3,9 @@
 import os
 import signal
 import subprocess
-import time
 
 import pytest
+from gates import until
 
 from synkhronos.runtime.exit_status import describe_end, describe_state
 
@@ -35,13 +35,10 @@ def test_end_for_lack_of_memory():
 def test_state():
     process = subprocess.Popen(["sleep", "60"])
     try:
-        time.sleep(0.05)
-        assert describe_state(process.pid).startswith(("S (sleeping), ", "R (running), "))
+        until(lambda: describe_state(process.pid).startswith("S (sleeping), "))
         assert describe_state(process.pid).endswith("kB resident")
         os.kill(process.pid, signal.SIGSTOP)
-        until = time.monotonic() + 5
-        while not describe_state(process.pid).startswith("T (stopped)"):
-            assert time.monotonic() < until
+        until(lambda: describe_state(process.pid).startswith("T (stopped)"))
     finally:
         process.kill()
         process.wait()

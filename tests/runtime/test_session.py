@@ -3,10 +3,11 @@
 import logging
 import os
 import threading
-import time
 
 import numpy as np
 import pytest
+from clocks import Clock
+from gates import Gate, until
 
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
@@ -27,17 +28,35 @@ class Tell(Command):
         return context.rank, context.size, context.root, self.load
 
 
-class Sleep(Command):
-    title = "sleep"
+class Pass(Command):
+    """Let one rank pass a gate; then all meet, or not."""
 
-    def __init__(self, rank, seconds, meet=True):
-        self.rank, self.seconds, self.meet = rank, seconds, meet
+    title = "pass"
+
+    def __init__(self, rank, gate, meet=True):
+        self.rank, self.gate, self.meet = rank, gate, meet
 
     def run(self, context):
         if context.rank == self.rank:
-            time.sleep(self.seconds)
+            self.gate.wait()
         if self.meet:
             context.barrier.wait()
+
+
+class Dawdle(Command):
+    """Do something on the master alone."""
+
+    title = "dawdle"
+
+    def __init__(self, action):
+        self.action = action
+
+    def __reduce__(self):
+        return Dawdle, (None,)
+
+    def run(self, context):
+        if self.action is not None:
+            self.action()
 
 
 class Forget(Command):
@@ -55,6 +74,26 @@ def open_session():
 
     yield make
     synk.close()
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """A gate for one rank, closed."""
+    return Gate(tmp_path / "gate")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock by which sessions find that a command is late."""
+    clock = Clock()
+    monkeypatch.setattr(session_module, "time", clock)
+    monkeypatch.setattr(session_module, "STACKS_TIMEOUT_S", 30.0)
+    return clock
+
+
+def is_alone(session, gate, rank):
+    """Return a condition: a rank is at the gate, and is the only one that is awaited."""
+    return lambda: gate.is_reached() and session._missing() == [rank]
 
 
 both = pytest.mark.parametrize("launcher", ["threads", "fork"])
@@ -94,49 +133,68 @@ def test_closed(launcher, open_session):
 
 @both
 @pytest.mark.parametrize("meet", [True, False])
-def test_timeout(launcher, meet, open_session):
-    session = open_session(launcher)
-    session.run(Sleep(1, 0.1, meet), timeout=10)
-    began = time.monotonic()
-    with pytest.raises(synk.WorkerTimeout, match="sleep did not finish within 0.2 s") as caught:
-        session.run(Sleep(1, 1.5, meet), timeout=0.2)
-    assert time.monotonic() - began < (4 if launcher == "threads" else 1.4)
+def test_timeout(launcher, meet, open_session, clock, gate, tmp_path, monkeypatch):
+    session, slow = open_session(launcher), Gate(tmp_path / "slow")
+    clock.when(is_alone(session, slow, 1), lambda: (clock.advance(9.9), slow.open()))
+    session.run(Pass(1, slow, meet), timeout=10)
+    if launcher == "threads":  # which end by themselves, unlike processes
+        kill = session.launcher.kill
+        monkeypatch.setattr(session.launcher, "kill", lambda: (gate.open(), kill()))
+    clock.when(is_alone(session, gate, 1), lambda: clock.advance(0.3))
+    with pytest.raises(synk.WorkerTimeout, match="pass did not finish within 0.2 s") as caught:
+        session.run(Pass(1, gate, meet), timeout=0.2)
     assert caught.value.rank == 1 and "rank 1 (pid" in str(caught.value) and "rank 2" not in str(caught.value)
-    assert "time.sleep" in str(caught.value) or "in run" in str(caught.value)
+    assert "in run" in str(caught.value)
     assert not synk.is_forked()
 
 
-def test_timeout_of_the_session(open_session):
+def test_timeout_of_the_session(open_session, clock, gate):
     session = open_session("fork", timeout=0.2)
+    clock.when(gate.is_reached, lambda: clock.advance(0.3))
     with pytest.raises(synk.WorkerTimeout):
-        session.run(Sleep(2, 3))
+        session.run(Pass(2, gate))
 
 
-def test_a_slow_master_is_not_late(open_session):
+def test_a_slow_master_is_not_late(open_session, clock):
     """Where the others have answered by the time the master is done, there is nothing to wait for."""
     session = open_session("fork")
-    assert session.run(Sleep(0, 0.3, meet=False), timeout=0.1) == [None] * 3
+
+    def dawdle():
+        until(lambda: all(session.channel.has_answered(rank, session._number) for rank in (1, 2)))
+        clock.advance(10)
+
+    assert session.run(Dawdle(dawdle), timeout=0.1) == [None] * 3
 
 
-def test_a_rank_that_answers_just_after_the_deadline(open_session):
+def test_a_rank_that_answers_just_after_the_deadline(open_session, clock, gate, monkeypatch):
     session = open_session("threads")
-    session._late = lambda original=session._late: (original(), time.sleep(0.3))[0]
+    late = session._late
+
+    def late_and_then_there():
+        error = late()
+        gate.open()
+        until(lambda: session._missing() != [1])
+        return error
+
+    monkeypatch.setattr(session, "_late", late_and_then_there)
+    clock.when(is_alone(session, gate, 1), lambda: clock.advance(0.2))
     with pytest.raises(synk.WorkerTimeout) as caught:
-        session.run(Sleep(1, 0.3), timeout=0.15)
+        session.run(Pass(1, gate), timeout=0.15)
     assert caught.value.rank == 1
 
 
 @both
-def test_warns_who_is_waited_for(launcher, open_session, monkeypatch, caplog):
-    monkeypatch.setattr(session_module, "WARN_AFTER_S", 0.15)
+def test_warns_who_is_waited_for(launcher, open_session, clock, gate, monkeypatch, caplog):
+    monkeypatch.setattr(session_module, "WARN_AFTER_S", 20.0)
     session = open_session(launcher)
-    began = time.monotonic()
+    is_awaited = is_alone(session, gate, 2)
+    clock.when(is_awaited, lambda: clock.advance(21))
+    clock.when(is_awaited, lambda: clock.advance(19))
+    clock.when(is_awaited, lambda: clock.advance(2))
+    clock.when(is_awaited, gate.open)
     with caplog.at_level(logging.WARNING, "synkhronos"):
-        session.run(Sleep(2, 0.6))
-    assert 1 <= len(caplog.messages) <= (time.monotonic() - began) / 0.15  # on a busy machine it takes longer
-    # (The first may come before the others have got the command there, the last when all have woken.)
-    assert any(message.startswith("waiting for rank(s) 2 in sleep, since ") for message in caplog.messages)
-    assert all(message.startswith("waiting for rank(s) ") and "2 in sleep" in message for message in caplog.messages)
+        session.run(Pass(2, gate))
+    assert caplog.messages == [f"waiting for rank(s) 2 in pass, since {seconds} s" for seconds in (21, 42)]
 
 
 @both
@@ -179,42 +237,62 @@ def test_threads_take_turns(open_session):
     assert results == [True] * 150
 
 
-def test_close_waits_for_another_threads_command(open_session):
+class ObservedLock:
+    """A lock that says when somebody comes to take it."""
+
+    def __init__(self, lock, observer):
+        self.lock, self.observer = lock, observer
+
+    def acquire(self, *args, **kwargs):
+        self.observer()
+        return self.lock.acquire(*args, **kwargs)
+
+    def release(self):
+        self.lock.release()
+
+    def __enter__(self):
+        self.acquire()
+
+    def __exit__(self, *exception):
+        self.release()
+
+
+def test_close_waits_for_another_threads_command(open_session, gate):
     session = open_session("fork", 2)
     results = []
-    thread = threading.Thread(target=lambda: results.append(session.run(Sleep(1, 0.4))))
+    thread = threading.Thread(target=lambda: results.append(session.run(Pass(1, gate))))
     thread.start()
-    time.sleep(0.1)
+    gate.until_reached()
+    session.lock = ObservedLock(session.lock, gate.open)
     synk.close()
     thread.join()
     assert results == [[None, None]]
 
 
-def test_close_that_does_not_wait(open_session):
+def test_close_that_does_not_wait(open_session, gate):
     session = open_session("fork", 2)
     errors = []
 
     def work():
         try:
-            session.run(Sleep(1, 30))
+            session.run(Pass(1, gate))
         except synk.SynkhronosError as error:
             errors.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
-    time.sleep(0.1)
-    began = time.monotonic()
+    gate.until_reached()
     session.close("enough", wait_s=0.1)
     thread.join()
-    assert time.monotonic() - began < 2
-    assert "enough" in str(errors[0]) and "in the middle of sleep" in str(errors[0])
+    assert "enough" in str(errors[0]) and "in the middle of pass" in str(errors[0])
     assert session.closed == "enough"
 
 
-def test_other_errors_are_noted_on_the_one_that_ends_it(open_session):
+def test_other_errors_are_noted_on_the_one_that_ends_it(open_session, clock, gate):
     session = open_session("fork", 3)
+    clock.when(lambda: session.channel.has_answered(2, session._number), gate.open)
     with pytest.raises(synk.WorkerDied) as caught:
-        session.run(Mixed())
+        session.run(Mixed(gate))
     notes = caught.value.__notes__
     assert "the master also raised KeyError: 'on the master'" in notes
     assert any("rank 2 also raised OSError: on rank 2" in note for note in notes)
@@ -223,21 +301,25 @@ def test_other_errors_are_noted_on_the_one_that_ends_it(open_session):
 class Mixed(Command):
     title = "mixed"
 
+    def __init__(self, gate):
+        self.gate = gate
+
     def run(self, context):
         if context.rank == 1:
-            time.sleep(0.3)
+            self.gate.wait()
             os._exit(5)
         if context.rank == 2:
             raise OSError("on rank 2")
         raise KeyError("on the master")
 
 
-def test_profiles(tmp_path, monkeypatch, open_session):
+def test_profiles(tmp_path, monkeypatch, open_session, gate):
     import pstats
 
     monkeypatch.chdir(tmp_path)
     session = open_session("fork", 2, profile=True)
-    session.run(Sleep(1, 0.01))
+    gate.open()
+    session.run(Pass(1, gate))
     session.run(Start())
     synk.close()
     for rank in range(2):

@@ -102,14 +102,14 @@ class Script:
                 pass
         return found
 
-    def wait_others(self, seconds=2.0):
-        """Return the processes that are there after so long."""
+    def wait_others(self, seconds=30.0):
+        """Return the processes that do not end, in so long."""
         until = time.monotonic() + seconds
         while self.others() and time.monotonic() < until:
             time.sleep(0.01)
         return self.others()
 
-    def finish(self, timeout=30):
+    def finish(self, timeout=90):
         """Wait for its end; return exit status, rest of the output and errors."""
         if not self._given:
             self.process.stdin.close()

@@ -10,12 +10,12 @@ import pytest
 
 #: What the program is in the middle of when the signal comes; prints "now" just before.
 SITUATIONS = {
-    "idle": "synk.fork(3); say('now'); time.sleep(30)",
+    "idle": "synk.fork(3); say('now'); time.sleep(1000)",
     "call": """
         def slow(x):
             time.sleep(0.01)
             if os.getpid() != MASTER:
-                time.sleep(30)
+                time.sleep(1000)
             return x
         f = build(slow)
         synk.fork(3)
@@ -25,7 +25,7 @@ SITUATIONS = {
     "own part": """
         def slow(x):
             if os.getpid() == MASTER:
-                time.sleep(30)
+                time.sleep(1000)
             return x
         f = build(slow)
         synk.fork(3)
@@ -36,7 +36,7 @@ SITUATIONS = {
         meet = Barrier.wait
         def late(self):
             if self.rank == 2 and flag[0]:
-                time.sleep(30)
+                time.sleep(1000)
             meet(self)
         Barrier.wait = late
         f = build()
@@ -67,15 +67,15 @@ SITUATIONS = {
     "close": """
         from synkhronos.launchers.processes import rank_main as process
         serve = process.serve
-        process.serve = lambda *args: (serve(*args), flag[0] and time.sleep(30))
+        process.serve = lambda *args: (serve(*args), flag[0] and time.sleep(1000))
         flag[0] = 1
         synk.fork(3)
         say('now')
         synk.close()""",
 }
 
-#: The session is usable, or gone; and the program ends by itself with nothing to say.
-PROGRAM = """
+#: Interrupts are not lost where Python drops them.
+NONE_IS_LOST = """
 def swallowed(what):  # Python itself drops what is raised in the callback of a weak reference: once more, then,
     if what.exc_type is KeyboardInterrupt:
         signal.setitimer(signal.ITIMER_REAL, 0.002)  # but not in here, where it would be dropped again
@@ -83,6 +83,12 @@ def swallowed(what):  # Python itself drops what is raised in the callback of a 
         sys.__unraisablehook__(what)
 sys.unraisablehook = swallowed
 signal.signal(signal.SIGALRM, signal.default_int_handler)
+"""
+
+#: The session is usable, or gone; and the program ends by itself with nothing to say.
+PROGRAM = (
+    NONE_IS_LOST
+    + """
 def ignore_interrupts():
     for number in (signal.SIGINT, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN)
@@ -103,6 +109,7 @@ for _ in range(2):
     synk.close()
 say("works")
 """
+)
 
 
 def indented(code):
@@ -116,16 +123,14 @@ def indented(code):
 def test_ctrl_c(situation, times, to, script):
     program = script(PROGRAM % indented(SITUATIONS[situation]))
     program.until("now")
-    time.sleep(0.15)
+    time.sleep(0.15)  # it is farther in by then, as a rule; here as below, what comes of it is the same at any time
     for i in range(times):
         time.sleep(0.03 * i)
         if to == "group":
             os.killpg(program.pid, signal.SIGINT)
         else:
             os.kill(program.pid, signal.SIGINT)
-    began = time.monotonic()
     program.until("interrupted")
-    assert time.monotonic() - began < 3.5  # 3, and a little for the load of the machine
     status, out, err = program.finish()
     assert (status, out, err) == (0, "works\n", "")
     assert not program.wait_others()
@@ -141,7 +146,7 @@ def test_the_harness_loses_no_output(script):
 
 @pytest.mark.parametrize("situation", ["idle", "call", "collective", "fork", "many collectives"])
 def test_ctrl_c_that_nobody_catches(situation, script):
-    program = script(textwrap.dedent(indented(SITUATIONS[situation])))
+    program = script(NONE_IS_LOST + textwrap.dedent(indented(SITUATIONS[situation])))
     program.until("now")
     time.sleep(0.1)
     os.killpg(program.pid, signal.SIGINT)
@@ -162,10 +167,8 @@ def test_master_is_killed(situation, number, script, find_leftovers, find_left_s
     program.until("now")
     time.sleep(0.1)
     os.kill(program.pid, number)
-    began = time.monotonic()
     program.process.wait()
-    assert not program.wait_others(2.0)
-    assert time.monotonic() - began < 2.5
+    assert not program.wait_others()
     assert not find_left_since(before)
     assert program.finish()[2] == ""
 
@@ -173,7 +176,7 @@ def test_master_is_killed(situation, number, script, find_leftovers, find_left_s
 def test_signal_handler_that_closes(script):
     program = script("""
         def slow(x):
-            time.sleep(30)
+            time.sleep(1000)
         f = build(slow)
         def leave(*args):
             synk.close()
@@ -186,13 +189,11 @@ def test_signal_handler_that_closes(script):
     program.until("now")
     time.sleep(0.1)
     os.kill(program.pid, signal.SIGTERM)
-    began = time.monotonic()
     assert program.finish() == (5, "", "")
-    assert time.monotonic() - began < 4
 
 
 def test_alarms_that_raise_at_any_moment(script):
-    """Exceptions out of a signal handler, again and again, for two seconds: never a hang, never a wrong answer."""
+    """Exceptions out of a signal handler, a hundred times: never a hang, never a wrong answer."""
     program = script("""
         class Alarm(Exception):
             pass
@@ -200,30 +201,28 @@ def test_alarms_that_raise_at_any_moment(script):
             raise Alarm
         signal.signal(signal.SIGALRM, ring)
         f = build(updates=False)
-        began, rung, done = time.monotonic(), 0, 0
+        rung = done = vain = 0  # the last: alarms since a call was done; on a busy machine they have to become rarer
         random = np.random.RandomState(0)
-        enough = False  # two seconds; on a busy machine as many as it takes to see something
-        while not enough and time.monotonic() < began + 60:
-            enough = time.monotonic() > began + 2 and rung > 30 and done > 5
+        while rung < 100 or done < 100:
             try:
-                signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0005, 0.03))
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0005, 0.03) * 2 ** (vain // 20))
                 if not synk.is_forked():
                     synk.fork(2)
                 for _ in range(5):
                     assert f(np.arange(5.0)) == 2.0
-                    done += 1
+                    done, vain = done + 1, 0
                 if random.rand() < 0.2:
                     synk.close()
-                time.sleep(1)
+                time.sleep(1000)
             except Alarm:
-                rung += 1
+                rung, vain = rung + 1, vain + 1
         signal.setitimer(signal.ITIMER_REAL, 0)
         if not synk.is_forked():
             synk.fork(2)
         works()
-        say(rung > 30, done > 5)""")
+        say("works")""")
     status, output, errors = program.finish()
     # Python reports what is raised inside a finalizer, of a Popen for example, and goes on.
     errors = re.sub(r"Exception ignored in: (?:(?!Exception ignored).)*?\nAlarm: \n", "", errors, flags=re.DOTALL)
-    assert (status, output, errors) == (0, "True True\n", "")
+    assert (status, output, errors) == (0, "works\n", "")
     assert not program.wait_others()

@@ -158,7 +158,8 @@ def test_session_of_a_thread_that_ends(script):
             thread = threading.Thread(target=synk.fork, args=(3,))
             thread.start()
             thread.join()
-            time.sleep(0.2)
+            while os.path.exists(f"/proc/self/task/{thread.native_id}"):
+                time.sleep(0.001)
             works()
             closing = threading.Thread(target=synk.close)
             closing.start()

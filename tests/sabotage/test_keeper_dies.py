@@ -1,28 +1,36 @@
 """The keeper killed, stopped, or gone before it is needed."""
 
 import os
+import re
 import signal
+import threading
 import time
 
 import numpy as np
 import psutil
 import pytest
+from clocks import Clock
+from gates import Gate, until
 
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
+from synkhronos.runtime import session as session_module
 from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
 
 
-class Sleep(Command):
-    title = "sleep"
+class Meet(Command):
+    """Have all ranks meet; one of them reaches a gate instead, and sleeps."""
 
-    def __init__(self, seconds):
-        self.seconds = seconds
+    title = "meet"
+
+    def __init__(self, gate=None):
+        self.gate = gate
 
     def run(self, context):
-        if context.rank == 1:
-            time.sleep(self.seconds)
+        if context.rank == 1 and self.gate is not None:
+            self.gate.reach()
+            time.sleep(1000)
         context.barrier.wait()
 
 
@@ -39,36 +47,40 @@ def works():
     synk.close()
 
 
-def gone(pids, seconds=2.0):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        alive = [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
-        if not alive:
-            return True
-        time.sleep(0.01)
-    return False
+@pytest.fixture
+def gate(tmp_path):
+    return Gate(tmp_path / "gate")
+
+
+def gone(pids):
+    """Wait until the processes have ended."""
+    return until(lambda: not any(map(is_alive, pids)))
+
+
+def is_alive(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_killed_while_idle(pids):
     os.kill(PROGRAM.keeper_pid, signal.SIGKILL)
     assert gone(pids)
     with pytest.raises(synk.SynkhronosError, match=r"keeper process \(pid \d+\).* is gone: killed by signal 9"):
-        PROGRAM.session.run(Sleep(0))
+        PROGRAM.session.run(Meet())
     assert not synk.is_forked()
     works()
 
 
-def test_killed_during_a_command(pids):
-    import threading
-
-    timer = threading.Timer(0.2, os.kill, (PROGRAM.keeper_pid, signal.SIGKILL))
-    timer.start()
-    began = time.monotonic()
+def test_killed_during_a_command(pids, gate):
+    keeper = PROGRAM.keeper_pid
+    killer = threading.Thread(target=lambda: (gate.until_reached(), os.kill(keeper, signal.SIGKILL)))
+    killer.start()
     with pytest.raises(synk.SynkhronosError, match="keeper"):
-        PROGRAM.session.run(Sleep(30))
-    timer.join()
-    assert time.monotonic() - began < 1.5
-    assert gone(pids, 0.5)
+        PROGRAM.session.run(Meet(gate))
+    killer.join()
+    assert gone(pids)
     works()
 
 
@@ -82,7 +94,7 @@ def test_killed_before_close(pids):
 def test_killed_between_sessions(pids):
     synk.close()
     os.kill(PROGRAM.keeper_pid, signal.SIGKILL)
-    assert gone([PROGRAM.keeper_pid], 5)
+    assert gone([PROGRAM.keeper_pid])
     works()
 
 
@@ -90,20 +102,22 @@ def test_stopped(pids):
     """A keeper that does not answer is ended, and the ranks with it, also those that do not answer."""
     os.kill(pids[0], signal.SIGSTOP)
     os.kill(PROGRAM.keeper_pid, signal.SIGSTOP)
-    began = time.monotonic()
     with pytest.raises(synk.WorkerTimeout, match=rf"rank 1 \(pid {pids[0]}\): T \(stopped\)"):
-        PROGRAM.session.run(Sleep(0), timeout=0.2)
-    assert time.monotonic() - began < 6
-    assert gone(pids, 0.5)
+        PROGRAM.session.run(Meet(), timeout=0.2)
+    assert gone(pids)
     works()
 
 
-def test_timeout_shows_stacks(pids):
+def test_timeout_shows_stacks(pids, gate, monkeypatch):
+    clock, session = Clock(), PROGRAM.session
+    monkeypatch.setattr(session_module, "time", clock)
+    monkeypatch.setattr(session_module, "STACKS_TIMEOUT_S", 30.0)
+    clock.when(lambda: gate.is_reached() and session._missing() == [1], lambda: clock.advance(0.4))
     with pytest.raises(synk.WorkerTimeout) as caught:
-        PROGRAM.session.run(Sleep(20), timeout=0.3)
+        session.run(Meet(gate), timeout=0.3)
     message = str(caught.value)
-    assert caught.value.rank == 1 and "sleep did not finish within 0.3 s" in message
-    assert f"rank 1 (pid {pids[0]}): S (sleeping)" in message
+    assert caught.value.rank == 1 and "meet did not finish within 0.3 s" in message
+    assert re.search(rf"rank 1 \(pid {pids[0]}\): [SRD] \(", message)
     assert 'test_keeper_dies.py", line' in message and "in run" in message  # where it is
     assert "rank 2" not in message
     works()
