@@ -64,8 +64,8 @@ def sentence(share):
     >>> sentence(0.02)
     ''
     >>> sentence(0.5)
-    'other programs took 50% of the time of the cores meanwhile: on a quiet machine these times are others'
+    "other programs took 50% of the cores' time meanwhile: the times of a quiet machine are others"
     """
     if share < WORTH_SAYING:
         return ""
-    return f"other programs took {share:.0%} of the time of the cores meanwhile: on a quiet machine these times are others"
+    return f"other programs took {share:.0%} of the cores' time meanwhile: the times of a quiet machine are others"
