@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "synkhronos"
 #: Lines of code, at most, of the files and folders that are listed with a space between them. What a file belongs to is
 #: the longest of these names that it begins with.
 BUDGET = {
-    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 714,
+    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 716,
     "reductions/ kernels/ host/": 1188,
     "memory/": 1088,
     "sync/": 939,
@@ -26,14 +26,14 @@ BUDGET = {
     "launchers/hosts/": 2356,
     "launchers/": 829,
     "program/": 770,
-    "engines/ sharding/ ops/": 7941,
+    "engines/ sharding/ ops/": 8013,
     "replication/": 464,
     "functions/": 3996,
     "collectives/": 994,
     "profiling/": 1019,
     "extensions/": 3645,
     "prediction/": 735,
-    "testing/ cli/": 2004,
+    "testing/ cli/": 2045,
 }
 
 #: Tokens that are no code by themselves.
