@@ -46,6 +46,7 @@ _HOMES = {
     "is_forked": "program.lifecycle",
     "loader": "extensions.loader",
     "ops": "ops",
+    "rank": "program.lifecycle",
     "reduce": "collectives.reduce",
     "report": "program.profiled",
     "scatter": "collectives.scatter",

@@ -863,6 +863,12 @@ class Function:
             plans = self._plans = self._new_plans(session)
             if session.size > 1 and self._axes and not self._told:
                 self._tell_if_nothing_is_divided()
+            if PROGRAM.exact and self.exact is None:
+                logger.warning(
+                    "function %s was built before fork(exact=True), which holds for functions that are built after it, and "
+                    "computes as it was built: build it again, or with exact=True",
+                    self.name or "without a name",
+                )
         return plans
 
     def _new_plans(self, session: Session) -> Plans:

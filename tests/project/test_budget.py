@@ -17,18 +17,18 @@ PACKAGE = Path(__file__).resolve().parents[2] / "synkhronos"
 #: Lines of code, at most, of the files and folders that are listed with a space between them. What a file belongs to is
 #: the longest of these names that it begins with.
 BUDGET = {
-    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 716,
+    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 717,
     "reductions/ kernels/ host/": 1188,
     "memory/": 1088,
     "sync/": 939,
-    "runtime/": 1716,
+    "runtime/": 1727,
     "transports/": 1478,
     "launchers/hosts/": 2356,
     "launchers/": 829,
-    "program/": 770,
+    "program/": 785,
     "engines/ sharding/ ops/": 8013,
     "replication/": 464,
-    "functions/": 3996,
+    "functions/": 4002,
     "collectives/": 994,
     "profiling/": 1019,
     "extensions/": 3645,
