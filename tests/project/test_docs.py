@@ -281,6 +281,14 @@ theano.printing.debugprint(synkhronos.function([], []))
 }
 
 
+def test_every_environment_variable_is_on_the_page():
+    """Those that a user may set, and no others."""
+    sources = [*(ROOT / "synkhronos").rglob("*.py"), *(ROOT / "demos").rglob("*.py")]
+    used = {name for path in sources for name in re.findall(r"\bSYNK_[A-Z_]+", path.read_text())}
+    page = (ROOT / "docs" / "environment_variables.rst").read_text()
+    assert set(re.findall(r"^   \* - ``(SYNK_\w+)``", page, re.MULTILINE)) == used - {"SYNK_MEETING"} and len(used) > 8
+
+
 def run_alone(tmp_path, *arguments):
     """Run Python as a user does who has set nothing for Theano; return its exit status, and what it says of errors."""
     environment = {name: value for name, value in os.environ.items() if name != "THEANO_FLAGS"}
