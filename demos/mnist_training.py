@@ -9,6 +9,7 @@ import time
 from typing import NamedTuple
 
 import numpy as np
+from other_programs import OtherPrograms, sentence
 from tqdm import tqdm
 
 # How far the parameters may be from the serial program's, as part of the way they went in training (Euclidean norm).
@@ -37,6 +38,7 @@ class Run(NamedTuple):
     valid_accuracy: float
     test_accuracy: float
     way: np.ndarray  # final minus initial parameters, all in one vector
+    others: float = 0.0  # what other programs took of the cores' time
 
 
 def iter_minibatch_idxs(length, size, random):
@@ -51,6 +53,7 @@ def train(name, train_epoch, accuracy_fn, param_vars, initial, prepare_seconds, 
     random = np.random.RandomState(settings.seed)
     length, seconds, losses = len(mnist.X_train), 0.0, []
     print(f"{name}: ready after {prepare_seconds:.1f} s", flush=True)
+    others = OtherPrograms()
     batches_per_epoch = -(-length // settings.batch_size)
     with tqdm(
         total=settings.epochs * batches_per_epoch,
@@ -72,9 +75,11 @@ def train(name, train_epoch, accuracy_fn, param_vars, initial, prepare_seconds, 
                 f"  {epoch_seconds:.2f} s",
                 file=sys.stdout,
             )
+            sys.stdout.flush()  # who reads a pipe sees the epoch when it is over, too
+    share = others.share()
     test_accuracy = float(accuracy_fn(mnist.X_test, mnist.y_test))
     way = flat_values(param_vars) - initial
-    return Run(name, prepare_seconds, seconds, losses, valid_accuracy, test_accuracy, way)
+    return Run(name, prepare_seconds, seconds, losses, valid_accuracy, test_accuracy, way, share)
 
 
 def flat_values(param_vars):
@@ -109,6 +114,9 @@ def report(parallel, serials, plain):
             f"{run.train_seconds / len(run.losses):7.3f} s {run.valid_accuracy:11.2%} "
             f"{run.test_accuracy:8.2%}"
         )
+    taken = sentence(max(run.others for run in runs))
+    if taken:
+        print("\n" + taken)
     if not serials:
         return True
     best = min(serials, key=lambda run: run.train_seconds)

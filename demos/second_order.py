@@ -367,6 +367,7 @@ def run_hessian_free(problem, theta, passes, cg_iterations, progress):
                 ),
                 file=sys.stdout,
             )
+            sys.stdout.flush()
         seconds = time.perf_counter() - start
     problem.on_pass = lambda: None
     return Curve("Hessian-free", points, seconds)

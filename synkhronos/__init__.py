@@ -10,6 +10,7 @@ import sys
 from importlib import import_module
 from typing import Any, List
 
+from .engines import requirements
 from .engines.pytensor import import_check
 from .engines.theano.import_fixes import prepare
 from .launchers.hosts.environment import place
@@ -45,6 +46,7 @@ _HOMES = {
     "is_forked": "program.lifecycle",
     "loader": "extensions.loader",
     "ops": "ops",
+    "rank": "program.lifecycle",
     "reduce": "collectives.reduce",
     "report": "program.profiled",
     "scatter": "collectives.scatter",
@@ -98,4 +100,5 @@ if place(os.environ) is not None:
     os.environ.setdefault("MPI4PY_RC_INITIALIZE", "false")
 prepare()
 import_check.prepare()
+requirements.prepare()
 del prepare

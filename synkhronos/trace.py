@@ -33,6 +33,25 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, TypeVar
 
 logger = logging.getLogger("synkhronos")
 
+
+class LastResort(logging.StreamHandler):  # type: ignore[type-arg]  # not generic at run time in Python 3.8
+    """Prints messages to stderr in programs that have set up no logging, as Python's own does, but with a prefix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("synkhronos: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a message, unless the program has a handler of its own for it."""
+        has_others = len(logger.handlers) > 1 or (logger.propagate and logging.root.handlers)
+        if not has_others and record.levelno >= (logger.level or logging.WARNING):
+            self.stream = sys.stderr  # that of the moment: a test's, a notebook's
+            super().emit(record)
+
+
+if not logger.handlers:
+    logger.addHandler(LastResort())
+
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -157,10 +176,6 @@ def log_as_the_environment_says() -> None:
     if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         return
     logger.setLevel(level)
-    if not logger.handlers and not logging.root.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        logger.addHandler(handler)
     if level == "DEBUG" and _log is None:
         _log = CommandLog()
         observe(_log)

@@ -1,6 +1,10 @@
 """Named points: plain methods while there is no observer, seen on both sides while there is one."""
 
 import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -116,6 +120,59 @@ def test_a_line_per_command_and_rank(make_world, caplog, monkeypatch):
         "r1 | all_reduce W (8, 4) float32 avg ",
     ]
     assert all(line.endswith(" ms") and float(line.split("|")[-1].split()[0]) > 0 for line in lines)
+
+
+#: Warns by the library's log, in the program and on a rank, and logs commands.
+LOGGING = """
+import logging, sys
+import synkhronos as synk
+from synkhronos.runtime.command import Command
+{setup}
+class Warn(Command):
+    def run(self, context):
+        if context.rank:
+            logging.getLogger("synkhronos").warning("on a rank")
+if __name__ == "__main__":
+    synk.fork(2)
+    from synkhronos.program.program import PROGRAM
+    logging.getLogger("synkhronos").warning("in the program")
+    logging.getLogger("synkhronos").info("no news")
+    PROGRAM.session.run(Warn())
+    synk.close()
+"""
+
+
+@pytest.mark.parametrize(
+    "setup, environment, expected",
+    [
+        ("", {}, ["synkhronos: in the program", "[rank 1] synkhronos: on a rank"]),
+        (
+            "logging.basicConfig(format='mine: %(message)s')",
+            {},
+            ["mine: in the program", "[rank 1] mine: on a rank"],
+        ),
+        ("logging.getLogger('synkhronos').addHandler(logging.NullHandler())", {}, []),
+        ("logging.getLogger('synkhronos').setLevel('ERROR')", {}, []),
+        ("", {"SYNK_LOG": "debug"}, ["synkhronos: r0 | Warn | ", "[rank 1] synkhronos: r1 | Warn | "]),
+    ],
+    ids=["nothing", "root", "null", "level", "debug"],
+)
+def test_lines_on_stderr_have_a_prefix(tmp_path, setup, environment, expected):
+    (tmp_path / "prog.py").write_text(LOGGING.format(setup=setup))
+    done = subprocess.run(
+        [sys.executable, "prog.py"],
+        cwd=str(tmp_path),
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **environment},
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        timeout=60,
+    )
+    assert done.returncode == 0
+    if environment:
+        assert all(any(line.startswith(each) for line in done.stderr.splitlines()) for each in expected)
+        assert all("synkhronos: " in line for line in done.stderr.splitlines())
+    else:
+        assert sorted(done.stderr.splitlines()) == sorted(expected)
 
 
 @pytest.mark.parametrize("value", ["", "loud", None])

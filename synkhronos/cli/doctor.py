@@ -20,15 +20,19 @@ import glob
 import mmap
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Callable, List, NamedTuple, Tuple
 
+from synkhronos import engines
+from synkhronos.engines.requirements import LIBRARIES
 from synkhronos.host import gpus, machine
 from synkhronos.host.units import readable_bytes
 from synkhronos.kernels import copy as streaming
@@ -65,28 +69,21 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-class Fit(NamedTuple):
-    """What an engine runs with: the oldest and the newest, as (major, minor)."""
+#: The engines, by the name of the package.
+ENGINES = {name: LIBRARIES[name] for name in engines.LIBRARIES}
 
-    title: str
-    pythons: Tuple[Tuple[int, int], Tuple[int, int]]
-    numpys: Tuple[Tuple[int, int], Tuple[int, int]]
-
-    def runs_here(self) -> bool:
-        """Return whether the engine runs on this Python."""
-        return self.pythons[0] <= sys.version_info[:2] <= self.pythons[1]
-
-    def takes(self, numpy: str) -> bool:
-        """Return whether the engine runs with this release of NumPy."""
-        numbers = tuple(int(number) for number in numpy.split(".")[:2])
-        return self.numpys[0] <= numbers <= self.numpys[1]
-
-
-#: By the name of the package, and of the extra that installs it. (No last minor release of NumPy 2 is known yet.)
-ENGINES = {
-    "theano": Fit("Theano", ((3, 8), (3, 11)), ((1, 12), (1, 23))),
-    "pytensor": Fit("PyTensor", ((3, 11), (3, 14)), ((2, 0), (2, 999))),
-}
+#: What a program of an engine may fail of, by words of its last line, and what helps; {} is the engine's name.
+REMEDIES = (
+    (
+        r"compiledir|\[Errno (2|13|17|20|28|30)\]",
+        "{}_FLAGS=base_compiledir=FOLDER (default: below HOME), with one that stays, has room, and may be written",
+    ),
+    (
+        r"undefined symbol: \w*(dot|gem[mv]|axpy)|cannot find -l|lib\w*(blas|mkl)",
+        "leave blas.ldflags empty in {}_FLAGS and its configuration file, which is the BLAS inside NumPy",
+    ),
+    (r"timed out", "try again while nothing else runs, and if that is no help, delete what was compiled: see Caches"),
+)
 
 
 def check_python() -> Finding:
@@ -137,7 +134,7 @@ def check_engines() -> Finding:
     """Check which engines are installed, and whether they suit this Python and this NumPy."""
     here = {name: fit for name, fit in ENGINES.items() if installed(name)}
     if not here:
-        commands = [f'pip install "synkhronos[{name}]"' for name, fit in ENGINES.items() if fit.runs_here()]
+        commands = [fit.command for fit in ENGINES.values() if fit.runs_here()]
         return Finding("Engines", MISSING, "neither Theano nor PyTensor is installed", ", or ".join(commands))
     numpy = version_of("numpy")
     text = " and ".join(f"{fit.title} {version_of(name)}" for name, fit in here.items()) + f", NumPy {numpy}"
@@ -154,9 +151,8 @@ def check_engines() -> Finding:
     if len(unfit) < len(here):
         remedy = "make an environment for each, e.g. by make install ENGINE=" + names[0]
         return Finding("Engines", WARN, f"{text}; {needs}", remedy)
-    suitable = [name for name, fit in ENGINES.items() if fit.runs_here()]
-    remedy = f'pip install "synkhronos[{(set(names) & set(suitable) or suitable or names).pop()}]"'
-    return Finding("Engines", MISSING, f"{text}; {needs}", remedy)
+    suitable = [fit for fit in unfit if fit.runs_here()] or [fit for fit in ENGINES.values() if fit.runs_here()]
+    return Finding("Engines", MISSING, f"{text}; {needs}", suitable[0].command if suitable else unfit[0].refusal())
 
 
 def check_theano() -> Finding:
@@ -171,7 +167,7 @@ def check_theano() -> Finding:
         "print('Theano', theano.__version__ + ',', theano.config.device + ',', kind)",
     )
     if status:
-        return Finding("Theano", MISSING, text, 'pip install "synkhronos[theano]"')
+        return Finding("Theano", MISSING, text, remedy_for("theano", text))
     if "NO C++" in text:
         return Finding("Theano", WARN, text, "apt-get install g++")
     return Finding("Theano", OK, text)
@@ -191,7 +187,7 @@ def check_pytensor() -> Finding:
         "print('PyTensor', pytensor.__version__ + ',', linker)",
     )
     if status:
-        return Finding("PyTensor", MISSING, text, 'pip install "synkhronos[pytensor]"')
+        return Finding("PyTensor", MISSING, text, remedy_for("pytensor", text))
     return Finding("PyTensor", OK, text)
 
 
@@ -199,20 +195,23 @@ def check_caches() -> Finding:
     """Look at what the engines have compiled and kept; what is not kept is compiled again by every program."""
     parts, remedy = [], ""
     for name in filter(installed, ENGINES):
+        title = ENGINES[name].title
         status, text = try_python(f"import {name}", f"print({name}.config.base_compiledir)")
         if status:
-            parts.append(f"{ENGINES[name].title}: {text}")
+            parts.append(f"{title}: {text}")
+            remedy = remedy_for(name, text)
             continue
         folder = Path(text)
-        if not os.access(str(folder), os.W_OK):
-            parts.append(f"{ENGINES[name].title} cannot write to {folder}")
-            remedy = f"{name.upper()}_FLAGS=base_compiledir=FOLDER, with one that stays and that you may write to"
+        trouble = why_not_writable(folder)
+        if trouble:
+            parts.append(f"{title} cannot write to {folder} ({trouble})")
+            remedy = REMEDIES[0][1].format(name.upper())
             continue
         numba = bytes_below(folder / "numba")
         compiled = f"C {readable_bytes(bytes_below(folder) - numba)}"
         if name == "pytensor":
             compiled = f"Numba {readable_bytes(numba)}, {compiled}"
-        parts.append(f"{ENGINES[name].title}: {compiled} in {folder}")
+        parts.append(f"{title}: {compiled} in {folder}")
     return Finding("Caches", WARN if remedy else OK, "; ".join(parts) or "none", remedy)
 
 
@@ -220,8 +219,26 @@ def check_lasagne() -> Finding:
     """Import Lasagne."""
     status, text = try_python("import lasagne", "print('Lasagne', lasagne.__version__)")
     if status:
-        return Finding("Lasagne", WARN, text, 'pip install lasagne "setuptools<81"')
+        return Finding("Lasagne", WARN, text, remedy_for("theano", text, 'pip install lasagne "setuptools<81"'))
     return Finding("Lasagne", OK, text)
+
+
+def check_pymc() -> Finding:
+    """Look for PyMC, and for nutpie, which ``pm.sample`` takes if it is there."""
+    text = f"PyMC {version_of('pymc')}"
+    if int(version_of("pymc").split(".")[0]) < 6:
+        return Finding("PyMC", WARN, f"{text}, with which models are not divided", 'pip install "pymc>=6,<7"')
+    if not installed("nutpie"):
+        return Finding("PyMC", WARN, f"{text}; without nutpie, pm.sample takes its own sampler", "pip install nutpie")
+    status, imported = try_python("import nutpie", "print(nutpie.__version__)")
+    if status:
+        return Finding(
+            "PyMC",
+            WARN,
+            f"{text}; nutpie fails: {imported}",
+            remedy_for("pytensor", imported, 'pip install "nutpie>=0.16"'),
+        )
+    return Finding("PyMC", OK, f"{text}, nutpie {imported}")
 
 
 def check_blas() -> Finding:
@@ -254,7 +271,7 @@ def check_kernels() -> Finding:
             "Kernels",
             WARN,
             "not built: large collectives take longer",
-            "install g++ and Python's headers, then: pip install --force-reinstall --no-deps synkhronos",
+            "install g++ and Python's headers, then Synkhronos once more, from where it came",
         )
     return Finding("Kernels", OK, "built")
 
@@ -396,6 +413,7 @@ CHECKS: Tuple[Callable[[], Finding], ...] = (
     check_pytensor,
     check_caches,
     check_lasagne,
+    check_pymc,
     check_blas,
     check_kernels,
     check_cores,
@@ -413,7 +431,7 @@ CHECKS: Tuple[Callable[[], Finding], ...] = (
 ONLY_FOR_GPUS = (check_pygpu, check_cuda, check_opencl, check_nccl)
 
 #: Checks that are left out without this package.
-ONLY_WITH = {check_theano: "theano", check_lasagne: "theano", check_pytensor: "pytensor"}
+ONLY_WITH = {check_theano: "theano", check_lasagne: "theano", check_pytensor: "pytensor", check_pymc: "pymc"}
 
 
 def main() -> int:
@@ -463,9 +481,41 @@ def version_of(package: str) -> str:
         return "0"
 
 
+def remedy_for(name: str, text: str, otherwise: str = "") -> str:
+    """Return what helps an engine that has failed with this text.
+
+    Examples
+    --------
+    >>> remedy_for("pytensor", "ImportError: it is broken")
+    'pip install "pytensor>=3.0,<4"'
+    """
+    for words, remedy in REMEDIES:
+        if re.search(words, text):
+            return remedy.format(name.upper())
+    return otherwise or ENGINES[name].command
+
+
+def why_not_writable(folder: Path) -> str:
+    """Return why nothing can be written to a folder, which is made if it is not there; "" if it can."""
+    if not folder.is_absolute():
+        return "another one in every working directory: set HOME"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=str(folder)):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
+
+
 def bytes_below(folder: Path) -> int:
     """Return the bytes of all files in a folder and those below it."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    found = 0
+    for path in folder.rglob("*"):
+        try:
+            found += path.stat().st_size if path.is_file() else 0
+        except OSError:  # a program that compiles has removed it
+            pass
+    return found
 
 
 def try_memfd() -> None:

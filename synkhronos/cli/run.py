@@ -13,29 +13,46 @@ import os
 import pkgutil
 import runpy
 import sys
+from argparse import ArgumentParser, Namespace
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from types import ModuleType, TracebackType
-from typing import Any, Callable, Dict, List, Optional, Type
+from typing import Any, Callable, Dict, List, Optional, Tuple, Type
 
-from synkhronos import take_place
+from synkhronos import __version__, take_place
 from synkhronos.engines.theano.import_fixes import prepare
+from synkhronos.host.machine import working_directory
 
 USAGE = """\
-usage: python -m synkhronos [--check] [--profile FOLDER] PROGRAM.py [ARGUMENT ...]
+python -m synkhronos [--check] [--profile FOLDER] PROGRAM.py [ARGUMENT ...]
        python -m synkhronos [--check] [--profile FOLDER] -m PACKAGE.MODULE [ARGUMENT ...]
        python -m synkhronos doctor
        python -m synkhronos predict DIR [--help]
+       python -m synkhronos --version"""
 
+DESCRIPTION = """\
 Run a program unchanged with Theano prepared (Python 3.11 and Lasagne 0.1 need that before Theano is imported),
 report what the library can use on this machine and what is missing, or predict what more ranks would give a program
-that was profiled ('./doctor' and './predict' are programs of that name).
+that was profiled ('./doctor' and './predict' are programs of that name)."""
 
---check: compare the first calls of every function with the serial one, as fork(check=True) does; what differs is a
-warning of the log, and a line at the end says how many were compared.
+CHECK_HELP = """\
+compare the first calls of every function with the serial one, as fork(check=True) does; what differs is a
+warning of the log, and a line at the end says how many were compared"""
 
---profile FOLDER: record what every rank does, as fork(profile=FOLDER) does; report.txt, report.html, timeline.json (for
-Perfetto) and profile.json are written there when a session ends. The folder must not have a profile yet.
-"""
+PROFILE_HELP = """\
+record what every rank does, as fork(profile=FOLDER) does; report.txt, report.html, timeline.json (for Perfetto)
+and profile.json are written there when a session ends. The folder must not have a profile yet"""
+
+#: What the first argument may name instead of a program.
+COMMANDS = ("doctor", "predict")
+
+
+def parser() -> ArgumentParser:
+    """Return the parser of the options in front of a program."""
+    made = ArgumentParser(prog="python -m synkhronos", usage=USAGE, description=DESCRIPTION, allow_abbrev=False)
+    made.add_argument("--version", action="version", version=f"synkhronos {__version__}")
+    made.add_argument("--check", action="store_true", help=CHECK_HELP)
+    made.add_argument("--profile", metavar="FOLDER", help=PROFILE_HELP)
+    return made
 
 
 def main(arguments: List[str]) -> int:
@@ -49,60 +66,78 @@ def main(arguments: List[str]) -> int:
     Returns
     -------
     int
-        The exit status, unless the program chooses it by `SystemExit`.
+        The exit status, unless the program chooses it by `SystemExit`, or the parser does.
     """
-    if arguments and arguments[0] in ("-h", "--help"):
-        print(USAGE, end="")
-        return 0
-    check, profile = False, None
-    while arguments[:1] in (["--check"], ["--profile"]):
-        if arguments[0] == "--check":
-            check, arguments = True, arguments[1:]
-        else:
-            profile, arguments = "".join(arguments[1:2]), arguments[2:]
-    if profile is not None and (not profile or profile.startswith("-")):
-        arguments = []
-    if not arguments or (arguments[0].startswith("-") and arguments[0] != "-m") or arguments == ["-m"]:
-        print(USAGE, end="", file=sys.stderr)
-        return 2
-    if arguments == ["doctor"] and not check and profile is None:
-        # Imported only here: a program that is run starts with as few modules as possible.
-        from synkhronos.cli import doctor
-        from synkhronos.launchers.hosts.environment import place
-
-        mine = place(os.environ)
-        if mine is not None:
-            from synkhronos.cli.hosts import report
-
-            return report.main(mine)
-        return doctor.main()
-    if arguments[0] == "predict" and not check:
-        from synkhronos.cli import predict
-
-        return predict.main(arguments[1:])
+    options, program = _divided(arguments)
+    known = parser()
+    given = known.parse_args(options)
+    fault = _fault_of(given, program)
+    if fault:
+        known.error(fault)
+    if program[0] in COMMANDS:
+        return _run_command(*program)
     prepare()
     take_place()
-    if profile is not None:
-        fault = _fault_of_folder(profile)
-        if fault:
-            print(f"synkhronos: {fault}", file=sys.stderr)
-            return 2
-        os.environ["SYNK_PROFILE"] = os.path.abspath(profile)
-    if check:
+    if given.profile is not None:
+        os.environ["SYNK_PROFILE"] = os.path.abspath(given.profile)
+    if given.check:
         os.environ["SYNK_CHECK"] = "1"  # not through the library's own modules, which import NumPy
         atexit.register(_tell_what_was_checked, os.getpid())
-    if arguments[0] == "-m":
-        sys.argv = arguments[1:]
-        sys.argv[0] = "-m"  # as Python has it until the module is found
-        _show_only_the_program(_run_as_main, arguments[1], True)
+    if program[0] == "-m":
+        sys.argv = ["-m", *program[2:]]  # as Python has it until the module is found
+        _show_only_the_program(_run_as_main, program[1], True)
     else:
-        sys.argv = arguments
-        _show_only_the_program(_run_path, arguments[0])
+        sys.argv = program
+        _show_only_the_program(_run_path, program[0])
     return 0
 
 
+def _divided(arguments: List[str]) -> Tuple[List[str], List[str]]:
+    """Return our options, and the program with its own arguments, ``-m`` included."""
+    at = 0
+    while at < len(arguments) and arguments[at].startswith("-") and arguments[at] != "-m":
+        at += 2 if arguments[at] == "--profile" else 1
+    return arguments[:at], arguments[at:]
+
+
+def _fault_of(given: Namespace, program: List[str]) -> str:
+    """Return what is wrong with a command line, before the program has begun; "" if nothing is."""
+    if not program:
+        return "a program is missing, or one of the commands " + ", ".join(COMMANDS)
+    name, *rest = program
+    if name in COMMANDS and (given.check or given.profile is not None):
+        return f"{name}: --check and --profile are for programs ('./{name}' is a program of that name)"
+    if name == "doctor" and rest:
+        return f"doctor: expected no arguments, got {' '.join(rest)}"
+    if name == "-m" and not rest:
+        return "-m: expected PACKAGE.MODULE"
+    if name not in ("-m", *COMMANDS) and not os.path.splitext(name)[1] and os.sep not in name:
+        if not os.path.lexists(name):
+            return f"there is no file {name!r} here, and no command of that name (commands: {', '.join(COMMANDS)})"
+    return "" if given.profile is None else _fault_of_folder(given.profile)
+
+
+def _run_command(name: str, *arguments: str) -> int:
+    """Run a command; imported only here, since a program that is run starts with as few modules as possible."""
+    if name == "predict":
+        from synkhronos.cli import predict
+
+        return predict.main(arguments)
+    from synkhronos.cli import doctor
+    from synkhronos.launchers.hosts.environment import place
+
+    mine = place(os.environ)
+    if mine is not None:
+        from synkhronos.cli.hosts import report
+
+        return report.main(mine)
+    return doctor.main()
+
+
 def _fault_of_folder(folder: str) -> str:
-    """Return why a profile cannot be written there, before the program has begun; "" if it can."""
+    """Return why a profile cannot be written there; "" if it can."""
+    if not folder:
+        return "--profile: expected a folder, got ''"
     from synkhronos.profiling.folder import Claim  # no NumPy, which the program may want to set up first
 
     try:
@@ -126,7 +161,7 @@ def _tell_what_was_checked(pid: int) -> None:
 def _run_path(program: str) -> None:
     """Run a script, or a folder or zip file with a ``__main__`` module."""
     # Python shows scripts their absolute path since 3.9, and joins it without tidying it.
-    path = os.path.join(os.getcwd(), program) if sys.version_info >= (3, 9) else program
+    path = os.path.join(working_directory(), program) if sys.version_info >= (3, 9) else program
     if pkgutil.get_importer(path) is not None:
         _set_first_path(path)
         _run_as_main("__main__", False)

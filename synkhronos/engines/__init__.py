@@ -16,6 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional
 
 from ..errors import ArgumentValueError
+from . import requirements
 
 if TYPE_CHECKING:  # `python -m synkhronos` imports this before it runs the program: NumPy is for that to import
     from .base import Engine
@@ -55,10 +56,11 @@ def get(name: str, home: Optional[str] = None) -> Engine:
         try:
             _made[name] = importlib.import_module(home).ENGINE
         except ModuleNotFoundError as error:
-            if error.name != module:
+            if (error.name or "").partition(".")[0] != module:  # (a folder of that name has no submodules)
                 raise
-            hint = f"install it: make install ENGINE={name}"
-            raise ArgumentValueError("engine", "one that is installed", name, hint) from error
+            raise ArgumentValueError(
+                "engine", "one that is installed", name, requirements.LIBRARIES[name].refusal()
+            ) from error
     return _made[name]
 
 
@@ -84,8 +86,13 @@ def find(things: Iterable[Any]) -> Optional[Engine]:
 
 def default() -> Engine:
     """Return the engine of a program whose variables tell none: the first one imported, else the first installed."""
-    imported = [name for name in LIBRARIES if name in sys.modules]
-    return get((imported or [name for name in LIBRARIES if is_installed(name)] or list(LIBRARIES))[0])
+    there = [name for name in LIBRARIES if name in sys.modules] or [name for name in LIBRARIES if is_installed(name)]
+    if not there:
+        here = [requirements.LIBRARIES[name] for name in LIBRARIES if requirements.LIBRARIES[name].runs_here()]
+        commands = ", or ".join(f"{each.command} ({each.title})" for each in here)
+        remedy = commands or "install Python 3.11 to 3.14 for PyTensor, or 3.8 to 3.11 for Theano"
+        raise ModuleNotFoundError(f"functions need Theano or PyTensor, and neither is installed here: {remedy}")
+    return get(there[0])
 
 
 def is_installed(name: str) -> bool:

@@ -17,7 +17,7 @@ try:
     from lasagne import init, layers, nonlinearities
 except ImportError as error:
     raise ImportError(
-        f"synkhronos.extensions.batch_norm needs Lasagne ({error}): pip install 'synkhronos[demos]'"
+        f"synkhronos.extensions.batch_norm needs Lasagne ({error}): pip install lasagne 'setuptools<81'"
     ) from error
 
 __all__ = ["BatchNormLayer", "batch_norm"]

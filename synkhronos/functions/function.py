@@ -39,6 +39,7 @@ from .own_updates import own_updates
 from .parted import note_parted, refuse_parted
 from .plan import Plans
 from .planning import Planner
+from .progress import Progress
 from .serial import Given
 from .state_rows import on_ranks, refuse_rows, rows_of_states, states_of
 from .steps import RunSteps, Steps
@@ -668,7 +669,8 @@ class Function:
             As in a call; plain arrays go through shared memory once, whole.
         batches : sequence, optional
             For each step what ``batch`` takes in a call, or a 2-D array of integers with one row for each step.
-            Generators are read before the first step, without ``n_steps`` at most 2**20 batches.
+            Generators are read before the first step, without ``n_steps`` at most 2**20 batches. A progress bar around
+            them, ``tqdm(batches)``, shows the steps that the master has made.
         batches_s : sequence, optional
             For each step what ``batch_s`` takes in a call.
         n_steps : int, optional
@@ -733,11 +735,12 @@ class Function:
         if not isinstance(total, (bool, np.bool_)):
             raise ArgumentTypeError("total", "True or False", f"{total!r} of type {type(total).__name__}")
         subset = None if output_subset is None else self._positions(output_subset)
-        batches, batches_s = read_all(batches, batches_s, n_steps)
+        progress = Progress()
+        batches, batches_s = read_all(progress.taken_off(batches), progress.taken_off(batches_s), n_steps)
         session = self.program.session
         if session is None or session.closed:
             session = self.program.current()  # which raises
-        with session.lock:
+        with session.lock, progress:
             session.check()
             plans = self._plans_in(session)
             if self.program.check and self._first_calls.left:
@@ -749,13 +752,16 @@ class Function:
 
             def report(i: int, outputs: List[Any]) -> bool:
                 nonlocal has_ended
+                progress.add(1)
+                if on_step is None:
+                    return True
                 answer = on_step(i, self._form.wrap(list(outputs), subset))
                 has_ended = isinstance(answer, (bool, np.bool_)) and not answer
                 # What it has changed all ranks are given with the next command.
                 return not has_ended and not (self.exact and any(entry.may_have_changed() for entry in plans.given))
 
             def run(some: Steps) -> Results:
-                command = RunSteps(some.plans[0].name, some, None if on_step is None else report)
+                command = RunSteps(some.plans[0].name, some, report if on_step is not None or progress else None)
                 results = self._run(session, command, timeout, self._variants.updated_in_graph(False))
                 return Results(results[0], results[1], results[2], has_ended)
 
@@ -863,6 +869,12 @@ class Function:
             plans = self._plans = self._new_plans(session)
             if session.size > 1 and self._axes and not self._told:
                 self._tell_if_nothing_is_divided()
+            if PROGRAM.exact and self.exact is None:
+                logger.warning(
+                    "function %s was built before fork(exact=True), which holds for what is built after it: it "
+                    "computes as it was built; build it again, or with exact=True",
+                    self.name or "without a name",
+                )
         return plans
 
     def _new_plans(self, session: Session) -> Plans:

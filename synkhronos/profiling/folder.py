@@ -49,10 +49,10 @@ class Claim:
     """
 
     def __init__(self, folder: str, argument: str = "profile") -> None:
-        self.path = os.path.abspath(folder)
         self.is_unfinished = False
         expected = "a folder that can be written, in which there is no profile"
         try:
+            self.path = os.path.abspath(folder)  # fails in a working directory that has been deleted
             os.makedirs(self.path, exist_ok=True)
             lock = self._opened()
             self._lock: Optional[FileLock] = lock

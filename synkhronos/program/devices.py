@@ -117,10 +117,10 @@ def _missing(hosts: Sequence[Facts]) -> str:
     """Return what is missing for using devices at all, with the remedy; "" if nothing is."""
     try:
         missing = engines.get(ENGINE).check_devices()
-    except ArgumentValueError:
-        return "only Theano computes on GPUs, which is not installed: make install ENGINE=theano"
+    except ArgumentValueError as error:
+        return f"only Theano computes on GPUs: {error.hint}"
     except ImportError as error:
-        return f"Theano cannot be imported ({error}): pip install 'synkhronos[theano]'"
+        return f"Theano cannot be imported ({error}): python -m synkhronos doctor says what to do"
     without = [host.name for host in hosts[1:] if not host.has_pygpu]
     if without and not missing:
         return f"pygpu is not installed on host {without[0]}: docs/installation.rst says how"

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+import weakref
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..errors import ArgumentTypeError, ArgumentValueError, StateError, SynkhronosError
 from ..host import gpus, machine
 from ..launchers.hosts.facts import Facts
-from ..runtime.session import check_timeout
+from ..runtime.context import RankContext
+from ..runtime.serve import served
+from ..runtime.session import Session, check_timeout
 from ..sync.hosts import Hosts
 from .devices import choose_devices
 from .program import PROGRAM
@@ -30,6 +33,27 @@ DESCRIPTORS_PER_RANK = 4
 
 #: Those that any rank of a session over several hosts takes in the processes that speak for a host, while it begins.
 DESCRIPTORS_PER_RANK_OF_HOSTS = 8
+
+
+class Ranks(int):
+    """The number of ranks, as `fork` returns it; at the end of a ``with`` block it closes the session."""
+
+    _session: Optional[Callable[[], Optional[Session]]] = None  # a weak reference: a number keeps no session alive
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, kind: Optional[type], *error: Any) -> None:
+        session = None if self._session is None else self._session()
+        if session is None or session is not PROGRAM.session:
+            return
+        if kind is None:
+            close()
+        else:
+            PROGRAM.close()
+
+    def __reduce__(self) -> Any:
+        return int, (int(self),)
 
 
 def fork(
@@ -53,7 +77,7 @@ def fork(
     profile: Any = None,
     heal: Optional[int] = None,
     standby: bool = True,
-) -> int:
+) -> Ranks:
     """Start the other ranks: one process per GPU, or per CPU core.
 
     The calling process is one of the ranks, and stays usable for plain single-device Theano. The other ranks have the
@@ -100,7 +124,8 @@ def fork(
         setting (``mallopt``) holds until the process ends, also after `close`; with False it is never made.
     exact : bool
         Whether all functions that are built from now on compute what the serial ones do, updates included, unless they
-        say otherwise: see `function`.
+        say otherwise: see `function`. Those that were built before compute as they were built; the first call of one
+        that did not say is a warning of the log.
     rows : int, optional
         The number of rows that the program has written where operations need that of the batch, in functions that are
         built from now on and do not say it themselves: see `function`.
@@ -126,7 +151,7 @@ def fork(
     Returns
     -------
     int
-        The number of ranks.
+        The number of ranks. It also works in ``with``, at whose end the session is closed, as by `close`.
 
     Raises
     ------
@@ -146,6 +171,11 @@ def fork(
     >>> synk.fork(2, master_rank=1, seed=123, random="same")
     2
     >>> synk.close()
+    >>> with synk.fork(2) as n:
+    ...     print(n, "ranks, and number", synk.rank(), "is this program")
+    2 ranks, and number 0 is this program
+    >>> synk.is_forked()
+    False
     """
     flags = {"use_gpu": use_gpu, "profile_workers": profile_workers, "pin": pin, "keep_heap": keep_heap}
     flags.update(exact=exact, check=check, standby=standby)
@@ -204,7 +234,7 @@ def fork(
     )
     if names and use_gpu is None and devices is None:
         try:
-            return PROGRAM.open(size, root, devices=names, hosts=hosts, **options).size
+            return _ranks(PROGRAM.open(size, root, devices=names, hosts=hosts, **options))
         except StateError:
             raise
         except SynkhronosError as error:
@@ -213,7 +243,13 @@ def fork(
             size, hosts = sum(counts), _hosts(there, counts)
             if root >= counts[0]:
                 raise
-    return PROGRAM.open(size, root, devices=names, hosts=hosts, **options).size
+    return _ranks(PROGRAM.open(size, root, devices=names, hosts=hosts, **options))
+
+
+def _ranks(session: Session) -> Ranks:
+    ranks = Ranks(session.size)
+    ranks._session = weakref.ref(session)
+    return ranks
 
 
 def close() -> None:
@@ -255,7 +291,7 @@ def is_forked() -> bool:
 
 
 def size() -> int:
-    """Return the number of ranks, the master included, on all hosts together.
+    """Return the number of ranks, the master included, on all hosts together; inside an operation, too.
 
     Returns
     -------
@@ -274,7 +310,36 @@ def size() -> int:
     >>> synk.size()
     3
     """
-    return PROGRAM.current().size
+    return _here().size
+
+
+def rank() -> int:
+    """Return the rank that computes here: the program's, or inside an operation that of the process that computes it.
+
+    Returns
+    -------
+    int
+        From 0 to `size` - 1. In the program it is the ``master_rank`` of `fork`.
+
+    Raises
+    ------
+    StateError
+        Before `fork`, or after `close`.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> synk.fork(3, master_rank=1)
+    3
+    >>> synk.rank()
+    1
+    """
+    return _here().rank
+
+
+def _here() -> RankContext:
+    """Return the rank of this thread, which is the master's unless the thread serves another."""
+    return served(PROGRAM.inside_rank) or PROGRAM.current().context
 
 
 class Host(NamedTuple):

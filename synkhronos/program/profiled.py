@@ -9,6 +9,7 @@ from typing import List, Optional, Sequence, Tuple
 
 from .. import engines
 from ..errors import StateError
+from ..host.machine import working_directory
 from ..profiling import ring
 from ..profiling.files import Unfinished, files_of, report_of
 from ..profiling.folder import Claim
@@ -106,7 +107,7 @@ class Profiled:
     """
 
     def __init__(self, path: str, before: Optional[Profiled] = None) -> None:
-        self.asked = os.path.abspath(path)
+        self.asked = os.path.normpath(os.path.join(working_directory(), path))
         self.number = 1
         if before is not None and before.asked == self.asked:
             self.number = before.number + 1

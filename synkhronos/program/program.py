@@ -238,7 +238,6 @@ class Program:
             self._check_device(devices is not None)
             session = profiled = None
             try:
-                self._check_exact(bool(options.get("exact")))
                 # Programs that this one starts are not meant.
                 self._profile_to = os.environ.pop(PROFILE, None) or self._profile_to
                 profile_to = self._profile_to or profile_to  # who starts the program decides
@@ -268,17 +267,6 @@ class Program:
             self.session, self.exact, self.rows = session, bool(options.get("exact")), options.get("rows")
             self.check = bool(options.get("check")) or os.environ.get(CHECK) == "1"
             return session
-
-    def _check_exact(self, exact: bool) -> None:
-        """Raise if functions are to be exact of which it was not known when they were built."""
-        early = [function.name for function in self.functions if function.exact is None]
-        if exact and early:
-            raise ArgumentValueError(
-                "exact",
-                "False, or functions that are built after fork or with exact=... themselves",
-                f"True after the functions {', '.join(map(str, early))}",
-                "call fork before them",
-            )
 
     def _check_device(self, wanted: bool) -> None:
         """Raise if what this process has opened does not go with the session."""

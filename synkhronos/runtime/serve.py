@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Callable
+import threading
+from typing import Callable, Dict, Optional
 
 from ..errors import SharedMemoryError
 from .channel import RankEnd
 from .command import Answer
 from .context import RankContext
 from .failures import encode
+
+#: The ranks that this process serves, by the thread that does: one in a rank's process, else threads of the program.
+_served: Dict[int, RankContext] = {}
+
+
+def served(in_any_thread: bool) -> Optional[RankContext]:
+    """Return the rank that this thread serves, or else any thread of this process; None if there is none."""
+    others = list(_served.values()) if in_any_thread else []
+    return _served.get(threading.get_ident()) or (others[0] if others else None)
 
 
 def serve(context: RankContext, channel: RankEnd, watch: Callable[[], object]) -> None:
@@ -23,6 +33,14 @@ def serve(context: RankContext, channel: RankEnd, watch: Callable[[], object]) -
     watch : callable
         Called at every step of a wait for the next command; ends the rank if its master is gone.
     """
+    _served[threading.get_ident()] = context
+    try:
+        _execute_until_stopped(context, channel, watch)
+    finally:
+        del _served[threading.get_ident()]
+
+
+def _execute_until_stopped(context: RankContext, channel: RankEnd, watch: Callable[[], object]) -> None:
     while not context.stopped:
         number = channel.wait(watch)
         context.barrier.begin(number)

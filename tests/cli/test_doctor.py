@@ -109,19 +109,18 @@ class Fake:
         self.packages(**{package: "1"})
         self.module(package, f"class config:\n    base_compiledir = {str(folder)!r}")
 
-    def a_cache(self):
+    def cache_of_theano(self):
+        self.cache("theano")
+
+    def cache(self, package):
         (self.folder / "cache" / "a").mkdir(parents=True)
         (self.folder / "cache" / "a" / "b.so").write_bytes(bytes(3 << 20))
-
-    def cache_of_theano(self):
-        self.a_cache()
-        self.compiled("theano", self.folder / "cache")
+        self.compiled(package, self.folder / "cache")
 
     def cache_of_pytensor(self):
-        self.a_cache()
+        self.cache("pytensor")
         (self.folder / "cache" / "numba").mkdir()
         (self.folder / "cache" / "numba" / "c.nbc").write_bytes(bytes(5 << 20))
-        self.compiled("pytensor", self.folder / "cache")
 
     def cache_that_is_not_there(self):
         self.compiled("pytensor", self.folder / "nowhere")
@@ -174,6 +173,51 @@ class Fake:
 
     def theano_that_crashes(self):
         self.module("theano", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+
+    UNWRITABLE = "raise ValueError(\"Unable to create the compiledir directory '/root/.theano/compiledir_x'\")"
+
+    def theano_of_another_user(self):
+        self.module("theano", self.UNWRITABLE)
+
+    def theano_without_its_blas(self):
+        self.module("theano", "raise ImportError('/x/m0.so: undefined symbol: dgemm_')")
+
+    def pytensor_of_another_user(self):
+        self.module("pytensor", "raise PermissionError(13, 'Permission denied', '/root/.pytensor')")
+
+    def pytensor_without_room(self):
+        self.module("pytensor", "raise OSError(28, 'No space left on device', '/root/.pytensor')")
+
+    def lasagne_of_another_user(self):
+        self.module("lasagne", self.UNWRITABLE)
+
+    def cache_of_another_user(self):
+        self.packages(theano="1")
+        self.theano_of_another_user()
+
+    def cache_of_no_theano(self):
+        self.packages(theano="1")
+        self.no_theano()
+
+    def cache_that_cannot_be(self):
+        self.compiled("pytensor", "/dev/null/x")
+
+    def cache_without_home(self):
+        self.compiled("pytensor", ".pytensor")
+
+    def pymc_with_nutpie(self):
+        self.packages(pymc="6.4.0", nutpie="0.16.11")
+        self.module("nutpie", "__version__ = '0.16.11'")
+
+    def pymc_with_broken_nutpie(self):
+        self.packages(pymc="6.4.0", nutpie="0.16.11")
+        self.module("nutpie", "raise ImportError('no such symbol')")
+
+    def pymc_without_nutpie(self):
+        self.packages(pymc="6.4.0")
+
+    def old_pymc(self):
+        self.packages(pymc="5.1.0")
 
     def no_lasagne(self):
         self.module("lasagne", "raise ImportError('No module named pkg_resources')")
@@ -256,6 +300,7 @@ class Fake:
 
 OK, WARN, MISSING = doctor.OK, doctor.WARN, doctor.MISSING
 THIS = "{}.{}".format(*sys.version_info)
+THEANO, PYTENSOR = 'pip install "theano==1.0.5" "numpy<1.24"', 'pip install "pytensor>=3.0,<4"'
 
 
 @pytest.mark.parametrize(
@@ -285,31 +330,62 @@ THIS = "{}.{}".format(*sys.version_info)
             "theano_with_new_numpy",
             MISSING,
             "Theano needs Python 3.8 to 3.11 and NumPy 1.23 at most",
-            "[theano]",
+            THEANO,
         ),
-        ("engines", "theano_on_3_12", MISSING, "Theano needs Python 3.8 to 3.11", "[pytensor]"),
-        ("engines", "pytensor_with_old_numpy", MISSING, "PyTensor needs Python 3.11 to 3.14 and NumPy 2", "[pytensor]"),
+        ("engines", "theano_on_3_12", MISSING, "Theano needs Python 3.8 to 3.11", PYTENSOR),
+        ("engines", "pytensor_with_old_numpy", MISSING, "PyTensor needs Python 3.11 to 3.14 and NumPy 2", PYTENSOR),
         ("engines", "both_with_new_numpy", WARN, "Theano needs Python", "make install ENGINE=theano"),
         ("engines", "both_with_old_numpy", WARN, "PyTensor needs Python", "make install ENGINE=pytensor"),
-        ("engines", "no_engine_3_9", MISSING, "neither", 'pip install "synkhronos[theano]"'),
+        ("engines", "no_engine_3_9", MISSING, "neither", 'pip install "theano==1.0.5" "numpy<1.22"'),
         (
             "engines",
             "no_engine_3_11",
             MISSING,
             "neither",
-            '"synkhronos[theano]", or pip install "synkhronos[pytensor]"',
+            f'{THEANO} "scipy<1.11" "setuptools<81", or {PYTENSOR}',
         ),
-        ("engines", "no_engine_3_13", MISSING, "neither", 'pip install "synkhronos[pytensor]"'),
-        ("theano", "no_theano", MISSING, "No module named theano", 'pip install "synkhronos[theano]"'),
-        ("theano", "theano_that_hangs", MISSING, "timed out", 'pip install "synkhronos[theano]"'),
-        ("theano", "theano_that_crashes", MISSING, "exit status -11", 'pip install "synkhronos[theano]"'),
-        ("pytensor", "no_pytensor", MISSING, "No module named pytensor", 'pip install "synkhronos[pytensor]"'),
+        ("engines", "no_engine_3_13", MISSING, "neither", PYTENSOR),
+        ("theano", "no_theano", MISSING, "No module named theano", 'pip install "theano==1.0.5"'),
+        ("theano", "theano_that_hangs", MISSING, "timed out", "while nothing else runs"),
+        ("theano", "theano_that_crashes", MISSING, "exit status -11", 'pip install "theano==1.0.5"'),
+        ("theano", "theano_of_another_user", MISSING, "'/root/.theano/compiledir_x'", "THEANO_FLAGS=base_compiledir="),
+        (
+            "theano",
+            "theano_without_its_blas",
+            MISSING,
+            "undefined symbol: dgemm_",
+            "leave blas.ldflags empty in THEANO",
+        ),
+        ("pytensor", "no_pytensor", MISSING, "No module named pytensor", PYTENSOR),
+        ("pytensor", "pytensor_of_another_user", MISSING, "[Errno 13]", "PYTENSOR_FLAGS=base_compiledir="),
+        ("pytensor", "pytensor_without_room", MISSING, "[Errno 28]", "PYTENSOR_FLAGS=base_compiledir="),
         ("caches", "no_engine_3_13", OK, "none", ""),
         ("caches", "cache_of_theano", OK, "Theano: C 3.0 MiB (3145728 bytes) in ", ""),
         ("caches", "cache_of_pytensor", OK, "Numba 5.0 MiB (5242880 bytes), C 3.0 MiB (3145728 bytes) in ", ""),
-        ("caches", "cache_that_is_not_there", WARN, "PyTensor cannot write to ", "PYTENSOR_FLAGS=base_compiledir="),
+        ("caches", "cache_that_is_not_there", OK, "PyTensor: Numba 0 bytes, C 0 bytes in ", ""),
+        ("caches", "cache_that_cannot_be", WARN, "cannot write to /dev/null/x (Not a directory)", "base_compiledir="),
+        ("caches", "cache_without_home", WARN, "PyTensor cannot write to .pytensor (another one in", "below HOME"),
+        (
+            "caches",
+            "cache_of_another_user",
+            WARN,
+            "Theano: ValueError: Unable to create",
+            "THEANO_FLAGS=base_compiledir=",
+        ),
+        ("caches", "cache_of_no_theano", WARN, "Theano: ImportError: No module", 'pip install "theano==1.0.5"'),
         ("lasagne", "no_lasagne", WARN, "pkg_resources", 'pip install lasagne "setuptools<81"'),
+        ("lasagne", "lasagne_of_another_user", WARN, "compiledir_x", "THEANO_FLAGS=base_compiledir="),
         ("lasagne", "a_lasagne", OK, "Lasagne 0.2", ""),
+        ("pymc", "pymc_with_nutpie", OK, "PyMC 6.4.0, nutpie 0.16.11", ""),
+        ("pymc", "pymc_without_nutpie", WARN, "PyMC 6.4.0; without nutpie, pm.sample", "pip install nutpie"),
+        (
+            "pymc",
+            "pymc_with_broken_nutpie",
+            WARN,
+            "nutpie fails: ImportError: no such symbol",
+            'install "nutpie>=0.16"',
+        ),
+        ("pymc", "old_pymc", WARN, "PyMC 5.1.0, with which models are not divided", 'pip install "pymc>=6,<7"'),
         ("blas", "nothing", OK, "threads", ""),
         ("blas", "blas_of_theano", OK, "Using NumPy C-API based implementation for BLAS", ""),
         ("blas", "blas_of_pytensor", OK, "PyTensor calls SciPy's from Numba", ""),

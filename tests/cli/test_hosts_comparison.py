@@ -386,4 +386,4 @@ def test_host_without_mpi4py(environ, monkeypatch, capsys):
     monkeypatch.setattr(report, "installed", lambda package: package != "mpi4py")
     assert report.main(Place(0, 2, 1, "PMI")) == 1
     said = capsys.readouterr().out
-    assert f"no mpi4py on {os.uname().nodename}" in said and 'pip install "synkhronos[hosts]"' in said
+    assert f"no mpi4py on {os.uname().nodename}" in said and 'pip install "mpi4py>=4.1"' in said

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import synkhronos
+
 ROOT = str(Path(__file__).parents[2])
 
 # Each program is run as prog.py with two arguments, in a folder that holds FILES.
@@ -215,12 +217,86 @@ def test_traceback_shows_the_program_only(folder):
     assert "ZeroDivisionError" in err and "runner.py" not in err and status == 1
 
 
-@pytest.mark.parametrize("arguments, status", [([], 2), (["--help"], 0), (["-h"], 0), (["-m"], 2), (["-c", "1"], 2)])
-def test_usage(folder, arguments, status):
-    out, err, code = run(folder, ["-m", "synkhronos"], arguments)
-    assert code == status
-    text, other = (out, err) if status == 0 else (err, out)
-    assert text.startswith("usage: python -m synkhronos [--check] [--profile FOLDER] PROGRAM.py") and not other
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help(folder, option):
+    out, err, status = run(folder, ["-m", "synkhronos"], [option])
+    assert out.startswith("usage: python -m synkhronos [--check] [--profile FOLDER] PROGRAM.py") and not err
+    assert status == 0 and all(name in out for name in ("doctor", "predict", "--version", "-m PACKAGE.MODULE"))
+
+
+def test_version(folder):
+    out, err, status = run(folder, ["-m", "synkhronos"], ["--version"])
+    assert (out, err, status) == (f"synkhronos {synkhronos.__version__}\n", "", 0)
+
+
+@pytest.mark.parametrize(
+    "arguments, named",
+    [
+        ([], "a program is missing, or one of the commands doctor, predict"),
+        (["-m"], "-m: expected PACKAGE.MODULE"),
+        (["-c", "1"], "-c"),
+        (["--chek", "sibling.py"], "--chek"),
+        (["--check", "--profil=x", "sibling.py"], "--profil=x"),
+        (["--profile"], "--profile"),
+        (["--profile", "-m", "sibling"], "--profile"),
+        (["--profile", "", "sibling.py"], "--profile: expected a folder, got ''"),
+        (["--profile", "sibling.py", "sibling.py"], "'sibling.py', which is a file"),
+        (["doctr"], "there is no file 'doctr' here, and no command of that name (commands: doctor, predict)"),
+        (["--check", "doctor"], "doctor: --check and --profile are for programs"),
+        (["--profile", "x", "predict", "y"], "predict: --check and --profile are for programs"),
+        (["doctor", "now", "please"], "doctor: expected no arguments, got now please"),
+    ],
+)
+def test_what_is_wrong_with_a_command_line_is_named(folder, arguments, named):
+    out, err, status = run(folder, ["-m", "synkhronos"], arguments)
+    assert status == 2 and not out and err.startswith("usage: python -m synkhronos")
+    assert named in err.splitlines()[-1] and "Traceback" not in err
+
+
+@pytest.mark.parametrize("prefix", [[], ["--check"], ["--profile", "made"]])
+def test_arguments_after_the_program_are_its_own(folder, prefix):
+    arguments = ["--check", "-h", "--version", "-m", "x", "--", "--profile", "-1"]
+    (folder / "prog.py").write_text("import sys; print(sys.argv[1:])")
+    out, err, status = run(folder, ["-m", "synkhronos"], [*prefix, "prog.py", *arguments])
+    assert (out, status) == (f"{arguments}\n", 0), err
+    (folder / "argv_of_module.py").write_text("import sys; print(sys.argv[1:])")
+    assert run(folder, ["-m", "synkhronos"], [*prefix, "-m", "argv_of_module", *arguments])[0] == out
+
+
+def in_deleted_folder(folder, *command):
+    """Run a command line of Python in a folder that is deleted before it begins."""
+    gone = folder / "gone"
+    gone.mkdir()
+    shell = 'rmdir "$PWD" && exec "$@"'
+    done = subprocess.run(
+        ["sh", "-c", shell, "sh", sys.executable, *command],
+        cwd=str(gone),
+        env=dict(os.environ, PYTHONPATH=ROOT),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        timeout=60,
+    )
+    return done.stdout, done.stderr, done.returncode
+
+
+def test_program_in_a_deleted_folder(folder):
+    (folder / "prog.py").write_text("import sys, synkhronos as synk; print(sys.argv, sys.path[0], synk.fork(2))")
+    program = str(folder / "prog.py")
+    plain = in_deleted_folder(folder, program, "a")
+    assert plain[0] and in_deleted_folder(folder, "-m", "synkhronos", program, "a") == plain
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["prog.py"], "can't open file 'prog.py': [Errno 2] No such file or directory"),
+        (["--profile", "x", "prog.py"], "--profile: expected a folder that can be written"),
+    ],
+)
+def test_relative_paths_in_a_deleted_folder_are_named(folder, arguments, said):
+    out, err, status = in_deleted_folder(folder, "-m", "synkhronos", *arguments)
+    assert said in err and status == 2 and "Traceback" not in err
 
 
 @pytest.mark.theano

@@ -10,6 +10,8 @@ import pytest
 ROOT = str(Path(__file__).parents[2])
 #: As another process finds them, before those that are installed.
 PROGRAM = """
+import sys
+sys.version_info = (3, 11, 7, "final", 0)  # which both run on
 import synkhronos
 for name in {names}:
     try:

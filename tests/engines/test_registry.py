@@ -11,6 +11,7 @@ import pytest
 from refusals import refuses
 
 from synkhronos import engines
+from synkhronos.engines import requirements
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,7 +74,7 @@ def test_without_an_import_the_default_is_what_is_installed():
 def test_a_library_that_is_not_installed_is_refused(name):
     if engines.is_installed(name):
         pytest.skip(f"{name} is installed")
-    with refuses(ValueError, "engine", expected="installed", got=name, hint=f"make install ENGINE={name}"):
+    with refuses(ValueError, "engine", expected="installed", got=name, hint=requirements.LIBRARIES[name].refusal()):
         engines.get(name)
 
 

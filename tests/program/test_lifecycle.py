@@ -1,12 +1,21 @@
 """`fork` and `close`, and the state in between."""
 
+import gc
+import json
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
+from library import L, T
 from refusals import refuses
 
 import synkhronos as synk
+from synkhronos.errors import StateError
 from synkhronos.host import gpus, machine
+from synkhronos.program.lifecycle import _ranks
 from synkhronos.program.program import PROGRAM
+from synkhronos.runtime.command import Command
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +41,85 @@ def test_returns_the_number_of_ranks(arguments, n, root):
     assert synk.is_forked() and synk.size() == n and PROGRAM.session.root == root
     synk.close()
     assert not synk.is_forked()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_the_end_of_a_with_block_closes(n):
+    with synk.fork(n) as ranks:
+        assert isinstance(ranks, int) and ranks == n and ranks + 1 == n + 1 and repr(ranks) == str(n)
+        assert type(pickle.loads(pickle.dumps(ranks))) is int and json.dumps([ranks]) == f"[{n}]"
+        assert np.zeros(ranks).shape == (n,) and synk.is_forked()
+    assert not synk.is_forked()
+    with ranks, pytest.raises(StateError):  # the number of a session that is over
+        synk.size()
+
+
+def test_an_error_in_a_with_block_closes_and_goes_on():
+    for error in (ZeroDivisionError, KeyboardInterrupt):
+        with pytest.raises(error):
+            with synk.fork(2):
+                raise error
+        assert not synk.is_forked()
+
+
+def test_a_with_block_closes_its_own_session_alone():
+    with synk.fork(2):
+        synk.close()
+        synk.fork(3)
+    assert synk.size() == 3
+
+
+def test_a_with_block_says_what_was_never_waited_for(make_world):
+    world = make_world("threads", 2)
+    shared = world.shared(np.zeros(3), "s")
+    ranks = _ranks(PROGRAM.session)
+    with pytest.raises(StateError, match="had not waited for this"):
+        with ranks:
+            synk.all_reduce(shared, wait=False)
+    make_world("threads", 2)
+    with pytest.raises(ZeroDivisionError):
+        with _ranks(PROGRAM.session):
+            synk.all_reduce(shared, wait=False)
+            raise ZeroDivisionError
+
+
+def test_the_number_of_ranks_keeps_no_session():
+    ranks = synk.fork(2)
+    synk.close()
+    gc.collect()
+    assert ranks == 2 and ranks._session() is None
+
+
+@pytest.mark.parametrize("launcher", ["threads", "fork"])
+@pytest.mark.parametrize("root", [0, 1])
+def test_rank(make_world, launcher, root):
+    """In the program that of the master, in an operation that of the process, or thread, that computes it."""
+    make_world(launcher, 3, root)
+    assert synk.rank() == root
+    assert PROGRAM.session.run(Report()) == [(rank, 3) for rank in range(3)]
+    synk.close()
+    with pytest.raises(StateError):
+        synk.rank()
+
+
+class Report(Command):
+    """Have every rank say which it takes itself for."""
+
+    def run(self, context):
+        return synk.rank(), synk.size()
+
+
+def test_rank_inside_an_operation():
+    x = T.dvector("x")
+
+    @L.as_op(itypes=[T.dvector], otypes=[T.dvector])
+    def with_rank(x):
+        with ThreadPoolExecutor(1) as threads:  # libraries have threads of their own
+            return x + 10 * synk.rank() + 100 * threads.submit(synk.rank).result()
+
+    f = synk.function([x], (with_rank(x), "gather"), mode=L.quick)
+    with synk.fork(3, use_gpu=False, master_rank=1):
+        assert f([0.0, 1.0, 2.0]).tolist() == [0, 111, 222]
 
 
 def test_keywords():

@@ -17,23 +17,23 @@ PACKAGE = Path(__file__).resolve().parents[2] / "synkhronos"
 #: Lines of code, at most, of the files and folders that are listed with a space between them. What a file belongs to is
 #: the longest of these names that it begins with.
 BUDGET = {
-    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 714,
+    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 724,
     "reductions/ kernels/ host/": 1188,
     "memory/": 1088,
     "sync/": 939,
-    "runtime/": 1716,
+    "runtime/": 1727,
     "transports/": 1478,
     "launchers/hosts/": 2356,
     "launchers/": 829,
-    "program/": 769,
-    "engines/ sharding/ ops/": 7943,
+    "program/": 785,
+    "engines/ sharding/ ops/": 8013,
     "replication/": 464,
-    "functions/": 3996,
+    "functions/": 4028,
     "collectives/": 994,
     "profiling/": 1019,
-    "extensions/": 3645,
+    "extensions/": 3652,
     "prediction/": 735,
-    "testing/ cli/": 1985,
+    "testing/ cli/": 2045,
 }
 
 #: Tokens that are no code by themselves.

@@ -100,7 +100,7 @@ def check_kernels(facts: List[Facts]) -> Finding:
     without = [label for label, each in zip(labels(facts), facts) if not each.kernels]
     if without:
         text = f"not built on {joined(without)}: collectives of all hosts wait for them"
-        remedy = "install g++ and Python's headers there, then: pip install --force-reinstall --no-deps synkhronos"
+        remedy = "install g++ and Python's headers there, then: install Synkhronos there once more"
         return Finding("Kernels", WARN, text, remedy)
     return Finding("Kernels", OK, "built")
 

@@ -59,7 +59,7 @@ def main(place: Place, connect_timeout: float = CONNECT_TIMEOUT_S) -> int:
     except ValueError as error:
         return complain(Finding("Interfaces", MISSING, f"{here}: {error}", f"set {INTERFACE} on every host"))
     if not installed("mpi4py"):
-        return complain(Finding("MPI", MISSING, f"no mpi4py on {here}", 'pip install "synkhronos[hosts]"'))
+        return complain(Finding("MPI", MISSING, f"no mpi4py on {here}", 'pip install "mpi4py>=4.1"'))
     silent = silence(place, here, chosen, connect_timeout, on_one_machine(os.environ))
     watch = threading.Timer(connect_timeout, give_up, (silent,))
     watch.daemon = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import metadata
 
 from ..before_import import before_import
+from ..requirements import is_import
 
 
 def prepare() -> None:
@@ -13,7 +14,9 @@ def prepare() -> None:
 
 
 def check_numpy() -> None:
-    """Refuse PyTensor 3 with NumPy 1."""
+    """Refuse an import of PyTensor 3 with NumPy 1."""
+    if not is_import():
+        return
     try:
         numpy, pytensor = metadata.version("numpy"), metadata.version("pytensor")
     except metadata.PackageNotFoundError:

@@ -23,6 +23,7 @@ from typing import Any, Optional, Sequence, Set
 
 from .. import is_installed
 from ..before_import import before_import
+from ..requirements import LIBRARIES, is_import
 
 # Options of Theano, and their values if the user has chosen none. With empty `blas.ldflags` Theano calls
 # the BLAS inside NumPy, which is as fast as linking it and, unlike that, multiplies empty matrices.
@@ -60,7 +61,9 @@ def prepare() -> None:
 
 
 def _prepare_import() -> None:
-    check_numpy()
+    if is_import():
+        check_python()
+        check_numpy()
     drop_failed_import()
     set_default_flags()
     restore_numpy_names()
@@ -89,6 +92,16 @@ def lasagne_is_old() -> bool:
         return metadata.version("Lasagne").split(".")[:2] == ["0", "1"]
     except metadata.PackageNotFoundError:
         return False
+
+
+def check_python() -> None:
+    """Refuse an import that newer Pythons let fail in the middle, if Theano is installed at all."""
+    try:
+        metadata.version("theano")
+    except metadata.PackageNotFoundError:
+        return
+    if not LIBRARIES["theano"].runs_here():
+        raise ImportError(LIBRARIES["theano"].refusal())
 
 
 def check_numpy() -> None:

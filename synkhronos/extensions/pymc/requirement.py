@@ -6,7 +6,7 @@ import platform
 import sys
 from importlib import metadata
 
-COMMAND = 'pip install ".[pymc]"'
+COMMAND = 'pip install "pymc>=6,<7"'
 
 
 def check() -> None:

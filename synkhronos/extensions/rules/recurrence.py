@@ -26,6 +26,7 @@ from synkhronos.collectives.arguments import checked
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError
 from synkhronos.functions.asynchronous import run_asynchronously
 from synkhronos.functions.batches import listed
+from synkhronos.functions.progress import Progress
 from synkhronos.program.program import PROGRAM
 
 from .asynchronous import Exchange
@@ -116,7 +117,7 @@ class Rule(ABC):
             As for ``function.steps``, but for ``batches_s``, ``n_steps``, ``on_step`` and ``total``, and if it is
             asynchronous for ``num_slices`` and ``output_subset``.
         batches : sequence
-            As for ``function.steps``: the rows of each step.
+            As for ``function.steps``: the rows of each step. A progress bar around them goes on with each exchange.
         asynchronous : bool
             Whether each batch is one rank's alone.
         record : bool
@@ -144,11 +145,18 @@ class Rule(ABC):
         for name in refused & set(kwargs):
             hint = "call the function for each batch, and the rule after it"
             raise ArgumentValueError(name, "not to be given to run(), which steps through the batches", "it", hint)
-        batches = listed(batches)
-        if asynchronous:
-            return self._run_asynchronously(args, kwargs, batches, record, staleness) if batches else []
-        if record or staleness is not None:
+        if not asynchronous and (record or staleness is not None):
             raise ArgumentValueError("asynchronous", "True with record or staleness", "False")
+        with Progress() as progress:
+            batches = listed(progress.taken_off(batches))
+            if not asynchronous:
+                return self._run(args, kwargs, batches, progress)
+            found = self._run_asynchronously(args, kwargs, batches, record, staleness) if batches else []
+            progress.add(len(batches))
+            return found
+
+    def _run(self, args: Any, kwargs: Any, batches: List[Any], progress: Progress) -> Any:
+        """Make the steps of all ranks together, and the rule's part between them."""
         parts: List[Any] = []
         begin = 0
         while begin < len(batches):
@@ -159,6 +167,7 @@ class Rule(ABC):
                 end = begin + self._until_next(len(batches) - begin)
                 parts.append(self.function.steps(*args, batches=batches[begin:end], **kwargs))
             self._advance(end - begin)
+            progress.add(end - begin)
             begin = end
         return self._joined(parts, kwargs.get("output_subset")) if parts else []
 

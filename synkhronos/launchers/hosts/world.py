@@ -124,7 +124,7 @@ class MpiWorld(World):
             except ImportError as error:
                 raise SynkhronosError(
                     f"{self.place.started_by} has started this program on several hosts, for which mpi4py is needed "
-                    f"({error}): pip install 'synkhronos[hosts]'"
+                    f'({error}): pip install "mpi4py>=4.1"'
                 ) from error
             MPI.Init_thread(MPI.THREAD_MULTIPLE)
             comm = MPI.COMM_WORLD

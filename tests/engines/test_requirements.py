@@ -1,0 +1,133 @@
+"""What an import of a library says that is missing, or does not run on this Python, in processes of their own."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from synkhronos.engines import requirements
+
+ROOT = Path(__file__).parents[2]
+
+#: Lets no library be found: those that this environment has are hidden, and Python may claim another version.
+BEFORE = """
+import importlib.machinery, importlib.metadata, importlib.util, sys
+find = importlib.machinery.PathFinder.find_spec
+hidden = ("theano", "pytensor", "lasagne")
+importlib.machinery.PathFinder.find_spec = lambda name, *more: None if name in hidden else find(name, *more)
+version = importlib.metadata.version
+def version_of(name):
+    if name in hidden:
+        raise importlib.metadata.PackageNotFoundError(name)
+    return version(name)
+importlib.metadata.version = version_of
+sys.version_info = {version} + ("final", 0)
+import synkhronos as synk
+"""
+
+
+def run(tmp_path, text, *options, version=(3, 11, 7), status=0):
+    """Run a program in an environment without any engine; return what it prints, or the last line of its error."""
+    (tmp_path / "sitecustomize.py").write_text(BEFORE.format(version=version))
+    (tmp_path / "prog.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, *options, "prog.py"],
+        cwd=str(tmp_path),
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)])),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        timeout=60,
+    )
+    assert done.returncode == status, done.stderr
+    return (done.stderr if status else done.stdout).splitlines()[-1]
+
+
+OF_THEANO = 'pip install "theano==1.0.5" "numpy<1.24" "scipy<1.11" "setuptools<81"'
+
+
+@pytest.mark.parametrize("options", [(), ("-m", "synkhronos")], ids=["python", "synkhronos"])
+@pytest.mark.parametrize(
+    "program, version, said",
+    [
+        ("import theano", (3, 11, 7), "Theano is not installed in this environment: " + OF_THEANO),
+        ("import theano.tensor as T", (3, 9, 18), f"Theano is not installed in this environment: {OF_THEANO}"),
+        ("import theano.tensor as T", (3, 13, 0), "Theano runs on Python 3.8 to 3.11 (here: 3.13.0): run the program"),
+        ("import lasagne", (3, 13, 0), "Lasagne, which needs Theano, runs on Python 3.8 to 3.11 (here: 3.13.0): run"),
+        ("import lasagne", (3, 11, 7), "not installed in this environment: pip install lasagne " + OF_THEANO[12:]),
+        (
+            "import pytensor",
+            (3, 13, 0),
+            'PyTensor is not installed in this environment: pip install "pytensor>=3.0,<4"',
+        ),
+        ("import pytensor", (3, 8, 18), "PyTensor runs on Python 3.11 to 3.14 (here: 3.8.18): run the program there"),
+        ("import synkhronos.extensions.updates", (3, 13, 0), "or port it to PyTensor (docs/pytensor.rst)"),
+    ],
+)
+def test_import_of_what_is_missing(tmp_path, options, program, version, said):
+    line = run(tmp_path, program, *options, version=version, status=1)
+    assert line.startswith("ModuleNotFoundError: ")
+    assert (said if version > (3, 11) else said.replace("1.24", "1.22")) in line
+
+
+@pytest.mark.parametrize(
+    "version, said",
+    [
+        ((3, 11, 7), f'{OF_THEANO} (Theano), or pip install "pytensor>=3.0,<4" (PyTensor)'),
+        ((3, 13, 0), 'pip install "pytensor>=3.0,<4" (PyTensor)'),
+        ((3, 15, 0), "install Python 3.11 to 3.14 for PyTensor, or 3.8 to 3.11 for Theano"),
+    ],
+)
+@pytest.mark.parametrize("folder", [False, True], ids=["", "folder"])
+def test_function_without_an_engine(tmp_path, version, said, folder):
+    """A folder of an engine's name, say with what it has compiled, is no engine."""
+    if folder:
+        (tmp_path / "theano").mkdir()
+    line = run(tmp_path, "import synkhronos as synk; synk.fork(2); synk.function([], [])", version=version, status=1)
+    assert line == f"ModuleNotFoundError: functions need Theano or PyTensor, and neither is installed here: {said}"
+
+
+def test_what_is_only_looked_for_is_not_refused(tmp_path):
+    """Programs ask so whether a package is there, and catch what an import raises by its name."""
+    program = """
+from importlib.util import find_spec
+try:
+    import theano
+except ModuleNotFoundError as error:
+    print([find_spec(name) for name in hidden], error.name)
+"""
+    assert run(tmp_path, "hidden = 'theano', 'pytensor', 'lasagne'" + program) == "[None, None, None] theano"
+
+
+@pytest.mark.parametrize("version, refused", [((3, 12, 1), True), ((3, 11, 7), False)])
+def test_theano_that_is_installed_on_a_python_on_which_it_fails(tmp_path, version, refused):
+    (tmp_path / "theano").mkdir()
+    (tmp_path / "theano" / "__init__.py").write_text("raise AttributeError('in the middle')")
+    for name, release in (("numpy", "1.23.5"), ("theano", "1.0.5")):
+        (tmp_path / f"{name}-{release}.dist-info").mkdir()
+        (tmp_path / f"{name}-{release}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {release}\n")
+    text = f"import sys; sys.version_info = {version} + ('final', 0)\nimport synkhronos, importlib.util\n"
+    text += "print(importlib.util.find_spec('theano') is not None, file=sys.stderr)\nimport theano"
+    (tmp_path / "prog.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "prog.py"],
+        cwd=str(tmp_path),
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)])),
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+    )
+    first, *_, last = done.stderr.splitlines()
+    expected = "ImportError: Theano runs on Python 3.8 to 3.11 (here: 3.12.1)" if refused else "AttributeError: in the"
+    assert first == "True" and last.startswith(expected)
+
+
+def test_no_command_has_a_name_that_is_not_on_the_index():
+    """``synkhronos`` itself is not there: who registers the name would be installed."""
+    sources = {path: path.read_text() for path in (ROOT / "synkhronos").rglob("*.py")}
+    commands = {path: re.findall(r"pip3? install[^\n]*", text) for path, text in sources.items()}
+    assert {path: found for path, found in commands.items() if "synkhronos" in "".join(found)} == {}
+    assert sum(map(len, commands.values())) > 9
+    assert all("synkhronos" not in library.command for library in requirements.LIBRARIES.values())
