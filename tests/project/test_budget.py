@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "synkhronos"
 #: Lines of code, at most, of the files and folders that are listed with a space between them. What a file belongs to is
 #: the longest of these names that it begins with.
 BUDGET = {
-    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 714,
+    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 750,
     "reductions/ kernels/ host/": 1188,
     "memory/": 1088,
     "sync/": 939,
@@ -28,8 +28,8 @@ BUDGET = {
     "program/": 769,
     "engines/ sharding/ ops/": 7941,
     "replication/": 464,
-    "functions/": 3996,
-    "collectives/": 994,
+    "functions/": 4019,
+    "collectives/": 1020,
     "profiling/": 1019,
     "extensions/": 3645,
     "prediction/": 735,
