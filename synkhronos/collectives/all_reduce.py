@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Literal, Optional, Sequence, overload
 
 from ..reductions import ReduceOp
 from ..runtime.context import RankContext
@@ -91,6 +91,36 @@ class AllReduce(CollectiveCommand):
 
     def details(self, context: RankContext) -> str:
         return f"{super().details(context)} {self.op}"
+
+
+@overload
+def all_reduce(
+    shared_vars: Any,
+    op: str = ...,
+    nccl: bool = ...,
+    *,
+    weights: Any = ...,
+    groups: Any = ...,
+    into: Any = ...,
+    wait: Literal[False],
+    exchange: Optional[str] = ...,
+    feedback: Any = ...,
+) -> Started: ...
+
+
+@overload
+def all_reduce(
+    shared_vars: Any,
+    op: str = ...,
+    nccl: bool = ...,
+    *,
+    weights: Any = ...,
+    groups: Any = ...,
+    into: Any = ...,
+    wait: bool = ...,
+    exchange: Optional[str] = ...,
+    feedback: Any = ...,
+) -> Optional[Started]: ...
 
 
 def all_reduce(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import weakref
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -291,7 +291,7 @@ class Function:
 
     # -- what the engine's functions also have -------------------------------------------------------------------
 
-    def __getattr__(self, name: str) -> Any:
+    def _engine_attribute(self, name: str) -> Any:
         if name.startswith("__") or "_compiled" not in vars(self):  # (not yet there while pickle looks for its methods)
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
         if name in ("value", "container", "input_storage"):  # through which the program can read and write any of them
@@ -299,6 +299,30 @@ class Function:
                 note_read(self.engine.storage(shared))
         # Programs that show objects look for private names: an exact function need not be compiled for these.
         return getattr(self._compiled if name.startswith("_") else self.compiled, name)
+
+    if TYPE_CHECKING:  # by names: a type checker would take any other for one of the engine's
+        container: Any
+        defaults: Any
+        dprint: Any
+        finder: Any
+        fn: Any
+        indices: Any
+        input_storage: Any
+        inv_finder: Any
+        maker: Any
+        n_returned_outputs: Any
+        nodes_with_inner_function: Any
+        output_keys: Any
+        output_storage: Any
+        outputs: Any
+        pickle_aliased_memory_strategy: Any
+        return_none: Any
+        sync_shared: Any
+        unpack_single: Any
+        value: Any
+        vm: Any
+    else:
+        __getattr__ = _engine_attribute
 
     def __getitem__(self, item: Any) -> Any:
         note_read(self.compiled.container[item].storage)  # (the function's own containers report nothing)

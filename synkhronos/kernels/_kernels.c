@@ -9,6 +9,9 @@
  * six times the data of one. Non-temporal stores go past the caches and leave out the fetch: four times. And one call
  * reduces any number of arrays, each pass of which stays within the first cache.
  *
+ * It is compiled for the limited API of Python 3.11, so that one library serves that and later versions; setup.py says
+ * which are built for one version alone. Nothing is shared between threads but a `Pieces`, which does not change.
+ *
  * The results have the bits of `reductions.combine_into`: the same operations in the same order. (Compiled without
  * contraction to fused multiply-adds. The sign of a weighted mean that is 0 may differ, as between versions of NumPy.)
  */
@@ -143,7 +146,9 @@ pieces_dealloc(Pieces *self)
     for (Py_ssize_t i = 0; i < self->n_views; i++)
         PyBuffer_Release(&self->views[i]);
     PyMem_Free(self->views);
-    Py_TYPE(self)->tp_free((PyObject *)self);
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_Free(self);
+    Py_DECREF(type); /* of which each instance has a reference, since it is on the heap */
 }
 
 /* Take the buffer of a part or a target, the next of `views`; return whether it could be had and fits. */
@@ -180,16 +185,16 @@ take_piece(Pieces *self, PyObject *given, Py_ssize_t n_pieces)
     PyObject *pair = PySequence_Tuple(given), *parts = NULL, *targets = NULL;
     if (pair == NULL)
         return 0;
-    if (PyTuple_GET_SIZE(pair) != 2) {
+    if (PyTuple_Size(pair) != 2) {
         PyErr_SetString(PyExc_ValueError, "a piece is not a pair of parts and targets");
         goto end;
     }
     /* (Tuples: whatever is called while they are read cannot change them.) */
-    parts = PySequence_Tuple(PyTuple_GET_ITEM(pair, 0));
-    targets = parts == NULL ? NULL : PySequence_Tuple(PyTuple_GET_ITEM(pair, 1));
+    parts = PySequence_Tuple(PyTuple_GetItem(pair, 0));
+    targets = parts == NULL ? NULL : PySequence_Tuple(PyTuple_GetItem(pair, 1));
     if (targets == NULL)
         goto end;
-    Py_ssize_t n_parts = PyTuple_GET_SIZE(parts), n_targets = PyTuple_GET_SIZE(targets);
+    Py_ssize_t n_parts = PyTuple_Size(parts), n_targets = PyTuple_Size(targets);
     if (self->views == NULL) { /* the first piece */
         if (n_parts < 1 || n_parts > MAX_PARTS || n_targets < 1) {
             PyErr_Format(PyExc_ValueError, "expected 1 to %d parts and at least 1 target, got %zd and %zd", MAX_PARTS,
@@ -213,7 +218,7 @@ take_piece(Pieces *self, PyObject *given, Py_ssize_t n_pieces)
     }
     Py_ssize_t nbytes = -1;
     for (Py_ssize_t i = 0; i < n_parts + n_targets; i++) {
-        PyObject *object = i < n_parts ? PyTuple_GET_ITEM(parts, i) : PyTuple_GET_ITEM(targets, i - n_parts);
+        PyObject *object = i < n_parts ? PyTuple_GetItem(parts, i) : PyTuple_GetItem(targets, i - n_parts);
         if (!take_view(self, object, i >= n_parts, nbytes))
             goto end;
         nbytes = self->views[self->n_views - 1].len;
@@ -254,20 +259,20 @@ pieces_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     PyObject *pieces = PySequence_Tuple(given);
     if (pieces == NULL)
         return NULL;
-    Pieces *self = (Pieces *)type->tp_alloc(type, 0); /* all zero */
+    Pieces *self = (Pieces *)PyType_GenericAlloc(type, 0); /* all zero */
     if (self == NULL)
         goto fail;
     self->is_double = typecode == 'd';
-    Py_ssize_t n_pieces = PyTuple_GET_SIZE(pieces);
+    Py_ssize_t n_pieces = PyTuple_Size(pieces);
     for (Py_ssize_t i = 0; i < n_pieces; i++)
-        if (!take_piece(self, PyTuple_GET_ITEM(pieces, i), n_pieces))
+        if (!take_piece(self, PyTuple_GetItem(pieces, i), n_pieces))
             goto fail;
     self->n_pieces = n_pieces; /* only now is there something to reduce */
     Py_DECREF(pieces);
     return (PyObject *)self;
 fail:
     Py_DECREF(pieces);
-    Py_XDECREF(self);
+    Py_XDECREF((PyObject *)self);
     return NULL;
 }
 
@@ -302,14 +307,14 @@ pieces_reduce(Pieces *self, PyObject *args)
     numbers = indices == NULL ? NULL : PySequence_Tuple(weights_given);
     if (numbers == NULL)
         goto end;
-    Py_ssize_t n_chosen = PyTuple_GET_SIZE(indices), n_weights = PyTuple_GET_SIZE(numbers);
+    Py_ssize_t n_chosen = PyTuple_Size(indices), n_weights = PyTuple_Size(numbers);
     if (n_chosen < 1 || n_chosen > MAX_PARTS || op < SUM || op > MEAN || (op == MIDPOINT && n_chosen != 2) ||
         n_weights != (op == MEAN ? n_chosen : 0)) {
         PyErr_SetString(PyExc_ValueError, "op, chosen and weights do not fit each other");
         goto end;
     }
     for (Py_ssize_t p = 0; p < n_chosen; p++) {
-        chosen[p] = PyNumber_AsSsize_t(PyTuple_GET_ITEM(indices, p), PyExc_OverflowError);
+        chosen[p] = PyNumber_AsSsize_t(PyTuple_GetItem(indices, p), PyExc_OverflowError);
         if (chosen[p] == -1 && PyErr_Occurred())
             goto end;
         if (chosen[p] < 0 || chosen[p] >= self->n_parts) {
@@ -318,7 +323,7 @@ pieces_reduce(Pieces *self, PyObject *args)
         }
     }
     for (Py_ssize_t p = 0; p < n_weights; p++) {
-        weights[p] = PyFloat_AsDouble(PyTuple_GET_ITEM(numbers, p));
+        weights[p] = PyFloat_AsDouble(PyTuple_GetItem(numbers, p));
         if (weights[p] == -1 && PyErr_Occurred())
             goto end;
         narrow[p] = (float)weights[p];
@@ -360,15 +365,19 @@ static PyMethodDef pieces_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyTypeObject PiecesType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "synkhronos.kernels._kernels.Pieces",
-    .tp_basicsize = sizeof(Pieces),
-    .tp_dealloc = (destructor)pieces_dealloc,
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = pieces_doc,
-    .tp_methods = pieces_methods,
-    .tp_new = pieces_new,
+static PyType_Slot pieces_slots[] = {
+    {Py_tp_dealloc, pieces_dealloc},
+    {Py_tp_doc, (void *)pieces_doc},
+    {Py_tp_methods, pieces_methods},
+    {Py_tp_new, pieces_new},
+    {0, NULL},
+};
+
+static PyType_Spec pieces_spec = {
+    .name = "synkhronos.kernels._kernels.Pieces",
+    .basicsize = sizeof(Pieces),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = pieces_slots,
 };
 
 PyDoc_STRVAR(copy_doc,
@@ -470,23 +479,37 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static int
+execute(PyObject *module)
+{
+    PyObject *type = PyType_FromSpec(&pieces_spec);
+    if (type == NULL)
+        return -1;
+    if (PyModule_AddObject(module, "Pieces", type) < 0) {
+        Py_DECREF(type);
+        return -1;
+    }
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, execute},
+#ifdef Py_GIL_DISABLED /* built for one version of a free-threaded Python: the limited API of 3.11 has no such slot */
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_kernels", "Copying and reducing past the caches.", -1, methods, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_kernels",
+    .m_doc = "Copying and reducing past the caches.",
+    .m_methods = methods,
+    .m_slots = slots,
 };
 
 PyMODINIT_FUNC
 PyInit__kernels(void)
 {
-    if (PyType_Ready(&PiecesType) < 0)
-        return NULL;
-    PyObject *module = PyModule_Create(&definition);
-    if (module == NULL)
-        return NULL;
-    Py_INCREF(&PiecesType);
-    if (PyModule_AddObject(module, "Pieces", (PyObject *)&PiecesType) < 0) {
-        Py_DECREF(&PiecesType);
-        Py_DECREF(module);
-        return NULL;
-    }
-    return module;
+    return PyModuleDef_Init(&definition);
 }

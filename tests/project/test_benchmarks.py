@@ -3,7 +3,6 @@
 import importlib
 import importlib.util
 import pickle
-import runpy
 import sys
 import time
 from pathlib import Path
@@ -369,14 +368,3 @@ def test_gloo_is_left_out_without_torch(monkeypatch):
     with Groups(("gloo",)) as groups:
         assert groups.contenders(("gloo",), 2, "barrier") == {}
     assert groups.missing == {"gloo": "Gloo: it is a part of torch, which is not installed"}
-
-
-def test_extras_hold_the_pins_together(monkeypatch):
-    """Lasagne must not replace what Theano works with; what goes with either engine is tested in test_install.py."""
-    given = {}
-    monkeypatch.setattr("setuptools.setup", given.update)
-    runpy.run_path(str(Path(__file__).parents[2] / "setup.py"))
-    extras = given["extras_require"]
-    for name in ("theano", "demos"):
-        assert all(any(each.startswith(pin) for each in extras[name]) for pin in ("setuptools<81", "numpy<1.24")), name
-    assert not [each for extra in extras.values() for each in extra if each.startswith("torch")]

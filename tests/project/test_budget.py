@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "synkhronos"
 #: Lines of code, at most, of the files and folders that are listed with a space between them. What a file belongs to is
 #: the longest of these names that it begins with.
 BUDGET = {
-    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 724,
+    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 760,
     "reductions/ kernels/ host/": 1188,
     "memory/": 1088,
     "sync/": 939,
@@ -26,12 +26,12 @@ BUDGET = {
     "launchers/hosts/": 2356,
     "launchers/": 829,
     "program/": 785,
-    "engines/ sharding/ ops/": 8013,
+    "engines/ sharding/ ops/": 8034,
     "replication/": 464,
-    "functions/": 4028,
-    "collectives/": 994,
+    "functions/": 4069,
+    "collectives/": 1020,
     "profiling/": 1019,
-    "extensions/": 3652,
+    "extensions/": 3663,
     "prediction/": 735,
     "testing/ cli/": 2045,
 }

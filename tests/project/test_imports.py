@@ -51,7 +51,14 @@ def imported(path, text=None):
     """Return all (full name, line) that a file imports, those inside functions too, relative ones made absolute."""
     here = ("synkhronos",) + path.relative_to(PACKAGE).with_suffix("").parts
     found = []
-    for node in ast.walk(ast.parse(path.read_text() if text is None else text)):
+    tree = ast.parse(path.read_text() if text is None else text)
+    if path == PACKAGE / "__init__.py":  # but for the published names, which are imported by type checkers alone
+        tree.body = [
+            node
+            for node in tree.body
+            if not isinstance(node, ast.If) or getattr(node.test, "id", "") != "TYPE_CHECKING"
+        ]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

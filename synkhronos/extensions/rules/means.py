@@ -7,7 +7,7 @@ have stayed near each other, and what rounding leaves out of them is sent with t
 from __future__ import annotations
 
 import weakref
-from typing import Any, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentValueError
@@ -48,7 +48,7 @@ class Means:
             self.state = [*self.values, *errors]
             # Never called: a function by which ranks know them before the first exchange, when a checkpoint is loaded.
             self._reads_errors = synk.function([], [(error, None) for error in errors])
-            self._coded = dict(exchange=exchange, feedback=errors)
+            self._coded: Dict[str, Any] = {"exchange": exchange, "feedback": errors}
             pairs = list(zip(self.values, self.variables, self._differences))
             self._subtract = synk.function(
                 [], updates=[(difference, value - x) for value, x, difference in pairs], exact=False
