@@ -206,7 +206,7 @@ class Reading:
 
     def _is_misread(self, k: int, placed: Placed) -> bool:
         """Return whether the function returns, or keeps, positions of rows as every rank counts its own."""
-        return any(
+        return self.graph.exact and any(
             one in self.graph.roots and isinstance(placement, Shard) and placement.positions
             for one, placement in zip(self.graph.nodes[k].outputs, placed.outputs)
         )
@@ -286,7 +286,30 @@ class Reading:
                 if found is not None:  # for this operation alone: another one needs what is before it to be rows
                     self.marks |= share
                     return found[0], found[1]
-        return after, placed
+        return self._counted(k) or (after, placed)
+
+    def _counted(self, k: int) -> Optional[Tuple[Any, Placed]]:
+        """Return a node with positions of all rows: each operation before it that needs rows takes the rank's share."""
+        classes, images = self.library.classes, {}  # type: Any, Dict[Any, Any]
+        own = [one for one in self.marks if isinstance(one, NumberMark) and isinstance(one.node.op, classes.ARange)]
+        changed, new = frozenset(own), ChainMap(images, self.new)
+        for index in self._before(k, 0):
+            node = self.graph.nodes[index]
+            if not self._is_changed(node, changed, images):
+                continue
+            for share in [NONE, *self._shares(index)]:
+                after = self._rebuilt(node, (self.marks - changed) | share, new)
+                placed = self._place(after)
+                if not any(isinstance(one, Unknown) for one in placed.outputs):
+                    break
+            else:
+                return None
+            if index == k:
+                return None if self._is_misread(k, placed) else (after, placed)
+            self._keep(node, after, placed, images)
+            for variable in node.outputs:
+                images.setdefault(variable, variable)
+        return None
 
     def _other_readings(self, k: int) -> Iterator[Marks]:
         """Iterate over marks of which a node may be computed without; not of draws, which are the same for all."""
