@@ -385,8 +385,9 @@ class Prepared:
                 entry = context.shareds[number]
                 value = moved(entry.cell[0], axis, 0) if axis else entry.cell[0]
                 given = entry.engine.take(value, of_slice)
-                if not (weight or value.shape[0]) and shared_part[1]:
-                    given = entry.engine.to_device(entry.reference(), _row_of_none(value))
+                if shared_part[1] and not (weight or given.shape[0]):
+                    row = value[:1] if value.shape[0] else _row_of_none(value)  # of another it has none, perhaps
+                    given = entry.engine.to_device(entry.reference(), row)
                 taken.append(moved(given, 0, axis) if axis else given)
         return taken
 

@@ -266,6 +266,18 @@ def test_a_rank_that_has_no_row_of_the_data(threads, axis):
     np.testing.assert_allclose(f([5.0], batch_s=rows)[0], 5 * synk.get_value(threads.root, c)[0, 0])
 
 
+def test_a_rank_that_has_no_row_of_some_of_the_data(threads):
+    """The others it has; and of none it takes more than one, since what does not count is computed row by row, too."""
+    data, labels = L.shared(np.ones((4, 3)), "data"), L.shared(np.arange(4.0), "labels")
+    outputs = [(T.dot(data, np.arange(3.0)) - labels).mean(), (data.T * labels).max(axis=1)]
+    f = synk.function([], outputs, sliceable_shareds=[data, labels], exact=True, **FAST)
+    synk.scatter(data, np.full((1, 3), 5.0))
+    rows = [[0, 0] if rank == threads.root else [] for rank in range(threads.n)]
+    for found in (f(batch_s=rows), [each[0] for each in f.steps(batches_s=[rows])]):
+        np.testing.assert_allclose(found[0], 15)
+        np.testing.assert_allclose(found[1], 0)
+
+
 def test_a_collective_of_the_programs_own_says_where_the_whole_is_wanted(threads):
     def updates(loss, params, op):
         grads = synk.ops.all_reduce(T.grad(loss, params), op)

@@ -171,18 +171,6 @@ def test_what_the_program_does_between_calls(world, way, size):
         assert_equal(found, expected, world, [ours.w, ours.p], [theirs.w, theirs.p])
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_collectives_that_read_it_in_between(world, way):
-    """What ranks hold, and what the program has, stays apart until a function gives them the program's."""
-    ours, theirs = Program((3,), synk.function, L.quick, exact=True), Program((3,), L.function, L.quick)
-    ours.f(ROWS), theirs.f(ROWS)
-    for i in range(1, 3):
-        way(ours, i), way(theirs, i)
-        for _ in range(i):
-            np.testing.assert_array_equal(synk.gather(ours.w)[world.root], theirs.w.get_value())
-        assert_equal(ours.f(ROWS), theirs.f(ROWS), world, [ours.w, ours.p], [theirs.w, theirs.p])
-
-
 def updating_itself(program):
     return [(program.w, program.w * 1.25 + program.x.mean())]
 

@@ -40,6 +40,21 @@ def probabilities(x):
     return T.nnet.softmax(T.dot(x, L.shared(np.random.RandomState(1).randn(4, N), "w")))
 
 
+def test_positions_that_are_kept(world):
+    """Of integers, which may as well be an index, in what ranks update themselves."""
+
+    def build():
+        y, k = T.ivector("y"), L.shared(np.arange(N) * 100, "k")
+        return y, k, [(k, k * 2 + y * T.arange(N) + T.arange(N))]
+
+    (y, ours, updates), (z, theirs, serial) = build(), build()
+    g = L.function([z], [], updates=serial, **FAST)
+    for exact in (True, False):
+        f = synk.function([y, synk.sharded(ours)], updates=updates, exact=exact, rows=N, **FAST)
+        f(data()[1]), g(data()[1])
+        np.testing.assert_array_equal(ours.get_value(), theirs.get_value())
+
+
 def one_hot(y):
     return T.eq(y.dimshuffle(0, "x"), T.arange(N))
 
@@ -55,6 +70,7 @@ EXPRESSIONS = {
     "arange of a product": lambda x, y: T.log(probabilities(x)).flatten()[T.arange(N) * N + y],
     "positions as numbers": lambda x, y: T.arange(N) * x[:, 0] + T.lt(T.arange(N), 3),
     "positions as integers": lambda x, y: y + T.arange(N),
+    "positions in sums of products": lambda x, y: T.arange(N) * 3 - (y * T.arange(N) + 1),
     "reshape": lambda x, y: x.reshape((N, 2, 2)).sum(axis=2),
     "reshape with -1": lambda x, y: x.reshape((N, 2, 2)).reshape((N, -1)),
     "reshape of merged rows": lambda x, y: T.tanh(x.reshape((N * 2, 2))).reshape((N, 4)),

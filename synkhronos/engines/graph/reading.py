@@ -206,7 +206,7 @@ class Reading:
 
     def _is_misread(self, k: int, placed: Placed) -> bool:
         """Return whether the function returns, or keeps, positions of rows as every rank counts its own."""
-        return any(
+        return self.graph.exact and any(
             one in self.graph.roots and isinstance(placement, Shard) and placement.positions
             for one, placement in zip(self.graph.nodes[k].outputs, placed.outputs)
         )
@@ -267,7 +267,8 @@ class Reading:
 
     def _repaired(self, k: int, after: Any, placed: Placed) -> Tuple[Any, Placed]:
         """Return the node, and its placements, as it is read so that they are known; as it is if there is no way."""
-        if isinstance(after.op, self.library.classes.Scan):
+        classes = self.library.classes
+        if isinstance(after.op, classes.Scan):
             after, placed = self._read_inside(k, after, placed)
             if not self._is_lost(self.graph.nodes[k], placed):
                 return after, placed
@@ -286,7 +287,10 @@ class Reading:
                 if found is not None:  # for this operation alone: another one needs what is before it to be rows
                     self.marks |= share
                     return found[0], found[1]
-        return after, placed
+        # Positions of all rows, of which each operation before it that needs the rank's takes the share.
+        own = [one for one in self.marks if isinstance(one, NumberMark) and isinstance(one.node.op, classes.ARange)]
+        found = self._tried(k, self.marks - frozenset(own), by_shares=True)
+        return (after, placed) if found is None else found[:2]
 
     def _other_readings(self, k: int) -> Iterator[Marks]:
         """Iterate over marks of which a node may be computed without; not of draws, which are the same for all."""
@@ -448,8 +452,11 @@ class Reading:
                 return f"{rows} in {self._described(k)}, where it may be that or another length: {lost.why}"
         return ""
 
-    def _tried(self, k: int, marks: Marks) -> Optional[Tuple[Any, Placed, Dict[Any, Any]]]:
-        """Return a node, its placements, and what is before it, as they are with these marks; None if that is lost."""
+    def _tried(self, k: int, marks: Marks, by_shares: bool = False) -> Optional[Tuple[Any, Placed, Dict[Any, Any]]]:
+        """Return a node, its placements, and what is before it, as they are with these marks; None if that is lost.
+
+        With ``by_shares`` each may be given the rank's share of what it cannot be computed with.
+        """
         graph, changed = self.graph, marks ^ self.marks
         if not changed:
             return None
@@ -460,9 +467,12 @@ class Reading:
             node = graph.nodes[index]
             if not self._is_changed(node, changed, images):
                 continue
-            after = self._rebuilt(node, marks, new)
-            placed = self._place(after)
-            if any(isinstance(one, Unknown) for one in placed.outputs):
+            for share in [NONE, *(self._shares(index) if by_shares else ())]:
+                after = self._rebuilt(node, marks | share, new)
+                placed = self._place(after)
+                if not any(isinstance(one, Unknown) for one in placed.outputs):
+                    break
+            else:
                 return None
             if index == k:
                 return None if self._is_misread(k, placed) else (after, placed, images)
