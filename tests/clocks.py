@@ -8,10 +8,15 @@ class Clock:
 
         monkeypatch.setattr(session_module, "time", clock)
         clock.when(gate.is_reached, lambda: clock.advance(10))
+
+    Parameters
+    ----------
+    tick : float
+        Seconds that pass each time somebody looks.
     """
 
-    def __init__(self, now=1000.0):
-        self.now, self._plans = now, []
+    def __init__(self, tick=0.0):
+        self.now, self.tick, self._plans = 1000.0, tick, []
 
     def advance(self, seconds):
         """Let so many seconds pass."""
@@ -25,4 +30,5 @@ class Clock:
         """Return the seconds, after what was planned for now."""
         if self._plans and self._plans[0][0]():
             self._plans.pop(0)[1]()
+        self.now += self.tick
         return self.now
