@@ -1,5 +1,7 @@
 """Clocks that tests set: deadlines pass when a test says so, and not because a machine is busy."""
 
+import time
+
 
 class Clock:
     """Stands in for the module ``time`` in one module; it stands still but for what the test lets happen.
@@ -17,6 +19,8 @@ class Clock:
 
     def __init__(self, tick=0.0):
         self.now, self.tick, self._plans = 1000.0, tick, []
+
+    sleep = staticmethod(time.sleep)
 
     def advance(self, seconds):
         """Let so many seconds pass."""

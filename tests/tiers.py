@@ -362,8 +362,6 @@ RULES = (
     Rule("thorough", "tests/gpu/test_gpu.py", r"\[profiles"),
     Rule("long", "tests/hosts/test_bulk.py", r"-2-1\]"),
     # Tests that measure; a few allow for less than a second.
-    Rule("alone", "tests/extensions/test_loader.py", "prepared_meanwhile"),
-    Rule("alone", "tests/extensions/test_recorder.py", "known_sleeps|test_loaders|inside_functions|other_threads"),
     Rule("alone", "tests/launchers/test_keeper.py", "idle"),
     Rule(
         "alone",
