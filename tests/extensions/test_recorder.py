@@ -1,16 +1,15 @@
 """The recorder: every second of an epoch counts once, where it was spent; the rest is a table."""
 
-import contextlib
 import csv
 import json
 import math
 import sys
-import threading
 import time
 
 import numpy as np
 import pytest
 from gates import Gate
+from sleeping import Entered, Sleeping, observed, waits_for
 
 import synkhronos as synk
 from synkhronos import trace
@@ -21,60 +20,9 @@ from synkhronos.testing import numpy_engine as engine
 from synkhronos.transports.shared_memory import SharedMemoryTransport
 
 
-class Sleeping:
-    """A sum; the rank whose rows are a number below one sleeps so long, others as long as their rows exceed one.
-
-    But they begin only when that rank, which is the master, waits for them.
-    """
-
-    def __init__(self, folder):
-        self.has_slept, self.is_waiting = Gate(folder / "has_slept"), Gate(folder / "is_waiting")
-
-    def __call__(self, x):
-        seconds = float(np.sum(x))
-        if seconds > 1:
-            self.is_waiting.wait()
-            time.sleep(seconds - 1)
-        else:
-            time.sleep(seconds)
-            self.has_slept.reach()
-        return np.asarray(x).sum()
-
-    def begin_again(self):
-        for gate in (self.has_slept, self.is_waiting):
-            gate.close()
-
-
-class Entered(trace.Observer):
-    """Opens a gate when this thread comes to one of some points, once another gate is reached."""
-
-    def __init__(self, names, after, gate):
-        self.names, self.after, self.gate, self.thread = names, after, gate, threading.get_ident()
-
-    def begin(self, point, owner, arguments):
-        is_one = point.name in self.names or (point.name, point.method) in self.names
-        if is_one and threading.get_ident() == self.thread and self.after():
-            self.gate.open()
-
-
 @pytest.fixture
 def sleeping(tmp_path):
     return Sleeping(tmp_path)
-
-
-@contextlib.contextmanager
-def observed(observer):
-    """Observe from inside an epoch, so that the recorder has seen a point before."""
-    trace.observe(observer)
-    try:
-        yield
-    finally:
-        trace.ignore(observer)
-
-
-def waits_for(sleeping):
-    """Let the others begin to sleep when the master, which has slept, waits for them."""
-    return observed(Entered(["barrier", ("channel", "wait")], sleeping.has_slept.is_reached, sleeping.is_waiting))
 
 
 def check(row, **least):
