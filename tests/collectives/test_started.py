@@ -152,7 +152,7 @@ def test_waiting_in_two_threads(make_world):
     with ThreadPoolExecutor(1) as executor:
         with world.session.lock:
             other = executor.submit(started.wait)
-            time.sleep(0.2)  # until it waits for the lock
+            time.sleep(0.2)  # until it waits for the lock; if it does not yet, nothing else comes of it
             started.wait()
         with pytest.raises(synk.StateError, match="waited for before"):
             other.result(10)

@@ -62,10 +62,8 @@ def test_deep_from_several_threads():
 
 def test_ctrl_c_waits_for_the_end():
     before, finished = settings(), []
-    timer = threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT])
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
-        travel.deep(lambda: (time.sleep(0.4), finished.append(1)))
+        travel.deep(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(0.1), finished.append(1)))
     assert finished == [1] and settings() == before
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
-import time
 import warnings
 
 import numpy as np
@@ -562,9 +561,7 @@ def test_three_thousand_operations(master):
     finally:
         sys.setrecursionlimit(limit)
     master.add(w)
-    start = time.process_time()
     data = ENGINE.dumps([f], master.numbers, master.variables, {})
-    assert time.process_time() - start < 10
     (number,) = master.peer.load(data)
     compare(master, f, number, [np.ones((2, 2))])
     assert sys.getrecursionlimit() == limit

@@ -1,9 +1,10 @@
 """Ranks as threads."""
 
 import threading
-import time
 
 import pytest
+from clocks import Clock
+from gates import Gate
 
 import synkhronos as synk
 from synkhronos.launchers.local import SimulatedDeath
@@ -22,7 +23,7 @@ class Act(Command):
         if context.rank == self.rank:
             if self.what == "vanish":
                 raise SimulatedDeath
-            time.sleep(self.what)
+            self.what.wait()
         context.barrier.wait()
         return threading.current_thread().name
 
@@ -34,7 +35,7 @@ def session():
 
 
 def test_every_rank_has_a_thread(session):
-    names = session.run(Act(-1, 0))
+    names = session.run(Act(-1, None))
     assert names == ["synkhronos-rank-0", threading.current_thread().name, "synkhronos-rank-2"]
     assert sorted(session.launcher.contexts) == [0, 2]
     synk.close()
@@ -64,8 +65,12 @@ def test_broken_rank_tells_why(session, monkeypatch):
     assert "ZeroDivisionError" in str(caught.value.__cause__)
 
 
-def test_late(session):
+def test_late(session, monkeypatch, tmp_path):
+    clock, gate, kill = Clock(), Gate(tmp_path / "gate"), session.launcher.kill
+    monkeypatch.setattr("synkhronos.runtime.session.time", clock)
+    monkeypatch.setattr(session.launcher, "kill", lambda: (gate.open(), kill()))
+    clock.when(gate.is_reached, lambda: clock.advance(0.2))
     with pytest.raises(synk.WorkerTimeout, match="rank 0") as caught:
-        session.run(Act(0, 0.5), timeout=0.1)
-    assert "time.sleep(self.what)" in str(caught.value)  # where it is
+        session.run(Act(0, gate), timeout=0.1)
+    assert "self.what.wait()" in str(caught.value)  # where it is
     assert not synk.is_forked()

@@ -355,11 +355,9 @@ def test_arrays_that_die_in_cycles_and_threads():
 def test_array_that_dies_while_its_own_thread_holds_the_lock():
     pool = Pool(0)
     array = pool.allocate(10, "f8")
-    start = time.perf_counter()
-    with pool._lock:
+    with pool._lock:  # for which it would wait for ever
         del array
         assert pool.used == 128
-    assert time.perf_counter() - start < 5
     other = pool.allocate(100_000, "f8")
     assert pool.used == 800_000
     del other

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from sleeping import Sleeping, waits_for
 from timelines import check_nested, covered, lanes, read
 
 import synkhronos as synk
@@ -46,7 +47,12 @@ def function_of(body, name):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids="{0[0]}-{0[1]}".format)
-def test_spans_nest_and_add_up_to_the_time(make_world, tmp_path, kind):
+def test_spans_nest(make_world, tmp_path, kind):
+    missing(make_world(*kind, profile_to=str(tmp_path / "p")), tmp_path / "p")
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="{0[0]}-{0[1]}".format)
+def test_spans_add_up_to_the_time(make_world, tmp_path, kind):
     # A busy machine may stop a rank between two spans, or the program between two looks at the clock: three attempts.
     found = []
     while len(found) < 3 and min(found, default=1) > 0.02:
@@ -134,15 +140,18 @@ def test_steps_that_fail_on_several_hosts_leave_the_session_open(make_world, tmp
 
 def test_collectives_inside_functions(make_world, tmp_path):
     make_world("threads", 2, profile_to=str(tmp_path / "p"))
+    sleeping = Sleeping(tmp_path)
     x = engine.variable("x", "float64", 1)
     total = synk.ops.all_reduce(engine.apply(sleeping, x, dtype="float64", ndim=0), "sum")
     f = synk.function([x], (total, None), exact=False, name="f")
-    f(np.array([0.05, 0.3]))
+    with waits_for(sleeping):
+        f(np.array([0.05, 1.3]))
     command = next(each for each in synk.report().profile["commands"] if each["name"] == "f")
     assert (command["bytes"], command["arrays"]) == (8, 1)
     engine_s, wait_s = command["totals"]["engine_s"], command["totals"]["wait_s"]
     # What rank 0 waits for inside its function is no computing.
-    assert 0.05 <= engine_s[0] < 0.25 and engine_s[1] >= 0.3 and wait_s[0] >= 0.2
+    assert engine_s[0] >= 0.05 and engine_s[1] >= 0.3 and wait_s[0] >= 0.3
+    assert engine_s[0] + wait_s[0] <= command["totals"]["master_s"]
 
 
 def test_a_killed_rank_leaves_its_spans(make_world, tmp_path):

@@ -2,11 +2,12 @@
 
 import os
 import re
-import time
 
 import numpy as np
 import psutil
 import pytest
+from clocks import Clock
+from gates import Gate
 from worlds import Meeting
 
 import synkhronos as synk
@@ -301,23 +302,27 @@ def test_every_host_opens_its_own_file(poor_host, numpy_words, sums, tmp_path):
 
 
 class Slow:
-    """Double; take a while to be loaded on other hosts."""
+    """Double; pass a gate to be loaded on other hosts."""
+
+    def __init__(self, gate):
+        self.gate = gate
 
     def __setstate__(self, state):
         if os.environ.get("SYNK_HOST_NAME"):
-            time.sleep(1.0)
-
-    def __getstate__(self):
-        return {"a state": 1}
+            state["gate"].wait()
+        self.__dict__.update(state)
 
     def __call__(self, array):
         return 2 * array
 
 
-def test_the_log_says_which_host_is_awaited(session, sums, numpy_words, monkeypatch, caplog):
-    monkeypatch.setattr(session_module, "TELL_EVERY_S", 0.3)
+def test_the_log_says_which_host_is_awaited(session, sums, numpy_words, monkeypatch, caplog, tmp_path):
+    clock, gate = Clock(), Gate(tmp_path / "gate")
+    monkeypatch.setattr(session_module, "time", clock)
+    clock.when(gate.is_reached, lambda: clock.advance(session_module.TELL_EVERY_S + 1))
+    clock.when(lambda: caplog.messages, gate.open)
     x = numpy_words.variable("x", 2)
-    f = synk.function([x], (numpy_words.apply(Slow(), x), "gather"))
+    f = synk.function([x], (numpy_words.apply(Slow(gate), x), "gather"))
     with caplog.at_level("INFO", "synkhronos"):
         np.testing.assert_array_equal(f(ROWS[:8]), 2 * ROWS[:8])
     said = [message for message in caplog.messages if message.startswith("waiting")]
@@ -337,7 +342,7 @@ def test_other_hosts_compile_into_folders_of_their_own(poor_host, tmp_path, monk
     cache.mkdir()
     poor_host(OTHER_CACHE.format(str(cache)))
     opened()
-    monkeypatch.setattr(session_module, "TELL_EVERY_S", 0.2)
+    monkeypatch.setattr(session_module, "time", Clock(tick=session_module.TELL_EVERY_S + 1))
     x = theano.tensor.matrix("x", dtype="float64")
     f = synk.function([x], (theano.tensor.exp(-x * 0.123).sum(axis=0) + 3.5, "gather"))
     with caplog.at_level("INFO", "synkhronos"):

@@ -5,7 +5,9 @@ import signal
 import time
 
 import numpy as np
+import psutil
 import pytest
+from clocks import Clock
 from replay import Replay, furthest
 from test_rules import BEGIN, MOMENTUM, RATE, A, B
 
@@ -214,10 +216,9 @@ def test_killed_in_an_exchange(make_world, monkeypatch, phase):
     w, f = of_equal_elements(world)
     rule = rules.EASGD(f, [w], every=1)
     monkeypatch.setattr(type(rule), "_settings", lambda self, v, r: (v, 1, self._own_steps, r, phase))
-    began = time.monotonic()
     with pytest.raises(synk.WorkerDied, match="rank 1 .*SIGKILL") as caught:
         rule.run(np.arange(1.0, 9.0), batches=[[i % 8] for i in range(3000)], asynchronous=True)
-    assert time.monotonic() - began < 20 and caught.value.rank == 1
+    assert caught.value.rank == 1
     z = rule.centre[0].get_value()
     assert np.ptp(z) == 0 and np.isfinite(z[0]) and (z[0] > 0 or phase == "taking")
     assert np.ptp(w.get_value()) == 0 and not synk.is_forked()
@@ -233,6 +234,9 @@ def test_a_rank_that_stops_with_the_lock(make_world, monkeypatch):
     w, f = of_equal_elements(world)
     rule = rules.EASGD(f, [w], every=1)
     monkeypatch.setattr(type(rule), "_settings", lambda self, v, r: (v, 1, self._own_steps, r, "stopped"))
+    clock, other = Clock(), psutil.Process(world.session.launcher.pid(1))
+    monkeypatch.setattr("synkhronos.runtime.session.time", clock)
+    clock.when(lambda: other.status() == psutil.STATUS_STOPPED, lambda: setattr(clock, "tick", 0.2))
     with pytest.raises(synk.WorkerTimeout, match="no rank finished a step .* within 0.5 s") as caught:
         rule.run(np.ones(8), batches=[[i % 8] for i in range(3000)], asynchronous=True, timeout=0.5)
     assert caught.value.rank == 1

@@ -1,0 +1,61 @@
+"""Ranks that sleep one after another: what one sleeps is certainly what another waits, however busy the machine is."""
+
+import contextlib
+import threading
+import time
+
+import numpy as np
+from gates import Gate
+
+from synkhronos import trace
+
+
+class Sleeping:
+    """A sum; the rank whose rows are a number below one sleeps so long, others as long as their rows exceed one.
+
+    But they begin only when that rank, which is the master, waits for them.
+    """
+
+    def __init__(self, folder):
+        self.has_slept, self.is_waiting = Gate(folder / "has_slept"), Gate(folder / "is_waiting")
+
+    def __call__(self, x):
+        seconds = float(np.sum(x))
+        if seconds > 1:
+            self.is_waiting.wait()
+            time.sleep(seconds - 1)
+        else:
+            time.sleep(seconds)
+            self.has_slept.reach()
+        return np.asarray(x).sum()
+
+    def begin_again(self):
+        for gate in (self.has_slept, self.is_waiting):
+            gate.close()
+
+
+class Entered(trace.Observer):
+    """Opens a gate when this thread comes to one of some points, once another gate is reached."""
+
+    def __init__(self, names, after, gate):
+        self.names, self.after, self.gate, self.thread = names, after, gate, threading.get_ident()
+
+    def begin(self, point, owner, arguments):
+        is_one = point.name in self.names or (point.name, point.method) in self.names
+        if is_one and threading.get_ident() == self.thread and self.after():
+            self.gate.open()
+
+
+@contextlib.contextmanager
+def observed(observer):
+    """Observe from inside an epoch, so that the recorder has seen a point before."""
+    trace.observe(observer)
+    try:
+        yield
+    finally:
+        trace.ignore(observer)
+
+
+def waits_for(sleeping):
+    """Let the others begin to sleep when the master, which has slept, waits for them."""
+    return observed(Entered(["barrier", ("channel", "wait")], sleeping.has_slept.is_reached, sleeping.is_waiting))
