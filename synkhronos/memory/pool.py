@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import itertools
 import math
@@ -304,9 +305,11 @@ def _map_window(fd: int, window: int) -> mmap.mmap:
                 collected = True
                 continue
             if window // 2 < _MIN_WINDOW_BYTES:
+                no_files = isinstance(error, OSError) and error.errno == errno.EMFILE
+                limits = "ulimit -n" if no_files else "ulimit -v, ulimit -f"
                 raise SharedMemoryError(
                     f"shared memory: needed a window of at least {readable_bytes(window)}, which cannot be mapped "
-                    f"({error}): raise the limits of this process (ulimit -v, ulimit -f)"
+                    f"({error}): raise the limits of this process ({limits})"
                 ) from None
             window = window // 2 // mmap.PAGESIZE * mmap.PAGESIZE
 

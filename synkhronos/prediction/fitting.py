@@ -51,6 +51,10 @@ class Group(NamedTuple):
     spread: Array
 
 
+#: What helps if profiles are of different programs, or seem to be.
+HINT = "give profiles of the same program alone; if it was edited in between, name its functions: function(..., name=)"
+
+
 def fit(profiles: Sequence[Profile]) -> Model:
     """Return the model of a program.
 
@@ -70,7 +74,7 @@ def fit(profiles: Sequence[Profile]) -> Model:
         if step.main != main:
             expected = f"profiles of one program, whose steps call {main[1]!r} as {profiles[0].path}"
             got = f"{step.main[1]!r} in {profile.path}"
-            raise ArgumentValueError("profile", expected, got, "give profiles of the same program alone")
+            raise ArgumentValueError("profile", expected, got, HINT)
     notes: List[str] = []
     runs = list(zip(profiles, steps))
     rows_of_rank = sorted(group.rows for profile, step in runs for group in groups_of(profile, step.parts[main]))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,10 +113,8 @@ def parse(content: Dict[str, Any], path: str = "") -> Profile:
     on_devices = any(device != "cpu" for device in content["devices"])
     commands: Dict[Key, Calls] = {}
     nbytes: Dict[Key, float] = {}
-    for command in content["commands"]:
-        if not command["calls"]:
-            continue
-        key = (str(command["kind"]), str(command["name"]))
+    called = [command for command in content["commands"] if command["calls"]]
+    for command, key in zip(called, keys_of(called)):
         calls = calls_of(command["calls"])
         commands[key] = calls
         nbytes[key] = float(command.get("bytes") or 0) / float(calls.steps.max())
@@ -130,6 +129,21 @@ def parse(content: Dict[str, Any], path: str = "") -> Profile:
         commands,
         nbytes,
     )
+
+
+def keys_of(commands: Sequence[Dict[str, Any]]) -> List[Key]:
+    """Return what the commands of a profile are known by: the same in another copy of the program.
+
+    A function without a name has that of its place, of which the folder is left out, if files have different names.
+
+    Examples
+    --------
+    >>> keys_of([{"kind": "call", "name": "/home/me/copy/train.py:12"}, {"kind": "all_reduce", "name": "W"}])
+    [('call', 'train.py:12'), ('all_reduce', 'W')]
+    """
+    names = [(str(command["kind"]), str(command["name"])) for command in commands]
+    short = [(kind, re.sub(r"^/.*/(?=[^/]+:\d+$)", "", name)) for kind, name in names]
+    return short if len(set(short)) == len(set(names)) else names
 
 
 def calls_of(calls: List[Dict[str, Any]]) -> Calls:

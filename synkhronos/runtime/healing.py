@@ -82,13 +82,18 @@ class Healing:
         handles = [each for each in self.held[rank].values() if isinstance(each, Handle)]
         return [range_of(handle) for handle in handles if math.prod(handle.shape)]
 
-    def why_not(self, command: Command, dead: Collection[int], sent: bool, context: Any) -> str:
-        """Return why the session cannot go on after the death of these ranks, as a clause; "" if it can."""
+    def why_not(
+        self, command: Command, dead: Collection[int], sent: bool, context: Any, killed: Collection[int] = ()
+    ) -> str:
+        """Return why the session cannot go on after the death of these ranks, as a clause; "" if it can.
+
+        Those that were ``killed`` from outside may be so again; what ends by itself would do it in each repetition.
+        """
         if len(self.deaths) + len(dead) > self.most:
             now = f", and now it is {len(dead)} at once" if len(dead) > 1 else ""
             return f"{len(self.deaths)} of at most {self.most} deaths have been repaired before{now}"
         for rank in dead:
-            if sent and rank in self._of_command:
+            if sent and rank in self._of_command and rank not in killed:
                 return "it is the second time in this command; the first time " + self._of_command[rank]
         if not dead:
             return "no rank is missing any more"
@@ -104,33 +109,36 @@ class Healing:
         return ""
 
     def repaired(
-        self, error: SynkhronosError, dead: Collection[int], command: Command, sent: bool, took: float
+        self, deaths: Sequence[SynkhronosError], by_itself: Collection[int], command: Command, sent: bool, took: float
     ) -> None:
         """Note deaths that have been repaired, and say so in the log.
 
         Parameters
         ----------
-        error : SynkhronosError
-            What would have been raised.
-        dead : collection of int
-            The ranks.
+        deaths : sequence of SynkhronosError
+            What would have been raised, for each; the first are those in the command.
+        by_itself : collection of int
+            The ranks that nobody has killed.
         command : Command
         sent : bool
             Whether the ranks had been given it.
         took : float
             Seconds.
         """
-        what = str(error).split("; the session is closed")[0]
-        if isinstance(error, WorkerTimeout):
-            what = f"rank {error.rank} has not answered: {what}"
-        self.deaths += [what] * len(dead)
+        said = [self._text(error) for error in deaths]
+        self.deaths += said
         if sent:
-            self._of_command.update(dict.fromkeys(dead, what))
+            self._of_command.update(dict.fromkeys(by_itself, said[0]))
         logger.warning(
             "%s: another process has taken its place, %.3g s later, and %s is repeated (%d of %d deaths)",
-            what,
+            "; ".join(dict.fromkeys(said)),
             took,
             command.title,
             len(self.deaths),
             self.most,
         )
+
+    @staticmethod
+    def _text(error: SynkhronosError) -> str:
+        what = str(error).split("; the session is closed")[0]
+        return f"rank {error.rank} has not answered: {what}" if isinstance(error, WorkerTimeout) else what

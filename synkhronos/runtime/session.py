@@ -18,6 +18,7 @@ import functools
 import logging
 import math
 import pickle
+import signal
 import sys
 import threading
 import time
@@ -56,6 +57,9 @@ logger = logging.getLogger("synkhronos")
 
 #: Bytes of what a command reads that travel with it to other hosts, at most; it has a slot of twice as many.
 ENCLOSED_BYTES = 1 << 15
+
+#: Signals by which a person, or the system, ends a process.
+KILLED = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 #: Seconds that the ranks are given to answer after an interrupt, and to end after `close`, before they are killed.
 GRACE_S = 2.5
@@ -572,24 +576,26 @@ class Session:
         if not isinstance(error, (WorkerDied, WorkerTimeout)) or not self.launcher.is_alive():
             return False
         dead = self._lost(error)
+        killed = {rank for rank in dead if self.block.ended[rank] and -self.block.status[rank] in KILLED}
         sent = self.block.command_number >= self._number
-        replaced: Set[int] = set()  # each once: what ends the process that takes a place would end the next one
+        deaths: List[SynkhronosError] = [error] * len(dead)
         try:
-            why_not = healing.why_not(command, dead, sent, self.context)
+            why_not = healing.why_not(command, dead, sent, self.context, killed)
             if own is not None and own.error is not None:
                 why_not = why_not or "the master has raised an error, too"
             while not why_not:
                 try:
                     why_not = self._free(dead)
                     if not why_not:
-                        replaced = set(dead)
                         self._replace(dead)
                         break
-                except _Fatal as fatal:  # another one, meanwhile
-                    lost = self._lost(fatal.error)
-                    if lost & replaced or lost <= dead or len(healing.deaths) + len(lost | dead) > healing.most:
-                        why_not = str(fatal.error)
-                    dead |= lost
+                except _Fatal as fatal:  # another death, meanwhile: those that are replaced have not ended any more
+                    lost = self._lost(fatal.error) - (set() if self._joining else dead)
+                    deaths += [fatal.error] * len(lost)
+                    if not lost or len(healing.deaths) + len(deaths) > healing.most:
+                        why_not = f"{fatal.error} (death {len(healing.deaths) + len(deaths)} of {healing.most})"
+                    dead |= lost  # all of them anew, as nobody has all that it needs
+                self._joining = False
         except Exception as failure:
             why_not = f"no other process could take its place: {Failure(failure).summary}"
         except BaseException:  # an interrupt, with which ranks are missing
@@ -600,7 +606,7 @@ class Session:
         if why_not:
             add_note(error, f"it was not repaired (heal={healing.most}): {why_not}")
             return False
-        healing.repaired(error, dead, command, sent, time.monotonic() - began)
+        healing.repaired(deaths, dead - killed, command, sent, time.monotonic() - began)
         self._fatal, self._command = None, command
         return True
 

@@ -6,6 +6,7 @@ import signal
 import threading
 
 import numpy as np
+import psutil
 
 from synkhronos.program.program import PROGRAM
 
@@ -51,6 +52,34 @@ class Killer:
         except OSError:  # another one is just taking its place
             return
         self.kills += 1
+
+
+class Terror:
+    """Kills a rank every 20 to 150 ms in another thread, or the process that stands by, whatever the program does then."""
+
+    def __init__(self, ranks, kills, seed=0):
+        self.random, self.ranks, self.most = random.Random(seed), list(ranks), kills
+        self.kills, self._is_over = 0, threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error):
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self):
+        while self.kills < self.most and not self._is_over.wait(self.random.uniform(0.02, 0.15)):
+            keeper = psutil.Process(PROGRAM.keeper_pid)
+            children = keeper.children()
+            for child in self.random.sample(children, min(1, len(children))):
+                try:
+                    child.kill()
+                    self.kills += 1
+                except psutil.NoSuchProcess:
+                    pass
 
 
 def flat(values):

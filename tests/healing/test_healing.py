@@ -30,7 +30,7 @@ from synkhronos.runtime.session import Session
 from synkhronos.testing import numpy_engine as engine
 
 sys.path.insert(0, str(Path(__file__).parent))
-from killer import Killer, flat, kill, pid_of  # noqa: E402
+from killer import Killer, Terror, flat, kill, pid_of  # noqa: E402
 
 ROWS, ROUNDS = 24, 12
 
@@ -243,31 +243,91 @@ MASTER = os.getpid()
 
 
 class Fragile:
-    """What cannot be loaded, once a file is there: it kills the process."""
+    """What kills, while it is loaded, the process of a rank as often as there are files in a folder."""
 
-    def __init__(self, path):
-        self.path = path
+    def __init__(self, folder):
+        self.folder = folder
 
     def __call__(self, value):
         return value
 
     def __setstate__(self, state):
         self.__dict__.update(state)
-        if os.path.exists(self.path) and os.getpid() != MASTER:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if os.getpid() != MASTER:
+            for path in Path(self.folder).iterdir():
+                path.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_process_that_dies_while_it_takes_a_place_is_the_last(tmp_path):
-    synk.fork(2, heal=9)
+def with_fragile_function(folder, times, heal, standby=True):
+    """Open a session, and have rank 1 die; so many of those that take its place die while they load the function."""
+    synk.fork(2, heal=heal, standby=standby)
     w, x = engine.shared(np.zeros(3), "w"), engine.variable("x", "float64", 1)
-    fragile = engine.apply(Fragile(str(tmp_path / "there")), x, dtype="float64", ndim=1)
+    fragile = engine.apply(Fragile(str(folder)), x, dtype="float64", ndim=1)
     f = synk.function([x], (fragile, "gather"), updates=[(w, w + 1)])
     f(np.arange(4.0))
-    (tmp_path / "there").touch()
+    for i in range(times):
+        (folder / str(i)).touch()
     kill(1)
+    return f, w
+
+
+@pytest.mark.parametrize("standby", [True, False])
+def test_a_process_that_dies_while_it_takes_a_place_is_one_more_death(tmp_path, caplog, standby):
+    f, w = with_fragile_function(tmp_path, 2, 3, standby)
+    with caplog.at_level(logging.WARNING, "synkhronos"):
+        np.testing.assert_array_equal(f(np.arange(4.0)), np.arange(4.0))
+    np.testing.assert_array_equal(synk.gather(w), [[2.0] * 3] * 2)
+    (record,) = caplog.records
+    assert "in loading of a new rank" in record.getMessage() and "(3 of 3 deaths)" in record.getMessage()
+
+
+def test_deaths_of_those_that_take_a_place_end_the_session_when_they_are_too_many(tmp_path):
+    f, w = with_fragile_function(tmp_path, 9, 2)
     with pytest.raises(synk.WorkerDied) as caught:
         f(np.arange(4.0))
     assert "in loading of a new rank" in str(caught.value.__notes__)
+    assert "(death 3 of 2)" in str(caught.value.__notes__)
+    np.testing.assert_array_equal(w.get_value(), [1.0] * 3)
+
+
+class Kill(Command):
+    """Kill some ranks in the middle of it, each as often as there are files of its number in a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def run(self, context):
+        for path in Path(self.folder).glob(f"{context.rank}-*"):
+            path.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        context.barrier.wait()
+        return context.rank
+
+
+@pytest.mark.parametrize("names", [["1-a", "1-b", "1-c"], ["1-a", "2-a", "1-b", "2-b"]])
+def test_a_rank_may_be_killed_more_than_once_in_a_command(tmp_path, names):
+    """Only what ends by itself would do so each time."""
+    synk.fork(3, heal=len(names))
+    w = engine.shared(np.arange(3.0), "w")
+    synk.broadcast(w)
+    for name in names:
+        (tmp_path / name).touch()
+    assert PROGRAM.session.run(Kill(str(tmp_path))) == [0, 1, 2]
+    assert len(PROGRAM.session.healing.deaths) == len(names)
+    np.testing.assert_array_equal(synk.gather(w, nd_up=1), [np.arange(3.0)] * 3)
+
+
+def test_kills_at_any_time_end_like_the_undisturbed_training():
+    """Every 20 to 150 ms, those that take a place and those that stand by included."""
+    synk.fork(3, seed=1)
+    expected = flat(training(2 * ROUNDS))
+    synk.close()
+    synk.fork(3, seed=1, heal=100)
+    with Terror(PROGRAM.session.others, kills=40) as terror:
+        found = flat(training(2 * ROUNDS, lambda: time.sleep(0.01)))
+    assert found == expected
+    assert 0 < len(PROGRAM.session.healing.deaths) <= terror.kills
 
 
 def test_the_others_path_and_folder(tmp_path, monkeypatch):

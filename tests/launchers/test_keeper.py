@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -260,3 +263,41 @@ def test_keeper_that_dies_while_it_forks(monkeypatch, tmp_path):
     pid = int(path.read_text())
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
     keeper.end()
+
+
+#: Raises the limit of open files, or lowers it, between two sessions; prints what came of each.
+LIMITS = """
+import resource, sys
+import synkhronos as synk
+for limit, n in zip(sys.argv[1::2], sys.argv[2::2]):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(limit), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    try:
+        print(synk.fork(int(n)))
+    except (synk.SynkhronosError, MemoryError) as error:
+        print(type(error).__name__, error)
+    synk.close()
+"""
+
+
+def with_limits(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITS, *map(str, arguments)],
+        env=dict(os.environ, PYTHONPATH=str(Path(__file__).parents[2])),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_keeper_has_the_limit_of_open_files_that_the_program_has_now():
+    assert with_limits(48, 2, 512, 24, 64, 3, 512, 24) == ["2", "24", "3", "24"]
+
+
+@pytest.mark.parametrize("limit", range(9, 20))
+def test_a_limit_of_open_files_that_is_too_low_is_named(limit):
+    """Whoever meets it first; and when it is raised, all is well."""
+    first, second = with_limits(limit, 2, 512, 2)
+    assert second == "2" and (first == "2" or "ulimit -n" in first and "killed" not in first)

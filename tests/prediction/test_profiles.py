@@ -7,6 +7,7 @@ import pytest
 from synthetic import Program, write
 
 from synkhronos.errors import ArgumentValueError
+from synkhronos.prediction.fitting import fit
 from synkhronos.prediction.profiles import read
 
 
@@ -20,6 +21,28 @@ def test_read(tmp_path):
     assert train.rows.tolist() == [100] * 7
     assert train.work.tolist() == [call["engine_s"] for call in content["commands"][0]["calls"]]
     assert profile.nbytes["collective", "all_reduce"] == 4e6
+
+
+def test_copies_of_one_program_are_one_program(tmp_path):
+    """Functions without names are known by their places, here in files of two folders."""
+
+    def profile(folder, ranks):
+        content = Program().profile(ranks, 100, steps=7)
+        for command, name in zip(content["commands"], ("train.py:12", "", "model.py:7")):
+            command["name"] = f"{folder}/{name}" if name else command["name"]
+        return read(write(tmp_path / f"run{ranks}", content))
+
+    one, two = profile("/home/me/first copy", 1), profile("/elsewhere", 2)
+    assert set(one.commands) == {("function", "train.py:12"), ("collective", "all_reduce"), ("function", "model.py:7")}
+    assert set(two.commands) == set(one.commands)
+    assert fit([one, two]).main == ("function", "train.py:12")
+
+
+def test_files_of_one_name_stay_two(tmp_path):
+    names = "/a/train.py:12", "/a/b/train.py:12"
+    content = Program().profile(1, 100, steps=7)
+    content["commands"][0]["name"], content["commands"][2]["name"] = names
+    assert set(names) < {name for _, name in read(write(tmp_path / "run", content)).commands}
 
 
 def test_devices_have_no_cores_to_share(tmp_path):

@@ -32,6 +32,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import resource
 import select
 import signal
 import socket
@@ -200,6 +201,7 @@ class _Watch:
 
     def answer(self) -> Any:
         """Receive a request and do what it asks; return the answer: a sentence if it failed."""
+        _have_limit_of(self.master)
         try:
             message, fds = fd_passing.receive(self.socket)
         except OSError as error:
@@ -391,6 +393,17 @@ def _wait_for(sock: socket.socket, block: ControlBlock, keeper: int) -> RankConf
     with sock:
         config: RankConfig = fd_passing.receive(sock)[0]
     return config
+
+
+def _have_limit_of(master: int) -> None:
+    """Take the limit of open files that the program has now: it may have raised its own since the keeper was forked."""
+    most = resource.RLIMIT_NOFILE
+    try:
+        soft, hard = resource.prlimit(master, most)
+        own = resource.getrlimit(most)[1]
+        resource.setrlimit(most, (soft if own == resource.RLIM_INFINITY else min(soft, own), own))
+    except (OSError, ValueError):  # it has ended, or the system does not let us
+        pass
 
 
 def _drop_descriptors(keep: int) -> None:

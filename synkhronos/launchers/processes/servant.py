@@ -6,6 +6,7 @@ several hosts, in `bridge`.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -104,6 +105,11 @@ class Servant:
                     f"{self.name} process (pid {self.pid}) did not answer within {seconds:g} s and was ended"
                 ) from error
             except (OSError, EOFError) as error:
+                if isinstance(error, OSError) and error.errno in (errno.EMFILE, None) and self.alive():
+                    if error.errno is None:  # the answer is lost
+                        self.end()
+                    limits = "" if "ulimit" in str(error) else "; see ulimit -n"
+                    raise SynkhronosError(f"{self.name} process cannot be asked: {error}{limits}") from error
                 self.end()
                 raise SynkhronosError(f"{self.name} process (pid {self.pid}) is gone: {self.exit_reason()}") from error
 
