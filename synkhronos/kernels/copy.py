@@ -7,23 +7,37 @@ advantage) NumPy does the same, with the same results.
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
-from typing import Any, Sequence
+from typing import Any, List, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..host.machine import cache_size
 
+logger = logging.getLogger("synkhronos")
+
 #: The module written in C, or None.
 kernels: Any = None
+#: Why it is None, until that has been logged.
+_reasons: List[ImportError] = []
 try:
     kernels = import_module("synkhronos.kernels._kernels")
-except ImportError:
-    pass
+except ImportError as error:
+    _reasons.append(error)
 
 #: Bytes of the largest cache. What does not fit into it goes past it.
 CACHE_BYTES = cache_size()
+
+
+def log_missing_kernels() -> None:
+    """Log a warning if there are no kernels in C, once; called by `fork`."""
+    if _reasons:
+        logger.warning(
+            "no kernels in C (%s): large collectives take longer; python -m synkhronos doctor says what to install",
+            _reasons.pop(),
+        )
 
 
 def copy_into(target: NDArray[Any], source: NDArray[Any]) -> None:

@@ -20,6 +20,7 @@ from ..host import machine
 from ..host.affinity import CoreClaims, MasterAffinity
 from ..host.heap import keep_freed_memory
 from ..host.signals import DeferredSignals
+from ..kernels.copy import log_missing_kernels
 from ..launchers.hosts.bridge import Bridge
 from ..launchers.hosts.facts import Facts
 from ..launchers.hosts.host_memory import shadow
@@ -228,6 +229,7 @@ class Program:
         if launcher not in LAUNCHERS:
             raise ArgumentValueError("launcher", f"one of {sorted(LAUNCHERS)}", repr(launcher))
         log_as_the_environment_says()
+        log_missing_kernels()
         with self._lock:
             if self.inside_rank:
                 raise StateError("synkhronos.fork() was called inside a rank: only the master may have a session")

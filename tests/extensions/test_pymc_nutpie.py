@@ -16,7 +16,7 @@ from synkhronos.errors import StateError, WorkerDied, WorkerError, WorkerTimeout
 from synkhronos.program.program import PROGRAM
 
 pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
-nutpie = pytest.importorskip("nutpie", reason='nutpie is not installed: pip install ".[test]"')
+nutpie = pytest.importorskip("nutpie", reason="nutpie is not installed: make install-test")
 
 import pytensor  # noqa: E402
 from pymc_models import InCall, N, X, python_mode  # noqa: E402

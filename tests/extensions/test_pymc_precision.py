@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
-multiprecision = pytest.importorskip("multiprecision", reason='mpmath is not installed: pip install ".[test]"')
+multiprecision = pytest.importorskip("multiprecision", reason="mpmath is not installed: make install-test")
 
 from pymc_models import KINDS, evaluate, points_of  # noqa: E402
 

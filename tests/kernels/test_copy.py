@@ -1,5 +1,9 @@
 """Copying past the caches."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -89,3 +93,26 @@ def test_without_kernels(monkeypatch):
     target = np.zeros(3)
     fresh.copy_into(target, np.arange(3.0))
     assert list(target) == [0, 1, 2]
+
+
+def test_missing_kernels_are_logged_once(tmp_path):
+    """By the first `fork`, with the cause."""
+    program = """
+import sys
+sys.modules["synkhronos.kernels._kernels"] = None
+import synkhronos as synk
+for _ in range(2):
+    synk.fork(1)
+    synk.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=str(tmp_path),
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+    )
+    assert done.returncode == 0, done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if "no kernels in C (" in line]
+    assert "_kernels" in line and "python -m synkhronos doctor" in line

@@ -402,3 +402,18 @@ def test_extras_hold_the_pins_together():
     for extra, engine in (("demos", "theano"), ("demos-pytensor", "pytensor"), ("pymc", "pytensor")):
         assert f'\n{extra} = ["synkhronos[{engine}]", ' in text
     assert not re.search(r"""["']torch""", text)
+
+
+def test_hooks_take_the_environment_that_is_active(tmp_path):
+    """Whatever its name; without one that of `make`, whose folder tools/install.py says."""
+    (tmp_path / "tools").mkdir()
+    shutil.copy(str(ROOT / "tools" / "python"), str(tmp_path / "tools" / "python"))
+    for folder in (".venv-x", "any name"):
+        fake_python(tmp_path / folder / "bin" / "python", "", f'echo "{folder}" "$@"')
+    fake_python(tmp_path / "bin" / "python3", "", 'echo "pytensor .venv-x"')
+    environment = {"PATH": f"{tmp_path / 'bin'}:/bin:/usr/bin"}
+    for active, expected in ((None, ".venv-x -m mypy\n"), (str(tmp_path / "any name"), "any name -m mypy\n")):
+        if active:
+            environment["VIRTUAL_ENV"] = active
+        command = [str(tmp_path / "tools" / "python"), "-m", "mypy"]
+        assert subprocess.check_output(command, env=environment, universal_newlines=True) == expected

@@ -1,10 +1,19 @@
-"""The wheel holds every subpackage, and importing the package is cheap."""
+"""The wheel holds every subpackage, the metadata are true, and importing the package is cheap."""
 
+import email
+import importlib.util
 import os
+import re
+import runpy
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
+
+import pytest
+
+import synkhronos
 
 ROOT = Path(__file__).parents[2]
 
@@ -14,7 +23,8 @@ def test_wheel_holds_every_module(tmp_path):
     source = tmp_path / "source"
     source.mkdir()
     modules = sorted(path.relative_to(ROOT) for path in (ROOT / "synkhronos").rglob("*.py"))
-    for name in ["setup.py", "pyproject.toml", "synkhronos/kernels/_kernels.c"] + modules:
+    others = ["setup.py", "pyproject.toml", "README.md", "synkhronos/kernels/_kernels.c", "synkhronos/py.typed"]
+    for name in others + modules:
         target = source / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((ROOT / name).read_bytes())
@@ -25,9 +35,67 @@ def test_wheel_holds_every_module(tmp_path):
     (wheel,) = tmp_path.glob("synkhronos-*.whl")
     with zipfile.ZipFile(str(wheel)) as archive:
         inside = {name for name in archive.namelist() if name.endswith(".py")}
-        assert [name for name in archive.namelist() if name.startswith("synkhronos/kernels/_kernels.")]  # compiled
+        (kernels,) = [name for name in archive.namelist() if name.startswith("synkhronos/kernels/_kernels.")]
+        assert "synkhronos/py.typed" in archive.namelist()
+        (metadata,) = [archive.read(name) for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
     assert inside == {str(name) for name in modules}
     assert "synkhronos/engines/__init__.py" in inside
+    version = email.message_from_bytes(metadata)
+    assert version["Version"] == synkhronos.__version__ and "MIT" in (version["License-Expression"], version["License"])
+    # One wheel for 3.11 and later, but for free-threaded Pythons; its name and that of the kernels say so.
+    one_for_all = sys.version_info >= (3, 11) and not sysconfig.get_config_var("Py_GIL_DISABLED")
+    assert ("cp311-abi3" in wheel.name, kernels.endswith("_kernels.abi3.so")) == (one_for_all, one_for_all)
+
+
+def test_one_version_everywhere():
+    """The code has it; the newest changes and the citation are of it, and pyproject.toml reads it there."""
+    changes = re.search(r"^## (\S+)", (ROOT / "CHANGES.md").read_text(), re.MULTILINE).group(1)
+    cited = re.search(r"^version: (\S+)", (ROOT / "CITATION.cff").read_text(), re.MULTILINE).group(1)
+    assert changes == cited == synkhronos.__version__
+    assert 'version = { attr = "synkhronos.__version__" }' in (ROOT / "pyproject.toml").read_text()
+
+
+@pytest.fixture(scope="module")
+def packages():
+    """tools/packages.py as a module."""
+    spec = importlib.util.spec_from_file_location("packages", str(ROOT / "tools" / "packages.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_oldest_versions_are_the_lower_bounds(packages, tmp_path):
+    with zipfile.ZipFile(str(tmp_path / "a.whl"), "w") as archive:
+        archive.writestr(
+            "a-1.dist-info/METADATA",
+            "Name: a\nRequires-Dist: b>=1.2; python_version < '3.11'\nRequires-Dist: c>=3\n"
+            "Requires-Dist: d>=4; extra == 'e'\n",
+        )
+    assert packages.oldest(tmp_path / "a.whl") == "b==1.2; python_version < '3.11'\nc==3\n"
+
+
+def test_every_requirement_has_a_lower_bound():
+    text = (ROOT / "pyproject.toml").read_text()
+    (block,) = re.findall(r"^dependencies = \[(.*?)\]", text, re.MULTILINE | re.DOTALL)
+    needed = re.findall(r"""["'](\w+)([^"']*)["'],""", re.sub(r'"3\.\d+"', "", block))
+    assert {name for name, _ in needed} == {"numpy", "posix_ipc", "threadpoolctl", "cloudpickle"}
+    assert [name for name, bound in needed if not bound.startswith(">=")] == []
+
+
+def test_what_fails_is_said(packages, tmp_path):
+    """With what it printed; without the folders of modules of this environment."""
+    assert packages.call(sys.executable, "-c", "import os; print(os.getcwd())", folder=tmp_path) == f"{tmp_path}\n"
+    with pytest.raises(SystemExit, match="(?s)that failed:.*ZeroDivisionError"):
+        packages.call(sys.executable, "-c", "1 / 0", folder=tmp_path)
+    (tmp_path / "program.py").write_text("")
+    packages.program = lambda: ("print('5 ranks')", "2 ranks")
+    with pytest.raises(SystemExit, match="expected README's program to print\n2 ranks\ngot\n5 ranks"):
+        packages.use(tmp_path, sys.executable)
+
+
+def test_program_of_readme_is_found(packages):
+    text, printed = runpy.run_path(packages.__file__)["program"]()
+    assert "synk.fork(2)" in text and printed.startswith("2 ranks: [") and packages.ENGINE in text
 
 
 def test_every_folder_of_modules_is_a_package():

@@ -87,7 +87,7 @@ def test_a_test_that_wants_to_be_alone_is(tmp_path):
     assert most == [2, 1]
 
 
-@pytest.mark.parametrize("failing", [None, "test", "check", "test-engine", "test-rest"])
+@pytest.mark.parametrize("failing", [None, "test", "check", "packages", "test-engine", "test-rest"])
 @pytest.mark.parametrize("pythons", [[], ["3.11"], ["3.11", "3.13"]], ids=len)
 def test_ci_runs_every_part_once_and_fails_with_any(tmp_path, failing, pythons):
     (tmp_path / ".ci").mkdir()
@@ -109,7 +109,7 @@ def test_ci_runs_every_part_once_and_fails_with_any(tmp_path, failing, pythons):
         stderr=subprocess.STDOUT,
         universal_newlines=True,
     )
-    called = ["install", "test", "check"]
+    called = ["install", "test", "check", "packages"]
     options = {"3.11": " QUICK= TESTS=tests/engines tests/functions", "3.13": ""}  # what needs no engine: once
     for version in pythons:
         called.append(f"test-engine ENGINE=pytensor PYTHON={found[version]}{options[version]}")
