@@ -86,6 +86,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
     from .program.lifecycle import get_n_gpu as get_n_gpu
     from .program.lifecycle import hosts as hosts
     from .program.lifecycle import is_forked as is_forked
+    from .program.lifecycle import rank as rank
     from .program.lifecycle import size as size
     from .program.profiled import report as report
     from .replication.distribute import distribute as distribute
