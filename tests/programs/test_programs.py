@@ -213,7 +213,9 @@ def concerns(bug, recipe):
     if bug in bugs.EXACT + bugs.OF_THE_PROGRAM:
         return recipe.exact
     is_plain = not all(output.given for output in recipe.outputs)
-    return is_plain if bug in bugs.WITHOUT_OPS else not (is_plain or recipe.exact)
+    if bug in bugs.WITHOUT_OPS:
+        return is_plain
+    return not (is_plain or recipe.exact or recipe.states or recipe.rows)
 
 
 def find_planted_bug(plant, engine, bug):
