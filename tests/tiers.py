@@ -367,6 +367,7 @@ RULES = (
     Rule("long", "tests/launchers/test_keeper.py", "is_idle"),
     Rule("long", "tests/memory/test_pool.py", "takes_microseconds"),
     Rule("long", "tests/profiling/test_profiled_sessions.py", "add_up"),
+    Rule("long", "tests/project/test_benchmarks.py", r"test_at_once$|processes_have_used"),
     # What looks at the clock or at the processor, or takes all of it.
     Rule("alone", "tests/launchers/test_keeper.py", "is_idle"),
     Rule("alone", "tests/profiling/test_profiled_sessions.py", "add_up"),

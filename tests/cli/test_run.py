@@ -37,7 +37,8 @@ PROGRAMS = {
         import threading, time
         data = [1]
         def late():
-            time.sleep(0.1)
+            while threading.main_thread().is_alive():
+                time.sleep(0.001)
             print(data, threading.main_thread().is_alive())
         threading.Thread(target=late).start()""",
     "exit_0": "import sys; sys.exit(0)",

@@ -176,7 +176,7 @@ def test_time_counts_from_the_last_finished_step(make_world, numpy_words, monkey
 @pytest.mark.parametrize(
     "engine, n",
     [
-        ("numpy", 20000),
+        ("numpy", 100000),
         *(
             pytest.param(name, n, marks=getattr(pytest.mark, name))
             for name, n in (("theano", 20000), ("pytensor", 10000))
@@ -201,10 +201,8 @@ def test_memory_does_not_grow(make_world, words_of, engine, n):
     f.steps(data, batches=batches[:5000], output_subset=[0])
     f.steps(data, batches=batches, output_subset=[0])
     used = [memory()]
-    for _ in range(10):
+    for _ in range(3):
         f.steps(data, batches=batches, output_subset=[0])
         used.append(memory())
-        # What leaks does so each time; in between the system may give a process memory in larger pages.
-        if max(np.diff(used, axis=0).min(axis=0)) < 10 * n:
-            return
-    raise AssertionError(f"ten bytes or more for each step: {used}")
+    # What leaks does so each time; in between the system may give a process memory in larger pages.
+    assert max(np.diff(used, axis=0).min(axis=0)) < 1 << 20  # ten bytes for each step would be as much

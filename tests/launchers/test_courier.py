@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from gates import until
 from message_passing import World
 
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError
@@ -331,22 +332,13 @@ def test_what_is_called_may_fail_and_may_begin_another(start, caplog):
     couriers[1].receive(0, 0, [np.zeros(5)], done)
     couriers[0].send(1, 0, [np.ones(5)]).result(30)
     couriers[0].send(1, 1, [np.ones(5)]).result(30)
-    until = time.monotonic() + 30
-    while not tickets and time.monotonic() < until:
-        time.sleep(0.01)
+    until(lambda: tickets)
     tickets[0].result(30)
     assert set(second) == {1}
     assert "of the caller" in caplog.text
 
 
 # -- given up ------------------------------------------------------------------------------------------------------
-
-
-def wait_for(condition):
-    until = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("eager", [0, 1 << 20])
@@ -364,7 +356,7 @@ def test_cancel_in_the_middle(start, eager, wire):
             for courier, partial, result in zip(couriers, partials, results)
         ]
         enough = world.sent + 20
-        wait_for(lambda enough=enough: world.sent > enough)
+        until(lambda enough=enough: world.sent > enough)
         cancelled = [courier.cancel(number, number) for courier in couriers]
         for ticket in cancelled:
             ticket.result(30)
@@ -390,13 +382,13 @@ def test_messages_of_cancelled_operations_are_thrown_away(start, eager):
     for number in range(3):
         couriers[0].send(1, number, [np.ones(3000, np.uint8)])
         couriers[1].receive(0, number, [np.zeros(3000, np.uint8)])
-    wait_for(lambda: world.sent == 9)
+    until(lambda: world.sent == 9)
     for courier in couriers:
         courier.cancel(0, 2).result(30)
     world.held = set()
     assert len(world.comms[1].coming) == 9
     couriers[1].cancel(5, 5).result(30)
-    wait_for(lambda: not any(courier._progress.requests for courier in couriers))
+    until(lambda: not any(courier._progress.requests for courier in couriers))
     assert not world.comms[1].coming and not any(world.comms[1].unexpected.values())
 
 
@@ -407,7 +399,7 @@ def test_nobody_leaves_before_all_messages_are_taken(start, n):
     world.held = {(0, 1)}
     for number in range(100):
         couriers[0].send(1, number, [np.ones(10, np.uint8)])
-    wait_for(lambda: world.sent == 100)
+    until(lambda: world.sent == 100)
     for courier in couriers:
         courier.cancel(0, 99).result(30)
     farewells = [courier.take_leave() for courier in couriers]
@@ -424,7 +416,7 @@ def test_cancel_waits_for_what_is_arriving(start):
     world, couriers = start(2, late=0)
     target = np.zeros(3000, np.uint8)
     receive = couriers[1].receive(0, 0, [target])
-    wait_for(lambda: world.comms[1].posted)
+    until(lambda: world.comms[1].posted)
     with world.lock:  # as if data were arriving: neither cancelled nor complete
         arriving = next(iter(world.comms[1].posted[0, 0]))
         arriving.Cancel = lambda: None
@@ -573,7 +565,6 @@ def test_a_request_that_mpi_refuses_is_its_failure(start, monkeypatch):
     world, couriers = start(2)
     monkeypatch.setattr(world.comms[0], "Isend", refuse, raising=False)
     ticket = couriers[0].send(1, 0, [np.zeros(3)])
-    assert not ticket.wait(0.1)
     with pytest.raises(MpiFailed, match="no such process"):
         ticket.result(30)
 
@@ -583,9 +574,13 @@ def test_nothing_is_tested_while_nothing_is_under_way(start):
     receive = couriers[1].receive(0, 0, [np.zeros(3)])
     couriers[0].send(1, 0, [np.zeros(3)]).result(30)
     receive.result(30)
-    before = [comm.tests for comm in world.comms]
-    time.sleep(0.2)
-    assert [comm.tests for comm in world.comms] == before
+
+    def stands_still():
+        before = [comm.tests for comm in world.comms]
+        time.sleep(0.2)
+        return [comm.tests for comm in world.comms] == before
+
+    until(stands_still)
 
 
 def test_tests_become_rare_while_nothing_happens(start):
@@ -599,7 +594,7 @@ def test_tests_become_rare_while_nothing_happens(start):
 def test_what_the_other_side_has_cancelled_is_hardly_tested(start):
     world, couriers = start(2, eager=0)
     send = couriers[0].send(1, 0, [np.zeros(3)])
-    wait_for(lambda: world.sent)
+    until(lambda: world.sent)
     couriers[0].cancel(0, 0).result(30)
     assert isinstance(send.error, Cancelled)
     time.sleep(0.2)

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
         ("tests/cli/test_run.py", "test_help", False, []),
         ("tests/gpu/test_gpu.py", "test_part[nccl]", True, ["thorough"]),
         ("tests/sabotage/test_sessions.py", "test_300_sessions", False, ["long"]),
-        ("tests/project/test_benchmarks.py", "test_at_once", False, ["alone"]),
+        ("tests/project/test_benchmarks.py", "test_at_once", False, ["alone", "long"]),
     ],
 )
 def test_markers(path, name, is_compiled, expected):

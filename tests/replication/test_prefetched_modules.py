@@ -33,26 +33,34 @@ NOTED = """
     def preload(self, file):
         load(self, file)
         print("loaded", flush=True)
+        open("begun", "w").close()
     TheanoEngine.preload = preload
 """
 FAILING = """
     def preload(self, file):
         print("tried", flush=True)
+        open("begun", "w").close()
         raise MemoryError
     TheanoEngine.preload = preload
 """
 SLOW = """
     def preload(self, file):
+        open("begun", "w").close()
         time.sleep(1)
         load(self, file)
         print("slowly", flush=True)
     TheanoEngine.preload = preload
 """
 DEADLY = """
-    TheanoEngine.preload = lambda self, file: os.kill(os.getpid(), signal.SIGKILL)
+    TheanoEngine.preload = lambda self, file: (open("begun", "w").close(), os.kill(os.getpid(), signal.SIGKILL))
 """
-DEATH = """
-    time.sleep(1)
+UNTIL_BEGUN = """
+    while not os.path.exists("begun"):
+        time.sleep(0.01)
+"""
+DEATH = (
+    UNTIL_BEGUN
+    + """
     try:
         f([1.0, 2.0])
     except synk.errors.WorkerDied as error:
@@ -60,20 +68,23 @@ DEATH = """
         print("told")
         sys.exit()
 """
-COMMANDS = """
-    time.sleep(0.5)  # until it has begun
+)
+COMMANDS = (
+    UNTIL_BEGUN
+    + """
     for _ in range(10):
         synk.broadcast(w)
         time.sleep(0.02)
     g = synk.function([x], x.max())
 """
+)
 
 
 @pytest.mark.parametrize(
     "before, between, word",
     [
-        pytest.param(NOTED, "time.sleep(1)", "loaded", id="in time"),
-        pytest.param(FAILING, "time.sleep(1)", "tried", id="failing"),
+        pytest.param(NOTED, UNTIL_BEGUN, "loaded", id="in time"),
+        pytest.param(FAILING, UNTIL_BEGUN, "tried", id="failing"),
         pytest.param(SLOW, COMMANDS, "slowly", id="commands meanwhile"),
         pytest.param(DEADLY, DEATH, "told", id="killed"),
     ],
