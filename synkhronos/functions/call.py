@@ -143,13 +143,11 @@ def reduced(plan: Plan, context: RankContext, outputs: List[Any], division: Divi
 
 def presented(plan: Plan, context: RankContext, outputs: List[Any]) -> List[Any]:
     """Return the outputs as the engine's own function returns them: dtypes, axes, and on the host or on the device."""
-    if any(op.dtypes for op in plan.ops):
-        outputs = [rounded(output, op) for op, output in zip(plan.ops, outputs)]
-    if any(op.axis for op in plan.ops):
-        outputs = [
-            moved(output, 0, op.axis) if op.axis and output is not None else output
-            for op, output in zip(plan.ops, outputs)
-        ]
+    outputs = list(outputs)
+    for i, op in enumerate(plan.ops):
+        if op.dtypes or op.axis:
+            output = rounded(outputs[i], op)
+            outputs[i] = moved(output, 0, op.axis) if op.axis and output is not None else output
     if not plan.on_device:
         return outputs
     entry = context.functions[plan.number]

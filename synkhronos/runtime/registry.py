@@ -155,17 +155,17 @@ class SharedEntry(Observer):
         borrowed = before
         if borrowed is not None and borrowed.value is not cell[0] and borrowed.value is not value:
             borrowed = None  # an engine has replaced it
-        if borrowed is not None and value is borrowed.elsewhere:
-            origin = origin if origin in _OF_ALL else self.origin
-            value = borrowed.value
-        elif origin is Origin.MOVED and borrowed is not None:
+        if origin is Origin.MOVED and borrowed is not None:
             borrowed.elsewhere = value
             return
-        elif origin is Origin.MOVED:
+        if origin is Origin.MOVED:
             is_known, self.borrowed = self.known is cell[0], None
             cell[0] = value
             self.known = value if is_known else None
             return
+        if borrowed is not None and value is borrowed.elsewhere:
+            origin = origin if origin in _OF_ALL else self.origin
+            value = borrowed.value
         is_marked = self.known is None and (before is None or before.is_forgotten)
         is_news = origin is Origin.PROGRAM or is_marked and origin not in _OF_ALL
         if borrowed is not None and value is not borrowed.value:

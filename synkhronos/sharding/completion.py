@@ -200,6 +200,11 @@ def parts_of_rows(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any]
     return parts
 
 
+def _may_reshape(node: Node, reshaped: Set[Any]) -> bool:
+    """Return whether outputs may have other shapes for inputs of other values, some of which are `reshaped`."""
+    return not node.rule.keeps_shapes or any(one in reshaped for one in node.inputs)
+
+
 class _Plan:
     """Of which variables the whole is made in which way, and at which level every node is computed."""
 
@@ -241,7 +246,7 @@ class _Plan:
             self.templates.append({i: one for i, one in templates.items() if one is not None})
             if takes_whole or any(one in altered for one in node.inputs):
                 altered.update(node.outputs)
-                if not node.rule.keeps_shapes or any(one in reshaped for one in node.inputs):
+                if _may_reshape(node, reshaped):
                     reshaped.update(node.outputs)
             level = max([one for i, one in enumerate(of_inputs) if i not in self.templates[k]], default=0)
             self.own_level.append(level)

@@ -452,6 +452,30 @@ def test_all_ways_one_after_the_other(make_world, where, size):
             way(ours, i), way(theirs, i)
 
 
+READERS = {
+    "gather": lambda w, world: synk.gather(w, nd_up=1),
+    "get_value": lambda w, world: synk.get_value((world.root + 1) % world.n, w),
+    "in_sync": lambda w, world: synk.in_sync(w),
+    "reduce": lambda w, world: synk.reduce(w, op="sum", in_place=False),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("size", SIZES)
+def test_what_is_read_in_between_is_news_as_before(world, size, read):
+    """Collectives that change nothing; the ranks have the variables before anything is called."""
+    ours = Program(SIZES[size], synk.function, L.quick, exact=True)
+    theirs = Program(SIZES[size], L.function, L.quick)
+    synk.distribute()
+    for i, way in enumerate(WAYS, 1):
+        for times in (1, 2):  # at once, and when it has been moved
+            way(ours, i), way(theirs, i)
+            for _ in range(times):
+                read(ours.w, world)
+        found, expected = call(ours.f, ROWS), call(theirs.f, ROWS)
+        assert_equal(found, expected, world, [ours.w, ours.p], [theirs.w, theirs.p])
+
+
 def test_two_sessions(make_world):
     """What is changed between them, and after them, counts too; what was borrowed in the first one still is."""
     ours = Program(SIZES["vector"], synk.function, L.quick, exact=True)

@@ -906,6 +906,21 @@ def negative_positions_stay_on_the_rank(plant):
     plant.replace(Subscript, "place", wrong)
 
 
+def shapes_of_the_rank(plant):
+    """What is needed for its shape alone is the rank's own, though a collective changes how many elements there are."""
+    plant.replace(completion, "_may_reshape", lambda node, reshaped: False)
+
+
+def rewritten_too_late(plant):
+    """The optimizer sees a function when its collectives are in, and does not find any more what it would make stable."""
+    from synkhronos.engines.graph import exact
+
+    def wrong(library, snapshot, shards, states):
+        return exact._with_formulas(library, snapshot, shards, states)
+
+    plant.replace(exact, "_rewritten", wrong)
+
+
 #: Bugs in the NumPy engine's own code; and those of exact functions that average. In graphs these do not: the mean of a
 #: library of tensors is a sum, divided by the number of all rows.
 OF_THE_NUMPY_ENGINE = [update_per_slice, stale_variant, sum_for_avg, parts_of_slices_added, equal_weights_after_slices]
@@ -941,6 +956,8 @@ OF_GRAPHS = [
     every_rank_wraps,
     every_rank_rounds,
     negative_positions_stay_on_the_rank,
+    shapes_of_the_rank,
+    rewritten_too_late,
 ]
 
 #: Bugs of collectives inside functions.

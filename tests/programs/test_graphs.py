@@ -80,6 +80,10 @@ def rows(g):
     return [name for name in g.pool if name[0] == "x" and g.variable(name).dtype.startswith("float")]
 
 
+def above_the_mean(name):
+    return f"{name}[T.gt({name}, {name}.mean()).nonzero()]"
+
+
 #: Graphs in which a bug is soon found: the operations that they are made of, and how their inputs are drawn.
 WHERE = {
     bugs.max_for_min: ([lambda g: f"T.tanh(T.min({g.one([1, 2], 'f')}, axis=0))"], ["unit"]),
@@ -92,6 +96,8 @@ WHERE = {
         [lambda g: "{0}.flatten()[T.arange({0}.shape[0]) * {0}.shape[1] - 1]".format(g.one(2))],
         ["unit"],
     ),
+    bugs.shapes_of_the_rank: ([lambda g: f"T.sum(T.ones_like({above_the_mean(g.one(1, 'f'))}))"], ["unit"]),
+    bugs.rewritten_too_late: ([lambda g: f"T.log(T.sum(T.exp({g.choice(rows(g))} * 512)))"], ["large"]),
 }
 
 

@@ -26,7 +26,7 @@ BUDGET = {
     "launchers/hosts/": 2356,
     "launchers/": 845,
     "program/": 785,
-    "engines/ sharding/ ops/": 8013,
+    "engines/ sharding/ ops/": 8015,
     "replication/": 464,
     "functions/": 4028,
     "collectives/": 994,
