@@ -11,6 +11,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import NamedTuple, Optional, Sequence, Tuple
 
+from .before_import import is_import
+
 
 class Requirement(NamedTuple):
     """What a library runs with: the oldest and the newest, as (major, minor), and how it is installed."""
@@ -81,16 +83,3 @@ def prepare() -> None:
     """Have an import of a missing library say what to do; may be called any number of times."""
     if not any(isinstance(finder, Missing) for finder in sys.meta_path):
         sys.meta_path.append(Missing())
-
-
-def is_import() -> bool:
-    """Return whether a finder that calls this is asked for an import.
-
-    `importlib.util.find_spec` asks finders, too, and must not fail: it returns None if nothing is there. Both ask by
-    the same function of Python's import system, and differ in its caller.
-    """
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != "_find_spec":
-        frame = frame.f_back  # type: ignore[assignment]
-    caller = frame and frame.f_back
-    return caller is not None and caller.f_code.co_name == "_find_and_load_unlocked"

@@ -90,6 +90,16 @@ def test_function_without_an_engine(tmp_path, version, said, folder):
     assert line == f"ModuleNotFoundError: functions need Theano or PyTensor, and neither is installed here: {said}"
 
 
+def test_without_numpy_it_is_the_library_that_is_missing(tmp_path):
+    hide = "import synkhronos\nhidden = ('theano', 'numpy')\nimport sitecustomize; sitecustomize.hidden = hidden\n"
+    assert run(tmp_path, hide + "import theano", status=1).startswith("ModuleNotFoundError: Theano is not installed in")
+
+
+def test_what_is_only_looked_for_imports_nothing(tmp_path):
+    text = "import sys, importlib.util\nimportlib.util.find_spec('theano'), importlib.util.find_spec('pytensor')\n"
+    assert run(tmp_path, text + "print('numpy' in sys.modules)") == "False"
+
+
 def test_what_is_only_looked_for_is_not_refused(tmp_path):
     """Programs ask so whether a package is there, and catch what an import raises by its name."""
     program = """

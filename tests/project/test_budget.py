@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "synkhronos"
 #: Lines of code, at most, of the files and folders that are listed with a space between them. What a file belongs to is
 #: the longest of these names that it begins with.
 BUDGET = {
-    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 760,
+    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 761,
     "reductions/ kernels/ host/": 1197,
     "memory/": 1091,
     "sync/": 939,
@@ -26,7 +26,7 @@ BUDGET = {
     "launchers/hosts/": 2356,
     "launchers/": 845,
     "program/": 787,
-    "engines/ sharding/ ops/": 8040,
+    "engines/ sharding/ ops/": 8039,
     "replication/": 464,
     "functions/": 4070,
     "collectives/": 1020,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib import metadata
 
 from ..before_import import before_import
-from ..requirements import is_import
 
 
 def prepare() -> None:
@@ -15,8 +14,6 @@ def prepare() -> None:
 
 def check_numpy() -> None:
     """Refuse an import of PyTensor 3 with NumPy 1."""
-    if not is_import():
-        return
     try:
         numpy, pytensor = metadata.version("numpy"), metadata.version("pytensor")
     except metadata.PackageNotFoundError:

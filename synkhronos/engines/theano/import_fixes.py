@@ -23,7 +23,7 @@ from typing import Any, Optional, Sequence, Set
 
 from .. import is_installed
 from ..before_import import before_import
-from ..requirements import LIBRARIES, is_import
+from ..requirements import LIBRARIES
 
 # Options of Theano, and their values if the user has chosen none. With empty `blas.ldflags` Theano calls
 # the BLAS inside NumPy, which is as fast as linking it and, unlike that, multiplies empty matrices.
@@ -61,9 +61,10 @@ def prepare() -> None:
 
 
 def _prepare_import() -> None:
-    if is_import():
-        check_python()
-        check_numpy()
+    check_python()
+    check_numpy()
+    if util.find_spec("numpy") is None:
+        return  # whoever imports Theano will say that it is missing, or that Theano is
     drop_failed_import()
     set_default_flags()
     restore_numpy_names()
