@@ -32,8 +32,8 @@ except ImportError as error:
 @pytest.mark.parametrize(
     "found, python, said",
     [
-        ("", (3, 13, 0), 'needs PyMC 6 (here: none is installed): pip install ".[pymc]"'),
-        ("5.10.0", (3, 13, 0), 'needs PyMC 6 (here: PyMC 5.10.0): pip install ".[pymc]"'),
+        ("", (3, 13, 0), 'needs PyMC 6 (here: none is installed): pip install "pymc>=6,<7"'),
+        ("5.10.0", (3, 13, 0), 'needs PyMC 6 (here: PyMC 5.10.0): pip install "pymc>=6,<7"'),
         (
             "",
             (3, 11, 7),
@@ -50,4 +50,4 @@ def test_refused(found, python, said):
         universal_newlines=True,
     )
     assert done.stdout.startswith("synkhronos.extensions.pymc " + said), done.stdout
-    assert done.stdout.rstrip().endswith('pip install ".[pymc]"' + " there" * (python < (3, 12))), done.stdout
+    assert done.stdout.rstrip().endswith('pip install "pymc>=6,<7"' + " there" * (python < (3, 12))), done.stdout

@@ -297,7 +297,7 @@ def test_a_full_disk_costs_the_profile_alone(tmp_path):
     done = run_file(path, tmp_path / "p")
     assert done.returncode == 0 and done.stdout == "the result\n"
     (line,) = done.stderr.splitlines()
-    assert line == f"the profile of the session could not be written to {tmp_path / 'p'}: File too large"
+    assert line == f"synkhronos: the profile of the session could not be written to {tmp_path / 'p'}: File too large"
     assert os.listdir(tmp_path / "p") == ["profile.json"] and (tmp_path / "p" / "profile.json").stat().st_size == 0
 
 
@@ -347,7 +347,7 @@ def test_a_folder_with_an_unfinished_profile_is_taken(tmp_path):
     done = run_file(path, tmp_path / "p")
     assert done.returncode == 0 and done.stdout == "the result\n"
     assert done.stderr == (
-        f"{tmp_path / 'p'} has an unfinished profile, of a program that was killed or could not write it: it is replaced\n"
+        f"synkhronos: {tmp_path / 'p'} has an unfinished profile, of a program that was killed or could not write it: it is replaced\n"
     )
     assert sorted(os.listdir(tmp_path / "p")) == FILES and read(tmp_path / "p")[0]["ranks"] == 2
 
