@@ -248,9 +248,10 @@ RULES = (
     Rule(
         "thorough", "tests/functions/test_steps_with_collectives.py", r"threads-1|the_steps_before\[0-|before.*threads"
     ),
-    # That the random programs find what is wrong; `make test` runs them as they are.
-    Rule("thorough", "tests/programs/test_programs.py", r"planted_bug_is_found\["),
-    Rule("thorough", "tests/programs/test_graphs.py", "planted_bug|text_of_a_graph|much_is_drawn"),
+    # That the random programs find what is wrong; `make test` runs them as they are, and plants each bug.
+    Rule("long", "tests/programs/test_programs.py", r"planted_bug_is_found\["),
+    Rule("long", "tests/programs/test_graphs.py", "planted_bug"),
+    Rule("thorough", "tests/programs/test_graphs.py", "text_of_a_graph|much_is_drawn"),
     Rule("thorough", "tests/functions/test_pytensor_programs.py", "linkers"),
     Rule("long", "tests/programs/test_programs.py", "planted_bug_is_found_in_graphs"),
     # Interrupts and deaths at every step; `make test` has some of each kind.

@@ -405,9 +405,11 @@ class Program:
         return [host.cores for host in self.all_hosts()[: len(hosts.ranks)]]
 
     def _living_keeper(self) -> Keeper:
-        if self._keeper is not None and not self._keeper.alive():
-            self._keeper.end()
-            self._keeper = None
+        if self._keeper is not None:
+            self._keeper.kill()  # no rank is left: so it answers, or is known to be gone, also if it has just been killed
+            if not self._keeper.alive():
+                self._keeper.end()
+                self._keeper = None
         if self._keeper is None:
             self._keeper = Keeper(self.enter_rank)
         return self._keeper

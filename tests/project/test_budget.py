@@ -25,7 +25,7 @@ BUDGET = {
     "transports/": 1478,
     "launchers/hosts/": 2356,
     "launchers/": 845,
-    "program/": 787,
+    "program/": 789,
     "engines/ sharding/ ops/": 8039,
     "replication/": 464,
     "functions/": 4070,
