@@ -340,9 +340,14 @@ def constant(g):
     return f.format(x, c)
 
 
+def defined(g, x, dtype):
+    """Return a type for what is made of x: a negative float as an unsigned integer is one number or another, as memory lies."""
+    return dtype.lstrip("u") if g.variable(x).dtype.startswith("float") else dtype
+
+
 def cast(g):
     x, text = g.one(), g.choice(["{0}", "{0}", "T.sum({0}, axis={1})", "T.mean({0}, axis={1})", "T.dot({0}.T, {0})"])
-    return f"T.cast({text.format(x, some_axes(g, x))}, {g.choice(DTYPES + FLOATS * 3)!r})"
+    return f"T.cast({text.format(x, some_axes(g, x))}, {defined(g, x, g.choice(DTYPES + FLOATS * 3))!r})"
 
 
 def switch(g):
@@ -372,9 +377,9 @@ def reduction(g):
         options.append("keepdims=True")
     if op in ("sum", "prod", "mean") and g.chance(25):
         # (not bool: of the sum of one, Theano's optimizer makes a sum of numbers)
-        options.append(f"dtype={g.choice(DTYPES[1:] + FLOATS)!r}")
+        options.append(f"dtype={defined(g, x, g.choice(DTYPES[1:] + FLOATS))!r}")
     if op in ("sum", "prod", "mean") and g.chance(12):
-        options.append(f"acc_dtype={g.choice(DTYPES + FLOATS)!r}")
+        options.append(f"acc_dtype={defined(g, x, g.choice(DTYPES + FLOATS))!r}")
     return f"T.{op}({x}, {', '.join(options)})"
 
 
