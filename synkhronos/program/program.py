@@ -406,7 +406,7 @@ class Program:
 
     def _living_keeper(self) -> Keeper:
         if self._keeper is not None:
-            self._keeper.kill()  # no rank is left: so it answers, or is known to be gone, also if it has just been killed
+            self._keeper.kill()  # no rank is left: it answers, or is known to be gone, also if just killed
             if not self._keeper.alive():
                 self._keeper.end()
                 self._keeper = None
