@@ -510,11 +510,12 @@ def why_not_writable(folder: Path) -> str:
 def bytes_below(folder: Path) -> int:
     """Return the bytes of all files in a folder and those below it."""
     found = 0
-    for path in folder.rglob("*"):
-        try:
-            found += path.stat().st_size if path.is_file() else 0
-        except OSError:  # a program that compiles has removed it
-            pass
+    for parent, _, files in os.walk(str(folder)):  # (it passes over folders that programs remove meanwhile)
+        for name in files:
+            try:
+                found += os.stat(os.path.join(parent, name)).st_size
+            except OSError:  # a program that compiles has removed it
+                pass
     return found
 
 

@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -521,3 +522,21 @@ def test_theano_without_a_compiler(fake):
     fake.empty_path()
     finding = doctor.check_theano()
     assert finding.status == WARN and finding.remedy == "apt-get install g++", finding
+
+
+def test_folders_that_are_removed_meanwhile_count_for_nothing(tmp_path, monkeypatch):
+    """As by a program that compiles: a folder is listed, and gone when it is entered."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(bytes(100))
+    scandir, entered = os.scandir, []
+
+    def removing(path):
+        if str(path) != str(tmp_path):
+            entered.append(path)
+            if len(entered) == 1:
+                shutil.rmtree(str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", removing)
+    assert doctor.bytes_below(tmp_path) == 100

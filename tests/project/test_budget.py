@@ -33,7 +33,7 @@ BUDGET = {
     "profiling/": 1019,
     "extensions/": 3663,
     "prediction/": 739,
-    "testing/ cli/": 2045,
+    "testing/ cli/": 2046,
 }
 
 #: Tokens that are no code by themselves.

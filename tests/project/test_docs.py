@@ -228,6 +228,7 @@ def page_with_examples(path):
 
 
 @pytest.mark.timeout(300)  # compiling takes long where nothing is cached
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # what the optimizer is for
 @pytest.mark.parametrize("path, engine", [page_with_examples(path) for path in PAGES if ">>>" in path.read_text()])
 def test_examples_of_page(path, engine):
     module = pytest.importorskip(engine)
