@@ -9,6 +9,7 @@ that does not come. Among them are the mistakes of the original of 2017 that a p
 """
 
 import gc
+import os
 import random
 import re
 import subprocess
@@ -280,6 +281,9 @@ def test_bug_alone_is_found():
     """By itself, without the tests before it, in a fresh process."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", __file__]
     done = subprocess.run(
-        [*command, "-k", "found and off_by_one_partition and not graphs"], stdout=subprocess.PIPE, timeout=100
+        [*command, "-k", "found and off_by_one_partition and not graphs"],
+        stdout=subprocess.PIPE,
+        timeout=100,
+        env=dict(os.environ, PYTEST_ADDOPTS=""),
     )
     assert b"\n1 passed" in done.stdout, done.stdout.decode()
