@@ -187,12 +187,12 @@ def divide(
         counts = [len(selection) for selection in selections]
         if joint:  # (no selected row is not the same as no row)
             selections = [selection or Rows(0, min([1, *of_rank])) for selection, of_rank in zip(selections, lengths)]
-        if num_slices > 1 and batch_s is None:
+        if batch_s is None:
             for rank, of_rank in enumerate(lengths):
                 if len(set(of_rank)) > 1:
                     raise ArgumentValueError(
-                        "num_slices",
-                        "the same length of all sliceable shared variables, which are sliced together",
+                        "sliceable_shareds",
+                        "the same length of all, whose rows belong together",
                         f"{list(of_rank)} on rank {rank}",
                         "select rows with batch_s",
                     )

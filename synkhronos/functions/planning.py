@@ -209,6 +209,8 @@ class Planner:
     ) -> Plan:
         """Return what a call has in common with others of the same arguments, after checking that it makes sense."""
         ops = self._ops(division, subset, replicator.session.root)
+        if function.exact and division.rows_differ:
+            raise _rows_differ("in an exact function", "select as many rows of both")
         if division.num_slices > 1 and self.variants.collectives is None and not self._told_of_slices:
             self._told_of_slices = True
             self._tell_of_slices(function.name or "without a name")
@@ -398,9 +400,9 @@ def _check_degree(division: Division, label: str, degree: Degree, op: ReduceOp, 
 def _check_weights(division: Division, ops: Sequence[ReduceOp]) -> None:
     """Refuse averages for which rows have no weights."""
     if division.rows_differ and any(op.name == "avg" for op in ops):
-        raise ArgumentValueError(
-            "batch_s",
-            "as many rows of the sliceable shared variables as of the scattered inputs, for op 'avg' weighs by rows",
-            "different numbers on some rank",
-            "select as many rows of both, or use other ops",
-        )
+        raise _rows_differ("for op 'avg' weighs by rows", "select as many rows of both, or use other ops")
+
+
+def _rows_differ(why: str, hint: str) -> ArgumentValueError:
+    expected = f"as many rows of the sliceable shared variables as of the scattered inputs, {why}"
+    return ArgumentValueError("batch_s", expected, "different numbers on some rank", hint)

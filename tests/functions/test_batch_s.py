@@ -363,7 +363,7 @@ def test_what_is_refused(make_world, words_of, launcher, n, engine):
         np.testing.assert_array_equal(more, all_of_them)
     s, t = f.get_shared()
     world.set_values(t, [np.zeros((rank + 9,) + value.shape[1:]) for rank, value in enumerate(world.values(t))])
-    with refuses(ValueError, "num_slices", "the same length", "on rank 0", "select rows with batch_s"):
+    with refuses(ValueError, "sliceable_shareds", "the same length", "on rank 0", "select rows with batch_s"):
         f(num_slices=2)
     assert len(f(batch_s=[2, 3], num_slices=2)[2]) == 2 * n
 

@@ -88,7 +88,7 @@ def test_rows_of_shared_variables():
     assert chosen.weights == chosen.shared_counts == [3, 2, 0]
     assert [list(rows.take(np.arange(4))) for rows in chosen.shared_rows[:2]] == [[3, 0, 0], [1, 2]]
     assert [[shared for _, _, shared in rank] for rank in pieces(chosen, 3)] == [[[0, 1], [2]], [[0], [1]]]
-    assert divide(2, 0, lengths=[[2, 5], [3, 1]]).weights == [2, 1]  # the shortest, unless batch_s selects
+    assert divide(2, 0, lengths=[[2, 5], [3, 1]], batch_s=[[0, 1], [0]]).weights == [2, 1]
 
 
 def test_scattered_inputs_weigh_where_there_are_both():
@@ -177,7 +177,8 @@ def test_every_selected_row_of_shared_variables_once_and_in_order(lengths, data)
         (dict(n_rows=4, num_slices=0), ValueError, "num_slices", "at least 1", "0"),
         (dict(n_rows=4, num_slices=-2), ValueError, "num_slices", "at least 1", "-2"),
         (dict(num_slices=2), ValueError, "num_slices", "nothing to slice", "2"),
-        (dict(lengths=[[2, 2], [2, 3]], num_slices=2), ValueError, "num_slices", "same length", "[2, 3] on rank 1"),
+        (dict(lengths=[[2, 2], [2, 3]], num_slices=2), ValueError, "sliceable_shareds", "same length", "[2, 3] on rank 1"),
+        (dict(lengths=[[2, 2], [2, 3]]), ValueError, "sliceable_shareds", "same length", "[2, 3] on rank 1"),
         (dict(n_rows=4, batch_s=[0]), ValueError, "batch_s", "None, because", "[0]"),
         (dict(lengths=[[3], [2]], batch_s=[2]), ValueError, "batch_s", "of rank 1, which has length 2", "index 2"),
         (dict(lengths=[[3, 2], [3, 3]], batch_s=[[-3], []]), ValueError, "batch_s[0]", "of rank 0, which has", "-3"),
@@ -196,6 +197,6 @@ def test_what_is_refused(kwargs, error, argument, expected, got):
     assert is_local(raised.value, error)
 
 
-def test_a_hint_says_how_to_slice_variables_of_several_lengths():
-    with refuses(ValueError, "num_slices", hint="select rows with batch_s"):
+def test_a_hint_says_how_to_use_variables_of_several_lengths():
+    with refuses(ValueError, "sliceable_shareds", hint="select rows with batch_s"):
         divide(2, 0, lengths=[[2, 2], [2, 3]], num_slices=2)

@@ -278,6 +278,23 @@ def test_a_rank_that_has_no_row_of_some_of_the_data(threads):
         np.testing.assert_allclose(found[1], 0)
 
 
+def test_rows_of_other_lengths_are_refused(threads):
+    """They would have other numbers of rows than the call has, by which means are computed."""
+    y, c, d = T.dvector("y"), L.shared(np.zeros(2), "c"), L.shared(np.zeros(2), "d")
+    f = synk.function([], (c - c.mean()).max() + d.sum(), sliceable_shareds=[c, d], exact=True, **FAST)
+    g = synk.function([y], [(c - c.mean()).max(), y.max()], sliceable_shareds=[c], exact=True, **FAST)
+    plain = synk.function([], [c.mean(), d.mean()], sliceable_shareds=[c, d], **FAST)
+    synk.scatter(c, np.arange(4.0)), synk.scatter(d, np.arange(8.0))
+    for each in (f, plain, lambda: f.steps(n_steps=2)):
+        with refuses(ValueError, "sliceable_shareds", "the same length of all", "[2, 3] on rank 0", "batch_s"):
+            each()
+    with refuses(ValueError, "batch_s", "as many rows", hint="select as many rows of both"):
+        g(np.arange(5.0))
+    firsts = np.mean([[synk.get_value(rank, each)[0] for each in (c, d)] for rank in range(threads.n)], axis=0)
+    np.testing.assert_allclose(plain(batch_s=[[0]] * threads.n), firsts)
+    np.testing.assert_allclose(g(np.arange(4.0)), [1.5, 3])
+
+
 def test_a_collective_of_the_programs_own_says_where_the_whole_is_wanted(threads):
     def updates(loss, params, op):
         grads = synk.ops.all_reduce(T.grad(loss, params), op)

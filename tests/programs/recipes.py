@@ -1187,6 +1187,23 @@ RECIPES = [
         aligned=True,
         exact=True,
     ),
+    # what would have a value of other lengths, too, but is refused
+    Recipe(
+        "exact data beside data",
+        "",
+        [plain(lambda v, table, column: v.mean(table) * v.mean(column), "avg")],
+        updates=[Update("scale", lambda v, column: v.tanh(v.mean(column * column)))],
+        sliceable="table column",
+        exact=True,
+    ),
+    Recipe(
+        "exact inputs beside data",
+        "y",
+        [plain(lambda v, y, column: v.sum(y) * v.mean(column), "avg")],
+        updates=[Update("scale", lambda v, column: v.tanh(v.mean(column * column)))],
+        sliceable="column",
+        exact=True,
+    ),
 ]
 
 #: Functions of what has a state for each row.

@@ -171,8 +171,8 @@ class Model:
         if data:
             lengths = [[len(self.values[name][rank]) for name in data] for rank in range(self.n)]
             shared_rows = selected_per_rank(batch_s, [min(of_rank) for of_rank in lengths])
-            if num_slices > 1 and batch_s is None and any(len(set(of_rank)) > 1 for of_rank in lengths):
-                raise Refused("data of different lengths in slices")
+            if batch_s is None and any(len(set(of_rank)) > 1 for of_rank in lengths):
+                raise Refused("data of different lengths")
         counts = [None if rows is None else [len(of_rank) for of_rank in rows] for rows in (parts, shared_rows)]
         weights = counts[0] or counts[1]
         if recipe.rows is not None and sum(weights) != recipe.rows:
@@ -190,7 +190,7 @@ class Model:
             raise Refused("op None, and the master makes no call")
         updates = self._updates(recipe)
         averaging = "avg" in ops or num_slices > 1 and not recipe.exact and any(op == "avg" for _, op in updates)
-        if (averaging or "avg" in recipe.collectives) and None not in counts and counts[0] != counts[1]:
+        if (averaging or "avg" in recipe.collectives or recipe.exact) and None not in counts and counts[0] != counts[1]:
             raise Refused("no weights")
         of_call = [1] * self.n if weights is None else weights
         if recipe.exact:
