@@ -141,3 +141,15 @@ def test_no_command_has_a_name_that_is_not_on_the_index():
     assert {path: found for path, found in commands.items() if "synkhronos" in "".join(found)} == {}
     assert sum(map(len, commands.values())) > 9
     assert all("synkhronos" not in library.command for library in requirements.LIBRARIES.values())
+
+
+def test_commands_install_what_the_extras_do():
+    """Each version is written in two places, for a user has no pyproject.toml."""
+    text = (ROOT / "pyproject.toml").read_text()
+    extras = {name: text.split(f"\n{name} = [", 1)[1].split("]\n", 1)[0] for name in ("theano", "pytensor")}
+    wanted = {name: set(re.findall(r"'([^';]+);", extra)) for name, extra in extras.items()}
+    old = {"numpy<1.22", "numpy<1.24"}
+    for name, packages in wanted.items():
+        given = set(re.findall(r'"([^"]+)"', requirements.LIBRARIES[name].packages.replace("{old_numpy}", "1.24")))
+        assert given | old == packages | old and given & old == ({"numpy<1.24"} if name == "theano" else set())
+    assert old <= wanted["theano"] and not old & wanted["pytensor"]
