@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 from worlds import needs_lasagne, needs_mlxtend
 
+pytestmark = pytest.mark.slow
+
+
 ROOT = Path(__file__).resolve().parents[2]
 DEMOS = ROOT / "demos"
 
@@ -188,6 +191,7 @@ def run(program, *arguments, **environment):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.theano
 @pytest.mark.parametrize(
     "program, n_parallel",
@@ -209,6 +213,7 @@ def test_short_demo(program, n_parallel):
     assert "all as in" in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.long
 @pytest.mark.theano
 @needs_lasagne
 def test_mlp_learns():
@@ -219,6 +224,7 @@ def test_mlp_learns():
     assert all(float(accuracy) > 94 for accuracy in accuracies)
 
 
+@pytest.mark.long
 @pytest.mark.theano
 @needs_lasagne
 def test_cnn_on_uneven_shards_computes_what_the_serial_program_does():
@@ -229,6 +235,7 @@ def test_cnn_on_uneven_shards_computes_what_the_serial_program_does():
     assert re.search(r"^speedup over plain Theano, \d+ BLAS threads? .*: \d+\.\d\d$", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.thorough
 @pytest.mark.theano
 @needs_lasagne
 def test_a_wrong_parallel_program_is_found_out(tmp_path):
@@ -259,6 +266,7 @@ sys.exit(0 if demo.main(**demo.parse_arguments())[0] else "a rule did not comput
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.theano
 @needs_lasagne
 @pytest.mark.parametrize("is_wrong", [False, True], ids=["right", "wrong"])
@@ -334,6 +342,7 @@ def test_small_mlp_by_pytensor(tmp_path, is_wrong):
         assert re.search(r"^speedup over plain PyTensor, \d+ BLAS threads? .*: \d+\.\d\d$", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.thorough
 @pytest.mark.pytensor
 @needs_mlxtend
 @pytest.mark.timeout(300)

@@ -495,6 +495,7 @@ def run(folder, op, *options):
     return done.stdout.strip(), done.stderr.strip().splitlines()
 
 
+@pytest.mark.thorough
 def test_the_command_line(tmp_path):
     out, lines = run(tmp_path, "sum", "--check")
     assert out == "[9.0, 9.0, 9.0, 9.0] ['--check', 'a']"

@@ -15,7 +15,7 @@ from twins import Twins
 
 import synkhronos as synk
 
-pytestmark = getattr(pytest.mark, NAME)
+pytestmark = [getattr(pytest.mark, NAME), pytest.mark.thorough("threads-1")]
 
 #: Rows of calls: as many for all ranks, uneven, too few for all, one.
 ROWS = [6, 7, 2, 1, 5, 4]
@@ -71,6 +71,7 @@ def by_signs(loss, params):
     return {param: param - 0.1 * T.sgn(gradient) for param, gradient in zip(params, T.grad(loss, params))}
 
 
+@pytest.mark.thorough(but="-(sgd|adam)$|3-(.*momentum|rmsprop)")
 @pytest.mark.parametrize("rule", ["sgd", "momentum", "nesterov_momentum", "adagrad", "rmsprop", "adadelta", "adam"])
 def test_every_rule_of_lasagne(world, rule):
     def updates(loss, params):
@@ -563,6 +564,7 @@ def test_all_functions_after_fork(caplog):
         synk.close()
 
 
+@pytest.mark.thorough
 def test_averages_of_steps_and_slices_are_over_rows(world):
     """A mean is one in an exact function, too: the average of steps is that over all their rows; a sum is a sum."""
 

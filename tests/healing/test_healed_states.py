@@ -16,7 +16,7 @@ from synkhronos.program.program import PROGRAM
 sys.path.insert(0, str(Path(__file__).parent))
 from killer import Killer, flat, kill  # noqa: E402
 
-pytestmark = [getattr(pytest.mark, NAME), needs_theano]
+pytestmark = [getattr(pytest.mark, NAME), needs_theano, pytest.mark.thorough]
 
 ROWS = np.random.RandomState(0).randn(31, 3)
 

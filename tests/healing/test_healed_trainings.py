@@ -13,7 +13,7 @@ from synkhronos.program.program import PROGRAM
 sys.path.insert(0, str(Path(__file__).parent))
 from killer import Killer, flat  # noqa: E402
 
-pytestmark = [getattr(pytest.mark, NAME), pytest.mark.timeout(600)]
+pytestmark = [getattr(pytest.mark, NAME), pytest.mark.timeout(600), pytest.mark.thorough]
 
 STEPS, ROWS, INPUTS, HIDDEN = 300, 96, 12, 20
 
@@ -75,6 +75,7 @@ def trained(disturb=lambda: None):
     return found, [synk.gather(variable, nd_up=1) for variable in [*variables, *others]]
 
 
+@pytest.mark.long("3")
 @pytest.mark.parametrize("n", [2, 3])
 def test_the_bits_are_those_of_the_undisturbed_training(n):
     synk.fork(n, seed=2)

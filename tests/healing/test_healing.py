@@ -29,6 +29,9 @@ from synkhronos.runtime.healing import Healing
 from synkhronos.runtime.session import Session
 from synkhronos.testing import numpy_engine as engine
 
+pytestmark = pytest.mark.slow
+
+
 sys.path.insert(0, str(Path(__file__).parent))
 from killer import Killer, Terror, flat, kill, pid_of  # noqa: E402
 

@@ -2,6 +2,9 @@
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
+
 PROGRAM = """
 import sys
 import numpy as np

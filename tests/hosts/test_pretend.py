@@ -12,6 +12,9 @@ import pretend
 import psutil
 import pytest
 
+pytestmark = pytest.mark.thorough
+
+
 HERE = Path(__file__).resolve().parent
 
 #: Answers one connection with what it has received.

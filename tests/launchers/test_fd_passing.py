@@ -7,6 +7,8 @@ import pytest
 
 from synkhronos.launchers.processes import fd_passing as descriptors
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def ends():

@@ -51,6 +51,7 @@ def check(network, serial_network, tolerance=1e-9):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [2, 3])
 def test_mnist_with_the_data_on_the_host(tmp_path, n):
     """Adam in three steps, shuffled lists of rows, and the whole validation set in slices."""
@@ -91,6 +92,7 @@ print('equal', synk.size())
     assert run(tmp_path, HEADER + program, str(n), flags=FLAGS) == f"equal {n}\n"
 
 
+@pytest.mark.thorough
 def test_mnist_with_the_data_on_the_ranks(tmp_path):
     """The data set in shared variables, rows by ``batch_s``: a list for each rank, or one slice for all; one callable."""
     pytest.importorskip("lasagne")
@@ -131,6 +133,7 @@ print('equal')
     assert run(tmp_path, HEADER + program, flags=FLAGS) == "equal\n"
 
 
+@pytest.mark.thorough
 def test_a_residual_network(tmp_path):
     """Shortcuts around layers, on random images, by momentum; batches that do not divide evenly.
 

@@ -29,6 +29,7 @@ def run(tmp_path, text, *arguments, mode="FAST_COMPILE", flags=""):
     return done.stdout
 
 
+@pytest.mark.thorough
 def test_the_program_of_the_paper(tmp_path):
     """Figures 4 and 5, line by line, with the functions that the paper leaves out."""
     pytest.importorskip("lasagne")
@@ -109,6 +110,7 @@ def test_the_program_of_the_paper(tmp_path):
     assert [float(value) for value in result] == pytest.approx([float(value) for value in truth], rel=1e-8)
 
 
+@pytest.mark.thorough
 def test_inputs_built_beforehand_and_the_serial_function(tmp_path):
     """``import theano`` first, fork at the top level, its result, build_inputs, as_theano, output modes."""
     assert (

@@ -5,6 +5,9 @@ from everyday import Wrong
 from pieces import hosts
 from pieces.hosts import KEEPER, RANK, SERVER, STARTED, Case
 
+pytestmark = pytest.mark.thorough
+
+
 #: What is planted when a process of Python starts, what is killed, and what must be found.
 FAULTS = {
     "a process stays": (

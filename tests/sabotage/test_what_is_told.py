@@ -11,6 +11,9 @@ import synkhronos as synk
 from synkhronos.program.program import PROGRAM
 from synkhronos.testing import numpy_engine as engine
 
+pytestmark = pytest.mark.slow
+
+
 MASTER = os.getpid()
 
 

@@ -9,6 +9,9 @@ import synkhronos as synk
 from synkhronos.extensions import checkpoint, rules
 from synkhronos.extensions.rules.diloco import parts_of
 
+pytestmark = pytest.mark.slow
+
+
 #: 40, 10, 30 and 20 numbers.
 SHAPES = [(4, 10), (10,), (30, 1), (20,)]
 

@@ -14,6 +14,9 @@ from synkhronos.extensions import rules
 from synkhronos.testing import numpy_engine as engine
 from synkhronos.testing.numpy_engine import apply, operations
 
+pytestmark = pytest.mark.slow
+
+
 KINDS = [rules.LocalSGD, rules.EASGD, rules.DiLoCo, rules.SlowMo, rules.ASGD, rules.Gossip, rules.Swap, rules.DASO]
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
@@ -306,6 +309,7 @@ def run_interrupted(world, monkeypatch, name, at, after):
     return interrupting.count
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", INTERRUPTED)
 def test_ctrl_c_between_any_two_commands(make_world, monkeypatch, name, after):

@@ -9,6 +9,8 @@ from test_rules import A, B, Training
 import synkhronos as synk
 from synkhronos.extensions import checkpoint, rules
 
+pytestmark = pytest.mark.slow
+
 
 def groups(n):
     return [list(range(0, n, 2)), list(range(1, n, 2))] if n > 1 else [[0]]
@@ -56,6 +58,7 @@ def end(rule):
         rule.finish()
 
 
+@pytest.mark.thorough("-[059]$")
 @pytest.mark.parametrize("stop", [0, 5, 9, 10, 11])
 @pytest.mark.parametrize("name", KINDS)
 def test_to_the_bit(make_world, tmp_path, name, stop):
@@ -78,6 +81,7 @@ def test_to_the_bit(make_world, tmp_path, name, stop):
     end(rule)
 
 
+@pytest.mark.thorough("-[14]$")
 @pytest.mark.parametrize("n", [1, 2, 4])
 @pytest.mark.parametrize("name", KINDS)
 def test_on_another_number_of_ranks(make_world, tmp_path, caplog, name, n):

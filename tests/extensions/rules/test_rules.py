@@ -76,6 +76,7 @@ RULES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("name", RULES)
 def test_every_step_is_that_of_the_simulation(world, name, every):
@@ -289,6 +290,7 @@ def test_groups_meet_alone(make_world):
     training.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "start, expected", [(0, [2, 4, 6, 8]), (3, [4, 6, 8]), (4, [4, 6, 8]), (5, [6, 8]), (8, [8]), (9, [])]
 )

@@ -31,6 +31,7 @@ def expected_of(values, rows, state_is):
     }[state_is]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state_is", [None, "averaged", "kept", "reset"])
 @pytest.mark.parametrize("name", KINDS)
 def test_in_an_exchange(make_world, name, state_is):
