@@ -17,7 +17,6 @@ from synkhronos.kernels import copy as streaming
 
 pytestmark = pytest.mark.slow
 
-
 ROOT = str(Path(__file__).parents[2])
 
 

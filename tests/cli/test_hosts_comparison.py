@@ -16,7 +16,6 @@ from synkhronos.launchers.hosts.environment import Place
 
 pytestmark = pytest.mark.slow
 
-
 OK, WARN, MISSING = doctor.OK, doctor.WARN, doctor.MISSING
 GB = 1 << 30
 VERSIONS = {"numpy": "1.23.5", "cloudpickle": "3.1.2", "theano": "1.0.5", "mpi4py": "4.1.2"}

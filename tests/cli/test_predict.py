@@ -14,7 +14,6 @@ from synkhronos.cli import predict
 
 pytestmark = pytest.mark.slow
 
-
 ROOT = Path(__file__).parents[2]
 
 

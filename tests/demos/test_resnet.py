@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from test_demos import DEMOS, run
+from command_line import DEMOS, run
 from worlds import needs_lasagne
 
 import synkhronos as synk

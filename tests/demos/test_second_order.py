@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_demos import DEMOS, run
+from command_line import DEMOS, run
 from worlds import needs_lasagne
 
 # Compiling takes long where nothing is cached.

@@ -9,7 +9,6 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-
 ROOT = str(Path(__file__).parents[2])
 #: As another process finds them, before those that are installed.
 PROGRAM = """

@@ -8,7 +8,6 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-
 CLAIM = """
 import os, sys
 from synkhronos.engines.theano import pocl as pocl_cache

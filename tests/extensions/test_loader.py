@@ -24,7 +24,6 @@ from synkhronos.testing import numpy_engine as engine
 
 pytestmark = pytest.mark.slow
 
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

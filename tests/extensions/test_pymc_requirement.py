@@ -11,7 +11,6 @@ import synkhronos
 
 pytestmark = pytest.mark.slow
 
-
 PROGRAM = """
 import sys
 from importlib import metadata

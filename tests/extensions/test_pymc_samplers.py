@@ -22,7 +22,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own are many, and change with its versions
 ]
 
-
 SAMPLING = dict(
     draws=10, tune=10, chains=2, cores=1, random_seed=3, progressbar=False, compute_convergence_checks=False
 )

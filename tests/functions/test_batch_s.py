@@ -9,7 +9,6 @@ import synkhronos as synk
 
 pytestmark = [*FEWER_WORLDS, pytest.mark.thorough("fork-2-root0-theano", but="theano-list$"), pytest.mark.slow]
 
-
 LENGTHS = [5, 4, 6, 5]  # of the ranks' data
 
 

@@ -12,7 +12,6 @@ import synkhronos as synk
 
 pytestmark = FEWER_WORLDS
 
-
 ROWS = np.arange(7.0) + 1  # uneven over 2 and 3 ranks, and 1 to 7 in every op differ
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from library import IS_THEANO, NAME, L, T
 from refusals import refuses
-from test_exact import by_signs, descent, regression, rows
+from regression import by_signs, descent, regression, rows
 from trainers import updates as rules
 from twins import Twins
 

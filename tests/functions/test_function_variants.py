@@ -21,7 +21,6 @@ from synkhronos.program.program import PROGRAM
 
 pytestmark = [*FEWER_WORLDS, pytest.mark.slow]
 
-
 of_the_library = getattr(pytest.mark, NAME)
 ROWS = np.arange(7.0) + 1
 

@@ -9,7 +9,6 @@ import synkhronos as synk
 
 pytestmark = FEWER_WORLDS
 
-
 ROWS = np.arange(7.0) + 1  # uneven over 2 and 3 ranks and over 2 and 3 slices
 OPS = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
 

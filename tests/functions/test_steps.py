@@ -16,7 +16,6 @@ from synkhronos.testing import numpy_engine as engine
 
 pytestmark = FEWER_WORLDS
 
-
 RANDOM = np.random.RandomState(0)
 X, Y = RANDOM.standard_normal((23, 3)), RANDOM.standard_normal(23)
 

@@ -8,7 +8,6 @@ import pytest
 
 pytestmark = pytest.mark.thorough
 
-
 sys.path.insert(0, str(Path(__file__).parent))
 from devices import DEVICE, ROOT, run, why_not  # noqa: E402
 

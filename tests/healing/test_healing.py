@@ -31,7 +31,6 @@ from synkhronos.testing import numpy_engine as engine
 
 pytestmark = pytest.mark.slow
 
-
 sys.path.insert(0, str(Path(__file__).parent))
 from killer import Killer, Terror, flat, kill, pid_of  # noqa: E402
 

@@ -17,7 +17,6 @@ from synkhronos.runtime.command import Command
 
 pytestmark = pytest.mark.slow
 
-
 CORES = usable_cores()
 
 

@@ -7,7 +7,6 @@ import pytest
 
 pytestmark = pytest.mark.thorough
 
-
 TIMEOUT_S = 120
 
 

@@ -9,7 +9,6 @@ import pytest
 
 pytestmark = pytest.mark.thorough
 
-
 PROGRAM = """
 import time
 import numpy as np

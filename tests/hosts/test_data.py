@@ -4,7 +4,6 @@ import pytest
 
 pytestmark = pytest.mark.thorough
 
-
 PROGRAM = """
 import sys
 import numpy as np

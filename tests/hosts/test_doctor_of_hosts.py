@@ -8,7 +8,6 @@ from mpi import find, lacking
 
 pytestmark = pytest.mark.thorough
 
-
 DOCTOR = ["-m", "synkhronos", "doctor"]
 #: A bridge that is up, with the same address on every host, as docker makes one.
 DOCKER = (

@@ -8,7 +8,6 @@ from synkhronos.host.interfaces import Interface
 
 pytestmark = pytest.mark.thorough
 
-
 PROGRAM = """
 import os, subprocess, sys
 from synkhronos.launchers.hosts import environment

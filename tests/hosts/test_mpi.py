@@ -10,7 +10,6 @@ import pytest
 
 pytestmark = pytest.mark.thorough
 
-
 PROGRAM = """
 import os, socket, sys
 from mpi4py import MPI

@@ -14,7 +14,6 @@ import pytest
 
 pytestmark = pytest.mark.thorough
 
-
 HERE = Path(__file__).resolve().parent
 
 #: Answers one connection with what it has received.

@@ -15,7 +15,6 @@ from synkhronos.testing import numpy_engine as engine
 
 pytestmark = pytest.mark.slow
 
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -13,7 +13,6 @@ from synkhronos.testing import numpy_engine as engine
 
 pytestmark = pytest.mark.slow
 
-
 STEPS, ROW_S = 12, 0.002
 
 

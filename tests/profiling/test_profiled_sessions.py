@@ -19,7 +19,6 @@ from synkhronos.testing import numpy_engine as engine
 
 pytestmark = pytest.mark.slow
 
-
 KINDS = [("threads", 2, 0), ("fork", 2, 0), ("fork", 3, 1), ("2 hosts", 4, 1)]
 FILES = ["profile.json", "report.html", "report.txt", "timeline.json"]
 

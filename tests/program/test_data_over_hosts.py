@@ -18,7 +18,6 @@ from synkhronos.sync.hosts import Hosts
 
 pytestmark = pytest.mark.slow
 
-
 ROWS = np.random.RandomState(0).randint(0, 100, (4096, 64)).astype("float64")  # 2 MiB, whose sums are exact
 
 

@@ -39,7 +39,6 @@ from synkhronos.transports.base import ALL_ALIKE
 
 pytestmark = pytest.mark.slow
 
-
 COMBINE = Portion.combine
 
 

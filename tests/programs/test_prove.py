@@ -13,7 +13,6 @@ from worlds import INSTALLED
 
 pytestmark = pytest.mark.slow
 
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -5,7 +5,7 @@ smaller, with random images. The header is the guide's: Lasagne is imported befo
 """
 
 import pytest
-from test_programs_2017 import run
+from command_line import run_text
 
 pytestmark = pytest.mark.theano
 
@@ -89,7 +89,7 @@ for epoch in range(3):
 check(network, serial_network)
 print('equal', synk.size())
 """
-    assert run(tmp_path, HEADER + program, str(n), flags=FLAGS) == f"equal {n}\n"
+    assert run_text(tmp_path, HEADER + program, str(n), flags=FLAGS) == f"equal {n}\n"
 
 
 @pytest.mark.thorough
@@ -130,7 +130,7 @@ for epoch in range(3):
 check(network, serial_network)
 print('equal')
 """
-    assert run(tmp_path, HEADER + program, flags=FLAGS) == "equal\n"
+    assert run_text(tmp_path, HEADER + program, flags=FLAGS) == "equal\n"
 
 
 @pytest.mark.thorough
@@ -169,7 +169,7 @@ for epoch in range(2):
 check(network, serial_network, 1e-8)
 print('equal')
 """
-    assert run(tmp_path, HEADER + program, flags=FLAGS) == "equal\n"
+    assert run_text(tmp_path, HEADER + program, flags=FLAGS) == "equal\n"
 
 
 def test_data_of_other_processes(tmp_path):
@@ -206,4 +206,4 @@ assert np.array_equal(f(before), np.concatenate([expected, np.full((3, 2), -1.)]
 before.free_memory()
 print('equal')
 """
-    assert run(tmp_path, program, flags=FLAGS) == "equal\n"
+    assert run_text(tmp_path, program, flags=FLAGS) == "equal\n"

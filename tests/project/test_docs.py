@@ -16,7 +16,6 @@ import synkhronos as synk
 
 pytestmark = pytest.mark.slow
 
-
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.rst"))
 MARKDOWN = [ROOT / "README.md", ROOT / "CHANGES.md", ROOT / "CONTRIBUTING.md", ROOT / "demos" / "README.md"]

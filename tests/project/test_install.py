@@ -12,7 +12,6 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tools" / "install.py"
 #: The commands of an installation: what pip needs, the requirements of the groups, these, the digits.

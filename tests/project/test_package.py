@@ -17,7 +17,6 @@ import synkhronos
 
 pytestmark = pytest.mark.slow
 
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -17,7 +17,6 @@ from synkhronos.runtime.command import Command
 
 pytestmark = FEWER_WORLDS
 
-
 ROOT = str(Path(__file__).parents[2])
 ROWS = np.arange(6.0)
 

@@ -14,7 +14,6 @@ from synkhronos.testing import numpy_engine as engine
 
 pytestmark = [*FEWER_WORLDS, pytest.mark.slow]
 
-
 PLACES = [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]
 all_places = pytest.mark.parametrize("n, root", PLACES)
 

@@ -6,7 +6,6 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-
 OPEN = """
 f = build()
 synk.fork(3)

@@ -14,7 +14,6 @@ from synkhronos.testing import numpy_engine as engine
 
 pytestmark = pytest.mark.slow
 
-
 N, VICTIM = 3, 1
 SHAPES = [(3,), (2, 20_000), ()]
 

@@ -9,7 +9,6 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-
 NOBODY = 65534
 
 

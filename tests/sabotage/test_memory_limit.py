@@ -10,7 +10,6 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-
 LIMIT = 400 << 20
 
 

@@ -10,7 +10,6 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-
 FIRST = """
 import os, time
 import numpy as np

@@ -8,7 +8,6 @@ import pytest
 
 pytestmark = pytest.mark.thorough
 
-
 ROOT = Path(__file__).parents[2]
 
 

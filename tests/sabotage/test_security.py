@@ -14,7 +14,6 @@ from synkhronos.memory.memfd import nameless_file
 
 pytestmark = pytest.mark.slow
 
-
 PROGRAM = """
     import stat
     f = build()

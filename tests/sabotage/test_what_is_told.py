@@ -13,7 +13,6 @@ from synkhronos.testing import numpy_engine as engine
 
 pytestmark = pytest.mark.slow
 
-
 MASTER = os.getpid()
 
 

@@ -12,7 +12,6 @@ from synkhronos.sharding import Unknown
 
 pytestmark = pytest.mark.thorough
 
-
 if HAS_LASAGNE:
     from synkhronos.extensions.batch_norm import BatchNormLayer
 elif IS_THEANO:

@@ -10,7 +10,6 @@ import synkhronos as synk
 
 pytestmark = pytest.mark.thorough
 
-
 S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknown"
 
 

@@ -6,7 +6,6 @@ from simulated import ALL_ROWS, SPLITS, Case, Program, parametrize, placements
 
 pytestmark = pytest.mark.thorough
 
-
 S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknown"
 
 

@@ -14,7 +14,6 @@ from synkhronos.sharding import Shard
 
 pytestmark = pytest.mark.thorough
 
-
 N_ROWS = 6
 SPLITS = ((2, 4), (1, 3, 2), (0, 6))
 LENGTHS = (2, 3, 6)

@@ -8,8 +8,8 @@ import numpy as np
 import psutil
 import pytest
 from clocks import Clock
+from descent import BEGIN, MOMENTUM, RATE, A, B
 from replay import Replay, furthest
-from test_rules import BEGIN, MOMENTUM, RATE, A, B
 
 import synkhronos as synk
 from synkhronos.extensions import checkpoint, rules
@@ -20,7 +20,6 @@ from synkhronos.testing import numpy_engine as engine
 from synkhronos.testing.numpy_engine import apply, operations
 
 pytestmark = pytest.mark.slow
-
 
 WORLDS = [("threads", 1, 0), ("threads", 2, 1), ("threads", 3, 1), ("threads", 4, 0), ("fork", 2, 1), ("fork", 3, 0)]
 

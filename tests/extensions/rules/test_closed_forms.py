@@ -14,7 +14,6 @@ from synkhronos.testing import numpy_engine as engine
 
 pytestmark = pytest.mark.slow
 
-
 RANKS = pytest.mark.parametrize("n", [1, 2, 3, 4])
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import words
-from test_rules import A, B, Training, world  # noqa: F401, a fixture
+from descent import A, B, Training
 
 import synkhronos as synk
 from synkhronos.extensions import rules
@@ -81,7 +81,7 @@ class Simulated:
 
 
 @pytest.mark.parametrize("merge", ["delta", "daso"])
-def test_every_step_is_that_of_the_simulation(world, merge):  # noqa: F811
+def test_every_step_is_that_of_the_simulation(world, merge):
     """Through warm-up, (4, 1, 1), (2, 1, 1), (1, 1, 1) and (8, 2, 2): 6 epochs of 9 steps."""
     training, groups = Training(world), GROUPS[world.n]
     rule = rules.DASO(training.function, [training.w], groups=groups, warm_up=1, patience=0, merge=merge)
@@ -120,7 +120,7 @@ def test_every_step_is_that_of_the_simulation(world, merge):  # noqa: F811
 @pytest.mark.parametrize("between, wait", [(4, 1), (8, 2)])
 def test_closed_forms_for_constant_gradients(make_world, merge, between, wait):
     """Two groups of one rank, which step by 1 and by 3: how far the mean gets in a cycle, and how far they are apart."""
-    world = make_world("threads", 2)  # noqa: F811
+    world = make_world("threads", 2)
     w, speed = world.shareds([np.zeros(1), np.zeros(1)], ["w", "speed"])
     world.set_values(speed, [[1.0], [3.0]])
     step = synk.function([], updates=[(w, w + speed)], exact=False)
@@ -156,7 +156,7 @@ def test_a_run_goes_on_from_its_state(make_world):
     def make(training):
         return rules.DASO(training.function, [training.w], groups=GROUPS[3], warm_up=1, patience=0)
 
-    world = make_world("threads", 3)  # noqa: F811
+    world = make_world("threads", 3)
     training = Training(world)
     batches = training.batches(30)
     rule = make(training)
@@ -168,7 +168,7 @@ def test_a_run_goes_on_from_its_state(make_world):
     expected = [value.tobytes() for value in world.values(training.w)]
     rule.finish()
 
-    world = make_world("threads", 3)  # noqa: F811
+    world = make_world("threads", 3)
     training = Training(world)
     rule = make(training)
     rule.counters = counters
@@ -192,7 +192,7 @@ def test_a_run_goes_on_from_its_state(make_world):
     ],
 )
 def test_bad_input(make_world, options, error, text):
-    world = make_world("threads", 2)  # noqa: F811
+    world = make_world("threads", 2)
     with pytest.raises(error) as caught:
         rules.DASO(params=[world.shared(np.zeros(2), "w")], **options)
     assert text in str(caught.value)
@@ -200,7 +200,7 @@ def test_bad_input(make_world, options, error, text):
 
 def test_rows_of_small_batches_count(make_world):
     """A rank without rows has no part in its group's mean, nor in that of all."""
-    world = make_world("threads", 3)  # noqa: F811
+    world = make_world("threads", 3)
     training = Training(world)
     rule = rules.DASO(training.function, [training.w], groups=GROUPS[3], warm_up=9)
     rows = words.shards(np.arange(2), 3, 0)

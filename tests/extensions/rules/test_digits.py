@@ -22,7 +22,6 @@ from synkhronos.testing.numpy_engine import apply
 
 pytestmark = pytest.mark.slow
 
-
 RATE, MOMENTUM, BATCH, EPOCHS = 0.05, 0.9, 64, 10
 SHAPES = [(784, 100), (100,), (100, 10), (10,)]
 ENDS = np.cumsum([int(np.prod(shape)) for shape in SHAPES])

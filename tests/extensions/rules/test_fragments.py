@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from descent import A, B, Training
 from quadratics import Quadratics
-from test_rules import A, B, Training
 
 import synkhronos as synk
 from synkhronos.extensions import checkpoint, rules

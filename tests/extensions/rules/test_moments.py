@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
+from descent import RULES, A, B, Training
 from quadratics import Quadratics
-from test_rules import RULES, A, B, Training
 
 import synkhronos as synk
 from synkhronos.extensions import rules
@@ -15,7 +15,6 @@ from synkhronos.testing import numpy_engine as engine
 from synkhronos.testing.numpy_engine import apply, operations
 
 pytestmark = pytest.mark.slow
-
 
 KINDS = [rules.LocalSGD, rules.EASGD, rules.DiLoCo, rules.SlowMo, rules.ASGD, rules.Gossip, rules.Swap, rules.DASO]
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

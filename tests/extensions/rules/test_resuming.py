@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import pytest
-from test_rules import A, B, Training
+from descent import A, B, Training
 
 import synkhronos as synk
 from synkhronos.extensions import checkpoint, rules
