@@ -1,15 +1,11 @@
 """Everything on devices: each part in a process of its own, which runs the tests named here."""
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
+from devices import DEVICE, ROOT, run, why_not
 
 pytestmark = pytest.mark.thorough
-
-sys.path.insert(0, str(Path(__file__).parent))
-from devices import DEVICE, ROOT, run, why_not  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)

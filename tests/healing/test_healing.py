@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import psutil
 import pytest
 from clocks import Clock
 from gates import Gate, until
+from killer import Killer, Terror, flat, kill, pid_of
 
 import synkhronos as synk
 from synkhronos.kernels.copy import copy_into
@@ -30,9 +30,6 @@ from synkhronos.runtime.session import Session
 from synkhronos.testing import numpy_engine as engine
 
 pytestmark = pytest.mark.slow
-
-sys.path.insert(0, str(Path(__file__).parent))
-from killer import Killer, Terror, flat, kill, pid_of  # noqa: E402
 
 ROWS, ROUNDS = 24, 12
 

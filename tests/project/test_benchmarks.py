@@ -5,24 +5,21 @@ import importlib.util
 import pickle
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from library import NAME
 from worlds import needs_lasagne
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from benchmarks import __main__ as command_line  # noqa: E402
-from benchmarks import collectives, compiling, engines, goals, inputs, measure, report, start  # noqa: E402
-from benchmarks.at_once import APART, CEILING, AtOnce  # noqa: E402
-from benchmarks.contenders import IN_STEPS, PLAIN, WITH_THEANO  # noqa: E402
-from benchmarks.measure import Local, Times, WrongResult  # noqa: E402
-from benchmarks.peers.collective import Collective  # noqa: E402
-from benchmarks.peers.forked import Forked  # noqa: E402
-from benchmarks.peers.group import Groups  # noqa: E402
-from benchmarks.unpickling import Unpickling  # noqa: E402
+from benchmarks import __main__ as command_line
+from benchmarks import collectives, compiling, engines, goals, inputs, measure, report, start
+from benchmarks.at_once import APART, CEILING, AtOnce
+from benchmarks.contenders import IN_STEPS, PLAIN, WITH_THEANO
+from benchmarks.measure import Local, Times, WrongResult
+from benchmarks.peers.collective import Collective
+from benchmarks.peers.forked import Forked
+from benchmarks.peers.group import Groups
+from benchmarks.unpickling import Unpickling
 
 pytestmark = getattr(pytest.mark, NAME)
 
