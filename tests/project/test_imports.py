@@ -1,7 +1,6 @@
 """Imports run downwards, and only the engines know an engine."""
 
 import ast
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -122,12 +121,6 @@ def test_imports_of_module(path):
         f"{top_level(path)} is new: give it a place in LAYERS of tests/project/test_imports.py and in docs/design.rst"
     )
     assert faults(path) == []
-
-
-def test_modules_of_tests_have_names_of_their_own():
-    """They are imported by name from all folders of tests: of two with one name, the first would be both."""
-    times = Counter(path.stem for path in Path(__file__).parents[1].rglob("*.py"))
-    assert [name for name, n in times.items() if n > 1] == ["conftest"]
 
 
 @pytest.mark.slow

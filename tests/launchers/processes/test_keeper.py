@@ -286,7 +286,7 @@ for limit, n in zip(sys.argv[1::2], sys.argv[2::2]):
 def with_limits(*arguments):
     done = subprocess.run(
         [sys.executable, "-c", LIMITS, *map(str, arguments)],
-        env=dict(os.environ, PYTHONPATH=str(Path(__file__).parents[2])),
+        env=dict(os.environ, PYTHONPATH=str(Path(__file__).parents[3])),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         universal_newlines=True,

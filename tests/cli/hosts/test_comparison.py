@@ -332,7 +332,7 @@ def test_processor(tmp_path):
 def test_a_folder_that_cannot_be_written_to(monkeypatch, tmp_path):
     (tmp_path / "theano.py").write_text("class config:\n    base_compiledir = '/proc/no-such-folder'")
     put_numpy_of_theano(tmp_path)
-    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])])
     monkeypatch.setenv("PYTHONPATH", path)
     found = facts.compile_folder("theano")
     assert found.path == "" and "No such file or directory: '/proc/no-such-folder'" in found.trouble

@@ -103,7 +103,7 @@ def test_second_derivatives_are_refused(make_world):
 
 @pytest.mark.thorough
 def test_example_of_the_page(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs" / "examples"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "docs" / "examples"))
     from pymc_rows import main
 
     sampled, serial, best, means = main(rows=300, draws=30)

@@ -12,7 +12,7 @@ pytest.importorskip("theano")
 
 pytestmark = pytest.mark.thorough
 
-ROOT = str(Path(__file__).parents[2])
+ROOT = str(Path(__file__).parents[3])
 
 #: Forks before it compiles; the child prints what its function returns, how many of the modules told of it has imported
 #: before that, and how many modules it has compiled itself.

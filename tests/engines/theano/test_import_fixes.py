@@ -16,7 +16,7 @@ from synkhronos.engines.theano import import_fixes as theano_setup
 
 pytestmark = pytest.mark.slow
 
-ROOT = str(Path(__file__).parents[2])
+ROOT = str(Path(__file__).parents[3])
 HAS_LASAGNE = importlib.util.find_spec("lasagne") is not None
 
 
