@@ -26,6 +26,8 @@ import synkhronos as synk  # noqa: E402
 import synkhronos.testing.numpy_engine  # noqa: E402, F401, registers itself
 from synkhronos.program.program import PROGRAM  # noqa: E402
 
+HERE = Path(__file__).parent
+
 # Programs that a shell has put into the background inherit to ignore Ctrl-C; here it counts, and in what tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -234,7 +236,7 @@ def find_left_since():
 
 
 #: Folders of tests that use several hosts: in others no more processes must be there than their tests have started.
-OVER_HOSTS = ("collectives", "functions", "program", "programs", "replication", "transports")
+OVER_HOSTS = ("collectives", "functions", "launchers/hosts", "program", "programs", "replication", "transports")
 
 
 #: Bytes of addresses, and files of tests, after which a process looks for garbage among all that it has made.
@@ -251,7 +253,7 @@ def settled(request):
     what has become garbage since it was frozen, which takes a second. (An error that a test caught refers to itself and
     to a session, whose pools reserve a TiB of addresses for each rank, of the 128 that a process has.)
     """
-    if request.path.parent.name not in OVER_HOSTS:
+    if request.path.parent.relative_to(HERE).as_posix() not in OVER_HOSTS:
         Meeting.end()
     if next(_files) % MANY_FILES == MANY_FILES - 1 or psutil.Process().memory_info().vms > MANY_ADDRESSES:
         gc.unfreeze()

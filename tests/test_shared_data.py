@@ -1,4 +1,7 @@
-"""Data against NumPy arrays that get the same treatment."""
+"""Data against NumPy arrays that get the same treatment.
+
+Modules: `synkhronos.memory.values`.
+"""
 
 import copy
 import gc

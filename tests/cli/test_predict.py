@@ -1,4 +1,7 @@
-"""`python -m synkhronos predict`: what it prints, and what it refuses."""
+"""`python -m synkhronos predict`: what it prints, and what it refuses.
+
+Modules: `synkhronos.prediction.drawing`, `synkhronos.prediction.text`.
+"""
 
 import importlib.util
 import os

@@ -1,4 +1,7 @@
-"""`python -m synkhronos PROGRAM` against `python PROGRAM`: the same output, errors and exit status."""
+"""`python -m synkhronos PROGRAM` against `python PROGRAM`: the same output, errors and exit status.
+
+Modules: `synkhronos.__main__`.
+"""
 
 import importlib.util
 import os

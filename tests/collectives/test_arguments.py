@@ -1,4 +1,7 @@
-"""What all collectives have in common: which shared variables they take, when, and whose memory they touch."""
+"""What all collectives have in common: which shared variables they take, when, and whose memory they touch.
+
+Modules: `command`.
+"""
 
 import gc
 

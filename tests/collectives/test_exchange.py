@@ -1,4 +1,7 @@
-"""`synkhronos.all_reduce` in 16 bits; truth is NumPy, which knows float16, and for bfloat16 arithmetic by hand."""
+"""`synkhronos.all_reduce` in 16 bits; truth is NumPy, which knows float16, and for bfloat16 arithmetic by hand.
+
+Modules: `synkhronos.reductions.sixteen_bits`.
+"""
 
 import functools
 

@@ -1,4 +1,7 @@
-"""What every engine promises, run over each of them."""
+"""What every engine promises, run over each of them.
+
+Modules: `base`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Engines are found by name, in this process and in others."""
+"""Engines are found by name, in this process and in others.
+
+Modules: `before_import`.
+"""
 
 import os
 import pickle

@@ -1,4 +1,7 @@
-"""Training steps of one command, and the same in parts, against plain Theano on all rows."""
+"""Training steps of one command, and the same in parts, against plain Theano on all rows.
+
+Modules: `step_in_parts`, `training_graph`.
+"""
 
 from collections import OrderedDict
 

@@ -1,4 +1,7 @@
-"""Training functions against Lasagne's rules in one process, and against ranks that are simulated one after another."""
+"""Training functions against Lasagne's rules in one process, and against ranks that are simulated one after another.
+
+Modules: `average_batch_norm`, `gradients`, `parameters`, `scalars`, `train_function`, `train_theano`.
+"""
 
 import numpy as np
 import pytest

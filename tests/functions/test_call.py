@@ -1,4 +1,7 @@
-"""Calls: the rows that every rank is given, and what becomes of its results."""
+"""Calls: the rows that every rank is given, and what becomes of its results.
+
+Modules: `arguments`, `calling`.
+"""
 
 import re
 import threading

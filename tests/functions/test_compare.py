@@ -1,6 +1,8 @@
 """`Function.compare`, ``fork(check=True)`` and ``--check``: right programs agree, wrong ones are told with both numbers.
 
 Truth is NumPy, or plain Theano with variables of its own.
+
+Modules: `checks`, `comparison`, `held`, `reasons`, `rounding`, `serial`.
 """
 
 import logging

@@ -1,6 +1,8 @@
 """Functions with ``exact=True``: outputs and updates of the serial program, on every rank, or a refusal.
 
 Truth is the same function as plain Theano, called with all rows.
+
+Modules: `table`.
 """
 
 import functools

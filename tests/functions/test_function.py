@@ -1,4 +1,7 @@
-"""`function`: every form in which the library takes inputs, outputs and updates, and what else its functions offer."""
+"""`function`: every form in which the library takes inputs, outputs and updates, and what else its functions offer.
+
+Modules: `build`, `upkeep`.
+"""
 
 import copy
 import pickle

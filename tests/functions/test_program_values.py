@@ -3,6 +3,8 @@
 Whichever way it takes: each is tried before calls in all forms, and the truth is the serial function of the engine,
 whose variables the program changes in the same way. What functions that are not exact make of it is in
 test_changes.py.
+
+Modules: `synkhronos.runtime.news`.
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""Many steps in one command: bit for bit what as many calls give, and what NumPy says; and what ends them early."""
+"""Many steps in one command: bit for bit what as many calls give, and what NumPy says; and what ends them early.
+
+Modules: `planning`, `step_outputs`.
+"""
 
 import gc
 import threading

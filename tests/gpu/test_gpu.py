@@ -1,4 +1,7 @@
-"""Everything on devices: each part in a process of its own, which runs the tests named here."""
+"""Everything on devices: each part in a process of its own, which runs the tests named here.
+
+Modules: `synkhronos.transports.gpu`, `synkhronos.engines.theano.gpu`.
+"""
 
 import re
 

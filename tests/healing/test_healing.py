@@ -1,4 +1,7 @@
-"""Ranks die, others take their places, and programs end with the bits of those in which nobody died."""
+"""Ranks die, others take their places, and programs end with the bits of those in which nobody died.
+
+Modules: `synkhronos.runtime.deposits`, `synkhronos.runtime.healing`.
+"""
 
 import gc
 import json

@@ -1,4 +1,7 @@
-"""Where ranks run, and with how many threads."""
+"""Where ranks run, and with how many threads.
+
+Modules: `threads`.
+"""
 
 import fcntl
 import os

@@ -1,4 +1,7 @@
-"""Large arrays between hosts, by each MPI that is here: processes of this machine."""
+"""Large arrays between hosts, by each MPI that is here: processes of this machine.
+
+Modules: `synkhronos.launchers.hosts.bulk`.
+"""
 
 import os
 from pathlib import Path

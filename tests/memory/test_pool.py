@@ -1,4 +1,7 @@
-"""Pools of shared memory, within one process and between several."""
+"""Pools of shared memory, within one process and between several.
+
+Modules: `attach`, `handles`.
+"""
 
 import errno
 import gc

@@ -1,4 +1,7 @@
-"""`synkhronos.ops.shard`: a rank's rows of what all ranks have, in every kind of function."""
+"""`synkhronos.ops.shard`: a rank's rows of what all ranks have, in every kind of function.
+
+Modules: `synkhronos.sharding.shares`.
+"""
 
 import logging
 

@@ -1,4 +1,7 @@
-"""Fits give back the coefficients of programs that were made up."""
+"""Fits give back the coefficients of programs that were made up.
+
+Modules: `least_squares`.
+"""
 
 import itertools
 

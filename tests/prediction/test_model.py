@@ -1,4 +1,7 @@
-"""The model's limits, by hand."""
+"""The model's limits, by hand.
+
+Modules: `outlook`.
+"""
 
 import math
 

@@ -1,4 +1,7 @@
-"""Sessions that are recorded: spans nest and add up, and what was recorded is written whatever ends the session."""
+"""Sessions that are recorded: spans nest and add up, and what was recorded is written whatever ends the session.
+
+Modules: `files`, `folder`, `synkhronos.program.profiled`.
+"""
 
 import os
 import subprocess

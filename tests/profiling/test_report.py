@@ -5,6 +5,8 @@
     ms         0         10     20        40  45               95  99 100       200          240
     rank 0     | prepare        | engine  |   | wait ........... |    | program | all_reduce  |
     rank 1     | wait ....   | slice | engine .............. | wait ............ | all_reduce  |
+
+Modules: `calls`, `losses`, `page`, `profile`, `spans`, `timeline`.
 """
 
 import html.parser

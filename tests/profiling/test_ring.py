@@ -1,4 +1,7 @@
-"""Rings: what is read is what was written, the latest of it, and what has not ended."""
+"""Rings: what is read is what was written, the latest of it, and what has not ended.
+
+Modules: `recording`.
+"""
 
 import threading
 

@@ -1,4 +1,7 @@
-"""What hosts are sent of data, and what is refused where a host cannot have it; truth is NumPy's."""
+"""What hosts are sent of data, and what is refused where a host cannot have it; truth is NumPy's.
+
+Modules: `hosts`.
+"""
 
 import os
 import re

@@ -3,6 +3,8 @@
 A table: every way to average, 1 to 7 ranks, every kind of weights; each entry averages columns that are equal on all
 ranks, random, at the ends of the type's range, or not finite, beside weights of 0. Devices and NCCL are the stand-ins of
 tests/pygpu_stand_in.py, or real ones if SYNK_TEST_DEVICE says so (tests/gpu).
+
+Modules: `device`.
 """
 
 import importlib

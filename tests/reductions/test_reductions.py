@@ -1,4 +1,7 @@
-"""Reduce operations; the truth is NumPy, and exact fractions for averages."""
+"""Reduce operations; the truth is NumPy, and exact fractions for averages.
+
+Modules: `accumulator`, `combining`, `op`.
+"""
 
 import pickle
 import warnings

@@ -1,4 +1,7 @@
-"""What the ranks hold of functions and shared variables: that they meet, keep their values, and go when dropped."""
+"""What the ranks hold of functions and shared variables: that they meet, keep their values, and go when dropped.
+
+Modules: `command`, `replicator`.
+"""
 
 import gc
 import os

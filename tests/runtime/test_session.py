@@ -1,4 +1,7 @@
-"""Sessions: commands go to all ranks, answers come back, errors are told, time is limited."""
+"""Sessions: commands go to all ranks, answers come back, errors are told, time is limited.
+
+Modules: `failures`, `launcher`.
+"""
 
 import logging
 import os

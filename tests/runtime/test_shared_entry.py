@@ -1,4 +1,7 @@
-"""`SharedEntry`: the only writer of a variable's storage, which knows who has given it its value."""
+"""`SharedEntry`: the only writer of a variable's storage, which knows who has given it its value.
+
+Modules: `registry`.
+"""
 
 import ast
 from pathlib import Path

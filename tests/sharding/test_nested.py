@@ -1,4 +1,7 @@
-"""Loops, conditions, graphs in graphs, and collectives that a program has written."""
+"""Loops, conditions, graphs in graphs, and collectives that a program has written.
+
+Modules: `synkhronos.engines.graph.rules.nested`.
+"""
 
 from functools import partial
 

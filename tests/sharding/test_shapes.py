@@ -1,4 +1,7 @@
-"""Shapes, and operations that are given one."""
+"""Shapes, and operations that are given one.
+
+Modules: `axes`, `layout`, `pieces`, `placements`, `propagate`, `rule`, `synkhronos.engines.graph.rules.shapes`.
+"""
 
 from functools import partial
 

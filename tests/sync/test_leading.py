@@ -1,4 +1,7 @@
-"""Ranks that speak for their hosts: what they copy between control blocks and links, with all of them in one thread."""
+"""Ranks that speak for their hosts: what they copy between control blocks and links, with all of them in one thread.
+
+Modules: `barrier_over_hosts`, `hosts`.
+"""
 
 import socket
 import threading

@@ -1,4 +1,7 @@
-"""Reductions over hosts: what the ranks of each host do, around what the bridges do."""
+"""Reductions over hosts: what the ranks of each host do, around what the bridges do.
+
+Modules: `synkhronos.memory.lending`.
+"""
 
 import threading
 from operator import itemgetter

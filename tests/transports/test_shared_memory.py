@@ -1,4 +1,7 @@
-"""The parts of the transport that the tests of the collectives do not see one by one."""
+"""The parts of the transport that the tests of the collectives do not see one by one.
+
+Modules: `base`.
+"""
 
 import gc
 import threading

@@ -1,4 +1,7 @@
-"""What is said about hosts that do not go together, from facts that are made up."""
+"""What is said about hosts that do not go together, from facts that are made up.
+
+Modules: `facts`, `links`, `report`.
+"""
 
 import os
 import sys

@@ -1,4 +1,7 @@
-"""What a program does to shared variables is reported to the observer of their storage, by all of its ways."""
+"""What a program does to shared variables is reported to the observer of their storage, by all of its ways.
+
+Modules: `synkhronos.engines.observer`.
+"""
 
 import pickle
 import subprocess

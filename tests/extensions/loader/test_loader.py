@@ -1,4 +1,7 @@
-"""Loaders: every batch arrives, in order and as it was made; what goes wrong is an error; nothing stays."""
+"""Loaders: every batch arrives, in order and as it was made; what goes wrong is an error; nothing stays.
+
+Modules: `loading`, `process`, `work`, `synkhronos.launchers.processes.servant`.
+"""
 
 import os
 import random

@@ -1,4 +1,7 @@
-"""What PyMC's samplers and optimizers make of likelihoods over all ranks."""
+"""What PyMC's samplers and optimizers make of likelihoods over all ranks.
+
+Modules: `optimizing`.
+"""
 
 import os
 import signal

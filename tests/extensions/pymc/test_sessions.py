@@ -1,4 +1,7 @@
-"""Likelihoods and sessions, copies, and processes."""
+"""Likelihoods and sessions, copies, and processes.
+
+Modules: `likelihood`.
+"""
 
 import gc
 import os

@@ -1,4 +1,7 @@
-"""What a model whose rows are divided does not have is refused, or said; all else is PyMC's own."""
+"""What a model whose rows are divided does not have is refused, or said; all else is PyMC's own.
+
+Modules: `wrapping`.
+"""
 
 import logging
 import subprocess

@@ -1,4 +1,7 @@
-"""Likelihoods over all ranks against PyMC's own on one: value and gradient."""
+"""Likelihoods over all ranks against PyMC's own on one: value and gradient.
+
+Modules: `observed`, `rows`, `operation`.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""Asynchronous runs: repeated from their logs to the bit, under load; deaths, errors and interrupts in every phase."""
+"""Asynchronous runs: repeated from their logs to the bit, under load; deaths, errors and interrupts in every phase.
+
+Modules: `synkhronos.functions.asynchronous`.
+"""
 
 import os
 import signal

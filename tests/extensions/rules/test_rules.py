@@ -1,4 +1,7 @@
-"""Rules of communication, each against the same steps and exchanges in a NumPy loop over ranks."""
+"""Rules of communication, each against the same steps and exchanges in a NumPy loop over ranks.
+
+Modules: `centred`, `diloco`, `local`, `means`, `recurrence`, `variables`.
+"""
 
 import numpy as np
 import pytest

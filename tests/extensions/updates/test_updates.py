@@ -1,4 +1,8 @@
-"""Update rules against Lasagne's own, against the papers where Lasagne has none, and on ranks against the serial answer."""
+"""Update rules against Lasagne's own, against the papers where Lasagne has none, and on ranks against the serial answer.
+
+Modules: `acceleration`, `adaptive`, `descent`, `moments`, `synkhronos.extensions.parameters`,
+`synkhronos.extensions.scalars`.
+"""
 
 from collections import OrderedDict
 

@@ -1,4 +1,7 @@
-"""What the processes that speak for hosts copy between control blocks and the wire, with nobody at the other end."""
+"""What the processes that speak for hosts copy between control blocks and the wire, with nobody at the other end.
+
+Modules: `bridge`, `deputy`, `host_memory`, `requests`, `stand_in`, `synkhronos.memory.ranges`.
+"""
 
 import pickle
 import select

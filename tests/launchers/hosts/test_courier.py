@@ -1,4 +1,7 @@
-"""Couriers over threads: what arrives, that all hosts get the same bits, and what becomes of operations given up."""
+"""Couriers over threads: what arrives, that all hosts get the same bits, and what becomes of operations given up.
+
+Modules: `all_reduce`, `operation`, `progress`, `transfer`.
+"""
 
 import itertools
 import logging

@@ -1,4 +1,7 @@
-"""What a process makes of its environment, for the environments that launchers were seen to give."""
+"""What a process makes of its environment, for the environments that launchers were seen to give.
+
+Modules: `synkhronos.host.interfaces`.
+"""
 
 import itertools
 

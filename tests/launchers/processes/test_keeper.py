@@ -1,4 +1,7 @@
-"""The keeper and the processes that it forks, and the launcher that makes ranks of them."""
+"""The keeper and the processes that it forks, and the launcher that makes ranks of them.
+
+Modules: `launcher`, `servant`.
+"""
 
 import os
 import signal

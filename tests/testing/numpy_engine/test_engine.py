@@ -1,9 +1,13 @@
-"""What the NumPy engine does beyond the conformance tests: its graphs, and updates in place."""
+"""What the NumPy engine does beyond the conformance tests: its graphs, and updates in place.
+
+Modules: `function`, `graph`.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from peer import Master, Peer
 from refusals import refuses
 
 from synkhronos.testing import numpy_engine as engine
@@ -186,8 +190,15 @@ def test_bad_arguments_of_compile():
         ENGINE.compile([x], x, [(w, x)], None)
 
 
-def test_three_thousand_operations(numpy_master):
-    master = numpy_master
+@pytest.fixture
+def master():
+    """Give what sends functions to a second process."""
+    peer = Peer("numpy")
+    yield Master(ENGINE, peer)
+    peer.close()
+
+
+def test_three_thousand_operations(master):
     x, w = variable("x", "float64", 1), shared(0.5, "w")
     y = x
     for _ in range(3000):
@@ -196,8 +207,7 @@ def test_three_thousand_operations(numpy_master):
     np.testing.assert_array_equal(master.peer.call(number, [np.ones(2)])[0], [2, 2])
 
 
-def test_lambdas_travel(numpy_master):
-    master = numpy_master
+def test_lambdas_travel(master):
     x, factor = variable("x", "float64", 1), 3
     number = master.send(ENGINE.compile([x], apply(lambda value: value * factor, x), [], None))
     np.testing.assert_array_equal(master.peer.call(number, [np.ones(2)])[0], [3, 3])

@@ -1,4 +1,7 @@
-"""How values of the NumPy engine lie over the ranks, and its exact functions; what random programs do not draw."""
+"""How values of the NumPy engine lie over the ranks, and its exact functions; what random programs do not draw.
+
+Modules: `collectives`, `exact`, `operations`, `synkhronos.engines.exact`.
+"""
 
 import operator
 

@@ -1,4 +1,7 @@
-"""Indices, basic and advanced, what sets and adds to elements, and gradients."""
+"""Indices, basic and advanced, what sets and adds to elements, and gradients.
+
+Modules: `synkhronos.sharding.chosen`, `synkhronos.sharding.subscripts`.
+"""
 
 from functools import partial
 

@@ -1,4 +1,7 @@
-"""Sessions over several hosts, which are processes of this machine: what fails there is told here, and nothing hangs."""
+"""Sessions over several hosts, which are processes of this machine: what fails there is told here, and nothing hangs.
+
+Modules: `bridge`, `facts`, `launcher`, `serve`, `spec`, `world`, `synkhronos.sync.fetching`.
+"""
 
 import os
 import random
@@ -616,13 +619,14 @@ def test_all_ranks_count_the_same_after_a_call_without_rows(world):
 def test_what_ranks_print_elsewhere_comes_once():
     """By the program alone: not also from the process that serves it there."""
     program = (
-        "import synkhronos as synk; from test_hosts import Act; from worlds import over_hosts\n"
+        "import synkhronos as synk; from test_sessions import Act; from worlds import over_hosts\n"
         "session = over_hosts((1, 1))\n"
         "session.run(Act(1, print, 'said there'))\n"
         "synk.close()"
     )
-    tests = Path(__file__).parent
-    path = os.pathsep.join([str(tests), str(tests.parent), str(tests.parents[1]), os.environ.get("PYTHONPATH", "")])
+    here = Path(__file__)
+    folders = [str(here.parent), str(here.parents[2]), str(here.parents[3])]
+    path = os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
