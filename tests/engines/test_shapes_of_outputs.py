@@ -1,4 +1,7 @@
-"""The function of a function's shapes: what NumPy's arrays have, and nothing is changed or, mostly, computed."""
+"""The function of a function's shapes: what NumPy's arrays have, and nothing is changed or, mostly, computed.
+
+Modules: `synkhronos.engines.theano.shapes`.
+"""
 
 import numpy as np
 import pytest

@@ -2,7 +2,7 @@
 
 Truth is the same function as plain Theano, called with all rows.
 
-Modules: `table`.
+Modules: `table`, `synkhronos.engines.graph.table`.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """`function`: every form in which the library takes inputs, outputs and updates, and what else its functions offer.
 
-Modules: `build`, `upkeep`.
+Modules: `build`, `upkeep`, `synkhronos.engines.theano.profiles`.
 """
 
 import copy

@@ -1,4 +1,7 @@
-"""What functions of PyTensor's offer besides calls, on ranks: profiles, copies, free, trust_input, inputs with a value."""
+"""What functions of PyTensor's offer besides calls, on ranks: profiles, copies, free, trust_input, inputs with a value.
+
+Modules: `synkhronos.engines.pytensor.profiles`.
+"""
 
 import copy
 import pickle

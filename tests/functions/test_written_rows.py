@@ -1,6 +1,11 @@
 """Functions in which the program has written its number of rows: ``rows=`` of `function` and of `fork`.
 
 Truth is the same function as the plain library, called with all rows.
+
+Modules: `synkhronos.engines.graph.reading`, `synkhronos.engines.graph.unread_rows`,
+`synkhronos.engines.graph.written_lengths`, `synkhronos.engines.graph.written_means`,
+`synkhronos.engines.graph.written_rows`, `synkhronos.engines.theano.written_rows`,
+`synkhronos.engines.pytensor.written_rows`.
 """
 
 import pickle

@@ -1,4 +1,7 @@
-"""Where a module's tests are: in the file of its name, or in one of the same folder whose docstring names it."""
+"""Where a module's tests are: in the file of its name, else in one whose docstring names it.
+
+By its name alone in the same folder, by its full name in another one: of several modules, or of whole programs.
+"""
 
 import ast
 import re
@@ -19,7 +22,7 @@ def named_in(files):
 
 @pytest.fixture(scope="module")
 def named_anywhere():
-    """What is in backquotes in all folders: of whole programs, some are tests of modules that they name by their full names."""
+    """What docstrings in all folders name."""
     return named_in(TESTS.rglob("test_*.py"))
 
 
@@ -31,11 +34,10 @@ def test_every_module_has_tests(folder, named_anywhere):
         full = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         if path.stem != "__init__" and not (here / f"test_{path.stem}.py").exists() and path.stem not in names:
             found += [full] if full not in named_anywhere else []
-    assert found == [], f"name each in the docstring of the file in {here.relative_to(ROOT)} that tests it"
+    assert found == [], f"name each in the docstring of the file that tests it, at best in {here.relative_to(ROOT)}"
 
 
-def test_every_folder_of_tests_in_a_package_is_one():
-    """What is not about a folder of the package is beside these folders, not in them."""
+def test_folders_inside_others_are_those_of_the_package():
     for folder in (path for path in TESTS.rglob("*") if path.is_dir() and any(path.glob("test_*.py"))):
         parts = folder.relative_to(TESTS).parts
         assert len(parts) == 1 or (PACKAGE / Path(*parts)).is_dir(), folder

@@ -1,4 +1,7 @@
-"""What is known of lengths in a graph: compared with what the library computes."""
+"""What is known of lengths in a graph: compared with what the library computes.
+
+Modules: `equalities`, `synkhronos.engines.theano.lengths`.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,8 @@
-"""Exact functions give what the serial function of the same mode gives, also where its rewrites change values."""
+"""Exact functions give what the serial function of the same mode gives, also where its rewrites change values.
+
+Modules: `classes`, `descriptions`, `engine`, `exact`, `library`, `placing`, `snapshot`,
+`synkhronos.engines.theano.rewrites`, `synkhronos.engines.pytensor.rewrites`.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""Collectives in PyTensor's graphs: scans, conditions, linkers, and errors; truth is NumPy on what calls return."""
+"""Collectives in PyTensor's graphs: scans, conditions, linkers, and errors; truth is NumPy on what calls return.
+
+Modules: `hidden`, `operations`, `scans`.
+"""
 
 import itertools
 

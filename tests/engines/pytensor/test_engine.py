@@ -1,4 +1,7 @@
-"""What only PyTensor has: its linkers, its random generators, and how its functions travel; truth is plain PyTensor."""
+"""What only PyTensor has: its linkers, its random generators, and how its functions travel; truth is plain PyTensor.
+
+Modules: `jit`, `pickling_repairs`, `repairs`.
+"""
 
 import copy
 import pickle

@@ -1,4 +1,7 @@
-"""PyTensor's default linker, Numba: compiled before the first call, in order, and without a word. (The compile directory stays.)"""
+"""PyTensor's default linker, Numba: compiled before the first call, in order, and without a word. (The compile directory stays.)
+
+Modules: `numba_operations`.
+"""
 
 import logging
 import warnings

@@ -1,4 +1,7 @@
-"""Operations that PyTensor alone has: of batches, of random variables, with graphs inside."""
+"""Operations that PyTensor alone has: of batches, of random variables, with graphs inside.
+
+Modules: `classes`, `formulas`, `lengths`.
+"""
 
 import pytest
 

@@ -1,4 +1,8 @@
-"""Collectives inside Theano's functions: its optimizations, linkers, loops, conditions, gradients and errors."""
+"""Collectives inside Theano's functions: its optimizations, linkers, loops, conditions, gradients and errors.
+
+Modules: `operations`, `scans`, `synkhronos.engines.graph.affine`, `synkhronos.engines.graph.collectives`,
+`synkhronos.engines.graph.dependence`, `synkhronos.engines.graph.operations`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the Theano engine does beyond the conformance tests; truth is Theano in one process."""
+"""What the Theano engine does beyond the conformance tests; truth is Theano in one process.
+
+Modules: `pickling_repairs`, `synkhronos.engines.graph.pickled_settings`, `synkhronos.engines.graph.states`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What is done before Theano's import, on fake packages and, in processes of their own, on the real ones."""
+"""What is done before Theano's import, on fake packages and, in processes of their own, on the real ones.
+
+Modules: `downsample`.
+"""
 
 import builtins
 import importlib.util

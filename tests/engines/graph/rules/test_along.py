@@ -1,4 +1,7 @@
-"""Operations along one axis: softmax and cross-entropies, sorting, cumulative sums; and those that have no rule."""
+"""Operations along one axis: softmax and cross-entropies, sorting, cumulative sums; and those that have no rule.
+
+Modules: `synkhronos.engines.theano.formulas`.
+"""
 
 from library import L, T
 from simulated import ALL_ROWS, Case, parametrize

@@ -1,6 +1,7 @@
 """Indices, basic and advanced, what sets and adds to elements, and gradients.
 
-Modules: `synkhronos.sharding.chosen`, `synkhronos.sharding.subscripts`.
+Modules: `synkhronos.sharding.chosen`, `synkhronos.sharding.subscripts`, `synkhronos.engines.graph.indices`,
+`synkhronos.engines.graph.formulas`.
 """
 
 from functools import partial

@@ -1,4 +1,7 @@
-"""Products of matrices, convolutions and pooling, and their gradients."""
+"""Products of matrices, convolutions and pooling, and their gradients.
+
+Modules: `synkhronos.engines.theano.classes`, `synkhronos.engines.theano.placing`.
+"""
 
 from library import T
 from simulated import ALL_ROWS, Case, parametrize
