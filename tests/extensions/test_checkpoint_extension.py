@@ -288,16 +288,16 @@ def test_parameters_are_plain_arrays(make_world, path):
 
 
 @pytest.mark.parametrize(
-    "of_file, text",
+    "of_file, argument, expected",
     [
-        (lambda w, v: [w], "variables: expected the 1 that are in"),
-        (lambda w, v: [w, v, engine.shared(np.zeros(2), "u")], "variables: expected the 3 that are in"),
-        (lambda w, v: [w, engine.shared(np.zeros(3), "u")], r"v: expected float64 \(3,\), as it was saved"),
-        (lambda w, v: [w, engine.shared(np.zeros(2, "float32"), "u")], "v: expected float32"),
+        (lambda w, v: [w], "variables", "1"),
+        (lambda w, v: [w, v, engine.shared(np.zeros(2), "u")], "variables", "3"),
+        (lambda w, v: [w, engine.shared(np.zeros(3), "u")], "v", "float64 (3,)"),
+        (lambda w, v: [w, engine.shared(np.zeros(2, "float32"), "u")], "v", "float32 (2,)"),
     ],
     ids=["fewer", "more", "shape", "dtype"],
 )
-def test_files_of_other_variables_change_nothing(make_world, path, of_file, text):
+def test_files_of_other_variables_change_nothing(make_world, path, of_file, argument, expected):
     world = make_world("threads", 2)
     w, v = engine.shared(np.ones(2), "w"), engine.shared(np.ones(2), "v")
     others = of_file(w, v)
@@ -306,7 +306,7 @@ def test_files_of_other_variables_change_nothing(make_world, path, of_file, text
     checkpoint.save(path, others)
     for each in (w, v):
         world.set_values(each, [np.full(2, 5.0)] * 2)
-    with pytest.raises(ValueError, match=text):
+    with refuses(ValueError, argument, expected):
         checkpoint.load(path, [w, v])
     assert [value.tolist() for each in (w, v) for value in world.values(each)] == [[5.0, 5.0]] * 4
     assert keep

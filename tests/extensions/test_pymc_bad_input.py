@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 
 from synkhronos.errors import StateError
 
@@ -61,7 +61,7 @@ def test_refused_arguments():
     for batch in (0, N + 1):
         with refuses(ValueError, "batch", "from 1 to 53", str(batch)):
             in_model(log_density, [X, BINARY], batch=batch)
-    with pytest.raises(StateError, match="with pm.Model"):
+    with reports(StateError, "data_parallel", "pm.Model"):
         data_parallel(log_density, [X, BINARY])
     with refuses(TypeError, "likelihood", "a log-probability", "draws random numbers"):
         in_model(lambda X, beta: pm.Normal.dist(X @ beta), [X])

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 
 pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
 
@@ -136,9 +136,9 @@ def test_other_models_and_arguments_are_left_alone():
     plain = KINDS["logistic"]()
     drawn = pm.sample_prior_predictive(3, model=plain)
     assert drawn["prior_predictive"]["y"].shape == (1, 3, N)
-    with pytest.raises(TypeError, match="no_such_argument"):
+    with reports(TypeError, "no_such_argument"):
         pm.sample_prior_predictive(3, model=plain, no_such_argument=1)
-    with pytest.raises(TypeError, match="context"):
+    with reports(TypeError, "context"):
         pm.sample_prior_predictive(3)
 
 

@@ -775,13 +775,13 @@ def test_a_bad_call_changes_nothing():
 
 
 @pytest.mark.parametrize(
-    "args, options, error, message",
+    "args, options, error, argument, got",
     [
-        ((X,), {}, TypeError, "expected 2 arguments, got 1"),
-        ((X, Y), {"num_slices": 0}, ValueError, "num_slices is 0"),
+        ((X,), {}, TypeError, "args", "1"),
+        ((X, Y), {"num_slices": 0}, ValueError, "num_slices", "0"),
     ],
 )
-def test_bad_calls_of_the_twin(args, options, error, message):
+def test_bad_calls_of_the_twin(args, options, error, argument, got):
     model = Model()
     step = train.make_train_function_theano(
         model.loss,
@@ -793,9 +793,9 @@ def test_bad_calls_of_the_twin(args, options, error, message):
         outputs=(model.loss, None),
         function_options=OPTIONS,
     )
-    with pytest.raises(error, match=message):
+    with refuses(error, argument, got=got):
         step(*args, **options)
-    with pytest.raises(ValueError, match="op None"):
+    with refuses(ValueError, "num_slices", "op None", "2"):
         step(X, Y, num_slices=2)
 
 

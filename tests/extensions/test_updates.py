@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 
 import synkhronos as synk
 
@@ -505,7 +505,7 @@ def test_scalars_are_finite(bad):
 @pytest.mark.parametrize("name", ALL)
 def test_unknown_options_are_named(name):
     model = Model()
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'decay'"):
+    with reports(TypeError, "'decay'"):
         getattr(rules, name)(model.loss, model.params, learning_rate=0.1, decay=0.5)
 
 
