@@ -48,18 +48,18 @@ def reports(error, *facts, **fields):
     with pytest.raises(error) as caught:
         yield caught
     raised = caught.value
-    assert not missing(str(raised), *facts)
+    assert not lacks(str(raised), *facts)
     for name, wanted in fields.items():
         assert getattr(raised, name) == wanted, f"{name} is {getattr(raised, name)!r}, not {wanted!r}"
 
 
-def missing(message, *facts):
+def lacks(message, *facts):
     """Return the facts that a message does not have, and the message; nothing if it has them all.
 
     Examples
     --------
-    >>> missing("pool 3 is closed", "pool", 3)
-    >>> missing("pool 31 is closed", "pool", 3)
+    >>> lacks("pool 3 is closed", "pool", 3)
+    >>> lacks("pool 31 is closed", "pool", 3)
     (['3'], 'pool 31 is closed')
     """
     lacking = [str(fact) for fact in facts if not re.search(_pattern(str(fact)), message)]

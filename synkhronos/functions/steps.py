@@ -411,9 +411,10 @@ def _check_lengths(lengths: Sequence[Tuple[int, int, Sequence[int]]], context: R
         entry = context.shareds[number]
         length = entry.cell[0].shape[axis]
         if length != of_ranks[context.rank]:
-            raise ValueError(
-                f"{entry.label()} is one of the sliceable_shareds, and the function has changed its length from "
-                f"{of_ranks[context.rank]} to {length}: the rows of later steps were chosen before"
+            raise ArgumentValueError(
+                "sliceable_shareds",
+                f"{entry.label()} to keep its length, {of_ranks[context.rank]}, as the rows of later steps are chosen",
+                f"a length of {length} after a step",
             )
 
 

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from refusals import reports
 from test_demos import DEMOS, run
 from worlds import needs_lasagne
 
@@ -83,7 +84,7 @@ def test_models(modules, model, n_layers, n_dropout, n_params):
     ],
 )
 def test_unknown_models_are_named(modules, model):
-    with pytest.raises(ValueError, match=f"model: expected mlp, cnn or custom_mlp:.*got {re.escape(repr(model))}"):
+    with reports(ValueError, "model", "mlp", "cnn", "custom_mlp:", repr(model)):
         modules("networks").parse_model(model)
 
 

@@ -56,7 +56,7 @@ def test_a_reduction_that_has_been_computed_travels(master):
 
 def test_dicts_of_outputs_are_refused():
     x = pt.vector("x")
-    with refuses(TypeError, "outputs", got="a dict", hint="return no dicts"):
+    with refuses(TypeError, "outputs", got="a dict", hint="dicts"):
         compile([x], {"a": x})
 
 

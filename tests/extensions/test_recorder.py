@@ -191,7 +191,7 @@ def test_plot(tmp_path, monkeypatch):
 
 def test_plot_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with reports(ImportError, "pip install matplotlib"):
+    with reports(ImportError, "pip", "matplotlib"):
         filled().plot("nothing.png")
 
 

@@ -581,12 +581,12 @@ def test_daso_of_gradients_is_that_of_parameters():
 def test_groups_that_are_wrong():
     synk.fork(2, use_gpu=False)
     model = Model()
-    with refuses(ValueError, "groups", "lists of ranks", "[[0], [0, 1]]"):
+    with refuses(ValueError, "groups", "ranks", "[[0], [0, 1]]"):
         function_of(model, groups=[[0], [0, 1]])
     with refuses(ValueError, "communicate_every", "1 with groups", "4"):
         function_of(model, groups=[[0], [1]], communicate_every=4)
     step = function_of(model, groups=[[0], [1]])
-    with refuses(ValueError, "groups", "None, with which a step is one command", "[[0], [1]]", "once for each batch"):
+    with refuses(ValueError, "groups", "None", "[[0], [1]]", "once"):
         step.steps(X, Y, batches=BATCHES)
 
 

@@ -51,7 +51,7 @@ def test_inputs_with_one_name_or_none():
     assert bind(TWINS, labels(TWINS), None, (1, 2, 3), {}) == [1, 2, 3]
     with refuses(TypeError, "the function", got="'x', which is the name of 2 inputs", hint="by position"):
         bind(TWINS, labels(TWINS), None, (), {"x": 1})
-    with refuses(TypeError, "the function", "none has a name", "'y'"):
+    with refuses(TypeError, "the function", "none", "'y'"):
         bind([Given(None)], ["input 0"], None, (1,), {"y": 1})
 
 

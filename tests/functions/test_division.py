@@ -204,5 +204,5 @@ def test_what_is_refused(kwargs, error, argument, expected, got):
 
 
 def test_a_hint_says_how_to_use_variables_of_several_lengths():
-    with refuses(ValueError, "sliceable_shareds", hint="select rows with batch_s"):
+    with refuses(ValueError, "sliceable_shareds", hint="batch_s"):
         divide(2, 0, lengths=[[2, 2], [2, 3]], num_slices=2)

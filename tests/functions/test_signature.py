@@ -134,5 +134,5 @@ def test_output_subsets_that_are_none(subset, keys, error, expected, got):
 
 
 def test_output_subset_of_no_outputs():
-    with refuses(ValueError, "output_subset", "there are none", "0"):
+    with refuses(ValueError, "output_subset", "none", "0"):
         spec.output_indices([0], None, 0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import theano
 import theano.tensor as T
+from refusals import reports
 from theano.sandbox.rng_mrg import MRG_RandomStreams
 from worlds import DEVICE
 
@@ -87,7 +88,7 @@ def test_an_error_on_one_rank_changes_nothing_on_any():
     f(np.ones((4, 3), "float32"))
     rows = np.ones((4, 3), "float32")
     rows[-1] = 9
-    with pytest.raises(synk.WorkerError, match="too large"):
+    with reports(synk.WorkerError, "too large"):
         f(rows)
     np.testing.assert_array_equal(synk.gather(w, nd_up=1), [[2, 3, 4]] * 2)
     kill(1)

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from clocks import Clock
 from gates import Gate, until
+from refusals import refuses, reports
 
 import synkhronos as synk
 from synkhronos.kernels.copy import copy_into
@@ -214,7 +215,7 @@ def test_values_that_change_their_kind(dies):
             if dies:
                 kill(2)
             else:
-                with pytest.raises(synk.WorkerError, match="of this rank"):
+                with reports(synk.WorkerError, "of this rank"):
                     session.run(Change(number, after, 1))
             assert session.run(Layout(number)) == expected == [expected[0]] * 3
     session.run(Change(number, np.zeros((2, 3))))
@@ -412,7 +413,7 @@ def test_a_session_that_is_closed_meanwhile(monkeypatch):
     keeper = PROGRAM.keeper_pid
     try:
         kill(1)
-        with pytest.raises(synk.StateError, match="the session was closed .* in the middle of"):
+        with reports(synk.StateError, "synkhronos.close()"):
             f()
     finally:
         signal.signal(signal.SIGALRM, before)
@@ -533,7 +534,7 @@ def test_steps_after_an_error_are_deposited(caplog):
     w, x = engine.shared(np.zeros(2), "w"), engine.variable("x", "float64", 1)
     y = engine.apply(refuse_sevens, x, dtype="float64", ndim=1)
     f = synk.function([x], (y, "gather"), updates=[(w, w + 1)], exact=False)
-    with pytest.raises(Exception, match="seven"):
+    with reports(Exception, "seven"):
         f.steps(np.arange(20.0), batches=[[i, i + 1] for i in range(19)])
     before = synk.gather(w)
     kill(1)
@@ -606,16 +607,16 @@ def test_a_standby_that_was_killed_is_not_missed():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "error", "argument", "got"),
     [
-        ({"heal": -1}, "heal: expected 0 or more, got -1"),
-        ({"heal": 1.5}, "heal: expected an int, got 1.5"),
-        ({"heal": "3"}, "heal: expected an int, got '3'"),
-        ({"heal": 1, "standby": 2}, "standby: expected True or False"),
+        ({"heal": -1}, ValueError, "heal", "-1"),
+        ({"heal": 1.5}, TypeError, "heal", "1.5"),
+        ({"heal": "3"}, TypeError, "heal", "'3'"),
+        ({"heal": 1, "standby": 2}, TypeError, "standby", "2"),
     ],
 )
-def test_bad_arguments(options, words):
-    with pytest.raises((TypeError, ValueError), match=words):
+def test_bad_arguments(options, error, argument, got):
+    with refuses(error, argument, got=got):
         synk.fork(2, **options)
     assert not synk.is_forked()
 
@@ -629,7 +630,7 @@ def test_the_environment_says_it(monkeypatch):
     assert PROGRAM.session.healing is None
     synk.close()
     monkeypatch.setenv("SYNK_HEAL", "many")
-    with pytest.raises(TypeError, match="SYNK_HEAL: expected an int, got 'many'"):
+    with refuses(TypeError, "SYNK_HEAL", "int", "'many'"):
         synk.fork(2)
 
 
@@ -746,7 +747,7 @@ def test_what_could_not_be_deposited_is_before_the_next_command(monkeypatch, err
         f(np.zeros(2))
         kill(1)
     else:
-        with pytest.raises(Exception, match="seven"):
+        with reports(Exception, "seven"):
             f(np.array([0.0, 7.0]))
     found = synk.gather(w, nd_up=1) - dies
     np.testing.assert_array_equal(found, np.full((2, 2), found[0, 0]))

@@ -1,0 +1,58 @@
+"""Tests ask for errors by fields and facts (tests/refusals.py), so that the library's sentences can change."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+PHRASE = re.compile(r"([A-Za-z]+,? ){2}[A-Za-z]")
+
+
+def texts_in(tree):
+    """Return the text constants below a node, those of formatted texts too; not docstrings."""
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docstrings]
+    return [node.value for node in constants if isinstance(node.value, str)]
+
+
+def calls_of(tree, *names):
+    """Yield the calls of functions with these names, or of attributes with these names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", None)) in names:
+            yield node
+
+
+@pytest.fixture(scope="module")
+def sentences():
+    """What the library says: all text constants of its modules."""
+    return "\n".join(
+        text for path in (ROOT / "synkhronos").rglob("*.py") for text in texts_in(ast.parse(path.read_text()))
+    )
+
+
+def quoted(tree, sentences):
+    """Return the phrases of the library that `refuses` or `reports` is asked for: two words or more."""
+    texts = [text for call in calls_of(tree, "refuses", "reports", "lacks") for text in texts_in(call)]
+    return [text for text in texts if PHRASE.search(text) and text in sentences]
+
+
+def test_no_test_matches_messages():
+    for path in TESTS:
+        for call in calls_of(ast.parse(path.read_text()), "raises"):
+            assert "match" not in [keyword.arg for keyword in call.keywords], (
+                f"{path}:{call.lineno}: use refusals.reports"
+            )
+
+
+def test_no_test_quotes_the_library(sentences):
+    found = {str(path): quoted(ast.parse(path.read_text()), sentences) for path in TESTS}
+    assert {path: texts for path, texts in found.items() if texts} == {}
+
+
+def test_quoted():
+    tree = ast.parse("reports(StateError, 'is closed', 'w', 3); refuses(ValueError, 'x', got='two')")
+    assert quoted(tree, "pool 3 is closed") == ["is closed"]
+    assert quoted(tree, "pool 3 was closed") == []
