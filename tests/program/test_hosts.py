@@ -298,8 +298,9 @@ def test_an_end_while_the_master_fetches_results(session, what):
     try:
         found = session.run(Lies(end))
     except WorkerDied as error:
-        said = "was killed by SIGKILL" if what == "rank" else "was lost with its host"
-        assert said in str(error) and "on host there" in str(error) and "in lies" in str(error)
+        assert (
+            not lacks(str(error), "SIGKILL" if what == "rank" else "lost", "on host there") and error.command == "lies"
+        )
         assert session.closed
     assert found in ([None, [0, 1, 2, 3]] if what == "rank" else [None])
     with pytest.raises((WorkerDied, synk.StateError)):
@@ -356,7 +357,7 @@ def test_a_link_that_is_lost_while_its_host_is_not(session, end):
             everywhere(session)
         else:
             session.run(ActsOnLink(2))
-    assert "by which this rank speaks for its host, is lost" in str(caught.value.__cause__)
+    assert not lacks(str(caught.value.__cause__), "connection", "lost")
     del caught
     assert len(everywhere(opened())) == 4
 
