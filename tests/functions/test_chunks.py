@@ -118,5 +118,5 @@ def test_outputs_that_are_accumulated_need_all_steps_in_one_command():
     def run(some):
         return Made(table, 3)(some)._replace(has_ended=False)
 
-    with refuses(ValueError, "total", "step 3 of 40", "True"):
+    with refuses(ValueError, "total", "False", "step 3 of 40"):
         run_in_chunks(steps, table, run, False)

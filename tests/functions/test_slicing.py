@@ -4,8 +4,9 @@ import weakref
 
 import numpy as np
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 
+from synkhronos.errors import ArgumentValueError
 from synkhronos.functions import slicing
 from synkhronos.functions.slicing import LAST, Agreement
 from synkhronos.reductions import ReduceOp
@@ -103,12 +104,12 @@ def test_what_agreed_is_a_copy():
 @pytest.mark.parametrize("op", ["avg", "sum", "prod", "min", "max"])
 def test_shapes_that_differ_are_named(op):
     op = ReduceOp(op)
-    with refuses(ValueError, "outputs[1] (y)", str(op), "float64(2,) and float64(1,)"):
+    with reports(ArgumentValueError, "outputs[1] (y)", f"'{op}'", "float64(2,) and float64(1,)"):
         in_slices(lambda i: [np.ones(()), PARTS[i]], [2, 2, 1], [("a", op), ("outputs[1] (y)", op)], [])
-    with refuses(ValueError, "the update of w", str(op), "float64(2,) and float64(1,)"):
+    with reports(ArgumentValueError, "the update of w", f"'{op}'", "float64(2,) and float64(1,)"):
         in_slices(lambda i: [PARTS[i]], [2, 2, 1], [], [("w", op)])
 
 
 def test_shapes_that_cannot_be_gathered_are_named():
-    with refuses(ValueError, "rows", "'gather'", "(2, 0) and (2, 1)"):
+    with reports(ArgumentValueError, "rows", "'gather'", "(2, 0) and (2, 1)"):
         in_slices(lambda i: [np.ones((2, i))], [1, 1], [("rows", ReduceOp("gather"))], [])

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TESTS = sorted((ROOT / "tests").rglob("*.py"))
 PHRASE = re.compile(r"([A-Za-z]+,? ){2}[A-Za-z]")
 
 
@@ -26,33 +25,40 @@ def calls_of(tree, *names):
 
 
 @pytest.fixture(scope="module")
+def trees():
+    """The tests' files, parsed."""
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in sorted((ROOT / "tests").rglob("*.py"))}
+
+
+@pytest.fixture(scope="module")
 def sentences():
     """What the library says: all text constants of its modules."""
-    return "\n".join(
-        text for path in (ROOT / "synkhronos").rglob("*.py") for text in texts_in(ast.parse(path.read_text()))
-    )
+    modules = (ROOT / "synkhronos").rglob("*.py")
+    return "\n".join(text for path in modules for text in texts_in(ast.parse(path.read_text())))
 
 
 def quoted(tree, sentences):
-    """Return the phrases of the library that `refuses` or `reports` is asked for: two words or more."""
+    """Return the phrases of the library that `refuses`, `reports` or `lacks` are asked for: three words or more."""
     texts = [text for call in calls_of(tree, "refuses", "reports", "lacks") for text in texts_in(call)]
     return [text for text in texts if PHRASE.search(text) and text in sentences]
 
 
-def test_no_test_matches_messages():
-    for path in TESTS:
-        for call in calls_of(ast.parse(path.read_text()), "raises"):
-            assert "match" not in [keyword.arg for keyword in call.keywords], (
-                f"{path}:{call.lineno}: use refusals.reports"
-            )
+def test_no_test_matches_messages(trees):
+    matching = [
+        f"{path}:{call.lineno}"
+        for path, tree in trees.items()
+        for call in calls_of(tree, "raises")
+        if "match" in [keyword.arg for keyword in call.keywords]
+    ]
+    assert matching == [], "use refusals.refuses or refusals.reports"
 
 
-def test_no_test_quotes_the_library(sentences):
-    found = {str(path): quoted(ast.parse(path.read_text()), sentences) for path in TESTS}
+def test_no_test_quotes_the_library(trees, sentences):
+    found = {path: quoted(tree, sentences) for path, tree in trees.items()}
     assert {path: texts for path, texts in found.items() if texts} == {}
 
 
 def test_quoted():
-    tree = ast.parse("reports(StateError, 'is closed', 'w', 3); refuses(ValueError, 'x', got='two')")
-    assert quoted(tree, "pool 3 is closed") == ["is closed"]
-    assert quoted(tree, "pool 3 was closed") == []
+    tree = ast.parse("reports(StateError, 'it is closed', 'w', 3); refuses(ValueError, f'of {x} rows', got='is two')")
+    assert quoted(tree, "it is closed; pool is two") == ["it is closed"]
+    assert quoted(tree, "it was closed") == []
