@@ -31,6 +31,8 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, TypeVar
 
+from .errors import ArgumentValueError
+
 logger = logging.getLogger("synkhronos")
 
 
@@ -170,11 +172,20 @@ _log: Optional[CommandLog] = None
 
 
 def log_as_the_environment_says() -> None:
-    """Log commands if ``SYNK_LOG=debug`` is set; called by `fork` and at the start of every rank."""
+    """Log commands if ``SYNK_LOG=debug`` is set; called by `fork` and at the start of every rank.
+
+    Raises
+    ------
+    ArgumentValueError
+        If the variable has a value that means nothing.
+    """
     global _log
-    level = os.environ.get("SYNK_LOG", "").upper()
-    if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+    value = os.environ.get("SYNK_LOG", "")
+    level = value.upper()
+    if not level:
         return
+    if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise ArgumentValueError("SYNK_LOG", "debug, info, warning or error", repr(value))
     logger.setLevel(level)
     if level == "DEBUG" and _log is None:
         _log = CommandLog()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 import synkhronos as synk
 from synkhronos import trace
@@ -175,9 +176,20 @@ def test_lines_on_stderr_have_a_prefix(tmp_path, setup, environment, expected):
         assert sorted(done.stderr.splitlines()) == sorted(expected)
 
 
-@pytest.mark.parametrize("value", ["", "loud", None])
-def test_other_values_of_the_variable_do_nothing(monkeypatch, value):
+@pytest.mark.parametrize("value", ["", None])
+def test_without_a_value_nothing_is_logged(monkeypatch, value):
     monkeypatch.setattr(trace, "_log", None)
     monkeypatch.setenv("SYNK_LOG", value) if value is not None else monkeypatch.delenv("SYNK_LOG", raising=False)
     trace.log_as_the_environment_says()
     assert trace._log is None and not trace._observers
+
+
+@pytest.mark.parametrize("name, value", [("SYNK_LOG", "loud"), ("SYNK_CHECK", "yes"), ("SYNK_HEAL", "some")])
+def test_a_variable_with_another_value_is_refused_by_fork(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with refuses((TypeError, ValueError), name, got=value):
+        synk.fork(2)
+    assert not synk.is_forked()
+    monkeypatch.delenv(name)
+    with synk.fork(2):
+        assert synk.size() == 2

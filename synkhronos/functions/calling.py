@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from typing import Any, Callable, ContextManager, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Iterable, Iterator, List, Optional, Sequence, Tuple, Type
 
 import numpy as np
 
@@ -73,7 +73,7 @@ def call(
         nonlocal division
         arguments = prepared.slice(i, values, rows, shared_rows, context)
         try:
-            with _collectives(prepared, i, context) as collectives:
+            with inside(prepared, i, context) as collectives:
                 results = engine.call(compiled, arguments, plan.wanted)
             if division.weights is None and collectives is not None and collectives.weights is not None:
                 division = division._replace(weights=collectives.weights)
@@ -214,14 +214,14 @@ def _change(plan: Plan, chosen: Sequence[int], news: Sequence[Any], context: Ran
     return Change(entries, values)
 
 
-class CollectivesOfCall(in_graph.Call):
-    """The collectives of one call, which go through the rank's transport.
+class RowsOfCall(in_graph.Call):
+    """The rank's rows of one call; its collectives give back what they are given, as shapes need it.
 
     Parameters
     ----------
     plan : Plan
     weights : list of int, optional
-        What every rank weighs in them.
+        What every rank weighs in collectives.
     rows : (int, int, int), optional
         See `rows`; None as long as they are not known.
     context : RankContext
@@ -255,6 +255,13 @@ class CollectivesOfCall(in_graph.Call):
             )
         return begin, end
 
+    def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
+        return list(arrays)
+
+
+class CollectivesOfCall(RowsOfCall):
+    """The collectives of one call, which go through the rank's transport."""
+
     @point("collective")
     def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
         def label() -> str:
@@ -272,11 +279,13 @@ class CollectivesOfCall(in_graph.Call):
         return results
 
 
-def _collectives(prepared: Prepared, i: int, context: RankContext) -> ContextManager[Any]:
-    """Return what collectives inside the function find the other ranks by, in the i-th slice."""
+def inside(
+    prepared: Prepared, i: int, context: RankContext, kind: Type[RowsOfCall] = CollectivesOfCall
+) -> ContextManager[Any]:
+    """Return what operations inside the function find their rows and the other ranks by, in the i-th slice."""
     if prepared.plan.common is None:
         return nullcontext()
-    return CollectivesOfCall(prepared.plan, prepared.weights[i], prepared.rows[i], context)
+    return kind(prepared.plan, prepared.weights[i], prepared.rows[i], context)
 
 
 def _explain(error: Exception, plan: Plan, engine: Any, context: RankContext) -> None:

@@ -32,7 +32,7 @@ from ..selection import Selection, moved
 from ..sync.control_block import STOP_REQUESTED
 from .batches import selection
 from .call import presented, reduced, rounded
-from .calling import Change, call
+from .calling import Change, RowsOfCall, call, inside
 from .division import Division
 from .plan import Plan, Prepared, may_be_refused
 from .step_outputs import Combiner, Store, Stored
@@ -379,15 +379,12 @@ def _shapes(
         of_pieces: List[List[Tuple[int, ...]]] = [[()] * len(stores)]
         if steps.shapes is not None and any(stores):
             engine, compiled = context.functions[steps.shapes]
-            of_pieces = [
-                [
-                    tuple(shape.tolist())
-                    for shape in engine.call(
-                        compiled, each.slice(i, values, rows, shared_rows, context), each.plan.subset
-                    )
-                ]
-                for i in range(len(each.pieces))
-            ]
+            of_pieces = []
+            for i in range(len(each.pieces)):
+                arguments = each.slice(i, values, rows, shared_rows, context)
+                with inside(each, i, context, RowsOfCall):
+                    found_here = engine.call(compiled, arguments, each.plan.subset)
+                of_pieces.append([tuple(shape.tolist()) for shape in found_here])
         shapes: List[Optional[Tuple[int, ...]]] = []
         for i, (stored, op) in enumerate(zip(stores, steps.ops)):
             if op.axis:

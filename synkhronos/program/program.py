@@ -220,7 +220,7 @@ class Program:
         Raises
         ------
         ArgumentValueError
-            The launcher is not known, or a profile cannot be written to that folder.
+            The launcher or the value of a variable is not known, or no profile can be written to that folder.
         StateError
             A session is open, this is a rank, or what this process has opened does not go with the session.
         SynkhronosError
@@ -229,6 +229,9 @@ class Program:
         if launcher not in LAUNCHERS:
             raise ArgumentValueError("launcher", f"one of {sorted(LAUNCHERS)}", repr(launcher))
         log_as_the_environment_says()
+        check = os.environ.get(CHECK) or "0"
+        if check not in ("0", "1"):
+            raise ArgumentValueError(CHECK, "0 or 1", repr(check))
         log_missing_kernels()
         with self._lock:
             if self.inside_rank:
@@ -267,7 +270,7 @@ class Program:
             if profiled is not None:
                 self.profiled = profiled
             self.session, self.exact, self.rows = session, bool(options.get("exact")), options.get("rows")
-            self.check = bool(options.get("check")) or os.environ.get(CHECK) == "1"
+            self.check = bool(options.get("check")) or check == "1"
             return session
 
     def _check_device(self, wanted: bool) -> None:

@@ -25,6 +25,10 @@ MIXED = "-"
 
 #: Of parts that have to be put together before they are cast: integers may have wrapped around.
 LATE = Unknown("is rounded to, or widened from, whole numbers, for which it needs the whole of a value", is_late=True)
+NONE_CHOSEN = Unknown(
+    "has no value on a rank of whose rows a mask chooses none: instead of choosing, put a number in the place of the "
+    "others, as switch(mask, x, -inf) does"
+)
 
 Labels = Sequence[Any]
 NO_POWERS: Mapping[int, Power] = {}
@@ -178,6 +182,8 @@ class Axes(Rule):
                 results.append(Unknown("computes with random numbers of which there are more than rows"))
             elif index:
                 results.append(Unknown("computes with positions of rows, which every rank counts from 0"))
+            elif self.needs_elements and not layout.is_even:
+                results.append(NONE_CHOSEN)
             else:
                 unknown = LATE if self.late else Unknown("depends on all rows")
                 results.append(unknown if reduce is None else Partial(reduce, power))

@@ -44,6 +44,8 @@ class Rule(ABC):
     shapes_only: Sequence[int] = ()
     #: Whether its result is rounded to a narrower type than it is computed in.
     is_rounded = False
+    #: Whether it fails if there is nothing to reduce, because there is no smallest or largest.
+    needs_elements = False
     #: Whether the shapes of the outputs follow from those of the inputs, and no values of these are refused.
     keeps_shapes = False
 

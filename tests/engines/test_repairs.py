@@ -89,3 +89,12 @@ def test_the_lock_is_taken_soon_after_it_is_free(tmp_path, monkeypatch):
     compilelock.lock(str(folder))
     assert len(slept) == 3 and max(slept) < 0.1
     assert (folder / "lock").read_text().startswith(f"{os.getpid()}_")
+
+
+def test_what_is_imaginary_may_be_written_into():
+    """By C code, too: it has none for ``imag``."""
+    x = T.dvector("x")
+    for linker in ("py", "cvm"):
+        f = theano.function([x], T.tanh(x - x.imag), mode=theano.Mode(linker, "fast_run"))
+        assert any(node.op.destroy_map for node in f.maker.fgraph.apply_nodes if hasattr(node.op, "destroy_map"))
+        np.testing.assert_array_equal(f(np.arange(3.0)), np.tanh(np.arange(3.0)))

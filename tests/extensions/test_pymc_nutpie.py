@@ -73,10 +73,11 @@ def compiled(model):
 
 
 @pytest.fixture
-def forked(monkeypatch, tmp_path):
+def forked(request, monkeypatch, tmp_path):
     """Open a session of two processes; a rank fails from when the path that is returned exists."""
     monkeypatch.setenv("SYNK_TEST_FAILURE", str(tmp_path / "failure"))
-    synk.fork(2, timeout=3)
+    is_late = getattr(request.node, "callspec", None) and request.node.callspec.params.get("trouble") == "late"
+    synk.fork(2, timeout=3 if is_late else None)
     yield tmp_path / "failure"
     synk.close()
 

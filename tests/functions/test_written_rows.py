@@ -78,6 +78,8 @@ EXPRESSIONS = {
     "all in one axis": lambda x, y: x.reshape((N * 4,)),
     "ones": lambda x, y: T.concatenate([x, T.ones((N, 1), x.dtype)], axis=1),
     "as many ones": lambda x, y: T.concatenate([x, T.ones((N, N), x.dtype)], axis=1),
+    "an array alone, along another axis": lambda x, y: x.T * np.arange(N) + y,
+    "its rows first": lambda x, y: (x.T * np.arange(N)).T,
     "zeros": lambda x, y: T.inc_subtensor(T.zeros((N, N), x.dtype)[:, 1:5], x),
     "alloc": lambda x, y: T.alloc(np.float64(2), N, 4) * x,
     "alloc of a row": lambda x, y: T.alloc(x.mean(axis=0), N, 4) - x,
@@ -98,17 +100,35 @@ EXPRESSIONS = {
 NEED_ALL_ROWS = {"arange of a product", "variance by hand", "alloc of a row"}
 
 
-@pytest.mark.parametrize("name", EXPRESSIONS)
-def test_expressions(world, name):
+def both(name):
+    """Return the exact function of an expression, and the serial one."""
+
     def build():
         x, y = T.dmatrix("x"), T.ivector("y")
-        return [], dict(inputs=[x, y], outputs=EXPRESSIONS[name](x, y), on_unused_input="ignore")
+        return dict(inputs=[x, y], outputs=EXPRESSIONS[name](x, y), on_unused_input="ignore")
 
-    (_, ours), (_, plain) = build(), build()
-    f = synk.function(**ours, exact=True, rows=N, **FAST)
-    g = L.function(**plain, **FAST)
+    return synk.function(**build(), exact=True, rows=N, **FAST), L.function(**build(), **FAST)
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_expressions(world, name):
+    f, g = both(name)
     for seed in range(2):
         np.testing.assert_allclose(f(*data(seed)), g(*data(seed)), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_expressions_in_steps(threads, name):
+    """Of which the shapes are found out before."""
+    f, g = both(name)
+    expected = g(*data())
+    for k in (1, 3):
+        try:
+            found = f.steps(*data(), n_steps=2, num_slices=k)
+        except synk.errors.ArgumentError as error:
+            assert error.argument == "num_slices" and name in NEED_ALL_ROWS
+        else:
+            np.testing.assert_allclose(found, [expected] * 2, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", sorted(set(EXPRESSIONS) - NEED_ALL_ROWS))

@@ -98,13 +98,15 @@ def test_an_unbalanced_program(make_world, tmp_path, kind):
     """The report names the rank that is late, and the reason."""
     make_world(*kind, profile_to=str(tmp_path / "p"))
     x, w = engine.variable("x", "float64", 1), engine.shared(np.zeros(40), "w")
-    own = engine.apply(sleeping, x, dtype="float64", ndim=0)
-    f = synk.function([x], (own, "sum"), name="f")
+    late = Sleeping(tmp_path)
+    f = synk.function([x], (engine.apply(late, x, dtype="float64", ndim=0), "sum"), name="f")
     keep = synk.function([], [(w, None)])
     synk.distribute()
     assert keep
     for _ in range(3):
-        f(np.array([0.01, 0.3]))
+        with waits_for(late):
+            f(np.array([0.01, 1.3]))
+        late.begin_again()
     text = str(synk.report())
     assert "rank 0 waits" in text and "for rank 1 in function f, which computes longer for as many rows" in text
     synk.close()

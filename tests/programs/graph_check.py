@@ -32,6 +32,7 @@ NOT_OURS = (
     "Cannot reshape input of shape",
     "a position that was computed from that of a row is negative",
     "Python int too large to convert to C long",
+    "out of bounds for",
     "cannot convert float infinity to integer",
     "cannot convert float NaN to integer",
 )

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "synkhronos"
 #: Lines of code, at most, of the files and folders that are listed with a space between them. What a file belongs to is
 #: the longest of these names that it begins with.
 BUDGET = {
-    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 761,
+    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 765,
     "reductions/ kernels/ host/": 1197,
     "memory/": 1091,
     "sync/": 939,
@@ -25,10 +25,10 @@ BUDGET = {
     "transports/": 1478,
     "launchers/hosts/": 2356,
     "launchers/": 845,
-    "program/": 789,
-    "engines/ sharding/ ops/": 8039,
+    "program/": 792,
+    "engines/ sharding/ ops/": 8051,
     "replication/": 464,
-    "functions/": 4070,
+    "functions/": 4072,
     "collectives/": 1020,
     "profiling/": 1019,
     "extensions/": 3663,

@@ -123,6 +123,7 @@ CASES = [
     Case("words where a mask is not 0", "Shard(0) Shard(0)", lambda p: [[x[there], T.dot(y[there], p.all(2, 3))] for x, y, mask in [(p.rows(4), p.rows(4, 2), p.rows(4, high=2))] for there in [mask.nonzero()]][0]),
     Case("how many there are", "Size Size", lambda p: [[x.shape[0], T.sqrt(x.shape[0]) + 1.0 * x.shape[0]] for x in [_positive(p)]][0]),
     Case("sums and means of what a mask chooses", "Partial(sum) Unknown", lambda p: [[x.sum(), x.mean()] for x in [_positive(p)]][0], "Partial(sum) Partial(sum)"),
+    Case("extremes of what a mask chooses", "Unknown Unknown Shard(0) Partial(min)", lambda p: [[x.max(), x.min(axis=0), x.max(axis=1), T.all(x > 0)] for x in [p.rows(3, 4)[(p.rows(3) > 0).nonzero()]]][0]),
     Case("gradient of what a mask chooses", "Shard(0) Unknown Partial(sum)", lambda p: [[T.grad(T.sqr(y).sum(), x), T.grad(y.mean(), w), T.grad(T.sqr(y).sum(), w)] for x, w in [(p.rows(3, 4), p.all(4, 2))] for y in [T.dot(x[p.rows(3, high=2).nonzero()], w)]][0], "Shard(0) Partial(sum) Partial(sum)"),
     Case("a boolean mask", "Shard(0) Shard(0) Unknown", lambda p: [[x[m], x[T.gt(p.rows(), 0)], x[m] * x[T.gt(x, 0)]] for x in [p.rows(3)] for m in [T.gt(x, 0)]][0]),
     Case("gradient of a boolean mask", "Shard(0) Shard(0)", lambda p: [T.grad(T.sqr(x[m]).sum(), x) for x in [p.rows(3)] for m in [T.gt(x, 0), T.gt(p.rows(), 0)]]),

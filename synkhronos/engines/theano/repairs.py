@@ -18,6 +18,9 @@ Looks every 5 to 10 seconds     Look every 5 to 20 ms: ranks    test_the_lock_is
 whether the lock of the         load at the same time, each
 compile cache is free, and may  holding it for some ms; and
 find it taken for minutes       programs compile beside others
+Computes in place where         Have it computed element by     test_what_is_imaginary_may_be_written_into
+``imag`` of real numbers has    element, into an array
+put NumPy's read-only zeros
 ==============================  ==============================  ====================================================
 """
 
@@ -29,6 +32,7 @@ import os
 import pickle
 from typing import Any, Iterator, List
 
+import theano.tensor
 from theano.gof import Variable, cmodule, compilelock, graph
 
 _save_in_place = cmodule.KeyData.save_pkl
@@ -40,6 +44,7 @@ def repair() -> None:
     cmodule.KeyData.save_pkl = _save_keys
     graph.nodes_constructed = _nodes_constructed
     # (``compile.wait`` cannot be changed in a program.)
+    theano.tensor.imag.nfunc_spec = None
     compilelock.lock = functools.partial(_lock, min_wait=0.005, max_wait=0.02, verbosity=0)
 
 

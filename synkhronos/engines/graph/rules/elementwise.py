@@ -127,6 +127,7 @@ def reduction(lengths: Lengths, node: Any) -> Rule:
     if name in ("sum", "prod") and not _is_cast_by_parts(lengths, node, accumulator(node)):
         name = None
     rule = Reduction(ndim(one), _axes(node), name, is_late=isinstance(node.op.scalar_op, (scalar.Add, scalar.Mul)))
+    rule.needs_elements = type(node.op.scalar_op) in (classes.Maximum, classes.Minimum)
     rule.is_rounded = name in ("sum", "prod") and not np.can_cast(accumulator(node), result.dtype)
     return rule
 
@@ -150,7 +151,9 @@ def argmax(lengths: Lengths, node: Any) -> Rule:
     axes = _axes(node)
     left = [axis for axis in range(ndim(node.inputs[0])) if axis not in axes]
     n = len(node.outputs)
-    return Axes([range(ndim(node.inputs[0]))], [left] * n, reduce=["max", None] if n == 2 else [None])
+    rule = Axes([range(ndim(node.inputs[0]))], [left] * n, reduce=["max", None] if n == 2 else [None])
+    rule.needs_elements = True
+    return rule
 
 
 def _axes(node: Any) -> Sequence[int]:
