@@ -245,7 +245,7 @@ def test_integer_updates_must_agree_between_slices(world, words, shards):
     f(rows)
     assert [int(value) for value in world.values(count)] == [10] * (world.n - 1) + [11]
     alone = words.function([x], updates=[(count, count + words.max(x)), (w, w + 1.0)])  # no output makes ranks meet
-    with reports((ValueError, synk.WorkerError), "the update of count", "slice"):
+    with reports((ValueError, synk.WorkerError), "the update of count", "slices"):
         alone(rows, num_slices=3)
     assert [float(value) for value in world.values(w)] == [2] * world.n
 
@@ -306,7 +306,7 @@ def test_updates_of_another_shape(world, words):
     f(np.arange(2.0 * world.n), num_slices=2)  # slices of one row each
     for rank, value in enumerate(world.values(w)):
         np.testing.assert_array_equal(value, [4 * rank + 1])
-    with reports((ValueError, synk.WorkerError), "the update of w", "slice", "shape"):
+    with reports((ValueError, synk.WorkerError), "the update of w", "slices", "shape"):
         f(np.arange(3.0 * world.n), num_slices=2)
     for rank, value in enumerate(world.values(w)):
         np.testing.assert_array_equal(value, [4 * rank + 1])
@@ -318,7 +318,7 @@ def test_outputs_whose_shapes_differ_between_slices_are_named(world, words):
     y = x * 2
     y.name = "twice"
     f = words.function([x], [words.mean(x), (y, "avg")], updates=[(w, w + 1)])
-    with reports((ValueError, synk.WorkerError), "outputs[1] (twice)", "slice"):
+    with reports((ValueError, synk.WorkerError), "outputs[1] (twice)", "slices"):
         f(np.arange(3.0 * world.n), num_slices=2)
     assert [float(value) for value in world.values(w)] == [0] * world.n
     close(f(np.arange(2.0 * world.n), num_slices=2), [np.arange(2.0 * world.n).mean(), [2 * world.n - 1]])
@@ -330,7 +330,7 @@ def test_outputs_of_a_dict_are_named_by_their_keys(world, words):
     x = words.variable("x")
     f = words.function([x], {"mean": words.mean(x), "twice": (x * 2, "avg")})
     for options in (dict(), dict(output_subset=["twice"])):
-        with reports((ValueError, synk.WorkerError), "outputs['twice']", "slice"):
+        with reports((ValueError, synk.WorkerError), "outputs['twice']", "slices"):
             f(np.arange(3.0 * world.n), num_slices=2, **options)
 
 

@@ -283,7 +283,7 @@ def test_shapes_that_differ(ranks, numpy_words):
         g = synk.function([x], (positive, "sum"))
         even = np.tile([1.0, -1], 12)
         odd = np.concatenate([even, [1.0] * 12, [-1.0] * 12])
-        with refuses(ValueError, "outputs[0]", got="float64") as caught:
+        with refuses(ValueError, "step 1", got="int64(0,)") as caught:
             g.steps(odd, batches=[slice(0, 24), slice(24, 48)])
         assert caught.value.step == 1 and caught.value.steps == [2] * ranks.n
         assert len(f.steps(data, batches=batches)[0]) == 2
@@ -553,8 +553,9 @@ def test_no_memory_for_the_outputs(ranks, numpy_words):
     x, count = numpy_words.variable("x"), numpy_words.shared(np.array(0), name="count")
     big = engine.apply(np.resize, x, 1 << 22)
     f = synk.function([x], (big, "avg"), updates=[(count, count + 1)])
-    with reports((SharedMemoryError, WorkerError), "iB") as caught:
+    with pytest.raises((SharedMemoryError, WorkerError)) as caught:
         f.steps(Y, n_steps=1 << 16)
+    assert "iB" in str(caught.value)
     assert caught.value.steps == [0] * ranks.n
     assert {value.tolist() for value in ranks.values(count)} == {0}
     assert f.steps(Y, n_steps=2, output_subset=[]) == []
