@@ -186,7 +186,7 @@ class Data:
         array = self.data
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
-                raise ArgumentValueError("dtype", f"{array.dtype}, as nothing is to be copied", str(dtype))
+                raise ArgumentValueError("dtype", f"{array.dtype}, as nothing is to be copied", str(np.dtype(dtype)))
             return array.astype(dtype)
         return array.copy() if copy else array
 

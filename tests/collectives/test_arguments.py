@@ -67,8 +67,8 @@ def test_what_is_no_variable_of_the_ranks(three, refused, call):
     alias = W.clone()
     users = synk.function([], [(alias, None)])
     for variables, error, argument, got in [
-        ([], ValueError, "shared_vars", "an empty list"),
-        ((), ValueError, "shared_vars", "an empty list"),
+        ([], ValueError, "shared_vars", "empty"),
+        ((), ValueError, "shared_vars", "empty"),
         (3, TypeError, "shared_vars", "3 of type int"),
         (None, TypeError, "shared_vars", "None of type NoneType"),
         ([W, "V"], TypeError, "shared_vars[1]", "'V' of type str"),

@@ -199,4 +199,4 @@ def test_groups_with_what_they_do_not_go_with(make_world, refused):
     call = functools.partial(synk.all_reduce, variable, "sum", groups=groups)
     refused(world, ValueError, call, argument="groups", expected="op 'avg'", got="op 'sum'")
     call = functools.partial(synk.all_reduce, variable, weights=np.eye(3), groups=groups)
-    refused(world, TypeError, call, argument="weights", got="a matrix", hint="into the matrix")
+    refused(world, TypeError, call, argument="weights", got="a matrix", hint="matrix")

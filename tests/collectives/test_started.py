@@ -190,7 +190,7 @@ def test_another_session(make_world):
     "into, error, expected",
     [
         (lambda w: [w], ValueError, "one variable"),
-        (lambda w: w.storage[0], TypeError, "a shared variable"),
+        (lambda w: w.storage[0], TypeError, "shared"),
         (lambda w: engine.shared(np.zeros(2, "float32"), "single"), TypeError, "float64"),
         (lambda w: engine.shared(np.zeros((2, 2)), "matrix"), TypeError, "float64"),
     ],

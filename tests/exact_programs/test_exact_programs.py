@@ -174,7 +174,7 @@ def repeats_in_another_order(x, w):
 @pytest.mark.parametrize(
     "new, why",
     [
-        (compares_rows, "combines each row with all others"),
+        (compares_rows, "each row"),
         (ends_by_rows, ""),
         (repeats_in_another_order, ""),
     ],

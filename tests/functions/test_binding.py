@@ -39,7 +39,7 @@ def test_values_by_position_and_by_name(args, kwargs, values):
         ((1,), {}, "a value for input 'y'", "none"),
         ((), {"y": 2}, "a value for input 'x'", "none"),
         ((1, 2), {"w": 3}, "inputs called 'x', 'y', 'z'", "'w'"),
-        ((1, 2), {"x": 3}, "each input once", "input 'x' by position and by name"),
+        ((1, 2), {"x": 3}, "once", "input 'x' by position and by name"),
     ],
 )
 def test_arguments_that_do_not_fit(args, kwargs, expected, got):

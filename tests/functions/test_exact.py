@@ -395,15 +395,15 @@ def test_a_copy_in_slices_is_exact(threads):
 @pytest.mark.parametrize(
     "update, why",
     [
-        (lambda x, w: w + T.dot(x, x.T).sum() * T.sort(x, axis=0).sum(axis=0), "each row with all others"),
-        (lambda x, w: w + (x * T.sort(x, axis=0)).sum(axis=0), "works along the axis of the rows"),
-        (lambda x, w: T.set_subtensor(w[T.cast(x[:, 0], "int64")], x[:, 1]), "sets elements of what every rank has"),
+        (lambda x, w: w + T.dot(x, x.T).sum() * T.sort(x, axis=0).sum(axis=0), "each row"),
+        (lambda x, w: w + (x * T.sort(x, axis=0)).sum(axis=0), "axis"),
+        (lambda x, w: T.set_subtensor(w[T.cast(x[:, 0], "int64")], x[:, 1]), "sets"),
         (lambda x, w: x, "own"),
         (
             lambda x, w: w + T.shared_randomstreams.RandomStreams(1).normal((3,), avg=x.sum()),
-            "draws from a distribution",
+            "draws",
         ),
-        (lambda x, w: w * T.nlinalg.det(T.dot(x, x.T)), "each row with all others"),
+        (lambda x, w: w * T.nlinalg.det(T.dot(x, x.T)), "each row"),
     ],
     ids=["gram", "sort", "set", "rows", "noise", "det"],
 )

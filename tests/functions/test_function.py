@@ -183,7 +183,7 @@ def test_wrong_arguments_of_a_call(one, words):
         ((ROWS,), {}, "function f", "a value for input 'y' (argument 1)", "none"),
         ((ROWS, ROWS, ROWS), {}, "function f", "at most 2 inputs", "3"),
         ((ROWS,), {"z": ROWS}, "function f", "inputs called 'x', 'y'", "'z'"),
-        ((ROWS, ROWS), {"x": ROWS}, "function f", "each input once", "input 'x' (argument 0)"),
+        ((ROWS, ROWS), {"x": ROWS}, "function f", "once", "input 'x' (argument 0)"),
     ]:
         with refuses(TypeError, argument, expected, got):
             f(*args, **kwargs)

@@ -40,10 +40,10 @@ def test_outputs_of_every_form(outputs, variables, ops, keys, single):
 @pytest.mark.parametrize(
     "outputs,argument,expected,got",
     [
-        ({1: C}, "outputs", "strings as the keys", "1"),
-        ([C, (C, "sum", 3)], "outputs[1]", "a variable or (variable, op)", ", 'sum', 3)"),
-        ([C, ()], "outputs[1]", "a variable or (variable, op)", "()"),
-        ({"a": (C,)}, "outputs['a']", "a variable or (variable, op)", ",)"),
+        ({1: C}, "outputs", "keys", "1"),
+        ([C, (C, "sum", 3)], "outputs[1]", "(variable, op)", ", 'sum', 3)"),
+        ([C, ()], "outputs[1]", "(variable, op)", "()"),
+        ({"a": (C,)}, "outputs['a']", "(variable, op)", ",)"),
     ],
 )
 def test_outputs_that_are_none(outputs, argument, expected, got):

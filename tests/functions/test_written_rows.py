@@ -355,7 +355,7 @@ def test_a_number_that_may_be_either_is_refused(threads):
 def test_without_a_number_the_error_says_which(threads, name, exact):
     x, y = T.dmatrix("x"), T.ivector("y")
     # Of an array nothing says that it was written for the rows.
-    got = "a value that has all rows on every rank" if name == "array" else f"rows={N}"
+    got = "all rows" if name == "array" else f"rows={N}"
     with refuses(TypeError, got=got):
         synk.function([x, y], EXPRESSIONS[name](x, y), exact=exact, on_unused_input="ignore", **FAST)
     w = L.shared(np.zeros(N), "w")

@@ -181,7 +181,7 @@ def test_an_argument_that_is_too_large_for_a_host(poor_host, numpy_words, way):
     ways = {"steps": lambda: f.steps(given, batches=[None]), "scatter": lambda: synk.scatter(w, given)}
     f(ROWS[:4])
     for _ in range(2):
-        with reports(synk.WorkerError, "on host there", "SharedMemoryError", "needed") as caught:
+        with reports(synk.WorkerError, "on host there", "4.0 MiB") as caught:
             ways.get(way, lambda: f(given))()
         assert caught.value.rank in (2, 3)
         assert [value.tolist() for value in synk.gather(w)] == [np.ones((2, 64)).tolist()] * 4  # no rank has begun

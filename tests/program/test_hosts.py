@@ -341,7 +341,7 @@ def clock(monkeypatch):
 def test_a_rank_that_stands_still_elsewhere(whole, clock, tmp_path):
     session, gate = opened(), Gate(tmp_path / "gate")
     clock.when(gate.is_reached, lambda: clock.advance(1.0))
-    with reports(WorkerTimeout, "rank 3", "in stand_still", rank=3):
+    with reports(WorkerTimeout, "rank 3", "in stand_still"):
         session.run(Act(3, stand_still, gate), timeout=0.5)
     del session
 

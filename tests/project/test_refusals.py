@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+ASKING = ("refuses", "reports", "lacks", "refused")
 PHRASE = re.compile(r"([A-Za-z]+,? ){2}[A-Za-z]")
 
 
@@ -38,8 +39,15 @@ def sentences():
 
 
 def quoted(tree, sentences):
-    """Return the phrases of the library that `refuses`, `reports` or `lacks` are asked for: three words or more."""
-    texts = [text for call in calls_of(tree, "refuses", "reports", "lacks") for text in texts_in(call)]
+    """Return the phrases of the library, three words or more, that `refuses`, `reports` or `lacks` are asked for.
+
+    Those in the call itself, in the parameters of a test that makes one, and in the tables of its loops.
+    """
+    places = list(calls_of(tree, *ASKING))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and any(calls_of(node, *ASKING)):
+            places += node.decorator_list + [each.iter for each in ast.walk(node) if isinstance(each, ast.For)]
+    texts = dict.fromkeys(text for place in places for text in texts_in(place))
     return [text for text in texts if PHRASE.search(text) and text in sentences]
 
 
@@ -62,3 +70,5 @@ def test_quoted():
     tree = ast.parse("reports(StateError, 'it is closed', 'w', 3); refuses(ValueError, f'of {x} rows', got='is two')")
     assert quoted(tree, "it is closed; pool is two") == ["it is closed"]
     assert quoted(tree, "it was closed") == []
+    table = "@parametrize('got', ['it is a'])\ndef test(got):\n    for each in ['it is b']:\n        refuses(each, got)"
+    assert quoted(ast.parse(table), "it is a; it is b") == ["it is a", "it is b"]

@@ -328,7 +328,7 @@ def test_only_that_rank_is_set(make_world):
     [
         (3, None, TypeError, ("values for stream", "RandomState", "int")),
         (None, None, TypeError, ("values for stream", "RandomState", "NoneType")),
-        (np.random.RandomState(np.random.PCG64(1)), None, TypeError, ("values for stream", "MT19937")),
+        (np.random.RandomState(np.random.PCG64(1)), None, TypeError, ("random state", "MT19937", "PCG64")),
         (np.random.RandomState(1), 1, ValueError, ("batch", None, "stream")),
     ],
 )

@@ -383,7 +383,7 @@ def test_a_run_goes_on_from_its_state(make_world, name):
         (lambda w: rules.LocalSGD(params=[w], every=0), ValueError, ("every", "1", "0")),
         (lambda w: rules.LocalSGD(params=[w], every=2.5), TypeError, ("every", "int", "2.5")),
         (lambda w: rules.LocalSGD(params=[w], groups=[[0]]), ValueError, ("groups", "ranks", "[[0]]")),
-        (lambda w: rules.LocalSGD(params=[]), ValueError, ("params", "at least one")),
+        (lambda w: rules.LocalSGD(params=[]), ValueError, ("params", "one")),
         (lambda w: rules.LocalSGD(params=w), TypeError, ("params", "list")),
         (lambda w: rules.LocalSGD(), TypeError, ("params", "list")),
         (lambda w: rules.LocalSGD(params=[w, w]), ValueError, ("params[1]", "once")),
