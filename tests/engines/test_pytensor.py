@@ -238,3 +238,10 @@ def test_two_thousand_operations(master):
     for i in range(2000):
         y = y + 1 if i % 2 else -y
     both(master, compile([x], y, mode=Mode("py", None)), [np.ones(2)], times=1)
+
+
+def test_what_is_imaginary_may_be_written_into():
+    x = pt.dvector("x")
+    f = pytensor.function([x], pt.tanh(x - x.imag), mode=pytensor.compile.mode.Mode("py", "fast_run"))
+    assert any(node.op.destroy_map for node in f.maker.fgraph.apply_nodes)
+    np.testing.assert_array_equal(f(np.arange(3.0)), np.tanh(np.arange(3.0)))

@@ -322,3 +322,20 @@ def test_products_over_rows_are_updates(world):
     f(data, num_slices=2)
     np.testing.assert_allclose(synk.gather(w, nd_up=1), [2 * data.prod(axis=0)] * world.n)
     assert list(synk.gather(count, nd_up=1)) == [3 + 2 * int(data.prod())] * world.n
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values to real discards the imaginary part")
+def test_sums_of_complex_numbers_in_real_ones(threads):
+    """The library casts them itself; graphs cannot."""
+    x = L.variable("complex64", 2, "x")
+    try:
+        total = T.sum(x, dtype="float64")
+    except TypeError:
+        pytest.skip("the library refuses them")
+    w = L.shared(np.zeros(()), "w")
+    f = synk.function([x], [total], updates=[(w, w + total)], exact=True, **FAST)
+    value = np.array([[1 + 2j, 3 - 1j], [0.5 + 1j, 2 + 0j], [1 - 1j, 4 + 1j]], "complex64")
+    (found,) = f(value)
+    (expected,) = L.function([x], [total], **FAST)(value)
+    np.testing.assert_allclose(found, expected)
+    np.testing.assert_allclose(synk.gather(w, nd_up=1), [expected] * 3)

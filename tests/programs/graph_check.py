@@ -30,6 +30,7 @@ COUNTS_OF = {1: (1,), 2: (1, 1), 3: (1, 2)}
 NOT_OURS = (
     "positions in rows were computed with another size of a row",
     "Cannot reshape input of shape",
+    "cannot reshape array of size",
     "a position that was computed from that of a row is negative",
     "Python int too large to convert to C long",
     "out of bounds for",
