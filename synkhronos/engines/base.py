@@ -380,9 +380,7 @@ class Engine(ABC):
 
     def copy(self, compiled: Any, snapshot: Any, **kwargs: Any) -> Tuple[Any, Any]:
         """Return a copy of the function, made as the engine's own ``copy`` makes it, and the copy's snapshot."""
-        raise ArgumentTypeError(
-            "copy", "a function that can be copied", f"one of the engine {self.name!r}", "build another one"
-        )
+        raise ArgumentTypeError("copy", "an engine that copies functions", repr(self.name), "build another one")
 
     def function_name(self, compiled: Any) -> Optional[str]:
         """Return the function's name, for messages; None if it has none."""
@@ -635,9 +633,7 @@ class Engine(ABC):
             The operations for which numbers are read as rows: in a few words each, with the named variables.
         """
         if rows is not None:
-            raise ArgumentTypeError(
-                "rows", f"None, as the engine {self.name!r} does not find where they are written", repr(rows)
-            )
+            raise ArgumentTypeError("rows", f"None with the engine {self.name!r}, which does not find them", repr(rows))
         return snapshot, []
 
     def sharding(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Optional[Sharding]:

@@ -27,9 +27,8 @@ class Agreement:
         if self._value is None:
             self._value = np.array(value)
         elif not np.array_equal(self._value, value):
-            expected = "the same in all slices, as they have no average"
-            hint = "give the update an op, (shared, expression, 'sum') for example"
-            raise ArgumentValueError("integers", expected, "others", hint)
+            hint = "they have no average: give the update an op, (shared, expression, 'sum') for example"
+            raise ArgumentValueError("integers", "the same in all slices", "others", hint)
 
     def finish(self) -> Tuple[Any, Any]:
         """Return the value, or None if there were no slices."""

@@ -408,11 +408,8 @@ def _check_lengths(lengths: Sequence[Tuple[int, int, Sequence[int]]], context: R
         entry = context.shareds[number]
         length = entry.cell[0].shape[axis]
         if length != of_ranks[context.rank]:
-            raise ArgumentValueError(
-                "sliceable_shareds",
-                f"{entry.label()} to keep its length, {of_ranks[context.rank]}, as the rows of later steps are chosen",
-                f"a length of {length} after a step",
-            )
+            expected = f"{entry.label()} to keep its length, {of_ranks[context.rank]}, as later rows are chosen"
+            raise ArgumentValueError("sliceable_shareds", expected, f"a length of {length} after a step")
 
 
 def _furthest(begun: int, context: RankContext) -> int:

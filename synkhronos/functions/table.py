@@ -99,9 +99,7 @@ def table_of(
     engine = function.engine
     found = engine.sharding(variants.snapshot, variants.placements)
     if found is None:
-        raise ArgumentTypeError(
-            "sharding", "a function of an engine that traces rows", f"one of the engine {engine.name!r}"
-        )
+        raise ArgumentTypeError("sharding", "an engine that traces rows", repr(engine.name))
     updated = engine.updated_in(variants.snapshot)
     labels = [engine.label(shared, f"updates[{i}]") for i, shared in enumerate(updated)]
     return Table(
