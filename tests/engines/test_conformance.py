@@ -385,6 +385,7 @@ def test_values_on_the_host_stay_what_they_are(language):
 # -- travel --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough("theano")
 def test_a_function_computes_the_same_there(language, master, matrix):
     x, w = language.variable("x", "float64", 2), language.shared(matrix, "w")
     outputs = {"m": language.mean(x), "y": language.dot(x, w)}

@@ -357,6 +357,7 @@ def compare(master, f, number, args, times=1):
             np.testing.assert_array_equal(here, there)
 
 
+@pytest.mark.thorough
 def test_a_training_step_in_c_code(master):
     rng = np.random.RandomState(0)
     x, y = T.matrix("x"), T.ivector("y")
@@ -388,6 +389,7 @@ def test_random_streams(master):
     assert not master.peer.has_rng_tag(master.add(theano.shared(1.0)))
 
 
+@pytest.mark.thorough
 def test_scan_with_shared_variables_and_random_numbers(master):
     w, x, rng = theano.shared(np.array([1.0, 2.0]), "w"), T.vector("x"), MRG_RandomStreams(7)
     result, updates = theano.scan(lambda h: T.tanh(h * w + rng.uniform((2,))), outputs_info=x, n_steps=4)
@@ -547,6 +549,7 @@ def quadruple(x):
     np.testing.assert_array_equal(master.peer.call(number, [np.ones(2)])[0], [5, 5])
 
 
+@pytest.mark.thorough
 def test_three_thousand_operations(master):
     x, w = T.matrix("x"), theano.shared(np.array([[0.1, 0.2], [0.3, -0.4]]), "w")
     y, limit = x, sys.getrecursionlimit()

@@ -85,6 +85,7 @@ def test_an_input_has_the_type_of_its_variable(broadcastable, dtype):
     same(results, plain([], [s + other, s.sum(), other * s, s + s])())
 
 
+@pytest.mark.thorough
 def test_all_in_scan():
     h, s, w = T.vector("h"), theano.shared(X, "s"), theano.shared(np.array([0.5, -1.0]), "w")
     states, _ = theano.scan(lambda row, h: T.tanh(h * w + row + s.sum()), sequences=s, outputs_info=h, mode=PYTHON)
@@ -261,6 +262,7 @@ def pairs_drawn(drawn, times):
     return set(zip(numbers[:-1], numbers[1:]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [MRG_RandomStreams, RandomStreams])
 def test_ranks_do_not_meet(kind):
     def draw(jumps):

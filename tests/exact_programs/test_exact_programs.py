@@ -133,18 +133,21 @@ def check(program, mode):
     assert of_outputs <= TOLERANCE and of_variables <= TOLERANCE
 
 
+@pytest.mark.thorough(but="^(mlp|highway)$")
 @pytest.mark.parametrize("program", parameters(PROGRAMS))
 def test_program(program, make_world):
     make_world("threads", 3, 1, engine=NAME)
     check(program, mode_of(program))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("program", parameters(ON_PROCESSES))
 def test_program_on_processes(program, make_world):
     make_world("fork", 2, 0, engine=NAME)
     check(program, None)
 
 
+@pytest.mark.thorough("variational|gru")
 @pytest.mark.parametrize("program", [dense.highway, dense.mlp, generative.variational_autoencoder, recurrent.gru])
 def test_programs_are_such_that_the_plain_replacement_is_wrong(program, make_world):
     make_world("threads", 3, 1, engine=NAME)

@@ -220,6 +220,7 @@ def compare(ours, serial):
 NETWORKS = pytest.mark.parametrize("build", [dense_network, convolutional_network])
 
 
+@pytest.mark.thorough(but="dense.*adam")
 @pytest.mark.parametrize("how", [("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
 @pytest.mark.parametrize("rule, rate", [("momentum", 0.1), ("adam", 0.01)])
 @NETWORKS
@@ -243,6 +244,7 @@ def test_training_is_the_serial_programs(make_world, how, rule, rate, build):
     assert all((average.get_value() != old).all() for average, old in zip(serial.averages, before))
 
 
+@pytest.mark.thorough("convolutional")
 @NETWORKS
 def test_gradients_over_shards_of_1_3_and_7_rows(make_world, build):
     """The rows are in shared variables, of which every rank takes its own; at last one of them takes none."""
@@ -301,6 +303,7 @@ def test_gradients_are_those_of_finite_differences(make_world, n):
         np.testing.assert_allclose(gradient.ravel(), expected, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "build, mode",
     [(compiled_network, ("c|py", "fast_compile")), (convolutional_network, ("py", "fast_run"))],

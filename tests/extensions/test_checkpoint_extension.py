@@ -476,6 +476,7 @@ for i in range(1, 10_000):
 """
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_a_whole_file(path, tmp_path):
     """At any moment: the file is always that of the last save that ended, or of the next; some kills come within one."""
     (tmp_path / "program.py").write_text(PROGRAM)

@@ -23,6 +23,8 @@ from synkhronos.extensions.loader import loading, process
 from synkhronos.program.program import PROGRAM
 from synkhronos.testing import numpy_engine as engine
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

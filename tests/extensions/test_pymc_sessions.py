@@ -93,6 +93,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough("spawn")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_chains_in_processes_of_their_own(tmp_path, method):
     program = tmp_path / "program.py"

@@ -160,6 +160,7 @@ for ask in (lambda: sample_posterior_predictive([{"a": 1.0}], model=parallel),
 """
 
 
+@pytest.mark.thorough
 def test_functions_imported_before(tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM], stdout=subprocess.PIPE, universal_newlines=True, timeout=250

@@ -60,6 +60,7 @@ def steps_with(w, v, rate):
 SCHEDULE = [0.01, 0.02, 0.02, 0.08, 0.04, 0.04, 0.001, 0.05]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine_name", INSTALLED)
 @pytest.mark.parametrize("corrected", [True, False])
 def test_velocities_follow_the_rate(make_world, engine_name, corrected):
@@ -96,6 +97,7 @@ def test_a_rate_of_zero(make_world):
     assert learning_rate.value == 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rate, velocities, argument, expected",
     [

@@ -35,6 +35,7 @@ def check(row, **least):
     assert [part for part, seconds in least.items() if row[part] < seconds] == [], row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [("threads", 2, 0), ("fork", 2, 0), ("fork", 3, 1)], ids="{0[0]}-{0[1]}".format)
 def test_known_sleeps(make_world, kind, monkeypatch, sleeping):
     """Rank 0 sleeps 0.1 s in a function, and another rank 0.3 s after that; and so on, each of them in a place of its own."""
@@ -73,6 +74,7 @@ def test_known_sleeps(make_world, kind, monkeypatch, sleeping):
     check(row, computing=0.1, waiting=0.3, communicating=0.15, loading=0.2, other=0.1)
 
 
+@pytest.mark.slow
 def test_loaders(tmp_path):
     is_awaited = Gate(tmp_path / "is_awaited")
 
@@ -90,6 +92,7 @@ def test_loaders(tmp_path):
     assert loader.waited <= recorder.rows[0]["loading"]
 
 
+@pytest.mark.slow
 def test_collectives_inside_functions(make_world, sleeping):
     """What the others are late for is waiting, though the master waits inside its function."""
     make_world("fork", 2)
@@ -182,6 +185,7 @@ def test_csv(tmp_path):
     assert [float(row["seconds"]) for row in rows] == [row["seconds"] for row in recorder.rows]
 
 
+@pytest.mark.slow
 def test_plot(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     filled().plot(str(tmp_path / "record.png"))
@@ -189,6 +193,7 @@ def test_plot(tmp_path, monkeypatch):
     Recorder().plot(str(tmp_path / "empty.png"))
 
 
+@pytest.mark.slow
 def test_plot_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with reports(ImportError, "pip", "matplotlib"):

@@ -417,6 +417,7 @@ def replicas(params, n):
     return np.array([np.concatenate([np.ravel(value) for value in synk.get_value(rank, params)]) for rank in range(n)])
 
 
+@pytest.mark.thorough("^3")
 @pytest.mark.parametrize("n, root, every, exact", [(2, 0, 2, False), (3, 1, 2, True), (3, 0, 4, True)])
 def test_local_sgd(n, root, every, exact, caplog):
     """Also where `fork` asks for the serial program's results: `communicate_every` says that ranks shall differ."""
@@ -507,6 +508,7 @@ def function_of(model, rule=updates.momentum, **options):
     )
 
 
+@pytest.mark.thorough("(slices|run)-3")
 @pytest.mark.parametrize("n, root, exact", [(2, 0, True), (3, 1, False)])
 @pytest.mark.parametrize("by", ["calls", "slices", "run"])
 def test_steps_of_their_own_and_a_rule(n, root, exact, by, caplog):
@@ -531,6 +533,7 @@ def test_steps_of_their_own_and_a_rule(n, root, exact, by, caplog):
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
+@pytest.mark.thorough("adam")
 @pytest.mark.parametrize("rule", ["momentum", "adam"])
 @pytest.mark.parametrize("groups", [[[0, 2], [1]], [[1], [2], [0]], [[2, 1, 0]]])
 def test_gradients_averaged_in_groups(groups, rule):
@@ -559,6 +562,7 @@ def test_gradients_averaged_in_groups(groups, rule):
         assert np.abs(found[groups[0][0]] - found[groups[1][0]]).max() > 1e-3
 
 
+@pytest.mark.thorough
 def test_daso_of_gradients_is_that_of_parameters():
     """For plain SGD: ranks of a group stay together by their mean gradient, or by the mean of their parameters."""
     synk.fork(3, use_gpu=False)

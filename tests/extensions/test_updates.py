@@ -101,6 +101,7 @@ def rate_of(kind, dtype):
     )
 
 
+@pytest.mark.thorough("float64")
 @pytest.mark.parametrize(
     "dtype, kind",
     [
@@ -210,6 +211,7 @@ def train_by_paper(model, name, rates, batches=None, **options):
     return model.values()
 
 
+@pytest.mark.thorough("float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["number", "shared", "expression"])
 @pytest.mark.parametrize("name", list(PAPERS))
@@ -276,6 +278,7 @@ def fork():
     synk.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [2, 3])
 def test_ranks_compute_what_the_serial_program_does(fork, n):
     batches = [batch[:size] for batch, size in zip(BATCHES, SIZES)]
@@ -342,6 +345,7 @@ def test_gradients_of_each_parameter():
     assert [shared.get_value().shape for shared in grad_shared] == [(2, 3), (1, 3), (3,), ()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("floatX", ["float32", "float64"])
 def test_scalars_of_any_dtype_leave_parameters_theirs(name, floatX):

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 from refusals import is_local, refuses
-from worlds import INSTALLED
+from worlds import FEWER_WORLDS, INSTALLED
 
 import synkhronos as synk
+
+pytestmark = [*FEWER_WORLDS, pytest.mark.thorough("fork-2-root0-theano", but="theano-list$"), pytest.mark.slow]
 
 LENGTHS = [5, 4, 6, 5]  # of the ranks' data
 

@@ -6,9 +6,11 @@ import threading
 import numpy as np
 import pytest
 from refusals import is_local, refuses, reports
-from worlds import ENGINES
+from worlds import ENGINES, FEWER_WORLDS
 
 import synkhronos as synk
+
+pytestmark = FEWER_WORLDS
 
 ROWS = np.arange(7.0) + 1  # uneven over 2 and 3 ranks, and 1 to 7 in every op differ
 
@@ -502,6 +504,7 @@ def test_output_subset_by_key(world, words):
 # -- who calls -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["threads", "fork"])
 def test_calls_from_several_threads(make_world, numpy_words, launcher):
     make_world(launcher, 2)
@@ -592,6 +595,7 @@ def test_a_call_with_its_own_timeout(make_world, numpy_words):
     assert f(ROWS, timeout=60) == 28
 
 
+@pytest.mark.slow
 def test_rows_are_copied_into_memory_that_calls_use_again(make_world):
     """What an update keeps of the rows of a call, and what it returned, is not overwritten by the next call."""
     theano = pytest.importorskip("theano")

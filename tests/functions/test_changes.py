@@ -287,6 +287,7 @@ def test_values_of_before_need_no_memory_in_steps(make_world, numpy_words):
 # -- what it costs ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_looking_at_20_variables_takes_less_than_a_microsecond(make_world):
     session = make_world("threads", 1).session
     entries = [SharedEntry(i, None, None, [np.zeros(i)], False) for i in range(20)]

@@ -57,6 +57,7 @@ def chain(streams):
     return w, [x], [cost], [(w, w - 0.1 * T.tanh(g)), (particles, states[-1]), *of_scan.items()]
 
 
+@pytest.mark.thorough("threads-1")
 @pytest.mark.parametrize("kind", range(2 if IS_THEANO else 1))
 @pytest.mark.parametrize("build", [noise, chain])
 def test_all_ranks_draw_what_the_serial_program_draws(world, build, kind):

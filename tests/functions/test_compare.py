@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from library import IS_THEANO, NAME, L, T
 from refusals import lacks, refuses, reports
-from test_exact import by_signs, descent, regression, rows
+from regression import by_signs, descent, regression, rows
 from trainers import updates as rules
 from twins import Twins
 
@@ -495,6 +495,7 @@ def run(folder, op, *options):
     return done.stdout.strip(), done.stderr.strip().splitlines()
 
 
+@pytest.mark.thorough
 def test_the_command_line(tmp_path):
     out, lines = run(tmp_path, "sum", "--check")
     assert out == "[9.0, 9.0, 9.0, 9.0] ['--check', 'a']"

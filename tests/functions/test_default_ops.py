@@ -10,7 +10,7 @@ from refusals import refuses
 import synkhronos as synk
 from synkhronos.reductions import MISSING, ReduceOp
 
-pytestmark = getattr(pytest.mark, NAME)
+pytestmark = [getattr(pytest.mark, NAME), pytest.mark.thorough("threads-1")]
 
 x, y, labels = T.dmatrix("x"), T.dvector("y"), T.ivector("labels")
 W = L.shared(np.random.RandomState(3).randn(4, 2), "W")

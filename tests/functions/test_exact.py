@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from library import NAME, L, T
 from refusals import refuses, reports
+from regression import by_signs, descent, regression, rows
 from trainers import updates as rules
 from twins import Twins
 
 import synkhronos as synk
 from synkhronos.engines.graph import lengths
 
-pytestmark = getattr(pytest.mark, NAME)
+pytestmark = [getattr(pytest.mark, NAME), pytest.mark.thorough("threads-1")]
 
 #: Rows of calls: as many for all ranks, uneven, too few for all, one.
 ROWS = [6, 7, 2, 1, 5, 4]
@@ -33,27 +34,6 @@ def threads(make_world):
     return make_world("threads", 3, 1, engine=NAME)
 
 
-def rows(n, seed=0):
-    random = np.random.RandomState(seed)
-    return random.randn(n, 3), random.randn(n, 2)
-
-
-def regression(updates, loss_of=lambda error: T.sqr(error).mean(), predict=T.dot, outputs=lambda loss: loss):
-    """Return what builds a regression with such updates, from loss and parameters."""
-
-    def build():
-        x, y = T.dmatrix("x"), T.dmatrix("y")
-        random = np.random.RandomState(5)
-        params = [L.shared(random.randn(3, 2), "w"), L.shared(np.zeros(2), "b")]
-        loss = loss_of(predict(x, params[0]) + params[1] - y)
-        made = updates(loss, params)
-        return [*params, *(s for s in made if s not in params)], dict(
-            inputs=[x, y], outputs=outputs(loss), updates=list(made.items())
-        )
-
-    return build
-
-
 def check(build, n_collectives=None):
     """Compare calls of all numbers of rows."""
     twins = Twins(build, exact=True, **FAST)
@@ -64,14 +44,7 @@ def check(build, n_collectives=None):
     return twins
 
 
-def descent(loss, params):
-    return {param: param - 0.1 * gradient for param, gradient in zip(params, T.grad(loss, params))}
-
-
-def by_signs(loss, params):
-    return {param: param - 0.1 * T.sgn(gradient) for param, gradient in zip(params, T.grad(loss, params))}
-
-
+@pytest.mark.thorough(but="-(sgd|adam)$|3-(.*momentum|rmsprop)")
 @pytest.mark.parametrize("rule", ["sgd", "momentum", "nesterov_momentum", "adagrad", "rmsprop", "adadelta", "adam"])
 def test_every_rule_of_lasagne(world, rule):
     def updates(loss, params):
@@ -160,8 +133,8 @@ def test_unsigned_and_narrow_integers(threads, output):
     made = output(*[T.cast(one, "uint8") for one in inputs])
     f, g = synk.function(inputs, made, exact=True, **FAST), L.function(inputs, made, **FAST)
     some, none = [1, 1, 9, 9, 1, 1], [0] * 6
-    for rows in ([9, 1, 9, 1, 9, 1], some), ([90, 70, 1, 2, 3, 120], some), ([0, 0, 5, 0, 3, -56], none), ([7], [2]):
-        given = np.array(rows, "int8")
+    for values in ([9, 1, 9, 1, 9, 1], some), ([90, 70, 1, 2, 3, 120], some), ([0, 0, 5, 0, 3, -56], none), ([7], [2]):
+        given = np.array(values, "int8")
         np.testing.assert_array_equal(f(*given), g(*given))
 
 
@@ -564,6 +537,7 @@ def test_all_functions_after_fork(caplog):
         synk.close()
 
 
+@pytest.mark.thorough
 def test_averages_of_steps_and_slices_are_over_rows(world):
     """A mean is one in an exact function, too: the average of steps is that over all their rows; a sum is a sum."""
 

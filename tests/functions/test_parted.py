@@ -7,7 +7,7 @@ from refusals import refuses
 
 import synkhronos as synk
 
-pytestmark = getattr(pytest.mark, NAME)
+pytestmark = [getattr(pytest.mark, NAME), pytest.mark.thorough("fork-2")]
 
 FAST = dict(mode=L.quick)
 

@@ -181,6 +181,7 @@ def test_a_convolution_along_the_rows_is_refused(threads):
         synk.function([x], updates=[(kernel, convolve1d(kernel, x[:3]))], exact=True, mode=MODE)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("linker", ["numba", "cvm"])
 def test_linkers(make_world, linker):
     """An exact step, also in slices."""

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 from refusals import is_local, lacks, refuses, reports
+from worlds import FEWER_WORLDS
 
 import synkhronos as synk
+
+pytestmark = FEWER_WORLDS
 
 ROWS = np.arange(7.0) + 1  # uneven over 2 and 3 ranks and over 2 and 3 slices
 OPS = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
@@ -95,6 +98,7 @@ def test_the_average_of_equal_values_is_that_value(make_world, numpy_words):
         assert f(np.arange(10.0), num_slices=k)[1] == 4.5
 
 
+@pytest.mark.slow
 def test_batch_data_and_plain_arrays(world, words):
     x, y, a = words.variable("x"), words.variable("y"), words.variable("a", 0)
     f = words.function([x, y], [(x, "gather"), words.mean(x * y + a), (words.sum(y), "sum")], bcast_inputs=[a])
@@ -366,6 +370,7 @@ def test_only_outputs_only_updates_and_nothing(world, words):
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "k,error,expected,got",
     [

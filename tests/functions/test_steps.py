@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from gates import Gate
 from refusals import refuses, reports
-from worlds import Tables
+from worlds import FEWER_WORLDS, Tables
 
 import synkhronos as synk
 from synkhronos.errors import SharedMemoryError, StateError, WorkerError
 from synkhronos.runtime.context import RankContext
 from synkhronos.testing import numpy_engine as engine
+
+pytestmark = FEWER_WORLDS
 
 RANDOM = np.random.RandomState(0)
 X, Y = RANDOM.standard_normal((23, 3)), RANDOM.standard_normal(23)
@@ -289,6 +291,7 @@ def test_shapes_that_differ(ranks, numpy_words):
         assert len(f.steps(data, batches=batches)[0]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["avg", "sum", "prod", "min", "max"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("size", [1000, 40000])
@@ -549,6 +552,7 @@ def test_other_commands_have_no_steps(two, numpy_words):
     assert caught.value.step is None and caught.value.steps is None
 
 
+@pytest.mark.slow
 def test_no_memory_for_the_outputs(ranks, numpy_words):
     x, count = numpy_words.variable("x"), numpy_words.shared(np.array(0), name="count")
     big = engine.apply(np.resize, x, 1 << 22)

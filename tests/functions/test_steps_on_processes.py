@@ -16,6 +16,9 @@ import synkhronos as synk
 from synkhronos.runtime import session as session_module
 from synkhronos.runtime.context import RankContext
 
+pytestmark = pytest.mark.slow
+
+
 #: Rows that hold the other rank back at a step; and the step.
 HELD, HELD_AT = np.array([1.0, 1.0, 2.0, 2.0]), 30
 
@@ -173,6 +176,8 @@ def test_time_counts_from_the_last_finished_step(make_world, numpy_words, monkey
     assert caught.value.rank == 1 and caught.value.step == 1
 
 
+@pytest.mark.thorough("theano")
+@pytest.mark.long("numpy")
 @pytest.mark.timeout(600)  # hundreds of thousands of steps, on a busy machine
 @pytest.mark.parametrize(
     "engine, n",

@@ -1,13 +1,12 @@
 """Ranks with devices die, others take their places, open these, and have the values that were there."""
 
 import logging
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import theano
 import theano.tensor as T
+from killer import Killer, flat, kill
 from refusals import lacks, reports
 from theano.sandbox.rng_mrg import MRG_RandomStreams
 from worlds import DEVICE
@@ -15,9 +14,6 @@ from worlds import DEVICE
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.command import Command
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "healing"))
-from killer import Killer, flat, kill  # noqa: E402
 
 ROWS, INPUTS, HIDDEN = 48, 6, 10
 

@@ -1,19 +1,14 @@
 """Trainings of 300 steps of a compiled network in which ranks are killed at random moments: the same bits."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from killer import Killer, flat
 from library import NAME, L, T
 
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
 
-sys.path.insert(0, str(Path(__file__).parent))
-from killer import Killer, flat  # noqa: E402
-
-pytestmark = [getattr(pytest.mark, NAME), pytest.mark.timeout(600)]
+pytestmark = [getattr(pytest.mark, NAME), pytest.mark.timeout(600), pytest.mark.thorough]
 
 STEPS, ROWS, INPUTS, HIDDEN = 300, 96, 12, 20
 
@@ -75,6 +70,7 @@ def trained(disturb=lambda: None):
     return found, [synk.gather(variable, nd_up=1) for variable in [*variables, *others]]
 
 
+@pytest.mark.long("3")
 @pytest.mark.parametrize("n", [2, 3])
 def test_the_bits_are_those_of_the_undisturbed_training(n):
     synk.fork(n, seed=2)

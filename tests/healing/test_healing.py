@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import psutil
 import pytest
 from clocks import Clock
 from gates import Gate, until
+from killer import Killer, Terror, flat, kill, pid_of
 from refusals import lacks, refuses, reports
 
 import synkhronos as synk
@@ -30,8 +30,7 @@ from synkhronos.runtime.healing import Healing
 from synkhronos.runtime.session import Session
 from synkhronos.testing import numpy_engine as engine
 
-sys.path.insert(0, str(Path(__file__).parent))
-from killer import Killer, Terror, flat, kill, pid_of  # noqa: E402
+pytestmark = pytest.mark.slow
 
 ROWS, ROUNDS = 24, 12
 

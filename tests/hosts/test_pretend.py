@@ -13,6 +13,8 @@ import psutil
 import pytest
 from refusals import reports
 
+pytestmark = pytest.mark.thorough
+
 HERE = Path(__file__).resolve().parent
 
 #: Answers one connection with what it has received.

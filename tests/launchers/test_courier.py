@@ -21,6 +21,9 @@ from synkhronos.launchers.hosts.progress import MpiFailed, Progress
 from synkhronos.reductions import ReduceOp
 from synkhronos.reductions.sixteen_bits import rounded
 
+pytestmark = pytest.mark.slow
+
+
 #: So small that arrays of some hundred elements are several chunks.
 CHUNK_BYTES = 1 << 10
 
@@ -584,6 +587,7 @@ def test_nothing_is_tested_while_nothing_is_under_way(start):
     until(stands_still)
 
 
+@pytest.mark.long
 def test_tests_become_rare_while_nothing_happens(start):
     """A sixteenth of the time waited so far lies between them, so they are as many as its logarithm says."""
     world, couriers = start(2)
@@ -592,6 +596,7 @@ def test_tests_become_rare_while_nothing_happens(start):
     assert 10 < world.comms[1].tests < 400
 
 
+@pytest.mark.long
 def test_what_the_other_side_has_cancelled_is_hardly_tested(start):
     world, couriers = start(2, eager=0)
     send = couriers[0].send(1, 0, [np.zeros(3)])

@@ -8,6 +8,8 @@ from refusals import reports
 
 from synkhronos.launchers.processes import fd_passing as descriptors
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def ends():

@@ -21,6 +21,8 @@ from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.launcher import RankConfig
 from synkhronos.sync.control_block import ControlBlock
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def keeper():
@@ -221,6 +223,8 @@ def test_keeper_is_small(keeper):
     until(lambda: process.num_fds() <= before)
 
 
+@pytest.mark.long
+@pytest.mark.alone
 def test_keeper_is_idle(keeper):
     """It sleeps while nothing happens."""
     start(keeper, 3)[0].kill()

@@ -13,6 +13,8 @@ from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.command import Command, Start
 from synkhronos.runtime.context import RankContext
 
+pytestmark = pytest.mark.slow
+
 
 class Act(Command):
     title = "act"

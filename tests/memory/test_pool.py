@@ -544,6 +544,7 @@ def test_signals_do_not_keep_a_reservation_from_ending():
     assert ticks
 
 
+@pytest.mark.slow
 def test_more_than_2_gib():
     size = (1 << 31) + 100_000
     pool = Pool(0)
@@ -637,6 +638,7 @@ def test_hundreds_of_arrays_with_few_descriptors():
     assert printed.splitlines() == ["True", "12", "0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fallback", [False, True])
 def test_kill_leaves_nothing(fallback, find_leftovers, find_left_since):
     before = find_leftovers()
@@ -658,6 +660,7 @@ def test_kill_leaves_nothing(fallback, find_leftovers, find_left_since):
     assert not find_left_since(before)
 
 
+@pytest.mark.slow
 def test_limit_of_address_space():
     printed = run("""if True:
         import resource, numpy as np
@@ -748,6 +751,7 @@ def test_views_alive_at_exit_are_silent():
     assert printed == "2.0 3.0"
 
 
+@pytest.mark.long
 def test_attach_takes_microseconds():
     pool = Pool(0)
     x = pool.allocate((100, 10), "f4")

@@ -64,6 +64,7 @@ def test_without_a_rule_it_is_refused(threads):
     assert synk.function([], sorted_rows()(w.dimshuffle("x", 0)).sum()).as_theano() == 3  # what all ranks have
 
 
+@pytest.mark.thorough
 def test_training_through_an_operation_and_its_gradient(threads):
     """A product with weights, so that the gradient to these is reduced over the rows."""
     backward = operation("Backward", lambda x, g: x.T.dot(g), T.dvector)

@@ -49,6 +49,7 @@ def tutorial(shard, of="mean"):
     )
 
 
+@pytest.mark.thorough("mean")
 @pytest.mark.parametrize("of", ["mean", "sum"])
 def test_the_tutorials_form(world, of):
     (w, ours), (other, plain) = tutorial(synk.ops.shard, of), tutorial(lambda v: v, of)
@@ -89,6 +90,7 @@ def test_without_exact_every_rank_computes_with_its_rows(threads):
     assert [a == b for a, b in zip(before, after)] == [n == 0 for n in f.last_rows]
 
 
+@pytest.mark.thorough
 def test_beside_scattered_inputs(world):
     x, targets = T.dmatrix("x"), L.shared(TARGETS, "targets")
     errors = T.sqr(x.sum(axis=1) - synk.ops.shard(targets[: 2 * 4]))
@@ -103,6 +105,7 @@ def test_beside_scattered_inputs(world):
     np.testing.assert_allclose(f(DATA[:8])[1], expected.mean())
 
 
+@pytest.mark.thorough
 def test_beside_data_of_each_rank(threads):
     s, targets = L.shared(DATA[:0], "s"), L.shared(TARGETS, "targets")
     product = s.sum(axis=1) * synk.ops.shard(targets[:12])
@@ -123,6 +126,7 @@ def test_another_axis(world):
         np.testing.assert_allclose(found, expected)
 
 
+@pytest.mark.thorough
 def test_gradients(world):
     """Of the value that is divided, too: what ranks add to it makes the serial program's."""
     v, scale = L.shared(TARGETS[:7], "v"), T.dscalar("scale")
@@ -143,6 +147,7 @@ def test_gradients(world):
     np.testing.assert_allclose(f(0.5)[1], numerical, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_steps(threads):
     data, count, w = L.shared(DATA, "data"), L.shared(np.int64(0), "count"), L.shared(0.0, "w")
     rows = synk.ops.shard(data[count * 7 : (count + 1) * 7])
@@ -168,6 +173,7 @@ def test_steps(threads):
     np.testing.assert_allclose(total[1], DATA[:14, 0])
 
 
+@pytest.mark.thorough
 def test_steps_with_ranks_without_rows(threads):
     data = L.shared(DATA, "data")
     rows = synk.ops.shard(data[:2])
@@ -180,6 +186,7 @@ def test_steps_with_ranks_without_rows(threads):
         np.testing.assert_allclose(column[k], DATA[:2, 1])
 
 
+@pytest.mark.thorough
 def test_random_numbers_for_each_row(threads):
     data = L.shared(DATA, "data")
     stream = T.shared_randomstreams.RandomStreams(5)

@@ -19,6 +19,8 @@ from synkhronos.profiling.folder import Claim
 from synkhronos.program.program import PROGRAM
 from synkhronos.testing import numpy_engine as engine
 
+pytestmark = pytest.mark.slow
+
 KINDS = [("threads", 2, 0), ("fork", 2, 0), ("fork", 3, 1), ("2 hosts", 4, 1)]
 FILES = ["profile.json", "report.html", "report.txt", "timeline.json"]
 
@@ -53,6 +55,8 @@ def test_spans_nest(make_world, tmp_path, kind):
     missing(make_world(*kind, profile_to=str(tmp_path / "p")), tmp_path / "p")
 
 
+@pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.parametrize("kind", KINDS, ids="{0[0]}-{0[1]}".format)
 def test_spans_add_up_to_the_time(make_world, tmp_path, kind):
     # A busy machine may stop a rank between two spans, or the program between two looks at the clock: three attempts.

@@ -17,6 +17,8 @@ from synkhronos.program.program import PROGRAM
 from synkhronos.runtime import session as session_module
 from synkhronos.sync.hosts import Hosts
 
+pytestmark = pytest.mark.slow
+
 ROWS = np.random.RandomState(0).randint(0, 100, (4096, 64)).astype("float64")  # 2 MiB, whose sums are exact
 
 
@@ -165,6 +167,7 @@ def poor_host(tmp_path, monkeypatch):
     end()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["array", "data", "constant", "steps", "scatter", "whole"])
 def test_an_argument_that_is_too_large_for_a_host(poor_host, numpy_words, way):
     poor_host(LITTLE_MEMORY)
@@ -188,6 +191,7 @@ def test_an_argument_that_is_too_large_for_a_host(poor_host, numpy_words, way):
     np.testing.assert_array_equal(f(ROWS[:512]), n_ranks * ROWS[:512].sum(axis=0))
 
 
+@pytest.mark.thorough
 def test_more_ranks_than_a_host_can_hold(poor_host):
     poor_host(FEW_FILES)
     Meeting.begin(2)
@@ -235,6 +239,7 @@ def test_a_text_file_that_only_the_first_host_has(numpy_words, sums, tmp_path):
     synk.close()
 
 
+@pytest.mark.thorough
 def test_versions_that_differ(poor_host):
     poor_host("import numpy; numpy.__version__ = '9.8.7'")
     PROGRAM.meet(StartedWorld(["host0", "host1"]))
@@ -258,6 +263,7 @@ CHANGED = {
 }
 
 
+@pytest.mark.thorough
 def test_every_host_opens_its_own_file(poor_host, numpy_words, sums, tmp_path):
     poor_host(OTHER_FILES)
     opened()
@@ -329,6 +335,7 @@ def test_the_log_says_which_host_is_awaited(session, sums, numpy_words, monkeypa
 OTHER_CACHE = "os.environ['THEANO_FLAGS'] = 'base_compiledir=' + {!r}"
 
 
+@pytest.mark.long
 @pytest.mark.theano
 def test_other_hosts_compile_into_folders_of_their_own(poor_host, tmp_path, monkeypatch, caplog):
     theano = pytest.importorskip("theano")

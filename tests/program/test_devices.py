@@ -13,6 +13,8 @@ from synkhronos.host import gpus
 from synkhronos.launchers.hosts.facts import Facts, facts
 from synkhronos.program.devices import choose_devices
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.theano
 def test_use_gpu_says_what_is_missing(monkeypatch, caplog):

@@ -38,6 +38,8 @@ from synkhronos.sync.hosts import Hosts
 from synkhronos.testing import numpy_engine as engine
 from synkhronos.transports.base import ALL_ALIKE
 
+pytestmark = pytest.mark.slow
+
 COMBINE = Portion.combine
 
 

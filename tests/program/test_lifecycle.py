@@ -17,6 +17,8 @@ from synkhronos.program.lifecycle import _ranks
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.command import Command
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def closed():

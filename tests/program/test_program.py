@@ -11,6 +11,8 @@ import synkhronos as synk
 from synkhronos.launchers.local import LocalLauncher
 from synkhronos.program.program import PROGRAM, Program
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def closed():

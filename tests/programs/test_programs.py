@@ -33,6 +33,8 @@ from steps import WAYS, Call, Collective, Put  # noqa: E402
 from synkhronos.functions import division  # noqa: E402
 from synkhronos.program.program import PROGRAM  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def library():
@@ -101,6 +103,7 @@ def check(library, launcher, seeds, seen=lambda step: None):
     run()
 
 
+@pytest.mark.thorough
 def test_threads(library):
     """2,560 draws, in which all functions, options, forms of arguments and collectives stand."""
     seen = Counter()
@@ -153,6 +156,7 @@ def test_hosts(library):
     random_program(random.Random("hosts"), library("numpy"), "hosts", 40, sizes=(3,))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "engine", [pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine in ("theano", "pytensor")]
 )
@@ -233,11 +237,13 @@ def find_planted_bug(plant, engine, bug):
     assert replay(program, program.steps) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", bugs.BUGS, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_found(planting, bug):
     find_planted_bug(planting(), "numpy", bug)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "engine", [pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine in ("theano", "pytensor")]
@@ -278,6 +284,7 @@ def test_caches_neither_hide_a_bug_nor_keep_it(monkeypatch):
     assert division.divide(2, 0, n_rows=5) == before
 
 
+@pytest.mark.thorough
 def test_bug_alone_is_found():
     """By itself, without the tests before it, in a fresh process."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", __file__]

@@ -16,9 +16,12 @@ from refusals import reports
 
 import synkhronos
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.thorough
 def test_wheel_holds_every_module(tmp_path):
     # A copy is built, so that no build folder of earlier days can contribute what is missing.
     source = tmp_path / "source"

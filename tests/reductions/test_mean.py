@@ -274,6 +274,8 @@ def check(result, parts, weights):
         raise AssertionError(f"the mean of {values[:, column]} with weights {shares[:, 0]}: {result[column]!r}")
 
 
+@pytest.mark.slow(but="^2")
+@pytest.mark.thorough("^[137]")
 @pytest.mark.parametrize("way", WAYS, indirect=True)
 @pytest.mark.parametrize("n", range(1, 8))
 def test_mean(way, n):
@@ -283,6 +285,7 @@ def test_mean(way, n):
             check(way(parts, weights), parts, weights)
 
 
+@pytest.mark.thorough(but="^2")
 @pytest.mark.parametrize("way", [name for name in WAYS if name != "NCCL all_reduce"], indirect=True)
 @pytest.mark.parametrize("n", [2, 3, 7])
 def test_mean_of_ranks_without_a_value(way, n):
@@ -294,6 +297,7 @@ def test_mean_of_ranks_without_a_value(way, n):
                 check(way(parts, weights), parts, weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", HOST, indirect=True)
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_mean_of_complex_numbers_is_that_of_their_parts(way, dtype):
@@ -308,6 +312,7 @@ def test_mean_of_complex_numbers_is_that_of_their_parts(way, dtype):
             check(result.imag.copy(), list(parts.imag), weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS[:-1], indirect=True)  # (the serial program's weights are numbers of rows)
 def test_infinity_of_a_tiny_weight_counts(way):
     """No weight that is not 0 may become 0 on the way: 0 * inf is NaN."""
@@ -317,6 +322,7 @@ def test_infinity_of_a_tiny_weight_counts(way):
             np.testing.assert_array_equal(way(parts, weights), parts[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["combine", "blocks", "kernel", "shares by NumPy"], indirect=True)
 def test_bits_are_those_of_the_definition(way):
     """Hosts must agree to the last bit, whoever computes: here by the formula, in plain NumPy."""
@@ -332,6 +338,7 @@ def test_bits_are_those_of_the_definition(way):
                 np.testing.assert_array_equal(way(list(parts), weights), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS, indirect=True)
 def test_table_finds_lost_weights(way):
     """The table can fail: for each way, if the weights get lost on the way."""

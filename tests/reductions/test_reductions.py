@@ -335,6 +335,7 @@ def test_avg_table(values, weights, expected, dtype):
     assert np.signbit(result) == np.signbit(np.array(expected, dtype=dtype)) or np.isnan(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", FLOATS)
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
@@ -434,6 +435,7 @@ def hard_parts(dtype, n, size, seed):
     return parts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block_bytes", [16, 112, 1 << 17])
 @pytest.mark.parametrize("op", [AVG, *UFUNCS], ids=str)
 @given(data=st.data())
@@ -456,6 +458,7 @@ def test_blocks_have_the_bits_of_the_whole(op, block_bytes, data):
     assert bits(out) == bits(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", [AVG, *UFUNCS], ids=str)
 @pytest.mark.parametrize("weights", [None, [1, 1, 1, 1], [4, 0, 2, 1], [0, 3, 0, 3], [0, 0, 2, 0]])
 def test_out_may_be_any_of_the_parts(op, weights):
@@ -614,6 +617,8 @@ def accumulate(op, slices, weights, **kwargs):
     return accumulator.finish()
 
 
+@pytest.mark.slow
+@pytest.mark.thorough("prod|min|max")
 @pytest.mark.parametrize("op", [AVG, *UFUNCS], ids=str)
 @given(data=st.data())
 @settings(deadline=None)

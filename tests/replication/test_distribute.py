@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from refusals import reports
-from worlds import DEVICE, ENGINES, INSTALLED, Tables
+from worlds import DEVICE, ENGINES, FEWER_WORLDS, INSTALLED, Tables
 
 import synkhronos as synk
 from synkhronos.runtime.command import Command
+
+pytestmark = FEWER_WORLDS
 
 ROOT = str(Path(__file__).parents[2])
 ROWS = np.arange(6.0)
@@ -60,6 +62,7 @@ def test_built_before_fork_after_fork_and_after_distribute(make_world, numpy_wor
     assert [f(ROWS) for f in functions] == [30, 60, 135]
 
 
+@pytest.mark.slow
 def test_forked_again_with_the_masters_values(make_world, words_of):
     for launcher, engine in [("threads", "numpy"), *(("fork", engine) for engine in INSTALLED)]:
         words = words_of(engine)
@@ -390,6 +393,7 @@ def test_a_function_that_one_rank_cannot_load(make_world, numpy_words):
 # -- large ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ENGINES[1:])
 def test_3000_chained_operations(make_world, words_of, engine):
     from library import IS_THEANO, L, T
@@ -480,6 +484,7 @@ def test_large_constants_are_shared_by_the_ranks(make_world, words_of, engine, l
     assert pool.used - used < values.nbytes
 
 
+@pytest.mark.thorough
 @pytest.mark.theano
 def test_hundreds_of_data_and_variables_with_few_descriptors(tmp_path):
     assert (
@@ -512,6 +517,7 @@ def test_hundreds_of_data_and_variables_with_few_descriptors(tmp_path):
 # -- what the ranks must find --------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.theano
 def test_operations_defined_in_main_after_fork(tmp_path):
     assert (
@@ -553,6 +559,7 @@ def test_operations_defined_in_main_after_fork(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_sys_path_and_working_directory_reach_the_ranks(tmp_path):
     (tmp_path / "late").mkdir()
     (tmp_path / "late" / "lately.py").write_text("import os\ndef here(x): return x * 0 + len(os.getcwd())\n")

@@ -6,11 +6,13 @@ import threading
 import numpy as np
 import pytest
 from refusals import refuses, reports
-from worlds import WORLDS
+from worlds import FEWER_WORLDS, WORLDS
 
 import synkhronos as synk
 from synkhronos.engines.random_states import jumped_random_state, seeded_random_state
 from synkhronos.testing import numpy_engine as engine
+
+pytestmark = [*FEWER_WORLDS, pytest.mark.slow]
 
 PLACES = [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]
 all_places = pytest.mark.parametrize("n, root", PLACES)
@@ -119,6 +121,7 @@ def test_ranks_do_not_meet(make_world, launcher):
 # -- seeds -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(but="^0")
 @pytest.mark.parametrize("random", ["split", "same"])
 @pytest.mark.parametrize("seed", [0, 1, 2**40])
 def test_streams_are_numbered_as_their_functions_were_built(make_world, seed, random):
@@ -197,6 +200,7 @@ def test_another_session_begins_where_the_master_is(make_world):
         np.testing.assert_array_equal(f.as_theano(), state.random_sample(3))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{}, {"seed": 3}, {"random": "same"}])
 @all_places
 def test_a_stream_that_was_dropped_and_is_sent_again(make_world, n, root, options):
@@ -432,6 +436,7 @@ def streams_of(words, kind, seed=123):
     return Streams(seed)
 
 
+@pytest.mark.thorough("mrg")
 @pytest.mark.theano
 @pytest.mark.parametrize("kind", ["mrg", "shared"])
 def test_streams_of_theano(theano_world, kind):
@@ -446,6 +451,7 @@ def test_streams_of_theano(theano_world, kind):
             synk.gather(state)
 
 
+@pytest.mark.thorough(but="^0")
 @pytest.mark.theano
 @pytest.mark.parametrize("kind", ["mrg", "shared"])
 @pytest.mark.parametrize("seed, random", [(0, "split"), (5, "split"), (5, "same"), (None, "same")])
@@ -468,6 +474,7 @@ def test_seeds_of_theano(make_world, theano_words, kind, seed, random):
     assert_as_plain(theano_words, [x], x[:2] + noise, [], np.ones((6, 2)), begin=begin, split=random == "split")
 
 
+@pytest.mark.thorough
 @pytest.mark.theano
 @pytest.mark.parametrize("kind", ["mrg", "shared"])
 def test_explicit_updates_and_scan(theano_world, kind):
@@ -483,6 +490,7 @@ def test_explicit_updates_and_scan(theano_world, kind):
     assert_as_plain(theano_world, [x], steps, updates, np.ones((7, 2)))
 
 
+@pytest.mark.thorough
 @pytest.mark.theano
 def test_dropout_of_lasagne(theano_world):
     layers = pytest.importorskip("lasagne.layers")

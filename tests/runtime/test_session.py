@@ -108,6 +108,7 @@ def test_results_in_rank_order(launcher, n, root, open_session):
         assert session.run(Tell("x")) == [(rank, n, root, "x") for rank in range(n)]
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("nbytes", [1 << 10, 1 << 16, 5 << 20])
 def test_commands_and_results_of_any_length(launcher, nbytes, open_session):
@@ -132,6 +133,7 @@ def test_closed(launcher, open_session):
     assert "closed: synkhronos.close() was called" in repr(session)
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("meet", [True, False])
 def test_timeout(launcher, meet, open_session, clock, gate, tmp_path, monkeypatch):
@@ -149,6 +151,7 @@ def test_timeout(launcher, meet, open_session, clock, gate, tmp_path, monkeypatc
     assert not synk.is_forked()
 
 
+@pytest.mark.slow
 def test_timeout_of_the_session(open_session, clock, gate):
     session = open_session("fork", timeout=0.2)
     clock.when(gate.is_reached, lambda: clock.advance(0.3))
@@ -167,6 +170,7 @@ def test_a_slow_master_is_not_late(open_session, clock):
     assert session.run(Dawdle(dawdle), timeout=0.1) == [None] * 3
 
 
+@pytest.mark.slow
 def test_a_rank_that_answers_just_after_the_deadline(open_session, clock, gate, monkeypatch):
     session = open_session("threads")
     late = session._late
@@ -184,6 +188,7 @@ def test_a_rank_that_answers_just_after_the_deadline(open_session, clock, gate, 
     assert caught.value.rank == 1
 
 
+@pytest.mark.slow
 @both
 def test_warns_who_is_waited_for(launcher, open_session, clock, gate, monkeypatch, caplog):
     monkeypatch.setattr(session_module, "WARN_AFTER_S", 20.0)

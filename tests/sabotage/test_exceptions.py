@@ -14,6 +14,8 @@ from synkhronos.errors import RemoteTraceback, WorkerError
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.command import Command
 
+pytestmark = pytest.mark.slow
+
 
 class TwoArguments(Exception):
     def __init__(self, one, two):

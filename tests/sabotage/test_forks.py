@@ -12,6 +12,8 @@ import synkhronos as synk
 from synkhronos.program.program import PROGRAM
 from synkhronos.testing import numpy_engine as engine
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def works():

@@ -19,6 +19,8 @@ from synkhronos.runtime import session as session_module
 from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
 
+pytestmark = pytest.mark.slow
+
 
 class Meet(Command):
     """Have all ranks meet; one of them reaches a gate instead, and sleeps."""

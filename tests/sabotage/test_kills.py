@@ -21,6 +21,8 @@ from synkhronos.program.program import PROGRAM
 from synkhronos.runtime import session as session_module
 from synkhronos.runtime.context import RankContext
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def victims(fresh_keeper, request):
@@ -31,6 +33,7 @@ def silent(*_):
     pass
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)  # a hundred programs, which take long on a busy machine
 def test_kill_at_every_step(victims):
     """In pieces/kills.py, and thousands of times with `make sabotage`."""
@@ -41,6 +44,7 @@ def test_kill_at_every_step(victims):
     assert all(f"{operation} " in row.result for operation in operations)
 
 
+@pytest.mark.thorough
 def test_other_deaths(victims):
     rows = deaths.die_otherwise(victims, 4, silent)
     assert [row.done for row in rows] == [4] * len(deaths.DEATHS)
@@ -65,6 +69,7 @@ def test_changes_of_a_command_that_was_given_up_are_found(victims, monkeypatch):
     synk.close()
 
 
+@pytest.mark.thorough
 def test_ranks_that_stay_are_found(victims, monkeypatch):
     kill = ProcessLauncher.kill
     monkeypatch.setattr(ProcessLauncher, "kill", lambda launcher: None)
@@ -84,6 +89,7 @@ def count_files(n):
     return count
 
 
+@pytest.mark.thorough
 def test_open_files_after_deaths(victims):
     files = count_files(3)
     for _ in range(10):

@@ -6,6 +6,9 @@ from pieces import hosts
 from pieces.hosts import KEEPER, RANK, SERVER, STARTED, Case
 from refusals import reports
 
+pytestmark = pytest.mark.thorough
+
+
 #: What is planted when a process of Python starts, what is killed, and what must be found.
 FAULTS = {
     "a process stays": (

@@ -14,7 +14,10 @@ from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.command import Start
 from synkhronos.testing import numpy_engine as engine
 
+pytestmark = pytest.mark.slow
 
+
+@pytest.mark.long
 def test_300_sessions():
     x = engine.variable("x", "float64", 1)
     w = engine.shared(np.zeros(100), "w")
@@ -55,6 +58,7 @@ def test_300_sessions():
     assert np.array_equal(w.get_value(), np.full(100, 300.0))
 
 
+@pytest.mark.thorough
 def test_sessions_that_end_badly():
     """Nor does it grow where ranks die."""
     x = engine.variable("x", "float64", 1)
@@ -210,6 +214,7 @@ def test_few_processes(script):
     assert lines[4:] == ["works"]
 
 
+@pytest.mark.thorough(but="^(0|400)$")
 @pytest.mark.parametrize("free", [0, 20, 100, 400, 2000])
 def test_little_address_space(free, script):
     """It works, or says why not; nobody is left."""

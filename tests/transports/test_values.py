@@ -57,6 +57,7 @@ def expected(rounds, ufunc, counting):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int32"])
 @pytest.mark.parametrize("op", UFUNCS)

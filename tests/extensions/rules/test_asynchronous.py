@@ -8,9 +8,9 @@ import numpy as np
 import psutil
 import pytest
 from clocks import Clock
+from descent import BEGIN, MOMENTUM, RATE, A, B
 from refusals import refuses, reports
 from replay import Replay, furthest
-from test_rules import BEGIN, MOMENTUM, RATE, A, B
 
 import synkhronos as synk
 from synkhronos.extensions import checkpoint, rules
@@ -19,6 +19,8 @@ from synkhronos.functions.asynchronous import RunAsynchronously
 from synkhronos.replication.replicator import replicator_of
 from synkhronos.testing import numpy_engine as engine
 from synkhronos.testing.numpy_engine import apply, operations
+
+pytestmark = pytest.mark.slow
 
 WORLDS = [("threads", 1, 0), ("threads", 2, 1), ("threads", 3, 1), ("threads", 4, 0), ("fork", 2, 1), ("fork", 3, 0)]
 
@@ -82,6 +84,7 @@ def parameters(rule):
     return type(rule).__name__, getattr(rule, "alpha", None) or getattr(rule, "rate", None)
 
 
+@pytest.mark.thorough(but="loaded-(threads-4|fork-3)")
 @pytest.mark.parametrize("name, every", [("EASGD", 3), ("ASGD", 1), ("ASGD", 4), ("Gossip", 1)])
 @pytest.mark.parametrize("world", WORLDS, ids="{0[0]}-{0[1]}".format)
 @pytest.mark.parametrize("is_loaded", [False, True], ids=["even", "loaded"])
@@ -114,6 +117,7 @@ def test_the_log_gives_the_run_again(make_world, world, name, every, is_loaded):
     assert training.function.last_rows == rows
 
 
+@pytest.mark.thorough(but="^0")
 @pytest.mark.parametrize("name", ["EASGD", "ASGD", "Gossip"])
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 def test_staleness_is_bounded(make_world, name, staleness):
@@ -241,6 +245,7 @@ def test_a_rank_that_stops_with_the_lock(make_world, monkeypatch):
         rule.run(np.ones(8), batches=[[i % 8] for i in range(3000)], asynchronous=True, timeout=0.5)
 
 
+@pytest.mark.thorough(but="Gossip")
 @pytest.mark.parametrize("name", ["EASGD", "ASGD", "Gossip"])
 def test_killed_in_a_step(make_world, monkeypatch, name):
     monkeypatch.setenv("SYNK_TEST_ACTION", "0")
@@ -252,6 +257,7 @@ def test_killed_in_a_step(make_world, monkeypatch, name):
     assert caught.value.steps[0] == 6 and np.isfinite(training.w.get_value()).all()
 
 
+@pytest.mark.thorough("threads")
 @pytest.mark.parametrize("name", ["EASGD", "ASGD", "Gossip"])
 @pytest.mark.parametrize("launcher", ["threads", "fork"])
 def test_an_error_on_a_rank(make_world, monkeypatch, name, launcher):
@@ -284,6 +290,7 @@ def again(training, rule):
     assert [each.tobytes() for each in training.world.values(training.w)] == [each.tobytes() for each in replay.x]
 
 
+@pytest.mark.thorough(but="Gossip")
 @pytest.mark.parametrize("name", ["EASGD", "ASGD", "Gossip"])
 def test_ctrl_c(make_world, monkeypatch, name):
     monkeypatch.setenv("SYNK_TEST_ACTION", "2")

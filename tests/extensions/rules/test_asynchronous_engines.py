@@ -25,6 +25,7 @@ def graph():
     return [x, y], loss, [(m, new), (w, w + new)], w, m
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["EASGD", "ASGD", "Gossip"])
 def test_the_log_gives_the_run_again(make_world, name):
     inputs, loss, updates, w, m = graph()

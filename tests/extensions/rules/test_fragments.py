@@ -2,13 +2,16 @@
 
 import numpy as np
 import pytest
+from descent import A, B, Training
 from quadratics import Quadratics
 from refusals import refuses
-from test_rules import A, B, Training
 
 import synkhronos as synk
 from synkhronos.extensions import checkpoint, rules
 from synkhronos.extensions.rules.diloco import parts_of
+
+pytestmark = pytest.mark.slow
+
 
 #: 40, 10, 30 and 20 numbers.
 SHAPES = [(4, 10), (10,), (30, 1), (20,)]

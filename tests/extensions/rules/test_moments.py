@@ -6,14 +6,16 @@ import itertools
 
 import numpy as np
 import pytest
+from descent import RULES, A, B, Training
 from quadratics import Quadratics
 from refusals import refuses, reports
-from test_rules import RULES, A, B, Training
 
 import synkhronos as synk
 from synkhronos.extensions import rules
 from synkhronos.testing import numpy_engine as engine
 from synkhronos.testing.numpy_engine import apply, operations
+
+pytestmark = pytest.mark.slow
 
 KINDS = [rules.LocalSGD, rules.EASGD, rules.DiLoCo, rules.SlowMo, rules.ASGD, rules.Gossip, rules.Swap, rules.DASO]
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -304,6 +306,7 @@ def run_interrupted(world, monkeypatch, name, at, after):
     return interrupting.count
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", INTERRUPTED)
 def test_ctrl_c_between_any_two_commands(make_world, monkeypatch, name, after):

@@ -4,11 +4,13 @@ import logging
 
 import numpy as np
 import pytest
+from descent import A, B, Training
 from refusals import refuses
-from test_rules import A, B, Training
 
 import synkhronos as synk
 from synkhronos.extensions import checkpoint, rules
+
+pytestmark = pytest.mark.slow
 
 
 def groups(n):
@@ -57,6 +59,7 @@ def end(rule):
         rule.finish()
 
 
+@pytest.mark.thorough("-[059]$")
 @pytest.mark.parametrize("stop", [0, 5, 9, 10, 11])
 @pytest.mark.parametrize("name", KINDS)
 def test_to_the_bit(make_world, tmp_path, name, stop):
@@ -79,6 +82,7 @@ def test_to_the_bit(make_world, tmp_path, name, stop):
     end(rule)
 
 
+@pytest.mark.thorough("-[14]$")
 @pytest.mark.parametrize("n", [1, 2, 4])
 @pytest.mark.parametrize("name", KINDS)
 def test_on_another_number_of_ranks(make_world, tmp_path, caplog, name, n):

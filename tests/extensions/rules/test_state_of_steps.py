@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from descent import A, B, Training
 from refusals import refuses
-from test_rules import A, B, Training
 
 from synkhronos.extensions import rules
 from synkhronos.testing import numpy_engine as engine
@@ -31,6 +31,7 @@ def expected_of(values, rows, state_is):
     }[state_is]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state_is", [None, "averaged", "kept", "reset"])
 @pytest.mark.parametrize("name", KINDS)
 def test_in_an_exchange(make_world, name, state_is):
