@@ -167,7 +167,7 @@ def test_without_batch_norm_the_losses_are_the_serial_programs():
     )
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_by_the_rows_of_all_ranks_the_losses_are_the_serial_programs():
     """Batches of 7 go to 3 ranks as 3, 2 and 2 images; settled averages give the serial program's accuracy, too."""
     given = "--depth 8 --sync-bn --dtype float64 --batches 3 --batch-size 7 --n-parallel 3 --no-progress"
@@ -210,7 +210,7 @@ def test_other_ranks_go_on_from_a_checkpoint(tmp_path):
     assert second == whole != first
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_losses_of_a_wrong_program_are_found_out(tmp_path):
     """Without communication the master learns from its own shards alone: the demo's check must see it."""
     program = tmp_path / "without_all_reduce.py"

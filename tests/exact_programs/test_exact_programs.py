@@ -140,7 +140,7 @@ def test_program(program, make_world):
     check(program, mode_of(program))
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 @pytest.mark.parametrize("program", parameters(ON_PROCESSES))
 def test_program_on_processes(program, make_world):
     make_world("fork", 2, 0, engine=NAME)

@@ -114,6 +114,7 @@ def commands(monkeypatch):
 
 
 @pytest.mark.thorough(but="^momentum-in_one")
+@pytest.mark.long(but="^(momentum|adam|rmsprop|adadelta)-")
 @pytest.mark.parametrize("take", [in_one, in_parts])
 @pytest.mark.parametrize("rule", [name for name in updates.__all__ if not name.startswith("apply_")])
 def test_every_rule(three_ranks, rule, take):

@@ -423,7 +423,7 @@ def run_program(tmp_path, text, *options):
     return done.stdout
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 @pytest.mark.theano
 @pytest.mark.timeout(300)  # compiling takes long where nothing is cached
 def test_program_of_readme_arrives_at_the_same(tmp_path):

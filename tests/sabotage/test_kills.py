@@ -33,7 +33,7 @@ def silent(*_):
     pass
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 @pytest.mark.timeout(600)  # a hundred programs, which take long on a busy machine
 def test_kill_at_every_step(victims):
     """In pieces/kills.py, and thousands of times with `make sabotage`."""

@@ -306,7 +306,7 @@ def run_interrupted(world, monkeypatch, name, at, after):
     return interrupting.count
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", INTERRUPTED)
 def test_ctrl_c_between_any_two_commands(make_world, monkeypatch, name, after):
