@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 from command_line import DEMOS, run
+from refusals import reports
 from worlds import needs_lasagne
 
 import synkhronos as synk
@@ -85,7 +86,7 @@ def test_small_resnets_are_as_large_as_published(demo, lasagne, depth, published
 def test_other_depths_are_refused(demo, depth):
     from resnet import build_resnet
 
-    with pytest.raises(ValueError, match=f"no residual network of depth {depth}: expected 50, or 6n"):
+    with reports(ValueError, depth, 50, "6n + 2"):
         build_resnet(depth)
 
 
@@ -166,7 +167,7 @@ def test_without_batch_norm_the_losses_are_the_serial_programs():
     )
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_by_the_rows_of_all_ranks_the_losses_are_the_serial_programs():
     """Batches of 7 go to 3 ranks as 3, 2 and 2 images; settled averages give the serial program's accuracy, too."""
     given = "--depth 8 --sync-bn --dtype float64 --batches 3 --batch-size 7 --n-parallel 3 --no-progress"
@@ -209,7 +210,7 @@ def test_other_ranks_go_on_from_a_checkpoint(tmp_path):
     assert second == whole != first
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_losses_of_a_wrong_program_are_found_out(tmp_path):
     """Without communication the master learns from its own shards alone: the demo's check must see it."""
     program = tmp_path / "without_all_reduce.py"

@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 
 from synkhronos.errors import ArgumentTypeError
 
@@ -242,7 +242,7 @@ def test_check_decides_as_convert(language, dtype, broadcastable, value):
             "input 'x' (argument 0)",
             f"an array of {value.dtype} with shape {value.shape}",
         )
-        with refuses(TypeError, "input 'x' (argument 0)", got="an array of "):
+        with refuses(TypeError, "input 'x' (argument 0)", got="array"):
             language.engine.check(given, value.dtype, value.shape, "input 'x' (argument 0)")
     else:
         language.engine.check(given, value.dtype, value.shape, "input 'x' (argument 0)")
@@ -549,6 +549,6 @@ def test_what_cannot_travel_is_named(language, master):
     x = language.variable("x", "float64", 1)
     good = compile(language, [x], x + 1, name="good")
     bad = compile(language, [x], language.unpicklable(x, threading.Lock()), name="bad")
-    with pytest.raises(TypeError, match="function 'bad' cannot be sent to the other ranks: the operation .*lock"):
+    with reports(TypeError, "function 'bad'", "operation", "_thread.lock"):
         language.engine.dumps([good, bad], {}, {}, {})
     np.testing.assert_array_equal(master.peer.call(master.send(good), [np.ones(1)])[0], [2])

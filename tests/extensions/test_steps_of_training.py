@@ -117,6 +117,7 @@ def commands(monkeypatch):
 
 
 @pytest.mark.thorough(but="^momentum-in_one")
+@pytest.mark.long(but="^(momentum|adam|rmsprop|adadelta)-")
 @pytest.mark.parametrize("take", [in_one, in_parts])
 @pytest.mark.parametrize("rule", [name for name in updates.__all__ if not name.startswith("apply_")])
 def test_every_rule(three_ranks, rule, take):
@@ -278,7 +279,7 @@ def test_givens_are_for_the_gradients_alone(three_ranks):
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-6)
     np.testing.assert_allclose(values, expected, rtol=1e-6)
     assert step.function is None
-    with refuses(ValueError, "givens", "the rule's step reads", "one that replaces w", "once for each batch"):
+    with refuses(ValueError, "givens", "reads", "one that replaces w", "once"):
         step.steps(X, Y, batches=BATCHES)
 
 
@@ -317,7 +318,7 @@ def test_a_step_that_fails_on_one_rank_changes_nothing():
 def test_local_sgd_has_no_steps_of_one_command(three_ranks):
     step = Model().make("make_train_function", updates.sgd, 0.1, communicate_every=3)
     assert step.function is None
-    with refuses(ValueError, "communicate_every", "1, with which a step is one command", "3", "once for each batch"):
+    with refuses(ValueError, "communicate_every", "1", "3", "once"):
         step.steps(X, Y, batches=BATCHES)
 
 

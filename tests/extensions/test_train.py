@@ -588,12 +588,12 @@ def test_daso_of_gradients_is_that_of_parameters():
 def test_groups_that_are_wrong():
     synk.fork(2, use_gpu=False)
     model = Model()
-    with refuses(ValueError, "groups", "lists of ranks", "[[0], [0, 1]]"):
+    with refuses(ValueError, "groups", "ranks", "[[0], [0, 1]]"):
         function_of(model, groups=[[0], [0, 1]])
     with refuses(ValueError, "communicate_every", "1 with groups", "4"):
         function_of(model, groups=[[0], [1]], communicate_every=4)
     step = function_of(model, groups=[[0], [1]])
-    with refuses(ValueError, "groups", "None, with which a step is one command", "[[0], [1]]", "once for each batch"):
+    with refuses(ValueError, "groups", "None", "[[0], [1]]", "once"):
         step.steps(X, Y, batches=BATCHES)
 
 
@@ -658,8 +658,8 @@ def test_statistics_of_a_lasagne_network():
     "layers, error, got",
     [
         (3, TypeError, "3 of type int"),
-        ([], ValueError, "nothing to average"),
-        ([theano.shared(3, "n")], ValueError, "nothing to average"),
+        ([], ValueError, "nothing"),
+        ([theano.shared(3, "n")], ValueError, "nothing"),
     ],
 )
 def test_what_has_no_statistics(layers, error, got):
@@ -782,13 +782,13 @@ def test_a_bad_call_changes_nothing():
 
 
 @pytest.mark.parametrize(
-    "args, options, error, message",
+    "args, options, error, argument, got",
     [
-        ((X,), {}, TypeError, "expected 2 arguments, got 1"),
-        ((X, Y), {"num_slices": 0}, ValueError, "num_slices is 0"),
+        ((X,), {}, TypeError, "args", "1"),
+        ((X, Y), {"num_slices": 0}, ValueError, "num_slices", "0"),
     ],
 )
-def test_bad_calls_of_the_twin(args, options, error, message):
+def test_bad_calls_of_the_twin(args, options, error, argument, got):
     model = Model()
     step = train.make_train_function_theano(
         model.loss,
@@ -800,9 +800,9 @@ def test_bad_calls_of_the_twin(args, options, error, message):
         outputs=(model.loss, None),
         function_options=OPTIONS,
     )
-    with pytest.raises(error, match=message):
+    with refuses(error, argument, got=got):
         step(*args, **options)
-    with pytest.raises(ValueError, match="op None"):
+    with refuses(ValueError, "num_slices", "op None", "2"):
         step(X, Y, num_slices=2)
 
 

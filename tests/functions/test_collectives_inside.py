@@ -9,7 +9,7 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 from library import NAME, L, T
-from refusals import refuses
+from refusals import refuses, reports
 from trainers import updates as rules
 from twins import Twins
 
@@ -355,7 +355,7 @@ def test_ranks_that_come_to_different_collectives(make_world):
     f = synk.function([x], total, updates=[(w, w + total)], mode=L.lazy)
     assert f([1.0, 2.0]) == 6
     synk.set_value(1, which, 1)
-    with pytest.raises(SynkhronosError, match="the ranks have come to different collectives"):
+    with reports(SynkhronosError, "rank 0 to all_reduce", "rank 1 to all_reduce"):
         f([1.0, 2.0])
     assert synk.gather(w).tolist() == [6, 6]
     synk.broadcast(which)
@@ -423,7 +423,7 @@ def test_collectives_of_equal_shapes_that_one_rank_swaps(make_world, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(CollectivesOfCall, "all_reduce", swapped)
-        with pytest.raises(SynkhronosError, match="rank 0 to all_reduce 0 .* function ends; rank 1 to all_reduce 1 "):
+        with reports(SynkhronosError, "rank 0 to all_reduce 0", "rank 1 to all_reduce 1", "ends"):
             f([1.0, 2.0, 3.0])
     assert synk.gather(w).tolist() == [0, 0, 0]
     assert [float(value) for value in f([1.0, 2.0, 3.0])] == [1, 3]

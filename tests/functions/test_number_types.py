@@ -9,7 +9,7 @@ import pickle
 import numpy as np
 import pytest
 from library import NAME, L, T
-from refusals import refuses
+from refusals import lacks, refuses, reports
 
 import synkhronos as synk
 
@@ -273,7 +273,7 @@ def test_bools_in_a_loop(threads):
         try:
             f = synk.function([m], [last[-1], each.sum(axis=0)], exact=exact, **FAST)
         except TypeError as error:
-            assert "needs the whole" in str(error)
+            assert not lacks(error.got, "whole")
         else:
             verify(f(data), want, "ab")
 
@@ -287,9 +287,9 @@ def test_positions_with_a_negative_offset_are_refused(world, exact):
     np.testing.assert_array_equal(f(*data), [2, 3, 7, 11])
     for outputs in (m.flatten()[first - 1], T.inc_subtensor(m.flatten()[first - labels], 1.0)):
         g = synk.function([m, labels], outputs, exact=exact, on_unused_input="ignore", **FAST)
-        with pytest.raises(AssertionError, match="negative"):
+        with reports(AssertionError, "negative"):
             g(*data)
-    with pytest.raises(AssertionError, match="negative"):
+    with reports(AssertionError, "negative"):
         f(data[0], -data[1])
     np.testing.assert_array_equal(f(*data), [2, 3, 7, 11])
 

@@ -196,14 +196,12 @@ def test_what_cannot_be(threads):
         synk.function([synk.sharded(column, 1)], column.sum())
     with refuses(TypeError, "axis", "an int", "1.0"):
         synk.sharded(x, 1.0)
-    with refuses(TypeError, "bcast_inputs", "whole to every rank", "x as sharded along axis 1", "inputs"):
+    with refuses(TypeError, "bcast_inputs", "whole", "x as sharded along axis 1", "inputs"):
         synk.function([], x.sum(), bcast_inputs=[synk.sharded(x, 1)])
     with refuses(ValueError, "axis", "s has, a float64 matrix", "2"):
         synk.function([], s.sum(), sliceable_shareds=[synk.sharded(s, 2)])
     f = synk.function([synk.sharded(x, 1), y], (x * y).sum())
-    with refuses(
-        ValueError, "scattered inputs", "the same length", "3 of input 'x' (argument 0), 2 of input 'y' (argument 1)"
-    ):
+    with refuses(ValueError, "scattered inputs", "length", "3 of input 'x' (argument 0), 2 of input 'y' (argument 1)"):
         f(np.zeros((2, 3)), np.zeros(2))
     synk.function([], s.sum())
     for collective in (
@@ -234,9 +232,7 @@ def test_compared_with_the_serial_function(threads):
 def test_a_loop_over_time_that_would_be_divided_names_sharded(threads):
     x, w = T.dmatrix("x"), L.shared(np.ones(()), "w")
     states, _ = L.scan(lambda now, before: T.tanh(w * now + before), x, T.zeros((x.shape[1],)))
-    with refuses(
-        ValueError, "the update of w", got="a loop over the rows (if they lie along another axis than the first"
-    ):
+    with refuses(ValueError, "the update of w", got="loop"):
         synk.function([x], updates=[(w, states[-1].mean())], exact=True)
     f = synk.function([synk.sharded(x, 1)], updates=[(w, states[-1].mean())], exact=True)
     assert f.compare(random.randn(4, 5))

@@ -8,7 +8,7 @@ from library import NAME, L, T
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
 
-pytestmark = [getattr(pytest.mark, NAME), pytest.mark.timeout(600), pytest.mark.thorough]
+pytestmark = [getattr(pytest.mark, NAME), pytest.mark.timeout(600), pytest.mark.long]
 
 STEPS, ROWS, INPUTS, HIDDEN = 300, 96, 12, 20
 
@@ -70,7 +70,6 @@ def trained(disturb=lambda: None):
     return found, [synk.gather(variable, nd_up=1) for variable in [*variables, *others]]
 
 
-@pytest.mark.long("3")
 @pytest.mark.parametrize("n", [2, 3])
 def test_the_bits_are_those_of_the_undisturbed_training(n):
     synk.fork(n, seed=2)

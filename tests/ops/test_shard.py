@@ -8,7 +8,7 @@ import logging
 import numpy as np
 import pytest
 from library import NAME, L, T
-from refusals import refuses
+from refusals import refuses, reports
 
 import synkhronos as synk
 
@@ -164,9 +164,7 @@ def test_steps(threads):
     assert sum(f.last_rows) == 21
     np.testing.assert_allclose(synk.gather(w), [sum(DATA[7 * k : 7 * (k + 1)].mean() ** 2 for k in range(3))] * 3)
     # On all ranks: that of the master is raised, unless another one was faster.
-    with pytest.raises(
-        (ValueError, synk.WorkerError), match="synkhronos.ops.shard in function .* in every step: 2, got 7"
-    ):
+    with reports((ValueError, synk.WorkerError), "synkhronos.ops.shard", 2, 7):
         count.set_value(3)  # two rows, and then those of the first step again
         synk.broadcast(count)
         g = synk.function([], rows.mean(), updates=[(count, (count + 1) % 4)], exact=True)
@@ -223,7 +221,7 @@ def test_what_cannot_be(threads, capfd):
     with refuses(TypeError, "output", None, "divided already"):
         synk.function([x], synk.ops.shard(x) * 2, exact=True)
     f = synk.function([], [synk.ops.shard(v).sum(), synk.ops.shard(v[:5]).sum()])
-    with refuses(ValueError, "synkhronos.ops.shard", "rows, as many as the others", "rows"):
+    with refuses(ValueError, "synkhronos.ops.shard", "rows", "rows"):
         f()
     assert capfd.readouterr() == ("", "")  # nor does Theano say something about the exception
 

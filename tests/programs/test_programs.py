@@ -19,6 +19,7 @@ from collections import Counter
 
 import bugs
 import pytest
+from refusals import reports
 
 pytest.importorskip("hypothesis")
 
@@ -255,9 +256,9 @@ def test_planted_bug_is_found_in_graphs(planting, engine, bug):
 def test_bug_that_is_stale_or_raises_is_not_found(planting):
     """What made two of ten bugs "found" for months: a replacement that takes other parameters, or only raises."""
     plant = planting()
-    with pytest.raises(bugs.Stale, match="split_rows"):
+    with reports(bugs.Stale, "split_rows"):
         plant.replace(division, "split_rows", lambda n_rows, n_ranks: ())
-    with pytest.raises(bugs.Stale, match="has no split_columns"):
+    with reports(bugs.Stale, "split_columns"):
         plant.replace(division, "split_columns", lambda: ())
 
     def wrong(n_rows, n_ranks, root=0):

@@ -133,7 +133,7 @@ print('equal')
     assert run_text(tmp_path, HEADER + program, flags=FLAGS) == "equal\n"
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_a_residual_network(tmp_path):
     """Shortcuts around layers, on random images, by momentum; batches that do not divide evenly.
 

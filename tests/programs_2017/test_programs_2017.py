@@ -89,7 +89,7 @@ def test_the_program_of_the_paper(tmp_path):
     assert [float(value) for value in result] == pytest.approx([float(value) for value in truth], rel=1e-8)
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_inputs_built_beforehand_and_the_serial_function(tmp_path):
     """``import theano`` first, fork at the top level, its result, build_inputs, as_theano, output modes."""
     assert (

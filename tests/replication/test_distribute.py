@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import reports
 from worlds import DEVICE, ENGINES, FEWER_WORLDS, INSTALLED, Tables
 
 import synkhronos as synk
@@ -310,14 +311,11 @@ def test_a_function_that_cannot_travel(make_world, numpy_words):
     )
     used = world.session.context.pool.used
     for _ in range(3):
-        with pytest.raises(
-            TypeError,
-            match="function 'bad' cannot be sent to the other ranks: the constant <unlocked .* does not pickle",
-        ):
+        with reports(TypeError, "function 'bad'", "constant", "<unlocked"):
             bad(ROWS)
     assert tables(world) == [(0, 0)] * 3
     assert world.session.context.pool.used <= used + 8192 + 2 * 48000  # (w itself has moved there)
-    with pytest.raises(TypeError, match="function 'bad' cannot be sent"):
+    with reports(TypeError, "function 'bad'"):
         synk.distribute()
     (of_rank,) = set(tables(world))  # distribute() has sent the good one, and any that another test has left alive
     assert of_rank[0] >= 1 and of_rank[1] >= 1
@@ -340,11 +338,7 @@ def test_a_function_of_a_library_that_cannot_travel(make_world, words_of, engine
     lock = threading.Lock()
     printed = L.Print("noisy", global_fn=lambda op, value: lock)(x * w)
     bad = words.function([x], printed.sum(), name="bad")
-    with pytest.raises(
-        TypeError,
-        match=r"function 'bad' cannot be sent to the other ranks: the operation Print\{.* "
-        "does not pickle .*lock",
-    ):
+    with reports(TypeError, "function 'bad'", "operation", "Print{", "_thread.lock"):
         bad(ROWS)
     assert good(ROWS) == 30
     synk.all_reduce(w)
@@ -360,7 +354,7 @@ def test_the_mode_travels(make_world, words_of, engine):
     x = words.variable("x")
     f = words.function([x], (T.log(x), "gather"), mode=L.NanGuardMode(optimizer=None))
     assert f(np.ones(4)).tolist() == [0] * 4
-    with pytest.raises(synk.WorkerError, match="rank 1 raised AssertionError: .*NaN detected"):
+    with reports(synk.WorkerError, "AssertionError", "NaN detected", rank=1):
         f([1.0, 1.0, 1.0, -1.0])
     assert f(np.ones(3)).tolist() == [0] * 3
 
@@ -390,7 +384,7 @@ def test_a_function_that_one_rank_cannot_load(make_world, numpy_words):
     picky = numpy_words.apply(Picky(), x, dtype="float64", ndim=1)
     bad = synk.function([x], (picky * numpy_words.sum(w), "avg"))
     for _ in range(2):
-        with pytest.raises(synk.WorkerError, match="rank [12] raised OSError: not here in distribute"):
+        with reports(synk.WorkerError, "OSError: not here", command="distribute"):
             bad(ROWS)
     assert tables(world) == [(0, 0)] * 3  # one rank had loaded it
     gc.collect()  # the traceback of the error

@@ -83,6 +83,7 @@ COMMANDS = (
 )
 
 
+@pytest.mark.long(but="failing")
 @pytest.mark.parametrize(
     "before, between, word",
     [

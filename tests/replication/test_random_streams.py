@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 from worlds import FEWER_WORLDS, WORLDS
 
 import synkhronos as synk
@@ -168,18 +168,18 @@ def test_fork_takes_seed_and_random():
 
 
 @pytest.mark.parametrize(
-    "arguments, error, message",
+    "error, argument, got, arguments",
     [
-        ({"seed": -1}, ValueError, "^seed.*-1"),
-        ({"seed": 1.0}, TypeError, "^seed.*got 1.0 of type float"),
-        ({"seed": True}, TypeError, "^seed.*got True"),
-        ({"random": "other"}, ValueError, "^random.*'split' or 'same'.*got 'other'"),
-        ({"random": None}, ValueError, "^random.*got None"),
+        (ValueError, "seed", "-1", {"seed": -1}),
+        (TypeError, "seed", "1.0 of type float", {"seed": 1.0}),
+        (TypeError, "seed", "True", {"seed": True}),
+        (ValueError, "random", "'other'", {"random": "other"}),
+        (ValueError, "random", "None", {"random": None}),
     ],
 )
-def test_wrong_arguments_start_nothing(arguments, error, message):
+def test_wrong_arguments_start_nothing(error, argument, got, arguments):
     synk.close()
-    with pytest.raises(error, match=message):
+    with refuses(error, argument, got=got):
         synk.fork(2, use_gpu=False, **arguments)
     assert not synk.is_forked()
 
@@ -233,14 +233,14 @@ class DoesNotLoad:
 
 
 @pytest.mark.parametrize(
-    "hindrance, error, message",
+    "hindrance, error, fact",
     [
-        (threading.Lock, TypeError, "cannot be sent to the other ranks"),
+        (threading.Lock, TypeError, "_thread.lock"),
         (DoesNotLoad, synk.WorkerError, "no loading here"),
     ],
 )
 @pytest.mark.parametrize("options", [{}, {"seed": 3}])
-def test_what_could_not_be_sent_has_changed_nothing(make_world, options, hindrance, error, message):
+def test_what_could_not_be_sent_has_changed_nothing(make_world, options, hindrance, error, fact):
     world = make_world("threads", 3, 2, **options)
     stream = engine.random_stream(1)
     numbers = engine.uniform(stream, (3,))
@@ -248,7 +248,7 @@ def test_what_could_not_be_sent_has_changed_nothing(make_world, options, hindran
     bad = synk.function([], (engine.apply(lambda x: (here, x)[1], numbers, dtype="float64", ndim=1), "gather"))
     before = stream.get_value()
     for _ in range(2):
-        with pytest.raises(error, match=message):
+        with reports(error, fact):
             synk.distribute()
         assert stream.get_value() is before and before.get_state()[2] == 624
     stream.default_update = None
@@ -328,20 +328,20 @@ def test_only_that_rank_is_set(make_world):
 
 
 @pytest.mark.parametrize(
-    "value, batch, error, message",
+    "value, batch, error, fields",
     [
-        (3, None, TypeError, "^values for stream: .*RandomState.*got int"),
-        (None, None, TypeError, "^values for stream: .*RandomState.*got NoneType"),
-        (np.random.RandomState(np.random.PCG64(1)), None, TypeError, "MT19937"),
-        (np.random.RandomState(1), 1, ValueError, "^batch: .*stream, the state of a random stream, which has no rows"),
+        (3, None, TypeError, ("values for stream", "RandomState", "int")),
+        (None, None, TypeError, ("values for stream", "RandomState", "NoneType")),
+        (np.random.RandomState(np.random.PCG64(1)), None, TypeError, ("random state", "MT19937", "PCG64")),
+        (np.random.RandomState(1), 1, ValueError, ("batch", None, "stream")),
     ],
 )
-def test_wrong_values_change_nothing(make_world, value, batch, error, message):
+def test_wrong_values_change_nothing(make_world, value, batch, error, fields):
     make_world("threads", 2)
     stream, w = engine.random_stream(1, "stream"), engine.shared(np.zeros(2), "w")
     f = synk.function([], (engine.uniform(stream, (3,)) + engine.sum(w), "gather"))
     for variables, values in ((stream, value), ([w, stream], [np.ones(2), value])):
-        with pytest.raises(error, match=message):
+        with refuses(error, *fields):
             synk.set_value(1, variables, values, batch=batch)
     assert_drawn(f, drawn(seed_1(), 2, 3))
 
@@ -365,7 +365,7 @@ def test_collectives_refuse_states_by_name(make_world, collective):
     stream, w = engine.random_stream(1, "stream"), engine.shared(np.zeros(2), "w")
     f = synk.function([], (engine.uniform(stream, (3,)) + engine.sum(w), "gather"))
     got = "stream, which is the state of a random stream (RandomState)"
-    with refuses(TypeError, "shared_vars", got=got, hint="get_value and set_value"):
+    with refuses(TypeError, "shared_vars", got=got, hint="set_value"):
         collective([w, stream])
     assert_drawn(f, drawn(seed_1(), 2, 3))
 
@@ -447,7 +447,7 @@ def test_streams_of_theano(theano_world, kind):
     f, states = assert_as_plain(theano_world, [x], x + noise + streams.normal((1, 2)) * noise, [], np.ones((7, 2)))
     assert len(states) == 3
     for state in states:
-        with refuses(TypeError, "shared_vars", got="which is the state of a random stream"):
+        with refuses(TypeError, "shared_vars", got="state"):
             synk.gather(state)
 
 
@@ -569,7 +569,7 @@ def test_states_of_an_unknown_kind(make_world, theano_words, n):
     state.tag.is_rng = True
     f = theano_words.function([], (state * 1, "gather"), updates=[(state, state + 1)])
     make_world("threads", n, n - 1, "theano")
-    with refuses(TypeError, "random state clock", "one of MRG_RandomStreams"):
+    with refuses(TypeError, "random state clock", "MRG_RandomStreams"):
         f()
     make_world("threads", n, n - 1, "theano", random="same")
     assert f().tolist() == [0] * 3 * n and f().tolist() == [1] * 3 * n

@@ -106,8 +106,7 @@ def steps(fresh_keeper, request):
     return steps
 
 
-@pytest.mark.thorough(but="^EASGD-3$")
-@pytest.mark.long("-30$", but="^(EASGD|DASO)")
+@pytest.mark.long(but="^EASGD-3$")
 @pytest.mark.parametrize("n_kills", [3, 30])
 @pytest.mark.parametrize("name", RULES)
 def test_kill_in_every_phase(steps, name, n_kills):

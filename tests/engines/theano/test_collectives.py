@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from calls import Recorder, Unchanged, call_on_ranks, record
 from peer import prepare_theano
-from refusals import refuses
+from refusals import refuses, reports
 
 prepare_theano()
 theano = pytest.importorskip("theano")
@@ -104,7 +104,7 @@ def test_collectives_swapped_on_one_rank_have_other_numbers(monkeypatch):
     wrong = ENGINE.variant(kept, False, [])
     assert record(ENGINE, right, X)[1].numbers == [0, 1]
     assert record(ENGINE, wrong, X)[1].numbers == [1, 0]
-    with pytest.raises(AssertionError, match=r"\(0, 1\)"):
+    with reports(AssertionError, "(0, 1)"):
         call_on_ranks(ENGINE, [right, wrong], [[X], [X]], [3, 3])
 
 
@@ -383,7 +383,7 @@ def test_numbers_of_steps_that_differ_between_ranks_are_refused():
     for sequences, n_steps in (([T.arange(3)], None), ([w], n), ([over_time], None), ([T.dot(over_time, w)], None)):
         assert len(found(sequences, n_steps).ops) == 1
     for sequences, n_steps in (([x], None), ([w], y.shape[0]), ([w], T.cast(y.sum(), "int64")), ([over_time, y], None)):
-        with refuses(ArgumentValueError, argument="all_reduce", got="number of steps"):
+        with refuses(ArgumentValueError, argument="all_reduce", got="steps"):
             found(sequences, n_steps)
     until = theano.scan_module.until
     assert found([T.arange(9.0)], None, lambda s: (all_reduce(s), until(s > 5))) is not None
@@ -598,9 +598,9 @@ def test_integers_have_a_gradient_of_zero():
 def test_extremes_have_no_gradient(op):
     x = T.dvector("x")
     y = all_reduce(x * 2, op).sum()
-    with pytest.raises(theano.gradient.NullTypeGradError, match=f"'{op}' has no gradient: use 'avg' or 'sum'"):
+    with reports(theano.gradient.NullTypeGradError, f"'{op}'", "'avg' or 'sum'"):
         theano.grad(y, x)
-    with pytest.raises(NotImplementedError, match=f"'{op}' has no R-operator"):
+    with reports(NotImplementedError, f"'{op}'", "'avg' or 'sum'"):
         T.Rop(y, x, x)
 
 

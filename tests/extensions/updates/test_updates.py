@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 
 import synkhronos as synk
 
@@ -496,7 +496,7 @@ def test_bad_params_are_named(name):
 def test_bad_scalars_are_named(bad):
     model = Model()
     for name in ALL:
-        with refuses(TypeError, "learning_rate", "a number, or a real shared variable or expression"):
+        with refuses(TypeError, "learning_rate", "number"):
             getattr(rules, name)(model.loss, model.params, bad)
         for option in OTHERS.get(name, []):
             with refuses(TypeError, option, "a number"):
@@ -506,14 +506,14 @@ def test_bad_scalars_are_named(bad):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, np.float32(-np.inf), 10**400])
 def test_scalars_are_finite(bad):
     model = Model()
-    with refuses(ValueError, "learning_rate", "a finite number", repr(bad)):
+    with refuses(ValueError, "learning_rate", "finite", repr(bad)):
         rules.rmsprop(model.loss, model.params, bad)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_unknown_options_are_named(name):
     model = Model()
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'decay'"):
+    with reports(TypeError, "'decay'"):
         getattr(rules, name)(model.loss, model.params, learning_rate=0.1, decay=0.5)
 
 
@@ -521,9 +521,9 @@ def test_unknown_options_are_named(name):
 def test_bad_updates_are_named(apply):
     model = Model()
     made = rules.sgd(model.loss, model.params[:2], 0.1)
-    with refuses(TypeError, "param_updates", "second of the three"):
+    with refuses(TypeError, "param_updates", "second"):
         apply(made)
-    with refuses(ValueError, "params[1] ('v')", "a key of param_updates"):
+    with refuses(ValueError, "params[1] ('v')", "param_updates"):
         apply(made[1], [model.w, model.v])
     with refuses(ValueError, "params[1] ('w')", got="listed twice"):
         apply(made[1], [model.w, model.w])
