@@ -1,6 +1,6 @@
 """What is known of lengths in a graph: compared with what the library computes.
 
-Modules: `equalities`, `synkhronos.engines.theano.lengths`.
+Modules: `equalities`.
 """
 
 import numpy as np

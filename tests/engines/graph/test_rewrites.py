@@ -1,7 +1,8 @@
 """Exact functions give what the serial function of the same mode gives, also where its rewrites change values.
 
 Modules: `classes`, `descriptions`, `engine`, `exact`, `library`, `placing`, `snapshot`,
-`synkhronos.engines.theano.rewrites`, `synkhronos.engines.pytensor.rewrites`.
+`synkhronos.engines.theano.rewrites`, `synkhronos.engines.pytensor.rewrites`, `synkhronos.engines.theano.lengths`,
+`synkhronos.engines.pytensor.formulas`.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """Operations that PyTensor alone has: of batches, of random variables, with graphs inside.
 
-Modules: `classes`, `formulas`, `lengths`.
+Modules: `classes`, `lengths`.
 """
 
 import pytest

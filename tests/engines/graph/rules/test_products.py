@@ -1,6 +1,6 @@
 """Products of matrices, convolutions and pooling, and their gradients.
 
-Modules: `synkhronos.engines.theano.classes`, `synkhronos.engines.theano.placing`.
+Modules: `synkhronos.engines.theano.placing`.
 """
 
 from library import T
