@@ -208,17 +208,17 @@ def error_text(error: BaseException) -> str:
 
 @contextmanager
 def prefixed(prefix: str) -> Iterator[None]:
-    """Say in the ``ValueError`` of a block what it is about.
+    """Say in the `ArgumentValueError` of a block what it is about.
 
     Examples
     --------
     >>> with prefixed("outputs[0]"):
-    ...     raise ValueError("shapes differ")
+    ...     raise ArgumentValueError("values of 'sum'", "one shape", "two")
     Traceback (most recent call last):
     ...
-    ValueError: outputs[0]: shapes differ
+    synkhronos.errors.ArgumentValueError: outputs[0]: values of 'sum': expected one shape, got two
     """
     try:
         yield
-    except ValueError as error:
-        raise ValueError(f"{prefix}: {error}") from error
+    except ArgumentValueError as error:
+        raise ArgumentValueError(f"{prefix}: {error.argument}", error.expected, error.got, error.hint) from error

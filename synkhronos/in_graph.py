@@ -115,7 +115,7 @@ def whole_length(length: int) -> int:
     if rows is None or rows[0] == rows[1]:
         return length
     begin, end, n_all = rows
-    return length // (end - begin) * n_all
+    return length * n_all // (end - begin)
 
 
 def inverse_share() -> float:

@@ -186,7 +186,7 @@ class Data:
         array = self.data
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
-                raise ValueError(f"a Data of dtype {array.dtype} does not become {dtype} without a copy")
+                raise ArgumentValueError("dtype", f"{array.dtype}, as nothing is to be copied", str(np.dtype(dtype)))
             return array.astype(dtype)
         return array.copy() if copy else array
 

@@ -10,22 +10,21 @@ import threading
 import time
 from pathlib import Path
 
+import markers
 import psutil
 import pytest
-import tiers
+import turns
 
 # Before PyTensor is imported, here and in what tests start: run by Python code, graphs cost no compiling.
 LINKER = os.environ.get("SYNK_TEST_LINKER")
 os.environ.setdefault("PYTENSOR_FLAGS", f"linker={LINKER}" if LINKER else "linker=py,cxx=")
 
 from words import WORDS, NumpyWords, PyTensorWords, TheanoWords, shards  # noqa: E402
-from worlds import MISSING, PYTENSOR_WORLDS, THEANO_WORLDS, WORLDS, Meeting, World  # noqa: E402
+from worlds import MISSING, PYTENSOR_WORLDS, THEANO_WORLDS, TIERS_OF_WORLDS, WORLDS, Meeting, World  # noqa: E402
 
 import synkhronos as synk  # noqa: E402
 import synkhronos.testing.numpy_engine  # noqa: E402, F401, registers itself
 from synkhronos.program.program import PROGRAM  # noqa: E402
-
-ROOT = Path(__file__).parents[1]
 
 # Programs that a shell has put into the background inherit to ignore Ctrl-C; here it counts, and in what tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -45,7 +44,7 @@ def pytest_configure(config):
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         os.environ[TURNS] = tempfile.mkdtemp(prefix="turns-")
     elif hasattr(config, "workerinput"):  # and not a pytest that a test starts, which would wait for that test
-        config.turns = tiers.Turns(Path(os.environ[TURNS]))
+        config.turns = turns.Turns(Path(os.environ[TURNS]))
 
 
 def pytest_unconfigure(config):
@@ -56,16 +55,14 @@ def pytest_unconfigure(config):
 
 
 @pytest.hookimpl(tryfirst=True)  # before markers are selected by
-def pytest_collection_modifyitems(items):
-    """Give every test the marker of its tier."""
+def pytest_collection_modifyitems(config, items):
+    """Give every test the marker of its tier, and skip those whose engine is missing."""
+    is_whole = not config.getoption("lf", False) and not any("::" in argument for argument in config.args)
+    config.stash[markers.UNSUITABLE] = markers.unsuitable_patterns(items) if is_whole else []
+    markers.settle(items, TIERS_OF_WORLDS)
     for item in items:
-        path = item.path.relative_to(ROOT).as_posix()
-        name = item.nodeid.split("::", 1)[-1]
-        of_engines = [engine for engine in ("theano", "pytensor") if item.get_closest_marker(engine) is not None]
-        for marker in tiers.markers_of(path, name, bool(of_engines)):
-            item.add_marker(marker)
-        for engine in of_engines:
-            if engine in MISSING:
+        for engine in MISSING:
+            if item.get_closest_marker(engine) is not None:
                 item.add_marker(MISSING[engine])
 
 

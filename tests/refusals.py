@@ -1,5 +1,6 @@
-"""How tests ask for the refusal of a bad argument: by the fields of the error, not by its sentence."""
+"""How tests ask for an error: by its fields, and by the facts of its message, so that its words can change."""
 
+import re
 from contextlib import contextmanager
 
 import pytest
@@ -24,6 +25,50 @@ def refuses(error, argument=None, expected=None, got=None, hint=None):
     for name, wanted in (("argument", argument), ("expected", expected), ("got", got), ("hint", hint)):
         if wanted is not None:
             assert wanted in (getattr(raised, name) or ""), f"{name}: {getattr(raised, name)!r} lacks {wanted!r}"
+
+
+@contextmanager
+def reports(error, *facts, **fields):
+    """Check that the block raises ``error``, with these facts in its message and these values of its attributes.
+
+    Parameters
+    ----------
+    error : type of exception, or tuple of them
+    facts : str or int
+        What the message says whatever its words are: a name, a number, a call to make, what another program said.
+        Those that begin or end with a letter or a digit are not parts of longer words.
+    fields
+        Values of attributes, such as ``rank`` of a `RankFailure`.
+
+    Examples
+    --------
+    >>> with reports(ValueError, "batch", 7):
+    ...     raise ValueError("batch: expected a row, got 7")
+    """
+    with pytest.raises(error) as caught:
+        yield caught
+    raised = caught.value
+    assert not lacks(str(raised), *facts)
+    for name, wanted in fields.items():
+        assert getattr(raised, name) == wanted, f"{name} is {getattr(raised, name)!r}, not {wanted!r}"
+
+
+def lacks(message, *facts):
+    """Return the facts that a message does not have, and the message; nothing if it has them all.
+
+    Examples
+    --------
+    >>> lacks("pool 3 is closed", "pool", 3)
+    >>> lacks("pool 31 is closed", "pool", 3)
+    (['3'], 'pool 31 is closed')
+    """
+    lacking = [str(fact) for fact in facts if not re.search(_pattern(str(fact)), message)]
+    return (lacking, message) if lacking else None
+
+
+def _pattern(fact):
+    before, after = (r"(?<!\w)" if fact[0].isalnum() else ""), (r"(?!\w)" if fact[-1].isalnum() else "")
+    return before + re.escape(fact) + after
 
 
 def is_local(raised, error):

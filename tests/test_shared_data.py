@@ -1,6 +1,7 @@
 """Data against NumPy arrays that get the same treatment."""
 
 import copy
+import errno
 import gc
 import itertools
 import os
@@ -12,7 +13,7 @@ from decimal import Decimal
 import numpy as np
 import posix_ipc
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 
 import synkhronos as synk
 from synkhronos.errors import SharedMemoryError, StateError
@@ -153,29 +154,29 @@ def test_var_gives_dtype_ndim_and_name(pool):
 @pytest.mark.parametrize(
     "arguments, error, argument, expected, got",
     [
-        ({}, TypeError, "dtype", "a dtype", "none of them"),
-        ({"shape": 3}, TypeError, "dtype", "a dtype", "none of them"),
-        ({"dtype": "f4"}, TypeError, "ndim", "a shape or ndim", "none of them"),
-        ({"value": [object()]}, TypeError, "value", "flat in memory", "object"),
-        ({"value": [1, None]}, TypeError, "value", "flat in memory", "object"),
-        ({"value": 1 << 80}, TypeError, "value", "flat in memory", "object"),
-        ({"value": {"a": 1}}, TypeError, "value", "flat in memory", "object"),
-        ({"value": [1], "dtype": object}, TypeError, "dtype", "flat in memory", "object"),
-        ({"shape": 3, "dtype": [("a", "O")]}, TypeError, "dtype", "flat in memory", "'O'"),
-        ({"value": [1], "var": 3}, TypeError, "var", "a Theano variable", "3"),
-        ({"value": [1], "var": Var(None, 1)}, TypeError, "var", "a Theano variable", "Var"),
-        ({"value": [1], "var": Var("f4", None)}, TypeError, "var", "a Theano variable", "Var"),
+        ({}, TypeError, "dtype", "a dtype", "none"),
+        ({"shape": 3}, TypeError, "dtype", "a dtype", "none"),
+        ({"dtype": "f4"}, TypeError, "ndim", "ndim", "none"),
+        ({"value": [object()]}, TypeError, "value", "flat", "object"),
+        ({"value": [1, None]}, TypeError, "value", "flat", "object"),
+        ({"value": 1 << 80}, TypeError, "value", "flat", "object"),
+        ({"value": {"a": 1}}, TypeError, "value", "flat", "object"),
+        ({"value": [1], "dtype": object}, TypeError, "dtype", "flat", "object"),
+        ({"shape": 3, "dtype": [("a", "O")]}, TypeError, "dtype", "flat", "'O'"),
+        ({"value": [1], "var": 3}, TypeError, "var", "Theano", "3"),
+        ({"value": [1], "var": Var(None, 1)}, TypeError, "var", "Theano", "Var"),
+        ({"value": [1], "var": Var("f4", None)}, TypeError, "var", "Theano", "Var"),
         ({"value": [1.0], "var": Var("f4", 1), "dtype": "f8"}, ValueError, "dtype", "that of the var, f4", "float64"),
         ({"value": [1.0], "var": Var("f4", 1), "ndim": 2}, ValueError, "ndim", "that of the var, 1", "2"),
         ({"value": [1.0], "ndim": 2}, ValueError, "value", "2 dimensions", "1 (shape (1,))"),
         ({"value": [1.0], "var": Var("f4", 0, "x")}, ValueError, "value for Data 'x'", "0 dimensions", "1"),
         ({"value": [1.0], "ndim": -1}, ValueError, "ndim", "from 0 to 32", "-1"),
-        ({"value": [1.0], "var": np.array([None])}, TypeError, "dtype", "flat in memory", "object"),
+        ({"value": [1.0], "var": np.array([None])}, TypeError, "dtype", "flat", "object"),
         ({"dtype": "float32", "ndim": 2**62}, ValueError, "ndim", "from 0 to 32", "4611686018427387904"),
         ({"value": [1.0], "ndim": 1.5}, TypeError, "ndim", "an integer", "1.5"),
         ({"value": [1.0], "shape": (2,)}, ValueError, "shape", "that of the value, (1,)", "(2,)"),
         ({"dtype": "f4", "shape": (2,), "ndim": 2}, ValueError, "shape", "ndim=2 dimensions", "(2,)"),
-        ({"dtype": "f4", "shape": (2, -1)}, ValueError, "shape", "no negative sizes", "(2, -1)"),
+        ({"dtype": "f4", "shape": (2, -1)}, ValueError, "shape", "negative", "(2, -1)"),
         ({"dtype": "f4", "shape": (2, 1.5)}, TypeError, "shape", "integers", "(2, 1.5)"),
         ({"value": [1], "oversize": 0.99}, ValueError, "oversize", "from 1 to 2", "0.99"),
         ({"value": [1], "oversize": 2.01}, ValueError, "oversize", "from 1 to 2", "2.01"),
@@ -183,7 +184,7 @@ def test_var_gives_dtype_ndim_and_name(pool):
         ({"value": [1], "oversize": "2"}, TypeError, "oversize", "a number", "'2'"),
         ({"value": [1], "oversize": Decimal("nan")}, TypeError, "oversize", "a number", "Decimal('NaN')"),
         ({"value": [1], "oversize": None}, TypeError, "oversize", "a number", "None"),
-        ({"value": [1], "minibatch": "yes"}, TypeError, "minibatch", "True or False", "'yes'"),
+        ({"value": [1], "minibatch": "yes"}, TypeError, "minibatch", "True", "'yes'"),
         ({"value": [1], "share_as": "x"}, ValueError, "share_as", "a slash", "'x'"),
         ({"value": [1.5], "dtype": "i4"}, TypeError, "value", "dtype int32 or", "float64"),
     ],
@@ -197,16 +198,18 @@ def test_bad_arguments(pool, arguments, error, argument, expected, got):
 
 
 @pytest.mark.parametrize(
-    "arguments, error, match",
+    "arguments, error, texts",
     [
-        ({"value": [[1, 2], [3]]}, (TypeError, ValueError), "unequal length|inhomogeneous"),
-        ({"value": [1], "dtype": "nonsense"}, TypeError, "nonsense"),
-        ({"value": [1], "no_such": 1}, TypeError, "no_such"),
+        ({"value": [[1, 2], [3]]}, (TypeError, ValueError), ["unequal length", "inhomogeneous"]),
+        ({"value": [1], "dtype": "nonsense"}, TypeError, ["nonsense"]),
+        ({"value": [1], "no_such": 1}, TypeError, ["no_such"]),
     ],
 )
-def test_arguments_that_python_or_numpy_refuses(pool, arguments, error, match):
-    with pytest.raises(error, match=match):
+def test_arguments_that_python_or_numpy_refuses(pool, arguments, error, texts):
+    with pytest.raises(error) as caught:
         Data(pool, **arguments)
+    assert any(text in str(caught.value) for text in texts)  # as the version of NumPy says it
+    del caught
     gc.collect()
     assert pool.used == 0
     same(Data(pool, [1.0, 2.0]), np.array([1.0, 2.0]))
@@ -314,7 +317,7 @@ def test_conversion_that_fails_half_way_changes_nothing(pool, name, size, share)
     same(data, before)
     gc.collect()
     assert pool.used == used
-    with pytest.raises(ValueError, match="no number") as caught:
+    with reports(ValueError, "no number") as caught:
         Data(pool, ["no number"], dtype="f8", force_cast=True, share_as=name + "2")
     assert name[1:] + "2" not in os.listdir("/dev/shm")
     del caught
@@ -363,7 +366,7 @@ def test_asarray_copies_only_where_it_must(pool):
     assert np.array(data) is not data.data and address(np.array(data)) != address(data.data)
     assert address(data.__array__(copy=True)) != address(data.data)
     assert address(data.__array__(copy=False)) == address(data.data)
-    with pytest.raises(ValueError, match="without a copy"):
+    with refuses(ValueError, "dtype", "float64", "float32"):
         data.__array__("f4", copy=False)
 
 
@@ -372,7 +375,7 @@ def test_minibatch(pool):
     assert data.minibatch is True
     data.minibatch = np.bool_(False)
     assert data.minibatch is False
-    with refuses(TypeError, "minibatch", "True or False", "1"):
+    with refuses(TypeError, "minibatch", "True", "1"):
         data.minibatch = 1
     assert data.minibatch is False
 
@@ -526,32 +529,32 @@ def test_zero_dimensions(pool):
     same(data, np.array(3.0))
     data.set_value(4)
     same(data, np.array(4.0))
-    with refuses(ValueError, "n", "0 dimensions has no rows", "3"):
+    with refuses(ValueError, "n", "0 dimensions", "3"):
         data.set_length(3)
 
 
 @pytest.mark.parametrize(
     "method, arguments, error, argument, expected, got",
     [
-        ("set_length", (-1,), ValueError, "shape", "no negative sizes", "(-1, 2)"),
+        ("set_length", (-1,), ValueError, "shape", "negative", "(-1, 2)"),
         ("set_length", (1.5,), TypeError, "shape", "integer", "(1.5, 2)"),
         ("set_length", (3, 0.5), ValueError, "oversize", "from 1 to 2", "0.5"),
         ("set_length", (3, float("nan")), ValueError, "oversize", "from 1 to 2", "nan"),
         ("set_shape", ((3,),), ValueError, "shape", "2 dimensions", "(3,)"),
         ("set_shape", (3,), ValueError, "shape", "2 dimensions", "(3,)"),
-        ("set_shape", ((3, -1),), ValueError, "shape", "no negative sizes", "(3, -1)"),
+        ("set_shape", ((3, -1),), ValueError, "shape", "negative", "(3, -1)"),
         ("set_shape", ((3, "a"),), TypeError, "shape", "integers", "(3, 'a')"),
         ("set_shape", (range(10**12),), ValueError, "shape", "at most 32 sizes", "range(0, 1000000000000)"),
         ("set_shape", (itertools.count(),), ValueError, "shape", "at most 32 sizes", "count("),
-        ("set_shape", ((10**400, 0),), ValueError, "shape", "no more elements than an array can have", "0)"),
-        ("set_shape", ([2**62] * 32, 1.5), ValueError, "shape", "no more elements than an array can have", str(2**62)),
-        ("set_length", (10**400, 1.5), ValueError, "shape", "no more elements than an array can have", ", 2)"),
+        ("set_shape", ((10**400, 0),), ValueError, "shape", "elements", "0)"),
+        ("set_shape", ([2**62] * 32, 1.5), ValueError, "shape", "elements", str(2**62)),
+        ("set_length", (10**400, 1.5), ValueError, "shape", "elements", ", 2)"),
         ("set_shape", ((3, 2), 3), ValueError, "oversize", "from 1 to 2", "3"),
         ("set_value", ([1.0],), ValueError, "value for Data 'x'", "2 dimensions", "1"),
         ("set_value", ([["a"]],), TypeError, "value for Data 'x'", "dtype float64 or", "<U1"),
-        ("set_value", ([[None]],), TypeError, "value for Data 'x'", "flat in memory", "object"),
+        ("set_value", ([[None]],), TypeError, "value for Data 'x'", "flat", "object"),
         ("set_value", ([[1.0]], False, 0), ValueError, "oversize", "from 1 to 2", "0"),
-        ("set_value", (None,), TypeError, "value for Data 'x'", "flat in memory", "object"),
+        ("set_value", (None,), TypeError, "value for Data 'x'", "flat", "object"),
     ],
 )
 def test_bad_changes_change_nothing(pool, method, arguments, error, argument, expected, got):
@@ -572,7 +575,7 @@ def test_memory_that_cannot_be_had_changes_nothing(pool, monkeypatch, change):
     used = pool.used
     with monkeypatch.context() as patch:
         patch.setattr(machine, "available_memory", lambda: 33 * MIB)
-        with pytest.raises(SharedMemoryError, match="needed 8.0 MiB.*free 1.0 MiB"):
+        with reports(SharedMemoryError, "8.0 MiB", "1.0 MiB"):
             change(data)
     same(data, np.arange(10.0))
     assert pool.used == used
@@ -590,7 +593,7 @@ def test_free_memory(pool):
     gc.collect()
     assert pool.used == 0
     for use in (lambda: data[0], lambda: data.data, data.handle, lambda: np.asarray(data), lambda: list(data)):
-        with pytest.raises(StateError, match=r"'x'.*free_memory\(\): call set_value"):
+        with reports(StateError, "'x'", "free_memory()", "set_value"):
             use()
     with pytest.raises(StateError):
         data[:] = 1
@@ -633,7 +636,7 @@ def test_file_is_mapped_not_copied(pool, npy):
         assert pool.used == 0
         assert data.handle().path == str(npy)
         assert data.alloc_size == 60
-        with pytest.raises(ValueError, match="read-only"):
+        with reports(ValueError, "read-only"):
             data[0] = 1
     part = Data(pool, np.load(npy, mmap_mode="r")[4:16:3, ::-1])
     np.testing.assert_array_equal(attached(part), expected[4:16:3, ::-1])
@@ -741,9 +744,9 @@ def test_files_that_cannot_be_mapped(pool, tmp_path, npy):
     mapped = np.load(npy, mmap_mode="r")
     data.set_value(mapped)
     os.remove(npy)
-    with pytest.raises(ValueError, match="No such file.*keep it in place"):
+    with reports(ValueError, npy, os.strerror(errno.ENOENT)):
         data.handle()
-    with refuses(ValueError, "value", got="cannot be found any more"):
+    with refuses(ValueError, "value", got="found"):
         Data(pool, mapped)
     data.set_value(np.array(mapped))
     assert attached(data)[1, 0] == 3
@@ -828,7 +831,7 @@ def test_name_over_a_file_and_without_a_value(pool, name, npy):
 def test_published_function_takes_everything_by_name_and_by_place():
     made = synk.data([[1.5]], None, "float32", 2, (1, 1), True, True, 2, "x")
     assert (made.dtype, made.shape, made.minibatch, made.alloc_size, made.name) == ("float32", (1, 1), True, 2, "x")
-    with pytest.raises(TypeError, match="positional"):
+    with reports(TypeError, "positional"):
         synk.data([[1.5]], None, "float32", 2, (1, 1), True, True, 2, "x", "/name")
     assert synk.data(value=3).shape == ()
 
@@ -838,14 +841,14 @@ def test_published_function_takes_everything_by_name_and_by_place():
 
 @pytest.mark.parametrize("text", ["train.npz", "typo.np", "/no/where/file.dat", "words"])
 def test_a_string_that_is_no_npy_path(pool, text):
-    with refuses(ValueError, "value", "an array or the path of a .npy file", repr(text), "save it with np.save"):
+    with refuses(ValueError, "value", ".npy", repr(text), "np.save"):
         Data(pool, text)
     same(Data(pool, np.array(text)), np.array(text))
 
 
 @pytest.mark.parametrize("value, dtype", [([1e300], "f4"), (1e300, "f4"), ([1.0, -1e6], "f2"), ([1e300 + 1j], "c8")])
 def test_python_numbers_that_are_too_large(pool, value, dtype):
-    with refuses(TypeError, "value", "or one that converts to it without loss"):
+    with refuses(TypeError, "value", "loss"):
         Data(pool, value, dtype=dtype)
     same(Data(pool, [np.inf, np.nan, 0.1], dtype="f4"), np.array([np.inf, np.nan, 0.1], "f4"))
 
@@ -858,7 +861,7 @@ def test_copies_have_memory_of_their_own(pool):
         copied.set_length(4)
         copied[0] = 7
         same(data, np.arange(4.0))
-    with pytest.raises(TypeError, match=r"cannot be pickled.*pickle np.array\(data\) instead"):
+    with reports(TypeError, repr(data), "np.array(data)"):
         pickle.dumps(data)
 
 
@@ -887,9 +890,9 @@ def test_a_constant_is_never_written(pool, npy):
             lambda data=data: data.set_shape((1, 1)),
         ]
         for change in changes:
-            with pytest.raises(StateError, match="<Data 'x': .*constant.*> is never written: make another one"):
+            with reports(StateError, repr(data), "constant=True"):
                 change()
-        with pytest.raises(ValueError, match="read-only"):
+        with reports(ValueError, "read-only"):
             np.asarray(data)[0] = 1
         same(data, expected)
         np.testing.assert_array_equal(data.condition_data(plain), plain)
@@ -904,9 +907,9 @@ def test_a_constant_that_was_freed(pool):
     data = Data(pool, np.arange(3.0), constant=True)
     data.free_memory()
     assert len(data) == 0 and pool.used == 0
-    with pytest.raises(StateError, match="make another one"):
+    with reports(StateError, repr(data), "constant=True"):
         data.set_value([1.0])
-    with pytest.raises(StateError, match=r"holds nothing since free_memory\(\): make another one"):
+    with reports(StateError, repr(data), "free_memory()"):
         data.handle()
 
 
@@ -923,5 +926,5 @@ def test_constants_are_told_apart(pool):
 
 @pytest.mark.parametrize("arguments", [{"dtype": "f4", "ndim": 1}, {"value": [1.0], "share_as": "/synk-constant"}])
 def test_what_cannot_be_constant(pool, arguments):
-    with refuses(ValueError, "constant", hint="nothing can be written later"):
+    with refuses(ValueError, "constant", hint="written"):
         Data(pool, constant=True, **arguments)

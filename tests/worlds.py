@@ -182,6 +182,13 @@ LINKER = os.environ.get("SYNK_TEST_LINKER", "py")
 WORLDS = [("threads", n, root, "numpy") for n, root in ((1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2))]
 WORLDS += [("fork", 2, 0, "numpy"), ("fork", 3, 1, "numpy")]
 WORLDS += [("2 hosts", 4, 1, "numpy"), ("3 hosts", 4, 0, "numpy")]
+#: Their tiers: of worlds, and of numbers of ranks and roots, `make quick` has two ranks and the middle one of three.
+TIERS_OF_WORLDS = [
+    pytest.mark.slow("fork-|hosts-|3-root2"),
+    pytest.mark.thorough("1-root0|2-root1|3-root0|fork-3-root2|3 hosts-"),
+]
+#: Files of which `make test` has two ranks as processes, and `make test-all` two hosts: each message takes two processes more.
+FEWER_WORLDS = [pytest.mark.thorough("fork-3-root1|2 hosts-"), pytest.mark.long("3 hosts-")]
 THEANO_WORLDS = [
     pytest.param(world, marks=pytest.mark.theano, id="{}-{}-root{}-{}".format(*world))
     for world in (("fork", 1, 0, "theano"), ("fork", 2, 0, "theano"), ("fork", 3, 2, "theano"))

@@ -19,7 +19,7 @@ from typing import Any, Callable, Hashable, List, Mapping, NamedTuple, Optional,
 
 import numpy as np
 
-from ..errors import ArgumentValueError, SynkhronosError
+from ..errors import ArgumentTypeError, ArgumentValueError, SynkhronosError
 from ..reductions import Accumulator, ReduceOp
 from ..sharding import Placement, Rule, Shard
 from . import get, home_of
@@ -380,7 +380,7 @@ class Engine(ABC):
 
     def copy(self, compiled: Any, snapshot: Any, **kwargs: Any) -> Tuple[Any, Any]:
         """Return a copy of the function, made as the engine's own ``copy`` makes it, and the copy's snapshot."""
-        raise TypeError(f"copy: functions of the engine {self.name!r} cannot be copied; build another one")
+        raise ArgumentTypeError("copy", "an engine that copies functions", repr(self.name), "build another one")
 
     def function_name(self, compiled: Any) -> Optional[str]:
         """Return the function's name, for messages; None if it has none."""
@@ -426,7 +426,7 @@ class Engine(ABC):
         counts
             What `profile` has returned, on every rank, for its replicas of them (or of the first of them).
         """
-        raise TypeError(f"profile: functions of the engine {self.name!r} are not profiled")
+        raise ArgumentTypeError("profile", f"False, as the engine {self.name!r} does not profile functions", "True")
 
     # -- other graphs of the same function -----------------------------------------------------------------------
 
@@ -491,7 +491,7 @@ class Engine(ABC):
         function has as outputs those of the function (anything for those behind the cut), then what passes the cut,
         and then the new values of random states.
         """
-        raise TypeError(f"exact: the engine {self.name!r} has no exact functions")
+        raise ArgumentTypeError("exact", f"False, as the engine {self.name!r} has no exact functions", "True")
 
     @abstractmethod
     def shapes(self, snapshot: Any, as_inputs: Sequence[Any]) -> Any:
@@ -520,7 +520,7 @@ class Engine(ABC):
         ArgumentTypeError, ArgumentValueError
             If a variable is not a dense array, the op is not defined for its dtype, or there are none.
         """
-        raise TypeError(f"all_reduce: the engine {self.name!r} has no collectives inside functions")
+        raise ArgumentTypeError("all_reduce", "an engine with collectives inside functions", repr(self.name))
 
     def shard(self, variable: Any, axis: int) -> Any:
         """Return, for an expression of the graph, one of the rank's rows of it; it calls `in_graph.share`.
@@ -530,7 +530,7 @@ class Engine(ABC):
         ArgumentTypeError, ArgumentValueError
             If the variable is not a dense array, or has no such axis.
         """
-        raise TypeError(f"shard: the engine {self.name!r} cannot divide rows inside functions")
+        raise ArgumentTypeError("shard", "an engine that divides rows inside functions", repr(self.name))
 
     def collectives(self, snapshot: Any, scattered: Mapping[Any, int]) -> Optional[Collectives]:
         """Return what there is to know of the collectives inside a function; None if it has none.
@@ -633,7 +633,7 @@ class Engine(ABC):
             The operations for which numbers are read as rows: in a few words each, with the named variables.
         """
         if rows is not None:
-            raise TypeError(f"rows: the engine {self.name!r} does not know where a program has written its rows")
+            raise ArgumentTypeError("rows", f"None with the engine {self.name!r}, which does not find them", repr(rows))
         return snapshot, []
 
     def sharding(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Optional[Sharding]:
@@ -655,7 +655,7 @@ class Engine(ABC):
         ArgumentValueError
             If that is not possible for an update; names it and the operation.
         """
-        raise TypeError(f"exact: the engine {self.name!r} does not know how values lie over the ranks")
+        raise ArgumentTypeError("exact", f"False, as the engine {self.name!r} cannot trace rows", "True")
 
     def is_operation(self, cls: Any) -> bool:
         """Return whether a class is one of operations in graphs of this engine."""
@@ -675,7 +675,7 @@ class Engine(ABC):
         ArgumentValueError
             If it has one.
         """
-        raise TypeError(f"rule: the engine {self.name!r} has no operations of the program's own")
+        raise ArgumentTypeError("rule", "an engine with operations of a program's own", repr(self.name))
 
     def common_streams(self, snapshot: Any) -> List[Any]:
         """Return the random states from which all ranks draw the same numbers in an exact function."""

@@ -9,6 +9,7 @@ import theano
 import theano.tensor as T
 
 from synkhronos import selection
+from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
 
 def mean_of(results: Sequence[Any], rows: Sequence[int]) -> Any:
@@ -74,7 +75,7 @@ class TheanoTrainFunction:
     ) -> Any:
         """Take one training step; parameters and results as those of a `TrainFunction`."""
         if len(args) != len(self._inputs) + len(self._bcast):
-            raise TypeError(f"expected {len(self._inputs) + len(self._bcast)} arguments, got {len(args)}")
+            raise ArgumentTypeError("args", f"{len(self._inputs) + len(self._bcast)} arguments", str(len(args)))
         arrays = [variable.type.filter(arg) for arg, variable in zip(args, self._inputs)]  # as Theano itself takes them
         divided = [i for i, variable in enumerate(self._inputs) if variable.ndim and not variable.broadcastable[0]]
         whole = list(args[len(self._inputs) :])
@@ -85,13 +86,12 @@ class TheanoTrainFunction:
         chosen = self._chosen(batch_s) if self._sliceable else None
         n_rows = len(arrays[divided[0]]) if divided else None if chosen is None else len(chosen)
         if num_slices < 1 or num_slices > 1 and n_rows is None:
-            raise ValueError(f"num_slices is {num_slices}, but there are {'no' if n_rows is None else n_rows} rows")
+            expected = "at least 1" if num_slices < 1 else "1, as there are no rows"
+            raise ArgumentValueError("num_slices", expected, str(num_slices))
         num_slices = max(1, min(num_slices, n_rows or 0))
         if num_slices > 1 and None in self._ops:
-            raise ValueError(
-                f"num_slices: outputs[{self._ops.index(None) - 1}] has op None, which takes one result, and "
-                "slices give several"
-            )
+            expected = f"1, as outputs[{self._ops.index(None) - 1}] has op None, which takes one result"
+            raise ArgumentValueError("num_slices", expected, str(num_slices))
         results, weights = [], []
         for piece in np.array_split(np.arange(n_rows or 0), num_slices):
             part = slice(piece[0], piece[-1] + 1) if len(piece) else slice(0, 0)

@@ -6,7 +6,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..errors import prefixed
+from ..errors import ArgumentValueError, prefixed
 from ..reductions import Accumulator, ReduceOp
 
 
@@ -27,7 +27,8 @@ class Agreement:
         if self._value is None:
             self._value = np.array(value)
         elif not np.array_equal(self._value, value):
-            raise ValueError("integers have no average: give the update an op, (shared, expression, 'sum') for example")
+            hint = "they have no average: give the update an op, (shared, expression, 'sum') for example"
+            raise ArgumentValueError("integers", "the same in all slices", "others", hint)
 
     def finish(self) -> Tuple[Any, Any]:
         """Return the value, or None if there were no slices."""

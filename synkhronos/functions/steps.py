@@ -414,10 +414,8 @@ def _check_lengths(lengths: Sequence[Tuple[int, int, Sequence[int]]], context: R
         entry = context.shareds[number]
         length = entry.cell[0].shape[axis]
         if length != of_ranks[context.rank]:
-            raise ValueError(
-                f"{entry.label()} is one of the sliceable_shareds, and the function has changed its length from "
-                f"{of_ranks[context.rank]} to {length}: the rows of later steps were chosen before"
-            )
+            expected = f"{entry.label()} to keep its length, {of_ranks[context.rank]}, as later rows are chosen"
+            raise ArgumentValueError("sliceable_shareds", expected, f"a length of {length} after a step")
 
 
 def _furthest(begun: int, context: RankContext) -> int:

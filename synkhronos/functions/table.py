@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..engines.base import Inside
+from ..errors import ArgumentTypeError
 from ..reductions import ReduceOp
 from ..sharding import Placement, Unknown
 from .variants import Variants, Written
@@ -98,7 +99,7 @@ def table_of(
     engine = function.engine
     found = engine.sharding(variants.snapshot, variants.placements)
     if found is None:
-        raise TypeError(f"sharding: the engine {engine.name!r} does not know how values lie over the ranks")
+        raise ArgumentTypeError("sharding", "an engine that traces rows", repr(engine.name))
     updated = engine.updated_in(variants.snapshot)
     labels = [engine.label(shared, f"updates[{i}]") for i, shared in enumerate(updated)]
     return Table(

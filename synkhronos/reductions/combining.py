@@ -7,6 +7,7 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import ArgumentValueError
 from .mean import BLOCK_BYTES, checked_weights, mean_into
 from .op import COMBINING, ReduceOp, check_dtype, compute_dtype, listed
 from .single_numbers import combine_many, combine_numbers
@@ -70,14 +71,12 @@ def combine(
             return number
     present = [np.asarray(part) for part in parts if part is not None]
     if not present:
-        raise ValueError(f"'{op}' needs the value of one rank at least, got none")
+        raise ArgumentValueError(f"values of '{op}'", "one of one rank at least", "none")
     shape, dtype = present[0].shape, present[0].dtype
     for part in present:
         if part.shape != shape or part.dtype != dtype:
-            raise ValueError(
-                f"'{op}' needs values of one shape and type, got "
-                + " and ".join(_unique(f"{part.dtype}{part.shape}" for part in present))
-            )
+            got = " and ".join(_unique(f"{part.dtype}{part.shape}" for part in present))
+            raise ArgumentValueError(f"values of '{op}'", "one shape and type", got)
     if dtype.kind != "f":  # which has every op
         check_dtype(op, dtype, "a value")
     if dtype.kind == "b" and op.name in ("sum", "prod") and not keep_dtype:
@@ -85,7 +84,8 @@ def combine(
     if out is None:
         result = np.empty(shape, dtype)
     elif out.shape != shape or out.dtype != dtype:
-        raise ValueError(f"out must be {dtype}{shape}, as the result of '{op}' is; got {out.dtype}{out.shape}")
+        expected = f"{dtype}{shape}, as the result of '{op}' is"
+        raise ArgumentValueError("out", expected, f"{out.dtype}{out.shape}")
     elif out.flags.c_contiguous and all(_same_or_apart(out, part) for part in present):
         result = out
     else:
@@ -187,7 +187,7 @@ def combine_pieces(
     if op.name == "avg":
         checked: Any = None if weights is None else checked_weights(weights)
     elif op.name not in COMBINING:
-        raise ValueError(f"values are combined by {listed(COMBINING)}; not by '{op}'")
+        raise ArgumentValueError("op", f"one that combines values, {listed(COMBINING)}", f"'{op}'")
     # inf and nan are results here, whatever the user has set: if one rank alone raised, the others would have gone on.
     with np.errstate(all="ignore"):
         for parts, targets in pieces:
@@ -242,12 +242,10 @@ def gather_outputs(parts: Sequence[Optional[NDArray[Any]]]) -> NDArray[Any]:
     """
     present = [np.asarray(part) for part in parts if part is not None]
     if not present:
-        raise ValueError("'gather' needs the value of one rank at least, got none")
+        raise ArgumentValueError("values of 'gather'", "one of one rank at least", "none")
     if len({(part.ndim, part.shape[1:]) for part in present}) > 1:
-        raise ValueError(
-            "'gather' needs values whose shapes differ in the first axis only, got "
-            + " and ".join(_unique(str(part.shape) for part in present))
-        )
+        got = " and ".join(_unique(str(part.shape) for part in present))
+        raise ArgumentValueError("values of 'gather'", "shapes that differ in the first axis only", got)
     return np.concatenate([np.atleast_1d(part) for part in present])
 
 

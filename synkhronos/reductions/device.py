@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pygpu._elemwise import GpuElemwise, arg
 from pygpu.gpuarray import GpuArray, GpuContext
 
+from ..errors import ArgumentValueError
 from . import Accumulator, ReduceOp, compute_dtype, narrowed
 
 #: What combines two elements, as C; NaN wins, as in NumPy.
@@ -115,7 +116,8 @@ def combine(
     ``avg`` is weighted, by weights that are not 0, and lies between the two: see `mean`.
     """
     if a.shape != b.shape or a.dtype != b.dtype:
-        raise ValueError(f"'{op}' needs values of one shape and type, got {a.dtype}{a.shape} and {b.dtype}{b.shape}")
+        got = f"{a.dtype}{a.shape} and {b.dtype}{b.shape}"
+        raise ArgumentValueError(f"values of '{op}'", "one shape and type", got)
     if out is None:
         out = empty(a.shape, a.dtype, a.context)
     operands = [(arg("out", a.dtype, read=out is a, write=True), out)]
@@ -180,7 +182,7 @@ class DeviceAccumulator:
         if op.name == "gather":
             self._collected.append(value)
         elif op.name is None and self._collected:
-            raise ValueError("'None' takes one value, got several")
+            raise ArgumentValueError("values of 'None'", "one", "several")
         else:
             value = value.astype(compute_dtype(op, np.dtype(self._dtype)), copy=False)
             if self._collected:
@@ -203,10 +205,8 @@ class DeviceAccumulator:
             return None, self._weight
         if self._op.name == "gather":
             if len({(part.ndim, part.shape[1:]) for part in self._collected}) > 1:
-                raise ValueError(
-                    "'gather' needs values whose shapes differ in the first axis only, got "
-                    + " and ".join(str(part.shape) for part in self._collected)
-                )
+                got = " and ".join(str(part.shape) for part in self._collected)
+                raise ArgumentValueError("values of 'gather'", "shapes that differ in the first axis only", got)
             return concatenate(self._collected), self._weight
         return self._collected[0].astype(self._dtype, copy=False), self._weight
 

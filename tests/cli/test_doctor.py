@@ -15,6 +15,8 @@ from synkhronos.cli import doctor
 from synkhronos.host import gpus, machine
 from synkhronos.kernels import copy as streaming
 
+pytestmark = pytest.mark.slow
+
 ROOT = str(Path(__file__).parents[2])
 
 
@@ -500,6 +502,7 @@ def lines_of_command():
     return [line.split() for line in done.stdout.splitlines()]
 
 
+@pytest.mark.thorough
 @pytest.mark.theano
 def test_command_line_with_theano():
     pytest.importorskip("theano")
@@ -507,6 +510,7 @@ def test_command_line_with_theano():
     assert ["ok", "Engines", "Theano"] in lines and ["ok", "Theano", "Theano"] in lines
 
 
+@pytest.mark.thorough
 @pytest.mark.pytensor
 @pytest.mark.timeout(300)  # with nothing in its cache, Numba compiles
 def test_command_line_with_pytensor():

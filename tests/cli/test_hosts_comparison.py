@@ -14,6 +14,8 @@ from synkhronos.cli.hosts.links import Link
 from synkhronos.host.interfaces import Interface
 from synkhronos.launchers.hosts.environment import Place
 
+pytestmark = pytest.mark.slow
+
 OK, WARN, MISSING = doctor.OK, doctor.WARN, doctor.MISSING
 GB = 1 << 30
 VERSIONS = {"numpy": "1.23.5", "cloudpickle": "3.1.2", "theano": "1.0.5", "mpi4py": "4.1.2"}

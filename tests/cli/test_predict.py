@@ -12,6 +12,8 @@ import pytest
 
 from synkhronos.cli import predict
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -12,6 +12,8 @@ import pytest
 
 import synkhronos
 
+pytestmark = pytest.mark.slow
+
 ROOT = str(Path(__file__).parents[2])
 
 # Each program is run as prog.py with two arguments, in a folder that holds FILES.

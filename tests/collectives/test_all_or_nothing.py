@@ -7,6 +7,8 @@ from refusals import refuses
 
 import synkhronos as synk
 
+pytestmark = pytest.mark.slow
+
 
 class Boom(Exception):
     """What the failing rank raises."""

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 import table
+from refusals import refuses, reports
 
 import synkhronos as synk
 from synkhronos.reductions.sixteen_bits import rounded
@@ -187,7 +188,7 @@ def test_errors_that_ranks_keep_after_an_exchange_that_fails(make_world):
     synk.all_reduce(w, exchange="bfloat16", feedback=True)
     errors = [context_of(world, rank).errors.copy() for rank in range(2)]
     synk.set_value(1, w, np.zeros(2))
-    with pytest.raises(ValueError, match="same shape"):
+    with refuses(ValueError, "w", got="float64 (2,) on rank 1"):
         synk.all_reduce(w, exchange="bfloat16", feedback=True)
     for rank in range(2):
         now = context_of(world, rank).errors
@@ -227,10 +228,10 @@ def test_nothing_has_changed_after_an_error(make_world):
     world = make_world("threads", 2)
     w, error = world.shared(np.zeros(2), "w"), world.shared(np.zeros(2), "error")
     synk.set_value(1, w, np.full(3, 0.1))
-    with pytest.raises(synk.WorkerError, match=r"feedback: expected the shape of w, \(3,\), got error of shape \(2,\)"):
+    with reports(synk.WorkerError, "feedback", "w", "(3,)", "error", "(2,)", rank=1):
         synk.all_reduce(w, exchange="bfloat16", feedback=error)
     synk.set_value(1, error, np.zeros(3))
-    with pytest.raises(ValueError, match="same shape"):
+    with refuses(ValueError, "w", got="float64 (3,) on rank 1"):
         synk.all_reduce(w, exchange="bfloat16", feedback=error)
     assert [not synk.get_value(rank, error).any() for rank in range(2)] == [True, True]
     np.testing.assert_array_equal(synk.get_value(1, w), np.full(3, 0.1))
@@ -244,9 +245,9 @@ def test_nothing_has_changed_after_an_error(make_world):
         (dict(exchange="float16", op="max"), "float32", ValueError, "exchange", "op 'avg' or 'sum'"),
         (dict(exchange="float16", op="sum"), "int64", TypeError, "exchange", "real floating-point"),
         (dict(exchange="float16"), "complex64", TypeError, "exchange", "real floating-point"),
-        (dict(feedback=True), "float32", ValueError, "feedback", "None without exchange"),
-        (dict(exchange="float16", feedback=1), "float32", TypeError, "feedback", "a shared variable"),
-        (dict(exchange="float16", feedback="error"), "float32", TypeError, "feedback", "a shared variable"),
+        (dict(feedback=True), "float32", ValueError, "feedback", "None"),
+        (dict(exchange="float16", feedback=1), "float32", TypeError, "feedback", "shared"),
+        (dict(exchange="float16", feedback="error"), "float32", TypeError, "feedback", "shared"),
     ],
 )
 def test_bad_input(make_world, refused, options, dtype, error, argument, expected):
@@ -260,8 +261,6 @@ def test_errors_need_variables_of_their_own(make_world, refused):
     w, mean, error = [world.shared(np.full(2, 0.1), name) for name in ("w", "mean", "error")]
     for into, feedback in ((None, w), (mean, mean), (mean, w)):
         call = functools.partial(synk.all_reduce, w, exchange="bfloat16", into=into, feedback=feedback)
-        refused(
-            world, ValueError, call, argument="feedback", expected="nothing else", got="which has values or results"
-        )
+        refused(world, ValueError, call, argument="feedback", expected="nothing else", got="values")
     synk.all_reduce(w, exchange="bfloat16", into=mean, feedback=error)
     np.testing.assert_array_equal(world.values(w), np.full((2, 2), 0.1))

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 import table
+from refusals import refuses
 
 import synkhronos as synk
 from synkhronos.testing import numpy_engine as engine
@@ -165,7 +166,7 @@ def test_exact_functions_notice_that_ranks_differ(make_world):
     f([1.0, 3.0])
     synk.set_value(1, w, 4.0)
     synk.all_reduce(w, weights=[[0, 1], [1, 0]])
-    with pytest.raises(ValueError, match="got 0 on rank 1, 4 on the master"):
+    with refuses(ValueError, "w", got="0 on rank 1, 4 on"):
         f([1.0, 3.0])
     synk.all_reduce(w, weights=[[3, 1], [6, 2]])
     assert f([1.0, 3.0]) == 2 + 3.0
@@ -198,4 +199,4 @@ def test_groups_with_what_they_do_not_go_with(make_world, refused):
     call = functools.partial(synk.all_reduce, variable, "sum", groups=groups)
     refused(world, ValueError, call, argument="groups", expected="op 'avg'", got="op 'sum'")
     call = functools.partial(synk.all_reduce, variable, weights=np.eye(3), groups=groups)
-    refused(world, TypeError, call, argument="weights", got="a matrix", hint="into the matrix")
+    refused(world, TypeError, call, argument="weights", got="a matrix", hint="matrix")

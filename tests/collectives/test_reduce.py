@@ -35,6 +35,7 @@ def test_in_every_world(world, differing):
         table.assert_reduced("min", world.values(variable)[world.root], table.expected("min", of_ranks))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype, op", [("float32", "avg"), ("float16", "sum"), ("int8", "prod"), ("complex128", "sum"), ("bool", "max")]
 )

@@ -86,7 +86,7 @@ def test_bad_values(three, refused):
         call = functools.partial(synk.set_value, 0, W, np.zeros((2, 2)), batch=batch)
         refused(three, error, call, argument="batch", got=got)
     call = functools.partial(synk.set_value, 0, scale, 1.0, batch=1)
-    refused(three, ValueError, call, got="scale of 0, which has no rows", hint="leave out batch")
+    refused(three, ValueError, call, got="scale of 0, which has no rows", hint="batch")
     call = functools.partial(synk.set_value, 0, [W, scale], [np.zeros((2, 2))])
     refused(three, ValueError, call, argument="values", expected="a list of 2", got="1")
     table.assert_same_bits(three.values(W), np.ones((2, 2)))

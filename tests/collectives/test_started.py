@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import table
+from refusals import refuses, reports
 
 import synkhronos as synk
 from synkhronos.testing import numpy_engine as engine
@@ -102,10 +103,10 @@ def test_one_of_a_variable_at_a_time(make_world):
     world = make_world("threads", 2)
     w, v = world.shareds([np.zeros(2), np.zeros(2)])
     started = synk.all_reduce([w, v], wait=False)
-    with pytest.raises(synk.StateError, match=r"started: wait\(\) for it before another of"):
+    with reports(synk.StateError, "wait()", "v1"):
         synk.all_reduce(v, wait=False)
     started.wait()
-    with pytest.raises(synk.StateError, match="waited for before"):
+    with reports(synk.StateError, "all_reduce", "v0", "v1"):
         started.wait()
     synk.all_reduce(v, wait=False).wait()
 
@@ -118,12 +119,12 @@ def test_what_is_given_up(make_world):
     started = synk.all_reduce(w, into=mean, wait=False)
     started.drop()
     started.drop()
-    with pytest.raises(synk.StateError, match="over"):
+    with reports(synk.StateError, "all_reduce", "w"):
         started.wait()
     world.set_values(w, [[5.0, 5.0], [7.0, 7.0]])
     another = synk.all_reduce(w, into=mean, wait=False)
     started.drop()  # (which is not about the other one)
-    with pytest.raises(synk.StateError, match="before another of w"):
+    with reports(synk.StateError, "wait()", "w"):
         synk.all_reduce(w, wait=False)
     another.wait()
     table.assert_same_bits(world.values(mean), np.full(2, 6.0))
@@ -154,7 +155,7 @@ def test_waiting_in_two_threads(make_world):
             other = executor.submit(started.wait)
             time.sleep(0.2)  # until it waits for the lock; if it does not yet, nothing else comes of it
             started.wait()
-        with pytest.raises(synk.StateError, match="waited for before"):
+        with reports(synk.StateError, "all_reduce", "v0"):
             other.result(10)
 
 
@@ -163,7 +164,7 @@ def test_error_at_the_end_leaves_values_and_the_session(make_world):
     w, z = world.shared(np.zeros(2), "w"), world.shared(np.ones(2), "z")
     synk.set_value(1, w, np.zeros(3))
     started = synk.all_reduce(w, into=z, wait=False)
-    with pytest.raises(ValueError, match="same shape"):
+    with refuses(ValueError, "w", got="float64 (3,) on rank 1"):
         started.wait()
     table.assert_same_bits(world.values(z), np.ones(2))
     synk.broadcast(w, np.full(2, 4.0))
@@ -176,9 +177,9 @@ def test_another_session(make_world):
     world = make_world("threads", 2)
     w = world.shared(np.zeros(2), "w")
     started = synk.all_reduce(w, wait=False)
-    with pytest.raises(synk.StateError, match="all_reduce of w"):
+    with reports(synk.StateError, "all_reduce", "w"):
         synk.close()
-    with pytest.raises(synk.StateError, match="closed"):
+    with reports(synk.StateError, "synkhronos.fork()"):
         started.wait()
     make_world("threads", 2)
     with pytest.raises(synk.StateError):
@@ -189,7 +190,7 @@ def test_another_session(make_world):
     "into, error, expected",
     [
         (lambda w: [w], ValueError, "one variable"),
-        (lambda w: w.storage[0], TypeError, "a shared variable"),
+        (lambda w: w.storage[0], TypeError, "shared"),
         (lambda w: engine.shared(np.zeros(2, "float32"), "single"), TypeError, "float64"),
         (lambda w: engine.shared(np.zeros((2, 2)), "matrix"), TypeError, "float64"),
     ],

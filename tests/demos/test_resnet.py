@@ -6,7 +6,8 @@ import sys
 
 import numpy as np
 import pytest
-from test_demos import DEMOS, run
+from command_line import DEMOS, run
+from refusals import reports
 from worlds import needs_lasagne
 
 import synkhronos as synk
@@ -85,7 +86,7 @@ def test_small_resnets_are_as_large_as_published(demo, lasagne, depth, published
 def test_other_depths_are_refused(demo, depth):
     from resnet import build_resnet
 
-    with pytest.raises(ValueError, match=f"no residual network of depth {depth}: expected 50, or 6n"):
+    with reports(ValueError, depth, 50, "6n + 2"):
         build_resnet(depth)
 
 
@@ -156,6 +157,7 @@ SMALL = (
 )
 
 
+@pytest.mark.long
 def test_without_batch_norm_the_losses_are_the_serial_programs():
     """Batches of 7 go to 2 ranks as 4 and 3 images, in 3 slices of 2, 1 and 1, and of 1 each."""
     done = run(PROGRAM, *SMALL, **FAST)
@@ -165,6 +167,7 @@ def test_without_batch_norm_the_losses_are_the_serial_programs():
     )
 
 
+@pytest.mark.long
 def test_by_the_rows_of_all_ranks_the_losses_are_the_serial_programs():
     """Batches of 7 go to 3 ranks as 3, 2 and 2 images; settled averages give the serial program's accuracy, too."""
     given = "--depth 8 --sync-bn --dtype float64 --batches 3 --batch-size 7 --n-parallel 3 --no-progress"
@@ -179,6 +182,7 @@ def test_by_the_rows_of_all_ranks_the_losses_are_the_serial_programs():
         assert len(cells.split()) >= 2 and len(set(cells.split())) == 1, (label, cells)
 
 
+@pytest.mark.long
 def test_other_ranks_go_on_from_a_checkpoint(tmp_path):
     """Three batches on two ranks and three on three end where six on one do."""
 
@@ -206,6 +210,7 @@ def test_other_ranks_go_on_from_a_checkpoint(tmp_path):
     assert second == whole != first
 
 
+@pytest.mark.long
 def test_losses_of_a_wrong_program_are_found_out(tmp_path):
     """Without communication the master learns from its own shards alone: the demo's check must see it."""
     program = tmp_path / "without_all_reduce.py"
@@ -221,6 +226,7 @@ def test_losses_of_a_wrong_program_are_found_out(tmp_path):
     assert "did not get where the serial one does" in done.stderr
 
 
+@pytest.mark.long
 def test_table_adds_up():
     done = run(
         PROGRAM,
@@ -248,6 +254,7 @@ def test_table_adds_up():
     assert float(shares["computing"]) > 0 and re.search(r"^train\.steps +\d", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.thorough(but="--rule adam")
 @pytest.mark.parametrize(
     "given, text",
     [

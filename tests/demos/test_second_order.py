@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_demos import DEMOS, run
+from command_line import DEMOS, run
 from worlds import needs_lasagne
 
 # Compiling takes long where nothing is cached.
@@ -197,6 +197,7 @@ check("a wrong derivative", 2)
 """
 
 
+@pytest.mark.thorough
 def test_checks_tell_right_from_wrong():
     done = subprocess.run(
         [sys.executable, "-c", CHECKS.format(demos=str(DEMOS))],
@@ -216,6 +217,7 @@ def test_checks_tell_right_from_wrong():
     ], done.stdout
 
 
+@pytest.mark.long
 def test_the_whole_program(tmp_path):
     picture = tmp_path / "curves.png"
     done = run(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from calls import Recorder, Unchanged, call_on_ranks, record
 from peer import prepare_theano
-from refusals import refuses
+from refusals import refuses, reports
 
 prepare_theano()
 theano = pytest.importorskip("theano")
@@ -65,6 +65,7 @@ def nodes(f):
 # -- order -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(but="FAST_COMPILE")
 @pytest.mark.parametrize("mode", MODES)
 def test_order_in_every_mode(mode):
     x, w = T.dmatrix("x"), theano.shared(np.ones(2), "w")
@@ -99,10 +100,11 @@ def test_collectives_swapped_on_one_rank_have_other_numbers(monkeypatch):
     wrong = ENGINE.variant(kept, False, [])
     assert record(ENGINE, right, X)[1].numbers == [0, 1]
     assert record(ENGINE, wrong, X)[1].numbers == [1, 0]
-    with pytest.raises(AssertionError, match=r"\(0, 1\)"):
+    with reports(AssertionError, "(0, 1)"):
         call_on_ranks(ENGINE, [right, wrong], [[X], [X]], [3, 3])
 
 
+@pytest.mark.thorough
 def test_the_same_numbers_again():
     """What is found out is about the same order as what is compiled."""
     x, i = T.dmatrix("x"), T.iscalar("i")
@@ -186,6 +188,7 @@ def test_arguments_may_be_overwritten_later(mode):
     equal(results, [np.sqrt(truth), truth, np.log(truth) + 1, plus], 1e-12)
 
 
+@pytest.mark.thorough
 def test_test_values_and_profiles():
     x, w = T.dmatrix("x"), theano.shared(np.ones(2), "w")
     x.tag.test_value = X
@@ -256,6 +259,7 @@ def test_only_the_branch_that_is_taken(mode):
     assert set(seen[True].values()) | set(seen[False].values()) == {1, 2, 3, 4}
 
 
+@pytest.mark.thorough
 def test_a_scan_in_a_branch():
     x, i = T.dmatrix("x"), T.iscalar("i")
     loop, _ = theano.scan(lambda s: all_reduce(s), sequences=[T.arange(3.0)])
@@ -299,6 +303,7 @@ def test_conditions_that_differ_between_ranks_are_refused():
 # -- loops -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(but="cvm")
 @pytest.mark.parametrize("mode", ["cvm", "vm", "FAST_COMPILE", "None"])
 def test_a_scan_is_in_the_chain(mode):
     x, w = T.dmatrix("x"), theano.shared(np.ones(2), "w")
@@ -329,6 +334,7 @@ def test_two_scans_come_one_after_the_other():
     assert recorder.numbers == [0, 0, 0, 1, 1, 1]
 
 
+@pytest.mark.thorough
 def test_scans_of_every_kind():
     x, n = T.dmatrix("x"), T.iscalar("n")
     nested, _ = theano.scan(
@@ -373,7 +379,7 @@ def test_numbers_of_steps_that_differ_between_ranks_are_refused():
     for sequences, n_steps in (([T.arange(3)], None), ([w], n), ([over_time], None), ([T.dot(over_time, w)], None)):
         assert len(found(sequences, n_steps).ops) == 1
     for sequences, n_steps in (([x], None), ([w], y.shape[0]), ([w], T.cast(y.sum(), "int64")), ([over_time, y], None)):
-        with refuses(ArgumentValueError, argument="all_reduce", got="number of steps"):
+        with refuses(ArgumentValueError, argument="all_reduce", got="steps"):
             found(sequences, n_steps)
     until = theano.scan_module.until
     assert found([T.arange(9.0)], None, lambda s: (all_reduce(s), until(s > 5))) is not None
@@ -526,6 +532,7 @@ def test_gradient_of_gradient(op):
         np.testing.assert_allclose(second, numerical_gradient(directional, w, 1e-3), 1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", ["avg", "sum"])
 def test_r_operator(op):
     w, v = np.array([0.3, -1.2]), np.array([0.7, 2.0])
@@ -535,6 +542,7 @@ def test_r_operator(op):
         np.testing.assert_allclose(directional, truth, 1e-7)
 
 
+@pytest.mark.thorough
 def test_gradient_through_scan():
     data, w = np.random.RandomState(1).randn(sum(SHARDS), 4), 0.4
     x, weight = T.dmatrix("x"), T.dscalar("w")
@@ -586,9 +594,9 @@ def test_integers_have_a_gradient_of_zero():
 def test_extremes_have_no_gradient(op):
     x = T.dvector("x")
     y = all_reduce(x * 2, op).sum()
-    with pytest.raises(theano.gradient.NullTypeGradError, match=f"'{op}' has no gradient: use 'avg' or 'sum'"):
+    with reports(theano.gradient.NullTypeGradError, f"'{op}'", "'avg' or 'sum'"):
         theano.grad(y, x)
-    with pytest.raises(NotImplementedError, match=f"'{op}' has no R-operator"):
+    with reports(NotImplementedError, f"'{op}'", "'avg' or 'sum'"):
         T.Rop(y, x, x)
 
 

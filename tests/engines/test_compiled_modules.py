@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("theano")
+
+pytestmark = pytest.mark.thorough
+
 ROOT = str(Path(__file__).parents[2])
 
 #: Forks before it compiles; the child prints what its function returns, how many of the modules told of it has imported

@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 
 from synkhronos.errors import ArgumentTypeError
 
@@ -239,7 +239,7 @@ def test_check_decides_as_convert(language, dtype, broadcastable, value):
             "input 'x' (argument 0)",
             f"an array of {value.dtype} with shape {value.shape}",
         )
-        with refuses(TypeError, "input 'x' (argument 0)", got="an array of "):
+        with refuses(TypeError, "input 'x' (argument 0)", got="array"):
             language.engine.check(given, value.dtype, value.shape, "input 'x' (argument 0)")
     else:
         language.engine.check(given, value.dtype, value.shape, "input 'x' (argument 0)")
@@ -385,6 +385,7 @@ def test_values_on_the_host_stay_what_they_are(language):
 # -- travel --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough("theano")
 def test_a_function_computes_the_same_there(language, master, matrix):
     x, w = language.variable("x", "float64", 2), language.shared(matrix, "w")
     outputs = {"m": language.mean(x), "y": language.dot(x, w)}
@@ -545,6 +546,6 @@ def test_what_cannot_travel_is_named(language, master):
     x = language.variable("x", "float64", 1)
     good = compile(language, [x], x + 1, name="good")
     bad = compile(language, [x], language.unpicklable(x, threading.Lock()), name="bad")
-    with pytest.raises(TypeError, match="function 'bad' cannot be sent to the other ranks: the operation .*lock"):
+    with reports(TypeError, "function 'bad'", "operation", "_thread.lock"):
         language.engine.dumps([good, bad], {}, {}, {})
     np.testing.assert_array_equal(master.peer.call(master.send(good), [np.ones(1)])[0], [2])

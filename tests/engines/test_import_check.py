@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = str(Path(__file__).parents[2])
 #: As another process finds them, before those that are installed.
 PROGRAM = """

@@ -14,6 +14,8 @@ from distributions import put_numpy_of_theano
 
 from synkhronos.engines.theano import import_fixes as theano_setup
 
+pytestmark = pytest.mark.slow
+
 ROOT = str(Path(__file__).parents[2])
 HAS_LASAGNE = importlib.util.find_spec("lasagne") is not None
 
@@ -190,6 +192,7 @@ print(theano is before, numpy.int, "theano.scan_module.scan_perform_ext" in sys.
     assert run(program, tmp_path) == "True <class 'int'> False"
 
 
+@pytest.mark.thorough
 @pytest.mark.theano
 def test_real_theano_computes(tmp_path):
     program = """
@@ -274,6 +277,7 @@ print(T.scalar().type, len(logging.getLogger("theano").handlers))
     assert run(program, tmp_path).splitlines() == [first, "TensorType(float64, scalar) 1"]
 
 
+@pytest.mark.thorough
 @pytest.mark.theano
 @pytest.mark.skipif(not HAS_LASAGNE, reason="Lasagne is not installed")
 def test_real_lasagne_pools(tmp_path):

@@ -15,6 +15,7 @@ pytensor = pytest.importorskip("pytensor")
 pt = pytest.importorskip("pytensor.tensor")
 pytest.importorskip("numba")
 
+from synkhronos.engines.pytensor import numba_operations  # noqa: E402
 from synkhronos.engines.pytensor.engine import ENGINE  # noqa: E402
 
 NUMBA = pytensor.compile.mode.get_mode("NUMBA")
@@ -69,3 +70,22 @@ def test_warming_up_compiles_and_computes_nothing(caplog):
     (signature,) = f.vm.jit_fn.signatures
     np.testing.assert_array_equal(ENGINE.call(f, [])[0], np.random.default_rng(1).normal(size=2))
     assert f.vm.jit_fn.signatures == [signature]
+
+
+def test_what_another_version_has_compiled_is_not_taken(monkeypatch):
+    x = pt.matrix("x")
+    node = all_reduce(x, "sum").owner
+    before = numba_operations.funcify(node.op, node)[1]
+    assert numba_operations.funcify(node.op, node)[1] == before
+    monkeypatch.setattr(numba_operations, "SOURCE", "another")
+    assert numba_operations.funcify(node.op, node)[1] != before
+
+
+def test_the_same_sum_in_two_types():
+    """PyTensor 3.3 takes what was compiled for the one for the other."""
+    x, k = pt.matrix("x", dtype="float32"), pt.lvector("k")
+    chosen = x[pt.arange(x.shape[0]), k]
+    for dtype in ("float32", "float64", "float32"):
+        f = pytensor.function([x, k], pt.sum(chosen, dtype=dtype, acc_dtype="float64"), mode=NUMBA)
+        found = f(X.astype("float32"), np.array([1, 0, 1]))
+        assert found.dtype == dtype and found == 5.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 
 from synkhronos.testing import numpy_engine as engine
 from synkhronos.testing.numpy_engine import ENGINE, In, apply, shared, variable
@@ -124,7 +124,7 @@ def test_called_like_one_of_theanos():
     assert f(3.0, why=1) == {"a": 4, "b": 3}
     assert f(3.0, 1, output_subset=["b"]) == {"b": 3}
     assert ENGINE.compile([x], x + 1, [], None)(1.0).shape == ()
-    with pytest.raises(TypeError, match="missing required input: x"):
+    with reports(TypeError, "x"):
         f()
     with refuses(TypeError, "input 'x'", "float64 with 0 dimensions", "an array"):
         f(np.ones(2))
@@ -176,11 +176,11 @@ def test_random_numbers_follow_numpys():
 
 def test_bad_arguments_of_compile():
     x, w = variable("x", "float64", 1), shared(1.0, "w")
-    with refuses(ValueError, "inputs", "every variable of the graph", "inputs without x"):
+    with refuses(ValueError, "inputs", "graph", "inputs without x"):
         ENGINE.compile([], x + 1, [], None)
     with refuses(TypeError, "outputs[1]", "a variable", "3"):
         ENGINE.compile([x], [x, 3], [], None)
-    with refuses(TypeError, "updates", "a shared variable to update", "x"):
+    with refuses(TypeError, "updates", "shared", "x"):
         ENGINE.compile([x], x, [(x, x)], None)
     with refuses(TypeError, "updates", "float64 with 0 dimensions for the new value of w"):
         ENGINE.compile([x], x, [(w, x)], None)

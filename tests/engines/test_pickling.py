@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from refusals import reports
 
 from synkhronos.engines import pickling as travel
 from synkhronos.errors import SynkhronosError
@@ -96,7 +97,7 @@ def test_nested_many_times(times):
 
 @pytest.mark.skipif(not IS_SHALLOW, reason="this Python goes as deep as the stack")
 def test_nested_too_many_times_for_this_python():
-    with pytest.raises(TypeError, match="^f cannot be sent to the other ranks: .* recursion"):
+    with reports(TypeError, "f", "recursion"):
         travel.dumps([nested(100000)], {}, lambda thing: NotImplemented, lambda thing: "f", lambda thing: [])
 
 
@@ -125,7 +126,7 @@ def test_loading_is_not_interrupted_by_the_garbage_collection(before):
     (gc.enable if before else gc.disable)()
     try:
         assert travel.loads(dumps([Collecting()]), None) == [False] and gc.isenabled() == before
-        with pytest.raises(ValueError, match="no number"):
+        with reports(ValueError, "no number"):
             travel.loads(dumps([Failing()]), None)
         assert gc.isenabled() == before
     finally:
@@ -159,7 +160,7 @@ def test_where_no_thread_can_be_started(monkeypatch):
 
     before = settings()
     monkeypatch.setattr(threading.Thread, "start", start)
-    with pytest.raises(SynkhronosError, match="can't start new thread; see ulimit -u"):
+    with reports(SynkhronosError, "can't start new thread", "ulimit -u"):
         travel.deep(len, "abc")
     monkeypatch.undo()
     assert settings() == before and travel.deep(len, "abc") == 3

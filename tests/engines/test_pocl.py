@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CLAIM = """
 import os, sys
 from synkhronos.engines.theano import pocl as pocl_cache

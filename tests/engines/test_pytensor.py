@@ -56,7 +56,7 @@ def test_a_reduction_that_has_been_computed_travels(master):
 
 def test_dicts_of_outputs_are_refused():
     x = pt.vector("x")
-    with refuses(TypeError, "outputs", got="a dict", hint="return no dicts"):
+    with refuses(TypeError, "outputs", got="a dict", hint="dicts"):
         compile([x], {"a": x})
 
 
@@ -238,3 +238,13 @@ def test_two_thousand_operations(master):
     for i in range(2000):
         y = y + 1 if i % 2 else -y
     both(master, compile([x], y, mode=Mode("py", None)), [np.ones(2)], times=1)
+
+
+@pytest.mark.parametrize("part", ["real", "imag"])
+def test_parts_of_complex_numbers_may_be_written_into(part):
+    x, w = pt.dvector("x"), pytensor.shared(np.arange(3.0), "w")
+    y = pt.tanh(getattr(w, part)) - x
+    f = pytensor.function([x], y, mode=pytensor.compile.mode.Mode("py", "fast_run"))
+    assert any(node.op.destroy_map for node in f.maker.fgraph.apply_nodes)
+    for _ in range(2):
+        np.testing.assert_array_equal(f(np.ones(3)), np.tanh(getattr(np.arange(3.0), part)) - 1)

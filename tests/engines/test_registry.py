@@ -35,6 +35,7 @@ def test_an_engine_pickles_by_reference(language):
     assert pickle.loads(pickle.dumps(language.engine)) is language.engine
 
 
+@pytest.mark.slow
 def test_a_process_that_has_not_imported_the_engine_finds_it(numpy_master):
     data = pickle.dumps(numpy_master.engine)
     assert len(data) < 200
@@ -51,6 +52,7 @@ def test_an_unknown_engine_is_refused():
         engines.get("jax")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", engines.LIBRARIES)
 def test_the_default_is_the_library_that_the_program_has_imported(name):
     if not engines.is_installed(name):
@@ -59,6 +61,7 @@ def test_the_default_is_the_library_that_the_program_has_imported(name):
     assert run(program).split() == [name]
 
 
+@pytest.mark.slow
 def test_without_an_import_the_default_is_what_is_installed():
     installed = [name for name in engines.LIBRARIES if engines.is_installed(name)]
     program = (
@@ -104,6 +107,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough("compile")
 @pytest.mark.theano
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 import pytest
 from peer import prepare_theano
-from refusals import refuses
+from refusals import refuses, reports
 
 prepare_theano()
 theano = pytest.importorskip("theano")
@@ -104,7 +104,7 @@ def test_inputs_as_tuples_and_other_keywords():
     np.testing.assert_array_equal(f(np.array([1.5]), [1.0]), [3])
     with pytest.raises(theano.compile.UnusedInputError):
         compile([x, y], x)
-    with pytest.raises(TypeError, match="unexpected keyword"):
+    with reports(TypeError, "no_such_keyword"):
         compile([x], x, no_such_keyword=1)
 
 
@@ -179,10 +179,8 @@ def test_convert_and_check_decide_as_a_call(way, type_):
                 warnings.simplefilter("ignore")
                 truth = f(value)
         except Exception as error:
-            with pytest.raises(
-                ValueError if isinstance(error, ValueError) else TypeError,
-                match="^input 'x' .argument 0.: expected TensorType",
-            ):
+            kind = ValueError if isinstance(error, ValueError) else TypeError
+            with refuses(kind, "input 'x' (argument 0)", "TensorType"):
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     ENGINE.convert(given, value, "input 'x' (argument 0)")
@@ -359,6 +357,7 @@ def compare(master, f, number, args, times=1):
             np.testing.assert_array_equal(here, there)
 
 
+@pytest.mark.thorough
 def test_a_training_step_in_c_code(master):
     rng = np.random.RandomState(0)
     x, y = T.matrix("x"), T.ivector("y")
@@ -390,6 +389,7 @@ def test_random_streams(master):
     assert not master.peer.has_rng_tag(master.add(theano.shared(1.0)))
 
 
+@pytest.mark.thorough
 def test_scan_with_shared_variables_and_random_numbers(master):
     w, x, rng = theano.shared(np.array([1.0, 2.0]), "w"), T.vector("x"), MRG_RandomStreams(7)
     result, updates = theano.scan(lambda h: T.tanh(h * w + rng.uniform((2,))), outputs_info=x, n_steps=4)
@@ -500,7 +500,7 @@ def test_debug_mode_checks_there_what_it_was_told_to(master, checks):
     mode = theano.compile.DebugMode(check_c_code=False, check_isfinite=checks, optimizer=None)
     number = master.send(compile([x], T.log(x) * w, mode=mode))
     if checks:
-        with pytest.raises(Exception, match="InvalidValueError|finite"):
+        with reports(RuntimeError, "InvalidValueError"):
             master.peer.call(number, [np.zeros(2)])
     else:
         np.testing.assert_array_equal(master.peer.call(number, [np.zeros(2)]), [[-np.inf] * 2])
@@ -509,7 +509,7 @@ def test_debug_mode_checks_there_what_it_was_told_to(master, checks):
 def test_nan_guard_mode_travels_and_still_guards(master):
     x = T.vector("x")
     number = both(master, compile([x], T.log(x), mode=NanGuardMode(True, True, True)), [np.ones(2)], times=1)
-    with pytest.raises(RuntimeError, match="NaN detected"):
+    with reports(RuntimeError, "NaN detected"):
         master.peer.call(number, [-np.ones(2)])
 
 
@@ -549,6 +549,7 @@ def quadruple(x):
     np.testing.assert_array_equal(master.peer.call(number, [np.ones(2)])[0], [5, 5])
 
 
+@pytest.mark.thorough
 def test_three_thousand_operations(master):
     x, w = T.matrix("x"), theano.shared(np.array([[0.1, 0.2], [0.3, -0.4]]), "w")
     y, limit = x, sys.getrecursionlimit()
@@ -576,11 +577,11 @@ def test_many_updated_variables(master):
 def test_what_cannot_travel_is_named(master):
     x = T.vector("x")
     bad = compile([x], theano.printing.Print("p", global_fn=threading.Lock())(x) * 2, mode=PYTHON, name="bad")
-    with pytest.raises(TypeError, match="function 'bad' cannot be sent.*the operation Print.*does not pickle.*lock"):
+    with reports(TypeError, "function 'bad'", "Print", "_thread.lock"):
         ENGINE.dumps([bad], {}, {}, {})
     y = theano.gof.generic("y")
     bad = compile([x, theano.In(y, value=threading.Lock())], x, on_unused_input="ignore", name="bad")
-    with pytest.raises(TypeError, match="function 'bad' cannot be sent.*the default of input y does not pickle"):
+    with reports(TypeError, "function 'bad'", "input y"):
         ENGINE.dumps([bad], {}, {}, {})
 
 

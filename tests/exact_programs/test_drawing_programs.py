@@ -18,6 +18,7 @@ pytestmark = [
     *([needs_lasagne] if IS_THEANO else []),
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore:.*corr_gemm.c:pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.thorough,
 ]
 
 if IS_THEANO:

@@ -9,7 +9,7 @@ from library import NAME, L
 
 import synkhronos as synk
 
-pytestmark = [getattr(pytest.mark, NAME), pytest.mark.timeout(300)]
+pytestmark = [getattr(pytest.mark, NAME), pytest.mark.timeout(300), pytest.mark.thorough]
 
 #: Relative to the largest number of a value.
 TOLERANCE = 1e-7

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 from worlds import needs_lasagne
 
 import synkhronos as synk
@@ -220,6 +220,7 @@ def compare(ours, serial):
 NETWORKS = pytest.mark.parametrize("build", [dense_network, convolutional_network])
 
 
+@pytest.mark.thorough(but="dense.*adam")
 @pytest.mark.parametrize("how", [("threads", 1, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
 @pytest.mark.parametrize("rule, rate", [("momentum", 0.1), ("adam", 0.01)])
 @NETWORKS
@@ -243,6 +244,7 @@ def test_training_is_the_serial_programs(make_world, how, rule, rate, build):
     assert all((average.get_value() != old).all() for average, old in zip(serial.averages, before))
 
 
+@pytest.mark.thorough("convolutional")
 @NETWORKS
 def test_gradients_over_shards_of_1_3_and_7_rows(make_world, build):
     """The rows are in shared variables, of which every rank takes its own; at last one of them takes none."""
@@ -301,6 +303,7 @@ def test_gradients_are_those_of_finite_differences(make_world, n):
         np.testing.assert_allclose(gradient.ravel(), expected, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "build, mode",
     [(compiled_network, ("c|py", "fast_compile")), (convolutional_network, ("py", "fast_run"))],
@@ -368,7 +371,7 @@ def test_a_layer_without_bias_and_nonlinearity():
         (dict(axes="all"), TypeError, dict(argument="axes", expected='"auto", an int', got="'all'")),
         (dict(axes=(0, 1.0)), TypeError, dict(argument="axes", got="(0, 1.0)")),
         (dict(axes=True), TypeError, dict(argument="axes", got="True")),
-        (dict(axes=1), ValueError, dict(argument="axes", expected="0, the axis of the rows", got="1")),
+        (dict(axes=1), ValueError, dict(argument="axes", expected="0", got="1")),
         (dict(axes=()), ValueError, dict(argument="axes", got="()")),
         (dict(axes=(0, -1)), ValueError, dict(argument="axes", got="(0, -1)")),
         (dict(axes=(0, 2)), ValueError, dict(argument="axes", expected="of the 2 axes", got="(0, 2)")),
@@ -376,7 +379,7 @@ def test_a_layer_without_bias_and_nonlinearity():
         (dict(epsilon=-1e-4), ValueError, dict(argument="epsilon", expected="0 or more", got="-0.0001")),
         (dict(epsilon="small"), TypeError, dict(argument="epsilon", got="small")),
         (dict(epsilon=float("nan")), ValueError, dict(argument="epsilon", got="nan")),
-        (dict(alpha=0), ValueError, dict(argument="alpha", expected="above 0 and at most 1", got="0")),
+        (dict(alpha=0), ValueError, dict(argument="alpha", expected="1", got="0")),
         (dict(alpha=1.5), ValueError, dict(argument="alpha", got="1.5")),
         (dict(alpha=None), TypeError, dict(argument="alpha", got="None")),
         (dict(incoming=(5, None)), ValueError, dict(argument="incoming", expected="axis 1", got="(5, None)")),
@@ -392,12 +395,12 @@ def test_a_refusal_leaves_the_layer_as_it_was():
     with refuses(ValueError, argument="alpha"):
         batch_norm(dense, alpha=2)
     assert dense.nonlinearity is lasagne.nonlinearities.rectify and dense.b in dense.params
-    with refuses(TypeError, argument="layer", expected="a Lasagne layer", got="3 of type int"):
+    with refuses(TypeError, argument="layer", expected="Lasagne", got="3 of type int"):
         batch_norm(3)
 
 
 def test_without_lasagne_the_import_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "lasagne", None)
     monkeypatch.delitem(sys.modules, "synkhronos.extensions.batch_norm")
-    with pytest.raises(ImportError, match=r"needs Lasagne .*: pip install lasagne 'setuptools<81'$"):
+    with reports(ImportError, "Lasagne", "pip", "lasagne 'setuptools<81'"):
         importlib.import_module("synkhronos.extensions.batch_norm")

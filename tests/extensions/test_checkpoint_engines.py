@@ -7,7 +7,7 @@ from library import NAME, L
 import synkhronos as synk
 from synkhronos.extensions import checkpoint
 
-pytestmark = getattr(pytest.mark, NAME)
+pytestmark = [getattr(pytest.mark, NAME), pytest.mark.thorough]
 
 
 def test_random_streams_of_engines_go_on(tmp_path):

@@ -239,7 +239,7 @@ def test_states_of_generators(kind):
         restored.integers(10, size=7, dtype="int32"), saved.integers(10, size=7, dtype="int32")
     )
     assert array.dtype.kind == "U"
-    with refuses(ValueError, "noise", f"a {kind}, as it was saved", "a PCG64DXSM", None):
+    with refuses(ValueError, "noise", kind, "PCG64DXSM"):
         checkpoint._restored(np.random.Generator(np.random.PCG64DXSM(1)), str(array), "noise")
 
 
@@ -288,16 +288,16 @@ def test_parameters_are_plain_arrays(make_world, path):
 
 
 @pytest.mark.parametrize(
-    "of_file, text",
+    "of_file, argument, expected",
     [
-        (lambda w, v: [w], "variables: expected the 1 that are in"),
-        (lambda w, v: [w, v, engine.shared(np.zeros(2), "u")], "variables: expected the 3 that are in"),
-        (lambda w, v: [w, engine.shared(np.zeros(3), "u")], r"v: expected float64 \(3,\), as it was saved"),
-        (lambda w, v: [w, engine.shared(np.zeros(2, "float32"), "u")], "v: expected float32"),
+        (lambda w, v: [w], "variables", "1"),
+        (lambda w, v: [w, v, engine.shared(np.zeros(2), "u")], "variables", "3"),
+        (lambda w, v: [w, engine.shared(np.zeros(3), "u")], "v", "float64 (3,)"),
+        (lambda w, v: [w, engine.shared(np.zeros(2, "float32"), "u")], "v", "float32 (2,)"),
     ],
     ids=["fewer", "more", "shape", "dtype"],
 )
-def test_files_of_other_variables_change_nothing(make_world, path, of_file, text):
+def test_files_of_other_variables_change_nothing(make_world, path, of_file, argument, expected):
     world = make_world("threads", 2)
     w, v = engine.shared(np.ones(2), "w"), engine.shared(np.ones(2), "v")
     others = of_file(w, v)
@@ -306,7 +306,7 @@ def test_files_of_other_variables_change_nothing(make_world, path, of_file, text
     checkpoint.save(path, others)
     for each in (w, v):
         world.set_values(each, [np.full(2, 5.0)] * 2)
-    with pytest.raises(ValueError, match=text):
+    with refuses(ValueError, argument, expected):
         checkpoint.load(path, [w, v])
     assert [value.tolist() for each in (w, v) for value in world.values(each)] == [[5.0, 5.0]] * 4
     assert keep
@@ -382,7 +382,7 @@ def test_files_that_save_has_not_written_are_refused(make_world, path):
     checkpoint.load(path, training.variables, training.rule)
     for cut in np.random.RandomState(0).randint(0, len(whole), 100):
         Path(path).write_bytes(whole[:cut])
-        with refuses(ValueError, "path", "a file that save has written"):
+        with refuses(ValueError, "path", "save"):
             checkpoint.load(path, training.variables, training.rule)
 
 
@@ -476,6 +476,7 @@ for i in range(1, 10_000):
 """
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_a_whole_file(path, tmp_path):
     """At any moment: the file is always that of the last save that ended, or of the next; some kills come within one."""
     (tmp_path / "program.py").write_text(PROGRAM)

@@ -15,12 +15,15 @@ import psutil
 import pytest
 from clocks import Clock
 from gates import Gate, until
+from refusals import refuses, reports
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 from synkhronos.extensions.loader import loading, process
 from synkhronos.program.program import PROGRAM
 from synkhronos.testing import numpy_engine as engine
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -171,9 +174,8 @@ def raising(error):
 def test_exceptions_of_the_source(find_leftovers, error, text):
     begun = iter(synk.loader(raising(error)))
     assert [next(begun).data[0] for _ in range(2)] == [0, 1]
-    with pytest.raises(synk.LoaderError, match=text) as raised:
+    with reports(synk.LoaderError, text, 2, batch=2) as raised:
         next(begun)
-    assert raised.value.batch == 2 and "for batch 2" in str(raised.value)
     assert "in source" in str(raised.value.__cause__) and "raise error" in str(raised.value.__cause__)
     assert list(begun) == [] and find_leftovers() == []
 
@@ -182,9 +184,10 @@ def test_exceptions_of_the_source(find_leftovers, error, text):
     "made", [[[1.0], [1.0, 2.0]], object(), (np.zeros(2), [None])], ids=["ragged", "object", "none"]
 )
 def test_what_is_no_array_is_named(made):
-    message = "array 1 of batch 0|array 0 of batch 0|inhomogeneous"
-    with pytest.raises(synk.LoaderError, match=message):
+    with reports(synk.LoaderError, batch=0) as raised:
         next(iter(synk.loader(lambda i: np.array(made, object) if isinstance(made, list) else made, [0])))
+    message = str(raised.value)  # ours, or NumPy's own
+    assert "array 1" in message or "array 0" in message or "inhomogeneous" in message
 
 
 def killed(i):
@@ -199,14 +202,14 @@ def exiting(i):
     return np.full(2, i)
 
 
-@pytest.mark.parametrize("source, text", [(killed, "was killed by SIGKILL"), (exiting, "ended with exit code 5")])
+@pytest.mark.parametrize("source, status", [(killed, "SIGKILL"), (exiting, 5)])
 @pytest.mark.parametrize("n", [1, 2])
-def test_deaths(find_leftovers, source, text, n):
+def test_deaths(find_leftovers, source, status, n):
     arrived = []
-    with pytest.raises(synk.LoaderError, match=text + ".* while batch 3 was awaited") as raised:
+    with reports(synk.LoaderError, status, 3, batch=3) as raised:
         for x in synk.loader(source, range(6), n_processes=n):
             arrived.append(int(x.data[0]))
-    assert arrived == [0, 1, 2] and raised.value.batch == 3 and not psutil.pid_exists(raised.value.pid)
+    assert arrived == [0, 1, 2] and not psutil.pid_exists(raised.value.pid)
     assert find_leftovers() == []
 
 
@@ -257,7 +260,7 @@ def test_a_death_behind_a_child_of_the_source(find_leftovers, tmp_path):
         (tmp_path / "child").write_text(str(pid))
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(synk.LoaderError, match="SIGKILL"):
+    with reports(synk.LoaderError, "SIGKILL"):
         list(synk.loader(source))
     os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
@@ -273,7 +276,7 @@ def test_a_batch_that_is_late(find_leftovers, monkeypatch):
     begun = iter(synk.loader(source, timeout=0.3))
     next(begun)
     clock.tick = 0.2
-    with pytest.raises(synk.LoaderError, match="has not made batch 1 in time"):
+    with reports(synk.LoaderError, 1, batch=1):
         next(begun)
     assert find_leftovers() == []
 
@@ -313,7 +316,7 @@ def test_an_unfinished_pass_leaves_nothing(find_leftovers, tmp_path, how, monkey
             next(begun)
     assert find_leftovers() == [] and (tmp_path / "ended").exists()
     if how == "loader closed":
-        with pytest.raises(synk.StateError, match="cannot be iterated"):
+        with reports(synk.StateError, repr(loader)):
             iter(loader)
 
 
@@ -345,22 +348,21 @@ def test_ctrl_c_while_a_batch_is_awaited(find_leftovers):
 
 
 @pytest.mark.parametrize(
-    "arguments, keywords, error, text",
+    "arguments, keywords, error, argument, got",
     [
-        ((3,), {}, ArgumentTypeError, "source: expected a generator function or an iterable, got 3"),
-        (([1], [2]), {}, ArgumentTypeError, "source: expected a function that makes a batch of an item"),
-        ((batch, iter([1])), {}, ArgumentTypeError, "items: expected a sequence"),
-        ((batch,), {"n_processes": 2}, ArgumentValueError, "n_processes: expected 1, as batches"),
-        ((batch, [1]), {"n_processes": 0}, ArgumentValueError, "n_processes: expected 1 or more, got 0"),
-        ((batch, [1]), {"depth": 1.5}, ArgumentTypeError, "depth: expected an int"),
-        ((batch, [1]), {"seed": -1}, ArgumentValueError, "seed: expected 0 or more"),
-        ((batch, [1]), {"timeout": 0}, ArgumentValueError, "timeout: expected a positive number"),
+        ((3,), {}, ArgumentTypeError, "source", "3"),
+        (([1], [2]), {}, ArgumentTypeError, "source", "[1]"),
+        ((batch, iter([1])), {}, ArgumentTypeError, "items", "iterator"),
+        ((batch,), {"n_processes": 2}, ArgumentValueError, "n_processes", "2"),
+        ((batch, [1]), {"n_processes": 0}, ArgumentValueError, "n_processes", "0"),
+        ((batch, [1]), {"depth": 1.5}, ArgumentTypeError, "depth", "1.5"),
+        ((batch, [1]), {"seed": -1}, ArgumentValueError, "seed", "-1"),
+        ((batch, [1]), {"timeout": 0}, ArgumentValueError, "timeout", "0"),
     ],
 )
-def test_bad_arguments(arguments, keywords, error, text):
-    with pytest.raises(error) as raised:
+def test_bad_arguments(arguments, keywords, error, argument, got):
+    with refuses(error, argument, got=got):
         synk.loader(*arguments, **keywords)
-    assert text in str(raised.value)
 
 
 def test_it_is_found_under_both_names():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 
 from synkhronos.errors import StateError
 
@@ -33,15 +33,15 @@ def in_model(*args, **kwargs):
 def test_refused_data():
     with refuses(ValueError, "data[1]", "53 rows, as data[0] has", "52"):
         in_model(log_density, [X, BINARY[:-1]])
-    with refuses(TypeError, "data[1]", "an array of numbers", "dtype <U1"):
+    with refuses(TypeError, "data[1]", "numbers", "dtype <U1"):
         in_model(log_density, [X, np.array(["a"] * N)])
-    with refuses(TypeError, "data[0]", "an array of numbers", "dtype object"):
+    with refuses(TypeError, "data[0]", "numbers", "dtype object"):
         in_model(log_density, [X.astype(object), BINARY])
-    with refuses(ValueError, "data[1]", "an array with rows", "a number"):
+    with refuses(ValueError, "data[1]", "rows", "a number"):
         in_model(log_density, [X, 3.0])
-    with refuses(ValueError, "data[0]", "an array with rows", "(0, 3)"):
+    with refuses(ValueError, "data[0]", "rows", "(0, 3)"):
         in_model(log_density, [X[:0], BINARY[:0]])
-    with refuses(ValueError, "data", "at least one array"):
+    with refuses(ValueError, "data", "one"):
         in_model(log_density, [])
     with refuses(TypeError, "data", "a list of arrays", "ndarray"):
         in_model(log_density, X)
@@ -50,26 +50,26 @@ def test_refused_data():
 def test_refused_arguments():
     with refuses(TypeError, "params[0]", "a variable", "1"):
         in_model(log_density, [X, BINARY], params=[1])
-    with refuses(TypeError, "params", "a list of variables"):
+    with refuses(TypeError, "params", "list"):
         in_model(log_density, [X, BINARY], params=3)
-    with refuses(TypeError, "model_or_logp", "a pm.Model, or a function", "3"):
+    with refuses(TypeError, "model_or_logp", "pm.Model", "3"):
         data_parallel(3)
-    with refuses(TypeError, "model_or_logp", "returns a variable", "None"):
+    with refuses(TypeError, "model_or_logp", "returns", "None"):
         in_model(lambda X, beta: None, [X])
     with refuses(TypeError, "batch", "an int", "0.5"):
         in_model(log_density, [X, BINARY], batch=0.5)
     for batch in (0, N + 1):
         with refuses(ValueError, "batch", "from 1 to 53", str(batch)):
             in_model(log_density, [X, BINARY], batch=batch)
-    with pytest.raises(StateError, match="with pm.Model"):
+    with reports(StateError, "data_parallel", "pm.Model"):
         data_parallel(log_density, [X, BINARY])
-    with refuses(TypeError, "likelihood", "a log-probability", "draws random numbers"):
+    with refuses(TypeError, "likelihood", "a log-probability", "random"):
         in_model(lambda X, beta: pm.Normal.dist(X @ beta), [X])
     with pm.Model():
         mu = pm.Normal("mu")
-        with refuses(TypeError, "likelihood", "a log-probability", "draws random numbers", "given to the function"):
+        with refuses(TypeError, "likelihood", "a log-probability", "random", "function"):
             data_parallel(lambda y: pm.logp(3 * pm.Normal.dist(mu), y), [REAL])
-        with refuses(TypeError, "data[0]", "an array of numbers", "a variable (y)", "get_value()"):
+        with refuses(TypeError, "data[0]", "numbers", "a variable (y)", "get_value()"):
             data_parallel(lambda y: y * mu, [pm.Data("y", REAL)])
 
 
@@ -85,7 +85,7 @@ def test_refused_arguments():
 def test_open_bounds_that_have_no_gradient(dist):
     with pm.Model():
         mu = pm.Normal("mu")
-        with refuses(ValueError, "likelihood", "with a gradient", "open bound", "observed=y"):
+        with refuses(ValueError, "likelihood", "gradient", "open bound", "observed=y"):
             data_parallel(lambda y, mu: pm.logp(dist(y, mu), y), [REAL], [mu])
     with pm.Model() as plain:
         y, mu = pytensor.shared(REAL), pm.Normal("mu")
@@ -118,32 +118,32 @@ MIXED = {
 @pytest.mark.parametrize("case", MIXED)
 def test_likelihoods_that_mix_rows_are_refused(case):
     logp, got = MIXED[case]
-    with refuses(TypeError, "likelihood", "depends on that row alone", got, "leave it in plain PyMC"):
+    with refuses(TypeError, "likelihood", "row", got, "PyMC"):
         in_model(logp, [X, BINARY])
 
 
 def test_models_that_mix_rows_are_refused():
     with pm.Model() as of_time:
         pm.AR("y", pm.Normal("rho"), sigma=1.0, init_dist=pm.Normal.dist(0, 1), observed=REAL)
-    with refuses(TypeError, "y", "depends on that row alone"):
+    with refuses(TypeError, "y", "row"):
         data_parallel(of_time)
     with pm.Model() as process:
         covariance = pm.gp.cov.ExpQuad(3, pm.HalfNormal("scale"))
         pm.gp.Marginal(cov_func=covariance).marginal_likelihood("y", X, REAL, sigma=1.0)
-    with refuses(TypeError, "y", "depends on that row alone"):
+    with refuses(TypeError, "y", "row"):
         data_parallel(process)
 
 
 def test_refused_models():
-    with refuses(ValueError, "data", "names of pm.Data", "'Z'"):
+    with refuses(ValueError, "data", "pm.Data", "'Z'"):
         data_parallel(KINDS["linear"](), ["X", "Z"])
-    with refuses(TypeError, "data", "a list of names", hint="a model has its data itself"):
+    with refuses(TypeError, "data", "list", hint="model"):
         data_parallel(KINDS["linear"](), [X])
-    with refuses(TypeError, "params", "nothing, because a model is given"):
+    with refuses(TypeError, "params", "nothing"):
         data_parallel(KINDS["linear"](), params=[])
     with pm.Model() as nothing_observed:
         pm.Normal("a")
-    with refuses(ValueError, "model", "an observed variable with rows"):
+    with refuses(ValueError, "model", "observed"):
         data_parallel(nothing_observed)
     with pm.Model() as in_batches:
         rows, values = pm.Minibatch(X, REAL, batch_size=10)
@@ -154,11 +154,11 @@ def test_refused_models():
     missing[3] = np.nan
     with pm.Model() as with_missing:
         pm.Normal("y", pm.Normal("a"), observed=np.ma.masked_invalid(missing))
-    with refuses(ValueError, "model", "without missing ones", "y_observed", "fill them in"):
+    with refuses(ValueError, "model", "missing", "y_observed", "fill"):
         data_parallel(with_missing)
     with pm.Model() as of_rows:
         pm.Normal("y", pm.Normal("a", shape=N), observed=REAL)
-    with refuses(TypeError, "y", "depends on that row alone", "all rows on every rank"):
+    with refuses(TypeError, "y", "row", "rank"):
         data_parallel(of_rows)
     with pm.Model() as interpolated:
         pm.Interpolated("y", np.linspace(-9, 9, 20), np.ones(20), observed=REAL)
@@ -167,5 +167,5 @@ def test_refused_models():
     with pm.Model() as chained:
         first = pm.Normal("first", pm.Normal("a"), observed=REAL)
         pm.Normal("second", first, observed=REAL)
-    with refuses(TypeError, "second", "to depend on free variables alone", "first"):
+    with refuses(TypeError, "second", "free", "first"):
         data_parallel(chained)

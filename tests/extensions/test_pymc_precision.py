@@ -43,6 +43,7 @@ def errors(found, truth):
     return np.array([abs(value - true_value) / max(abs(true_value), 1), abs(gradient - true_gradient).max() / scale])
 
 
+@pytest.mark.thorough(but="^(logistic|linear|covariances|mixture|bounded_parameters|weights_of_a_simplex)$")
 @pytest.mark.parametrize("name", KINDS)
 def test_a_kind_is_as_good_as_the_plain_model(make_world, name):
     make_world("threads", 2)

@@ -9,6 +9,8 @@ import pytest
 
 import synkhronos
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import sys
 from importlib import metadata

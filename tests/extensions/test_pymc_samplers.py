@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import reports
 
 from synkhronos.errors import WorkerDied
 
@@ -21,7 +22,6 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own are many, and change with its versions
 ]
-
 
 SAMPLING = dict(
     draws=10, tune=10, chains=2, cores=1, random_seed=3, progressbar=False, compute_convergence_checks=False
@@ -62,6 +62,7 @@ def test_fit_of_several_draws_a_step(make_world):
     np.testing.assert_allclose(found.hist, expected.hist, rtol=1e-9)
 
 
+@pytest.mark.thorough
 def test_fit_in_batches(make_world):
     make_world("threads", 2)
     parallel = data_parallel(KINDS["linear"](), batch=20)
@@ -97,10 +98,11 @@ def test_a_death_ends_every_sampler(make_world, sampler):
 def test_second_derivatives_are_refused(make_world):
     make_world("threads", 2)
     parallel = data_parallel(KINDS["logistic"]())
-    with pytest.raises(NotImplementedError, match="second derivatives"):
+    with reports(NotImplementedError, "second"):
         parallel.d2logp()
 
 
+@pytest.mark.thorough
 def test_example_of_the_page(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs" / "examples"))
     from pymc_rows import main

@@ -26,6 +26,7 @@ pytestmark = [
 FEW = ("logistic", "linear", "hierarchical", "covariances", "mixture", "truncated_on_both_sides", "several_observed")
 
 
+@pytest.mark.thorough("-[13]$")
 @pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.parametrize("name", FEW)
 def test_value_and_gradient_are_those_of_the_plain_model(make_world, name, n):
@@ -36,6 +37,7 @@ def test_value_and_gradient_are_those_of_the_plain_model(make_world, name, n):
     assert_same(parallel, plain)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)  # it compiles two graphs
 def test_compiled_by_numba(make_world):
     pytest.importorskip("numba")

@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+from refusals import refuses
 from worlds import INSTALLED
 
 import synkhronos as synk
@@ -36,19 +37,18 @@ def test_the_number_of_ranks_is_known_in_a_session():
 
 
 @pytest.mark.parametrize(
-    "options, error, text",
+    "options, error, argument, got",
     [
-        (dict(epoch=-1), ValueError, "epoch: expected at least 0, got -1"),
-        (dict(base_rate=0), ValueError, "base_rate: expected more than 0"),
-        (dict(factor="2"), TypeError, "factor: expected a number"),
-        (dict(warm_up=float("nan")), ValueError, "warm_up: expected at least 0"),
-        (dict(growth="slow"), ValueError, "growth: expected 'linear' or 'exponential', got 'slow'"),
+        (dict(epoch=-1), ValueError, "epoch", "-1"),
+        (dict(base_rate=0), ValueError, "base_rate", "0"),
+        (dict(factor="2"), TypeError, "factor", "2"),
+        (dict(warm_up=float("nan")), ValueError, "warm_up", "nan"),
+        (dict(growth="slow"), ValueError, "growth", "'slow'"),
     ],
 )
-def test_bad_schedule(options, error, text):
-    with pytest.raises(error) as caught:
+def test_bad_schedule(options, error, argument, got):
+    with refuses(error, argument, got=got):
         rates.rate_at(**dict(dict(epoch=1, base_rate=0.1, factor=2), **options))
-    assert text in str(caught.value)
 
 
 def steps_with(w, v, rate):
@@ -60,6 +60,7 @@ def steps_with(w, v, rate):
 SCHEDULE = [0.01, 0.02, 0.02, 0.08, 0.04, 0.04, 0.001, 0.05]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine_name", INSTALLED)
 @pytest.mark.parametrize("corrected", [True, False])
 def test_velocities_follow_the_rate(make_world, engine_name, corrected):
@@ -96,19 +97,19 @@ def test_a_rate_of_zero(make_world):
     assert learning_rate.value == 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "rate, velocities, error, text",
+    "rate, velocities, argument, expected",
     [
-        (np.zeros(1), [], TypeError, "rate: expected a number, of 0 dimensions"),
-        (np.asarray(1), [], TypeError, "rate[0]: expected a dense array of floating-point numbers"),
-        (np.asarray(1.0), [np.zeros(2, "float32")], TypeError, "velocities[0]: expected float64, as the rate"),
+        (np.zeros(1), [], "rate", "0 dimensions"),
+        (np.asarray(1), [], "rate[0]", "floating-point"),
+        (np.asarray(1.0), [np.zeros(2, "float32")], "velocities[0]", "float64"),
     ],
 )
-def test_bad_variables(make_world, rate, velocities, error, text):
+def test_bad_variables(make_world, rate, velocities, argument, expected):
     make_world("threads", 2)
-    with pytest.raises(error) as caught:
+    with refuses(TypeError, argument, expected):
         rates.LearningRate(engine.shared(rate, "rate"), [engine.shared(value, "v") for value in velocities])
-    assert text in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_a_bad_rate_changes_nothing(make_world, value, error):
     world = make_world("threads", 2)
     v, rate = world.shareds([np.ones(2), np.asarray(0.5)])
     learning_rate = rates.LearningRate(rate, [v])
-    with pytest.raises(error, match="value: expected"):
+    with refuses(error, "value", got=repr(value)):
         learning_rate.set(value)
     assert learning_rate.value == 0.5
     np.testing.assert_array_equal(world.values(v), np.ones((2, 2)))

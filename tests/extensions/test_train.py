@@ -417,6 +417,7 @@ def replicas(params, n):
     return np.array([np.concatenate([np.ravel(value) for value in synk.get_value(rank, params)]) for rank in range(n)])
 
 
+@pytest.mark.thorough("^3")
 @pytest.mark.parametrize("n, root, every, exact", [(2, 0, 2, False), (3, 1, 2, True), (3, 0, 4, True)])
 def test_local_sgd(n, root, every, exact, caplog):
     """Also where `fork` asks for the serial program's results: `communicate_every` says that ranks shall differ."""
@@ -507,6 +508,7 @@ def function_of(model, rule=updates.momentum, **options):
     )
 
 
+@pytest.mark.thorough("(slices|run)-3")
 @pytest.mark.parametrize("n, root, exact", [(2, 0, True), (3, 1, False)])
 @pytest.mark.parametrize("by", ["calls", "slices", "run"])
 def test_steps_of_their_own_and_a_rule(n, root, exact, by, caplog):
@@ -531,6 +533,7 @@ def test_steps_of_their_own_and_a_rule(n, root, exact, by, caplog):
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
+@pytest.mark.thorough("adam")
 @pytest.mark.parametrize("rule", ["momentum", "adam"])
 @pytest.mark.parametrize("groups", [[[0, 2], [1]], [[1], [2], [0]], [[2, 1, 0]]])
 def test_gradients_averaged_in_groups(groups, rule):
@@ -559,6 +562,7 @@ def test_gradients_averaged_in_groups(groups, rule):
         assert np.abs(found[groups[0][0]] - found[groups[1][0]]).max() > 1e-3
 
 
+@pytest.mark.thorough
 def test_daso_of_gradients_is_that_of_parameters():
     """For plain SGD: ranks of a group stay together by their mean gradient, or by the mean of their parameters."""
     synk.fork(3, use_gpu=False)
@@ -581,12 +585,12 @@ def test_daso_of_gradients_is_that_of_parameters():
 def test_groups_that_are_wrong():
     synk.fork(2, use_gpu=False)
     model = Model()
-    with refuses(ValueError, "groups", "lists of ranks", "[[0], [0, 1]]"):
+    with refuses(ValueError, "groups", "ranks", "[[0], [0, 1]]"):
         function_of(model, groups=[[0], [0, 1]])
     with refuses(ValueError, "communicate_every", "1 with groups", "4"):
         function_of(model, groups=[[0], [1]], communicate_every=4)
     step = function_of(model, groups=[[0], [1]])
-    with refuses(ValueError, "groups", "None, with which a step is one command", "[[0], [1]]", "once for each batch"):
+    with refuses(ValueError, "groups", "None", "[[0], [1]]", "once"):
         step.steps(X, Y, batches=BATCHES)
 
 
@@ -651,8 +655,8 @@ def test_statistics_of_a_lasagne_network():
     "layers, error, got",
     [
         (3, TypeError, "3 of type int"),
-        ([], ValueError, "nothing to average"),
-        ([theano.shared(3, "n")], ValueError, "nothing to average"),
+        ([], ValueError, "nothing"),
+        ([theano.shared(3, "n")], ValueError, "nothing"),
     ],
 )
 def test_what_has_no_statistics(layers, error, got):
@@ -775,13 +779,13 @@ def test_a_bad_call_changes_nothing():
 
 
 @pytest.mark.parametrize(
-    "args, options, error, message",
+    "args, options, error, argument, got",
     [
-        ((X,), {}, TypeError, "expected 2 arguments, got 1"),
-        ((X, Y), {"num_slices": 0}, ValueError, "num_slices is 0"),
+        ((X,), {}, TypeError, "args", "1"),
+        ((X, Y), {"num_slices": 0}, ValueError, "num_slices", "0"),
     ],
 )
-def test_bad_calls_of_the_twin(args, options, error, message):
+def test_bad_calls_of_the_twin(args, options, error, argument, got):
     model = Model()
     step = train.make_train_function_theano(
         model.loss,
@@ -793,9 +797,9 @@ def test_bad_calls_of_the_twin(args, options, error, message):
         outputs=(model.loss, None),
         function_options=OPTIONS,
     )
-    with pytest.raises(error, match=message):
+    with refuses(error, argument, got=got):
         step(*args, **options)
-    with pytest.raises(ValueError, match="op None"):
+    with refuses(ValueError, "num_slices", "op None", "2"):
         step(X, Y, num_slices=2)
 
 

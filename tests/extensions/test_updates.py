@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 
 import synkhronos as synk
 
@@ -101,6 +101,7 @@ def rate_of(kind, dtype):
     )
 
 
+@pytest.mark.thorough("float64")
 @pytest.mark.parametrize(
     "dtype, kind",
     [
@@ -210,6 +211,7 @@ def train_by_paper(model, name, rates, batches=None, **options):
     return model.values()
 
 
+@pytest.mark.thorough("float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["number", "shared", "expression"])
 @pytest.mark.parametrize("name", list(PAPERS))
@@ -276,6 +278,7 @@ def fork():
     synk.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [2, 3])
 def test_ranks_compute_what_the_serial_program_does(fork, n):
     batches = [batch[:size] for batch, size in zip(BATCHES, SIZES)]
@@ -342,6 +345,7 @@ def test_gradients_of_each_parameter():
     assert [shared.get_value().shape for shared in grad_shared] == [(2, 3), (1, 3), (3,), ()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("floatX", ["float32", "float64"])
 def test_scalars_of_any_dtype_leave_parameters_theirs(name, floatX):
@@ -488,7 +492,7 @@ def test_bad_params_are_named(name):
 def test_bad_scalars_are_named(bad):
     model = Model()
     for name in ALL:
-        with refuses(TypeError, "learning_rate", "a number, or a real shared variable or expression"):
+        with refuses(TypeError, "learning_rate", "number"):
             getattr(rules, name)(model.loss, model.params, bad)
         for option in OTHERS.get(name, []):
             with refuses(TypeError, option, "a number"):
@@ -498,14 +502,14 @@ def test_bad_scalars_are_named(bad):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, np.float32(-np.inf), 10**400])
 def test_scalars_are_finite(bad):
     model = Model()
-    with refuses(ValueError, "learning_rate", "a finite number", repr(bad)):
+    with refuses(ValueError, "learning_rate", "finite", repr(bad)):
         rules.rmsprop(model.loss, model.params, bad)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_unknown_options_are_named(name):
     model = Model()
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'decay'"):
+    with reports(TypeError, "'decay'"):
         getattr(rules, name)(model.loss, model.params, learning_rate=0.1, decay=0.5)
 
 
@@ -513,9 +517,9 @@ def test_unknown_options_are_named(name):
 def test_bad_updates_are_named(apply):
     model = Model()
     made = rules.sgd(model.loss, model.params[:2], 0.1)
-    with refuses(TypeError, "param_updates", "second of the three"):
+    with refuses(TypeError, "param_updates", "second"):
         apply(made)
-    with refuses(ValueError, "params[1] ('v')", "a key of param_updates"):
+    with refuses(ValueError, "params[1] ('v')", "param_updates"):
         apply(made[1], [model.w, model.v])
     with refuses(ValueError, "params[1] ('w')", got="listed twice"):
         apply(made[1], [model.w, model.w])

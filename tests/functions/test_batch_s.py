@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 from refusals import is_local, refuses
-from worlds import INSTALLED
+from worlds import FEWER_WORLDS, INSTALLED
 
 import synkhronos as synk
+
+pytestmark = [*FEWER_WORLDS, pytest.mark.thorough("fork-2-root0-theano", but="theano-list$"), pytest.mark.slow]
 
 LENGTHS = [5, 4, 6, 5]  # of the ranks' data
 
@@ -186,7 +188,7 @@ def test_a_master_without_rows_has_no_result_of_its_own(make_world, numpy_words)
     world = make_world("threads", 2, 1)
     s, w = world.shared(np.arange(3.0), "s"), world.shared(np.zeros(()), "w")
     f = synk.function([], [(s, None), (numpy_words.sum(s), "sum")], updates=[(w, w + 1)], sliceable_shareds=[s])
-    with refuses(ValueError, "outputs[0] (s)", "op None takes the master's own", "no rows", "output_subset"):
+    with refuses(ValueError, "outputs[0] (s)", "op None", "no rows", "output_subset"):
         f(batch_s=[[0, 1], []])
     assert [float(value) for value in world.values(w)] == [0, 0]
     assert f(batch_s=[[0, 1], []], output_subset=[1]) == [1]
@@ -228,7 +230,7 @@ def test_with_scattered_inputs_of_other_rows_there_is_no_average(world, words):
     g = words.function([x], (words.sum(s), "sum"), updates=[(w, w + words.sum(s))], sliceable_shareds=[s])
     rows = np.arange(6.0)
     chosen = take(ss, [[0, 1, 3]] * world.n)
-    fields = ("batch_s", "op 'avg' weighs by rows", "different numbers", "select as many rows of both")
+    fields = ("batch_s", "'avg'", "different numbers", "select")
     if world.n == 2:
         rows = np.arange(5.0)  # the same on rank 0, and not on rank 1
     if world.n == 1:
@@ -344,11 +346,11 @@ def test_what_is_refused(make_world, words_of, launcher, n, engine):
         ("abc", TypeError, "batch_s", "'abc' of type str"),
         (1.5, TypeError, "batch_s", "1.5 of type float"),
         ([0, 1.0], TypeError, "batch_s", "a list with 1.0 of type float"),
-        ([True, False], TypeError, "batch_s", "a list with bools"),
+        ([True, False], TypeError, "batch_s", "bools"),
         ([[0], 1], TypeError, "batch_s", "both in one list: 1"),
         (slice(0, 3, 0), ValueError, "batch_s", "slice(0, 3, 0)"),
         (np.array([0.5]), TypeError, "batch_s", "an array of type float64"),
-        ([[[0, 1]]] * n, ValueError, "batch_s[0]", "more than one dimension"),
+        ([[[0, 1]]] * n, ValueError, "batch_s[0]", "dimension"),
     ]
     for batch_s, error, argument, got in wrong:
         for k in (1, 2):
@@ -363,7 +365,7 @@ def test_what_is_refused(make_world, words_of, launcher, n, engine):
         np.testing.assert_array_equal(more, all_of_them)
     s, t = f.get_shared()
     world.set_values(t, [np.zeros((rank + 9,) + value.shape[1:]) for rank, value in enumerate(world.values(t))])
-    with refuses(ValueError, "sliceable_shareds", "the same length", "on rank 0", "select rows with batch_s"):
+    with refuses(ValueError, "sliceable_shareds", "length", "on rank 0", "batch_s"):
         f(num_slices=2)
     assert len(f(batch_s=[2, 3], num_slices=2)[2]) == 2 * n
 

@@ -5,10 +5,12 @@ import threading
 
 import numpy as np
 import pytest
-from refusals import is_local, refuses
-from worlds import ENGINES
+from refusals import is_local, refuses, reports
+from worlds import ENGINES, FEWER_WORLDS
 
 import synkhronos as synk
+
+pytestmark = FEWER_WORLDS
 
 ROWS = np.arange(7.0) + 1  # uneven over 2 and 3 ranks, and 1 to 7 in every op differ
 
@@ -178,7 +180,7 @@ def test_0d_and_broadcastable_inputs_go_whole(world, words):
     whole, total = f(np.ones((world.n, 3)), 2.0, [[1.0, 2.0, 3.0]])
     np.testing.assert_array_equal(whole, [12.0] * world.n)
     assert total == 3 * world.n
-    with refuses(ValueError, "batch", "None, because no input of the function is scattered", "1"):
+    with refuses(ValueError, "batch", "None", "1"):
         words.function([s], s)(1.0, batch=1)
 
 
@@ -217,7 +219,7 @@ def test_inputs_that_are_no_arrays_travel_whole(make_world, words_of, engine):
             f(data, synk.data(matrix.toarray()))
         with refuses(TypeError, "inputs", got="s, which is not a dense array", hint="bcast_inputs"):
             words.function([s], sparse.dense_from_sparse(s))
-        with refuses(TypeError, "output", "a dense array", hint="(variable, None)"):
+        with refuses(TypeError, "output", "dense", hint="(variable, None)"):
             words.function([], s * 2, bcast_inputs=[s])
         g = words.function([], (s * 2, None), bcast_inputs=[s])
         assert (g(matrix) != matrix * 2).nnz == 0
@@ -231,7 +233,7 @@ def test_a_value_that_does_not_pickle_is_named(make_world, numpy_words):
         (numpy_words.apply(lambda a, b: a + len(b), x, thing, dtype="float64", ndim=1), "gather"),
         bcast_inputs=[thing],
     )
-    with refuses(TypeError, "input 'thing' (argument 1)", "a value that pickles", "list"):
+    with refuses(TypeError, "input 'thing' (argument 1)", "pickles", "list"):
         f(ROWS, [threading.Lock()])
     np.testing.assert_array_equal(f(ROWS, {"a": 1, "b": 2}), ROWS + 2)
 
@@ -326,7 +328,7 @@ def test_lengths_must_be_equal(world, words):
     x, y = words.variable("x"), words.variable("y")
     f = words.function([x, y], (words.sum(x) + words.sum(y), "sum"))
     got = "7 of input 'x' (argument 0), 6 of input 'y' (argument 1)"
-    with refuses(ValueError, "scattered inputs", "the same length", got):
+    with refuses(ValueError, "scattered inputs", "length", got):
         f(ROWS, ROWS[:6])
     assert f(ROWS, ROWS[:6], batch=6) == 2 * ROWS[:6].sum()
 
@@ -389,7 +391,7 @@ def test_an_error_that_only_some_ranks_can_see(world, words):
         if world.root == 0:  # the master's own call was right
             assert isinstance(error.value, synk.WorkerError) and error.value.rank == 1
             assert re.search(rf"rank 1 (on host \w+ )?raised {kind.__name__}", str(error.value))
-            assert "call of function pairs" in str(error.value) and word in str(error.value.__cause__)
+            assert error.value.function == "pairs" and word in str(error.value.__cause__)
         else:
             assert isinstance(error.value, kind)
     np.testing.assert_array_equal(f(rows)[:, 0], rows)
@@ -502,6 +504,7 @@ def test_output_subset_by_key(world, words):
 # -- who calls -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["threads", "fork"])
 def test_calls_from_several_threads(make_world, numpy_words, launcher):
     make_world(launcher, 2)
@@ -536,7 +539,7 @@ INSIDE = []  # what to call; then, on the master, the error that it raised
 
 def call_inside(value):
     if threading.current_thread() is threading.main_thread() and INSIDE:
-        with pytest.raises(synk.StateError, match="while another one is in progress in this thread") as error:
+        with reports(synk.StateError, "thread") as error:
             INSIDE[0]()
         INSIDE.append(error)
     return value * 2
@@ -572,9 +575,9 @@ def test_calls_before_fork_and_after_close(make_world, numpy_words):
     x = numpy_words.variable("x")
     f = synk.function([x], (numpy_words.sum(x), "sum"))
     for _ in range(2):
-        with pytest.raises(synk.StateError, match=r"synkhronos is not forked: call synkhronos.fork\(\) first"):
+        with reports(synk.StateError, "synkhronos.fork()"):
             f(ROWS)
-        with pytest.raises(synk.StateError, match="not forked"):
+        with reports(synk.StateError, "synkhronos.fork()"):
             synk.distribute()
         assert f.as_theano(ROWS) == 28
         make_world("threads", 2)
@@ -587,11 +590,12 @@ def test_a_call_with_its_own_timeout(make_world, numpy_words):
     x = numpy_words.variable("x")
     f = synk.function([x], (numpy_words.sum(x), "sum"))
     for timeout in (0, -1, float("inf"), float("nan"), "1", 10**400):
-        with refuses(ValueError, "timeout", "a positive number of seconds or None", repr(timeout)):
+        with refuses(ValueError, "timeout", "seconds", repr(timeout)):
             f(ROWS, timeout=timeout)
     assert f(ROWS, timeout=60) == 28
 
 
+@pytest.mark.slow
 def test_rows_are_copied_into_memory_that_calls_use_again(make_world):
     """What an update keeps of the rows of a call, and what it returned, is not overwritten by the next call."""
     theano = pytest.importorskip("theano")

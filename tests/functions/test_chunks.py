@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from synkhronos.functions import chunks
 from synkhronos.functions.chunks import Results, run_in_chunks
@@ -117,5 +118,5 @@ def test_outputs_that_are_accumulated_need_all_steps_in_one_command():
     def run(some):
         return Made(table, 3)(some)._replace(has_ended=False)
 
-    with pytest.raises(ValueError, match="total: expected False, because on_step .* after step 3 of 40"):
+    with refuses(ValueError, "total", "False", "step 3 of 40"):
         run_in_chunks(steps, table, run, False)

@@ -57,6 +57,7 @@ def chain(streams):
     return w, [x], [cost], [(w, w - 0.1 * T.tanh(g)), (particles, states[-1]), *of_scan.items()]
 
 
+@pytest.mark.thorough("threads-1")
 @pytest.mark.parametrize("kind", range(2 if IS_THEANO else 1))
 @pytest.mark.parametrize("build", [noise, chain])
 def test_all_ranks_draw_what_the_serial_program_draws(world, build, kind):
@@ -95,14 +96,14 @@ def test_a_copy_draws_likewise(threads):
 def test_slices_are_refused(threads):
     w, inputs, outputs, updates = noise(streams_of(7))
     f = synk.function(inputs, outputs[:1], updates=updates, exact=True, **FAST)
-    with refuses(ValueError, "num_slices", "random numbers in common", "2"):
+    with refuses(ValueError, "num_slices", "random", "2"):
         f(rows(6), num_slices=2)
     assert np.isfinite(f(rows(6))[0])
 
 
 def test_without_exact_it_is_unknown(threads):
     _, inputs, outputs, _ = noise(streams_of(7))
-    with refuses(TypeError, "outputs[0]", None, "differ from rank to rank"):
+    with refuses(TypeError, "outputs[0]", None, "differ"):
         synk.function(inputs, outputs[1:], **FAST)
 
 
@@ -119,7 +120,7 @@ def test_a_stream_that_ranks_have_split_before_is_refused(threads):
     synk.fork(2)
     early(rows(4))
     late = synk.function([x], x.sum(axis=0) + draw, exact=True, name="late", **FAST)
-    with refuses(ValueError, "function late", "streams of its own", "given before"):
+    with refuses(ValueError, "function late", "streams", "given before"):
         late(rows(4))
     assert early(rows(4))[0].shape == (6,)
 
@@ -153,7 +154,7 @@ def test_one_stream_in_an_exact_function_and_in_another(make_world, random, with
     f, own, _ = common_and_own(streams_of(7), with_collective)
     serial = common_and_own(streams_of(7))[2]
     np.testing.assert_allclose(f(rows(7)), serial(rows(7)))
-    with refuses(ValueError, "function own", "streams of its own", "exact function exact draws", "exact=True"):
+    with refuses(ValueError, "function own", "streams", "exact function exact draws", "exact=True"):
         own(rows(1))
     np.testing.assert_allclose(f(rows(2)), serial(rows(2)))
     synk.close()
@@ -215,5 +216,5 @@ def test_a_stream_from_which_ranks_have_drawn_each_by_itself_is_refused(make_wor
     own = synk.function([x], (draw.sum() + x.sum(), "avg"), name="own", **FAST)
     own(rows(1))
     late = synk.function([x], x.sum(axis=0) + draw, name="late", exact=True, **FAST)
-    with refuses(ValueError, "function late", "streams of its own"):
+    with refuses(ValueError, "function late", "streams"):
         late(rows(7))

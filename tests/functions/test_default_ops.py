@@ -10,7 +10,7 @@ from refusals import refuses
 import synkhronos as synk
 from synkhronos.reductions import MISSING, ReduceOp
 
-pytestmark = getattr(pytest.mark, NAME)
+pytestmark = [getattr(pytest.mark, NAME), pytest.mark.thorough("threads-1")]
 
 x, y, labels = T.dmatrix("x"), T.dvector("y"), T.ivector("labels")
 W = L.shared(np.random.RandomState(3).randn(4, 2), "W")
@@ -180,7 +180,7 @@ def test_a_float_of_which_nothing_is_known_is_averaged_with_a_warning(threads, c
 
 
 def test_integers_of_which_nothing_is_known_are_refused(threads):
-    with refuses(TypeError, "output", got="needs the whole"):
+    with refuses(TypeError, "output", got="whole"):
         synk.function([labels], T.switch(labels.sum() > 3, 1, 0), mode=L.quick)
 
 

@@ -9,13 +9,15 @@ import pickle
 import numpy as np
 import pytest
 from library import NAME, L, T
-from refusals import refuses
+from refusals import refuses, reports
+from regression import by_signs, descent, regression, rows
 from trainers import updates as rules
 from twins import Twins
 
 import synkhronos as synk
+from synkhronos.engines.graph import lengths
 
-pytestmark = getattr(pytest.mark, NAME)
+pytestmark = [getattr(pytest.mark, NAME), pytest.mark.thorough("threads-1")]
 
 #: Rows of calls: as many for all ranks, uneven, too few for all, one.
 ROWS = [6, 7, 2, 1, 5, 4]
@@ -32,27 +34,6 @@ def threads(make_world):
     return make_world("threads", 3, 1, engine=NAME)
 
 
-def rows(n, seed=0):
-    random = np.random.RandomState(seed)
-    return random.randn(n, 3), random.randn(n, 2)
-
-
-def regression(updates, loss_of=lambda error: T.sqr(error).mean(), predict=T.dot, outputs=lambda loss: loss):
-    """Return what builds a regression with such updates, from loss and parameters."""
-
-    def build():
-        x, y = T.dmatrix("x"), T.dmatrix("y")
-        random = np.random.RandomState(5)
-        params = [L.shared(random.randn(3, 2), "w"), L.shared(np.zeros(2), "b")]
-        loss = loss_of(predict(x, params[0]) + params[1] - y)
-        made = updates(loss, params)
-        return [*params, *(s for s in made if s not in params)], dict(
-            inputs=[x, y], outputs=outputs(loss), updates=list(made.items())
-        )
-
-    return build
-
-
 def check(build, n_collectives=None):
     """Compare calls of all numbers of rows."""
     twins = Twins(build, exact=True, **FAST)
@@ -63,14 +44,7 @@ def check(build, n_collectives=None):
     return twins
 
 
-def descent(loss, params):
-    return {param: param - 0.1 * gradient for param, gradient in zip(params, T.grad(loss, params))}
-
-
-def by_signs(loss, params):
-    return {param: param - 0.1 * T.sgn(gradient) for param, gradient in zip(params, T.grad(loss, params))}
-
-
+@pytest.mark.thorough(but="-(sgd|adam)$|3-(.*momentum|rmsprop)")
 @pytest.mark.parametrize("rule", ["sgd", "momentum", "nesterov_momentum", "adagrad", "rmsprop", "adadelta", "adam"])
 def test_every_rule_of_lasagne(world, rule):
     def updates(loss, params):
@@ -159,8 +133,8 @@ def test_unsigned_and_narrow_integers(threads, output):
     made = output(*[T.cast(one, "uint8") for one in inputs])
     f, g = synk.function(inputs, made, exact=True, **FAST), L.function(inputs, made, **FAST)
     some, none = [1, 1, 9, 9, 1, 1], [0] * 6
-    for rows in ([9, 1, 9, 1, 9, 1], some), ([90, 70, 1, 2, 3, 120], some), ([0, 0, 5, 0, 3, -56], none), ([7], [2]):
-        given = np.array(rows, "int8")
+    for values in ([9, 1, 9, 1, 9, 1], some), ([90, 70, 1, 2, 3, 120], some), ([0, 0, 5, 0, 3, -56], none), ([7], [2]):
+        given = np.array(values, "int8")
         np.testing.assert_array_equal(f(*given), g(*given))
 
 
@@ -168,7 +142,7 @@ def test_what_is_asserted_of_all_rows(threads):
     x = T.dvector("x")
     f = synk.function([x], T.opt.Assert("six")(x, T.eq(x.shape[0], 6)).sum(), exact=True, **FAST)
     assert f(np.ones(6)) == 6
-    with pytest.raises(AssertionError, match="six"):
+    with reports(AssertionError, "six"):
         f(np.ones(4))
 
 
@@ -286,9 +260,9 @@ def test_rows_of_other_lengths_are_refused(threads):
     plain = synk.function([], [c.mean(), d.mean()], sliceable_shareds=[c, d], **FAST)
     synk.scatter(c, np.arange(4.0)), synk.scatter(d, np.arange(8.0))
     for each in (f, plain, lambda: f.steps(n_steps=2)):
-        with refuses(ValueError, "sliceable_shareds", "the same length of all", "[2, 3] on rank 0", "batch_s"):
+        with refuses(ValueError, "sliceable_shareds", "length", "[2, 3] on rank 0", "batch_s"):
             each()
-    with refuses(ValueError, "batch_s", "as many rows", hint="select as many rows of both"):
+    with refuses(ValueError, "batch_s", "rows", hint="select"):
         g(np.arange(5.0))
     firsts = np.mean([[synk.get_value(rank, each)[0] for each in (c, d)] for rank in range(threads.n)], axis=0)
     np.testing.assert_allclose(plain(batch_s=[[0]] * threads.n), firsts)
@@ -373,7 +347,7 @@ def test_sizes_of_rows_are_checked_without_collectives_too(threads):
     x = T.dmatrix("x")
     f = synk.function([x], x.flatten()[T.arange(x.shape[0]) * 2], exact=True, **FAST)
     np.testing.assert_array_equal(f(np.arange(14).reshape(7, 2)), range(0, 14, 2))
-    with pytest.raises(AssertionError, match="another size of a row"):
+    with reports(AssertionError, lengths._NOT_EQUAL):
         f(np.arange(21).reshape(7, 3))
 
 
@@ -394,15 +368,15 @@ def test_a_copy_in_slices_is_exact(threads):
 @pytest.mark.parametrize(
     "update, why",
     [
-        (lambda x, w: w + T.dot(x, x.T).sum() * T.sort(x, axis=0).sum(axis=0), "each row with all others"),
-        (lambda x, w: w + (x * T.sort(x, axis=0)).sum(axis=0), "works along the axis of the rows"),
-        (lambda x, w: T.set_subtensor(w[T.cast(x[:, 0], "int64")], x[:, 1]), "sets elements of what every rank has"),
+        (lambda x, w: w + T.dot(x, x.T).sum() * T.sort(x, axis=0).sum(axis=0), "each row"),
+        (lambda x, w: w + (x * T.sort(x, axis=0)).sum(axis=0), "axis"),
+        (lambda x, w: T.set_subtensor(w[T.cast(x[:, 0], "int64")], x[:, 1]), "sets"),
         (lambda x, w: x, "own"),
         (
             lambda x, w: w + T.shared_randomstreams.RandomStreams(1).normal((3,), avg=x.sum()),
-            "draws from a distribution",
+            "draws",
         ),
-        (lambda x, w: w * T.nlinalg.det(T.dot(x, x.T)), "each row with all others"),
+        (lambda x, w: w * T.nlinalg.det(T.dot(x, x.T)), "each row"),
     ],
     ids=["gram", "sort", "set", "rows", "noise", "det"],
 )
@@ -417,7 +391,7 @@ def test_updates_that_cannot_be_exact_are_refused(threads, update, why):
 
 def test_an_output_that_cannot_be_exact_is_refused(threads):
     x = T.dmatrix("x")
-    with refuses(TypeError, "output", got="works along the axis of the rows"):
+    with refuses(TypeError, "output", got="axis"):
         synk.function([x], T.sort(x, axis=0)[0, 0], exact=True, **FAST)
 
 
@@ -512,7 +486,7 @@ def test_the_refusal_of_a_gradient_in_slices_says_what_to_write(threads, of_tota
     }[of_total]
     f = synk.function([x, m], updates=[(w, w - 0.1 * T.grad(loss, w))], exact=True, **FAST)
     X, M = rows(7)[0], np.array([1.0, 0, 1, 1, 0, 1, 1])
-    with refuses(ValueError, "num_slices", "cannot be exact in slices", "2", "T.grad(total, w) / count, not"):
+    with refuses(ValueError, "num_slices", "exact", "2", "T.grad(total, w) / count, not"):
         f(X, M, num_slices=2)
     right = synk.function([x, m], T.grad(total, w) * factor, exact=True, **FAST)
     np.testing.assert_allclose(right(X, M, num_slices=2), L.function([x, m], T.grad(loss, w), **FAST)(X, M), rtol=1e-10)
@@ -523,12 +497,12 @@ def test_slices_of_rows_that_depend_on_all_rows_are_refused(threads):
         regression(descent, predict=lambda x, w: T.dot(x - x.mean(axis=0), w) / x.std(axis=0).sum()), exact=True, **FAST
     )
     twins.call(*rows(7))
-    with refuses(ValueError, "num_slices", "cannot be exact in slices"):
+    with refuses(ValueError, "num_slices", "exact"):
         twins.f(*rows(6), num_slices=2)
     twins.call(*rows(6))
     x = T.dmatrix("x")
     f = synk.function([x], x - x.mean(axis=0), exact=True, **FAST)
-    with refuses(ValueError, "num_slices", "its rows depend on what all rows have in common"):
+    with refuses(ValueError, "num_slices", "common"):
         f(rows(6)[0], num_slices=2)
 
 
@@ -563,6 +537,7 @@ def test_all_functions_after_fork(caplog):
         synk.close()
 
 
+@pytest.mark.thorough
 def test_averages_of_steps_and_slices_are_over_rows(world):
     """A mean is one in an exact function, too: the average of steps is that over all their rows; a sum is a sum."""
 

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 from library import IS_THEANO, NAME, L, T, executed, needs_theano
-from refusals import is_local, refuses
+from refusals import is_local, refuses, reports
 
 import synkhronos as synk
 
@@ -93,7 +93,7 @@ def test_inputs_refuse_what_the_library_refuses(one, words, kwargs, value, right
         f(value)
     assert is_local(parallel.value, serial.type)
     if isinstance(value, np.ndarray):
-        with refuses(TypeError, "input 'x' (argument 0)", got=f"an array of {value.dtype}", hint="cast or"):
+        with refuses(TypeError, "input 'x' (argument 0)", got=str(value.dtype), hint="cast"):
             f(synk.data(value))
     assert f(right) == 4 == f(synk.data(right, var=x))
 
@@ -183,17 +183,17 @@ def test_wrong_arguments_of_a_call(one, words):
         ((ROWS,), {}, "function f", "a value for input 'y' (argument 1)", "none"),
         ((ROWS, ROWS, ROWS), {}, "function f", "at most 2 inputs", "3"),
         ((ROWS,), {"z": ROWS}, "function f", "inputs called 'x', 'y'", "'z'"),
-        ((ROWS, ROWS), {"x": ROWS}, "function f", "each input once", "input 'x' (argument 0)"),
+        ((ROWS, ROWS), {"x": ROWS}, "function f", "once", "input 'x' (argument 0)"),
     ]:
         with refuses(TypeError, argument, expected, got):
             f(*args, **kwargs)
         np.testing.assert_array_equal(f(ROWS, y=ROWS), 2 * ROWS)
-    with pytest.raises(TypeError, match=r"input 'y' \(argument 1\): expected .*got an array of"):
+    with refuses(TypeError, "input 'y' (argument 1)", got="(3, 2)"):
         f(ROWS, synk.data(ROWS.reshape(3, 2)))
     np.testing.assert_array_equal(f(ROWS, y=ROWS), 2 * ROWS)
     freed = synk.data(ROWS)
     freed.free_memory()
-    with pytest.raises(synk.StateError, match="holds nothing since free_memory"):
+    with reports(synk.StateError, "free_memory()"):
         f(freed, [])
     with refuses(ValueError, "num_slices", "at least 1", "0"):
         f(ROWS, ROWS, num_slices=0)
@@ -268,7 +268,7 @@ def test_ops_of_integers_and_bools(one, words):
 def test_unknown_ops(words, output, error, got):
     x = T.dvector("x")
     for form in ([(x, output)], *[{"a": (x, output)}] * IS_THEANO):
-        with refuses(error, "the op of an output", "'avg', 'sum', 'prod', 'min', 'max', 'gather', None", got):
+        with refuses(error, "output", "'avg', 'sum', 'prod', 'min', 'max', 'gather', None", got):
             words.function([x], form)
 
 
@@ -344,9 +344,9 @@ def test_givens_and_other_keywords_of_theano(two, words):
     for mode in ("FAST_COMPILE", L.slow, debug):
         f = words.function([x], (x * 2, "gather"), mode=mode, rebuild_strict=False, accept_inplace=True)
         np.testing.assert_array_equal(f(ROWS), 2 * ROWS)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'mod'"):
+    with reports(TypeError, "'mod'"):
         words.function([x], x, mod="FAST_RUN")
-    with refuses(TypeError, "inputs", "a list of variables", "TensorVariable"):
+    with refuses(TypeError, "inputs", "list", "TensorVariable"):
         words.function(x, x)
     with refuses(ValueError, "sliceable_shareds", got="w with 0 dimensions"):
         words.function([x], x, sliceable_shareds=[w])
@@ -406,14 +406,14 @@ def test_build_inputs(two, words):
         ("a", "float64", ()),
     ]
     assert f(*made) == 8 + 10 + 4 and f(*made, batch=[0, 0, 3]) == 6 + 6 + 3
-    with pytest.raises(TypeError, match="x.*float32.*float64.*force_cast=True"):
+    with refuses(TypeError, "x", "float32", "float64", "force_cast=True"):
         f.build_inputs(np.ones((4, 2)), [1], **given)
     options = dict(given, oversize=1.5, minibatch=True)
     xs, ys, _ = f.build_inputs(np.ones((4, 2)), [1.7, 2.2, 3.1, 4.9], force_cast=True, **options)
     assert xs.alloc_size == 12 and ys[:].tolist() == [1, 2, 3, 4] and xs.minibatch and ys.minibatch
-    with pytest.raises(ValueError, match="oversize.* got 2.5"):
+    with refuses(ValueError, "oversize", got="2.5"):
         f.build_inputs(np.ones((4, 2), "float32"), [1], **given, oversize=2.5)
-    with pytest.raises(ValueError, match="expected 2 dimensions, got 1"):
+    with refuses(ValueError, "x", "2", "1"):
         f.build_inputs(np.ones(4, "float32"), [1], **given)
     with refuses(TypeError, expected="a value for input 'y' (argument 1)"):
         f.build_inputs(np.ones((4, 2), "float32"))
@@ -428,7 +428,7 @@ def test_build_inputs(two, words):
 def test_a_data_of_a_wrong_dtype(two, words):
     x = T.fvector("x")
     f = words.function([x], (x.sum(), "sum"))
-    with pytest.raises(TypeError, match=r"input 'x' \(argument 0\): .*float32.*float64.*cast"):
+    with refuses(TypeError, "input 'x' (argument 0)", "float32", "float64", "cast"):
         f(synk.data(ROWS))
     assert f(synk.data(ROWS, dtype="float32", force_cast=True)) == 21 == f(synk.data([1, 2, 3, 4, 5, 6], dtype="int8"))
 
@@ -445,13 +445,13 @@ def test_attributes_are_those_of_the_masters_function(one, words):
         assert f["a"] == 5 and f[w] == 2 and f["w"] == 2 and "a" in f and w in f and "b" not in f
         assert f.value["a"] == 5 and f.container["a"].value == 5 and f._check_for_aliased_inputs is False
     given = () if IS_THEANO else (5.0,)
-    with pytest.raises(AttributeError, match="no_such_thing"):
+    with reports(AttributeError, "no_such_thing"):
         f.no_such_thing()
     with pytest.raises(TypeError):
         iter(f)
     f.trust_input = True
     assert f.trust_input and f.compiled.trust_input
-    with pytest.raises(TypeError, match="input 'x'"):
+    with refuses(TypeError, "input 'x'"):
         f(np.ones((2, 2)), *given)
     np.testing.assert_array_equal(f(ROWS, *given), 2 * ROWS)
 
@@ -475,7 +475,7 @@ def test_copies(two, words):
         assert value(other(ROWS)) == (ROWS + 51).tolist() and value(same(ROWS)) == (ROWS + 3).tolist()
     shared = f.copy(share_memory=True)
     assert value(f(ROWS)) == (ROWS + 4).tolist() and value(shared(ROWS)) == (ROWS + 5).tolist()
-    with refuses(TypeError, "swap", "shared variables of the same type"):
+    with refuses(TypeError, "swap", "same type"):
         f.copy(swap={w: L.shared(np.zeros(3))})
     with refuses(TypeError, "name", "a str"):
         f.copy(name=3)

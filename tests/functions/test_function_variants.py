@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 from library import IS_THEANO, NAME, L, T, executed
 from refusals import refuses
-from worlds import INSTALLED, Tables
+from worlds import FEWER_WORLDS, INSTALLED, Tables
 
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
+
+pytestmark = [*FEWER_WORLDS, pytest.mark.slow]
 
 of_the_library = getattr(pytest.mark, NAME)
 ROWS = np.arange(7.0) + 1
@@ -315,6 +317,7 @@ def test_debug_mode_and_transfer(two, theano_words):
         )
 
 
+@pytest.mark.thorough("fork")
 @pytest.mark.theano
 def test_the_profile_is_of_all_graphs_and_all_ranks(two, theano_words):
     theano, x, s = theano_words.theano, theano_words.variable("x"), two.shared(ROWS, "s")
@@ -380,6 +383,7 @@ PEAK = """
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.theano
 def test_peak_memory_falls(tmp_path):
     """The master's part of the rows is 29 MiB, and each layer of the graph as large; its inputs are there before."""

@@ -75,3 +75,15 @@ def test_an_axis_that_is_said_to_be_of_length_1(make_world, n_ranks):
     with pytest.raises((AssertionError, synk.WorkerError)):
         f(X[:3])
     np.testing.assert_allclose(f(X[:1]), X[:1].sum())
+
+
+def test_lengths_of_several_rows_together(make_world):
+    """Of which a rank has fewer than rows."""
+    make_world("threads", 3)
+    x = T.dmatrix("x")
+    v = x.reshape((-1, 2, 3))
+    outputs = [v.sum() / T.prod(v.shape), v.sum() / v.shape[0], T.ones_like(v.sum(axis=(1, 2))).sum()]
+    f = synk.function([x], outputs, exact=True, mode="FAST_COMPILE")
+    serial = L.function([x], outputs, mode="FAST_COMPILE")
+    for value in (np.arange(36.0).reshape(12, 3), np.arange(18.0).reshape(6, 3)):
+        np.testing.assert_allclose(f(value), serial(value), rtol=1e-12)

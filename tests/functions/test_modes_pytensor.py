@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 
 import synkhronos as synk
 
@@ -56,7 +56,7 @@ def test_modes_of_the_program_travel(make_world, case):
 def test_a_mode_that_cannot_travel(make_world):
     make_world("fork", 2)
     f = doubled(Mode(Locked(), "fast_compile"))
-    with pytest.raises(TypeError, match="function 'doubled' cannot be sent to the other ranks: its mode Mode does not"):
+    with reports(TypeError, "function 'doubled'", "mode Mode"):
         f(np.arange(5.0))
     np.testing.assert_array_equal(doubled(Mode("py", None))(np.arange(5.0)), 2 * np.arange(5.0))  # the session goes on
 
@@ -70,7 +70,7 @@ def test_linkers_whose_arrays_are_not_numpys(library):
 
 
 def test_what_is_not_a_mode():
-    with refuses(TypeError, "mode", "a mode of PyTensor", "3"):
+    with refuses(TypeError, "mode", "PyTensor", "3"):
         doubled(3)
-    with pytest.raises(ValueError, match="FASTER"):
+    with reports(ValueError, "FASTER"):
         doubled("FASTER")

@@ -9,7 +9,7 @@ import pickle
 import numpy as np
 import pytest
 from library import NAME, L, T
-from refusals import refuses
+from refusals import lacks, refuses, reports
 
 import synkhronos as synk
 
@@ -273,7 +273,7 @@ def test_bools_in_a_loop(threads):
         try:
             f = synk.function([m], [last[-1], each.sum(axis=0)], exact=exact, **FAST)
         except TypeError as error:
-            assert "needs the whole" in str(error)
+            assert not lacks(error.got, "whole")
         else:
             verify(f(data), want, "ab")
 
@@ -287,9 +287,9 @@ def test_positions_with_a_negative_offset_are_refused(world, exact):
     np.testing.assert_array_equal(f(*data), [2, 3, 7, 11])
     for outputs in (m.flatten()[first - 1], T.inc_subtensor(m.flatten()[first - labels], 1.0)):
         g = synk.function([m, labels], outputs, exact=exact, on_unused_input="ignore", **FAST)
-        with pytest.raises(AssertionError, match="negative"):
+        with reports(AssertionError, "negative"):
             g(*data)
-    with pytest.raises(AssertionError, match="negative"):
+    with reports(AssertionError, "negative"):
         f(data[0], -data[1])
     np.testing.assert_array_equal(f(*data), [2, 3, 7, 11])
 
@@ -322,3 +322,20 @@ def test_products_over_rows_are_updates(world):
     f(data, num_slices=2)
     np.testing.assert_allclose(synk.gather(w, nd_up=1), [2 * data.prod(axis=0)] * world.n)
     assert list(synk.gather(count, nd_up=1)) == [3 + 2 * int(data.prod())] * world.n
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values to real discards the imaginary part")
+def test_sums_of_complex_numbers_in_real_ones(threads):
+    """The library casts them itself; graphs cannot."""
+    x = L.variable("complex64", 2, "x")
+    try:
+        total = T.sum(x, dtype="float64")
+    except TypeError:
+        pytest.skip("the library refuses them")
+    w = L.shared(np.zeros(()), "w")
+    f = synk.function([x], [total], updates=[(w, w + total)], exact=True, **FAST)
+    value = np.array([[1 + 2j, 3 - 1j], [0.5 + 1j, 2 + 0j], [1 - 1j, 4 + 1j]], "complex64")
+    (found,) = f(value)
+    (expected,) = L.function([x], [total], **FAST)(value)
+    np.testing.assert_allclose(found, expected)
+    np.testing.assert_allclose(synk.gather(w, nd_up=1), [expected] * 3)

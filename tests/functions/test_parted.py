@@ -7,7 +7,7 @@ from refusals import refuses
 
 import synkhronos as synk
 
-pytestmark = getattr(pytest.mark, NAME)
+pytestmark = [getattr(pytest.mark, NAME), pytest.mark.thorough("fork-2")]
 
 FAST = dict(mode=L.quick)
 
@@ -87,7 +87,7 @@ def test_updates_that_a_rank_without_rows_has_not_made(world, in_steps):
         own.steps(np.ones(world.n), batches=[slice(world.n), slice(0, 1)])
     else:
         own(np.ones(1))
-    with refuses(ValueError, "shared variable count", "because function f is exact", "on the master"):
+    with refuses(ValueError, "shared variable count", "because function f is exact", "master"):
         f(np.ones(5))
     synk.broadcast(count)
     assert f(np.ones(5)) == 5 * (5.0 if in_steps else 4.0)

@@ -3,6 +3,7 @@
 Truth is the same function as plain PyTensor, called with all rows, or NumPy.
 """
 
+import re
 import shutil
 
 import numpy as np
@@ -164,8 +165,9 @@ def test_a_column_that_does_not_broadcast_says_so_as_pytensor_does(threads):
     """Lengths of shared variables are not known from their values: one of shape (3, 1) has a second axis of any length."""
     x, column = pt.matrix("x"), pytensor.shared(np.ones((3, 1)), "column")
     f = synk.function([x], x @ (column * pt.ones((3, 4))), mode=MODE, exact=True)
-    with pytest.raises((ValueError, synk.WorkerError), match="broadcast|incompatible shape"):
+    with pytest.raises((ValueError, synk.WorkerError)) as caught:
         f(np.ones((6, 3)))
+    assert re.search("broadcast|[Ii]ncompatible", str(caught.value))  # PyTensor's own words
     known = pytensor.shared(np.ones((3, 1)), "column", shape=(None, 1))
     f = synk.function([x], x @ (known * pt.ones((3, 4))), mode=MODE, exact=True)
     np.testing.assert_array_equal(f(np.ones((6, 3))), np.full((6, 4), 3))
@@ -173,12 +175,13 @@ def test_a_column_that_does_not_broadcast_says_so_as_pytensor_does(threads):
 
 def test_a_convolution_along_the_rows_is_refused(threads):
     x, kernel = pt.vector("x"), pytensor.shared(np.ones(3), "kernel")
-    with refuses(TypeError, "output", got="works along the axis of the rows"):
+    with refuses(TypeError, "output", got="axis"):
         synk.function([x], convolve1d(x, kernel, mode="valid"), exact=True, mode=MODE)
-    with refuses(ValueError, "the update of kernel", got="works along the axis of the rows"):
+    with refuses(ValueError, "the update of kernel", got="axis"):
         synk.function([x], updates=[(kernel, convolve1d(kernel, x[:3]))], exact=True, mode=MODE)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("linker", ["numba", "cvm"])
 def test_linkers(make_world, linker):
     """An exact step, also in slices."""

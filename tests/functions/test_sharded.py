@@ -9,7 +9,7 @@ from refusals import refuses
 
 import synkhronos as synk
 
-pytestmark = getattr(pytest.mark, NAME)
+pytestmark = [getattr(pytest.mark, NAME), pytest.mark.thorough("threads-1")]
 
 ROWS = [5, 6, 1]
 random = np.random.RandomState(5)
@@ -46,6 +46,7 @@ def agree(found, expected):
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("axis", [2, -1])
 def test_rows_along_the_last_axis(world, axis):
     y, x, outputs = expressions()
@@ -66,6 +67,7 @@ def test_rows_along_the_last_axis(world, axis):
         agree(f(y_all, x_all, batch=[4, 0, 7, 7], num_slices=2), of(y_all[[4, 0, 7, 7]], x_all[..., [4, 0, 7, 7]]))
 
 
+@pytest.mark.thorough
 def test_the_middle_axis(threads):
     x = T.dtensor3("x")
     f = synk.function([synk.sharded(x, 1)], [T.exp(x), x.sum(axis=(0, 2))], name="middle")
@@ -86,6 +88,7 @@ def test_a_memory_map(threads, tmp_path):
     np.testing.assert_array_equal(f(data, batch=[6, 2, 3]), value[:, [6, 2, 3]])
 
 
+@pytest.mark.thorough
 def test_steps(world):
     y, x, outputs = expressions()
     f = synk.function([y, synk.sharded(x, axis=2)], outputs)
@@ -140,6 +143,7 @@ def test_scatter_and_gather(world):
     assert len(synk.gather(v, axis=1)) == (9 if world.n == 1 else world.n)  # a list, where they do not fit
 
 
+@pytest.mark.thorough
 def test_exact_training_time_first(world):
     def build(wrap):
         x, w = T.dmatrix("x"), L.shared(np.array([0.5, -0.3]), "w")
@@ -192,14 +196,12 @@ def test_what_cannot_be(threads):
         synk.function([synk.sharded(column, 1)], column.sum())
     with refuses(TypeError, "axis", "an int", "1.0"):
         synk.sharded(x, 1.0)
-    with refuses(TypeError, "bcast_inputs", "whole to every rank", "x as sharded along axis 1", "inputs"):
+    with refuses(TypeError, "bcast_inputs", "whole", "x as sharded along axis 1", "inputs"):
         synk.function([], x.sum(), bcast_inputs=[synk.sharded(x, 1)])
     with refuses(ValueError, "axis", "s has, a float64 matrix", "2"):
         synk.function([], s.sum(), sliceable_shareds=[synk.sharded(s, 2)])
     f = synk.function([synk.sharded(x, 1), y], (x * y).sum())
-    with refuses(
-        ValueError, "scattered inputs", "the same length", "3 of input 'x' (argument 0), 2 of input 'y' (argument 1)"
-    ):
+    with refuses(ValueError, "scattered inputs", "length", "3 of input 'x' (argument 0), 2 of input 'y' (argument 1)"):
         f(np.zeros((2, 3)), np.zeros(2))
     synk.function([], s.sum())
     for collective in (
@@ -226,12 +228,11 @@ def test_compared_with_the_serial_function(threads):
     assert len(wrong.compare(random.randn(2, 6)).differences) == 1
 
 
+@pytest.mark.thorough
 def test_a_loop_over_time_that_would_be_divided_names_sharded(threads):
     x, w = T.dmatrix("x"), L.shared(np.ones(()), "w")
     states, _ = L.scan(lambda now, before: T.tanh(w * now + before), x, T.zeros((x.shape[1],)))
-    with refuses(
-        ValueError, "the update of w", got="a loop over the rows (if they lie along another axis than the first"
-    ):
+    with refuses(ValueError, "the update of w", got="loop"):
         synk.function([x], updates=[(w, states[-1].mean())], exact=True)
     f = synk.function([synk.sharded(x, 1)], updates=[(w, states[-1].mean())], exact=True)
     assert f.compare(random.randn(4, 5))

@@ -40,10 +40,10 @@ def test_outputs_of_every_form(outputs, variables, ops, keys, single):
 @pytest.mark.parametrize(
     "outputs,argument,expected,got",
     [
-        ({1: C}, "outputs", "strings as the keys", "1"),
-        ([C, (C, "sum", 3)], "outputs[1]", "a variable or (variable, op)", ", 'sum', 3)"),
-        ([C, ()], "outputs[1]", "a variable or (variable, op)", "()"),
-        ({"a": (C,)}, "outputs['a']", "a variable or (variable, op)", ",)"),
+        ({1: C}, "outputs", "keys", "1"),
+        ([C, (C, "sum", 3)], "outputs[1]", "(variable, op)", ", 'sum', 3)"),
+        ([C, ()], "outputs[1]", "(variable, op)", "()"),
+        ({"a": (C,)}, "outputs['a']", "(variable, op)", ",)"),
     ],
 )
 def test_outputs_that_are_none(outputs, argument, expected, got):
@@ -134,5 +134,5 @@ def test_output_subsets_that_are_none(subset, keys, error, expected, got):
 
 
 def test_output_subset_of_no_outputs():
-    with refuses(ValueError, "output_subset", "there are none", "0"):
+    with refuses(ValueError, "output_subset", "none", "0"):
         spec.output_indices([0], None, 0)

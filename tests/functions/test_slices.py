@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
-from refusals import is_local, refuses
+from refusals import is_local, lacks, refuses, reports
+from worlds import FEWER_WORLDS
 
 import synkhronos as synk
+
+pytestmark = FEWER_WORLDS
 
 ROWS = np.arange(7.0) + 1  # uneven over 2 and 3 ranks and over 2 and 3 slices
 OPS = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
@@ -95,6 +98,7 @@ def test_the_average_of_equal_values_is_that_value(make_world, numpy_words):
         assert f(np.arange(10.0), num_slices=k)[1] == 4.5
 
 
+@pytest.mark.slow
 def test_batch_data_and_plain_arrays(world, words):
     x, y, a = words.variable("x"), words.variable("y"), words.variable("a", 0)
     f = words.function([x, y], [(x, "gather"), words.mean(x * y + a), (words.sum(y), "sum")], bcast_inputs=[a])
@@ -238,14 +242,14 @@ def test_integer_updates_must_agree_between_slices(world, words, shards):
     rows[-1] = 6  # slices disagree on the last rank only
     with pytest.raises((ValueError, synk.WorkerError)) as error:
         f(rows, num_slices=3)
-    assert "the update of count" in str(error.value) and "slices" in str(error.value)
+    assert not lacks(str(error.value), "the update of count", "slices")
     assert isinstance(error.value, ValueError if world.root == world.n - 1 else synk.WorkerError)
     assert [int(value) for value in world.values(count)] == [5] * world.n  # on no rank
     assert [float(value) for value in world.values(w)] == [1] * world.n
     f(rows)
     assert [int(value) for value in world.values(count)] == [10] * (world.n - 1) + [11]
     alone = words.function([x], updates=[(count, count + words.max(x)), (w, w + 1.0)])  # no output makes ranks meet
-    with pytest.raises((ValueError, synk.WorkerError), match="the update of count .*slices"):
+    with reports((ValueError, synk.WorkerError), "the update of count", "slices"):
         alone(rows, num_slices=3)
     assert [float(value) for value in world.values(w)] == [2] * world.n
 
@@ -306,7 +310,7 @@ def test_updates_of_another_shape(world, words):
     f(np.arange(2.0 * world.n), num_slices=2)  # slices of one row each
     for rank, value in enumerate(world.values(w)):
         np.testing.assert_array_equal(value, [4 * rank + 1])
-    with pytest.raises((ValueError, synk.WorkerError), match="the update of w .*slices: .*shape"):
+    with reports((ValueError, synk.WorkerError), "the update of w", "slices", "shape"):
         f(np.arange(3.0 * world.n), num_slices=2)
     for rank, value in enumerate(world.values(w)):
         np.testing.assert_array_equal(value, [4 * rank + 1])
@@ -318,7 +322,7 @@ def test_outputs_whose_shapes_differ_between_slices_are_named(world, words):
     y = x * 2
     y.name = "twice"
     f = words.function([x], [words.mean(x), (y, "avg")], updates=[(w, w + 1)])
-    with pytest.raises((ValueError, synk.WorkerError), match=r"outputs\[1\] \(twice\) .*slices"):
+    with reports((ValueError, synk.WorkerError), "outputs[1] (twice)", "slices"):
         f(np.arange(3.0 * world.n), num_slices=2)
     assert [float(value) for value in world.values(w)] == [0] * world.n
     close(f(np.arange(2.0 * world.n), num_slices=2), [np.arange(2.0 * world.n).mean(), [2 * world.n - 1]])
@@ -330,7 +334,7 @@ def test_outputs_of_a_dict_are_named_by_their_keys(world, words):
     x = words.variable("x")
     f = words.function([x], {"mean": words.mean(x), "twice": (x * 2, "avg")})
     for options in (dict(), dict(output_subset=["twice"])):
-        with pytest.raises((ValueError, synk.WorkerError), match=r"outputs\['twice'\] .*slices"):
+        with reports((ValueError, synk.WorkerError), "outputs['twice']", "slices"):
             f(np.arange(3.0 * world.n), num_slices=2, **options)
 
 
@@ -366,6 +370,7 @@ def test_only_outputs_only_updates_and_nothing(world, words):
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "k,error,expected,got",
     [
@@ -392,7 +397,7 @@ def test_nothing_to_slice(world, words):
     a, w = words.variable("a", 0), world.shared(np.ones(4), "w")
     row = words.variable("row", 2, broadcastable=(True, False))
     f = words.function([a, row], words.mean(w) + a + words.sum(row))
-    with refuses(ValueError, "num_slices", "there is nothing to slice", "2"):
+    with refuses(ValueError, "num_slices", "nothing", "2"):
         f(1.0, [[1.0, 2.0]], num_slices=2)
     assert f(1.0, [[1.0, 2.0]], num_slices=1) == 5
     x = words.variable("x")
@@ -420,7 +425,7 @@ def test_an_error_in_a_slice_changes_nothing(make_world, numpy_words):
         x, w = numpy_words.variable("x"), world.shared(np.zeros(()), "w")
         f = synk.function([x], (numpy_words.apply(refuse_nine, x, ndim=0), "sum"), updates=[(w, w + 1)], name="f")
         assert f(ROWS, num_slices=3) == 28
-        with pytest.raises((ZeroDivisionError, synk.WorkerError), match="nine"):
+        with reports((ZeroDivisionError, synk.WorkerError), "nine"):
             f(np.append(ROWS, 9.0), num_slices=3)
         assert [float(value) for value in world.values(w)] == [1, 1]
         assert f(ROWS, num_slices=3) == 28 and [float(value) for value in world.values(w)] == [2, 2]

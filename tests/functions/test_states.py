@@ -10,7 +10,7 @@ from refusals import refuses
 
 import synkhronos as synk
 
-pytestmark = [getattr(pytest.mark, NAME), needs_theano]
+pytestmark = [getattr(pytest.mark, NAME), needs_theano, pytest.mark.thorough("threads-[12]|uneven hosts")]
 
 X = np.arange(1.0, 8.0)
 
@@ -70,6 +70,7 @@ def test_every_form_of_a_call(ranks, words, mutable):
         assert ours[a] == theirs[their_a] == 1 and s in ours and "s" in ours
 
 
+@pytest.mark.thorough("fork")
 def test_data_and_arrays_that_are_given_stay_what_they_are(ranks, words):
     s = T.dvector("s")
     f = words.function([], (s * 1, "max"), bcast_inputs=[L.In(s, value=np.zeros(3), update=s + 1, mutable=True)])
@@ -95,6 +96,7 @@ def test_every_rank_keeps_its_own(ranks, words):
     assert f(X).tolist() == [expected.sum()] * ranks.n
 
 
+@pytest.mark.thorough("fork")
 def test_an_exact_function_keeps_what_the_serial_one_does(ranks, words):
     x, s = T.dvector("x"), T.dscalar("s")
 
@@ -111,6 +113,7 @@ def test_an_exact_function_keeps_what_the_serial_one_does(ranks, words):
     assert bool(ours.compare(X)) and bool(ours.compare(X, 2.0))
 
 
+@pytest.mark.thorough("fork")
 def test_slices_compute_from_the_value_before_the_call(ranks, words):
     x, s, rate = T.dvector("x"), T.dscalar("s"), T.dscalar("rate")
     f = words.function([x], (x.sum() * s, "sum"), bcast_inputs=[rate, L.In(s, value=2.0, update=s - rate * x.mean())])
@@ -186,6 +189,7 @@ def test_what_the_program_puts_there_reaches_all_ranks(ranks, words, caplog):
     assert "changed on the master alone" not in caplog.text
 
 
+@pytest.mark.thorough("fork")
 def test_several_that_are_put_there_at_once(ranks, words):
     x, total, n = T.dvector("x"), T.dscalar("total"), T.lvector("n")
     given = [L.In(total, value=0.0, update=total + x.mean()), L.In(n, value=np.zeros(2, int), update=n + 1)]
@@ -199,6 +203,7 @@ def test_several_that_are_put_there_at_once(ranks, words):
         assert f(X)[1].tolist() == [i + 2, -i + 2] * ranks.n
 
 
+@pytest.mark.thorough("fork")
 def test_in_place_operators(ranks, words):
     """`f[s] += 1` changes the array, and puts it back; what ranks hold of another state is left alone."""
     x, s, own = T.dvector("x"), T.dvector("s"), T.dscalar("own")
@@ -212,6 +217,7 @@ def test_in_place_operators(ranks, words):
         f[s] += 10
 
 
+@pytest.mark.thorough("fork")
 def test_comparisons_begin_with_what_was_put_there(ranks, words):
     x, s = T.dvector("x"), T.dscalar("s")
     f = words.function([x], (s * x, "gather"), bcast_inputs=[L.In(s, value=1.0, update=s + 1)])
@@ -222,6 +228,7 @@ def test_comparisons_begin_with_what_was_put_there(ranks, words):
         np.testing.assert_array_equal(found.results, value * X)
 
 
+@pytest.mark.thorough("fork")
 def test_a_default_that_is_replaced_is_for_one_call(ranks, words):
     ours, a, s = counter(lambda inputs, output: words.function([], (output, "max"), bcast_inputs=inputs))
     theirs, their_a, their_s = counter(lambda inputs, output: L.function(inputs, output))
@@ -232,6 +239,7 @@ def test_a_default_that_is_replaced_is_for_one_call(ranks, words):
             f["no such input"] = 1
 
 
+@pytest.mark.thorough("fork")
 def test_comparisons_use_a_default_that_is_replaced(ranks, words):
     f, a, _ = counter(lambda inputs, output: words.function([], (output, "max"), bcast_inputs=inputs))
     f[a] = 5.0
@@ -254,6 +262,7 @@ def test_after_close_it_goes_on(make_world, words):
 # -- values that functions have in common ------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough("fork")
 def test_functions_with_one_container(ranks, words):
     x, s = T.dscalar("x"), T.dscalar("s")
     up = words.function([], [], bcast_inputs=[x, L.In(s, value=10.0, update=s + x)])
@@ -272,10 +281,11 @@ def test_functions_with_one_container(ranks, words):
     assert look(1).tolist() == [8.0] * ranks.n
     look[s] = 9
     assert look(1).tolist() == [9.0] * ranks.n and up[s] == 9
-    with pytest.raises(TypeError, match="at most 1 inputs"):
+    with refuses(TypeError, expected="1 inputs", got="2"):
         look(1, 2)
 
 
+@pytest.mark.thorough("fork")
 def test_an_input_bound_to_a_shared_variable(ranks, words):
     x, s, w = T.dvector("x"), T.dscalar("s"), L.shared(np.full((), 3.0), "w")
     f = words.function([x], (s * x.sum(), "sum"), bcast_inputs=[L.In(s, value=w, update=s + 1)])
@@ -285,6 +295,7 @@ def test_an_input_bound_to_a_shared_variable(ranks, words):
     assert f(X) == X.sum()
 
 
+@pytest.mark.thorough("fork")
 def test_states_of_several_kinds(ranks, words):
     """One that is not a dense array, and a random state: rank 0 draws what Theano does, the others something else."""
     from theano.tensor import raw_random
@@ -308,6 +319,7 @@ def test_states_of_several_kinds(ranks, words):
     np.testing.assert_array_equal([ours().reshape(ranks.n, 3) for _ in range(2)], seeded)
 
 
+@pytest.mark.thorough("fork")
 def test_a_sparse_matrix(ranks, words):
     from scipy.sparse import csr_matrix as matrix
     from theano import sparse
@@ -326,9 +338,7 @@ def test_a_sparse_matrix(ranks, words):
 def test_rows_are_not_kept(two, words):
     x, s = T.dvector("x"), T.dvector("s")
     for given in (L.In(s, value=X, update=s + 1), L.In(s, update=s + 1), ((s, s + 1), X)):
-        with refuses(
-            ValueError, "input 's' (argument 1)", "goes whole to all ranks", "rows are scattered", "bcast_inputs"
-        ):
+        with refuses(ValueError, "input 's' (argument 1)", "whole", "scattered", "bcast_inputs"):
             words.function([x, given], (x + s, "gather"))
     f = words.function([x], (x.sum() * s.sum(), "sum"), bcast_inputs=[L.In(s, value=X, update=s + 1)])
     with refuses(TypeError, "function", "a value for input 'x'"):
@@ -357,7 +367,7 @@ def test_inputs_are_built_of_what_is_given(two, words):
     assert f[s].tolist() == [2, 2]
     assert f(*f.build_inputs(X, 1.0, [5, 6]))[1].tolist() == [5, 6] * 2
     middle = words.function([x], (x * a + s.sum(), "gather"), bcast_inputs=[kept, L.In(a, value=2.0)])
-    with refuses(TypeError, "input 's' (argument 1)", "a value, because", "none", "list it last"):
+    with refuses(TypeError, "input 's' (argument 1)", "value", "none", "last"):
         middle.build_inputs(X)
 
 
@@ -385,6 +395,7 @@ def test_copies_keep_values_of_their_own(two, words, make, exact):
         np.testing.assert_allclose(f(X), 1 + X.sum())
 
 
+@pytest.mark.thorough("fork")
 def test_a_copy_without_updates(ranks, words):
     s, w = T.dscalar("s"), L.shared(np.zeros(()), "w")
     f = words.function([], (s + w, "max"), bcast_inputs=[L.In(s, value=3.0, update=s + 1)], updates=[(w, w + 10)])
@@ -405,6 +416,7 @@ def test_functions_with_one_container_travel_together(two, words):
 # -- what else the library's functions do ------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough("fork")
 def test_constants_as_outputs(ranks, words):
     x, w = T.dvector("x"), L.shared(np.zeros(()), "w")
     five, ones = T.constant(5.0), T.constant(np.ones(3))
@@ -416,6 +428,7 @@ def test_constants_as_outputs(ranks, words):
     assert f(X)[1].tolist() == [1, 1, 1] and ranks.values(w) == [4.0] * ranks.n
 
 
+@pytest.mark.thorough("fork")
 def test_rebuild_strict(ranks, words):
     x, y, matrix = T.ivector("x"), T.ivector("y"), T.imatrix("matrix")
     f = words.function([matrix], (x * y, "gather"), bcast_inputs=[y], givens=[(x, matrix)], rebuild_strict=False)
@@ -425,6 +438,7 @@ def test_rebuild_strict(ranks, words):
         words.function([matrix], (x * y, "gather"), bcast_inputs=[y], givens=[(x, matrix)])
 
 
+@pytest.mark.thorough("fork")
 def test_variables_and_inputs_are_not_aliased(ranks, words):
     a, b, c = L.shared(np.full((2, 2), 0.5), "a"), L.shared(np.full((2, 2), -0.5), "b"), T.dmatrix("c")
     swap = words.function([], [], updates=[(a, b), (b, a)])
@@ -460,6 +474,7 @@ def test_one_rank_leaves_variables_where_they_are(make_world, words):
     assert w.get_value().tolist() == [2.0] * 5
 
 
+@pytest.mark.thorough("fork")
 @pytest.mark.parametrize("before", ["as_theano", "replaced", "compare", "nothing"])
 def test_defaults_of_an_exact_function(ranks, words, before):
     x, a, b = T.dvector("x"), T.dscalar("a"), T.dscalar()

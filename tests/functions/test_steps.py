@@ -6,13 +6,15 @@ import threading
 import numpy as np
 import pytest
 from gates import Gate
-from refusals import refuses
-from worlds import Tables
+from refusals import refuses, reports
+from worlds import FEWER_WORLDS, Tables
 
 import synkhronos as synk
 from synkhronos.errors import SharedMemoryError, StateError, WorkerError
 from synkhronos.runtime.context import RankContext
 from synkhronos.testing import numpy_engine as engine
+
+pytestmark = FEWER_WORLDS
 
 RANDOM = np.random.RandomState(0)
 X, Y = RANDOM.standard_normal((23, 3)), RANDOM.standard_normal(23)
@@ -229,16 +231,14 @@ def test_rows_of_both(two, numpy_words):
         f.steps(Y, batches=batches, batches_s=batches_s),
         [g(Y, batch=batch, batch_s=batch_s) for batch, batch_s in zip(batches, batches_s)],
     )
-    with refuses(ValueError, "batches_s[1]", "as many rows"):
+    with refuses(ValueError, "batches_s[1]", "rows"):
         f.steps(Y, batches=[[0, 1, 2, 3], [1]], batches_s=[[5, 6], [7]])
 
 
 def test_data_that_changes_its_length(two, numpy_words):
     data, whole = numpy_words.shared(np.arange(10.0), name="data"), numpy_words.shared(np.arange(10.0), name="whole")
     f = synk.function([], (data, "gather"), updates=[(data, data[1:])], sliceable_shareds=[data])
-    with pytest.raises(
-        (ValueError, WorkerError), match="changed its length from 10 to 2"
-    ) as caught:  # to that of the rows
+    with reports((ValueError, WorkerError), "sliceable_shareds", "data", 10, 2) as caught:  # to that of the rows
         f.steps(batches_s=[[9, 8, 7], [9, 8, 7]])
     assert caught.value.step == 1 and max(caught.value.steps) == 1
     two.set_values(data, [np.arange(10.0)] * 2)
@@ -285,12 +285,13 @@ def test_shapes_that_differ(ranks, numpy_words):
         g = synk.function([x], (positive, "sum"))
         even = np.tile([1.0, -1], 12)
         odd = np.concatenate([even, [1.0] * 12, [-1.0] * 12])
-        with pytest.raises(ValueError, match="step 1") as caught:
+        with refuses(ValueError, "step 1", got="int64(0,)") as caught:
             g.steps(odd, batches=[slice(0, 24), slice(24, 48)])
         assert caught.value.step == 1 and caught.value.steps == [2] * ranks.n
         assert len(f.steps(data, batches=batches)[0]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["avg", "sum", "prod", "min", "max"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("size", [1000, 40000])
@@ -439,7 +440,7 @@ def test_what_on_step_raises_ends_the_command(ranks, numpy_words):
         if i == 5:
             raise KeyError("enough")
 
-    with pytest.raises(KeyError, match="enough") as caught:
+    with reports(KeyError, "enough") as caught:
         steps.f.steps(X, Y, 1.0, n_steps=100000, on_step=on_step)
     made = caught.value.steps
     assert caught.value.step == 5 and made[ranks.root] == 6
@@ -455,7 +456,7 @@ def test_a_command_inside_on_step(two, numpy_words):
         lambda: synk.all_reduce(program.w),
         lambda: program.f.steps(X, Y, 1.0, n_steps=1),
     ):
-        with pytest.raises(StateError, match="in progress"):
+        with reports(StateError, "thread"):
             program.f.steps(X, Y, 1.0, n_steps=3, on_step=lambda i, outputs, command=command: command())
     assert program.f.steps(X, Y, 1.0, n_steps=2)[0].shape == (2,)
 
@@ -491,7 +492,7 @@ def test_an_error_in_a_step(make_world, numpy_words, failing):
     value = engine.apply(Failing(failing, 7), x, count, dtype="float64", ndim=0)
     f = synk.function([x], (value, "sum"), updates=[(count, count + 1)])
     ranks = np.repeat(np.arange(3.0), 4)
-    with pytest.raises(ValueError if failing == 1 else WorkerError, match="on purpose") as caught:
+    with reports(ValueError if failing == 1 else WorkerError, "on purpose") as caught:
         f.steps(ranks, n_steps=100000)
     error = caught.value
     assert error.step == 7 and error.steps[failing] == 7 and max(error.steps) < 100000
@@ -538,7 +539,7 @@ def test_a_rank_with_steps_to_make_is_ended_when_another_fails(make_world, numpy
             meanwhile.is_in_the_middle.open()
 
     monkeypatch.setattr(RankContext, "abort", abort_and_go_on)
-    with pytest.raises(WorkerError, match="rank 2 raised ValueError: on purpose") as caught:
+    with reports(WorkerError, "ValueError: on purpose", rank=2) as caught:
         f.steps(np.arange(3.0), n_steps=200)
     assert caught.value.step == 0 and caught.value.steps == [200, 10, 0]
 
@@ -551,12 +552,14 @@ def test_other_commands_have_no_steps(two, numpy_words):
     assert caught.value.step is None and caught.value.steps is None
 
 
+@pytest.mark.slow
 def test_no_memory_for_the_outputs(ranks, numpy_words):
     x, count = numpy_words.variable("x"), numpy_words.shared(np.array(0), name="count")
     big = engine.apply(np.resize, x, 1 << 22)
     f = synk.function([x], (big, "avg"), updates=[(count, count + 1)])
-    with pytest.raises((SharedMemoryError, WorkerError), match="[GT]iB") as caught:
+    with pytest.raises((SharedMemoryError, WorkerError)) as caught:
         f.steps(Y, n_steps=1 << 16)
+    assert "iB" in str(caught.value)
     assert caught.value.steps == [0] * ranks.n
     assert {value.tolist() for value in ranks.values(count)} == {0}
     assert f.steps(Y, n_steps=2, output_subset=[]) == []

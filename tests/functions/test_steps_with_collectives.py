@@ -16,7 +16,7 @@ from synkhronos.errors import WorkerDied, WorkerError
 from synkhronos.functions.calling import Change, CollectivesOfCall
 from synkhronos.runtime.context import MAX_TRIED
 
-pytestmark = getattr(pytest.mark, NAME)
+pytestmark = [getattr(pytest.mark, NAME), pytest.mark.thorough("threads-1")]
 
 FAST = dict(mode=L.quick)
 X = np.random.RandomState(0).randn(40, 3)
@@ -110,6 +110,7 @@ def test_steps_are_the_serial_programs(make_world, how):
     )
 
 
+@pytest.mark.thorough
 def test_an_epoch_of_adam(make_world):
     make_world("fork", 2, 0, engine=NAME)
 
@@ -129,6 +130,7 @@ def fail():
     raise ArithmeticError("trouble")
 
 
+@pytest.mark.thorough(but="4-fork")
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("how", [("threads", 3, 0), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
@@ -203,6 +205,7 @@ def test_a_rank_that_dies_in_a_step(make_world, after):
         np.testing.assert_allclose(ours.get_value(), other.get_value(), rtol=1e-11)
 
 
+@pytest.mark.thorough
 def test_steps_in_which_ranks_do_not_meet(make_world):
     """A condition leaves the collectives out of most of them."""
     make_world("fork", 2, 0, engine=NAME)
@@ -247,6 +250,7 @@ def test_values_of_one_step_alone_are_kept(make_world, monkeypatch, n):
     assert kept == [0] * len(BATCHES) * n
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow(make_world):
     world = make_world("fork", 2, 0, engine=NAME)
     w = L.shared(np.ones(30000), "w")

@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 import pytest
 import theano
+from refusals import lacks, reports
 from worlds import DEVICE
 
 import synkhronos as synk
@@ -31,23 +32,23 @@ class Device(Command):
 
 
 def test_what_is_wrong_is_said_before_any_device_is_open():
-    for keywords, error, words in [
-        (dict(devices=["opencl0:77"]), synk.SynkhronosError, "rank 0: opencl0:77 could not be opened: .*[Dd]evice"),
-        (dict(devices=[DEVICE, "opencl0:77"]), synk.WorkerError, "rank 1: opencl0:77 could not be opened: .*[Dd]evice"),
-        (dict(devices=["opencl0:77", DEVICE]), synk.SynkhronosError, "rank 0: opencl0:77"),
+    for keywords, error, facts in [
+        (dict(devices=["opencl0:77"]), synk.SynkhronosError, ["rank 0", "opencl0:77"]),
+        (dict(devices=[DEVICE, "opencl0:77"]), synk.WorkerError, ["rank 1", "opencl0:77"]),
+        (dict(devices=["opencl0:77", DEVICE]), synk.SynkhronosError, ["rank 0", "opencl0:77"]),
         (
             dict(devices=[DEVICE], n_parallel=2),
             ValueError,
-            "n_parallel: expected 1, the number of names in devices, got 2",
+            ["n_parallel", "devices", 1, 2],
         ),
         (
             dict(devices=[f"cuda{synk.get_n_gpu()}"]),
             ValueError,
-            r"devices\[0\]: expected one of the . GPUs that this machine shows",
+            ["devices[0]", synk.get_n_gpu(), "machine"],
         ),
-        (dict(devices=[DEVICE], use_gpu=False), ValueError, "use_gpu is False"),
+        (dict(devices=[DEVICE], use_gpu=False), ValueError, ["devices", "use_gpu"]),
     ]:
-        with pytest.raises(error, match=words):
+        with reports(error, *facts):
             synk.fork(**keywords)
         assert not synk.is_forked()
     # No device was opened here, so CPU ranks can still be had; their graphs stay on the CPU, also later.
@@ -98,9 +99,9 @@ def test_no_two_ranks_compile_into_one_cache():
 def test_the_master_keeps_its_device():
     synk.fork(devices=[DEVICE] * 2)
     synk.close()
-    with pytest.raises(synk.StateError, match=f"has opened {DEVICE} at an earlier"):
+    with reports(synk.StateError, DEVICE, "synkhronos.fork()"):
         synk.fork(2, use_gpu=False)
-    with pytest.raises(synk.StateError, match=f"has opened {DEVICE} at an earlier"):
+    with reports(synk.StateError, DEVICE, "synkhronos.fork()"):
         synk.fork(devices=["opencl0:77"])
     assert synk.fork(devices=[DEVICE] * 2) == 2
 
@@ -123,7 +124,7 @@ def test_a_device_that_is_open_before(program, culprit):
         env=environment,
     )
     last = done.stderr.strip().splitlines()[-1]
-    assert "StateError: this process has opened a device before" in last and "device=cpu" in last
+    assert not lacks(last, "StateError", "synkhronos.fork()", "device=cpu")
     assert re.search(culprit, last)
 
 
@@ -169,7 +170,7 @@ def test_a_rank_that_dies_frees_the_others():
     step()
     ranks = [pid for pid, _, _ in PROGRAM.current().run(Device()) if pid != os.getpid()]
     psutil.Process(ranks[0]).kill()
-    with pytest.raises(synk.WorkerDied, match="rank 1"):
+    with reports(synk.WorkerDied, rank=1):
         synk.all_reduce(w)
         synk.all_reduce(w)
     assert not any(psutil.pid_exists(pid) for pid in ranks)
@@ -186,7 +187,7 @@ def test_memory_that_a_device_does_not_have():
     rows = theano.shared(np.zeros(2, "float32"), "rows")
     huge = T.alloc(np.float32(1), x.shape[0] * 10**6, 10**6)
     f = synk.function([x], (huge + x[0]).sum() * rows.sum())
-    with pytest.raises(MemoryError, match=r"rank 0 has no memory left on its device in function .*num_slices=2"):
+    with reports(MemoryError, "rank 0", "device", "num_slices=2"):
         f(np.ones(4, "float32"))
     g = synk.function([x], x.sum() + rows.sum())
     np.testing.assert_allclose(g(np.ones(4, "float32")), 2)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import theano
+from refusals import refuses
 from theano import tensor as T
 from theano.gpuarray.basic_ops import HostFromGpu, as_gpuarray_variable
 from theano.sandbox.rng_mrg import MRG_RandomStreams
@@ -178,7 +179,7 @@ def test_float16_float64_and_integers(x):
     np.testing.assert_allclose(synk.gather(shareds[:2]), [[[0, 1.5, 3]] * 2] * 2)
     synk.all_reduce([count] + shareds[2:4], op="c_sum")
     assert synk.get_value(1, count) == 6 and synk.get_value(1, shareds[2]).tolist() == [0, 3, 6]
-    with pytest.raises(TypeError, match="cannot be|avg"):
+    with refuses(TypeError, expected="'avg'"):
         synk.all_reduce(shareds[2:3])
 
 
@@ -187,7 +188,7 @@ def test_a_variable_of_another_context(session, x):
     try:
         v = theano.shared(np.zeros(3, "float32"), "v", target="mine")
         f = synk.function([x], x.sum() + v.transfer("cpu").sum())
-        with pytest.raises(TypeError, match="shared variable v: expected .* got one in the context 'mine'"):
+        with refuses(TypeError, "shared variable v", got="'mine'"):
             f(X)
     finally:
         theano.gpuarray.type._unreg_context("mine")

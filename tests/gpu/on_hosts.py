@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 import pytest
 import theano
+from refusals import reports
 from theano import tensor as T
 from worlds import DEVICE
 
@@ -167,9 +168,8 @@ def test_an_error_of_a_far_device(ranks):
     synk.distribute()
     last = ranks.size - 1
     synk.set_value(last, n, np.float32(10**7))
-    with pytest.raises(synk.SynkhronosError, match=f"rank {last} on host there") as caught:
+    with reports(synk.SynkhronosError, f"rank {last}", "on host there", "memory") as caught:
         f()
-    assert "memory" in str(caught.value)
     del caught
     synk.set_value(last, n, np.float32(1))
     f()
@@ -194,13 +194,13 @@ def test_data_that_lies_on_the_devices(ranks):
 def test_what_cannot_be_is_said_before_a_rank_is_started():
     synk.close()
     n = synk.get_n_gpu()
-    for keywords, error, words in [
-        (dict(devices=[f"cuda{n}"]), ValueError, rf"devices\[0\]: expected one of the {n} GPUs that host .* shows"),
-        (dict(use_gpu=True, n_parallel=n + 1), (ValueError, synk.SynkhronosError), "GPUs? on host"),
-        (dict(devices=[DEVICE], n_parallel=2), ValueError, "n_parallel: expected 1, the number of names in devices"),
-        (dict(devices=[DEVICE], master_rank=1), ValueError, "master_rank: expected from 0 to 0"),
+    for keywords, error, facts in [
+        (dict(devices=[f"cuda{n}"]), ValueError, ["devices[0]", n, "host"]),
+        (dict(use_gpu=True, n_parallel=n + 1), (ValueError, synk.SynkhronosError), ["GPUs", "host"]),
+        (dict(devices=[DEVICE], n_parallel=2), ValueError, ["n_parallel", 1, "devices", 2]),
+        (dict(devices=[DEVICE], master_rank=1), ValueError, ["master_rank", 0, 1]),
     ]:
-        with pytest.raises(error, match=words):
+        with reports(error, *facts):
             synk.fork(**keywords)
         assert not synk.is_forked()
 
@@ -212,7 +212,7 @@ def test_a_rank_elsewhere_that_is_killed():
     step()
     far = session.run(Device())[1][0]
     os.kill(far, signal.SIGKILL)
-    with pytest.raises(synk.WorkerDied, match=rf"rank 1 \(pid {far} on host there\) was killed by SIGKILL"):
+    with reports(synk.WorkerDied, "on host there", "SIGKILL", rank=1, pid=far):
         synk.all_reduce(w)
         synk.all_reduce(w)
     np.testing.assert_array_equal(w.get_value(), 1)

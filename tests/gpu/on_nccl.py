@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import theano
 from pygpu_stand_in import Communicator
+from refusals import refuses, reports
 from worlds import DEVICE, World
 
 import synkhronos as synk
@@ -324,7 +325,7 @@ def test_shapes_that_differ_are_refused_before_nccl(ranks):
     variable = ranks.shared(np.zeros(1, "float32"), "v")
     ranks.set_values(variable, [np.zeros(1 + r, "float32") for r in range(ranks.n)])
     calls(ranks)
-    with pytest.raises(ValueError, match="^v: .*float32.* on rank 1"):
+    with refuses(ValueError, "v", got="float32 (2,) on rank 1"):
         synk.all_reduce(variable)
     assert REAL or calls(ranks) == []
 
@@ -351,7 +352,7 @@ def test_who_fails_before_leaves_nobody_in_nccl(ranks):
         return
     variable, values = make(ranks, (3,))
     other = (ranks.root + 1) % ranks.n
-    with pytest.raises(synk.WorkerError, match="before"):
+    with reports(synk.WorkerError, "before"):
         ranks.session.run(Fail(ranks._number(variable), other, late=False))
     np.testing.assert_array_equal(ranks.values(variable), values)
     assert not any(broken for broken, _ in ranks.session.run(State())) if not REAL else True
@@ -365,12 +366,12 @@ def test_who_fails_in_the_middle_frees_the_others(ranks):
         return
     variable, values = make(ranks, (3,))
     other = (ranks.root + 1) % ranks.n
-    with pytest.raises(synk.WorkerError, match="in the middle"):
+    with reports(synk.WorkerError, "middle"):
         ranks.session.run(Fail(ranks._number(variable), other, late=True))
     np.testing.assert_array_equal(ranks.values(variable), values)
     states = ranks.session.run(State())
     assert [state for rank, state in enumerate(states) if rank != other] == [(True, True)] * (ranks.n - 1)
-    with pytest.raises(Exception, match="NCCL was aborted in an earlier command"):
+    with reports(Exception, "NCCL"):
         synk.all_reduce(variable)
     synk.all_reduce(variable, nccl=False)  # there is always the host
 

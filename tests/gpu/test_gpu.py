@@ -1,13 +1,11 @@
 """Everything on devices: each part in a process of its own, which runs the tests named here."""
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
+from devices import DEVICE, ROOT, run, why_not
 
-sys.path.insert(0, str(Path(__file__).parent))
-from devices import DEVICE, ROOT, run, why_not  # noqa: E402
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,6 +37,7 @@ PARTS = {
 }
 
 
+@pytest.mark.long("mean|hosts|collectives|forms")
 @pytest.mark.theano
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", PARTS)
@@ -50,6 +49,7 @@ def test_part(part):
 DEMOS = ["01_functions", "02_data", "03_shared_variables", "04_batch", "05_batch_s", "06_random_streams"]
 
 
+@pytest.mark.long(but="01")
 @pytest.mark.theano
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("demo", DEMOS)

@@ -1,11 +1,10 @@
 """What functions keep between calls, and what the program puts there, survive the deaths of ranks."""
 
 import logging
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from killer import Killer, flat, kill
 from library import NAME, L, T, needs_theano
 
 import synkhronos as synk
@@ -13,10 +12,7 @@ from synkhronos import trace
 from synkhronos.functions.call import CallFunction
 from synkhronos.program.program import PROGRAM
 
-sys.path.insert(0, str(Path(__file__).parent))
-from killer import Killer, flat, kill  # noqa: E402
-
-pytestmark = [getattr(pytest.mark, NAME), needs_theano]
+pytestmark = [getattr(pytest.mark, NAME), needs_theano, pytest.mark.thorough]
 
 ROWS = np.random.RandomState(0).randn(31, 3)
 

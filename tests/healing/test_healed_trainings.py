@@ -1,19 +1,14 @@
 """Trainings of 300 steps of a compiled network in which ranks are killed at random moments: the same bits."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from killer import Killer, flat
 from library import NAME, L, T
 
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
 
-sys.path.insert(0, str(Path(__file__).parent))
-from killer import Killer, flat  # noqa: E402
-
-pytestmark = [getattr(pytest.mark, NAME), pytest.mark.timeout(600)]
+pytestmark = [getattr(pytest.mark, NAME), pytest.mark.timeout(600), pytest.mark.long]
 
 STEPS, ROWS, INPUTS, HIDDEN = 300, 96, 12, 20
 

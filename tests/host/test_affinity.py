@@ -15,6 +15,8 @@ from synkhronos.host.machine import core_budget, usable_cores
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.command import Command
 
+pytestmark = pytest.mark.slow
+
 CORES = usable_cores()
 
 

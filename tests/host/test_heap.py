@@ -9,7 +9,10 @@ import pytest
 
 ROOT = str(Path(__file__).parents[2])
 
-pytestmark = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc's heap")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc's heap"),
+    pytest.mark.slow,
+]
 
 #: Frees and takes, as functions do with their results, pieces that glibc gives back to the kernel by itself.
 FAULTS = """
@@ -75,11 +78,13 @@ def test_on_every_rank():
     assert master < 100 and other < 100
 
 
+@pytest.mark.thorough
 def test_can_be_left_alone_on_every_rank():
     master, other = faults_of_ranks({"keep_heap": False})
     assert master > 5000 and other > 5000
 
 
+@pytest.mark.thorough
 def test_the_ranks_of_a_later_session_decide_for_themselves():
     """The master's own heap stays as an earlier session had it."""
     master, other = faults_of_ranks({"keep_heap": True}, {"keep_heap": False})

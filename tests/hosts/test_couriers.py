@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("hosts", [2, 3])
 def test_couriers(mpi, variables, hosts):

@@ -7,6 +7,8 @@ import time
 import mpi as mpi_module
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 PROGRAM = """
 import time
 import numpy as np

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 PROGRAM = """
 import sys
 import numpy as np

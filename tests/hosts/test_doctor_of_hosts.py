@@ -6,6 +6,8 @@ import subprocess
 import pytest
 from mpi import find, lacking
 
+pytestmark = pytest.mark.thorough
+
 DOCTOR = ["-m", "synkhronos", "doctor"]
 #: A bridge that is up, with the same address on every host, as docker makes one.
 DOCKER = (
@@ -44,6 +46,7 @@ def test_hosts_without_a_trouble(mpi, make_hosts, variables, n):
         assert f"eth0 ({hosts.address(i)}/24)" in printed and hosts.left(i) == []
 
 
+@pytest.mark.long
 def test_the_address_of_docker(mpi, make_hosts, variables):
     """MPICH chooses well by itself. Open MPI does not connect at all, which the doctor survives."""
     hosts = make_hosts(2, shared=[mpi.prefix])

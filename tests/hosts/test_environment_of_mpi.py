@@ -6,6 +6,8 @@ import pytest
 
 from synkhronos.host.interfaces import Interface
 
+pytestmark = pytest.mark.thorough
+
 PROGRAM = """
 import os, subprocess, sys
 from synkhronos.launchers.hosts import environment

@@ -8,6 +8,8 @@ import time
 import mpi as mpi_module
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 PROGRAM = """
 import os, socket, sys
 from mpi4py import MPI

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from refusals import reports
 
 from synkhronos.kernels import copy as streaming
 
@@ -72,7 +73,7 @@ def test_copy_into_takes_every_dtype(way):
 
 @needs_kernels
 def test_copy_refuses_other_sizes():
-    with pytest.raises(ValueError, match="8 and 16 bytes"):
+    with reports(ValueError, "8 and 16"):
         kernels.copy(np.zeros(1), np.zeros(2))
     with pytest.raises((TypeError, ValueError, BufferError)):
         kernels.copy(b"constant", np.zeros(1))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusals import reports
 
 from synkhronos.kernels import copy as streaming
 from synkhronos.kernels import encoding
@@ -87,10 +88,10 @@ def test_buffers_that_do_not_fit(name, sizes):
         (target[:-1], source),
         (target[:-2], source[:-2]),
     ):
-        with pytest.raises(ValueError, match="the buffers have"):
+        with reports(ValueError, "buffers", f"{wrong[0].nbytes} and {wrong[1].nbytes}"):
             kernel(*wrong)
     for wrong in ((unaligned(target), source), (target, unaligned(source))):
-        with pytest.raises(ValueError, match="not aligned"):
+        with reports(ValueError, "aligned"):
             kernel(*wrong)
     with pytest.raises((TypeError, BufferError)):
         kernel(bytes(target), source)

@@ -64,6 +64,8 @@ def check(parts, ranks, op, weights, n_targets=2):
                 np.testing.assert_array_equal(np.signbit(target[numbers]), np.signbit(expected[numbers]))
 
 
+@pytest.mark.slow
+@pytest.mark.thorough(but="-2-")
 @pytest.mark.parametrize(
     "op, dtype",
     [
@@ -80,6 +82,7 @@ def test_same_bits_as_numpy(way, op, dtype, ranks):
     check(parts, ranks, op, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "weights", [(1, 2, 3), (0, 1, 1), (0, 0, 5), (0, 0, 0), (1e300, 1e-300, 1), (7, 7, 7), (1, 1e-9, 0)]
 )
@@ -90,6 +93,7 @@ def test_weights(way, weights, dtype):
     check(parts, 3, "avg", [float(weight) for weight in weights])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("there", [(0, 2), (1,), (1, 2), (0, 1, 2)])
 def test_ranks_without_a_value(way, op, there):
@@ -109,6 +113,7 @@ def test_arrays_of_several_dtypes_and_shapes(way):
     check(parts, 2, "sum", None)
 
 
+@pytest.mark.slow
 def test_weights_change_from_call_to_call(way):
     parts = [[np.zeros(100, "float32"), np.ones(100, "float32")]]
     targets = [[np.empty(100, "float32")]]

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from refusals import reports
 
 from synkhronos.errors import SynkhronosError
 from synkhronos.launchers.hosts import copying, wire
@@ -205,6 +206,6 @@ def test_hosts_that_could_not_meet_are_not_told_again(monkeypatch):
     monkeypatch.setattr(wire, "host", lambda addresses, tell: [tell(addresses), SimpleNamespace(receive=gone)][1:])
     bridge = _Bridge(None, 0, SimpleNamespace(tell=tell))
     for _ in range(2):
-        with pytest.raises(SynkhronosError, match="^the hosts could not meet: EOFError: the connection was closed$"):
+        with reports(SynkhronosError, "EOFError: the connection was closed"):
             bridge.hosts(())
     assert len(told) == 1

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gates import until
 from message_passing import World
+from refusals import lacks, refuses, reports
 
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError
 from synkhronos.launchers.hosts import all_reduce as module
@@ -19,6 +20,9 @@ from synkhronos.launchers.hosts.operation import Cancelled
 from synkhronos.launchers.hosts.progress import MpiFailed, Progress
 from synkhronos.reductions import ReduceOp
 from synkhronos.reductions.sixteen_bits import rounded
+
+pytestmark = pytest.mark.slow
+
 
 #: So small that arrays of some hundred elements are several chunks.
 CHUNK_BYTES = 1 << 10
@@ -433,7 +437,7 @@ def test_what_comes_after_its_cancellation_is_refused(start):
     _, couriers = start(2)
     couriers[0].cancel(4, 7).result(30)
     for number in (4, 7):
-        with pytest.raises(Cancelled, match=f"operation {number} was cancelled before it began"):
+        with reports(Cancelled, "operation", number):
             couriers[0].send(1, number, [np.zeros(3)]).result(30)
     for number in (3, 8):
         ticket = couriers[0].send(1, number, [np.zeros(3)])
@@ -454,7 +458,7 @@ def test_tags_come_again(start):
         ]
         if number % 10 in (3, 4):
             for ticket in tickets:
-                with pytest.raises(StateError, match=f"operation {number} .* 3 to 4, which were cancelled"):
+                with reports(StateError, "operation", number, 3, 4):
                     ticket.result(30)
             assert not target.any()
         else:
@@ -482,7 +486,7 @@ def test_an_exception_while_reducing(start, monkeypatch, host):
         courier.all_reduce(0, Reduction(partial, result, ReduceOp("sum")))
         for courier, partial, result in zip(couriers, partials, results)
     ]
-    with pytest.raises(MemoryError, match="planted"):
+    with reports(MemoryError, "planted"):
         tickets[host].result(30)
     assert not tickets[1 - host].wait(0.1)
     for courier in couriers:
@@ -498,13 +502,13 @@ def test_close_ends_everything(start):
     tickets = [couriers[0].receive(1, number, [np.zeros(5000)]) for number in range(3)]
     assert couriers[0].close(30) and couriers[0].close(30)
     for ticket in tickets:
-        with pytest.raises(Cancelled, match="the courier was closed"):
+        with reports(Cancelled, "courier"):
             ticket.result(30)
-    with pytest.raises(StateError, match="the courier of host 0 has ended: the courier was closed"):
+    with reports(StateError, "courier", "host 0"):
         couriers[0].send(1, 5, [np.zeros(3)]).result(30)
-    with pytest.raises(StateError, match="has ended"):
+    with reports(StateError, "courier", "host 0"):
         couriers[0].cancel(5, 5).result(30)
-    assert "the courier was closed" in repr(couriers[0])
+    assert not lacks(repr(couriers[0]), "closed")
 
 
 def fail(couriers):
@@ -521,9 +525,9 @@ def test_an_error_of_mpi_ends_all(start, caplog, monkeypatch):
     waiting = couriers[1].receive(0, 1, [np.zeros(3)])
     short = fail(couriers)
     for ticket in (short, waiting):
-        with pytest.raises(RuntimeError, match="message truncated"):
+        with reports(RuntimeError, "message truncated"):
             ticket.result(30)
-    with pytest.raises(StateError, match="message truncated"):
+    with reports(StateError, "message truncated"):
         couriers[1].send(0, 2, [np.zeros(3)]).result(30)
     assert couriers[1].close(30)
     assert "the courier of host 1 cannot go on" in caplog.text
@@ -544,7 +548,7 @@ def test_after_an_error_of_mpi_it_is_awaited_that_somebody_gives_up(start, caplo
     assert not any(ticket.wait(0.1) for ticket in tickets)
     if end == "cancel":
         couriers[1].cancel(0, 3).result(30)
-        with pytest.raises(Cancelled, match="before it began"):
+        with reports(Cancelled, "operation", 3):
             couriers[1].send(0, 3, [np.zeros(3)]).result(30)
     else:
         assert couriers[1].close(30)
@@ -565,7 +569,7 @@ def test_a_request_that_mpi_refuses_is_its_failure(start, monkeypatch):
     world, couriers = start(2)
     monkeypatch.setattr(world.comms[0], "Isend", refuse, raising=False)
     ticket = couriers[0].send(1, 0, [np.zeros(3)])
-    with pytest.raises(MpiFailed, match="no such process"):
+    with reports(MpiFailed, "no such process"):
         ticket.result(30)
 
 
@@ -583,6 +587,7 @@ def test_nothing_is_tested_while_nothing_is_under_way(start):
     until(stands_still)
 
 
+@pytest.mark.long
 def test_tests_become_rare_while_nothing_happens(start):
     """A sixteenth of the time waited so far lies between them, so they are as many as its logarithm says."""
     world, couriers = start(2)
@@ -591,6 +596,7 @@ def test_tests_become_rare_while_nothing_happens(start):
     assert 10 < world.comms[1].tests < 400
 
 
+@pytest.mark.long
 def test_what_the_other_side_has_cancelled_is_hardly_tested(start):
     world, couriers = start(2, eager=0)
     send = couriers[0].send(1, 0, [np.zeros(3)])
@@ -612,37 +618,39 @@ FLOATS = np.zeros(6, "float32")
 
 
 @pytest.mark.parametrize(
-    "error, message, others",
+    "error, argument, got, others",
     [
         (
             ArgumentTypeError,
-            "partial: expected a floating-point type for 'avg'",
+            "partial",
+            "int64",
             dict(partial=np.zeros(6, int), op="avg"),
         ),
-        (ArgumentTypeError, "numbers", dict(partial=np.zeros(6, "S3"))),
-        (ArgumentValueError, "op: ", dict(op="gather")),
-        (ArgumentValueError, "result: expected as many elements", dict(result=np.zeros(5, "float32"))),
-        (ArgumentTypeError, "result: expected float32, as partial has, got float64", dict(result=np.zeros(6))),
-        (ArgumentValueError, "result: .*memory apart", dict(partial=FLOATS, result=FLOATS)),
-        (ArgumentValueError, "partial: expected a contiguous array", dict(partial=np.zeros(12, "float32")[::2])),
-        (ArgumentValueError, "partial: expected a contiguous array", dict(partial=np.zeros((2, 3), "float32"))),
-        (ArgumentValueError, "machine's byte order", dict(partial=np.zeros(6, ">f4"))),
-        (ArgumentValueError, "wire: ", dict(wire="int8")),
-        (ArgumentTypeError, "wire: ", dict(partial=np.zeros(6, int), result=np.zeros(6, int), wire="float16")),
-        (ArgumentValueError, "givers: expected different hosts of 0 to 1", dict(givers=(0, 2))),
-        (ArgumentValueError, "takers: ", dict(takers=(1, 1))),
-        (ArgumentValueError, "takers: ", dict(takers=())),
+        (ArgumentTypeError, "partial", "S3", dict(partial=np.zeros(6, "S3"))),
+        (ArgumentValueError, "op", "'gather'", dict(op="gather")),
+        (ArgumentValueError, "result", "5", dict(result=np.zeros(5, "float32"))),
+        (ArgumentTypeError, "result", "float64", dict(result=np.zeros(6))),
+        (ArgumentValueError, "result", None, dict(partial=FLOATS, result=FLOATS)),
+        (ArgumentValueError, "partial", "(8,)", dict(partial=np.zeros(12, "float32")[::2])),
+        (ArgumentValueError, "partial", "(2, 3)", dict(partial=np.zeros((2, 3), "float32"))),
+        (ArgumentValueError, "partial", ">f4", dict(partial=np.zeros(6, ">f4"))),
+        (ArgumentValueError, "wire", "int8", dict(wire="int8")),
+        (ArgumentTypeError, "wire", "float16", dict(partial=np.zeros(6, int), result=np.zeros(6, int), wire="float16")),
+        (ArgumentValueError, "givers", "(0, 2)", dict(givers=(0, 2))),
+        (ArgumentValueError, "takers", "(1, 1)", dict(takers=(1, 1))),
+        (ArgumentValueError, "takers", "()", dict(takers=())),
         (
             ArgumentValueError,
-            "weights: expected one for each host that gives, got 3",
+            "weights",
+            "3",
             dict(op="avg", weights=(1, 2, 3)),
         ),
     ],
 )
-def test_wrong_reductions(start, error, message, others):
+def test_wrong_reductions(start, error, argument, got, others):
     _, couriers = start(2)
     others = dict(dict(partial=FLOATS, result=np.zeros(6, "float32"), op="sum"), **others)
-    with pytest.raises(error, match=message):
+    with refuses(error, argument, got=got):
         couriers[0].all_reduce(0, Reduction(**dict(others, op=ReduceOp(others["op"]))))
 
 

@@ -13,6 +13,8 @@ import synkhronos as synk
 from synkhronos.launchers.processes.output import EMPTY_AFTER_BYTES, Streams
 from synkhronos.testing import numpy_engine as engine
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

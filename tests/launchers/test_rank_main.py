@@ -20,6 +20,8 @@ from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.command import Command
 from synkhronos.sync.control_block import FATAL_ERROR_BYTES, ControlBlock
 
+pytestmark = pytest.mark.slow
+
 
 class Look(Command):
     """What the process looks like from inside."""

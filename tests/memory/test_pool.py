@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 
 from synkhronos.errors import SharedMemoryError, StateError
 from synkhronos.host import machine
@@ -140,7 +140,7 @@ def test_handle_of_views(pool, view):
 def test_handle_of_foreign_arrays(pool):
     for array in (np.zeros(3), Pool(4).allocate(3, "f8")):
         assert not pool.owns(array)
-        with pytest.raises(ValueError, match=r"shape \(3,\) does not lie in pool 3"):
+        with reports(ValueError, "(3,)", "pool 3"):
             pool.handle(array)
     assert pool.owns(np.zeros((0, 3)))
     assert peer_of(pool).attach(pool.handle(np.zeros((0, 3), "i4"))).shape == (0, 3)
@@ -153,18 +153,18 @@ def test_handle_is_small():
 
 def test_attach_errors(pool):
     peer = peer_of(pool)
-    with pytest.raises(ValueError, match=r"unknown pool 9 \(known: \[3\]\)"):
+    with reports(ValueError, "pool 9", "[3]"):
         peer.attach(Handle(9, 0, (1,), None, np.dtype("f8")))
-    with pytest.raises(ValueError, match="of a pool of"):
+    with reports(ValueError, (1 << 32) + 8):
         peer.attach(Handle(3, 1 << 32, (1,), None, np.dtype("f8")))
-    with pytest.raises(ValueError, match="of a pool of"):
+    with reports(ValueError, (1 << 32) + 72):
         peer.attach(Handle(3, (1 << 32) - 80, (10,), (16,), np.dtype("f8")))
     own = PoolMap()
     own.add(3, pool)
     with pytest.raises((TypeError, ValueError)):
         own.attach(Handle(3, 1 << 32, (1,), None, np.dtype("f8")))
     peer.remove(3)
-    with pytest.raises(ValueError, match="unknown pool 3"):
+    with reports(ValueError, "pool 3"):
         peer.attach(Handle(3, 0, (1,), None, np.dtype("f8")))
 
 
@@ -422,7 +422,7 @@ def test_needed_and_free_are_said(pool, monkeypatch):
     keep = pool.allocate(100, "f8")
     monkeypatch.setattr(machine, "available_memory", lambda: 100 * MIB)
     before = unchanged(pool)
-    with pytest.raises(SharedMemoryError, match=r"needed 200.0 MiB \(209715200 bytes\), free 68.0 MiB.*np.memmap"):
+    with reports(SharedMemoryError, "200.0 MiB", 209715200, "68.0 MiB", "np.memmap"):
         pool.allocate(200 * MIB, "u1")
     assert unchanged(pool) == before
     assert issubclass(SharedMemoryError, MemoryError)
@@ -451,7 +451,7 @@ def test_full_in_the_middle_loses_nothing(pool, monkeypatch, number):
 
     before = unchanged(pool)
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(SharedMemoryError, match=f"needed 40.0 MiB.*{os.strerror(number)}"):
+    with reports(SharedMemoryError, "40.0 MiB", os.strerror(number)):
         pool.allocate(40 * MIB, "u1")
     assert len(calls) == 3
     assert unchanged(pool) == before
@@ -477,13 +477,13 @@ def test_file_system_that_is_too_small(pool, monkeypatch):
     real = os.fstatvfs(pool.fileno())
     small = os.statvfs_result((real.f_bsize, 4096, 16384, 16384, 16384) + tuple(real)[5:])
     monkeypatch.setattr(os, "fstatvfs", lambda fd: small)
-    with pytest.raises(SharedMemoryError, match="needed 65.0 MiB.*free 64.0 MiB"):
+    with reports(SharedMemoryError, "65.0 MiB", "64.0 MiB"):
         pool.allocate(65 * MIB, "u1")
 
 
 def test_too_large_for_any_window(pool):
     for shape in (1 << 40, (1 << 40, 1 << 40)):
-        with pytest.raises(SharedMemoryError, match="address space"):
+        with reports(SharedMemoryError, "address space"):
             pool.allocate(shape, "f8")
     assert pool.used == 0
 
@@ -508,7 +508,7 @@ def test_bad_arguments(pool, shape, dtype, error, argument, got):
 
 
 def test_unknown_dtype_is_refused_by_numpy(pool):
-    with pytest.raises(TypeError, match="no such"):
+    with reports(TypeError, "no such"):
         pool.allocate(3, "no such")
     assert pool.used == 0
 
@@ -524,9 +524,9 @@ def test_closed(pool):
     x = pool.allocate(3, "f4")
     pool.close()
     pool.close()
-    with pytest.raises(StateError, match="pool 3 is closed"):
+    with reports(StateError, "pool 3"):
         pool.allocate(3, "f4")
-    with pytest.raises(StateError, match="pool 3 is closed"):
+    with reports(StateError, "pool 3"):
         pool.fileno()
     assert "closed" in repr(pool)
     assert pool.handle(x).offset == 0
@@ -544,6 +544,7 @@ def test_signals_do_not_keep_a_reservation_from_ending():
     assert ticks
 
 
+@pytest.mark.slow
 def test_more_than_2_gib():
     size = (1 << 31) + 100_000
     pool = Pool(0)
@@ -637,6 +638,7 @@ def test_hundreds_of_arrays_with_few_descriptors():
     assert printed.splitlines() == ["True", "12", "0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fallback", [False, True])
 def test_kill_leaves_nothing(fallback, find_leftovers, find_left_since):
     before = find_leftovers()
@@ -658,6 +660,7 @@ def test_kill_leaves_nothing(fallback, find_leftovers, find_left_since):
     assert not find_left_since(before)
 
 
+@pytest.mark.slow
 def test_limit_of_address_space():
     printed = run("""if True:
         import resource, numpy as np
@@ -699,9 +702,9 @@ def test_window_is_halved_until_it_can_be_had(monkeypatch):
     assert x[-1] == 1
     peer = peer_of(pool)
     monkeypatch.setattr(mmap, "mmap", lambda *args: small(0, 1 << 30))
-    with pytest.raises(SharedMemoryError, match=r"cannot map 128.0 MiB.*ulimit -v"):
+    with reports(SharedMemoryError, "128.0 MiB", "ulimit -v"):
         peer.attach(pool.handle(x))
-    with pytest.raises(SharedMemoryError, match="window of at least 64.0 MiB"):
+    with reports(SharedMemoryError, "64.0 MiB"):
         Pool(1)
 
 
@@ -748,6 +751,7 @@ def test_views_alive_at_exit_are_silent():
     assert printed == "2.0 3.0"
 
 
+@pytest.mark.long
 def test_attach_takes_microseconds():
     pool = Pool(0)
     x = pool.allocate((100, 10), "f4")
@@ -796,5 +800,5 @@ def test_a_pool_is_taken_over():
     gc.collect()
     assert second.used == used - range_of(handles[0])[1]
     assert second.adopt(Handle(5, 0, (0, 3), None, np.dtype("f8"))).shape == (0, 3)
-    with pytest.raises(ValueError, match="is not free"):
+    with reports(ValueError, 64):
         Pool(5, fd=os.dup(first.fileno()), taken=[(0, 128), (64, 64)])

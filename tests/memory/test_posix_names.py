@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import posix_ipc
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 
 from synkhronos.errors import SharedMemoryError
 from synkhronos.host import machine
@@ -127,7 +127,7 @@ def test_names_that_are_no_str(bad):
 def test_memory_that_cannot_be_had_leaves_no_name(name, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(machine, "available_memory", lambda: 0)
-        with pytest.raises(SharedMemoryError, match="needed 4096 bytes|needed 4.0 KiB"):
+        with reports(SharedMemoryError, "4.0 KiB"):
             NamedMemory(name, 4096)
     assert not exists(name)
 
@@ -135,7 +135,7 @@ def test_memory_that_cannot_be_had_leaves_no_name(name, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(SharedMemoryError, match="No space left"):
+    with reports(SharedMemoryError, "No space left"):
         NamedMemory(name, 8)
     assert not exists(name)
 
@@ -152,10 +152,10 @@ def test_ranks_attach_by_name(name, shape):
     np.testing.assert_array_equal(array, np.full(shape, 5.0))
     assert peer.attach(handle).base is seen.base
     memory.unlink()
-    with pytest.raises(ValueError, match=f"cannot map the shared memory {name}"):
+    with reports(ValueError, name, "exists"):
         PoolMap().attach(handle)
     other = NamedMemory(name, 100)
-    with pytest.raises(ValueError, match="replaced by another of the same name"):
+    with reports(ValueError, name, "replaced"):
         PoolMap().attach(handle)
     other.unlink()
 
@@ -163,7 +163,7 @@ def test_ranks_attach_by_name(name, shape):
 def test_handle_that_is_longer_than_the_memory(name):
     memory = NamedMemory(name, 8)
     handle = memory.handle(memory.memory)
-    with pytest.raises(ValueError, match="shorter"):
+    with reports(ValueError, name, "shorter"):
         PoolMap().attach(NameHandle(name, (9000,), handle.dtype, handle.identity))
     memory.unlink()
 

@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
+from refusals import refuses
 from synthetic import Program
 
-from synkhronos.errors import ArgumentValueError
 from synkhronos.prediction.fitting import fit, fit_memory, fit_work
 from synkhronos.prediction.least_squares import nonnegative
 from synkhronos.prediction.links import Ring
@@ -172,12 +172,12 @@ def test_least_squares():
 
 def test_nothing_computed():
     content = Program(fixed=0, per_row=0).profile(1, 100)
-    with pytest.raises(ArgumentValueError, match="seconds that 'train' has computed, got none in DIR; make one by"):
+    with refuses(ValueError, "profile", "'train'", "none in DIR", "profile"):
         fit([parse(content, "DIR")])
 
 
 def test_programs_that_differ():
     profiles = [parse(Program().profile(1, 100), "one"), parse(Program().profile(2, 100), "two")]
     profiles[1].commands["function", "other"] = profiles[1].commands.pop(TRAIN)
-    with pytest.raises(ArgumentValueError, match="'train' as one, got 'other' in two"):
+    with refuses(ValueError, "profile", "'train' as one", "'other' in two"):
         fit(profiles)

@@ -1,9 +1,9 @@
 """What a step of a profiled program is."""
 
 import pytest
+from refusals import refuses
 from synthetic import Program
 
-from synkhronos.errors import ArgumentValueError
 from synkhronos.prediction.profiles import parse
 from synkhronos.prediction.steps import gaps_after, step_of
 
@@ -55,10 +55,8 @@ def test_the_most_frequent_number_of_rows():
 
 def test_no_repeated_steps():
     content = Program().profile(2, 1000, steps=4)
-    with pytest.raises(
-        ArgumentValueError, match="at least 5 times, got DIR, where a function was called 4 times at most"
-    ):
+    with refuses(ValueError, "profile", "5 times", "4 times"):
         step_of(parse(content, "DIR"))
     content["commands"] = content["commands"][1:2]
-    with pytest.raises(ArgumentValueError, match="got DIR, where none was"):
+    with refuses(ValueError, "profile", "5 times", "none"):
         step_of(parse(content, "DIR"))

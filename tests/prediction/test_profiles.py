@@ -1,12 +1,14 @@
 """Files that are profiles, and files that are not."""
 
+import errno
 import json
 import math
+import os
 
 import pytest
+from refusals import refuses
 from synthetic import Program, write
 
-from synkhronos.errors import ArgumentValueError
 from synkhronos.prediction.fitting import fit
 from synkhronos.prediction.profiles import read
 
@@ -51,26 +53,26 @@ def test_devices_have_no_cores_to_share(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text, message",
+    "text, got",
     [
-        ("no json", "got .*profile.json, which is not complete"),
-        ("[]", "something else"),
+        ("no json", "complete"),
+        ("[]", "profile.json"),
         (
             json.dumps(dict(Program().profile(1, 10), format=7)),
-            "of format 7, written by synkhronos 0.1.0; record it again",
+            "of format 7, written by synkhronos 0.1.0",
         ),
-        (json.dumps({"format": 1}), "which is not whole .KeyError: 'ranks'"),
-        (json.dumps({"format": 1, "ranks": "two", "hosts": [], "devices": []}), "which is not whole .ValueError"),
+        (json.dumps({"format": 1}), "KeyError: 'ranks'"),
+        (json.dumps({"format": 1, "ranks": "two", "hosts": [], "devices": []}), "ValueError"),
     ],
 )
-def test_other_files(tmp_path, text, message):
+def test_other_files(tmp_path, text, got):
     (tmp_path / "profile.json").write_text(text)
-    with pytest.raises(ArgumentValueError, match=message):
+    with refuses(ValueError, "profile", "format 1", got):
         read(tmp_path)
 
 
 def test_no_file(tmp_path):
-    with pytest.raises(ArgumentValueError, match="profile.json, which cannot be read: No such file"):
+    with refuses(ValueError, "profile", got="profile.json"):
         read(tmp_path)
-    with pytest.raises(ArgumentValueError, match="No such file"):
+    with refuses(ValueError, "profile", got=os.strerror(errno.ENOENT)):
         read(tmp_path / "nowhere")

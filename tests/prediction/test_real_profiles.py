@@ -11,6 +11,8 @@ from synkhronos.prediction.model import Layout
 from synkhronos.prediction.profiles import read
 from synkhronos.testing import numpy_engine as engine
 
+pytestmark = pytest.mark.slow
+
 STEPS, ROW_S = 12, 0.002
 
 

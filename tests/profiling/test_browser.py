@@ -14,7 +14,10 @@ from synkhronos.testing import numpy_engine as engine
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: tools/install_chromium.sh")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: tools/install_chromium.sh"),
+    pytest.mark.slow,
+]
 
 #: Put into the page by the test; the page itself has no script.
 LOOK = """<script>

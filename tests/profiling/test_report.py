@@ -7,13 +7,15 @@
     rank 1     | wait ....   | slice | engine .............. | wait ............ | all_reduce  |
 """
 
+import errno
 import html.parser
 import json
+import os
 
 import pytest
+from refusals import refuses
 from scripted import SETTING, Command, Rank
 
-from synkhronos.errors import ArgumentValueError
 from synkhronos.profiling.losses import losses
 from synkhronos.profiling.profile import loaded, profile
 from synkhronos.profiling.report import Report
@@ -210,10 +212,10 @@ def test_profiles_are_read_again_and_others_are_refused(found, tmp_path):
     path.write_text(Report(found).files()["profile.json"])
     assert loaded(str(path)) == json.loads(json.dumps(found))
     path.write_text(json.dumps({**found, "format": 2}))
-    with pytest.raises(ArgumentValueError, match="profile of format 1.*of format 2, written by synkhronos 0"):
+    with refuses(ValueError, "profile", "format 1", f"{path}, of format 2"):
         loaded(str(path))
     path.write_text("")
-    with pytest.raises(ArgumentValueError, match="not complete"):
+    with refuses(ValueError, "profile", got="complete", hint="again"):
         loaded(str(path))
-    with pytest.raises(ArgumentValueError, match="cannot be read: No such file"):
+    with refuses(ValueError, "profile", got=os.strerror(errno.ENOENT)):
         loaded(str(tmp_path / "nothing.json"))

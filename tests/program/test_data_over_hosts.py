@@ -8,6 +8,7 @@ import psutil
 import pytest
 from clocks import Clock
 from gates import Gate
+from refusals import reports
 from worlds import Meeting
 
 import synkhronos as synk
@@ -15,6 +16,8 @@ from synkhronos.launchers.hosts.world import StartedWorld
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime import session as session_module
 from synkhronos.sync.hosts import Hosts
+
+pytestmark = pytest.mark.slow
 
 ROWS = np.random.RandomState(0).randint(0, 100, (4096, 64)).astype("float64")  # 2 MiB, whose sums are exact
 
@@ -127,7 +130,7 @@ def test_a_constant_after_a_call_that_failed(session, sums, numpy_words):
 
     given = numpy_words.variable("x", 2)
     failing = synk.function([given], (numpy_words.apply(fails, given), "sum"))
-    with pytest.raises(ValueError, match="of this rank"):
+    with reports(ValueError, "of this rank"):
         failing(x)
     np.testing.assert_array_equal(sums(x), ROWS.sum(axis=0))
 
@@ -164,6 +167,7 @@ def poor_host(tmp_path, monkeypatch):
     end()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["array", "data", "constant", "steps", "scatter", "whole"])
 def test_an_argument_that_is_too_large_for_a_host(poor_host, numpy_words, way):
     poor_host(LITTLE_MEMORY)
@@ -180,18 +184,18 @@ def test_an_argument_that_is_too_large_for_a_host(poor_host, numpy_words, way):
     ways = {"steps": lambda: f.steps(given, batches=[None]), "scatter": lambda: synk.scatter(w, given)}
     f(ROWS[:4])
     for _ in range(2):
-        with pytest.raises(
-            synk.WorkerError, match=r"(?s)rank [23] on host there raised .*host there.*needed \d+.*, free 4"
-        ):
+        with reports(synk.WorkerError, "on host there", "4.0 MiB") as caught:
             ways.get(way, lambda: f(given))()
+        assert caught.value.rank in (2, 3)
         assert [value.tolist() for value in synk.gather(w)] == [np.ones((2, 64)).tolist()] * 4  # no rank has begun
     np.testing.assert_array_equal(f(ROWS[:512]), n_ranks * ROWS[:512].sum(axis=0))
 
 
+@pytest.mark.thorough
 def test_more_ranks_than_a_host_can_hold(poor_host):
     poor_host(FEW_FILES)
     Meeting.begin(2)
-    with pytest.raises(synk.SynkhronosError, match=r"n_parallel: 21 .*, at most 20: .* on host host1 is 160"):
+    with reports(synk.SynkhronosError, "n_parallel", 21, 20, "ulimit -n", "host1", 160):
         synk.fork(7)
     assert synk.fork(6) == 18  # as many as there can be
     assert [host.ranks[-1] for host in synk.hosts()] == [5, 11, 17]
@@ -206,10 +210,8 @@ def test_a_module_that_only_the_first_host_has(numpy_words, sums, tmp_path, monk
     x = numpy_words.variable("x", 2)
     f = synk.function([x], (numpy_words.apply(only_here.double, x), "gather"))
     (tmp_path / "only_here.py").unlink()
-    there = r"rank 1 on host there raised ModuleNotFoundError: No module named 'only_here' in distribute"
-    with pytest.raises(
-        synk.WorkerError, match=rf"(?s){there}.*only_here is here from {tmp_path / 'only_here.py'}: put"
-    ):
+    facts = ["on host there", "ModuleNotFoundError: No module named 'only_here'", tmp_path / "only_here.py"]
+    with reports(synk.WorkerError, *facts, rank=1, command="distribute"):
         f(ROWS)
     np.testing.assert_array_equal(sums(ROWS), ROWS.sum(axis=0))  # the session goes on
     synk.close()
@@ -231,19 +233,18 @@ def test_a_text_file_that_only_the_first_host_has(numpy_words, sums, tmp_path):
     path.write_text("3.0")
     x = numpy_words.variable("x", 2)
     f = synk.function([x], (numpy_words.apply(Read(str(path)), x), "gather"))
-    with pytest.raises(
-        synk.WorkerError, match=rf"rank 1 on host there raised FileNotFoundError: {path}host1 not found"
-    ):
+    with reports(synk.WorkerError, "on host there", "FileNotFoundError", f"{path}host1", rank=1):
         f(ROWS[:6])
     np.testing.assert_array_equal(sums(ROWS), ROWS.sum(axis=0))
     synk.close()
 
 
+@pytest.mark.thorough
 def test_versions_that_differ(poor_host):
     poor_host("import numpy; numpy.__version__ = '9.8.7'")
     PROGRAM.meet(StartedWorld(["host0", "host1"]))
     try:
-        with pytest.raises(synk.SynkhronosError, match=rf"NumPy is {np.__version__} on .*, but 9.8.7 on host1$"):
+        with reports(synk.SynkhronosError, "NumPy", np.__version__, "9.8.7 on host1"):
             synk.fork(1)
         assert not synk.is_forked()
     finally:
@@ -262,6 +263,7 @@ CHANGED = {
 }
 
 
+@pytest.mark.thorough
 def test_every_host_opens_its_own_file(poor_host, numpy_words, sums, tmp_path):
     poor_host(OTHER_FILES)
     opened()
@@ -289,11 +291,9 @@ def test_every_host_opens_its_own_file(poor_host, numpy_words, sums, tmp_path):
             os.rename(path + ".host1.npy", path + ".host1")
         data = synk.data(path)
         for call in (f, lambda data: f.steps(data, batches=[range(9)]), lambda data: synk.scatter(w, data)):
-            sentence = (
-                rf"rank [23] on host there raised ValueError: .*{path}.*[:;] put it where all hosts see it, or a copy"
-            )
-            with pytest.raises(synk.WorkerError, match=sentence):
+            with reports(synk.WorkerError, "on host there", "ValueError", path, "copy") as caught:
                 call(data)
+            assert caught.value.rank in (2, 3)
             assert [value.tolist() for value in synk.gather(w)] == [np.ones((2, 64)).tolist()] * 4  # no rank has begun
     np.testing.assert_array_equal(sums(ROWS), ROWS.sum(axis=0))
 
@@ -335,6 +335,7 @@ def test_the_log_says_which_host_is_awaited(session, sums, numpy_words, monkeypa
 OTHER_CACHE = "os.environ['THEANO_FLAGS'] = 'base_compiledir=' + {!r}"
 
 
+@pytest.mark.long
 @pytest.mark.theano
 def test_other_hosts_compile_into_folders_of_their_own(poor_host, tmp_path, monkeypatch, caplog):
     theano = pytest.importorskip("theano")

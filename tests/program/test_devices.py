@@ -5,13 +5,15 @@ import subprocess
 import sys
 
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 from worlds import INSTALLED
 
 import synkhronos as synk
 from synkhronos.host import gpus
 from synkhronos.launchers.hosts.facts import Facts, facts
 from synkhronos.program.devices import choose_devices
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.theano
@@ -20,9 +22,9 @@ def test_use_gpu_says_what_is_missing(monkeypatch, caplog):
     theano_gpu = pytest.importorskip("synkhronos.engines.theano.gpu")
     monkeypatch.setattr(theano_gpu, "missing", lambda: "pygpu cannot be imported (no such thing)")
     monkeypatch.setattr(gpus, "count_gpus", lambda: 2)
-    with pytest.raises(synk.SynkhronosError, match="use_gpu=True: pygpu cannot be imported"):
+    with reports(synk.SynkhronosError, "use_gpu=True", "pygpu", "no such thing"):
         synk.fork(use_gpu=True)
-    with pytest.raises(synk.SynkhronosError, match="devices: pygpu cannot be imported"):
+    with reports(synk.SynkhronosError, "devices", "pygpu", "no such thing"):
         synk.fork(devices=["opencl0:0"])
     with caplog.at_level("WARNING", "synkhronos"):
         assert synk.fork(2) == 2
@@ -30,7 +32,7 @@ def test_use_gpu_says_what_is_missing(monkeypatch, caplog):
     assert "the 2 GPUs of this machine are not used, CPU processes take their place: pygpu cannot" in caplog.text
     monkeypatch.setattr(theano_gpu, "missing", lambda: "")
     monkeypatch.setattr(gpus, "count_gpus", lambda: 0)
-    with pytest.raises(synk.SynkhronosError, match="use_gpu=True: there is no GPU on this machine"):
+    with reports(synk.SynkhronosError, "use_gpu=True", "GPU", "machine"):
         synk.fork(use_gpu=True)
     caplog.clear()
     assert synk.fork(2) == 2
@@ -42,7 +44,7 @@ def test_use_gpu_says_what_is_missing(monkeypatch, caplog):
 def test_without_theano_no_gpu_is_used(monkeypatch, caplog):
     monkeypatch.setattr(gpus, "count_gpus", lambda: 2)
     for arguments in (dict(use_gpu=True), dict(devices=["cuda0"])):
-        with pytest.raises(synk.SynkhronosError, match=f"{list(arguments)[0]}.*: only Theano computes on GPUs"):
+        with reports(synk.SynkhronosError, list(arguments)[0], "Theano", "GPUs"):
             synk.fork(**arguments)
     with caplog.at_level("WARNING", "synkhronos"):
         assert synk.fork(2) == 2
@@ -109,11 +111,11 @@ def test_what_hosts_cannot_do(usable, caplog):
         choose_devices(None, True, 2, hosts(2, 1))
     with refuses(ValueError, "devices[1]", "one of the 1 GPUs that host node1 shows", "cuda1"):
         choose_devices(["cuda0", "cuda1"], None, None, hosts(2, 1))
-    with refuses(ValueError, "devices", "devices of one kind, as there are several hosts", "['cuda0', 'opencl0:0']"):
+    with refuses(ValueError, "devices", "one kind", "['cuda0', 'opencl0:0']"):
         choose_devices(["cuda0", "opencl0:0"], None, None, hosts(2, 2))
-    with pytest.raises(synk.SynkhronosError, match="use_gpu=True: there is no GPU on host node2 that CUDA would show"):
+    with reports(synk.SynkhronosError, "use_gpu=True", "GPU", "node2", "CUDA"):
         choose_devices(None, True, None, hosts(2, 2, 0))
-    with pytest.raises(synk.SynkhronosError, match="devices: pygpu is not installed on host node1: docs"):
+    with reports(synk.SynkhronosError, "devices", "pygpu", "node1"):
         choose_devices(["cuda0"], None, None, hosts(2, 2, has_pygpu=False))
 
 

@@ -17,6 +17,7 @@ import psutil
 import pytest
 from clocks import Clock
 from gates import Gate, until
+from refusals import lacks, refuses, reports
 from worlds import Meeting, World
 
 import synkhronos as synk
@@ -36,6 +37,8 @@ from synkhronos.sync.barrier import BARRIERS_PER_COMMAND
 from synkhronos.sync.hosts import Hosts
 from synkhronos.testing import numpy_engine as engine
 from synkhronos.transports.base import ALL_ALIKE
+
+pytestmark = pytest.mark.slow
 
 COMBINE = Portion.combine
 
@@ -247,18 +250,16 @@ def test_ranks_are_processes_of_their_hosts(session):
 
 
 def test_an_exception_elsewhere(session):
-    with pytest.raises(WorkerError, match=r"rank 3 on host there raised KeyError: 'of this rank' in act") as caught:
+    with reports(WorkerError, "on host there", "KeyError: 'of this rank'", rank=3, command="act") as caught:
         session.run(Act(3, fail))
-    assert caught.value.rank == 3 and "in fail" in str(caught.value.__cause__)
+    assert "in fail" in str(caught.value.__cause__)
     del caught
     assert len(everywhere(session)) == 4
 
 
 def test_a_death_elsewhere(session):
     pid = everywhere(session)[2][1]
-    with pytest.raises(
-        WorkerDied, match=rf"rank 2 \(pid {pid} on host there\) was killed by SIGKILL.*in act"
-    ) as caught:
+    with reports(WorkerDied, "on host there", "SIGKILL", rank=2, pid=pid, command="act") as caught:
         session.run(Act(2, die))
     assert (caught.value.rank, caught.value.pid, caught.value.exitcode) == (2, pid, -signal.SIGKILL)
     del caught
@@ -275,9 +276,9 @@ def test_a_host_that_is_lost(session, when):
     if when == "before a command":
         os.kill(deputy, signal.SIGKILL)
         until(lambda: session.block.deaths)
-    with pytest.raises(WorkerDied, match="on host there. was lost with its host") as caught:
+    with reports(WorkerDied, "on host there", "lost") as caught:
         session.run(Act(1, kill, deputy))
-    assert "host host1 is lost" in str(caught.value.__cause__)
+    assert not lacks(str(caught.value.__cause__), "host1", "lost")
     del caught
     until(lambda: not any(map(psutil.pid_exists, [*ranks[1:], keeper])))
     assert [host.name for host in PROGRAM.all_hosts()][1:] == ["host2"]
@@ -299,8 +300,9 @@ def test_an_end_while_the_master_fetches_results(session, what):
     try:
         found = session.run(Lies(end))
     except WorkerDied as error:
-        said = "was killed by SIGKILL" if what == "rank" else "was lost with its host"
-        assert said in str(error) and "on host there" in str(error) and "in lies" in str(error)
+        assert (
+            not lacks(str(error), "SIGKILL" if what == "rank" else "lost", "on host there") and error.command == "lies"
+        )
         assert session.closed
     assert found in ([None, [0, 1, 2, 3]] if what == "rank" else [None])
     with pytest.raises((WorkerDied, synk.StateError)):
@@ -313,7 +315,7 @@ def test_a_host_that_is_lost_before_its_ranks_are_started(whole, seconds):
     deputy, _ = PROGRAM.all_hosts()[1].processes
     os.kill(deputy, signal.SIGKILL)
     time.sleep(seconds)  # it may be known to be lost, or not yet, which makes no difference
-    with pytest.raises(SynkhronosError, match="host host1 is lost: it has closed the connection"):
+    with reports(SynkhronosError, "host1", "lost"):
         PROGRAM.open(4, 0, hosts=Hosts.of_counts(("here", "there"), (2, 2)))
     assert PROGRAM.session is None
     assert [host.name for host in PROGRAM.all_hosts()][1:] == ["host2"]
@@ -323,7 +325,7 @@ def test_the_bridge_is_killed(session):
     ranks = [pid for _, pid, _ in everywhere(session)]
     deputy, keeper = PROGRAM.all_hosts()[1].processes
     bridge = PROGRAM._bridge.pid
-    with pytest.raises(SynkhronosError, match=rf"the bridge process \(pid {bridge}\).*killed by signal 9"):
+    with reports(SynkhronosError, "bridge", f"pid {bridge}", "signal 9"):
         session.run(Act(1, kill, bridge))
     until(lambda: not any(map(psutil.pid_exists, [*ranks[1:], keeper, deputy])))
     PROGRAM._bridge = None
@@ -341,7 +343,7 @@ def clock(monkeypatch):
 def test_a_rank_that_stands_still_elsewhere(whole, clock, tmp_path):
     session, gate = opened(), Gate(tmp_path / "gate")
     clock.when(gate.is_reached, lambda: clock.advance(1.0))
-    with pytest.raises(WorkerTimeout, match=r"(?s)rank 3 \(pid \d+\).*in stand_still"):
+    with reports(WorkerTimeout, "rank 3", "in stand_still"):
         session.run(Act(3, stand_still, gate), timeout=0.5)
     del session
 
@@ -350,14 +352,14 @@ def test_a_rank_that_stands_still_elsewhere(whole, clock, tmp_path):
 def test_a_link_that_is_lost_while_its_host_is_not(session, end):
     """As by a firewall that lies in between."""
     everywhere(session)
-    with pytest.raises(WorkerDied, match="rank 2 .* on host there") as caught:
+    with reports(WorkerDied, "on host there", rank=2) as caught:
         if end == "the master's":
             (link,) = session.context.leading._links.values()
             link._socket.shutdown(socket.SHUT_RDWR)
             everywhere(session)
         else:
             session.run(ActsOnLink(2))
-    assert "by which this rank speaks for its host, is lost" in str(caught.value.__cause__)
+    assert not lacks(str(caught.value.__cause__), "connection", "lost")
     del caught
     assert len(everywhere(opened())) == 4
 
@@ -493,7 +495,7 @@ def test_nothing_has_changed_if_the_root_fails_when_all_small_values_have_come(w
     try:
         for _ in range(3):
             world.session.run(Reduces(world.session.root))
-            with pytest.raises(KeyError, match="while reducing"):
+            with reports(KeyError, "while reducing"):
                 synk.all_reduce(v, "sum")
             world.session.run(Reduces(None))
             assert [value.tolist() for value in world.values(v)] == [[rank] * 3 for rank in range(4)]
@@ -510,7 +512,7 @@ def test_a_rank_that_fails_where_nothing_can_ends(world, rank):
     world.session.run(Reduces(rank))
     synk.all_reduce(v, "sum")  # the others have the result
     assert v.get_value().tolist() == [6.0] * 3
-    with pytest.raises(WorkerDied, match=rf"rank {rank} ") as caught:
+    with reports(WorkerDied, f"rank {rank}", rank=rank) as caught:
         world.values(v)
     assert "KeyError: 'while reducing'" in str(caught.value.__cause__)
     assert v.get_value().tolist() == [6.0] * 3
@@ -548,7 +550,7 @@ def test_small_arguments_need_not_be_fetched(world):
         a, b = random.randint(1, 99, (2, 40)).astype(float)
         batch = random.permutation(40)[:8]
         if i % 3 == 2:
-            with pytest.raises(WorkerError, match="negative"):
+            with reports(WorkerError, "negative"):
                 dot(a, np.where(np.arange(40) == batch[7], -1, b), batch=batch)
         np.testing.assert_array_equal(dot(a, b, batch=batch), (a * b)[batch])
     assert sum(world.session.run(Asked())) == before
@@ -589,7 +591,7 @@ def test_small_values_after_a_collective_that_was_given_up(world):
     for i in range(20):
         values = np.random.RandomState(i).randint(-9, 9, (4, 100)).astype("float32")
         world.set_values(v, list(values))
-        with pytest.raises((KeyError, WorkerError), match="after all have met"):
+        with reports((KeyError, WorkerError), "after all have met"):
             world.session.run(FailsAfterMeeting(i % 4, world._number(v)))
         for rank, value in enumerate(world.values(v)):
             np.testing.assert_array_equal(value, values[rank])
@@ -674,7 +676,7 @@ def test_fork_counts_ranks_per_host():
     assert synk.fork(2) == 6
     assert synk.size() == 6
     assert [host.ranks for host in synk.hosts()] == [(0, 1), (2, 3), (4, 5)]
-    with pytest.raises(ValueError, match="master_rank"):
+    with refuses(ValueError, "master_rank"):
         synk.close()
         synk.fork(1, master_rank=1)
     cores = [host.cores for host in PROGRAM.all_hosts()]
@@ -751,7 +753,7 @@ def test_an_interface_that_the_first_host_has_not(monkeypatch):
     monkeypatch.setenv("SYNK_HOSTS_INTERFACE", "eth77")
     PROGRAM.meet(StartedWorld(["host0", "host1"]))
     try:
-        with pytest.raises(SynkhronosError, match="^SYNK_HOSTS_INTERFACE: expected "):
+        with reports(SynkhronosError, "SYNK_HOSTS_INTERFACE", "'eth77'"):
             synk.fork(1)
     finally:
         PROGRAM.shut_down()

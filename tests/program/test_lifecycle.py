@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from library import L, T
-from refusals import refuses
+from refusals import refuses, reports
 
 import synkhronos as synk
 from synkhronos.errors import StateError
@@ -16,6 +16,8 @@ from synkhronos.host import gpus, machine
 from synkhronos.program.lifecycle import _ranks
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.command import Command
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +75,7 @@ def test_a_with_block_says_what_was_never_waited_for(make_world):
     world = make_world("threads", 2)
     shared = world.shared(np.zeros(3), "s")
     ranks = _ranks(PROGRAM.session)
-    with pytest.raises(StateError, match="had not waited for this"):
+    with reports(StateError, "all_reduce", "s"):
         with ranks:
             synk.all_reduce(shared, wait=False)
     make_world("threads", 2)
@@ -160,11 +162,11 @@ def test_keywords():
         (dict(n_parallel=2, threads=0), ValueError, "threads", "at least 1", "0"),
         (dict(n_parallel=2, seed="x"), TypeError, "seed", "an int", "'x' of type str"),
         (dict(n_parallel=2, seed=-1), ValueError, "seed", "0 or more", "-1"),
-        (dict(n_parallel=2, use_gpu="yes"), TypeError, "use_gpu", "True, False or None", "'yes' of type str"),
-        (dict(n_parallel=2, pin=None), TypeError, "pin", "True or False", "None"),
-        (dict(n_parallel=2, profile_workers=1), TypeError, "profile_workers", "True or False", "1 of type int"),
-        (dict(n_parallel=2, keep_heap=0), TypeError, "keep_heap", "True or False", "0 of type int"),
-        (dict(devices=["cuda0"], use_gpu=False), ValueError, "devices", "none, as use_gpu is False", "['cuda0']"),
+        (dict(n_parallel=2, use_gpu="yes"), TypeError, "use_gpu", "None", "'yes' of type str"),
+        (dict(n_parallel=2, pin=None), TypeError, "pin", "True", "None"),
+        (dict(n_parallel=2, profile_workers=1), TypeError, "profile_workers", "True", "1 of type int"),
+        (dict(n_parallel=2, keep_heap=0), TypeError, "keep_heap", "True", "0 of type int"),
+        (dict(devices=["cuda0"], use_gpu=False), ValueError, "devices", "use_gpu", "['cuda0']"),
         (dict(n_parallel=2, devices=["cuda0"]), ValueError, "devices[0]", "one of the 0 GPUs", "cuda0"),
     ],
 )
@@ -178,23 +180,23 @@ def test_bad_arguments(keywords, error, argument, expected, got, monkeypatch):
 
 @pytest.mark.parametrize("timeout", [0, 10**400, "3", float("nan")])
 def test_bad_timeouts(timeout):
-    with pytest.raises(ValueError, match="timeout"):
+    with refuses(ValueError, "timeout", got=repr(timeout)[:20]):
         synk.fork(2, timeout=timeout)
     assert not synk.is_forked()
 
 
 def test_no_gpus_to_use():
-    with pytest.raises(synk.SynkhronosError, match="use_gpu=True"):
+    with reports(synk.SynkhronosError, "use_gpu=True"):
         synk.fork(2, use_gpu=True)
     assert not synk.is_forked()
 
 
 def test_order_of_calls():
-    with pytest.raises(synk.StateError, match="call synkhronos.fork"):
+    with reports(synk.StateError, "synkhronos.fork()"):
         synk.size()
     synk.close()
     synk.fork(2)
-    with pytest.raises(synk.StateError, match="call synkhronos.close"):
+    with reports(synk.StateError, "synkhronos.close()"):
         synk.fork(2)
     assert synk.size() == 2
     synk.close()

@@ -25,11 +25,13 @@ from synkhronos.replication.replicator import replicator_of
 COUNTS_OF = {1: (1,), 2: (1, 1), 3: (1, 2)}
 
 
-#: Errors of calls that are no wrong answers: what docs/exact.rst says of positions and of ``reshape((-1, k))``; and what the
-#: library's Python code cannot cast.
+#: Errors of calls that are no wrong answers: what docs/exact.rst says of positions, of ``reshape((-1, k))``, and of numbers
+#: of rows that are written; and what the library's Python code cannot cast.
 NOT_OURS = (
     "positions in rows were computed with another size of a row",
     "Cannot reshape input of shape",
+    "cannot reshape array of size",
+    "SpecifyShape: Got shape",
     "a position that was computed from that of a row is negative",
     "Python int too large to convert to C long",
     "out of bounds for",

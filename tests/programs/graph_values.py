@@ -262,8 +262,9 @@ class Expected:
         value, actual = value.astype(wide), actual.astype(wide)
         with np.errstate(all="ignore"):
             plain, others = self._plain.astype(wide), [one.astype(wide) for one in self._others]
-            if plain.shape != value.shape:
-                return np.ones(value.shape, bool)
+            loose = LOOSE.get(str(self.value.dtype), 1e-6) * (np.abs(value) + 1e-3)
+            if plain.shape != value.shape:  # as of ``y[y > 0]``, if the optimizer has made ones of ``y = x / x``
+                return ~((actual == value) | (np.abs(actual - value) <= loose) | (np.isnan(actual) & np.isnan(value)))
             finite = np.isfinite(plain)
             known = finite & np.all([np.isfinite(one) for one in others], axis=0)
             spread = np.max([np.abs(np.where(known, one - plain, 0)) for one in others], axis=0)
@@ -272,8 +273,7 @@ class Expected:
             bound = bound + 4 * eps * size + 4 * np.finfo(self.value.dtype).tiny
             # What the optimizer has made another number than the graph says: its rounding is not known.
             other = ~known | ~(np.abs(value - plain) <= bound)
-            loose = LOOSE.get(str(self.value.dtype), 1e-6)
-            bound = np.where(other, np.maximum(np.where(known, bound, 0), loose * (np.abs(value) + 1e-3)), bound)
+            bound = np.where(other, np.maximum(np.where(known, bound, 0), loose), bound)
             same = np.isfinite(value) & (np.abs(actual - value) <= bound)
             same |= (actual == value) | (np.isnan(actual) & np.isnan(value))
             # Whether there is a number at all is decided by rounding.

@@ -11,6 +11,8 @@ import pytest
 from recipes import RECIPES
 from worlds import INSTALLED
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -5,7 +5,7 @@ smaller, with random images. The header is the guide's: Lasagne is imported befo
 """
 
 import pytest
-from test_programs_2017 import run
+from command_line import run_text
 
 pytestmark = pytest.mark.theano
 
@@ -51,6 +51,7 @@ def check(network, serial_network, tolerance=1e-9):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [2, 3])
 def test_mnist_with_the_data_on_the_host(tmp_path, n):
     """Adam in three steps, shuffled lists of rows, and the whole validation set in slices."""
@@ -88,9 +89,10 @@ for epoch in range(3):
 check(network, serial_network)
 print('equal', synk.size())
 """
-    assert run(tmp_path, HEADER + program, str(n), flags=FLAGS) == f"equal {n}\n"
+    assert run_text(tmp_path, HEADER + program, str(n), flags=FLAGS) == f"equal {n}\n"
 
 
+@pytest.mark.thorough
 def test_mnist_with_the_data_on_the_ranks(tmp_path):
     """The data set in shared variables, rows by ``batch_s``: a list for each rank, or one slice for all; one callable."""
     pytest.importorskip("lasagne")
@@ -128,9 +130,10 @@ for epoch in range(3):
 check(network, serial_network)
 print('equal')
 """
-    assert run(tmp_path, HEADER + program, flags=FLAGS) == "equal\n"
+    assert run_text(tmp_path, HEADER + program, flags=FLAGS) == "equal\n"
 
 
+@pytest.mark.long
 def test_a_residual_network(tmp_path):
     """Shortcuts around layers, on random images, by momentum; batches that do not divide evenly.
 
@@ -166,7 +169,7 @@ for epoch in range(2):
 check(network, serial_network, 1e-8)
 print('equal')
 """
-    assert run(tmp_path, HEADER + program, flags=FLAGS) == "equal\n"
+    assert run_text(tmp_path, HEADER + program, flags=FLAGS) == "equal\n"
 
 
 def test_data_of_other_processes(tmp_path):
@@ -203,4 +206,4 @@ assert np.array_equal(f(before), np.concatenate([expected, np.full((3, 2), -1.)]
 before.free_memory()
 print('equal')
 """
-    assert run(tmp_path, program, flags=FLAGS) == "equal\n"
+    assert run_text(tmp_path, program, flags=FLAGS) == "equal\n"

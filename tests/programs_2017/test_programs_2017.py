@@ -1,34 +1,14 @@
 """Programs as they were written in 2017 run unchanged: the one of the paper's appendix, and what small ones call."""
 
-import os
-import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
 import pytest
+from command_line import run_text
 
-ROOT = str(Path(__file__).parents[2])
 pytestmark = pytest.mark.theano
 
 
-def run(tmp_path, text, *arguments, mode="FAST_COMPILE", flags=""):
-    """Run a program with ``python -m synkhronos``; return what it prints. (FAST_COMPILE needs no C compiler.)"""
-    (tmp_path / "program.py").write_text(textwrap.dedent(text))
-    flags = ",".join(filter(None, [os.environ.get("THEANO_FLAGS"), "mode=" + mode, flags]))
-    done = subprocess.run(
-        [sys.executable, "-m", "synkhronos", "program.py", *arguments],
-        cwd=str(tmp_path),
-        universal_newlines=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        timeout=110,
-        env=dict(os.environ, PYTHONPATH=ROOT, THEANO_FLAGS=flags),
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
+@pytest.mark.thorough
 def test_the_program_of_the_paper(tmp_path):
     """Figures 4 and 5, line by line, with the functions that the paper leaves out."""
     pytest.importorskip("lasagne")
@@ -104,15 +84,16 @@ def test_the_program_of_the_paper(tmp_path):
 
         print(" ".join("%.10f" % abs(p.get_value()).sum() for p in param_vars))
         """
-    truth, result = run(tmp_path, serial).split(), run(tmp_path, parallel).split()
+    truth, result = run_text(tmp_path, serial).split(), run_text(tmp_path, parallel).split()
     assert len(truth) == 4
     assert [float(value) for value in result] == pytest.approx([float(value) for value in truth], rel=1e-8)
 
 
+@pytest.mark.long
 def test_inputs_built_beforehand_and_the_serial_function(tmp_path):
     """``import theano`` first, fork at the top level, its result, build_inputs, as_theano, output modes."""
     assert (
-        run(
+        run_text(
             tmp_path,
             """
         import sys
@@ -158,7 +139,7 @@ def test_inputs_built_beforehand_and_the_serial_function(tmp_path):
 
 def test_every_form_of_batch(tmp_path):
     assert (
-        run(
+        run_text(
             tmp_path,
             """
         import theano
@@ -194,7 +175,7 @@ def test_every_form_of_batch(tmp_path):
 def test_shared_variables(tmp_path):
     """What of each collective the guide's demos use, and np.asarray of what gather returns."""
     assert (
-        run(
+        run_text(
             tmp_path,
             """
         import theano

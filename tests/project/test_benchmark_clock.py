@@ -1,8 +1,5 @@
 """The clocks of benchmarks.training: when each rank began and ended, and what the time between is counted as."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -10,8 +7,6 @@ import synkhronos  # noqa: F401, before Theano
 
 theano = pytest.importorskip("theano")
 T = pytest.importorskip("theano.tensor")
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.clock import Clock, divide_time  # noqa: E402
 

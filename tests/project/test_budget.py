@@ -26,7 +26,7 @@ BUDGET = {
     "launchers/hosts/": 2356,
     "launchers/": 845,
     "program/": 792,
-    "engines/ sharding/ ops/": 8051,
+    "engines/ sharding/ ops/": 8069,
     "replication/": 464,
     "functions/": 4146,
     "collectives/": 1020,

@@ -130,6 +130,7 @@ def test_modules_of_tests_have_names_of_their_own():
     assert [name for name, n in times.items() if n > 1] == ["conftest"]
 
 
+@pytest.mark.slow
 def test_no_cycles():
     edges = {}
     for path in FILES:

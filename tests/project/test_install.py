@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tools" / "install.py"
 #: The commands of an installation: what pip needs, the requirements of the groups, these, the digits.
@@ -112,6 +114,7 @@ def test_engine_of_interpreter(install, monkeypatch, capsys, tmp_path, version, 
     assert [install.choose(version, name, True) for name in ("theano", "pytensor")] == ["theano", "pytensor"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("asked, version, taken", [("theano", (3, 12, 1), "3.9"), ("pytensor", (3, 9, 18), "3.12")])
 def test_another_python_is_taken(install, monkeypatch, tmp_path, asked, version, taken):
     fake_python(tmp_path / "bin/python3.13", "", "exit 127")
@@ -207,6 +210,7 @@ def test_environments_are_beside_each_other(counted, tmp_path):
     assert (counted.folder / "installed").exists()
 
 
+@pytest.mark.thorough
 def test_group_is_installed_with_all_others(counted):
     """In one command: pip may replace what a command does not mention by a release that another package likes better."""
     assert counted.call("--with", "bench") == 0 and len(counted.runs) == RUNS
@@ -281,6 +285,7 @@ def test_kernels_for_one_python_make_room(install, tmp_path):
     assert old == {(3, 8, 18): [], (3, 11, 7): ["_kernels.cpython-311-x86.so"]}
 
 
+@pytest.mark.thorough
 def test_environments_of_mpi_have_the_packages_of_the_engine(counted, tmp_path):
     """Their own ones first; made once, and again with another engine's environment."""
     version = "python{}.{}".format(*sys.version_info)
@@ -311,6 +316,7 @@ def test_environments_of_mpi_have_the_packages_of_the_engine(counted, tmp_path):
     assert counted.call("--mpi") == 0 and len(counted.runs) == 2 * n
 
 
+@pytest.mark.thorough(but="pytensor-(py|tools)")
 @pytest.mark.parametrize("name", ["setup.py", "pyproject.toml", "tools/install.py", "synkhronos/kernels/_kernels.c"])
 def test_changed_requirements_are_installed(counted, tmp_path, name):
     assert counted.call() == 0
@@ -318,6 +324,7 @@ def test_changed_requirements_are_installed(counted, tmp_path, name):
     assert counted.call() == 0 and len(counted.runs) == 2 * RUNS
 
 
+@pytest.mark.thorough
 def test_other_python_makes_another_venv(counted, tmp_path):
     assert counted.call() == 0
     fake_python(tmp_path / "python", "3 8 1")

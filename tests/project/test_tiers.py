@@ -1,63 +1,74 @@
-"""Which test runs when: the table of tiers, turns of tests that want to be alone, and `.ci/run`."""
+"""Which test runs when: tiers, turns of tests that want to be alone, and `.ci/run`."""
 
 import os
-import re
 import shutil
 import subprocess
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
+import markers
 import pytest
-import tiers
+from pytest import mark
+from turns import Turns
+from worlds import FEWER_WORLDS, TIERS_OF_WORLDS
 
 ROOT = Path(__file__).parents[2]
 
 
+LONG_BUT_TWO = mark.long(but="2")
+
+
 @pytest.mark.parametrize(
-    "path, name, is_compiled, expected",
+    "parameters, given, expected",
     [
-        ("tests/test_partition.py", "test_divides[3]", False, ["quick"]),
-        ("tests/test_partition.py", "test_divides[3]", True, []),
-        ("tests/collectives/test_reduce.py", "test_op[threads-3-root1-numpy]", False, ["quick"]),
-        ("tests/collectives/test_reduce.py", "test_op[3-root1-float32]", False, ["quick"]),
-        ("tests/collectives/test_reduce.py", "test_op[threads-3-root2-numpy]", False, []),
-        ("tests/collectives/test_reduce.py", "test_op[1-root0-float32]", False, ["thorough"]),
-        ("tests/collectives/test_reduce.py", "test_op[fork-3-root1-theano]", True, []),
-        ("tests/collectives/test_reduce.py", "test_op[fork-1-root0-theano]", True, ["thorough"]),
-        ("tests/collectives/test_reduce.py", "test_op[fork-3-root2-numpy]", False, ["thorough"]),
-        ("tests/collectives/test_reduce.py", "test_op[fork-2-root0-numpy]", False, []),
-        ("tests/cli/test_run.py", "test_help", False, []),
-        ("tests/gpu/test_gpu.py", "test_part[nccl]", True, ["thorough"]),
-        ("tests/sabotage/test_sessions.py", "test_300_sessions", False, ["long"]),
-        ("tests/project/test_benchmarks.py", "test_at_once", False, ["alone", "long"]),
+        ("", [], "quick"),
+        ("", [mark.theano], "slow"),
+        ("", [mark.theano, mark.long, mark.thorough], "long"),
+        ("", [mark.alone, mark.slow], "slow"),
+        ("1-a", [mark.slow, mark.thorough("1")], "thorough"),
+        ("2-a", [mark.slow, mark.thorough("1")], "slow"),
+        ("1-a", [LONG_BUT_TWO], "long"),
+        ("2-a", [LONG_BUT_TWO], "quick"),
+        ("1-b", [mark.thorough("a$|b$", but="1")], "quick"),
+        ("2-b", [mark.thorough("a$|b$", but="1")], "thorough"),
+        ("threads-3-root1-numpy", TIERS_OF_WORLDS, "quick"),
+        ("threads-3-root2-numpy", TIERS_OF_WORLDS, "slow"),
+        ("1-root0-float32", TIERS_OF_WORLDS, "thorough"),
+        ("fork-2-root0-numpy", TIERS_OF_WORLDS, "slow"),
+        ("fork-3-root1-theano", TIERS_OF_WORLDS, "slow"),
+        ("fork-1-root0-theano", TIERS_OF_WORLDS, "thorough"),
+        ("3 hosts-4-root0-numpy", TIERS_OF_WORLDS, "thorough"),
+        ("3 hosts-4-root0-numpy", TIERS_OF_WORLDS + FEWER_WORLDS, "long"),
     ],
 )
-def test_markers(path, name, is_compiled, expected):
-    assert tiers.markers_of(path, name, is_compiled) == expected
+def test_the_last_tier_counts(parameters, given, expected):
+    assert markers.tier_of(parameters, [each.mark for each in given]) == expected
 
 
-@pytest.mark.parametrize("rule", tiers.RULES + tiers.SLOW, ids=lambda rule: f"{rule.marker}-{rule.path}")
-def test_what_a_rule_names_exists(rule):
-    place = ROOT / rule.path
-    files = [place] if place.is_file() else sorted(place.rglob("test_*.py"))
-    text = "".join(path.read_text() for path in files)
-    assert text
-    assert missing(rule.names, text) == []
+@pytest.mark.slow("b")
+@pytest.mark.parametrize("expected", ["quick", pytest.param("slow", id="b")])
+def test_each_test_has_the_marker_of_its_tier_alone(request, expected):
+    assert [marker.name for marker in request.node.iter_markers() if marker.name in markers.TIERS] == [expected]
 
 
-def missing(pattern, text):
-    """Return the words with which alternatives of a pattern begin, and which a text has not; others are of parameters."""
-    alternatives = re.split(r"\|(?![^(\[]*[)\]])", pattern)
-    return [
-        found.group() for found in map(re.compile(r"\w+").match, alternatives) if found and found.group() not in text
-    ]
+def test_patterns_are_about_some_of_the_tests_that_have_them(request):
+    """Of all files that were collected: `make quick` collects all of them."""
+    assert request.config.stash[markers.UNSUITABLE] == []
 
 
-def test_what_does_not_exist_is_found():
-    text = "def test_one_by_one(kind): ..."
-    assert missing(r"one_by|by_two\[a|\[.*-1\]|b|(one|two)", text) == ["by_two"]
-    assert missing(r"by_one\[(?!a|b)|two", text) == ["two"]
-    assert missing("", text) == []
+def test_patterns_that_are_about_none_or_all_are_found():
+    names = {"about_some": mark.slow("1"), "about_none": mark.slow("3"), "about_all": mark.long(but="3")}
+    items = []
+    for name, marker in names.items():
+        for parameters in ("1", "2"):
+            node = SimpleNamespace(nodeid=f"test_it.py::{name}[{parameters}]")
+            pairs = [(node, marker.mark), (node, mark.thorough.mark)]
+            callspec = SimpleNamespace(id=parameters)
+            items.append(SimpleNamespace(callspec=callspec, iter_markers_with_node=lambda pairs=pairs: pairs))
+    none, every = markers.unsuitable_patterns(items)
+    assert none.startswith("test_it.py::about_none: ") and none.endswith("is about none of the tests")
+    assert every.startswith("test_it.py::about_all: ") and every.endswith("is about all of the tests")
 
 
 def test_a_test_that_wants_to_be_alone_is(tmp_path):
@@ -75,7 +86,7 @@ def test_a_test_that_wants_to_be_alone_is(tmp_path):
             turns.end()
 
     together = threading.Event()  # never set: it only takes time
-    turns = [tiers.Turns(tmp_path) for _ in range(3)]
+    turns = [Turns(tmp_path) for _ in range(3)]
     threads = [threading.Thread(target=run, args=each) for each in zip((False, False, True), turns)]
     for thread in threads:
         thread.start()

@@ -201,7 +201,7 @@ def test_shares_are_parts_of_the_sum(weights):
 )
 @pytest.mark.parametrize("shape", [(2,), ()], ids=["array", "number"])
 def test_bad_weights_are_refused(weights, error, position, got, shape):
-    expected = "a finite number, 0 or more" if error is ValueError else "a real number"
+    expected = "finite" if error is ValueError else "real"
     with refuses(error, f"weights[{position}]", expected, got):
         combine(AVG, [np.ones(shape)] * len(weights), weights)
 
@@ -335,6 +335,7 @@ def test_avg_table(values, weights, expected, dtype):
     assert np.signbit(result) == np.signbit(np.array(expected, dtype=dtype)) or np.isnan(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", FLOATS)
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
@@ -407,7 +408,7 @@ def test_avg_over_uneven_shards_is_the_mean_of_all_rows(n_rows, n_ranks, seed):
 
 
 def test_avg_of_integers_is_refused():
-    with pytest.raises(TypeError, match="no average.*got int64"):
+    with refuses(TypeError, expected="'avg'", got="int64"):
         combine(AVG, [np.array([1]), np.array([2])])
 
 
@@ -434,6 +435,7 @@ def hard_parts(dtype, n, size, seed):
     return parts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block_bytes", [16, 112, 1 << 17])
 @pytest.mark.parametrize("op", [AVG, *UFUNCS], ids=str)
 @given(data=st.data())
@@ -456,6 +458,7 @@ def test_blocks_have_the_bits_of_the_whole(op, block_bytes, data):
     assert bits(out) == bits(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", [AVG, *UFUNCS], ids=str)
 @pytest.mark.parametrize("weights", [None, [1, 1, 1, 1], [4, 0, 2, 1], [0, 3, 0, 3], [0, 0, 2, 0]])
 def test_out_may_be_any_of_the_parts(op, weights):
@@ -535,29 +538,37 @@ def test_large_values_take_several_blocks():
 
 
 @pytest.mark.parametrize(
-    "call, error, message",
+    "call, error, fields",
     [
-        (lambda: combine(SUM, []), ValueError, "'sum' needs the value of one rank at least"),
-        (lambda: combine(SUM, [None, None]), ValueError, "needs the value of one rank at least"),
-        (lambda: combine(SUM, [np.ones(2), np.ones(3)]), ValueError, r"float64\(2,\) and float64\(3,\)"),
-        (lambda: combine(SUM, [np.ones(2), np.ones(2, "f4")]), ValueError, r"float64\(2,\) and float32\(2,\)"),
-        (lambda: combine(SUM, [np.ones((1, 2)), np.ones(2)]), ValueError, "one shape and type"),
-        (lambda: combine(SUM, [np.ones(2)], out=np.ones(3)), ValueError, r"out must be float64\(2,\), .*float64\(3,\)"),
-        (lambda: combine(SUM, [np.ones(2)], out=np.ones(2, "f4")), ValueError, "out must be .*got float32"),
-        (lambda: combine(SUM, [np.ones(2, "?")], out=np.ones(2, "?")), ValueError, "out must be int64"),
+        (lambda: combine(SUM, []), ValueError, ("'sum'", "one rank", "none")),
+        (lambda: combine(SUM, [None, None]), ValueError, ("'sum'", "one rank", "none")),
+        (lambda: combine(SUM, [np.ones(2), np.ones(3)]), ValueError, ("'sum'", None, "float64(2,) and float64(3,)")),
+        (
+            lambda: combine(SUM, [np.ones(2), np.ones(2, "f4")]),
+            ValueError,
+            ("'sum'", None, "float64(2,) and float32(2,)"),
+        ),
+        (
+            lambda: combine(SUM, [np.ones((1, 2)), np.ones(2)]),
+            ValueError,
+            ("'sum'", None, "float64(1, 2) and float64(2,)"),
+        ),
+        (lambda: combine(SUM, [np.ones(2)], out=np.ones(3)), ValueError, ("out", "float64(2,)", "float64(3,)")),
+        (lambda: combine(SUM, [np.ones(2)], out=np.ones(2, "f4")), ValueError, ("out", "float64(2,)", "float32(2,)")),
+        (lambda: combine(SUM, [np.ones(2, "?")], out=np.ones(2, "?")), ValueError, ("out", "int64(2,)", "bool(2,)")),
         (
             lambda: combine(AVG, [np.ones(2)] * 2, [1]),
             ValueError,
-            "weights: expected one number for each of the 2 ranks",
+            ("weights", "2 ranks", "1"),
         ),
-        (lambda: combine(AVG, [np.ones(())] * 2, [1]), ValueError, "weights: expected one number .*, got 1"),
-        (lambda: combine(GATHER, [np.ones(2)]), ValueError, "not by 'gather'"),
-        (lambda: combine(NONE, [np.ones(2)]), ValueError, "not by 'None'"),
-        (lambda: combine(SUM, [np.array(["a"])]), TypeError, "can be reduced by 'sum'"),
+        (lambda: combine(AVG, [np.ones(())] * 2, [1]), ValueError, ("weights", "2 ranks", "1")),
+        (lambda: combine(GATHER, [np.ones(2)]), ValueError, ("op", "'sum'", "'gather'")),
+        (lambda: combine(NONE, [np.ones(2)]), ValueError, ("op", "'sum'", "'None'")),
+        (lambda: combine(SUM, [np.array(["a"])]), TypeError, (None, "'sum'", "<U1")),
     ],
 )
-def test_bad_arguments_are_refused(call, error, message):
-    with pytest.raises(error, match=message):
+def test_bad_arguments_are_refused(call, error, fields):
+    with refuses(error, *fields):
         call()
 
 
@@ -583,16 +594,16 @@ def test_gather_concatenates_in_rank_order(parts, expected):
 
 
 @pytest.mark.parametrize(
-    "parts, message",
+    "parts, got",
     [
-        ([np.ones((2, 3)), None, np.ones((2, 4))], r"got \(2, 3\) and \(2, 4\)"),
-        ([np.ones(2), np.ones((2, 1))], r"got \(2,\) and \(2, 1\)"),
-        ([np.array(1.0), np.ones(1)], r"got \(\) and \(1,\)"),
-        ([None], "at least"),
+        ([np.ones((2, 3)), None, np.ones((2, 4))], "(2, 3) and (2, 4)"),
+        ([np.ones(2), np.ones((2, 1))], "(2,) and (2, 1)"),
+        ([np.array(1.0), np.ones(1)], "() and (1,)"),
+        ([None], "none"),
     ],
 )
-def test_gather_refuses_shapes_that_do_not_fit(parts, message):
-    with pytest.raises(ValueError, match=message):
+def test_gather_refuses_shapes_that_do_not_fit(parts, got):
+    with refuses(ValueError, "'gather'", got=got):
         gather_outputs(parts)
 
 
@@ -606,6 +617,8 @@ def accumulate(op, slices, weights, **kwargs):
     return accumulator.finish()
 
 
+@pytest.mark.slow
+@pytest.mark.thorough("prod|min|max")
 @pytest.mark.parametrize("op", [AVG, *UFUNCS], ids=str)
 @given(data=st.data())
 @settings(deadline=None)
@@ -675,7 +688,7 @@ def test_op_none_takes_one_slice():
     accumulator = Accumulator(NONE)
     accumulator.add(value, 3)
     assert accumulator.finish()[0].tolist() == ["any", "type"]
-    with pytest.raises(ValueError, match="not by 'None'"):
+    with refuses(ValueError, "op", got="'None'"):
         accumulate(NONE, [np.ones(1)] * 2, [1, 1])
 
 

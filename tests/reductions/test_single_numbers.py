@@ -24,6 +24,8 @@ def bits(array):
     return np.where(np.isnan(array), np.nan, array).astype(array.dtype).tobytes()  # NaN has more than one form
 
 
+@pytest.mark.slow
+@pytest.mark.thorough(but="sum|avg-float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("op", ["avg", "sum", "prod", "min", "max"])
 def test_many_at_once_are_the_bits_of_one_by_one(op, dtype):

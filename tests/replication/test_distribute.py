@@ -10,10 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from worlds import DEVICE, ENGINES, INSTALLED, Tables
+from refusals import reports
+from worlds import DEVICE, ENGINES, FEWER_WORLDS, INSTALLED, Tables
 
 import synkhronos as synk
 from synkhronos.runtime.command import Command
+
+pytestmark = FEWER_WORLDS
 
 ROOT = str(Path(__file__).parents[2])
 ROWS = np.arange(6.0)
@@ -59,6 +62,7 @@ def test_built_before_fork_after_fork_and_after_distribute(make_world, numpy_wor
     assert [f(ROWS) for f in functions] == [30, 60, 135]
 
 
+@pytest.mark.slow
 def test_forked_again_with_the_masters_values(make_world, words_of):
     for launcher, engine in [("threads", "numpy"), *(("fork", engine) for engine in INSTALLED)]:
         words = words_of(engine)
@@ -304,14 +308,11 @@ def test_a_function_that_cannot_travel(make_world, numpy_words):
     )
     used = world.session.context.pool.used
     for _ in range(3):
-        with pytest.raises(
-            TypeError,
-            match="function 'bad' cannot be sent to the other ranks: the constant <unlocked .* does not pickle",
-        ):
+        with reports(TypeError, "function 'bad'", "constant", "<unlocked"):
             bad(ROWS)
     assert tables(world) == [(0, 0)] * 3
     assert world.session.context.pool.used <= used + 8192 + 2 * 48000  # (w itself has moved there)
-    with pytest.raises(TypeError, match="function 'bad' cannot be sent"):
+    with reports(TypeError, "function 'bad'"):
         synk.distribute()
     (of_rank,) = set(tables(world))  # distribute() has sent the good one, and any that another test has left alive
     assert of_rank[0] >= 1 and of_rank[1] >= 1
@@ -334,11 +335,7 @@ def test_a_function_of_a_library_that_cannot_travel(make_world, words_of, engine
     lock = threading.Lock()
     printed = L.Print("noisy", global_fn=lambda op, value: lock)(x * w)
     bad = words.function([x], printed.sum(), name="bad")
-    with pytest.raises(
-        TypeError,
-        match=r"function 'bad' cannot be sent to the other ranks: the operation Print\{.* "
-        "does not pickle .*lock",
-    ):
+    with reports(TypeError, "function 'bad'", "operation", "Print{", "_thread.lock"):
         bad(ROWS)
     assert good(ROWS) == 30
     synk.all_reduce(w)
@@ -354,7 +351,7 @@ def test_the_mode_travels(make_world, words_of, engine):
     x = words.variable("x")
     f = words.function([x], (T.log(x), "gather"), mode=L.NanGuardMode(optimizer=None))
     assert f(np.ones(4)).tolist() == [0] * 4
-    with pytest.raises(synk.WorkerError, match="rank 1 raised AssertionError: .*NaN detected"):
+    with reports(synk.WorkerError, "AssertionError", "NaN detected", rank=1):
         f([1.0, 1.0, 1.0, -1.0])
     assert f(np.ones(3)).tolist() == [0] * 3
 
@@ -384,7 +381,7 @@ def test_a_function_that_one_rank_cannot_load(make_world, numpy_words):
     picky = numpy_words.apply(Picky(), x, dtype="float64", ndim=1)
     bad = synk.function([x], (picky * numpy_words.sum(w), "avg"))
     for _ in range(2):
-        with pytest.raises(synk.WorkerError, match="rank [12] raised OSError: not here in distribute"):
+        with reports(synk.WorkerError, "OSError: not here", command="distribute"):
             bad(ROWS)
     assert tables(world) == [(0, 0)] * 3  # one rank had loaded it
     gc.collect()  # the traceback of the error
@@ -396,6 +393,7 @@ def test_a_function_that_one_rank_cannot_load(make_world, numpy_words):
 # -- large ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ENGINES[1:])
 def test_3000_chained_operations(make_world, words_of, engine):
     from library import IS_THEANO, L, T
@@ -486,6 +484,7 @@ def test_large_constants_are_shared_by_the_ranks(make_world, words_of, engine, l
     assert pool.used - used < values.nbytes
 
 
+@pytest.mark.thorough
 @pytest.mark.theano
 def test_hundreds_of_data_and_variables_with_few_descriptors(tmp_path):
     assert (
@@ -518,6 +517,7 @@ def test_hundreds_of_data_and_variables_with_few_descriptors(tmp_path):
 # -- what the ranks must find --------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.theano
 def test_operations_defined_in_main_after_fork(tmp_path):
     assert (
@@ -559,6 +559,7 @@ def test_operations_defined_in_main_after_fork(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_sys_path_and_working_directory_reach_the_ranks(tmp_path):
     (tmp_path / "late").mkdir()
     (tmp_path / "late" / "lately.py").write_text("import os\ndef here(x): return x * 0 + len(os.getcwd())\n")

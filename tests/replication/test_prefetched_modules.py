@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("theano")
+
+pytestmark = pytest.mark.thorough
+
 ROOT = str(Path(__file__).parents[2])
 
 PROGRAM = """
@@ -80,6 +83,7 @@ COMMANDS = (
 )
 
 
+@pytest.mark.long(but="failing")
 @pytest.mark.parametrize(
     "before, between, word",
     [

@@ -8,6 +8,9 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
+
 #: What the program is in the middle of when the signal comes; prints "now" just before.
 SITUATIONS = {
     "idle": "synk.fork(3); say('now'); time.sleep(1000)",
@@ -118,6 +121,7 @@ def indented(code):
     return "\n".join("        " + line[margin if line[:margin].isspace() or not margin else 0 :] for line in lines)
 
 
+@pytest.mark.thorough(but="^(call|collective)-1-group")
 @pytest.mark.parametrize("times, to", [(1, "group"), (1, "master"), (2, "group")])
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_ctrl_c(situation, times, to, script):
@@ -144,6 +148,7 @@ def test_the_harness_loses_no_output(script):
     assert program.finish() == (0, "works\n", "")
 
 
+@pytest.mark.thorough("^collective")
 @pytest.mark.parametrize("situation", ["idle", "call", "collective", "fork", "many collectives"])
 def test_ctrl_c_that_nobody_catches(situation, script):
     program = script(NONE_IS_LOST + textwrap.dedent(indented(SITUATIONS[situation])))
@@ -156,6 +161,7 @@ def test_ctrl_c_that_nobody_catches(situation, script):
     assert not program.wait_others()
 
 
+@pytest.mark.thorough("-9$")
 @pytest.mark.parametrize(
     "situation, number",
     [(situation, signal.SIGKILL) for situation in SITUATIONS]
@@ -192,8 +198,9 @@ def test_signal_handler_that_closes(script):
     assert program.finish() == (5, "", "")
 
 
+@pytest.mark.thorough
 def test_alarms_that_raise_at_any_moment(script):
-    """Exceptions out of a signal handler, a hundred times: never a hang, never a wrong answer."""
+    """Exceptions out of a signal handler, thirty times: never a hang, never a wrong answer."""
     program = script("""
         class Alarm(Exception):
             pass
@@ -203,7 +210,7 @@ def test_alarms_that_raise_at_any_moment(script):
         f = build(updates=False)
         rung = done = vain = 0  # the last: alarms since a call was done; on a busy machine they have to become rarer
         random = np.random.RandomState(0)
-        while rung < 100 or done < 100:
+        while rung < 30 or done < 30:
             try:
                 signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0005, 0.03) * 2 ** (vain // 20))
                 if not synk.is_forked():

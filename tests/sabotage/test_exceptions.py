@@ -7,11 +7,14 @@ import threading
 
 import numpy as np
 import pytest
+from refusals import lacks, reports
 
 import synkhronos as synk
 from synkhronos.errors import RemoteTraceback, WorkerError
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.command import Command
+
+pytestmark = pytest.mark.slow
 
 
 class TwoArguments(Exception):
@@ -134,7 +137,7 @@ def test_masters_own_keeps_its_type(launcher, kind, make_world):
     with pytest.raises(type(KINDS[kind][0]())) as caught:
         world.session.run(Raise({0: kind, 1: 9, 2: 6}, 0))
     notes = "\n".join(caught.value.__notes__)
-    assert "rank 1 also raised StopIteration: 4" in notes and "rank 2 also raised SystemExit: 7" in notes
+    assert not lacks(notes, "rank 1", "StopIteration: 4", "rank 2", "SystemExit: 7")
     check_alive(world)
 
 
@@ -208,7 +211,7 @@ def test_results_that_do_not_travel(launcher, how, text, make_world):
         assert sorted(caught.value.remote_tracebacks) == ranks and text in str(caught.value)
         check_alive(world)
     if how is raise_error:
-        with pytest.raises(WorkerError, match="rank 2 raised OSError: on the way"):
+        with reports(WorkerError, "OSError: on the way", rank=2):
             world.session.run(Return([2], "unpickling", how))
     else:
         with pytest.raises(SystemExit):
@@ -219,7 +222,7 @@ def test_results_that_do_not_travel(launcher, how, text, make_world):
 @pytest.mark.parametrize("launcher", ["threads", "fork"])
 def test_commands_that_do_not_travel(launcher, make_world):
     world = make_world(launcher, 3, 0)
-    with pytest.raises(OSError, match="on the way"):
+    with reports(OSError, "on the way"):
         world.session.run(Carry(Result("pickling", raise_error)))
     check_alive(world)
     for how, text in ((raise_error, "OSError: on the way"), (raise_exit, "SystemExit: 5")):
@@ -248,9 +251,9 @@ class AtEnd:
             self.how()
 
 
-@pytest.mark.parametrize("how, text", [(crash, "was killed by SIGSEGV"), (leave, "ended with exit code 3")])
+@pytest.mark.parametrize("how, exitcode", [(crash, -signal.SIGSEGV), (leave, 3)])
 @pytest.mark.parametrize("where", ["unpickling", "pickling", "garbage"])
-def test_objects_that_end_the_rank(where, how, text, make_world):
+def test_objects_that_end_the_rank(where, how, exitcode, make_world):
     world = make_world("fork", 3, 0)
     if where == "unpickling":
         command = Carry(Result("unpickling", how))
@@ -258,7 +261,7 @@ def test_objects_that_end_the_rank(where, how, text, make_world):
         command = Return([1, 2], "pickling", how)
     else:
         command = Carry(AtEnd(how))
-    with pytest.raises(synk.WorkerDied, match=text) as caught:
+    with reports(synk.WorkerDied, exitcode=exitcode) as caught:
         world.session.run(command)
         world.session.run(Raise({}, 0))  # where it happened after the answer
     assert caught.value.rank in (1, 2)
@@ -289,6 +292,6 @@ class Uneven(Command):
 @pytest.mark.parametrize("ranks", [[0], [1], [0, 1], [1, 2]])
 def test_ranks_that_disagree_do_not_hang(launcher, ranks, make_world):
     world = make_world(launcher, 3, 0)
-    with pytest.raises(synk.SynkhronosError, match="the ranks disagreed about uneven"):
+    with reports(synk.SynkhronosError, "uneven"):
         world.session.run(Uneven(ranks))
     assert not synk.is_forked()

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 OPEN = """
 f = build()
 synk.fork(3)
@@ -100,6 +102,7 @@ SAYS = {
 }
 
 
+@pytest.mark.thorough("daemon|stopped")
 @pytest.mark.parametrize("road", ROADS)
 def test_ends(road, script):
     code, expected, text = ROADS[road]

@@ -6,10 +6,13 @@ import sys
 
 import numpy as np
 import pytest
+from refusals import reports
 
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
 from synkhronos.testing import numpy_engine as engine
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -51,7 +54,7 @@ def test_child_has_no_session(works):
     def work():
         assert not synk.is_forked()
         synk.close()
-        with pytest.raises(synk.StateError, match="call synkhronos.fork"):
+        with reports(synk.StateError, "synkhronos.fork()"):
             synk.size()
 
     assert in_child(work) == 0
@@ -83,7 +86,7 @@ def test_child_with_a_session_over_the_parents_data(works):
         assert np.array_equal(function(data), np.arange(8.0))
         assert np.array_equal(function(own), np.arange(5.0))
         assert np.array_equal(function(np.arange(3.0)), np.arange(3.0))
-        with pytest.raises(synk.StateError, match="a forked child cannot allocate"):
+        with reports(synk.StateError, "pool", "process"):
             data.set_length(100)
         synk.close()
 
@@ -144,7 +147,7 @@ def test_keeper_that_somebody_else_reaps(works, fresh_keeper):
     keeper = PROGRAM.keeper_pid
     os.kill(keeper, 9)
     os.waitpid(-1, 0)
-    with pytest.raises(synk.SynkhronosError, match="keeper"):
+    with reports(synk.SynkhronosError, "keeper", keeper):
         works()
     assert not synk.is_forked()
     synk.fork(2)

@@ -12,6 +12,8 @@ from synkhronos.extensions import rules
 from synkhronos.program.program import PROGRAM
 from synkhronos.testing import numpy_engine as engine
 
+pytestmark = pytest.mark.slow
+
 N, VICTIM = 3, 1
 SHAPES = [(3,), (2, 20_000), ()]
 
@@ -104,6 +106,7 @@ def steps(fresh_keeper, request):
     return steps
 
 
+@pytest.mark.long(but="^EASGD-3$")
 @pytest.mark.parametrize("n_kills", [3, 30])
 @pytest.mark.parametrize("name", RULES)
 def test_kill_in_every_phase(steps, name, n_kills):

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 NOBODY = 65534
 
 
@@ -59,6 +61,7 @@ say(os.listdir("/dev/shm"))
 """
 
 
+@pytest.mark.thorough("True")
 @pytest.mark.skipif(not can_mount(), reason="a mount namespace of its own needs rights that this process does not have")
 @pytest.mark.parametrize("megabytes, fallback", [(1, True), (16, True), (64, True), (1, False)])
 def test_small_dev_shm(megabytes, fallback, script, prelude):

@@ -8,6 +8,8 @@ import time
 import psutil
 import pytest
 
+pytestmark = pytest.mark.slow
+
 FIRST = """
 import os, time
 import numpy as np
@@ -111,6 +113,7 @@ def kernel():
     manager.shutdown_kernel(now=True)
 
 
+@pytest.mark.thorough
 def test_jupyter_kernel(kernel):
     """The real thing, where Jupyter is installed."""
     manager, start, finish = kernel
@@ -143,6 +146,7 @@ def test_jupyter_kernel(kernel):
     assert not psutil.wait_procs(family, timeout=60)[1]
 
 
+@pytest.mark.thorough
 def test_restarted_kernel(kernel):
     """A restart in the middle of a call leaves nothing of the session."""
     manager, start, finish = kernel

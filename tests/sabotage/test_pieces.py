@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -33,6 +35,7 @@ SCALES = {
 }
 
 
+@pytest.mark.long(but="objects|masters")
 @pytest.mark.parametrize("piece", SCALES)
 def test_piece(piece, sabotage, tmp_path, capfd):
     document = tmp_path / "reliability.md"

@@ -12,6 +12,8 @@ import synkhronos
 from synkhronos.launchers.processes import fd_passing as descriptors
 from synkhronos.memory.memfd import nameless_file
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
     import stat
     f = build()

@@ -7,13 +7,17 @@ import threading
 import numpy as np
 import psutil
 import pytest
+from refusals import reports
 
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.command import Start
 from synkhronos.testing import numpy_engine as engine
 
+pytestmark = pytest.mark.slow
 
+
+@pytest.mark.long
 def test_300_sessions():
     x = engine.variable("x", "float64", 1)
     w = engine.shared(np.zeros(100), "w")
@@ -54,6 +58,7 @@ def test_300_sessions():
     assert np.array_equal(w.get_value(), np.full(100, 300.0))
 
 
+@pytest.mark.thorough
 def test_sessions_that_end_badly():
     """Nor does it grow where ranks die."""
     x = engine.variable("x", "float64", 1)
@@ -100,7 +105,7 @@ class Inside(Start):
 
 def test_a_call_inside_a_call_is_refused():
     session = PROGRAM.open(2, 0, launcher="threads")
-    with pytest.raises(synk.StateError, match="another one is in progress in this thread"):
+    with reports(synk.StateError, "thread"):
         session.run(Inside())
     assert session.run(Start()) == [None, None]
 
@@ -209,6 +214,7 @@ def test_few_processes(script):
     assert lines[4:] == ["works"]
 
 
+@pytest.mark.thorough(but="^(0|400)$")
 @pytest.mark.parametrize("free", [0, 20, 100, 400, 2000])
 def test_little_address_space(free, script):
     """It works, or says why not; nobody is left."""
@@ -254,7 +260,7 @@ def test_start_that_fails_is_told_by_fork(tmp_path, monkeypatch):
     getcwd = os.getcwd()
     directory.rmdir()
     monkeypatch.setattr(os, "getcwd", lambda: getcwd)
-    with pytest.raises(synk.WorkerDied, match="ended with exit code 70 (in|before) start") as caught:
+    with reports(synk.WorkerDied, exitcode=70, command="start") as caught:
         synk.fork(3)
     assert "FileNotFoundError" in str(caught.value.__cause__) and "chdir" in str(caught.value.__cause__)
     assert not synk.is_forked()

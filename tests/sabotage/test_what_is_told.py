@@ -6,10 +6,13 @@ import signal
 
 import numpy as np
 import pytest
+from refusals import lacks, reports
 
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
 from synkhronos.testing import numpy_engine as engine
+
+pytestmark = pytest.mark.slow
 
 MASTER = os.getpid()
 
@@ -44,7 +47,7 @@ def test_memory_of_a_killed_rank(script):
     memory, messages = zip(*(line.split(" ", 1) for line in out.splitlines()))
     for message in messages:
         assert re.search(r"kernel ran out of memory; the rank held up to \d+ MB", message)
-        assert "in grow; the session is closed" in message
+        assert not lacks(message, "grow")
     assert 195 << 20 < int(memory[1]) - int(memory[0]) < 230 << 20
 
 
@@ -107,9 +110,9 @@ def test_a_rank_that_died_before_the_call_has_updated_nothing(learner):
     os.kill(PROGRAM.session.launcher.pid(1), signal.SIGKILL)
     while not PROGRAM.session.block.ended[1]:
         pass
-    with pytest.raises(synk.WorkerDied, match="before call of function") as caught:
+    with reports(synk.WorkerDied, "before", rank=1, exitcode=-signal.SIGKILL) as caught:
         f([1.0, 2.0])
-    assert caught.value.updated == [] and "may have updated" not in str(caught.value)
+    assert caught.value.updated == [] and "draws" not in str(caught.value)
     assert np.array_equal(w.get_value(), [1.0, 1.0])
 
 

@@ -436,7 +436,9 @@ def parametrize(cases):
     assert len(set(names)) == len(names), "a name is given twice"
 
     def decorate(test):
-        test = pytest.mark.parametrize("exact", [False, True], ids=["plain", "exact"])(test)
+        test = pytest.mark.parametrize(
+            "exact", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["plain", "exact"]
+        )(test)
         return pytest.mark.parametrize("case", cases, ids=names)(test)
 
     return decorate

@@ -10,6 +10,8 @@ from trainers import HAS_LASAGNE, init, lasagne, layers, nonlinearities, objecti
 
 from synkhronos.sharding import Unknown
 
+pytestmark = pytest.mark.thorough
+
 if HAS_LASAGNE:
     from synkhronos.extensions.batch_norm import BatchNormLayer
 elif IS_THEANO:

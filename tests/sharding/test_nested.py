@@ -2,10 +2,13 @@
 
 from functools import partial
 
+import pytest
 from library import L, T
 from simulated import ALL_ROWS, Case, Program, parametrize, placements
 
 import synkhronos as synk
+
+pytestmark = pytest.mark.thorough
 
 S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknown"
 

@@ -1,7 +1,10 @@
 """Random draws: rows of a draw whose shape has rows are each rank's own; others differ from rank to rank."""
 
+import pytest
 from library import L, T
 from simulated import ALL_ROWS, SPLITS, Case, Program, parametrize, placements
+
+pytestmark = pytest.mark.thorough
 
 S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknown"
 

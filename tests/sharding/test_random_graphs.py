@@ -12,6 +12,8 @@ from simulated import Program, _thunk, _value_of, check
 
 from synkhronos.sharding import Shard
 
+pytestmark = pytest.mark.thorough
+
 N_ROWS = 6
 SPLITS = ((2, 4), (1, 3, 2), (0, 6))
 LENGTHS = (2, 3, 6)

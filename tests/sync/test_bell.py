@@ -18,6 +18,7 @@ def has_rung(bell, seconds=0.0):
     return bool(poll.poll(1000 * seconds))
 
 
+@pytest.mark.slow
 def test_it_rings_until_it_is_cleared():
     bell = Bell()
     assert not has_rung(bell)

@@ -89,6 +89,8 @@ def around(serial, parallel):
     return found
 
 
+@pytest.mark.thorough
+@pytest.mark.long(but="py-test_function$|cvm-test_profiling")
 @pytest.mark.timeout(TIMEOUT_S + 20)
 @pytest.mark.parametrize("linker, module", CASES)
 def test_module(tmp_path, linker, module):
@@ -114,6 +116,7 @@ def test_so_many_pass():
             assert f"``{name.split('::')[1]}``" in page
 
 
+@pytest.mark.long
 def test_functions_that_are_handed_back_are_found(tmp_path):
     """The planted fault: all tests pass, because the functions are Theano's own."""
     reports = reports_of(tmp_path, "py", "test_function", "--ranks", "1", "--fault")

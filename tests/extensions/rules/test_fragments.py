@@ -2,12 +2,16 @@
 
 import numpy as np
 import pytest
+from descent import A, B, Training
 from quadratics import Quadratics
-from test_rules import A, B, Training
+from refusals import refuses
 
 import synkhronos as synk
 from synkhronos.extensions import checkpoint, rules
 from synkhronos.extensions.rules.diloco import parts_of
+
+pytestmark = pytest.mark.slow
+
 
 #: 40, 10, 30 and 20 numbers.
 SHAPES = [(4, 10), (10,), (30, 1), (20,)]
@@ -156,19 +160,18 @@ def test_a_run_goes_on_from_its_checkpoint(make_world, tmp_path, stop, exchange)
 
 
 @pytest.mark.parametrize(
-    "every, fragments, error, text",
+    "every, fragments, error, expected",
     [
-        (3, 4, ValueError, "fragments: expected at most every, 3, got 4"),
-        (9, 5, ValueError, "fragments: expected at most 4, as there are parameters, got 5"),
-        (9, 0, ValueError, "fragments: expected at least 1"),
-        (9, 2.0, TypeError, "fragments: expected an int"),
+        (3, 4, ValueError, "every, 3"),
+        (9, 5, ValueError, "4"),
+        (9, 0, ValueError, "1"),
+        (9, 2.0, TypeError, "int"),
     ],
 )
-def test_bad_input(make_world, every, fragments, error, text):
+def test_bad_input(make_world, every, fragments, error, expected):
     quadratics = Quadratics(make_world("threads", 2), SHAPES)
-    with pytest.raises(error) as caught:
+    with refuses(error, "fragments", expected, str(fragments)):
         rules.DiLoCo(quadratics.function, quadratics.params, every=every, fragments=fragments)
-    assert text in str(caught.value)
     quadratics.check()
 
 

@@ -4,10 +4,13 @@ import logging
 
 import numpy as np
 import pytest
-from test_rules import A, B, Training
+from descent import A, B, Training
+from refusals import refuses
 
 import synkhronos as synk
 from synkhronos.extensions import checkpoint, rules
+
+pytestmark = pytest.mark.slow
 
 
 def groups(n):
@@ -56,6 +59,7 @@ def end(rule):
         rule.finish()
 
 
+@pytest.mark.thorough("-[059]$")
 @pytest.mark.parametrize("stop", [0, 5, 9, 10, 11])
 @pytest.mark.parametrize("name", KINDS)
 def test_to_the_bit(make_world, tmp_path, name, stop):
@@ -78,6 +82,7 @@ def test_to_the_bit(make_world, tmp_path, name, stop):
     end(rule)
 
 
+@pytest.mark.thorough("-[14]$")
 @pytest.mark.parametrize("n", [1, 2, 4])
 @pytest.mark.parametrize("name", KINDS)
 def test_on_another_number_of_ranks(make_world, tmp_path, caplog, name, n):
@@ -114,7 +119,7 @@ def test_files_of_other_rules_change_nothing(make_world, tmp_path):
     for name in ("Gossip", "EASGD", "Swap"):
         world, training, rule = made(make_world, name)
         before, counters = world.values(training.w), rule.counters
-        with pytest.raises(ValueError, match=f"^rule: expected LocalSGD, as it was saved in .*, got {name}"):
+        with refuses(ValueError, "rule", "LocalSGD", name):
             checkpoint.load(path, [training.w, training.m], rule)
         np.testing.assert_array_equal(world.values(training.w), before)
         assert rule.counters == counters
@@ -124,9 +129,9 @@ def test_what_is_no_checkpoint(make_world, tmp_path):
     world, training, rule = made(make_world, "LocalSGD")
     path = str(tmp_path / "model.npz")
     np.savez(path, np.zeros(4))
-    with pytest.raises(ValueError, match="^path: expected a file that save has written"):
+    with refuses(ValueError, "path", got=path):
         checkpoint.load(path, [training.w], rule)
-    with pytest.raises(TypeError, match="^config: expected numbers, text or an array of them"):
+    with refuses(TypeError, "config", got="{'a': 1}"):
         checkpoint.save(path, [training.w], rule, config={"a": 1})
     checkpoint.save(path, [training.w], rule, text="abc", values=[1, 2.5], flag=True)
     assert {key: value.tolist() for key, value in checkpoint.load(path, [training.w], rule).items()} == {

@@ -108,6 +108,7 @@ def flat_of_ranks(world, variables):
     return [np.concatenate(of_rank) for of_rank in zip(*of_variables)]
 
 
+@pytest.mark.thorough(but="fork-2-EASGD|3-DiLoCo|3-(LocalSGD|EASGD|Gossip)-float64")
 @pytest.mark.parametrize("dtype, rtol", [("float64", 1e-10), ("float32", 3e-4)])
 @pytest.mark.parametrize("name", RULES)
 def test_every_step_is_that_of_the_simulation(world, name, dtype, rtol):
@@ -131,6 +132,7 @@ def test_every_step_is_that_of_the_simulation(world, name, dtype, rtol):
         np.testing.assert_allclose(flat_of_ranks(world, model.params), serial.x, rtol=rtol, atol=rtol / 10)
 
 
+@pytest.mark.thorough(but="threads-3-float64|fork.*'delay': 1")
 @pytest.mark.parametrize("options", [dict(delay=1), dict(delay=2, merge="pull", mix=0.5)], ids=str)
 @pytest.mark.parametrize("dtype, rtol", [("float64", 1e-10), ("float32", 3e-4)])
 def test_means_that_come_later(world, options, dtype, rtol):
@@ -181,6 +183,7 @@ def test_a_run_goes_on_from_its_checkpoint(make_world, tmp_path, make):
     assert results[0] == results[1]
 
 
+@pytest.mark.thorough(but="EASGD|DASO")
 @pytest.mark.parametrize(
     "kind, most",
     [
