@@ -705,7 +705,8 @@ class Function:
             ``on_step(i, outputs)`` is called on the master after its i-th step, with its own outputs of that step, in
             the form in which a call returns them (None each if it has no rows in it). If it returns False, the steps
             end after the one that the furthest rank has begun, and it is not called again. It may not call anything
-            that runs on all ranks; what it gives to a shared variable stays the master's alone, as the log says.
+            that runs on all ranks. What it gives to a shared variable counts on all ranks from the next step on if the
+            function is exact; else it stays the master's alone, as the log says.
         output_subset, num_slices
             As in a call.
         total : bool
