@@ -86,7 +86,9 @@ class DrawnRule(Rule):
 
     def __init__(self, function: Any, params: Any, state: Any, every: int, seed: int, state_is: str) -> None:
         super().__init__(function, params, state, every, state_is=state_is)
-        self._random = np.random.RandomState(whole("seed", seed, 0))
+        if whole("seed", seed, 0) >= 2**32:
+            raise ArgumentValueError("seed", "less than 2 ** 32", str(seed))
+        self._random = np.random.RandomState(seed)
 
     @property
     def counters(self) -> Dict[str, Any]:
