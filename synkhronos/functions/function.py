@@ -35,6 +35,7 @@ from .chunks import Results, run_in_chunks
 from .comparison import DRAWS, Comparison, SerialError, Subject, compare, explained
 from .division import divide
 from .held import put_back
+from .on_step import OnStep
 from .own_updates import own_updates
 from .parted import note_parted, refuse_parted
 from .plan import Plans
@@ -704,7 +705,8 @@ class Function:
             ``on_step(i, outputs)`` is called on the master after its i-th step, with its own outputs of that step, in
             the form in which a call returns them (None each if it has no rows in it). If it returns False, the steps
             end after the one that the furthest rank has begun, and it is not called again. It may not call anything
-            that runs on all ranks; what it gives to a shared variable stays the master's alone, as the log says.
+            that runs on all ranks. What it gives to a shared variable counts on all ranks from the next step on if the
+            function is exact; else it stays the master's alone, as the log says.
         output_subset, num_slices
             As in a call.
         total : bool
@@ -772,22 +774,16 @@ class Function:
                 self._check_steps(session, values, batches, batches_s, n_steps, output_subset, num_slices)
             steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
             steps = steps._replace(asks=on_step is not None, is_exact=bool(self.exact))
-            has_ended = False
-
-            def report(i: int, outputs: List[Any]) -> bool:
-                nonlocal has_ended
-                progress.add(1)
-                if on_step is None:
-                    return True
-                answer = on_step(i, self._form.wrap(list(outputs), subset))
-                has_ended = isinstance(answer, (bool, np.bool_)) and not answer
-                # What it has changed all ranks are given with the next command.
-                return not has_ended and not (self.exact and any(entry.may_have_changed() for entry in plans.given))
+            call = None if on_step is None else lambda i, outputs: on_step(i, self._form.wrap(list(outputs), subset))
 
             def run(some: Steps) -> Results:
-                command = RunSteps(some.plans[0].name, some, report if on_step is not None or progress else None)
-                results = self._run(session, command, timeout, self._variants.updated_in_graph(False))
-                return Results(results[0], results[1], results[2], has_ended)
+                after = OnStep(call, progress, session, plans, bool(self.exact))
+                command = RunSteps(some.plans[0].name, some, None if call is None and not progress else after)
+                try:
+                    results = self._run(session, command, timeout, self._variants.updated_in_graph(False))
+                finally:
+                    after.end()
+                return Results(results[0], results[1], results[2], after.has_ended)
 
             table = session.pools.attach(steps.table)
             outputs, rows, n_made, _ = run_in_chunks(steps, table, run, session.healing is not None)
@@ -916,8 +912,8 @@ class Function:
         entries: Any = partial(entries_of, session, engine)
         own = [] if self.exact or session.size == 1 else self._updated_by_rows()
         dense = watched(session, engine, others)
-        same, given, updated, own = map(entries, (common, given, engine.updated_in(snapshot), own))
-        return Plans(session, dense, same, given, updated, own, states)
+        same, given, updated, own, used = map(entries, (common, given, engine.updated_in(snapshot), own, others))
+        return Plans(session, dense, same, given, updated, own, states, used)
 
     def _updated_by_rows(self) -> List[Any]:
         """Return the shared variables whose new values may differ between ranks that have the same old ones."""

@@ -202,6 +202,8 @@ class Plans:
         Of these, what every rank updates by its own rows.
     states : sequence of State
         Those that have the batch's rows, in no other list; see `state_rows`.
+    used : sequence of SharedEntry
+        All others that the function uses.
     """
 
     def __init__(
@@ -213,9 +215,10 @@ class Plans:
         updated: Sequence[SharedEntry] = (),
         own: Sequence[SharedEntry] = (),
         states: Sequence[Any] = (),
+        used: Sequence[SharedEntry] = (),
     ) -> None:
         self.session, self.watched, self.common, self.given = weakref.ref(session), watched, common, given
-        self.own, self.states = own, states
+        self.own, self.states, self.used = own, states, used
         self.all = [*watched, *(entry for entry in given if entry not in watched)]
         #: The numbers of dense arrays that are no random states.
         self.dense = {entry.number for entry in watched}
@@ -256,6 +259,12 @@ class Plans:
         for entry in self.all:
             if entry.known is not None:
                 entry.known = RUNNING
+
+    def note_step(self) -> None:
+        """Note what a step has left of what the program has borrowed, in the middle of a long command."""
+        if any(entry.borrowed is not None for entry in self.all):
+            self.note()
+            self.release()
 
     def note(self) -> None:
         """Note what the variables hold after a command."""

@@ -18,7 +18,7 @@ how many it has made, and before each it looks whether the command was given up:
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,14 +34,12 @@ from .batches import selection
 from .call import presented, reduced, rounded
 from .calling import Change, RowsOfCall, call, inside
 from .division import Division
+from .on_step import OnStep
 from .plan import Plan, Prepared, may_be_refused
 from .step_outputs import Combiner, Store, Stored
 
 #: Rows of a table that are made numbers at a time: as such they take ten times the memory.
 CHUNK_ROWS = 1024
-
-#: Called by the master after each of its steps; whether to go on.
-OnStep = Callable[[int, List[Any]], bool]
 
 
 class Steps(NamedTuple):
@@ -153,8 +151,8 @@ class RunSteps(Command):
     name : str
         The function's, for messages.
     steps : Steps
-    on_step : callable, optional
-        See `OnStep`. It does not travel.
+    on_step : OnStep, optional
+        It does not travel.
     """
 
     has_steps = True
@@ -176,6 +174,10 @@ class RunSteps(Command):
     def undeposited(self, failed: bool) -> Sequence[int]:
         return self.steps.plans[0].writes if failed else ()  # the steps before have been made
 
+    def refusal(self) -> str:
+        alone = "" if self._on_step is None else ", ".join(self._on_step.alone)
+        return alone and f"steps in which on_step has changed {alone} cannot be repeated"
+
     def details(self, context: RankContext) -> str:
         return f"{sum(self.steps.counts)} steps"
 
@@ -191,6 +193,8 @@ class RunSteps(Command):
 
     def run(self, context: RankContext) -> Made:
         steps = self.steps
+        if self._on_step is not None:
+            self._on_step.begin(steps.plans[0].writes)
         context.pools.hold(self.reads(context))
         block, rank = context.barrier.block, context.rank
         block.steps[rank], block.undone[rank] = steps.begin, 0
@@ -262,6 +266,8 @@ class RunSteps(Command):
                     self.has_ended = not self._on_step(steps.begin + i, presented(each.plan, context, outputs))
                     self.failed_step = None
                     self._told += 1
+                elif i + 1 == self._told:
+                    self._on_step.put_again()
                 goes_on = not (self.has_ended and i + 1 == self._told)
                 if not goes_on:
                     words[STOP_REQUESTED] = barrier.command

@@ -107,6 +107,10 @@ class Command(ABC):
         """Return the variables whose values are still to be deposited after the command: see `deposits`."""
         return ()
 
+    def refusal(self) -> str:
+        """Return why the command cannot be repeated if a rank dies in it, as a clause; "" if it can."""
+        return "" if self.repeats else f"{self.title} cannot be repeated"
+
     def freeze(self) -> None:
         """Pickle the command now, because it will be run again and again: on every rank, as here, the same object."""
         self.frozen = pickle.dumps(Envelope((), self, is_frozen=True), pickle.HIGHEST_PROTOCOL)

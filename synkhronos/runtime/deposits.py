@@ -18,7 +18,7 @@ for that instead, when a command begins.
 from __future__ import annotations
 
 import pickle
-from typing import Any, Dict, Iterable, List, Sequence, Tuple, Union
+from typing import Any, Container, Dict, Iterable, List, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -107,6 +107,16 @@ class Deposits:
             copy = np.empty(value.shape, value.dtype)
         copy_into(copy, value)
         self._aside[entry.number] = value, copy
+
+    def leave(self, changed: Container[SharedEntry]) -> None:
+        """Have `restore` leave arrays of before as they are, which may be the program's: it can write to them now.
+
+        Those of variables that it has changed, and of variables that have others by now.
+        """
+        for entry in self._entries:
+            value, copy = self._aside.get(entry.number, (None, None))
+            if value is not None and (entry in changed or entry.cell[0] is not value):
+                self._aside[entry.number] = None, copy
 
     def stage(self, entries: Sequence[SharedEntry]) -> None:
         """Put what the variables hold beside what is deposited of them: to be called before the commit."""

@@ -20,7 +20,7 @@ from ..errors import SynkhronosError, WorkerTimeout
 from ..memory.handles import Handle
 from ..memory.pool import range_of
 from .command import Answer, Command
-from .deposits import Deposit
+from .deposits import Deposit, load
 
 logger = logging.getLogger("synkhronos")
 
@@ -82,6 +82,11 @@ class Healing:
         handles = [each for each in self.held[rank].values() if isinstance(each, Handle)]
         return [range_of(handle) for handle in handles if math.prod(handle.shape)]
 
+    def common_value(self, number: int, pools: Any) -> Any:
+        """Return what is deposited of a variable that is the same on all ranks; on the host, not to be written to."""
+        deposit = next(of_rank[number] for of_rank in self.held if number in of_rank)  # the master has none
+        return pools.attach(deposit) if isinstance(deposit, Handle) else load(deposit)
+
     def why_not(
         self, command: Command, dead: Collection[int], sent: bool, context: Any, killed: Collection[int] = ()
     ) -> str:
@@ -97,8 +102,8 @@ class Healing:
                 return "it is the second time in this command; the first time " + self._of_command[rank]
         if not dead:
             return "no rank is missing any more"
-        if not command.repeats:
-            return f"{command.title} cannot be repeated"
+        if command.refusal():
+            return command.refusal()
         if context.started or context.begun:
             return "the result of an all_reduce(wait=False) is under way, of which the rank had its part"
         if context.errors:

@@ -1,0 +1,113 @@
+"""`on_step` of `Function.steps`, and what it changes on the master.
+
+The command of an exact function ends with a step after which a value has changed that all ranks are to have. If a rank
+dies after that, the steps are repeated with the values of before, though `on_step` is not called again for them::
+
+    the master's variable     steps 0, 1     on_step(1)     a rank dies     steps 0, 1     the command ends
+    ----------------------    -----------    -----------    ------------    -----------    ----------------
+    rate, not updated         old            new, noted     new             old, again     new
+    w, updated                w0, w1         new, noted     w0 (`Deposits`) w0, w1         new
+
+Any other change counts on the master alone, from the next step on: such a command cannot be repeated.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ..runtime.borrowed import Borrowed
+from ..runtime.registry import Origin, SharedEntry
+from ..runtime.session import Session
+from .changes import changed as find_changed
+from .plan import Plans
+from .progress import Progress
+
+
+class OnStep:
+    """What the master does after each of its steps of one command; returns whether to go on.
+
+    Parameters
+    ----------
+    call : callable, optional
+        The program's, ``call(i, outputs)``.
+    progress : Progress
+    session : Session
+    plans : Plans
+        The function's.
+    is_exact : bool
+        Whether the function is.
+
+    Attributes
+    ----------
+    has_ended : bool
+        Whether the program wants no more steps.
+    alone : list of str
+        If dead ranks are replaced: what has changed on the master alone.
+    """
+
+    def __init__(
+        self, call: Optional[Callable[..., Any]], progress: Progress, session: Session, plans: Plans, is_exact: bool
+    ) -> None:
+        self._call, self._progress, self._plans = call, progress, plans
+        self._session, self._given = session, plans.given if is_exact else []
+        self._others = [entry for entry in plans.used if session.healing is not None and entry not in self._given]
+        self._before: Dict[SharedEntry, Any] = {}
+        self._changed: List[Tuple[SharedEntry, Any, Optional[Borrowed]]] = []
+        self.alone: List[str] = []
+        self.has_ended = False
+
+    def __call__(self, i: int, outputs: List[Any]) -> bool:
+        self._progress.add(1)
+        if self._call is None:
+            return True
+        if self._given or self._others:
+            self._plans.note_step()
+        try:
+            answer = self._call(i, outputs)
+        finally:
+            self._find_changes()
+        self.has_ended = isinstance(answer, (bool, np.bool_)) and not answer
+        return not (self.has_ended or self._changed)
+
+    def _find_changes(self) -> None:
+        changed = [entry for entry in self._given if entry.may_have_changed()]
+        for entry in changed:
+            entry.updated()  # or what it has written into an updated array would be taken for the function's
+        self._changed = [(entry, entry.cell[0], entry.borrowed) for entry in changed]
+        if self._session.context.deposits is not None:
+            self._session.context.deposits.leave(changed)
+        if not self.alone:
+            self.alone = [entry.label() for entry in self._others if entry.may_have_changed()]
+
+    def begin(self, updated: Sequence[int]) -> None:
+        """Begin the steps, or repeat them: with the values of before, which updated variables have from deposits."""
+        if not self._before:
+            self._before = {entry: entry.cell[0] for entry in self._given}
+            find_changed(self._session, [entry for entry in self._others if entry.known is None])  # those from now on
+        for entry, *_ in self._changed:
+            if entry.number not in updated:
+                entry.set(self._value_of_before(entry), Origin.UNDONE)
+
+    def _value_of_before(self, entry: SharedEntry) -> Any:
+        healing, before = self._session.healing, self._before[entry]
+        assert healing is not None
+        value = healing.common_value(entry.number, self._session.pools)
+        if not isinstance(before, np.ndarray):
+            return entry.engine.to_device(entry.reference(), value)
+        found = np.empty_like(before, subok=False)  # with its axes in that order: bits of results depend on it
+        np.copyto(found, value)
+        return found
+
+    def put_again(self) -> None:
+        """Give the variables the program's values."""
+        for entry, value, borrowed in self._changed:
+            if entry.cell[0] is not value:
+                entry.set(value, Origin.PROGRAM)
+                entry.borrowed = borrowed
+
+    def end(self) -> None:
+        """End with the program's values, however the command has ended, and let go of them."""
+        self.put_again()
+        self._changed, self._before = [], {}
