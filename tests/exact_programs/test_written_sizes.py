@@ -47,6 +47,8 @@ def compare(program, mode, **options):
         f(*[array[:-1] for array in ours])
 
 
+@pytest.mark.thorough("attention")
+@pytest.mark.long("lstm|gru")
 @pytest.mark.parametrize("program", written.PROGRAMS, ids=lambda program: program.__name__)
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_programs(make_world, program, n):
@@ -54,6 +56,7 @@ def test_programs(make_world, program, n):
     compare(program, L.quick)
 
 
+@pytest.mark.thorough
 def test_as_processes_with_all_optimizations(make_world):
     make_world("fork", 3, 1, engine=NAME)
     compare(written.logistic_sgd, L.full)
@@ -74,6 +77,8 @@ def convolutional(old):
     return Program([x, y], [cost], params, written.descent(cost, params), data)
 
 
+@pytest.mark.thorough
+@pytest.mark.long("2016")
 @pytest.mark.skipif(not IS_THEANO, reason="PyTensor has none of these operations")
 @pytest.mark.filterwarnings("ignore:.*conv2d is deprecated")
 @pytest.mark.parametrize("old", [False, True], ids=["of 2016", "of 2012"])

@@ -205,6 +205,7 @@ def compiled():
     return get_mode("NUMBA")
 
 
+@pytest.mark.thorough("large")
 @pytest.mark.parametrize("size", ["scalar", "large"])
 def test_compiled(make_world, compiled, size):
     world = make_world("fork", 2, engine=NAME)

@@ -176,7 +176,7 @@ def test_time_counts_from_the_last_finished_step(make_world, numpy_words, monkey
     assert caught.value.rank == 1 and caught.value.step == 1
 
 
-@pytest.mark.long(but="pytensor")
+@pytest.mark.long
 @pytest.mark.timeout(600)  # hundreds of thousands of steps, on a busy machine
 @pytest.mark.parametrize(
     "engine, n",

@@ -52,7 +52,7 @@ def tutorial(shard, of="mean"):
     )
 
 
-@pytest.mark.thorough("mean")
+@pytest.mark.thorough
 @pytest.mark.parametrize("of", ["mean", "sum"])
 def test_the_tutorials_form(world, of):
     (w, ours), (other, plain) = tutorial(synk.ops.shard, of), tutorial(lambda v: v, of)

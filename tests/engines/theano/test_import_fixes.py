@@ -233,6 +233,7 @@ print("right")
 
 
 @pytest.mark.theano
+@pytest.mark.thorough("^import theano")
 @pytest.mark.parametrize("first", ["import synkhronos, theano", "import theano, synkhronos"])
 def test_products_of_batches_compile(tmp_path, first):
     environment = {

@@ -53,6 +53,7 @@ def test_the_log_gives_the_run_again(make_world, name):
     assert found.tolist() == [losses[i] for i in range(40)]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not IS_THEANO, reason="training functions are Theano's")
 def test_a_training_function(make_world):
     """Of steps of each rank's own; one whose steps meet, or that makes them in parts, is refused."""
