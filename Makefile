@@ -52,11 +52,11 @@ test-hosts: install-hosts
 
 # What test-all runs besides test.
 test-rest: install-hosts install-docs
-	@echo "make test-rest: more worlds, longer programs, and OpenCL devices if there are any (half an hour on two cores)"
+	@echo "make test-rest: more worlds, longer programs, and OpenCL devices if there are any (a quarter of an hour on two cores)"
 	$(PYTEST) -m thorough
 
 test-all: install-hosts install-docs
-	@echo "make test-all: everything but test-long (40 minutes on two cores)"
+	@echo "make test-all: everything but test-long (half an hour on two cores)"
 	$(PYTEST) -m "not long"
 
 test-long: install-test
