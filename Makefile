@@ -36,7 +36,7 @@ quick: install-test
 	$(PYTEST) -m quick
 
 test: install-test
-	@echo "make test: every feature, on real processes with $(CHOSEN_ENGINE) too (nine to ten minutes on two cores)"
+	@echo "make test: every feature, on real processes with $(CHOSEN_ENGINE) too (ten minutes or more on two cores)"
 	$(PYTEST) -m "not thorough and not long"
 
 # What of make test depends on the engine, and make quick with the NumPy of its environment; QUICK= leaves that out, and TESTS=

@@ -34,7 +34,8 @@ NOT_OURS = (
     "SpecifyShape: Got shape",
     "a position that was computed from that of a row is negative",
     "Python int too large to convert to C long",
-    "out of bounds for",
+    "out of bounds for int",  # (an index is "out of bounds for axis 0")
+    "out of bounds for uint",
     "cannot convert float infinity to integer",
     "cannot convert float NaN to integer",
 )
