@@ -26,8 +26,8 @@ MIXED = "-"
 #: Of parts that have to be put together before they are cast: integers may have wrapped around.
 LATE = Unknown("is rounded to, or widened from, whole numbers, for which it needs the whole of a value", is_late=True)
 NONE_CHOSEN = Unknown(
-    "has no value on a rank where the mask selects no rows: write switch(mask, x, -inf), or inf for a minimum, in place "
-    "of x[mask]"
+    "has no value on a rank where the mask selects no rows: write switch(mask, x, -inf), or inf for a minimum, in the "
+    "place of x[mask]"
 )
 
 Labels = Sequence[Any]
