@@ -1,1 +1,1 @@
-"""Benchmarks: us beside what a user would pick instead, in one run. `python -m benchmarks --help`."""
+"""Benchmarks of Synkhronos and of the alternatives that a user could choose; see `python -m benchmarks --help`."""

@@ -1,6 +1,6 @@
-"""Measure everything, beside the peers, and judge it by the goals: with Theano, or PyTensor if that is installed.
+"""Run all benchmarks and their peers with Theano if installed, else with PyTensor, and compare results with the goals.
 
-python -m benchmarks                 # all of it, half an hour; writes docs/performance.md
+python -m benchmarks                 # all benchmarks, half an hour; writes docs/performance.md
 python -m benchmarks --quick         # a few minutes
 python -m benchmarks --only calls collectives
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import threadpoolctl
 
-import synkhronos as synk  # first: it prepares what Theano needs
+import synkhronos as synk  # first: it prepares the import of Theano
 from synkhronos.host.affinity import CoreClaims
 
 from . import collectives, goals, report
@@ -21,12 +21,12 @@ from .library import IS_THEANO, NAME, without_networks
 from .measure import BUSY, stolen
 from .peers.group import Groups
 
-#: Of the deep network that is distributed: as many as ResNet-50 has; with Numba, which compiles for minutes, some.
+#: Layers of the deep network to distribute: 53 as in ResNet-50, or fewer with Numba, which would compile for minutes.
 LAYERS = 53 if IS_THEANO else 6
 
-#: The module of every part, and its settings: for all of it, and quickly.
+#: Module of each part, with the arguments of its `run` for full and for quick runs.
 PARTS = {
-    # First: ranks, and what they are compared with, are forked from processes that know no compiled functions yet.
+    # First, because ranks and their competitors must be forked from processes without compiled functions.
     "start": ("start", {"layers": LAYERS}, {"layers": LAYERS, "repeats": 3, "set_bytes": 1 << 28, "depth": None}),
     "calls": ("calls", {}, {"repeats": 400}),
     "calls of 4": ("calls", {"n": 4}, {"n": 4, "repeats": 400}),
@@ -43,40 +43,40 @@ PARTS = {
     "compiling": ("compiling", {}, {"ranks": (2,), "rounds": 1}),
     "engines": ("engines", {}, {"rounds": 3}),
 }
-#: Parts of the demos' networks and of Lasagne's rules; those that only tell something of PyTensor.
+#: Parts that need Lasagne; parts that are specific to PyTensor.
 OF_LASAGNE, OF_PYTENSOR = ("rules", "exact", "end to end"), ("compiling", "engines")
 
 
 def main(arguments=None):
-    """Run the command line; return the exit status: 0 if all goals were met, 2 if nothing could be concluded."""
+    """Run the selected benchmarks; return the exit status: 0 if all goals were met, 2 if results are inconclusive."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
-    parser.add_argument("--only", nargs="+", choices=sorted(PARTS), help="these parts alone")
-    parser.add_argument("--anyway", action="store_true", help="measure and conclude on a busy machine, too")
-    parser.add_argument("--no-peers", action="store_true", help="us alone")
-    parser.add_argument("--no-write", action="store_true", help="leave docs/performance.md as it is")
+    parser.add_argument("--only", nargs="+", choices=sorted(PARTS), help="only these parts")
+    parser.add_argument("--anyway", action="store_true", help="measure and judge even on a busy machine")
+    parser.add_argument("--no-peers", action="store_true", help="do not measure peers")
+    parser.add_argument("--no-write", action="store_true", help="do not write docs/performance.md")
     folder = Path("benchmarks") / "results" / ("" if IS_THEANO else NAME.lower())
-    parser.add_argument("--folder", type=Path, default=folder, help="for JSON and pictures; default: %(default)s")
+    parser.add_argument("--folder", type=Path, default=folder, help="folder for JSON and plots; default: %(default)s")
     given = parser.parse_args(arguments)
     before = stolen()
     if not can_be_pinned():
-        print("Other programs have claimed the cores, so that ranks cannot be pinned: wait until they have ended.")
+        print("Ranks cannot be pinned, because other programs have claimed the cores. Wait until they have ended.")
         return 2
     if before > BUSY and not given.anyway:
         print(
             f"The machine is busy: other programs take {100 * before:.0f} % of a core (load "
-            f"{os.getloadavg()[0]:.1f}). Nothing measured now would mean "
-            "anything; wait, or add --anyway."
+            f"{os.getloadavg()[0]:.1f}), so results would be "
+            "inconclusive. Wait, or add --anyway."
         )
         return 2
     rows, worst = [], before
-    threadpoolctl.threadpool_limits(1)  # of plain programs, too; ranks have as many as there are cores for each
+    threadpoolctl.threadpool_limits(1)  # also for plain programs; ranks divide the cores
     with Groups(() if given.no_peers else Groups.KINDS) as groups:
         for name, (module, full, quick) in PARTS.items():
             if name not in (given.only or PARTS):
                 continue
             why_not = left_out(name)
-            print(f"\n{name}" + (f": left out, {why_not}" if why_not else ""), flush=True)
+            print(f"\n{name}" + (f": skipped ({why_not})" if why_not else ""), flush=True)
             if why_not:
                 continue
             run = importlib.import_module(f"benchmarks.{module}").run
@@ -85,7 +85,7 @@ def main(arguments=None):
                 print("  " + report.line_of(row), flush=True)
             worst = max(worst, stolen())
         for why in groups.missing.values():
-            print(f"without {why}")
+            print(f"Measured without {why}")
     state = (
         f"Load {os.getloadavg()[0]:.1f}; other programs took at most {100 * worst:.1f} % of a core before, "
         "between and after the parts."
@@ -97,7 +97,7 @@ def main(arguments=None):
     )
     report.save(rows, verdicts, state, given.folder)
     if worst > BUSY and not given.anyway:
-        print("Other programs ran meanwhile: nothing is concluded.")
+        print("Other programs ran during the measurements, so the results are inconclusive.")
         return 2
     if not (given.no_write or given.quick or given.only):
         report.write(report.document(rows, verdicts, state), given.folder)
@@ -105,14 +105,14 @@ def main(arguments=None):
 
 
 def left_out(part):
-    """Return why a part is not measured here; None if it is."""
+    """Return the reason why a part is not measured here; None if it is measured."""
     if part in OF_PYTENSOR and IS_THEANO:
-        return "it is about PyTensor"
+        return "it needs PyTensor"
     return without_networks() if part in OF_LASAGNE else None
 
 
 def can_be_pinned():
-    """Return whether two ranks would get cores of their own."""
+    """Return whether two ranks would get their own cores."""
     claims = CoreClaims()
     try:
         return all(claims.claim(2))

@@ -1,12 +1,13 @@
-"""EASGD where another program runs on the core of one rank: synchronous, beside asynchronous.
+"""Benchmark of synchronous and asynchronous EASGD while another program uses one rank's core.
 
 python -m benchmarks.asynchronous                 # two ranks; a minute
 python -m benchmarks.asynchronous --ranks 4 --repeats 30
 
-Both take the same rows in steps of the same size: the synchronous rule in batches that are divided over the ranks, the
-asynchronous one in batches of one rank. They run in turn, on a quiet machine and with a loop on the last rank's core,
-which leaves that rank about half of it. With n ranks, one of which has the share s of its core, the first then takes
-1 / s times as long, since all wait for that rank, and the second n / (n - 1 + s) times.
+Both rules use the same rows in steps of equal size. The synchronous rule divides each batch over the ranks, and in the
+asynchronous rule each batch belongs to one rank. The rules alternate, first on a quiet machine, then with a busy loop
+on the last rank's core, which leaves this rank about half of its core. If one of n ranks has a share s of its core, the
+synchronous rule takes 1 / s times as long, because all ranks wait for this rank. The asynchronous rule takes
+n / (n - 1 + s) times as long.
 """
 
 import argparse
@@ -25,13 +26,13 @@ from .gradients import mlp
 from .library import grad
 from .measure import BUSY, Local, WrongResult, measure_in_turn, stolen
 
-#: Layer sizes, rows that a rank takes in a step, steps of all ranks together, and steps of a rank between exchanges.
+#: Layer sizes, rows of a rank's step, steps of all ranks together, and a rank's steps between exchanges.
 LAYERS, ROWS, STEPS, EVERY = (784, 200, 10), 64, 240, 10
 
 
 @contextlib.contextmanager
 def another_program(core):
-    """Keep a core busy."""
+    """Keep a core busy while the context is open."""
     process = subprocess.Popen(
         [sys.executable, "-c", f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"]
     )
@@ -43,7 +44,7 @@ def another_program(core):
 
 
 def measure(n=2, repeats=10, layers=LAYERS, rows=ROWS, n_steps=STEPS):
-    """Return the times of both, on cores of their own and with another program on one: microseconds for all steps."""
+    """Return the microseconds of all steps by rule, on free cores and with another program on one core."""
     random = np.random.RandomState(0)
     images = random.rand(20 * rows * n, layers[0]).astype("float32")
     labels = random.randint(0, layers[-1], len(images)).astype("int32")
@@ -64,7 +65,7 @@ def measure(n=2, repeats=10, layers=LAYERS, rows=ROWS, n_steps=STEPS):
         losses = rule.run(*data, batches=chosen, asynchronous=True)
         first, last = losses[: n_steps // 4].mean(), losses[-n_steps // 4 :].mean()
         if not last < first:
-            raise WrongResult(f"the loss went from {first} to {last}")
+            raise WrongResult(f"the loss did not decrease: it was {first} at the beginning and {last} at the end")
         alone = measure_in_turn(contenders, repeats, warm=1)
         with another_program(cores[n - 1]):
             return alone, measure_in_turn(contenders, repeats, warm=1)
@@ -73,19 +74,19 @@ def measure(n=2, repeats=10, layers=LAYERS, rows=ROWS, n_steps=STEPS):
 
 
 def main():
-    """Measure and print."""
+    """Measure both rules, and print their times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=10)
     options = parser.parse_args()
     taken = stolen()
     if taken > BUSY:
-        print(f"the machine is busy: others take {taken:.0%} of a core, so conclude nothing from what follows")
+        print(f"Other programs take {taken:.0%} of a core, so the following times are inconclusive.")
     alone, beside = measure(options.ranks, options.repeats)
-    for name, times in (("on a core for each rank", alone), ("beside another program", beside)):
+    for name, times in (("on a core for each rank", alone), ("with another program on one core", beside)):
         print(f"{name}:")
         for kind, (median, p99, least, _) in times.items():
-            print(f"  {kind:13} {median / 1e3:8.1f} ms (99th percentile {p99 / 1e3:.1f}, least {least / 1e3:.1f})")
+            print(f"  {kind:13} {median / 1e3:8.1f} ms (99th percentile {p99 / 1e3:.1f}, minimum {least / 1e3:.1f})")
         print(f"  ratio         {times['synchronous'].median / times['asynchronous'].median:8.2f}")
 
 

@@ -1,4 +1,4 @@
-"""The same work in several processes at the same time, with nothing of ours between them: what the machine gives."""
+"""Run the same work in several independent processes simultaneously, as an upper bound for parallel programs."""
 
 import mmap
 import multiprocessing
@@ -8,21 +8,17 @@ from multiprocessing.connection import wait
 
 import threadpoolctl
 
-#: The contender that whole programs could at best be as fast as.
-CEILING = "two programs at once, half the rows each"
-#: The same if training takes two functions, as it must if gradients are averaged in between.
-APART = CEILING + ", gradients and step apart"
+#: Upper bound for the speed of whole programs.
+CEILING = "two simultaneous programs, half of the rows each"
+#: The same upper bound with two functions per step, as in programs that average gradients between them.
+APART = CEILING + ", with separate gradient and update"
 
 
 class AtOnce:
-    """Forked processes, each on a core of its own with one thread, that begin every call together.
+    """Forked processes, each on its own core with one thread, that start every call at the same time.
 
-    A context manager that ends them. What is to be called is made before, in this process.
-
-    Parameters
-    ----------
-    works : list of dict of str to Local
-        The contenders of every process, by the same names.
+    The context manager ends the processes on exit. `works` is a list with a dict of `Local` contenders for each
+    process, with equal names in all dicts. Create the contenders in this process.
     """
 
     def __init__(self, works):
@@ -39,7 +35,7 @@ class AtOnce:
             theirs.close()
 
     def contender(self, name):
-        """Return a contender, whose time for a call is that of the slowest process."""
+        """Return a contender whose time for a call is the time of the slowest process."""
         return Slowest(self._pipes, name)
 
     def __enter__(self):
@@ -50,44 +46,44 @@ class AtOnce:
             if exception[0] is None:
                 pipe.send(None)
             else:
-                process.kill()  # it may be waiting for one that failed
+                process.kill()  # it may be waiting for a failed process
             process.join()
             pipe.close()
 
 
 class Slowest:
-    """One work of all processes, as a contender; see `measure.Local`."""
+    """Contender that runs the same call in all processes; see `measure.Local`."""
 
     def __init__(self, pipes, name):
         self.pipes, self.name = pipes, name
 
     def measure(self, repeats, warm=0):
-        """Return the seconds of so many calls, after a few that are not counted."""
+        """Return the seconds of `repeats` calls, after `warm` uncounted calls."""
         for pipe in self.pipes:
             pipe.send((self.name, repeats, warm))
         waiting, answers = list(self.pipes), []
         while waiting:
             for pipe in wait(waiting):
-                answers.append(pipe.recv())  # EOFError if the process has failed
+                answers.append(pipe.recv())  # raises EOFError if the process has failed
                 waiting.remove(pipe)
         return [max(times) for times in zip(*answers)]
 
 
 class Meeting:
-    """Where processes wait for each other, awake, so that they go on within a microsecond."""
+    """Busy-waiting barrier between processes, precise to a microsecond."""
 
     def __init__(self, size):
         self.arrived = memoryview(mmap.mmap(-1, 8 * size)).cast("q")
 
     def wait(self, rank):
-        """Wait until all have come as often as this one."""
+        """Wait until all processes have arrived as often as this one."""
         self.arrived[rank] += 1
         while min(self.arrived) < self.arrived[rank]:
             os.sched_yield()
 
 
 def live(rank, works, pipes, meeting):
-    """Measure what is asked for, until nothing more is."""
+    """Measure this process's works on request, by name, until the connection ends."""
     for i, (ours, theirs) in enumerate(pipes):
         ours.close()
         if i != rank:

@@ -1,4 +1,4 @@
-"""What a call costs beyond the work itself, beside what can be had for meeting alone."""
+"""Benchmark of the overhead of a call beyond its work, compared with the cheapest ways to synchronize processes."""
 
 import functools
 import os
@@ -12,12 +12,12 @@ from .contenders import PLAIN
 from .library import T, function, shared
 from .measure import Local, WrongResult, measure_in_turn
 
-#: Beside our calls.
+#: Peers of our calls.
 PEERS = ("barrier", "pipes", "openmpi", "mpich", "gloo")
 
 
 class Functions:
-    """Pairs of functions, ours and the plain library's for half of the rows, and calls of them; made before `fork`."""
+    """Pairs of functions and their calls: ours, and the plain library's for one rank's rows; create before `fork`."""
 
     def __init__(self, rows, n):
         w = shared(np.float32(3), "w")
@@ -40,7 +40,7 @@ class Functions:
         self.n = n
 
     def cases(self):
-        """Return, by name, our call and the plain one, with what ours must return; after `fork`."""
+        """Return our call, the plain call, and our expected result, by case name; call this method after `fork`."""
         (ours, two, twenty), (plain, plain_two, plain_twenty) = self._ours, self._plain
         data = [synk.data(array) for array in self.data]
         small = [synk.data(array) for array in self.small]
@@ -61,7 +61,7 @@ class Functions:
 
 
 def run(groups, n=2, repeats=2000, rows=60000, pauses=(1e-3, 1e-1)):
-    """Measure; yield a row per case. Ours is the call minus the plain call of the same work, after the same pause."""
+    """Yield a result row per case: our call minus the plain call with the same work, after the same pause."""
     functions = Functions(rows, n)
     synk.fork(n, use_gpu=False)
     try:
@@ -87,7 +87,7 @@ def run(groups, n=2, repeats=2000, rows=60000, pauses=(1e-3, 1e-1)):
 
 
 def row(case, n, times):
-    """Return a row of the results, with what our call costs beyond the plain one."""
+    """Return a result row with the overhead of our call over the plain call."""
     plain, ours = times[PLAIN], times["synkhronos"]
     times["synkhronos"] = ours._replace(
         median=ours.median - plain.median, p99=ours.p99 - plain.median, least=ours.least - plain.least
@@ -96,7 +96,7 @@ def row(case, n, times):
 
 
 def idle_share(seconds):
-    """Return the percent of a core that waiting ranks use, all together."""
+    """Return the CPU use of all waiting ranks together, in percent of a core."""
     pids = [pid for keeper in children(os.getpid()) for pid in children(keeper)]
     time.sleep(0.2)
     before = cpu_seconds(pids)
@@ -105,13 +105,13 @@ def idle_share(seconds):
 
 
 def children(pid):
-    """Return the ids of a process' children."""
+    """Return the ids of a process's children."""
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return [int(word) for word in file.read().split()]
 
 
 def cpu_seconds(pids):
-    """Return the processor time that processes have used."""
+    """Return the CPU time used by processes."""
     total = 0
     for pid in pids:
         try:

@@ -1,4 +1,4 @@
-"""An Op that tells when it ran, and in which process: how the master learns what each rank did when."""
+"""Theano Op that records the time and process of its execution, so that the master can time each rank."""
 
 import os
 import time
@@ -9,11 +9,11 @@ from theano.gof import Apply, Op
 
 
 class Clock(Op):
-    """Return the first input as it is, and ``[[process id, seconds]]``: the moment when all inputs were there.
+    """Op that returns its first input unchanged, and ``[[process id, seconds]]`` when all inputs have been computed.
 
-    What is computed from the first output is computed later than this moment, what the inputs depend on was before it.
-    The seconds are `time.perf_counter`'s; all processes of a Linux machine read the same clock. Gathered over ranks,
-    the second output has one row per rank and slice.
+    Computations of the inputs end before this time; computations that use the first output begin after it. The
+    seconds are from `time.perf_counter`, a clock that all processes of a Linux machine share. Gathered over ranks, the
+    second output has one row per rank and slice.
     """
 
     __props__ = ()
@@ -32,16 +32,16 @@ class Clock(Op):
 
 
 def divide_time(called, started, ended):
-    """Divide a call's time, as a mean over the ranks that took part.
+    """Divide a call's time into parts, averaged over the participating ranks.
 
-    A rank's time goes by in four: until it has its rows ("shuffling": the indices reach it, and it copies the rows
-    out), computing ("function", in which ranks meet with --sync-bn), both for each slice, then until the last rank has
-    finished ("waiting"), and until the call returns, which is left out here.
+    During "shuffling", the rank receives the indices and copies its rows. "function" is the computation, which includes
+    collectives with --sync-bn. Both occur for each slice. "waiting" lasts until the last rank has finished. The
+    remaining time until the call returns is not included.
 
     Parameters
     ----------
     called : float
-        When the function was called.
+        Time of the call, in seconds.
     started, ended : array of shape (ranks * slices, 2)
         Process id and seconds, from the clocks at both ends of the function.
 

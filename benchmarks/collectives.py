@@ -1,4 +1,4 @@
-"""Collectives over shared variables, beside MPI's and Gloo's over plain arrays, and a copy in memory as the floor."""
+"""Benchmark of collectives on shared variables, compared with MPI and Gloo on plain arrays, and with a memory copy."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 100 << 20, 400 << 20)
 
 
 def resnet50_shapes():
-    """Return the shapes of ResNet-50's 161 parameters: 25.6 million numbers."""
+    """Return the shapes of ResNet-50's 161 parameters, with 25.6 million numbers in total."""
     shapes, before = [(64, 3, 7, 7), (64,), (64,)], 64
     for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
         for block in range(blocks):
@@ -26,7 +26,7 @@ def resnet50_shapes():
 
 
 class Variables:
-    """Shared variables of one case, the functions that use them, and our calls."""
+    """Shared variables of one case, with functions that use and update them."""
 
     def __init__(self, name, shapes):
         self.name = name
@@ -34,12 +34,12 @@ class Variables:
         self.first = self.variables[0]
         self.nbytes = 4 * sum(int(np.prod(shape)) for shape in shapes)
         self.use = synk.function([], (self.first.sum(), None))
-        # A new array in every variable, on every rank, as an update leaves it.
+        # Like any update, this function leaves a new array in every variable on every rank.
         self.update = synk.function([], updates=[(v, v * np.float32(1)) for v in self.variables])
         self.given = self.variables if len(shapes) > 1 else self.first
 
     def fill(self, n):
-        """Give every rank its number, plus 1."""
+        """Set the variables on each rank r to r + 1."""
         for rank in range(n):
             synk.set_value(
                 rank,
@@ -50,12 +50,12 @@ class Variables:
             )
 
     def holds(self, value):
-        """Return whether all ranks hold the value."""
+        """Return whether all variables have the value on all ranks."""
         return bool(synk.in_sync(self.given)) and all(np.all(v.get_value(borrow=True) == value) for v in self.variables)
 
 
 def run(groups, n=2, sizes=SIZES, most=500, many=None):
-    """Measure; yield a row per case."""
+    """Yield the result rows of all collectives and sizes, and of ResNet-50's variables in one call."""
     of_size = {size: Variables(label(size), [(size // 4,)]) for size in sizes}
     shapes = resnet50_shapes() if many is None else many
     whole = Variables("flat", [(sum(int(np.prod(shape)) for shape in shapes),)])
@@ -79,12 +79,12 @@ def run(groups, n=2, sizes=SIZES, most=500, many=None):
 
 
 def reducer(one, n, fresh=False):
-    """Return our contender in all_reduce."""
+    """Return a contender that calls `synk.all_reduce` for these variables."""
     return Local(lambda: synk.all_reduce(one.given), lambda: one.holds((n + 1) / 2), one.update if fresh else None)
 
 
 def sized(groups, n, one, repeats):
-    """Yield the rows of one size."""
+    """Yield the result rows of all collectives for one size."""
     source, target = np.ones(one.nbytes // 4, "float32"), np.empty(one.nbytes // 4, "float32")
 
     def measured(case, what, ours):
@@ -121,7 +121,7 @@ def sized(groups, n, one, repeats):
     )
     data = synk.data(source)
 
-    def restore():  # the length of before, or it would grow from call to call
+    def restore():  # restores the length, which would otherwise grow with each call
         synk.broadcast(one.given, data)
 
     restore()
@@ -138,5 +138,5 @@ def sized(groups, n, one, repeats):
 
 
 def label(nbytes):
-    """Return a size as tables show it."""
+    """Format a size for tables."""
     return f"{nbytes >> 20} MB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KB"

@@ -1,10 +1,10 @@
-"""What it costs that all ranks have a function compiled, where nothing is cached, beside one process's own compilation.
+"""Benchmark of compilation on all ranks with empty caches, compared with compilation in one process.
 
-python -m benchmarks.compiling                  # of an MLP's step; three rounds; minutes
+python -m benchmarks.compiling                  # an MLP's step in three rounds; takes minutes
 python -m benchmarks.compiling --rounds 1 --ranks 2
 
-Every figure is a program of its own with a compile directory of its own, which is empty. In a round each of them runs
-once, the plain program first. PyTensor's Numba compiles in a function's first call, so that is counted on both sides.
+Every measurement is a separate program with its own empty compile directory. Each program runs once per round, the
+plain program first. PyTensor's Numba compiles at a function's first call, so both sides include one call.
 """
 
 import argparse
@@ -27,21 +27,21 @@ from .library import IS_THEANO, function, grad
 from .measure import BUSY, stolen, summary
 
 ROOT = Path(__file__).resolve().parents[1]
-#: The variable with the library's settings.
+#: Environment variable with the engine's settings.
 FLAGS = "THEANO_FLAGS" if IS_THEANO else "PYTENSOR_FLAGS"
-#: Layer sizes and rows of the MLP whose step of SGD is compiled.
+#: Layer sizes and rows of the MLP; its SGD step is compiled.
 LAYERS, ROWS = (784, 200, 10), 600
-#: What is counted, and how tables call it.
+#: Measured quantities, and their names in tables.
 CASES = {"seconds": "compiling an MLP", "processor": "compiling an MLP, processor time"}
 
 
 def run(groups, ranks=(2, 3), rounds=3, layers=LAYERS):
-    """Measure; yield two rows for every number of ranks: by the clock, and by the processor time of all processes."""
+    """Yield result rows by number of ranks: wall time, CPU time, and the parts of `distribute` and the other ranks."""
     found = {n: [] for n in (0, *ranks)}
     for _ in range(rounds):
         for n, each in found.items():
             each.append(in_empty_directory(n, layers))
-            what = f"synkhronos, {n} ranks" if n else PLAIN
+            what = f"synkhronos, number of ranks: {n}" if n else PLAIN
             print(f"  {what}: {each[-1]['seconds']:.1f} s, processors {each[-1]['processor']:.1f} s", flush=True)
     for n in ranks:
         for what, case in CASES.items():
@@ -49,13 +49,13 @@ def run(groups, ranks=(2, 3), rounds=3, layers=LAYERS):
             times[PLAIN] = summary([each[what] for each in found[0]])
             yield {"case": case, "n": n, "times": times}
         share = np.median([each["distribute"] / plain["seconds"] for each, plain in zip(found[n], found[0])])
-        yield {"case": "distribute alone, in compilations of one process", "n": n, "value": float(share)}
+        yield {"case": "distribute alone, relative to compilation in one process", "n": n, "value": float(share)}
         others = np.median([each["others"] / (each["processor"] - each["others"]) for each in found[n]])
-        yield {"case": "processor time of the other ranks, in the master's", "n": n, "value": float(others)}
+        yield {"case": "processor time of the other ranks, relative to the master's", "n": n, "value": float(others)}
 
 
 def in_empty_directory(n, layers):
-    """Return what a program of so many ranks measures, plain if there are none, where nothing is compiled."""
+    """Run a program with `n` ranks (0: the plain program) and an empty compile directory; return its measurements."""
     with tempfile.TemporaryDirectory(prefix="compiling-") as folder:
         flags = ",".join(filter(None, [os.environ.get(FLAGS), f"base_compiledir={folder}"]))
         paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -66,7 +66,7 @@ def in_empty_directory(n, layers):
 
 
 def program(n, layers):
-    """Print how long it takes from the graph until the function has been called once, as JSON."""
+    """Print the time from building the function until its first call has returned, as JSON."""
     if n:
         synk.fork(n, use_gpu=False)
     random = np.random.RandomState(0)
@@ -91,7 +91,7 @@ def program(n, layers):
 
 
 def processor_seconds():
-    """Return the processor time of all processes, ended compilers included, and that of the keeper and ranks alone."""
+    """Return the CPU time of all processes, including ended compilers; and that of the keeper and the other ranks."""
     of_each, pids, tick = [], [os.getpid()], os.sysconf("SC_CLK_TCK")
     while pids:
         pid = pids.pop(0)
@@ -102,7 +102,7 @@ def processor_seconds():
 
 
 def main(arguments=None):
-    """Run the command line."""
+    """Run the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compiling", description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=(2, 3))
     parser.add_argument("--rounds", type=int, default=3)
@@ -118,13 +118,13 @@ def main(arguments=None):
             continue
         ours, plain = row["times"]["synkhronos"], row["times"][PLAIN]
         print(
-            f"{row['case']}, n={row['n']}: {ours.median / 1e6:.1f} s, least {ours.least / 1e6:.1f}; {PLAIN} "
-            f"{plain.median / 1e6:.1f}, least {plain.least / 1e6:.1f}; ratio {ours.median / plain.median:.2f}, of the "
-            f"least {ours.least / plain.least:.2f} (goal 1.3)"
+            f"{row['case']}, n={row['n']}: {ours.median / 1e6:.1f} s, minimum {ours.least / 1e6:.1f}; {PLAIN} "
+            f"{plain.median / 1e6:.1f}, minimum {plain.least / 1e6:.1f}; ratio {ours.median / plain.median:.2f}, of "
+            f"the minima {ours.least / plain.least:.2f} (goal 1.3)"
         )
     busy = max(before, stolen())
     if busy > BUSY:
-        print(f"Other programs took {100 * busy:.0f} % of a core: the ratio of processor times is what counts.")
+        print(f"Other programs took {100 * busy:.0f} % of a core, so only the ratio of processor times is conclusive.")
 
 
 if __name__ == "__main__":

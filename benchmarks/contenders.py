@@ -1,12 +1,12 @@
-"""Names of contenders that goals and tables look for, beside those of `at_once` and of `peers.group`."""
+"""Contender names in goals and tables; `at_once` and `peers.group` define additional names."""
 
 from .library import NAME
 
-#: The serial program, by the library's own functions.
+#: The serial program, with functions of Theano or PyTensor.
 PLAIN = f"plain {NAME}"
-#: Ours, an epoch in one command.
+#: Our program, with an epoch in one command.
 IN_STEPS = "synkhronos, steps"
-#: Ours, with gradients that go through ``synk.ops.all_reduce``.
-BY_HAND = "by hand"
-#: Ours, with the other engine.
+#: Our program, with gradients averaged explicitly with ``synk.ops.all_reduce``.
+BY_HAND = "explicit all_reduce"
+#: Our program, with the other engine.
 WITH_THEANO = "with Theano"

@@ -1,4 +1,4 @@
-"""The networks that the demos train, with the digits and the batches; only this module knows where the demos are."""
+"""Networks, digits and batches of the demos; only this module depends on the location of the demos."""
 
 import itertools
 import sys
@@ -8,67 +8,51 @@ from typing import Any, NamedTuple
 import theano
 import theano.tensor as T
 
-import synkhronos  # noqa: F401 (prepares what Lasagne needs of Theano)
+import synkhronos  # noqa: F401 (prepares Theano for Lasagne)
 
 DEMOS = Path(__file__).resolve().parents[1] / "demos"
-# At the end: a demo's module must not stand before an installed one of that name.
+# Appended at the end, so that a demo's module does not hide an installed module of the same name.
 sys.path += [str(folder) for folder in (DEMOS, DEMOS / "lasagne_mnist", DEMOS / "resnet")]
 
-#: How far the mean loss may be from plain Theano's, as part of it: dropout draws other numbers on other ranks.
+#: Largest accepted relative difference from plain Theano's mean loss with dropout, which differs on each rank.
 DROPOUT_TOLERANCE = 0.1
 
 
 class Task(NamedTuple):
-    """What is trained.
+    """Training task: a network with its data and batches."""
 
-    Attributes
-    ----------
-    inputs : list of variables
-        Images and labels.
-    params, loss
-        Shared variables, and an expression of these and the inputs.
-    data : list of arrays
-        All images and labels.
-    batches : list of index arrays
-        The rows of every step.
-    rate : float
-        Of learning.
-    tolerance : float
-        How far the mean loss of two runs may differ, as part of it.
-    """
-
-    inputs: list
-    params: list
-    loss: Any
-    data: list
-    batches: list
-    rate: float
-    tolerance: float
+    inputs: list  # images and labels
+    params: list  # shared variables
+    loss: Any  # an expression of inputs and params
+    data: list  # arrays: all images and labels
+    batches: list  # index arrays: the rows of every step
+    rate: float  # learning rate
+    tolerance: float  # largest relative difference between the mean losses of two runs
 
 
 def single_precision():
-    """Return a context in which networks, and functions of them, are built as programs with floatX=float32 do."""
+    """Return a context that builds networks and their functions with floatX=float32."""
     return theano.configparser.change_flags(floatX="float32")
 
 
 def batches_of(length, size, steps):
-    """Return the rows of the first steps of an epoch (of all if ``steps`` is None), as the demos shuffle them."""
+    """Return the rows of an epoch's first `steps` steps (all if None), shuffled as in the demos."""
     from minibatches import iter_minibatch_idxs
 
     return list(itertools.islice(iter_minibatch_idxs(length, size, 0, 0), steps))
 
 
 def mnist(model, rows=None, steps=None, watch=lambda images: images):
-    """Return an epoch, or so many steps, of a model of demos/lasagne_mnist on real digits.
+    """Return a task that trains a model of demos/lasagne_mnist on real digits for an epoch, or for `steps` steps.
 
     Parameters
     ----------
     model : str
-        As the demo's ``--model``.
+        Value of the demo's option ``--model``.
     rows, steps : int, optional
-        How much of the digits, and of the epoch; all by default.
+        Number of digits and of steps; all by default.
     watch : callable
-        Given the images, returns the expression that the network is built upon.
+        Maps the images to the expression that the network is built on.
     """
     import mnist_data
     from lasagne import layers
@@ -92,7 +76,7 @@ def mnist(model, rows=None, steps=None, watch=lambda images: images):
 
 
 def resnet_graph(depth, watch=lambda images: images):
-    """Return the network of demos/resnet and its expressions (a `workload.Task`), and the settings."""
+    """Return the network of demos/resnet with its expressions (a `workload.Task`), and the settings."""
     import workload
 
     settings = workload.make_settings(depth=depth)
@@ -100,7 +84,7 @@ def resnet_graph(depth, watch=lambda images: images):
 
 
 def resnet(depth, steps, watch=lambda images: images):
-    """Return steps of training a residual network of demos/resnet, on digits (on random images if depth is 50)."""
+    """Return a task that trains a residual network of demos/resnet on digits (on random images if `depth` is 50)."""
     import workload
     from train_resnet import LOSS_TOLERANCE
 

@@ -1,4 +1,4 @@
-"""How much faster the demos' networks train on two ranks than plain Theano on one thread, and where their time goes."""
+"""Benchmark of training the demos' networks on two ranks, compared with plain Theano on one thread."""
 
 import functools
 
@@ -13,7 +13,7 @@ from .lstm import lstm
 from .measure import Local, WrongResult, measure_in_turn
 from .training import Apart, InSteps, Parallel, Plain
 
-#: Models of demos/lasagne_mnist, of which an epoch is measured.
+#: Models of demos/lasagne_mnist to measure.
 MODELS = ("mlp", "cnn")
 
 
@@ -27,20 +27,20 @@ def run(
     steps=5,
     recurrent=True,
 ):
-    """Measure; yield a row per case, and one that says where the time of its steps went.
+    """Yield a row with the times of each network, and a row with the parts of its steps' time.
 
     Parameters
     ----------
     groups : Groups
-        Not used: the peers are plain Theano, and twice plain Theano.
+        Groups of peers.
     n : int
-        Ranks.
+        Number of ranks.
     models, epochs, digits
-        Models of demos/lasagne_mnist, how many epochs of each, of how many digits (all by default).
+        Models of demos/lasagne_mnist, number of epochs of each, number of digits (all by default).
     depth, steps : int
-        Of which residual network (of none if it is None) so many steps are measured, half as often as epochs.
+        Depth of the residual network (None: not measured), and number of its steps, repeated half as often as epochs.
     recurrent : bool
-        Whether an LSTM is measured, too.
+        Whether to measure an LSTM as well.
     """
     for model in models:
         make = functools.partial(demo_networks.mnist, model, digits)
@@ -57,7 +57,7 @@ def run(
 
 
 def trained(case, n, make, repeats, groups=None, model=None):
-    """Yield the rows of a network: times, and their parts; beside PyTorch's, for those models that it has."""
+    """Yield the result rows of a network: times, including PyTorch's if it has the model, and their parts."""
     with demo_networks.single_precision():
         ours, in_steps, plain, apart = Parallel(make), InSteps(make), Plain(make), Apart(make)
     works = []
@@ -93,7 +93,7 @@ def trained(case, n, make, repeats, groups=None, model=None):
         difference = abs(np.mean(program.losses) / np.mean(plain.losses) - 1)
         if len(program.losses) != len(plain.losses) or not difference <= program.task.tolerance:
             found, expected = np.mean(program.losses), np.mean(plain.losses)
-            raise WrongResult(f"{case}: mean loss {found:g}, plain Theano's {expected:g}")
+            raise WrongResult(f"{case}: expected plain Theano's mean loss {expected:g}, got {found:g}")
     yield {"case": case, "n": n, "times": times}
     if "PyTorch DDP" in times:
         theirs = times["PyTorch DDP, alone"].median / times["PyTorch DDP"].median
@@ -104,7 +104,7 @@ def trained(case, n, make, repeats, groups=None, model=None):
             "of": times[PLAIN].median / times[IN_STEPS].median,
         }
     yield {
-        "case": "where the time of a step goes, " + case.split(" of ")[1],
+        "case": "time of a step by part, " + case.split(" of ")[1],
         "n": n,
         "parts": {"synkhronos": ours.parts(), PLAIN: plain.parts()},
     }

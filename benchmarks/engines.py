@@ -1,10 +1,11 @@
-"""What a call costs beyond its work with PyTensor, beside the same with Theano: a program of each, in turn.
+"""Benchmark of the overhead of a call with PyTensor, compared with Theano; the two programs alternate.
 
-python -m benchmarks.engines                    # the environments that make has installed
+python -m benchmarks.engines                    # in the environments created by make
 python -m benchmarks.engines --theano PYTHON --pytensor PYTHON --rounds 20
 
-The two libraries cannot live in one process, nor can two programs have ranks on the same cores. So each round one
-program forks, measures, and closes, and then the other: every case of `calls.py`, our call less the plain one.
+The two libraries cannot run in one process, and two programs cannot have ranks on the same cores. So in each round, one
+program forks, measures and closes, and then the other program does the same. Each program measures the difference
+between our call and the plain call for every case of `calls.py`.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from .library import IS_THEANO
 from .measure import BUSY, Local, Times, measure_in_turn, stolen
 
 ROOT = Path(__file__).resolve().parents[1]
-#: The interpreters: this one, and that of the other environment that `make install` makes.
+#: Interpreters of both environments: this interpreter, and one that `make install` created for the other engine.
 THEANO, PYTENSOR = (
     Path(sys.executable) if is_this else ROOT / folder / "bin" / "python"
     for is_this, folder in ((IS_THEANO, ".venv"), (not IS_THEANO, ".venv-pytensor"))
@@ -34,7 +35,7 @@ ROWS = 6000
 
 
 class Program:
-    """A process of another environment, which measures when it is told to; a context manager that ends it."""
+    """Process of another environment that measures on request; a context manager that ends the process on exit."""
 
     def __init__(self, python, n):
         paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -45,12 +46,12 @@ class Program:
         )
 
     def overheads(self, repeats):
-        """Return, by case, the microseconds that a call costs beyond the plain one: the median of so many of each."""
+        """Return the additional microseconds of a call over the plain call, by case (medians of `repeats` calls)."""
         self._process.stdin.write(b"%d\n" % repeats)
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{' '.join(self._process.args)} ended: {self._process.wait()}")
+            raise RuntimeError(f"{' '.join(self._process.args)} ended with exit status {self._process.wait()}")
         return json.loads(line)
 
     def __enter__(self):
@@ -63,9 +64,9 @@ class Program:
 
 
 def serve(n):
-    """Measure as often as a line comes."""
+    """Measure once for each line of stdin, which contains the number of calls."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what is printed meanwhile is no answer
+    os.dup2(2, 1)  # separates other output from the answers
     functions = Functions(ROWS, n)
     for line in sys.stdin:
         synk.fork(n, use_gpu=False)
@@ -80,15 +81,15 @@ def serve(n):
 
 
 def run(groups, n=2, rounds=20, repeats=500, theano=THEANO, pytensor=PYTENSOR):
-    """Measure; yield a row per case: the medians of the rounds of either engine. (No groups are used.)"""
+    """Yield a result row per case with both engines' medians over the rounds; `groups` is not used."""
     for python in (theano, pytensor):
         if not Path(python).exists():
-            print(f"without calls beside the other engine's: {python} is not there; make install ENGINE=... makes it")
+            print(f"engines: skipped, because {python} does not exist; create it with make install ENGINE=...")
             return
     found = []
     with Program(theano, n) as one, Program(pytensor, n) as other:
         for program in (one, other):
-            program.overheads(repeats)  # compiles, and is not counted
+            program.overheads(repeats)  # not counted, because it compiles
         for _ in range(rounds):
             found.append((one.overheads(repeats), other.overheads(repeats)))
     for case in found[0][0]:
@@ -98,17 +99,19 @@ def run(groups, n=2, rounds=20, repeats=500, theano=THEANO, pytensor=PYTENSOR):
 
 
 def statistics(micro):
-    """Return what the rounds' medians come to."""
+    """Return the statistics of the rounds' medians, in microseconds."""
     return Times(float(np.median(micro)), float(np.percentile(micro, 99)), float(micro.min()), len(micro))
 
 
 def main(arguments=None):
-    """Run the command line."""
+    """Run the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engines", description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--theano", type=Path, default=THEANO, help="interpreter of an environment; default: %(default)s"
+        "--theano", type=Path, default=THEANO, help="interpreter of Theano's environment; default: %(default)s"
     )
-    parser.add_argument("--pytensor", type=Path, default=PYTENSOR, help="likewise; default: %(default)s")
+    parser.add_argument(
+        "--pytensor", type=Path, default=PYTENSOR, help="interpreter of PyTensor's environment; default: %(default)s"
+    )
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
@@ -120,13 +123,13 @@ def main(arguments=None):
     for row in run(None, given.ranks, given.rounds, theano=given.theano, pytensor=given.pytensor):
         ours, theirs = row["times"]["synkhronos"], row["times"][WITH_THEANO]
         print(
-            f"{row['case']:<45} {ours.median:6.1f} us, least {ours.least:6.1f}; {WITH_THEANO} {theirs.median:6.1f}, "
-            f"least {theirs.least:6.1f}; ratio {ours.median / theirs.median:.2f}, of the least "
+            f"{row['case']:<45} {ours.median:6.1f} us, minimum {ours.least:6.1f}; {WITH_THEANO} {theirs.median:6.1f}, "
+            f"minimum {theirs.least:6.1f}; ratio {ours.median / theirs.median:.2f}, of the minima "
             f"{ours.least / theirs.least:.2f} (goal 1.3)"
         )
     busy = max(before, stolen())
     if busy > BUSY:
-        print(f"Other programs took {100 * busy:.0f} % of a core: nothing is concluded.")
+        print(f"Other programs took {100 * busy:.0f} % of a core, so the results are inconclusive.")
 
 
 if __name__ == "__main__":

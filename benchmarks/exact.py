@@ -1,4 +1,4 @@
-"""What ``exact=True`` costs: an epoch with Adam beside the same with collectives put in by hand, and building it."""
+"""Benchmark of ``exact=True``: an epoch with Adam compared with explicit collectives, and building the function."""
 
 import functools
 
@@ -14,16 +14,16 @@ from .training import InSteps
 
 
 def run(groups, n=2, models=("mlp", "cnn"), epochs=10, digits=None, builds=8):
-    """Measure; yield two rows per network of demos/lasagne_mnist: an epoch in steps, and building its function.
+    """Yield two result rows per network of demos/lasagne_mnist: an epoch in steps, and building its function.
 
     Parameters
     ----------
     groups : Groups
-        Not used: the peers are our own calls, and plain Theano.
+        Not used, because the peers are our own calls and plain Theano.
     n, models, epochs, digits
-        Ranks; the networks, how many epochs of each, of how many digits (all by default).
+        Number of ranks; networks; number of epochs of each; number of digits (all by default).
     builds : int
-        How often functions are built.
+        Number of times that functions are built.
     """
     for model in models:
         make = functools.partial(demo_networks.mnist, model, digits)
@@ -42,13 +42,13 @@ def run(groups, n=2, models=("mlp", "cnn"), epochs=10, digits=None, builds=8):
             synk.close()
         difference = abs(np.mean(exact.losses) / np.mean(by_hand.losses) - 1)
         if not difference <= exact.task.tolerance:
-            raise WrongResult(f"{model}: mean loss of the exact program is off by {difference:g} of it")
+            raise WrongResult(f"{model}: the mean loss of the exact program has a relative error of {difference:g}")
         yield {"case": f"epoch with Adam, {model}", "n": n, "times": times}
         yield {"case": f"building a step of Adam, {model}", "n": n, "times": building(make, builds)}
 
 
 def building(make, builds):
-    """Return how long it takes to build a training step: exact, and in plain Theano (compiled C code is there)."""
+    """Return the times to build a training step with ``exact=True``, and in plain Theano (with cached C code)."""
     import lasagne
 
     with demo_networks.single_precision():

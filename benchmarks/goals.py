@@ -1,4 +1,4 @@
-"""The goals: what is to be how fast beside what, for two pinned ranks on a quiet machine."""
+"""Performance goals: required speed relative to the peers, for two pinned ranks on a quiet machine."""
 
 from typing import Callable, NamedTuple, Optional
 
@@ -8,33 +8,17 @@ from .contenders import BY_HAND, IN_STEPS, PLAIN, WITH_THEANO
 
 
 class Goal(NamedTuple):
-    """One line of the table.
+    """Goal of a measurement, a row of the table of goals."""
 
-    Attributes
-    ----------
-    what : str
-        How the table says it.
-    case : str
-        The row of the results; `nbytes` says which, if there are several sizes.
-    limit : float
-        The ratio must not exceed it (must reach it, if `least`).
-    beside : str
-        The contender that ours is divided by; "best peer" for the fastest of those that are libraries.
-    statistic : str
-        Of the times.
-    ours : str
-        Our contender.
-    """
-
-    what: str
-    case: str
-    limit: float
-    beside: str = "mp.Barrier pair"
+    what: str  # name in the table
+    case: str  # case of the result row
+    limit: float  # upper limit of the ratio; lower limit if `least`
+    beside: str = "mp.Barrier pair"  # contender to compare with; "best peer" for the fastest library; "" for none
     n: int = 2
-    nbytes: Optional[int] = None
-    statistic: str = "median"
+    nbytes: Optional[int] = None  # selects the row if there are several sizes
+    statistic: str = "median"  # statistic of the times to compare
     least: bool = False
-    ours: str = "synkhronos"
+    ours: str = "synkhronos"  # our contender
 
 
 PEERS = ("Open MPI", "MPICH", "Gloo")
@@ -61,7 +45,7 @@ GOALS += [
     )
 ]
 GOALS += [
-    Goal(f"all_reduce in slots, {name}, beside memcpy", "all_reduce, in slots", 1.5, "memcpy", nbytes=nbytes)
+    Goal(f"all_reduce in slots, {name}, relative to memcpy", "all_reduce, in slots", 1.5, "memcpy", nbytes=nbytes)
     for name, nbytes in (("1 MB", MB), ("16 MB", 16 * MB), ("100 MB", 100 * MB), ("400 MB", 400 * MB))
 ]
 GOALS += [
@@ -87,14 +71,14 @@ GOALS += [
 ]
 GOALS += [
     Goal("copy of shuffled rows", "batch of 1024 shuffled rows", 1.1, inputs.TAKE, statistic=inputs.COPY),
-    Goal("distribute, beside unpickling alone", "distribute, 159 variables", 1.3, "unpickling"),
-    Goal("distribute ResNet-50, beside unpickling alone", "distribute, ResNet-50", 1.3, "unpickling"),
+    Goal("distribute, relative to unpickling alone", "distribute, 159 variables", 1.3, "unpickling"),
+    Goal("distribute ResNet-50, relative to unpickling alone", "distribute, ResNet-50", 1.3, "unpickling"),
     Goal("memory of a data set, in data sets", start.OF_DATA, 1.05, beside=""),
     Goal("memory of a constant, in constants", start.OF_CONSTANT, 1.05, beside="", n=start.HOLDERS),
 ]
 GOALS += [
     *(
-        Goal(f"epoch with {source}, beside data in memory", f"epoch with {source}", 1.05, loading.THERE, n)
+        Goal(f"epoch with {source}, relative to data in memory", f"epoch with {source}", 1.05, loading.THERE, n)
         for source, n in ((loading.WAITS, 2), (loading.COMPUTES, 1))
     ),
     *(
@@ -102,20 +86,30 @@ GOALS += [
         for model in ("mlp", "cnn")
     ),
     *(
-        Goal(f"building it, beside compiling alone, {model}", f"building a step of Adam, {model}", 1.15, PLAIN)
+        Goal(
+            f"building a step of Adam, relative to plain Theano, {model}",
+            f"building a step of Adam, {model}",
+            1.15,
+            PLAIN,
+        )
         for model in ("mlp", "cnn")
     ),
     Goal(
-        "call of an MLP with SGD with heal, beside one without",
-        "healing: a call with sgd, to one without heal",
+        "call of an MLP with SGD and heal, relative to one without heal",
+        "healing: call with sgd, relative to one without heal",
         1.10,
         beside="",
     ),
-    Goal("the same with Adam", "healing: a call with adam, to one without heal", 1.15, beside=""),
-    Goal("seconds of a death, with a standby", "healing: seconds of a death, with a standby", 0.150, beside=""),
+    Goal(
+        "call of an MLP with Adam and heal, relative to one without heal",
+        "healing: call with adam, relative to one without heal",
+        1.15,
+        beside="",
+    ),
+    Goal("seconds to replace a rank, with a standby", "healing: seconds of a death, with a standby", 0.150, beside=""),
     Goal("all_reduce of 4 KB inside steps, per step, us", "all_reduce of 4 KB inside steps, us", 12.0, beside=""),
     Goal(
-        "speedup of PyTorch DDP over its own single process, beside ours, cnn",
+        "speedup of PyTorch DDP over its own single process, relative to ours, cnn",
         "speedup of PyTorch DDP, epoch of MNIST, cnn",
         1.0,
         beside="",
@@ -132,36 +126,36 @@ GOALS += [
         for n in (2, 3)
     ),
 ]
-#: Of whole programs: how many times faster than plain ones, for work of so many ms per call at least.
+#: Required speedups of whole programs: (minimum work of a call in ms, required speedup).
 SPEEDUPS = [(0.1, 1.8), (1.0, 1.9)]
 
 
-#: Of programs in steps: of a tiny one, a thousand in a command; of one of a millisecond.
+#: Required speedups of programs in steps: a thousand tiny steps per command (True), or steps of a millisecond (False).
 STEPS = {True: 1.1, False: 1.82}
-#: Of epochs: with gradients, all_reduce and update as three commands a step, and with all steps in one.
+#: Required speedups of epochs: with three commands per step (gradients, all_reduce, update), and with one command.
 EPOCHS = {
     "epoch of MNIST, mlp": (1.8, 1.65),
     "epoch of MNIST, cnn": (1.8, 1.88),
     "epoch of MNIST, LSTM": (None, 1.7),
 }
-#: How much of another program's time an epoch may take.
+#: Largest time of an epoch relative to PyTorch DDP's.
 BESIDE_DDP = {"epoch of MNIST, mlp": 0.95}
-#: The part of what two programs at once reach that counts as a goal met, if that is less than the goal.
+#: If two simultaneous programs do not reach the goal, this fraction of their speedup is required instead.
 OF_BEST = 0.94
 
 
 class Verdict(NamedTuple):
-    """A goal and what was measured."""
+    """Goal with its measurement."""
 
     goal: Goal
     ratio: float
     ours: float
     other: float
-    best: Optional[float] = None  # what the machine gave in that run, if that was measured
+    best: Optional[float] = None  # the machine's upper bound in that run, if measured
 
     @property
     def limit(self):
-        """The goal's limit; on a machine that gives less than that at best, `OF_BEST` of what it gives."""
+        """Limit of the goal, or `OF_BEST` of the machine's upper bound if this bound is lower."""
         is_beyond = self.best is not None and self.best < self.goal.limit
         return OF_BEST * self.best if is_beyond else self.goal.limit
 
@@ -172,7 +166,7 @@ class Verdict(NamedTuple):
 
 
 def judge(rows):
-    """Return a verdict for every goal that the rows say something about."""
+    """Return a verdict for every goal that has a result row."""
     verdicts = []
     for goal in GOALS + speedup_goals(rows):
         row = next(
@@ -193,7 +187,7 @@ def judge(rows):
 
 
 def numbers(goal, row):
-    """Return our number and the one it is divided by; None if there is no such contender."""
+    """Return our number and the divisor; None if a contender is missing."""
     if "value" in row:
         return row["value"], row.get("of", 1.0)
     times = row["times"]
@@ -210,7 +204,7 @@ def numbers(goal, row):
 
 
 def speedup_goals(rows):
-    """Return the goals of whole programs, by the work that each turned out to be."""
+    """Return the goals of whole programs, which depend on the measured work."""
     goals = []
     for row in rows:
         if row["case"].startswith("MLP gradient"):

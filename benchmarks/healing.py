@@ -1,4 +1,4 @@
-"""What `fork(heal=)` costs: calls with it and without it, and the time from a death to what follows."""
+"""Benchmark of `fork(heal=)`: calls with and without this option, and the time that a rank's death adds to a call."""
 
 import os
 import signal
@@ -12,33 +12,33 @@ from synkhronos.program.program import PROGRAM
 from .gradients import mlp
 from .library import T, function, grad, shared
 
-#: The MLP of the MNIST demo, and its rows; and what is kept for each parameter besides itself.
+#: MLP of the MNIST demo, and its rows; update rules with different amounts of state.
 LAYERS, ROWS = (784, 800, 800, 10), 500
 RULES = ("sgd", "adam")
 
 
 def run(groups, n=2, repeats=40, rounds=5, deaths=20, layers=LAYERS, rows=ROWS, pause=2.0):
-    """Measure; yield a row per rule, whose value is a ratio, and one per way to replace a rank, in seconds."""
+    """Yield the slowdown of calls per rule, and the seconds to replace a rank with and without a standby."""
     random = np.random.RandomState(0)
     images = random.rand(rows, layers[0]).astype("float32")
     labels = random.randint(0, layers[-1], rows).astype("int32")
     functions = {rule: trained(rule, layers, synk.function) for rule in RULES}
     for rule, f in functions.items():
         seconds = {0: [], 1: []}
-        for _ in range(rounds):  # in turn: what else the machine does is the same for both
+        for _ in range(rounds):  # alternating, so that other load of the machine affects both equally
             for heal in seconds:
                 seconds[heal] += calls(f, n, heal, images, labels, repeats)
         value = np.median(seconds[1]) / np.median(seconds[0])
-        yield {"case": f"healing: a call with {rule}, to one without heal", "n": n, "value": value}
+        yield {"case": f"healing: call with {rule}, relative to one without heal", "n": n, "value": value}
     for standby in (True, False):
         seconds = repaired(functions["sgd"], n, standby, images, labels, deaths, pause)
         words = "with a standby" if standby else "without a standby"
         yield {"case": f"healing: seconds of a death, {words}", "n": n, "value": np.median(seconds)}
-        yield {"case": f"healing: seconds of a death, {words}, the longest", "n": n, "value": max(seconds)}
+        yield {"case": f"healing: seconds of a death, {words}, maximum", "n": n, "value": max(seconds)}
 
 
 def trained(rule, layers, compile=function):
-    """Return a function that trains an MLP, all ranks on their own rows."""
+    """Return a function that trains an MLP, with each rank on its own rows."""
     x, y, loss, params = mlp(layers)
     rate, updates = np.float32(1e-3), []
     for param, gradient in zip(params, grad(loss, params)):
@@ -54,7 +54,7 @@ def trained(rule, layers, compile=function):
 
 
 def calls(f, n, heal, images, labels, repeats):
-    """Return the times of calls in a session of their own."""
+    """Return the seconds of calls in a new session, with ``fork(heal=heal)``."""
     synk.fork(n, use_gpu=False, heal=heal)
     try:
         data = synk.data(images), synk.data(labels)
@@ -69,14 +69,14 @@ def calls(f, n, heal, images, labels, repeats):
 
 
 def repaired(f, n, standby, images, labels, deaths, pause):
-    """Return, for each of so many deaths, what a call took longer in which a rank has died."""
+    """Return the additional seconds of a call during which a rank dies, for each of `deaths` deaths."""
     synk.fork(n, use_gpu=False, heal=deaths, standby=standby)
     try:
         data = synk.data(images), synk.data(labels)
         f(*data)
         found = []
         for _ in range(deaths):
-            time.sleep(pause)  # in which the next one comes to stand by, and has loaded what there is
+            time.sleep(pause)  # lets the next standby start and load the state
             plain = time.perf_counter()
             f(*data)
             plain = time.perf_counter() - plain

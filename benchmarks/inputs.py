@@ -1,4 +1,4 @@
-"""What bringing a batch to the ranks costs, beside PyTorch's DataLoader and pipes."""
+"""Benchmark of sending a batch to the ranks, compared with PyTorch's DataLoader and pipes."""
 
 import itertools
 import time
@@ -11,17 +11,17 @@ from .at_once import AtOnce
 from .library import T
 from .measure import Local, Times, WrongResult, measure_in_turn
 
-#: The pieces of our number, that number, and what it is judged by.
-ONE_SLICE, INDICES, NEITHER = "rows of one slice", "shuffled rows of one number", "one slice of one number"
-COPY, TAKE = "our rows' copy", "np.take by all ranks at once"
+#: Contenders that separate the cost of copying from other costs; names of this cost and of its peer.
+ONE_SLICE, INDICES, NEITHER = "a slice of rows", "shuffled rows of one number", "a slice of rows of one number"
+COPY, TAKE = "copy of our rows", "np.take on all ranks simultaneously"
 
 
 def run(groups, n=2, repeats=300, shape=(60000, 784), batch=1024):
-    """Measure; yield a row per case. The function itself looks at one number.
+    """Yield the result row of a batch of shuffled rows; the measured function itself reads only one number.
 
-    What copying costs each rank is the difference between calls with shuffled rows and calls whose rows are one slice,
-    less that same difference for rows of a single number, for which there are indices to check and send but next to
-    nothing to copy. Beside it: `np.take` in as many processes that begin together.
+    Each rank's cost of copying is the time of calls with shuffled rows minus the time of calls with a slice of rows.
+    The same difference for rows of a single number is subtracted, because these calls check and send indices, but copy
+    almost nothing. The peer is `np.take` in the same number of processes, which start together.
     """
     x = T.fmatrix("x")
     look = synk.function([x], (x[0, 0], "max"))
@@ -30,12 +30,12 @@ def run(groups, n=2, repeats=300, shape=(60000, 784), batch=1024):
     try:
         data, column = synk.data(array), synk.data(array[:, :1])
         random = np.random.RandomState(1)
-        # A whole epoch, so that rows come from memory and not from the cache, for all alike.
+        # A whole epoch, so that all contenders read rows from memory, not from the cache.
         shuffled = random.permutation(shape[0])[: shape[0] // batch * batch].reshape(-1, batch)
         turn, share = itertools.cycle(shuffled), batch // n
         for each in (data, column):
             if look(each, batch=shuffled[0]) != array[shuffled[0][: share * n : share], 0].max():
-                raise WrongResult("the wrong rows")
+                raise WrongResult("the ranks selected wrong rows")
         plain = array[:batch].copy()
         with AtOnce([{"take": taking(data.data, shuffled, rank, share)} for rank in range(n)]) as at_once:
             contenders = {
@@ -44,7 +44,7 @@ def run(groups, n=2, repeats=300, shape=(60000, 784), batch=1024):
                 INDICES: Local(lambda: look(column, batch=next(turn))),
                 NEITHER: Local(lambda: look(column, batch=batch)),
                 TAKE: at_once.contender("take"),
-                "np.take by one rank alone": taking(data.data, shuffled, 0, share),
+                "np.take on one rank alone": taking(data.data, shuffled, 0, share),
                 "synkhronos, NumPy argument": Local(lambda: look(plain)),
                 **groups.contenders(("pipes",), n, "send", share * array.strides[0]),
             }
@@ -61,7 +61,7 @@ def run(groups, n=2, repeats=300, shape=(60000, 784), batch=1024):
 
 
 def taking(array, shuffled, rank, share):
-    """Return a contender that copies one rank's share of every batch in turn."""
+    """Return a contender that copies one rank's share of each batch in turn."""
     rows, turn = np.empty((share,) + array.shape[1:], array.dtype), itertools.cycle(shuffled)
 
     def take():
@@ -89,7 +89,7 @@ def data_loader(array, batch):
             return self.rows[chosen]
 
     class Batches:
-        """The batches of one pass after the other."""
+        """Batches of consecutive passes over the rows."""
 
         def __init__(self):
             rows = Rows()

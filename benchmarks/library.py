@@ -1,8 +1,8 @@
-"""The library whose programs are measured: Theano, or PyTensor where that is what is installed, in words of both."""
+"""Common names for the library of the measured programs: Theano if it is installed, and PyTensor otherwise."""
 
 import importlib.util
 
-import synkhronos  # noqa: F401 (prepares what Theano needs)
+import synkhronos  # noqa: F401 (prepares the import of Theano)
 
 IS_THEANO = importlib.util.find_spec("theano") is not None
 
@@ -12,7 +12,7 @@ if IS_THEANO:
 else:
     import pytensor as module
     import pytensor.tensor as T
-    import scipy.linalg.cython_blas  # noqa: F401 (what Numba's code calls: only of what is loaded can threads be limited)
+    import scipy.linalg.cython_blas  # noqa: F401 (Numba's BLAS: threads of loaded libraries can be limited)
 
 NAME = "Theano" if IS_THEANO else "PyTensor"
 
@@ -20,20 +20,20 @@ function, shared, grad = module.function, module.shared, module.grad
 
 
 def relu(x):
-    """Return the positive part."""
+    """Return the positive part of each element."""
     return T.nnet.relu(x) if IS_THEANO else T.maximum(x, 0)
 
 
 def cross_entropy(scores, labels):
-    """Return that of the softmax of each row, with its label."""
+    """Return the cross-entropy of each row's softmax with its label."""
     if IS_THEANO:
         return T.nnet.categorical_crossentropy(T.nnet.softmax(scores), labels)
     return -T.special.log_softmax(scores, axis=-1)[T.arange(labels.shape[0]), labels]
 
 
 def without_networks():
-    """Return why the demos' networks, and rules of Lasagne's, cannot be measured; None if they can."""
+    """Return the reason why the demos' networks and Lasagne's rules cannot be measured; None if they can."""
     if not IS_THEANO:
-        return "they are Lasagne's, which is written in Theano"
+        return "it needs Lasagne, which is written for Theano"
     missing = [name for name in ("lasagne", "mlxtend", "tqdm") if importlib.util.find_spec(name) is None]
     return "pip install " + " ".join(missing) if missing else None

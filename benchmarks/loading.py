@@ -1,7 +1,7 @@
-"""What batches cost that loader processes prepare while the ranks compute: an epoch beside one whose data are there.
+"""Benchmark of epochs with batches from loader processes, compared with data in memory.
 
-The source takes half of a step's time for a batch. Either it *waits*, as for a disk or a network, beside ranks on all
-cores; or it *computes*, beside a single rank, which leaves it a core of two.
+The source needs half of a step's time for a batch. It either *waits*, like a disk or a network, while ranks use all
+cores, or *computes*, while a single rank leaves one of two cores free.
 """
 
 import functools
@@ -15,18 +15,18 @@ from .gradients import mlp
 from .library import grad
 from .measure import Local, WrongResult, measure_in_turn
 
-#: The contenders beside ours: batches that lie in shared memory beforehand, and the source called between the steps.
+#: Contenders without a loader: batches in shared memory from the start, and the source called between the steps.
 THERE, IN_THE_LOOP = "data in memory", "loaded in the loop"
 
-#: The sources, as cases and goals call them.
-WAITS, COMPUTES = (f"a loader that {what} half of a step's time" for what in ("waits", "computes"))
+#: Names of the sources in cases and goals.
+WAITS, COMPUTES = (f"a loader that {what} for half of a step's time" for what in ("waits", "computes"))
 
-#: Part of a step's time that the source takes for a batch.
+#: The source's time for a batch, relative to the time of a step.
 PART = 0.5
 
 
 class Source:
-    """Makes batches, and takes its time for it."""
+    """A slow source of batches."""
 
     def __init__(self, rows, layers, computes):
         self.images = np.random.RandomState(3).rand(rows, layers[0]).astype("float32")
@@ -43,24 +43,24 @@ class Source:
 
 
 def epoch(step, batches):
-    """Take a step for each batch."""
+    """Run a step for each batch."""
     for batch in batches:
         step(*batch)
 
 
 def loaded_epoch(step, source, steps):
-    """Take so many steps, whose batches a loader prepares."""
+    """Run `steps` steps on batches from a loader."""
     with synk.loader(source, range(steps)) as loader:
         epoch(step, loader)
 
 
 def epoch_in_the_loop(step, source, steps):
-    """Take so many steps, before each of which its batch is made."""
+    """Run `steps` steps, creating each batch just before its step."""
     epoch(step, (source(i) for i in range(steps)))
 
 
 def run(groups, n=2, rows=1000, layers=(784, 800, 800, 10), steps=100, repeats=10):
-    """Measure; yield a row for each kind of source with the times of an epoch of so many steps."""
+    """Yield a row for each kind of source with the times of an epoch of `steps` steps."""
     x, y, loss, params = mlp(layers)
     updates = [(param, param - np.float32(1e-4) * gradient) for param, gradient in zip(params, grad(loss, params))]
     step = synk.function([x, y], loss, updates=updates)
@@ -74,7 +74,7 @@ def run(groups, n=2, rows=1000, layers=(784, 800, 800, 10), steps=100, repeats=1
             source.seconds = PART * np.median(Local(there).measure(3, warm=1)) / steps
             (arrived,) = synk.loader(source, [0])
             if not all(np.array_equal(*pair) for pair in zip(map(np.asarray, arrived), source(0))):
-                raise WrongResult("a batch of a loader")
+                raise WrongResult("a batch of a loader differs from its source")
             contenders = {
                 "synkhronos": Local(functools.partial(loaded_epoch, step, source, steps)),
                 THERE: Local(there),

@@ -1,4 +1,4 @@
-"""A recurrent network on sequences: an LSTM by `theano.scan`, which reads digits row by row."""
+"""LSTM built with `theano.scan` that reads digits row by row."""
 
 import numpy as np
 import theano
@@ -10,21 +10,21 @@ SIDE, CLASSES = 28, 10
 
 
 def lstm(units=64, rows=None, steps=None, size=200, watch=lambda images: images):
-    """Return an epoch, or so many steps, as a `demo_networks.Task`.
+    """Return a `demo_networks.Task` that trains an LSTM for an epoch, or for `steps` steps.
 
-    The network is that of Hochreiter & Schmidhuber (1997), Long short-term memory, Neural Computation 9 (8), with the
-    forget gates of Gers, Schmidhuber & Cummins (2000), 12 (10).
+    The network is from Hochreiter & Schmidhuber (1997), Long short-term memory, Neural Computation 9 (8), with the
+    forget gates of Gers, Schmidhuber & Cummins (2000), Neural Computation 12 (10).
 
     Parameters
     ----------
     units : int
-        Of the memory.
+        Number of memory cells.
     rows, steps : int, optional
-        How many digits, and steps of the epoch; all by default.
+        Number of digits and of steps; all by default.
     size : int
         Digits per step.
     watch : callable
-        Given the images, returns the expression that the network is built upon.
+        Maps the images to the expression that the network is built on.
     """
     import mnist_data
 
@@ -40,7 +40,7 @@ def lstm(units=64, rows=None, steps=None, size=200, watch=lambda images: images)
         weights("out", units, CLASSES),
     )
     bias = theano.shared(np.zeros(4 * units, "float32"), "bias")
-    sequence = watch(images).reshape((-1, SIDE, SIDE)).dimshuffle(1, 0, 2)  # by row of the digit, then by digit
+    sequence = watch(images).reshape((-1, SIDE, SIDE)).dimshuffle(1, 0, 2)  # (row of the digit, digit, column)
     nothing = T.zeros((images.shape[0], units), "float32")
 
     def step(given, cell, hidden):

@@ -1,4 +1,4 @@
-"""How everything here is measured: contenders in turn, many times; and whether the machine is quiet."""
+"""Measurement of contenders in turn, many times each, and of the load by other programs."""
 
 import os
 import time
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: Share of a core that others may take before nothing is concluded.
+#: If other programs use more than this share of a core, results are inconclusive.
 BUSY = 0.02
 
 
 class Times(NamedTuple):
-    """What the times of one contender in one case come to, in microseconds."""
+    """Statistics of one contender's times in one case, in microseconds."""
 
     median: float
     p99: float
@@ -20,27 +20,27 @@ class Times(NamedTuple):
 
 
 class WrongResult(AssertionError):
-    """A contender computed something else than it should have."""
+    """Error for a contender whose result was wrong."""
 
 
 class Local:
-    """A contender that is a call in this process.
+    """Contender that is a call in this process.
 
     Parameters
     ----------
     call : callable
-        What is timed.
+        The call to time.
     check : callable, optional
-        Called after every round; tells whether the last call did what it should.
+        Called after every round; returns whether the last call's result was correct.
     before : callable, optional
-        Called before every call, and not timed.
+        Called before every call, outside the timing.
     """
 
     def __init__(self, call, check=None, before=None):
         self.call, self.check, self.before = call, check, before
 
     def measure(self, repeats, warm=0):
-        """Return the seconds of so many calls, after a few that are not counted."""
+        """Return the seconds of `repeats` calls, after `warm` uncounted calls."""
         times = []
         for _ in range(warm + repeats):
             if self.before is not None:
@@ -54,22 +54,22 @@ class Local:
 
 
 def measure_in_turn(contenders, repeats, rounds=5, warm=None):
-    """Measure contenders in turn, so that what the machine does meanwhile meets all of them alike.
+    """Measure contenders in turn, so that other load of the machine affects all of them equally.
 
-    While the others had their turn, caches and processors have forgotten a contender: every round begins with a few
-    calls that are not counted.
+    While other contenders run, caches and branch predictors lose a contender's state. So every round begins with a few
+    uncounted calls.
 
     Parameters
     ----------
     contenders : dict of str to contender
-        Each has ``measure(repeats, warm)``, which returns seconds.
+        Objects with a method ``measure(repeats, warm)``, which returns seconds.
     repeats : int
-        Calls of each, in all.
+        Total number of calls of each contender.
     rounds : int
-        In how many pieces.
+        Number of turns.
     warm : int, optional
-        Calls at the beginning of every round that are not counted: a tenth of the round's, 10 at most, by default; 0
-        if being cold is what is measured, or if calls take seconds.
+        Uncounted calls at the beginning of each round. Default: a tenth of the round's calls, between 1 and 10. Use 0
+        to measure cold calls, or if calls take seconds.
 
     Returns
     -------
@@ -88,18 +88,18 @@ def measure_in_turn(contenders, repeats, rounds=5, warm=None):
 
 
 def summary(seconds):
-    """Return what times in seconds come to."""
+    """Return the statistics of times in seconds."""
     micro = 1e6 * np.asarray(seconds)
     return Times(float(np.median(micro)), float(np.percentile(micro, 99)), float(micro.min()), len(micro))
 
 
 def repeats_for(nbytes, most, budget=1 << 30):
-    """Return how often to move so many bytes: as often as all together stay within a budget."""
+    """Return the number of repetitions for arrays of this size, within a budget of bytes."""
     return int(max(10, min(most, budget // max(1, nbytes))))
 
 
 def stolen(seconds=0.3):
-    """Return the largest share of any core that others take, seen by a loop on each that does nothing but look."""
+    """Return the largest share of any core used by other programs, detected as gaps in a busy loop on each core."""
     before, worst = os.sched_getaffinity(0), 0.0
     try:
         for core in sorted(before):
@@ -108,7 +108,7 @@ def stolen(seconds=0.3):
             lost = 0.0
             while last - begin < seconds:
                 now = time.perf_counter()
-                if now - last > 50e-6:  # the loop itself takes a tenth of a microsecond
+                if now - last > 50e-6:  # an iteration takes a tenth of a microsecond
                     lost += now - last
                 last = now
             worst = max(worst, lost / seconds)

@@ -1,4 +1,4 @@
-"""What it costs to be profiled: a span, a call with it, and a call of a session without it."""
+"""Benchmark of the cost of profiling: of a span, of a call in a profiled session, and of a call in a later session."""
 
 import json
 import os
@@ -9,27 +9,27 @@ import numpy as np
 
 import synkhronos as synk
 from synkhronos import trace
-from synkhronos.profiling import ring
-from synkhronos.profiling.recording import Recording
+from synkhronos.profile import ring
+from synkhronos.profile.recording import Recording
 
 from .library import T
 
 
 def run(groups, n=2, repeats=2000, rounds=5):
-    """Measure; yield a row per case."""
+    """Yield the result rows of the cost of a profile."""
     yield {"case": "profile: microseconds of a span in a loop", "n": 1, "value": 1e6 * span_seconds(50 * repeats)}
     x = T.fmatrix("x")
     f = synk.function([x], (x.sum(), "sum"), name="sum")
-    # With one rank nothing is at the same time: what a call takes longer is what its spans take.
+    # With one rank, nothing runs in parallel, so the additional time of a call is the time of its spans.
     before, on, _, spans = calls(f, 1, repeats, rounds)
     yield {"case": "profile: microseconds of a span in a call", "n": 1, "value": 1e6 * (on - before) / spans}
     before, on, after, _ = calls(f, n, repeats, rounds)
-    yield {"case": "profile: a call with it, to one without", "n": n, "value": on / before}
-    yield {"case": "profile: a call after it, to one before", "n": n, "value": after / before}
+    yield {"case": "profile: call with a profile, relative to one without", "n": n, "value": on / before}
+    yield {"case": "profile: call after a profile, relative to one before", "n": n, "value": after / before}
 
 
 def span_seconds(repeats):
-    """Return what a method takes longer for being recorded."""
+    """Return the additional time of a method call that is recorded."""
 
     class Thing:
         @trace.point("barrier")
@@ -49,7 +49,7 @@ def span_seconds(repeats):
 
 
 def loop_seconds(thing, repeats):
-    """Return the least time of a call, of ten loops."""
+    """Return the minimum time of a call over ten loops."""
     found = []
     for _ in range(10):
         began = time.perf_counter()
@@ -60,9 +60,9 @@ def loop_seconds(thing, repeats):
 
 
 def calls(f, n, repeats, rounds):
-    """Return the median seconds of a call before, in and after sessions that are recorded; and the spans of one."""
+    """Return the median seconds of a call before, in and after recorded sessions, and the median spans per call."""
     before, on, after, spans = [], [], [], []
-    for _ in range(rounds):  # in turn: what else the machine does is the same for all
+    for _ in range(rounds):  # alternating, so that other load of the machine affects all equally
         before.append(call_seconds(f, n, None, repeats))
         with tempfile.TemporaryDirectory() as folder:
             on.append(call_seconds(f, n, folder, repeats))
@@ -72,7 +72,7 @@ def calls(f, n, repeats, rounds):
 
 
 def call_seconds(f, n, folder, repeats):
-    """Return the median time of a call in a session of its own."""
+    """Return the median time of a call in a new session."""
     synk.fork(n, use_gpu=False, profile=folder)
     try:
         data = synk.data(np.ones((128, 4), "float32"))
@@ -88,6 +88,6 @@ def call_seconds(f, n, folder, repeats):
 
 
 def spans_of_master(folder):
-    """Return how many there are; few of them are not of calls."""
+    """Return the number of the master's spans; nearly all of them belong to calls."""
     with open(os.path.join(folder, "timeline.json")) as file:
         return len([event for event in json.load(file)["traceEvents"] if event["ph"] == "X" and event["pid"] == 0])

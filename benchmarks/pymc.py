@@ -1,4 +1,4 @@
-"""A logistic regression in PyMC: its gradient by all ranks beside plain PyMC, and beside programs that never meet.
+"""Benchmark of the gradient of a PyMC model on all ranks, compared with plain PyMC and with independent programs.
 
 python -m benchmarks.pymc                       # 1,000,000 rows and 20 columns, two ranks; writes docs/performance.md
 python -m benchmarks.pymc --rows 100000 --repeats 50
@@ -27,12 +27,12 @@ from .report import DOCUMENT, machine, verdict_table
 ROWS, REPEATS = 1_000_000, 200
 CASE = "gradient of a logistic regression in PyMC"
 THREADS = "plain PyMC, {} threads"
-#: What docs/performance.md has of this.
+#: Marks of this section in docs/performance.md.
 MARK = "<!-- written by python -m benchmarks.pymc: {} -->\n"
 BEGIN, END = MARK.format("begin"), MARK.format("end")
 GOALS = [
-    Goal(f"{CASE}, of the ceiling", CASE, 0.93, CEILING, least=True),
-    Goal(f"{CASE}, of plain PyMC", CASE, 1.0, THREADS.format(2), least=True),
+    Goal(f"{CASE}, relative to the ceiling", CASE, 0.93, CEILING, least=True),
+    Goal(f"{CASE}, relative to plain PyMC", CASE, 1.0, THREADS.format(2), least=True),
 ]
 SAMPLING = dict(
     draws=50, tune=50, chains=1, cores=1, random_seed=1, progressbar=False, compute_convergence_checks=False
@@ -41,7 +41,7 @@ COLUMNS = 20
 
 
 def data_of(rows, seed=0):
-    """Return so many rows of a logistic regression."""
+    """Generate data of a logistic regression."""
     random = np.random.default_rng(seed)
     x = random.normal(size=(rows, COLUMNS))
     probability = 1 / (1 + np.exp(-x @ random.normal(size=COLUMNS)))
@@ -49,7 +49,7 @@ def data_of(rows, seed=0):
 
 
 def model_of(x, y):
-    """Return the plain model."""
+    """Return the plain PyMC model of a logistic regression."""
     with pm.Model() as model:
         beta = pm.Normal("beta", 0, 1, shape=COLUMNS)
         pm.Bernoulli("y", logit_p=pm.Data("x", x) @ beta, observed=pm.Data("values", y))
@@ -57,7 +57,7 @@ def model_of(x, y):
 
 
 class Gradient:
-    """Value and gradient of a model, at another point in every call."""
+    """Callable that evaluates the value and gradient of a model, at a new point in each call."""
 
     def __init__(self, model):
         self.function = model.logp_dlogp_function(ravel_inputs=True)
@@ -71,7 +71,7 @@ class Gradient:
 
 
 def run(rows=ROWS, n=2, repeats=REPEATS, sampling=SAMPLING):
-    """Measure; return the times of gradients by contender, and the seconds that sampling takes by some of them."""
+    """Return the times of gradients by contender, and the seconds of sampling for two of the contenders."""
     x, y = data_of(rows)
     parts = [Gradient(model_of(*share)) for share in zip(np.array_split(x, n), np.array_split(y, n))]  # before the fork
     plain_model = model_of(x, y)
@@ -99,8 +99,8 @@ def run(rows=ROWS, n=2, repeats=REPEATS, sampling=SAMPLING):
 
 
 def sample(models, sampling):
-    """Return, for every model, the seconds that sampling takes, once its functions are compiled."""
-    logging.getLogger("pymc").setLevel(logging.ERROR)  # so few draws, it says, cannot be judged
+    """Return the seconds of sampling for every model, without the time to compile functions."""
+    logging.getLogger("pymc").setLevel(logging.ERROR)  # it warns about the small number of draws
     seconds, chains = {}, []
     for name, (model, threads) in models.items():
         threadpoolctl.threadpool_limits(threads)
@@ -115,21 +115,21 @@ def sample(models, sampling):
 
 
 def judge(times):
-    """Return a verdict for each of the goals."""
+    """Return a verdict for each goal."""
     found = [(goal, times["synkhronos"].median, times[goal.beside].median) for goal in GOALS if goal.beside in times]
     return [Verdict(goal, other / ours, ours, other) for goal, ours, other in found]
 
 
 def document(rows, n, times, sampled, state):
-    """Return what docs/performance.md has of this, in Markdown."""
+    """Return the section of docs/performance.md, in Markdown."""
     lines = [
         f"Date: {datetime.date.today().isoformat()}. Machine: {machine()}, PyMC {pm.__version__}. {state}\n",
-        f"Value and gradient of a logistic regression with {rows:,} rows and {COLUMNS} columns, by {n} ranks:\n",
+        f"Value and gradient of a logistic regression with {rows:,} rows and {COLUMNS} columns, on {n} ranks:\n",
         verdict_table(judge(times)),
-        "| who | median, ms | least, ms |",
+        "| program | median, ms | minimum, ms |",
         "| --- | ---: | ---: |",
         *(f"| {name} | {each.median / 1e3:.2f} | {each.least / 1e3:.2f} |" for name, each in times.items()),
-        "\n`pm.sample`, one chain of {tune} draws for tuning and {draws} more (the first ten are the same): ".format(
+        "\n`pm.sample`, one chain of {tune} tuning draws and {draws} further draws (the first ten agree): ".format(
             **SAMPLING
         )
         + ", ".join(f"{name} {each:.1f} s" for name, each in sampled.items())
@@ -139,24 +139,24 @@ def document(rows, n, times, sampled, state):
 
 
 def write(text, path=DOCUMENT):
-    """Put the text in its place in the document."""
+    """Replace the generated section of the document."""
     before, rest = path.read_text().split(BEGIN)
     path.write_text(before + BEGIN + text + END + rest.split(END, 1)[1])
 
 
 def main(arguments=None):
-    """Run the command line; return the exit status: 0 if the goals were met, 2 if nothing could be concluded."""
+    """Run the benchmark; return the exit status: 0 if the goals were met, 2 if results are inconclusive."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pymc", description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--anyway", action="store_true", help="measure and conclude on a busy machine, too")
-    parser.add_argument("--no-write", action="store_true", help="leave docs/performance.md as it is")
+    parser.add_argument("--anyway", action="store_true", help="measure and judge even on a busy machine")
+    parser.add_argument("--no-write", action="store_true", help="do not write docs/performance.md")
     given = parser.parse_args(arguments)
     before = stolen()
     if before > BUSY and not given.anyway:
         print(
-            f"Other programs take {100 * before:.0f} % of a core (load {os.getloadavg()[0]:.1f}): wait, or add "
+            f"Other programs take {100 * before:.0f} % of a core (load {os.getloadavg()[0]:.1f}). Wait, or add "
             "--anyway."
         )
         return 2
@@ -168,7 +168,7 @@ def main(arguments=None):
     text = document(given.rows, given.ranks, times, sampled, state)
     print(text)
     if worst > BUSY and not given.anyway:
-        print("Other programs ran meanwhile: nothing is concluded.")
+        print("Other programs ran during the measurements, so the results are inconclusive.")
         return 2
     if (given.rows, given.ranks) == (ROWS, 2) and not given.no_write:
         write(text)

@@ -1,4 +1,4 @@
-"""What was measured, for people and for programs: tables, JSON, pictures, and docs/performance.md."""
+"""Write benchmark results as tables, JSON and plots, and into docs/performance.md."""
 
 import datetime
 import json
@@ -14,9 +14,9 @@ from .library import IS_THEANO, NAME, module
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "performance.md"
-#: The collectives whose pictures the document shows; they lie beside it. (They are the same with either engine.)
+#: Collectives with plots in the document; only Theano's run draws them, because they do not depend on the engine.
 PICTURES = ("all_reduce, in slots", "all_reduce, updated", "broadcast", "all_gather") if IS_THEANO else ()
-#: The part of the document that is of this engine.
+#: Mark of this engine's section in the document.
 BEGIN = (
     "<!-- written by make bench: begin -->\n"
     if IS_THEANO
@@ -26,7 +26,7 @@ END = "<!-- end -->\n"
 
 
 def machine():
-    """Return what this ran on, in words."""
+    """Return a description of this machine."""
     model = platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -37,14 +37,14 @@ def machine():
 
 
 def size(nbytes):
-    """Return a number of bytes as tables show it."""
+    """Format a number of bytes for tables."""
     if nbytes is None:
         return ""
     return f"{nbytes >> 20} MB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KB"
 
 
 def line_of(row):
-    """Return a row of the results as a line of text."""
+    """Format a row of the results as a line of text."""
     begin = f"{row['case']:<34} n={row['n']} {size(row.get('nbytes')):>7}"
     if "value" in row:
         return f"{begin}  {value_of(row)}"
@@ -66,15 +66,15 @@ def line_of(row):
 
 
 def value_of(row):
-    """Return a single number, and what it is to be compared with."""
+    """Format a single value, with its reference if there is one."""
     return "{:.4g}".format(row["value"]) + (" (of {:.4g})".format(row["of"]) if "of" in row else "")
 
 
 def speedup_table(rows):
-    """Return how much faster whole programs are than plain ones, beside what the machine would give, in Markdown."""
+    """Return a Markdown table of the speedups of whole programs and of the machine's upper bound."""
     lines = [
-        f"| what | {PLAIN}, ms | synkhronos, ms | speedup | {CEILING}, ms | speedup at best "
-        "| gradients and step apart, ms | at best |",
+        f"| program | {PLAIN}, ms | synkhronos, ms | speedup | {CEILING}, ms | ceiling "
+        "| with separate gradient and update, ms | ceiling |",
         "| --- |" + " ---: |" * 7,
     ]
     for row in rows:
@@ -96,7 +96,7 @@ def speedup_table(rows):
 
 
 def parts_table(rows):
-    """Return where the time of training steps goes, in Markdown: a table per network."""
+    """Return Markdown tables of the parts of a training step's time, one table per network."""
     tables = []
     for row in rows:
         if "parts" in row:
@@ -114,15 +114,15 @@ def parts_table(rows):
 
 
 def verdict_table(verdicts):
-    """Return the table of goals, in Markdown."""
+    """Return a Markdown table of the goals and their measurements."""
     lines = [
-        "| what | beside | ours, µs | the other, µs | ratio | goal | |",
+        "| measurement | reference | ours, µs | reference, µs | ratio | goal | |",
         "| --- | --- | ---: | ---: | ---: | ---: | --- |",
     ]
     for verdict in verdicts:
         goal, of_best = verdict.goal, ""
         if verdict.limit != goal.limit:
-            of_best = f" (here {verdict.limit:.2f}: {OF_BEST} of {verdict.best:.2f} at best)"
+            of_best = f" (here {verdict.limit:.2f}: {OF_BEST} of the ceiling {verdict.best:.2f})"
         value = not goal.beside
         lines.append(
             "| {} | {} | {} | {} | {:.2f} | {} {:.2f}{} | {} |".format(
@@ -141,7 +141,7 @@ def verdict_table(verdicts):
 
 
 def times_table(rows):
-    """Return all medians, in Markdown: one table per set of contenders."""
+    """Return Markdown tables of all medians, one table per set of contenders."""
     parts, last = [], None
     for row in rows:
         if "times" not in row:
@@ -165,12 +165,12 @@ def times_table(rows):
 
 
 def document(rows, verdicts, state):
-    """Return the text for docs/performance.md."""
+    """Return the generated section of docs/performance.md."""
     shown = [f"![{case}](pictures/{picture_of(case)})\n" for case in PICTURES if by_size(rows).get(case)]
     sections = [
         ("Goals", verdict_table(verdicts) + "\n" + "\n".join(shown)),
         ("Whole programs", speedup_table(rows)),
-        ("Where the time of training goes", parts_table(rows)),
+        ("Time of a training step by part", parts_table(rows)),
         ("All medians, in microseconds", times_table(rows).lstrip("\n")),
     ]
     of_engine = "" if IS_THEANO else f" ({NAME})"
@@ -180,13 +180,13 @@ def document(rows, verdicts, state):
 
 
 def put(text, begin=BEGIN, path=DOCUMENT):
-    """Put the text in its place in the document: between a mark and the next end."""
+    """Replace the text between a mark and the next end mark in the document."""
     before, rest = path.read_text().split(begin)
     path.write_text(before + begin + text + END + rest.split(END, 1)[1])
 
 
 def write(text, folder, path=DOCUMENT):
-    """Put the text in its place in the document, and the pictures that it shows beside it."""
+    """Write the text into the document, and its plots into the folder ``pictures`` next to it."""
     put(text, path=path)
     for name in map(picture_of, PICTURES):
         if (folder / name).exists():
@@ -195,7 +195,7 @@ def write(text, folder, path=DOCUMENT):
 
 
 def save(rows, verdicts, state, folder):
-    """Write results.json, and a picture per group of cases if matplotlib is installed."""
+    """Write results.json, and a plot for each collective if matplotlib is installed."""
     folder.mkdir(parents=True, exist_ok=True)
     plain = [
         dict(row, times={name: times._asdict() for name, times in row["times"].items()}) if "times" in row else row
@@ -218,7 +218,7 @@ def save(rows, verdicts, state, folder):
     try:
         import matplotlib
     except ImportError:
-        print("no pictures: pip install matplotlib")
+        print("No plots were drawn, because matplotlib is not installed: pip install matplotlib")
         return
     matplotlib.use("Agg")
     for case, some in by_size(rows).items():
@@ -226,7 +226,7 @@ def save(rows, verdicts, state, folder):
 
 
 def by_size(rows):
-    """Return, for every collective, its rows of all sizes."""
+    """Return the result rows of every collective, for all sizes."""
     found = {}
     for row in rows:
         if "nbytes" in row and "memcpy" in row["times"]:
@@ -235,12 +235,12 @@ def by_size(rows):
 
 
 def picture_of(case):
-    """Return the name of a collective's picture."""
+    """Return the file name of a collective's plot."""
     return case.replace(", ", "_").replace(" ", "_") + ".png"
 
 
 def draw(case, rows, path):
-    """Draw the times of one collective over the size."""
+    """Plot the times of one collective over the size."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(6, 4))

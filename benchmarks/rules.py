@@ -1,7 +1,7 @@
-"""What it costs that a function with collectives computes its updates beside the values: every rule of Lasagne's.
+"""Benchmark of separate arrays for new values in functions with collectives, for each of Lasagne's update rules.
 
-On one rank, where a collective is nothing but a number: plain Theano updates in place, ours makes new values and then
-makes them current.
+The cost is measured on one rank, where collectives cost almost nothing. Plain Theano updates in place. Our functions
+store new values in separate arrays and then swap these in.
 """
 
 import functools
@@ -15,7 +15,7 @@ from .contenders import PLAIN
 from .demo_networks import single_precision
 from .measure import Local, WrongResult, measure_in_turn
 
-#: The rules, and whether they take a learning rate.
+#: Whether each rule has a learning rate.
 RULES = {
     "sgd": True,
     "momentum": True,
@@ -28,7 +28,7 @@ RULES = {
 
 
 class Rule:
-    """Steps of a rule for one parameter whose gradient is given."""
+    """Steps of a rule for one parameter with a given gradient."""
 
     def __init__(self, name, gradient, elements, function):
         import lasagne
@@ -39,13 +39,13 @@ class Rule:
         self.function = function([], updates=self.updates)
 
     def loop(self, count):
-        """Take steps, as a plain program does."""
+        """Run steps one by one, as a plain program does."""
         for _ in range(count):
             self.function()
 
 
 def run(groups, n=1, rules=tuple(RULES), elements=1 << 20, repeats=30, count=10):
-    """Measure; yield a row per rule with the times of so many steps, and one with the memory of the new values."""
+    """Yield a row per rule with the times of `count` steps, and a row with the memory of the new values."""
     gradient = theano.shared(np.full(elements, 0.5, "float32"), "gradient")
     pairs = {}
     with single_precision():
@@ -69,7 +69,7 @@ def run(groups, n=1, rules=tuple(RULES), elements=1 << 20, repeats=30, count=10)
             yield {"case": f"{count} steps of {name}, {elements:,} parameters", "n": n, "times": times}
             beside = sum(shared.get_value(borrow=True).nbytes for shared in ours.updates)
             yield {
-                "case": f"memory of new values beside, {name}, in parameters",
+                "case": f"memory of new values, {name}, in parameter sizes",
                 "n": n,
                 "value": beside / ours.param.get_value(borrow=True).nbytes,
             }

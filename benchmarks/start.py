@@ -1,4 +1,4 @@
-"""What starting costs: `fork`, `distribute` of a large network's functions, `close`; and the memory of a rank."""
+"""Benchmark of start-up (`fork`, `distribute` of a large network's functions, `close`), and of the memory of a rank."""
 
 import gc
 import os
@@ -15,12 +15,12 @@ from .measure import Local, measure_in_turn
 from .unpickling import Unpickling
 
 MB = 1 << 20
-#: What memory is judged by; the ranks that hold a function with a large constant.
+#: Names of memory cases; number of ranks that have a function with a large constant.
 OF_DATA, OF_CONSTANT, HOLDERS = "memory that a data set adds, MB", "memory that a constant adds, MB", 3
 
 
 def deep_network(layers, width):
-    """Return input, loss and parameters of a deep network of small layers, as many as ResNet-50 has."""
+    """Return input, loss and parameters of a deep network of small layers."""
     x, params = T.fmatrix("x"), []
     hidden = x
     for i in range(layers):
@@ -32,14 +32,14 @@ def deep_network(layers, width):
 
 
 def small_functions(layers, width):
-    """Return the training function of a deep network of small layers, and how many variables it has."""
+    """Return a list with the training function of a deep network of small layers, and its number of variables."""
     x, loss, params = deep_network(layers, width)
     changes = [(p, p - np.float32(0.01) * g) for p, g in zip(params, grad(loss, params))]
     return [synk.function([x], loss, updates=changes)], len(params)
 
 
 def resnet_functions(depth):
-    """Return the function of a training step of demos/resnet."""
+    """Return a list with the training function of demos/resnet."""
     from synkhronos.extensions import train, updates
 
     from . import demo_networks  # with Theano only
@@ -53,8 +53,8 @@ def resnet_functions(depth):
 
 
 def run(groups, n=2, layers=53, width=64, set_bytes=1 << 30, constant_bytes=1 << 28, repeats=5, depth=50):
-    """Measure; yield a row per case. If ``depth`` is None, no residual network is distributed (it takes minutes)."""
-    open_again(n)  # before functions are built, as programs do: ranks load all of them
+    """Yield the result rows of start-up and memory; ``depth=None`` skips the residual network, which takes minutes."""
+    open_again(n)  # as in programs, before functions are built, so that ranks must load all functions
     with Unpickling() as unpickling:
         functions, n_variables = small_functions(layers, width)
         yield from distributed(f"{n_variables} variables", n, functions, unpickling, repeats)
@@ -87,15 +87,15 @@ def run(groups, n=2, layers=53, width=64, set_bytes=1 << 30, constant_bytes=1 <<
 
 
 def open_again(n):
-    """Fork ranks that hold nothing yet."""
+    """Close the session if one is open, and fork new ranks, which have no functions."""
     if synk.is_forked():
         synk.close()
     synk.fork(n, use_gpu=False)
 
 
 def distributed(what, n, functions, unpickling, repeats):
-    """Yield the time that giving functions to the ranks takes, beside unpickling them, and their memory there."""
-    gc.collect()  # functions that are gone are not distributed
+    """Yield the times to distribute functions and to unpickle them, and their memory on the ranks."""
+    gc.collect()  # so that deleted functions are not distributed
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(10**6)
     try:
@@ -125,10 +125,10 @@ def distributed(what, n, functions, unpickling, repeats):
 
 
 def constant_memory(nbytes):
-    """Return what a function with a large constant adds to the memory of all ranks together, beyond the program's own.
+    """Return the memory that a function with a large constant adds to all ranks, beyond the program's own copy.
 
-    There are more than two ranks, so that a copy for each differs from one for all. (Theano looks at every element once
-    with an array of bools, whose memory a rank keeps for later unless it is larger than `heap.PIECE`.)
+    Only with more than two ranks does a copy per rank differ from a shared copy. (Theano checks every element with an
+    array of bools. A rank keeps the memory of this array for later unless it is larger than `heap.PIECE`.)
     """
     index = T.lscalar("index")
     rows = T.constant(np.ones(nbytes // 4, "float32"))
@@ -147,7 +147,7 @@ def constant_memory(nbytes):
 
 
 def memory_of_ranks():
-    """Return the proportional share of memory (PSS) of the master and of every other rank, in bytes."""
+    """Return the proportional set size (PSS) of the master and of every other rank, in bytes."""
     pids = [os.getpid()] + [pid for keeper in children(os.getpid()) for pid in children(keeper)]
     found = []
     for pid in pids:

@@ -1,4 +1,4 @@
-"""Many calls in one command, `Function.steps`, beside a loop of plain calls; and collectives inside it."""
+"""Benchmark of many steps per command (`Function.steps`) and a loop of plain calls, and of collectives inside steps."""
 
 import functools
 import time
@@ -13,15 +13,15 @@ from .gradients import mlp
 from .library import function, grad, shared
 from .measure import Local, WrongResult, measure_in_turn
 
-#: Layer sizes and rows of the MLPs whose SGD steps are taken, and how many of them in a command.
+#: Layer sizes and rows of the MLPs, and the number of SGD steps per command.
 PROGRAMS = (((20, 20, 10), 32, 1000), ((100, 200, 200, 10), 256, 100))
 
-#: Elements of single precision that are reduced inside a step.
+#: Number of float32 elements to reduce inside a step.
 REDUCED = 1024
 
 
 class Sgd:
-    """Steps of SGD of an MLP, each process by itself: ours, or the plain library's; both are made before `fork`."""
+    """SGD steps of an MLP without averaging, with our function or the plain library's; create it before `fork`."""
 
     def __init__(self, layers, compile):
         x, y, loss, self.params = mlp(layers)
@@ -33,21 +33,21 @@ class Sgd:
         self._initial = [param.get_value() for param in self.params]
 
     def begin(self):
-        """Go back to the initial values, here."""
+        """Restore the initial values in this process."""
         for param, value in zip(self.params, self._initial):
             param.set_value(value)
 
     def loop(self, images, labels, batches):
-        """Take a step for each batch, as a plain program does."""
+        """Run a step for each batch, as a plain program does."""
         return [self.function(images[rows], labels[rows]) for rows in batches]
 
     def steps(self, images, labels, batches):
-        """Take them in one command."""
+        """Run all steps in one command."""
         return self.function.steps(images, labels, batches=batches)
 
 
 def run(groups, n=2, programs=PROGRAMS, repeats=30, rounds=1000):
-    """Measure; yield a row per program, whose times are those of one step, and what an all_reduce inside it takes."""
+    """Yield a row per program with the times of one step, and a row with the time of an all_reduce inside a step."""
     prepared, works = [], [{} for _ in range(n)]
     random = np.random.RandomState(2)
     for i, (layers, rows, count) in enumerate(programs):
@@ -55,7 +55,7 @@ def run(groups, n=2, programs=PROGRAMS, repeats=30, rounds=1000):
         labels = random.randint(0, layers[-1], len(images)).astype("int32")
         batches = np.array([random.permutation(len(images))[:rows] for _ in range(count)])
         ours, plain = Sgd(layers, synk.function), Sgd(layers, function)
-        plain.loop(images, labels, batches[:1])  # by which PyTensor compiles, before the fork
+        plain.loop(images, labels, batches[:1])  # lets PyTensor compile before the fork
         plain.begin()
         prepared.append((ours, plain, images, labels, batches))
         for rank in range(n):
@@ -69,7 +69,7 @@ def run(groups, n=2, programs=PROGRAMS, repeats=30, rounds=1000):
                 synk.broadcast(ours.params)
                 found, expected = ours.steps(*data, batches[:1]), plain.loop(images, labels, batches[:1])
                 if not np.allclose(found, expected, rtol=1e-4):
-                    raise WrongResult("the loss of an MLP")
+                    raise WrongResult("the loss of an MLP differs from the plain program's")
                 times = measure_in_turn(
                     {
                         "synkhronos": Local(functools.partial(ours.steps, *data, batches)),
@@ -99,14 +99,14 @@ def run(groups, n=2, programs=PROGRAMS, repeats=30, rounds=1000):
 
 
 def reducer(is_reduced):
-    """Return a function that changes a vector, and averages it or not."""
+    """Return a function that updates a vector, optionally with an average over ranks."""
     w = shared(np.ones(REDUCED, "float32"), "w")
     new = w * np.float32(0.999)
     return synk.function([], updates=[(w, synk.ops.all_reduce(new) if is_reduced else new)])
 
 
 def difference(with_op, without, count, repeats):
-    """Return how much longer a step of the first function takes, in microseconds: in turn, the median of each."""
+    """Return the additional microseconds of a step of the first function, from medians measured in turn."""
     seconds = {with_op.steps: [], without.steps: []}
     for _ in range(max(3, repeats // 3)):
         for steps, found in seconds.items():

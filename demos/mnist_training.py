@@ -1,6 +1,6 @@
-"""What the MNIST demos of both engines have in common: the loop over epochs, the table, the options.
+"""Shared code of the MNIST demos for both engines: loop over epochs, table, and options.
 
-The clock runs during the training steps only.
+Only training steps are timed.
 """
 
 import argparse
@@ -12,13 +12,13 @@ import numpy as np
 from other_programs import OtherPrograms, sentence
 from tqdm import tqdm
 
-# How far the parameters may be from the serial program's, as part of the way they went in training (Euclidean norm).
-# Sums over shards round differently: 6e-7 to 5e-6 was seen at the end of training.
+# Largest accepted distance from the serial program's parameters, relative to their change in training (Euclidean norm).
+# Sums over shards round differently. Distances from 6e-7 to 5e-6 were observed at the end of training.
 TOLERANCE = 1e-3
 
 
 class Settings(NamedTuple):
-    """What a training run is given besides the network."""
+    """Settings of a training run, except for the network."""
 
     epochs: int
     batch_size: int
@@ -29,7 +29,7 @@ class Settings(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a training run gave."""
+    """Results of a training run."""
 
     name: str
     prepare_seconds: float
@@ -38,18 +38,18 @@ class Run(NamedTuple):
     valid_accuracy: float
     test_accuracy: float
     way: np.ndarray  # final minus initial parameters, all in one vector
-    others: float = 0.0  # what other programs took of the cores' time
+    others: float = 0.0  # share of CPU time used by other programs
 
 
 def iter_minibatch_idxs(length, size, random):
-    """Yield shuffled row indices in pieces of ``size``; the last piece may be smaller."""
+    """Yield shuffled row indices in batches of ``size``; the last batch may be smaller."""
     order = random.permutation(length)
     for start in range(0, length, size):
         yield order[start : start + size]
 
 
 def train(name, train_epoch, accuracy_fn, param_vars, initial, prepare_seconds, mnist, settings):
-    """Train for the epochs of the settings; say after each how far it is."""
+    """Train for all epochs; print the progress after each epoch."""
     random = np.random.RandomState(settings.seed)
     length, seconds, losses = len(mnist.X_train), 0.0, []
     print(f"{name}: ready after {prepare_seconds:.1f} s", flush=True)
@@ -60,7 +60,7 @@ def train(name, train_epoch, accuracy_fn, param_vars, initial, prepare_seconds, 
         desc="training",
         unit="batch",
         leave=False,
-        disable=None if settings.progress else True,  # None: no bar unless a person is watching
+        disable=None if settings.progress else True,  # None shows a bar only on a terminal
     ) as bar:
         for epoch in range(settings.epochs):
             start = time.perf_counter()
@@ -75,7 +75,7 @@ def train(name, train_epoch, accuracy_fn, param_vars, initial, prepare_seconds, 
                 f"  {epoch_seconds:.2f} s",
                 file=sys.stdout,
             )
-            sys.stdout.flush()  # who reads a pipe sees the epoch when it is over, too
+            sys.stdout.flush()  # shows the epoch immediately, even if stdout is a pipe
     share = others.share()
     test_accuracy = float(accuracy_fn(mnist.X_test, mnist.y_test))
     way = flat_values(param_vars) - initial
@@ -88,20 +88,20 @@ def flat_values(param_vars):
 
 
 def difference(run, serial):
-    """Return ``|p - p_serial| / |p_serial - p_initial|``."""
+    """Return the relative distance of two runs' parameters, ``|p - p_serial| / |p_serial - p_initial|``."""
     return float(np.linalg.norm(run.way - serial.way) / np.linalg.norm(serial.way))
 
 
 def describe(mnist):
-    """Print which digits are learnt, and how many."""
+    """Print the source of the digits and the numbers of rows."""
     print(
         f"{mnist.source}: {len(mnist.X_train):,} rows for training, {len(mnist.X_valid):,} for validation, "
-        f"{len(mnist.X_test):,} for the test"
+        f"{len(mnist.X_test):,} for testing"
     )
 
 
 def report(parallel, serials, plain):
-    """Print the table; return whether the parallel program computed what the serial one, `plain` by name, does."""
+    """Print the table; return whether the parallel results equal those of the serial program, called `plain`."""
     runs = [parallel] + serials
     print(
         "\n{:30s} {:>9s} {:>9s} {:>9s} {:>11s} {:>8s}".format(
@@ -120,16 +120,17 @@ def report(parallel, serials, plain):
     if not serials:
         return True
     best = min(serials, key=lambda run: run.train_seconds)
-    print(f"\nspeedup over {best.name} (the better of {plain}): {best.train_seconds / parallel.train_seconds:.2f}")
+    print(f"\nspeedup over {best.name} (the faster run of {plain}): {best.train_seconds / parallel.train_seconds:.2f}")
     worst = max(difference(parallel, serial) for serial in serials)
     print(
-        f"parameters differ from {plain}'s by {worst:.1e} of the way they went in training (allowed: {TOLERANCE:.0e})"
+        f"parameters differ from {plain}'s by {worst:.1e}, relative to their change in training "
+        f"(allowed: {TOLERANCE:.0e})"
     )
     return worst <= TOLERANCE
 
 
 def new_parser(description, defaults):
-    """Return a parser of the options that all these programs have; `defaults` are `Settings` by the model's name."""
+    """Return a parser for the common options; `defaults` maps names of models to `Settings`."""
 
     def values(field):
         each = [f"{getattr(settings, field)} for the {model}" for model, settings in defaults.items()]
@@ -139,13 +140,15 @@ def new_parser(description, defaults):
     parser.add_argument("--epochs", type=int, help=values("epochs"))
     parser.add_argument("--batch-size", type=int, help=values("batch_size"))
     parser.add_argument("--learning-rate", type=float, help=values("learning_rate"))
-    parser.add_argument("--n-parallel", type=int, help="number of ranks; default: the cores this process may use")
-    parser.add_argument("--seed", type=int, help="of initial values and minibatches; default: 0")
+    parser.add_argument(
+        "--n-ranks", "--n-parallel", type=int, help="number of ranks; default: the number of usable cores"
+    )
+    parser.add_argument("--seed", type=int, help="seed of initial values and minibatches; default: 0")
     parser.add_argument("--skip-baseline", dest="baseline", action="store_false", help="do not run the serial program")
     parser.add_argument("--no-progress", dest="progress", action="store_false", help="no progress bar")
     return parser
 
 
 def parse(parser):
-    """Return the options that were given, and those that have a default."""
+    """Return the options that were set or have a default."""
     return {name: value for name, value in vars(parser.parse_args()).items() if value is not None}

@@ -1,25 +1,22 @@
-"""How much of the cores' time other programs take, by which a comparison of times would be of little use.
+"""Measurement of the CPU time used by other programs, which can make timing comparisons unreliable.
 
 ::
 
-    /proc/stat          ticks in which each core was busy  -->  all programs, and other virtual machines ("steal")
-    /proc/PID/stat      ticks of this process, its ranks and what else it has started  -->  this program
+    /proc/stat          busy ticks of each core            -->  all programs, and other virtual machines ("steal")
+    /proc/PID/stat      ticks of this process and its descendants, such as ranks  -->  this program
 """
 
 import os
 from pathlib import Path
 
-#: The share of the time that others may take unmentioned: a desktop, a shell, the kernel itself.
+#: Smallest share that is reported; a desktop, a shell or the kernel takes less.
 WORTH_SAYING = 0.1
 
 
 class OtherPrograms:
-    """Count what other programs take of the cores that this process may use, from now on.
+    """Measurement of the share of this process's cores that other programs use, starting at its creation.
 
-    Parameters
-    ----------
-    root : str
-        The folder with ``proc``; a test makes one.
+    `root` is the folder that contains ``proc``; tests create such a folder.
     """
 
     def __init__(self, root="/"):
@@ -28,12 +25,12 @@ class OtherPrograms:
         self._start = self._ticks()
 
     def share(self):
-        """Return the part of the cores' time, from 0 to 1, that others took; 0 if the system does not say."""
+        """Return the share of CPU time, from 0 to 1, that other programs used; 0 if the system does not report it."""
         all_, busy, own = (now - then for now, then in zip(self._ticks(), self._start))
         return min(1.0, max(0.0, busy - own) / all_) if all_ > 0 else 0.0
 
     def _ticks(self):
-        """Return three numbers of clock ticks so far: of the cores, in which they were busy, and of this program."""
+        """Return clock ticks so far: all ticks of the cores, busy ticks, and ticks of this program."""
         try:
             lines = (self._proc / "stat").read_text().splitlines()
             every = [line.split() for line in lines if line[:3] == "cpu" and line[3:4].isdigit()]
@@ -51,21 +48,21 @@ class OtherPrograms:
                 for thread in os.listdir(self._proc / str(pid) / "task")
                 for child in (self._proc / str(pid) / "task" / thread / "children").read_text().split()
             ]
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             return 0
         return sum(map(int, of_process[11:15])) + sum(map(self._own, children))
 
 
 def sentence(share):
-    """Return what a demo says about that share; "" if there is nothing to say.
+    """Return a sentence about the share, or "" if the share is small.
 
     Examples
     --------
     >>> sentence(0.02)
     ''
     >>> sentence(0.5)
-    "other programs took 50% of the cores' time meanwhile: the times of a quiet machine are others"
+    "other programs took 50% of the cores' time meanwhile: times on an idle machine will differ"
     """
     if share < WORTH_SAYING:
         return ""
-    return f"other programs took {share:.0%} of the cores' time meanwhile: the times of a quiet machine are others"
+    return f"other programs took {share:.0%} of the cores' time meanwhile: times on an idle machine will differ"

@@ -1,11 +1,11 @@
-"""Train one network by each rule of communication in turn: accuracy, seconds and bytes, as a table and a picture.
+"""Train a network with each communication rule in turn; print and plot accuracy, time and traffic.
 
     python -m synkhronos demos/rules.py
 
-Every training begins with the same values and takes the same minibatches. Ranks step along the gradients of their own
-rows, and a rule of `synkhronos.extensions.rules` says when and how they exchange parameters; the first training
-averages gradients in every step, as `train_mnist.py` does. Local SGD that averages after every step is the same by
-another way, so these two must arrive at the same parameters.
+All runs start from the same values and use the same minibatches. Ranks step along the gradients of their own rows, and
+a rule of `synkhronos.extensions.rules` determines when and how the ranks exchange parameters. The first run averages
+gradients in every step, as `train_mnist.py` does. Local SGD that averages after every step is equivalent, so these two
+runs must end with the same parameters.
 """
 
 import argparse
@@ -34,20 +34,20 @@ SYNCHRONOUS, EVERY_STEP = "synchronous", "LocalSGD, every step"
 
 
 class Run(NamedTuple):
-    """What a training by a rule gave."""
+    """Results of training with a communication rule, or with synchronous steps."""
 
     name: str
     accuracies: list  # after each epoch
     seconds: float
     collectives: int
-    megabytes: list  # that a rank has read of others until the end of each epoch
+    megabytes: list  # read by a rank from other ranks until the end of each epoch
     values: np.ndarray
 
 
 def make_rules(train_fn, n_epochs):
-    """Return, by name, a function that makes a rule, and by what the learning rate is divided."""
+    """Return, by name, pairs of a function that creates a communication rule, and a divisor of the learning rate."""
     n = synk.size()
-    groups = [ranks.tolist() for ranks in np.array_split(np.arange(n), 2 if n > 1 else 1)]  # as if on two hosts
+    groups = [ranks.tolist() for ranks in np.array_split(np.arange(n), 2 if n > 1 else 1)]  # simulates two hosts
     edge = n_epochs // 5
     return {
         EVERY_STEP: (lambda: rules.LocalSGD(train_fn, every=1), 1),
@@ -63,7 +63,7 @@ def make_rules(train_fn, n_epochs):
 
 
 def build(n_units, learning_rate, seed):
-    """Return training functions (of all ranks together, and of each alone), the rate, and what counts right answers."""
+    """Return the training functions (synchronous, and local to each rank), learning rate, and accuracy function."""
     lasagne.random.set_rng(np.random.RandomState(seed))
     images, labels = T.matrix("images"), T.ivector("labels")
     network = layers.DenseLayer(layers.InputLayer((None, 784), images), n_units, nonlinearity=T.tanh)
@@ -80,13 +80,13 @@ def build(n_units, learning_rate, seed):
 
 
 def traffic():
-    """Return how many collectives there were, and the megabytes that the average rank has read of others' memory."""
+    """Return the number of collectives, and the average number of megabytes that a rank has read from other ranks."""
     all_moved = [moved for name, moved in synk.traffic().items() if "all_reduce" in name]
     return np.array([sum(moved.calls for moved in all_moved), sum(np.mean(moved.read) for moved in all_moved) / 1e6])
 
 
 def train(name, train_epoch, rule, accuracy_fn, params, data, epochs, bar):
-    """Train by a function of an epoch's minibatches."""
+    """Train with a communication rule, or with synchronous steps if ``rule`` is None; return the `Run`."""
     X, Y, X_test, Y_test, minibatches = data
     accuracies, seconds, moved = [], 0.0, [np.zeros(2)]
     synk.distribute()
@@ -96,7 +96,7 @@ def train(name, train_epoch, rule, accuracy_fn, params, data, epochs, bar):
         if isinstance(rule, rules.DASO):
             rule.epoch(np.mean(losses))
         seconds += time.perf_counter() - start
-        moved.append(moved[-1] + traffic() - before)  # (without that of the consensus)
+        moved.append(moved[-1] + traffic() - before)  # without the traffic of the consensus
         with rule.consensus() if rule else nullcontext():
             accuracies.append(float(accuracy_fn(X_test, Y_test)))
         bar.update()
@@ -106,34 +106,37 @@ def train(name, train_epoch, rule, accuracy_fn, params, data, epochs, bar):
     return Run(name, accuracies, seconds, int(moved[-1][0]), megabytes, flat_values(params))
 
 
-def main(n_parallel=None, epochs=10, batch_size=64, learning_rate=0.05, n_units=100, seed=0, plot=PLOT, progress=True):
-    """Train by each rule, and compare.
+def main(n_ranks=None, epochs=10, batch_size=64, learning_rate=0.05, n_units=100, seed=0, plot=PLOT, progress=True):
+    """Train with each rule, and compare the results.
 
     Parameters
     ----------
-    n_parallel : int, optional
-        Number of ranks; default: the cores this process may use.
-    epochs, batch_size, n_units : int
-        The batch is that of all ranks together; the network has so many hidden units.
+    n_ranks : int, optional
+        Number of ranks; by default, the number of usable cores.
+    epochs : int
+    batch_size : int
+        Number of rows in a batch over all ranks.
     learning_rate : float
+    n_units : int
+        Number of hidden units.
     seed : int
-        Of initial values and minibatches.
+        Seed of initial values and minibatches.
     plot : str
-        The picture; empty: none.
+        File for the plot; no plot if empty.
     progress : bool
 
     Returns
     -------
     agree : bool
-        Whether local SGD that averages every step has arrived where synchronous steps have, and every rule has left
-        all ranks with the same parameters.
+        Whether local SGD that averages in every step agrees with synchronous steps, and all ranks have equal parameters
+        after every rule.
     runs : list of Run
     """
     warnings.filterwarnings("ignore", module="lasagne")  # Lasagne 0.1 uses keywords that Theano renamed
     theano.config.floatX = "float32"
     mnist = mnist_data.load()
     describe(mnist)
-    n_ranks = synk.fork(n_parallel, use_gpu=False)
+    n_ranks = synk.fork(n_ranks, use_gpu=False)
     print(f"{n_ranks} rank{'s' if n_ranks > 1 else ''}; compiling (half a minute the first time)", flush=True)
     together, alone, rate, accuracy_fn = build(n_units, learning_rate, seed)
     params = together.params
@@ -167,12 +170,15 @@ def main(n_parallel=None, epochs=10, batch_size=64, learning_rate=0.05, n_units=
         draw(runs, plot)
     serial = runs[0].values - np.concatenate([value.ravel() for value in initial])
     far = np.linalg.norm(runs[1].values - runs[0].values) / np.linalg.norm(serial)
-    print(f"\n{EVERY_STEP}, is {far:.1e} of the way in training from {SYNCHRONOUS} steps (allowed: {TOLERANCE:.0e})")
+    print(
+        f"\n{EVERY_STEP}: parameters differ from those of {SYNCHRONOUS} steps by {far:.1e}, "
+        f"relative to their change in training (allowed: {TOLERANCE:.0e})"
+    )
     return agree and far <= TOLERANCE, runs
 
 
 def report(runs):
-    """Print the table."""
+    """Print a table of all runs."""
     print(f"\n{'':22s} {'accuracy':>9s} {'collectives':>12s} {'seconds':>9s} {'MB per rank':>12s}")
     for run in runs:
         moved = f"{run.collectives:12d} {run.seconds:9.2f} {run.megabytes[-1]:12.1f}"
@@ -180,12 +186,12 @@ def report(runs):
 
 
 def draw(runs, path):
-    """Save a picture, if matplotlib is installed: accuracy against epochs, and against what was read of others."""
+    """Plot accuracy over epochs and over traffic, if matplotlib is installed."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        print("no picture: matplotlib is not installed: python -m pip install matplotlib")
+        print("no plot, because matplotlib is not installed: python -m pip install matplotlib")
         return
     figure = Figure(figsize=(11, 4.5))
     FigureCanvasAgg(figure)
@@ -194,7 +200,7 @@ def draw(runs, path):
         by_epoch.plot(range(1, len(run.accuracies) + 1), run.accuracies, marker=".", label=run.name)
         by_bytes.plot(run.megabytes, run.accuracies, marker=".", label=run.name)
     by_epoch.set(xlabel="epochs", ylabel="accuracy")
-    by_bytes.set(xlabel="MB that a rank has read of others", xscale="symlog")
+    by_bytes.set(xlabel="MB read by a rank from other ranks", xscale="symlog")
     by_bytes.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(path)
@@ -203,17 +209,19 @@ def draw(runs, path):
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--n-parallel", type=int, help="number of ranks; default: the cores this process may use")
+    parser.add_argument(
+        "--n-ranks", "--n-parallel", type=int, help="number of ranks; default: the number of usable cores"
+    )
     parser.add_argument("--epochs", type=int, help="default: 10")
-    parser.add_argument("--batch-size", type=int, help="of all ranks together; default: 64")
+    parser.add_argument("--batch-size", type=int, help="rows in a batch over all ranks; default: 64")
     parser.add_argument("--learning-rate", type=float, help="default: 0.05")
     parser.add_argument("--n-units", type=int, help="hidden units; default: 100")
-    parser.add_argument("--seed", type=int, help="of initial values and minibatches; default: 0")
-    parser.add_argument("--plot", metavar="PNG", help=f"the picture; default: {PLOT}; '': none")
+    parser.add_argument("--seed", type=int, help="seed of initial values and minibatches; default: 0")
+    parser.add_argument("--plot", metavar="PNG", help=f"file for the plot; default: {PLOT}; '' for no plot")
     parser.add_argument("--no-progress", dest="progress", action="store_false", help="no progress bar")
     return parse(parser)
 
 
 if __name__ == "__main__":
     if not main(**parse_arguments())[0]:
-        sys.exit("a rule did not compute what it should")
+        sys.exit("the results of a rule differ from the expected results")

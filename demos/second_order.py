@@ -1,33 +1,34 @@
-"""Train a deep autoencoder by Hessian-free optimisation, a serial program on parallel functions, beside SGD and Adam.
+"""Train a deep autoencoder with Hessian-free optimization (a serial program on parallel functions), SGD and Adam.
 
     python -m synkhronos demos/second_order.py
 
-Nothing in Synkhronos knows of this method. `hessian_free` and `conjugate_gradients` below are NumPy programs on the
-master, written as for one process; the four functions they are given (`Problem`) run over the whole data set, on all
-ranks. `problem_on_ranks` makes them with `synk.function`, `problem_in_theano` with `theano.function`, and the method
-gives the same steps with either: that is checked before the training, as are products against a dense matrix.
+Synkhronos itself does not implement this method. `hessian_free` and `conjugate_gradients` are NumPy programs on the
+master, written for one process. The functions that they call (`Problem`) process the whole data set, on all ranks.
+`problem_on_ranks` builds these functions with `synk.function`; `problem_in_theano` builds them with `theano.function`.
+Before training, the demo checks that both lead to the same steps, and that products equal those of a dense matrix.
 
 The method
-    Each step minimises a quadratic model of the loss, ``g.d + d.(G + damping I).d / 2``, by conjugate gradients (CG),
-    which needs products ``G v`` only, never ``G``. ``G = mean_i J_i' H_i J_i`` is the Gauss-Newton matrix: J_i is the
-    Jacobian of the network's last linear outputs for row i, H_i the Hessian of the loss in these (Schraudolph 2002).
-    CG begins at the last direction, shrunk, and is truncated when it makes little progress; the step is the best of
-    some of its iterates, and shortened by a line search; the damping follows the ratio of the loss's fall to the
-    model's, by Levenberg and Marquardt's rule (Martens 2010; Martens & Sutskever 2012). Their preconditioner is left
-    out: it needs squared gradients of every single row.
+    Each step minimizes a quadratic model of the loss, ``g.d + d.(G + damping I).d / 2``, with conjugate gradients (CG).
+    CG needs only products ``G v``, never ``G`` itself. ``G = mean_i J_i' H_i J_i`` is the Gauss-Newton matrix
+    (Schraudolph 2002). J_i is the Jacobian of the network's last linear outputs for row i, and H_i is the Hessian of
+    the loss with respect to these outputs. CG starts from a fraction of the last direction, and stops when progress
+    becomes slow. The step is the best of several iterates, shortened by a line search. The damping follows the ratio of
+    the actual to the predicted decrease of the loss, by the Levenberg-Marquardt rule (Martens 2010; Martens & Sutskever
+    2012). The preconditioner of these papers is omitted, because it needs the squared gradients of every single row.
 
 The comparison
-    A *pass* is one use of all training rows: every gradient, every Gauss-Newton product, and every loss that
-    Hessian-free needs for its decisions counts as one (what each costs in seconds is printed). SGD and Adam count their
-    gradients only; the losses that their curves show are free. Both are run with minibatches, and with the whole data
-    set in each step, as Hessian-free has it. Their learning rates and SGD's momentum are the best of the grid `GRID`,
-    judged by the loss at the end of a run of this demo's default length; ``--tune`` runs the grid again.
+    A *pass* is one use of all training rows. Every gradient, every Gauss-Newton product, and every loss that
+    Hessian-free optimization needs for its decisions counts as one pass. For SGD and Adam, only gradients count; the
+    losses of their curves are free. SGD and Adam run with minibatches and, like Hessian-free optimization, with the
+    whole data set in each step. Their learning rates and SGD's momentum are the best entries of `GRID`, by the loss at
+    the end of a run of this demo's default length. ``--tune`` runs the whole grid again.
 
-What it shows, after 200 passes from a loss of 544 (at 207 is a plateau: the mean image as answer to every image)
-    Minibatches win: Adam 87, SGD 96. If every step uses all rows, Hessian-free wins: 159, Adam 175, and SGD stays at
-    207. A pass with minibatches of 100 is 40 averages over the ranks, one after another; a pass of Hessian-free is one.
-    (One seed, 2 ranks. Rounding alone moves such numbers: in plain Theano, Adam with all rows ended at 180, SGD with
-    minibatches at 98.)
+Results after 200 passes, from an initial loss of 544 (the plateau at 207 is the mean image as every output)
+    Minibatches win: Adam reaches 87, and SGD reaches 96. If every step uses all rows, Hessian-free optimization wins
+    with 159; Adam reaches 175, and SGD stays at 207. A pass with minibatches of 100 rows needs 40 averages over the
+    ranks, one after another; a pass of Hessian-free optimization needs one average. (These results are for one seed and
+    2 ranks. Rounding alone changes them: in plain Theano, Adam with all rows ended at 180, and SGD with minibatches
+    ended at 98.)
 """
 
 import argparse
@@ -51,12 +52,12 @@ from synkhronos.extensions import updates
 UNITS = (784, 100, 50, 12, 50, 100, 784)
 MINIBATCH = 100
 
-#: Learning rates and momenta that were tried.
+#: Learning rates and momenta to try.
 GRID = {
     "sgd": [dict(learning_rate=a, momentum=m) for m in (0.9, 0.99) for a in (1e-3, 3e-3, 1e-2, 3e-2)],
     "adam": [dict(learning_rate=a) for a in (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)],
 }
-#: The best of them, by rule and rows per step (None: all rows).
+#: The best entries of `GRID`, by rule and rows per step (None: all rows).
 TUNED = {
     ("sgd", MINIBATCH): dict(learning_rate=3e-3, momentum=0.9),
     ("adam", MINIBATCH): dict(learning_rate=1e-3),
@@ -65,20 +66,20 @@ TUNED = {
 }
 
 
-# The network: ordinary Lasagne code.
+# The network: plain Lasagne code.
 
 
 class Network(NamedTuple):
-    """The expressions of an autoencoder."""
+    """Expressions of an autoencoder."""
 
     x: T.TensorVariable  # the rows
-    z: T.TensorVariable  # what the sigmoids of the last layer are applied to
-    loss: T.TensorVariable  # cross-entropy, summed over the pixels, mean over the rows
+    z: T.TensorVariable  # inputs of the last layer's sigmoids
+    loss: T.TensorVariable  # cross-entropy, summed over the pixels, averaged over the rows
     params: list
 
 
 def build_network(units, seed, dtype):
-    """Build an autoencoder with tanh units; the same seed gives the same initial values."""
+    """Build an autoencoder with tanh units; initial values depend only on the seed."""
     theano.config.floatX = dtype
     lasagne.random.set_rng(np.random.RandomState(seed))
     x = T.matrix("x")
@@ -87,7 +88,7 @@ def build_network(units, seed, dtype):
         network = layers.DenseLayer(network, width, nonlinearity=T.tanh)
     network = layers.DenseLayer(network, units[-1], nonlinearity=None)
     z = layers.get_output(network)
-    loss = (T.nnet.softplus(z) - x * z).sum(axis=1).mean()  # of the sigmoids of z; softplus does not overflow
+    loss = (T.nnet.softplus(z) - x * z).sum(axis=1).mean()  # cross-entropy of sigmoid(z); softplus does not overflow
     return Network(x, z, loss, layers.get_all_params(network))
 
 
@@ -97,13 +98,13 @@ def flat_values(params):
 
 
 def split(vector, shapes):
-    """Divide a vector, of NumPy or Theano, into arrays of the given shapes."""
+    """Divide a NumPy or Theano vector into arrays of the given shapes."""
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
     return [vector[end - int(np.prod(shape)) : end].reshape(shape) for end, shape in zip(ends, shapes)]
 
 
 def gauss_newton_product(network, v):
-    """Return ``J' H J v``, from the right: one forward derivative, the loss's curvature, one backward derivative."""
+    """Return ``J' H J v``, computed from right to left: forward derivative, loss curvature, backward derivative."""
     vs = split(v, [param.get_value().shape for param in network.params])
     Jv = T.Rop(network.z, network.params, vs)
     HJv = T.Rop(T.grad(network.loss, network.z), network.z, Jv)
@@ -114,18 +115,18 @@ def flat(expressions):
     return T.concatenate([expression.flatten() for expression in expressions])
 
 
-# What the method is given: functions of the whole data set.
+# The method's interface: functions of the whole data set.
 
 
 class Problem:
-    """Loss, gradient and Gauss-Newton product over all rows, at the parameters that were set; counts its passes.
+    """Loss, gradient and Gauss-Newton product over all rows, at the current parameters, with counts of the passes.
 
     Parameters
     ----------
     set_params : callable
-        Takes a vector of all parameters.
+        Sets all parameters from one vector.
     loss, loss_and_gradient, product : callable
-        Return a number; a number and a vector; the product with the vector that it is given.
+        Return a number, a number and a vector, and the product with the given vector, respectively.
     """
 
     def __init__(self, set_params, loss, loss_and_gradient, product):
@@ -135,7 +136,7 @@ class Problem:
         self.forget()
 
     def forget(self):
-        """Start counting from 0 again."""
+        """Reset the numbers of passes to 0."""
         self.counts = dict.fromkeys(self._functions, 0)
 
     @property
@@ -160,12 +161,12 @@ class Problem:
 
 
 def problem_on_ranks(network, X, num_slices=1):
-    """Make the functions with ``synk.function``.
+    """Return a `Problem` with functions that run on all ranks, built with ``synk.function``.
 
-    Hundreds of calls use the same rows. So these are scattered once, into a shared variable of each rank, on its own
-    device, and a call moves vectors only: ``v`` to every rank, one mean to the master. Each rank takes its rows in
-    ``num_slices`` pieces: activations, and their forward derivatives, are in memory for one piece at a time (a product
-    over 4,000 rows on one rank took 56 MB with 1 slice, 18 MB with 4, 8 MB with 16).
+    Hundreds of calls use the same rows, so the rows are scattered once, into a shared variable on each rank's device. A
+    call sends only vectors: ``v`` to every rank, and one mean to the master. Each rank computes in ``num_slices``
+    slices of its rows, so activations and their forward derivatives need memory for only one slice at a time. (A
+    product over 4,000 rows on one rank needed 56 MB with 1 slice, 18 MB with 4 slices, and 8 MB with 16 slices.)
     """
     rows = theano.shared(X[:0], "rows")
     v = T.vector("v")
@@ -189,7 +190,7 @@ def problem_on_ranks(network, X, num_slices=1):
 
 
 def problem_in_theano(network, X):
-    """Make the functions with ``theano.function``: the serial program."""
+    """Return a `Problem` with the functions of the serial program, built with ``theano.function``."""
     v = T.vector("v")
     data = dict(givens={network.x: theano.shared(X)})
     shapes = [param.get_value().shape for param in network.params]
@@ -210,23 +211,23 @@ def problem_in_theano(network, X):
 
 
 class Step(NamedTuple):
-    """The state of Hessian-free optimisation after a step."""
+    """State of Hessian-free optimization after a step."""
 
     passes: int
     loss: float
     theta: np.ndarray
     cg_iterations: int
     damping: float
-    rate: float  # by which the line search shortened the step; 0: no step
+    rate: float  # factor of the line search for the step; 0: no step
 
 
 def conjugate_gradients(product, b, x, max_iterations, min_progress=5e-4):
-    """Minimise ``phi(x) = x.A x / 2 - b.x`` from ``x``, until an iteration gains less than ``min_progress`` of phi.
+    """Minimize ``phi(x) = x.A x / 2 - b.x``, starting from ``x``, until steps gain less than ``min_progress`` of phi.
 
     Returns
     -------
     iterates : list of (int, numpy.ndarray, float)
-        Iterations, x and phi: the last, and some before it in growing distance (1.3 ** j).
+        Number of iterations, x and phi, for earlier iterates at growing distances (1.3 ** j), and for the last iterate.
     """
     r = b - product(x)
     p, rr = r.copy(), r.dot(r)
@@ -252,9 +253,9 @@ def conjugate_gradients(product, b, x, max_iterations, min_progress=5e-4):
 
 
 def hessian_free(problem, theta, passes, cg_iterations=100, damping=1.0, shrink=0.95):
-    """Yield a `Step` after each step from the parameters ``theta``, as long as ``passes`` are enough for one more."""
+    """Yield a `Step` after each step from the parameters ``theta``, while enough passes remain for another step."""
     direction = np.zeros_like(theta)
-    while passes - problem.passes > 8:  # besides its iterations a step needs a gradient, a product, and a few losses
+    while passes - problem.passes > 8:  # besides iterations, a step needs a gradient, a product, and a few losses
         max_iterations = min(cg_iterations, passes - problem.passes - 8)
         problem.set_params(theta)
         loss, gradient = problem.loss_and_gradient()
@@ -268,17 +269,17 @@ def hessian_free(problem, theta, passes, cg_iterations=100, damping=1.0, shrink=
         )
         n_iterations, direction, phi = iterates.pop()
         new_loss = loss_at(theta + direction)
-        while iterates:  # back through the iterates, as long as it gets better: the last fits the model, not the loss
+        while iterates:  # backtrack while the loss decreases: the last iterate minimizes the model, not the loss
             _, earlier, earlier_phi = iterates.pop()
             earlier_loss = loss_at(theta + earlier)
             if not earlier_loss < new_loss:
                 break
             direction, phi, new_loss = earlier, earlier_phi, earlier_loss
 
-        model = phi - damping * direction.dot(direction) / 2  # what the model without damping says of the step
+        model = phi - damping * direction.dot(direction) / 2  # the undamped model's prediction for the step
         ratio = (new_loss - loss) / model if model < 0 else -1.0
         rate, slope = 1.0, min(0.0, gradient.dot(direction))
-        while not new_loss <= loss + 1e-2 * rate * slope:  # (NaN is not a decrease either)
+        while not new_loss <= loss + 1e-2 * rate * slope:  # also rejects NaN
             rate = rate / 2 if rate > 1e-3 else 0.0
             if not rate:
                 break
@@ -291,13 +292,13 @@ def hessian_free(problem, theta, passes, cg_iterations=100, damping=1.0, shrink=
         yield Step(problem.passes, loss, theta, n_iterations, damping, rate)
 
 
-# What it is compared with: first-order rules, from `synkhronos.extensions.updates`.
+# First-order rules for comparison, from `synkhronos.extensions.updates`.
 
 RULES = {"sgd": updates.nesterov_momentum, "adam": updates.adam}
 
 
 def make_first_order(network, X, rule, num_slices=1):
-    """Return a function that trains with a rule, and yields after each step the passes made."""
+    """Return a generator function that trains with a rule and yields the number of passes after each step."""
     scalars = {name: theano.shared(np.zeros((), theano.config.floatX), name) for name in GRID[rule][0]}
     grad_updates, param_updates, grad_shared = RULES[rule](network.loss, network.params, **scalars)
     grad_fn = synk.function([network.x], updates=grad_updates)
@@ -325,14 +326,14 @@ def make_first_order(network, X, rule, num_slices=1):
 
 
 class Curve(NamedTuple):
-    """Training loss against passes."""
+    """Training loss over passes."""
 
     name: str
-    points: list  # of (passes, loss), beginning with no pass
-    seconds: float  # without the losses that are for the curve alone
+    points: list  # of (passes, loss), from 0 passes on
+    seconds: float  # without the time of losses computed only for the curve
 
     def loss(self, passes):
-        """Return the loss that had been reached after so many passes."""
+        """Return the loss reached after a number of passes."""
         return [loss for made, loss in self.points if made <= passes][-1]
 
 
@@ -345,7 +346,7 @@ def progress_bar(name, passes, shown):
         leave=False,
         bar_format="{l_bar}{bar}| {n:.0f}/{total} {elapsed}",
         disable=None if shown else True,
-    )  # None: no bar unless on a terminal
+    )  # None shows a bar only on a terminal
 
 
 def run_hessian_free(problem, theta, passes, cg_iterations, progress):
@@ -391,7 +392,7 @@ def run_first_order(name, train, problem, theta, passes, batch_size, values, see
 
 
 def run_all(X, units, passes, num_slices, cg_iterations, tune, seed, progress):
-    """Train with every method on the ranks; return the curves and the problem, which has counted for Hessian-free."""
+    """Train with every method on the ranks; return the curves, and the problem with its counts of passes."""
     network = build_network(units, seed, str(X.dtype))
     theta = flat_values(network.params)
     print(
@@ -403,13 +404,13 @@ def run_all(X, units, passes, num_slices, cg_iterations, tune, seed, progress):
     curves = []
     shared_X = synk.data(X)
     trainers = {rule: make_first_order(network, shared_X, rule, num_slices) for rule in RULES}
-    synk.distribute()  # now, and not on the clock of the first calls
+    synk.distribute()  # now, so that the first calls are not slower
     for (rule, batch_size), best in TUNED.items():
         tried = []
         for values in GRID[rule] if tune else [best]:
             name = "{}, {} ({})".format(
                 {"sgd": "SGD", "adam": "Adam"}[rule],
-                f"{batch_size} rows a step" if batch_size else "all rows in each step",
+                f"{batch_size} rows per step" if batch_size else "all rows in each step",
                 ", ".join("{} {:g}".format(key.replace("_", " "), value) for key, value in values.items()),
             )
             tried.append(
@@ -421,25 +422,25 @@ def run_all(X, units, passes, num_slices, cg_iterations, tune, seed, progress):
 
 
 def report(curves, problem, passes):
-    """Print the passes, and the losses after fixed numbers of them; what a pass takes is in `synkhronos.report`."""
-    made = ", ".join(f"{count} {kind} passes" for kind, count in problem.counts.items() if count)
-    print(f"\nHessian-free made {made}")
+    """Print the numbers of passes, and the losses after certain numbers of passes."""
+    made = ", ".join(f"{kind} {count}" for kind, count in problem.counts.items() if count)
+    print(f"\npasses of Hessian-free optimization: {made}")
     marks = [max(1, passes * k // 8) for k in (1, 2, 4, 6, 8)]
-    print("\n{:62s}{} {:>9s}".format("training loss after passes", "".join(f"{mark:9d}" for mark in marks), "seconds"))
+    print("\n{:62s}{} {:>9s}".format("training loss by passes", "".join(f"{mark:9d}" for mark in marks), "seconds"))
     for curve in curves:
         print(
             "{:62s}{} {:9.1f}".format(curve.name, "".join(f"{curve.loss(mark):9.2f}" for mark in marks), curve.seconds)
         )
     best = min(curves, key=lambda curve: curve.loss(passes))
-    print(f"\nlowest after {passes} passes: {best.name}")
+    print(f"\nlowest loss after {passes} passes: {best.name}")
 
 
 def draw(curves, passes, path):
-    """Save the curves as a picture, if matplotlib is installed."""
+    """Plot the curves, if matplotlib is installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        print("no picture: matplotlib is not installed: python -m pip install matplotlib")
+        print("no plot, because matplotlib is not installed: python -m pip install matplotlib")
         return
     figure = Figure(figsize=(8, 5), tight_layout=True)
     axes = figure.add_subplot()
@@ -447,23 +448,23 @@ def draw(curves, passes, path):
         made, losses = zip(*curve.points)
         axes.plot(made, losses, label=curve.name, marker="o" if curve is curves[0] else None, markersize=3)
     axes.set(
-        xlabel="passes over the training rows (every gradient, product and needed loss is one)",
+        xlabel="passes over the training rows (every gradient, product and necessary loss is one pass)",
         ylabel="training loss (cross-entropy per row)",
         xlim=(0, passes),
         yscale="log",
     )
     axes.legend(fontsize="small")
     figure.savefig(path, dpi=120)
-    print(f"picture: {path}")
+    print(f"plotted to {path}")
 
 
 # The checks.
 
 
 def dense_gauss_newton(theta, units, X):
-    """Return ``G = mean_i J_i' H_i J_i`` as a matrix, by NumPy alone.
+    """Return ``G = mean_i J_i' H_i J_i`` as a matrix, computed with NumPy only.
 
-    A derivative is the imaginary part that an imaginary step leaves, exact to rounding: f(t + ih) = f(t) + ih f'(t).
+    Derivatives are the imaginary parts after an imaginary step, f(t + ih) = f(t) + ih f'(t), exact up to rounding.
     """
     shapes = [shape for n_in, n_out in zip(units, units[1:]) for shape in ((n_in, n_out), (n_out,))]
 
@@ -482,12 +483,12 @@ def dense_gauss_newton(theta, units, X):
 
 
 def check_product(units=(6, 5, 3, 5, 6), n_rows=23, num_slices=3):
-    """Return the largest relative error of products on the ranks, against the dense matrix, in float64."""
+    """Return the largest relative error of products on the ranks, compared with the dense matrix, in float64."""
     random = np.random.RandomState(1)
     X = random.rand(n_rows, units[0])
     network = build_network(units, 1, "float64")
     theta = flat_values(network.params)
-    theta += 0.1 * random.randn(theta.size)  # biases other than zero
+    theta += 0.1 * random.randn(theta.size)  # makes biases nonzero
     G, problem = dense_gauss_newton(theta, units, X), problem_on_ranks(network, X, num_slices)
     problem.set_params(theta)
     return max(
@@ -497,10 +498,11 @@ def check_product(units=(6, 5, 3, 5, 6), n_rows=23, num_slices=3):
 
 
 def check_steps(X, units=(784, 16, 784), n_rows=203, n_steps=3, num_slices=3, cg_iterations=6):
-    """Return how far the first steps lead from plain Theano's, as part of the way, in float64.
+    """Return the relative difference between the first steps and plain Theano's, in float64.
 
-    Few CG iterations: once CG has found an eigenvector of G, what it does next hangs on rounding errors, and two
-    correct programs differ (with 15 iterations by 1e-5 after the third step, with 6 by 4e-15).
+    The number of CG iterations is small. Once CG has found an eigenvector of G, rounding errors determine its next
+    iterates, and two correct programs differ. After the third step, they differ by 1e-5 with 15 iterations, but by only
+    4e-15 with 6 iterations.
     """
     X = X[:n_rows].astype(np.float64)
     ends = []
@@ -513,12 +515,12 @@ def check_steps(X, units=(784, 16, 784), n_rows=203, n_steps=3, num_slices=3, cg
     return float(np.linalg.norm(parallel - serial) / np.linalg.norm(serial - start))
 
 
-#: What either check allows: sums over shards and slices round differently.
+#: Largest accepted relative error in both checks; sums over shards and slices round differently.
 TOLERANCE = 1e-10
 
 
 class Result(NamedTuple):
-    """What `main` returns."""
+    """Result of `main`."""
 
     curves: list  # of Curve, Hessian-free first
     counts: dict  # Hessian-free's passes by kind
@@ -532,7 +534,7 @@ class Result(NamedTuple):
 
 def main(
     passes=200,
-    n_parallel=None,
+    n_ranks=None,
     num_slices=1,
     cg_iterations=100,
     rows=None,
@@ -543,33 +545,33 @@ def main(
     seed=0,
     progress=True,
 ):
-    """Check, train with every method, compare.
+    """Run the checks, train with every method, and compare the results.
 
     Parameters
     ----------
     passes : int
-        Uses of all training rows that each method may make.
-    n_parallel : int, optional
-        Number of ranks; default: the cores this process may use.
+        Number of passes over all training rows for each method.
+    n_ranks : int, optional
+        Number of ranks; by default, the number of usable cores.
     num_slices : int
-        Pieces in which each rank takes its rows: more need less memory.
+        Number of slices of each rank's rows; more slices need less memory.
     cg_iterations : int
-        The most conjugate-gradient iterations in a step.
+        Maximum number of conjugate-gradient iterations in a step.
     rows : int, optional
-        Train on the first so many rows; default: all.
+        Number of training rows; by default, all rows.
     units : tuple of int
         Widths of the layers, 784 at both ends.
     dtype : {"float32", "float64"}
-        Of the functions; the method's own vectors are float64. float64 takes twice the time and is not needed:
-        after 100 passes Hessian-free was at 201 in float32, at 195 in float64.
+        Dtype of the functions; the method's own vectors are float64. float64 needs twice the time and gains little:
+        after 100 passes, Hessian-free optimization reached a loss of 201 in float32 and 195 in float64.
     tune : bool
-        Whether to run every entry of `GRID`, instead of the best that was found before.
+        Whether to run every entry of `GRID`, instead of the best entries in `TUNED`.
     plot : str
-        Where to save the picture; empty: nowhere.
+        File for the plot; no plot if empty.
     seed : int
-        Of the initial values and the minibatches.
+        Seed of the initial values and the minibatches.
     progress : bool
-        Whether to show bars.
+        Whether to show progress bars.
 
     Returns
     -------
@@ -577,14 +579,14 @@ def main(
     """
     warnings.filterwarnings("ignore", module="lasagne")  # Lasagne 0.1 uses keywords that Theano renamed
     mnist = mnist_data.load()
-    n_ranks = synk.fork(n_parallel, use_gpu=False)
+    n_ranks = synk.fork(n_ranks, use_gpu=False)
     print("{}; {} rank{}".format(mnist.source, n_ranks, "s" if n_ranks > 1 else ""))
     print("compiling, and comparing a small problem with a dense matrix (a minute the first time)", flush=True)
     product_error, steps_error = check_product(), check_steps(mnist.X_train)
     print(
-        f"Gauss-Newton products differ from a dense matrix's by {product_error:.0e}, the first steps from "
-        f"plain Theano's by {steps_error:.0e} "
-        f"of the way (allowed: {TOLERANCE:.0e})",
+        f"relative errors: {product_error:.0e} of Gauss-Newton products against a dense matrix, "
+        f"{steps_error:.0e} of the first steps against plain Theano "
+        f"(allowed: {TOLERANCE:.0e})",
         flush=True,
     )
     X = mnist.X_train[:rows].astype(dtype)
@@ -598,22 +600,24 @@ def main(
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--passes", type=int, help="uses of all training rows for each method; default: 200")
-    parser.add_argument("--n-parallel", type=int, help="number of ranks; default: the cores this process may use")
-    parser.add_argument("--num-slices", type=int, help="pieces in which each rank takes its rows; default: 1")
-    parser.add_argument("--cg-iterations", type=int, help="the most in a step; default: 100")
-    parser.add_argument("--rows", type=int, help="train on the first so many rows; default: all")
+    parser.add_argument("--passes", type=int, help="passes over all training rows for each method; default: 200")
+    parser.add_argument(
+        "--n-ranks", "--n-parallel", type=int, help="number of ranks; default: the number of usable cores"
+    )
+    parser.add_argument("--num-slices", type=int, help="slices of each rank's rows; default: 1")
+    parser.add_argument("--cg-iterations", type=int, help="maximum number of CG iterations in a step; default: 100")
+    parser.add_argument("--rows", type=int, help="number of training rows; default: all")
     parser.add_argument(
         "--units", type=int, nargs="+", help="widths of the layers; default: {}".format(" ".join(map(str, UNITS)))
     )
     parser.add_argument("--dtype", choices=["float32", "float64"], help="default: float32")
     parser.add_argument("--tune", action="store_true", help="run the whole grid of learning rates and momenta")
-    parser.add_argument("--plot", metavar="PNG", help="the picture; default: second_order.png; '': none")
-    parser.add_argument("--seed", type=int, help="of initial values and minibatches; default: 0")
+    parser.add_argument("--plot", metavar="PNG", help="file for the plot; default: second_order.png; '' for no plot")
+    parser.add_argument("--seed", type=int, help="seed of initial values and minibatches; default: 0")
     parser.add_argument("--no-progress", dest="progress", action="store_false", help="no progress bar")
     return {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
 
 
 if __name__ == "__main__":
     if not main(**parse_arguments()).agree:
-        sys.exit("the parallel program did not compute what the serial one does")
+        sys.exit("the parallel program's results differ from the serial program's")

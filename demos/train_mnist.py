@@ -1,11 +1,11 @@
-"""Train a Lasagne network on real MNIST digits on all cores, then in plain Theano, and compare.
+"""Train a Lasagne network on real MNIST digits on all cores, then in plain Theano, and compare the results.
 
     python -m synkhronos demos/train_mnist.py --model mlp
 
-The parallel program is `train_with_synkhronos`; `train_with_theano` is the serial one it was made from. What differs is
-that gradients are averaged over the rows of all ranks (`synkhronos.ops.all_reduce`), and that one command is an epoch
-(`steps`). The update rule is Lasagne's own. Both programs start from the same values and take the same minibatches, so
-they must arrive at the same parameters.
+The parallel program is `train_with_synkhronos`, derived from the serial `train_with_theano`. The programs differ in two
+ways. Functions are built with ``exact=True``, so that all ranks together compute the serial functions' results. An
+epoch is one command (`steps`). Both programs start from the same values and use the same minibatches, so they must end
+with the same parameters.
 """
 
 import os
@@ -30,14 +30,14 @@ DEFAULTS = {
 }
 
 
-# The network: ordinary Lasagne code.
+# The network: plain Lasagne code.
 
 
 def smooth_rectify(x):
-    """Return ``x * sigmoid(4 * x)``: a rectifier without the kink.
+    """Return ``x * sigmoid(4 * x)``, a rectifier without a kink.
 
-    At a kink (and at the ties of max-pooling, hence average pooling below) a rounding error in the seventh digit
-    switches a unit's gradient on or off: two correct programs drift apart, and could not be compared strictly.
+    At a kink (or a tie in max-pooling, hence the average pooling in `build_cnn`), a rounding error switches a unit's
+    gradient on or off. Two correct programs then drift apart, and a strict comparison is impossible.
     """
     return x * T.nnet.sigmoid(4 * x)
 
@@ -62,7 +62,7 @@ def build_cnn():
 
 
 def build_network(model, seed):
-    """Build the network; the same seed gives the same initial values."""
+    """Build the network; initial values depend only on the seed."""
     lasagne.random.set_rng(np.random.RandomState(seed))
     network = {"mlp": build_mlp, "cnn": build_cnn}[model]()
     input_var = layers.get_all_layers(network)[0].input_var
@@ -80,19 +80,18 @@ def setup_training(network):
 # The two programs.
 
 
-def train_with_synkhronos(model, mnist, settings, n_parallel=None, devices=None):
-    """Fork, train on all ranks, close."""
+def train_with_synkhronos(model, mnist, settings, n_ranks=None, devices=None):
+    """Train on all ranks, in a new session."""
     start = time.perf_counter()
-    n_ranks = synk.fork(n_parallel, devices is not None, devices=devices)
+    n_ranks = synk.fork(n_ranks, devices is not None, devices=devices)
     name = f"synkhronos, {n_ranks} rank{'s' if n_ranks > 1 else ''}"
     print(f"\n{name}: compiling the network (half a minute the first time)", flush=True)
     network, input_var, param_vars = build_network(model, settings.seed)
     initial = flat_values(param_vars)
     target_var, loss, accuracy = setup_training(network)
-    grads = synk.ops.all_reduce(theano.grad(loss, param_vars))
-    updates = lasagne.updates.momentum(grads, param_vars, settings.learning_rate, settings.momentum)
-    train_fn = synk.function(inputs=[input_var, target_var], outputs=loss, updates=updates)
-    accuracy_fn = synk.function(inputs=[input_var, target_var], outputs=accuracy)
+    updates = lasagne.updates.momentum(loss, param_vars, settings.learning_rate, settings.momentum)
+    train_fn = synk.function(inputs=[input_var, target_var], outputs=loss, updates=updates, exact=True)
+    accuracy_fn = synk.function(inputs=[input_var, target_var], outputs=accuracy, exact=True)
     synk.distribute()
     X_train, y_train = synk.data(mnist.X_train), synk.data(mnist.y_train)
     prepare_seconds = time.perf_counter() - start
@@ -106,15 +105,14 @@ def train_with_synkhronos(model, mnist, settings, n_parallel=None, devices=None)
 
 
 def train_with_theano(model, mnist, settings, blas_threads):
-    """Train in this process alone."""
+    """Train in plain Theano, in this process only."""
     name = f"plain Theano, {blas_threads} BLAS thread{'s' if blas_threads > 1 else ''}"
     print(f"\n{name}: compiling the network", flush=True)
     start = time.perf_counter()
     network, input_var, param_vars = build_network(model, settings.seed)
     initial = flat_values(param_vars)
     target_var, loss, accuracy = setup_training(network)
-    grads = theano.grad(loss, param_vars)
-    updates = lasagne.updates.momentum(grads, param_vars, settings.learning_rate, settings.momentum)
+    updates = lasagne.updates.momentum(loss, param_vars, settings.learning_rate, settings.momentum)
     train_fn = theano.function(inputs=[input_var, target_var], outputs=loss, updates=updates)
     accuracy_fn = theano.function(inputs=[input_var, target_var], outputs=accuracy)
     prepare_seconds = time.perf_counter() - start
@@ -130,27 +128,28 @@ def train_with_theano(model, mnist, settings, blas_threads):
         return train(name, train_epoch, accuracy_fn, param_vars, initial, prepare_seconds, mnist, settings)
 
 
-def main(model="cnn", n_parallel=None, baseline=True, devices=None, **settings):
-    """Train in parallel, then serially, and compare.
+def main(model="cnn", n_ranks=None, baseline=True, devices=None, **settings):
+    """Train in parallel, then serially, and compare the results.
 
     Parameters
     ----------
     model : {"mlp", "cnn"}
-    n_parallel : int, optional
-        Number of ranks; default: the cores this process may use.
+    n_ranks : int, optional
+        Number of ranks; by default, the number of usable cores.
     baseline : bool
-        Whether plain Theano is run too.
+        Whether to run plain Theano as well.
     devices : list of str, optional
-        The device of every rank, e.g. ``["cuda0", "cuda1"]``; plain Theano then runs on the first. CPU by default.
+        The device of each rank, e.g. ``["cuda0", "cuda1"]``; plain Theano then runs on the first device. By default,
+        CPU processes.
     **settings
         Fields of `Settings` that replace the model's defaults.
 
     Returns
     -------
     agree : bool
-        Whether the programs agree to `TOLERANCE` (True without a baseline).
+        Whether the programs agree within `TOLERANCE` (True without a baseline).
     runs : list of Run
-        The parallel run first.
+        The runs, starting with the parallel run.
     """
     warnings.filterwarnings("ignore", module="lasagne")  # Lasagne 0.1 uses keywords that Theano renamed
     theano.config.floatX = "float32"
@@ -158,7 +157,7 @@ def main(model="cnn", n_parallel=None, baseline=True, devices=None, **settings):
     mnist = mnist_data.load()
     describe(mnist)
 
-    parallel = train_with_synkhronos(model, mnist, settings, n_parallel, devices)
+    parallel = train_with_synkhronos(model, mnist, settings, n_ranks, devices)
     serials = []
     if baseline:
         for blas_threads in sorted({1, len(os.sched_getaffinity(0))}):
@@ -169,11 +168,11 @@ def main(model="cnn", n_parallel=None, baseline=True, devices=None, **settings):
 def parse_arguments():
     parser = new_parser(__doc__.split("\n")[0], DEFAULTS)
     parser.add_argument("--model", choices=sorted(DEFAULTS), default="cnn", help="default: %(default)s")
-    parser.add_argument("--devices", nargs="+", help="of every rank, e.g. cuda0 cuda1; default: CPU processes")
+    parser.add_argument("--devices", nargs="+", help="device of each rank, e.g. cuda0 cuda1; default: CPU processes")
     return parse(parser)
 
 
 if __name__ == "__main__":
     agree, _ = main(**parse_arguments())
     if not agree:
-        sys.exit("the parallel program did not compute what the serial one does")
+        sys.exit("the parallel program's results differ from the serial program's")

@@ -1,11 +1,11 @@
-"""Train a network by PyTensor on real MNIST digits on all cores, then in plain PyTensor, and compare.
+"""Train a PyTensor network on real MNIST digits on all cores, then in plain PyTensor, and compare the results.
 
     python demos/train_mnist_pytensor.py
 
-The parallel program is `train_with_synkhronos`; `train_with_pytensor` is the serial one it was made from. What differs
-is that functions are built with ``exact=True``, by which all ranks together compute what the serial ones do, and that
-one command is an epoch (`steps`). The network and the update rule are a few lines of PyTensor. Both programs start from
-the same values and take the same minibatches, so they must arrive at the same parameters.
+The parallel program is `train_with_synkhronos`, derived from the serial `train_with_pytensor`. The programs differ in
+two ways. Functions are built with ``exact=True``, so that all ranks together compute the serial functions' results. An
+epoch is one command (`steps`). Both programs start from the same values and use the same minibatches, so they must end
+with the same parameters.
 """
 
 import os
@@ -24,20 +24,20 @@ import synkhronos as synk
 DEFAULTS = {"mlp": Settings(epochs=30, batch_size=500, learning_rate=0.2)}
 
 
-# The network: ordinary PyTensor code.
+# The network: plain PyTensor code.
 
 
 def smooth_rectify(x):
-    """Return ``x * sigmoid(4 * x)``: a rectifier without the kink.
+    """Return ``x * sigmoid(4 * x)``, a rectifier without a kink.
 
-    At a kink a rounding error in the seventh digit switches a unit's gradient on or off: two correct programs drift
-    apart, and could not be compared strictly.
+    At a kink, a rounding error switches a unit's gradient on or off. Two correct programs then drift apart, and a
+    strict comparison is impossible.
     """
     return x * pt.sigmoid(4 * x)
 
 
 def build_mlp(seed, units=(784, 800, 800, 10)):
-    """Build the network; the same seed gives the same initial values."""
+    """Build the network; initial values depend only on the seed."""
     random = np.random.RandomState(seed)
     images, labels = pt.matrix("images"), pt.ivector("labels")
     layer, param_vars = images, []
@@ -67,14 +67,14 @@ def momentum(grads, param_vars, rate, momentum):
     return updates
 
 
-# The two programs. PyTensor compiles a function in its first call. Here the clock starts later: `synkhronos.distribute`
-# compiles for all ranks, and `compile_now` in the plain program.
+# The two programs. PyTensor compiles a function at its first call. This compilation is not timed.
+# `synkhronos.distribute` compiles for all ranks before training, and `compile_now` compiles in the plain program.
 
 
-def train_with_synkhronos(mnist, settings, n_parallel=None):
-    """Fork, train on all ranks, close."""
+def train_with_synkhronos(mnist, settings, n_ranks=None):
+    """Train on all ranks, in a new session."""
     start = time.perf_counter()
-    n_ranks = synk.fork(n_parallel)
+    n_ranks = synk.fork(n_ranks)
     name = f"synkhronos, {n_ranks} rank{'s' if n_ranks > 1 else ''}"
     print(f"\n{name}: compiling the network (a minute or two the first time)", flush=True)
     images, labels, loss, accuracy, param_vars = build_mlp(settings.seed)
@@ -96,7 +96,7 @@ def train_with_synkhronos(mnist, settings, n_parallel=None):
 
 
 def train_with_pytensor(mnist, settings, blas_threads):
-    """Train in this process alone."""
+    """Train in plain PyTensor, in this process only."""
     name = f"plain PyTensor, {blas_threads} BLAS thread{'s' if blas_threads > 1 else ''}"
     print(f"\n{name}: compiling the network", flush=True)
     start = time.perf_counter()
@@ -117,12 +117,12 @@ def train_with_pytensor(mnist, settings, blas_threads):
             on_step(i, losses[-1])
         return losses
 
-    with threadpool_limits(limits=blas_threads):  # after the first call, by which PyTensor has loaded SciPy's BLAS
+    with threadpool_limits(limits=blas_threads):  # after the first call, which loads SciPy's BLAS
         return train(name, train_epoch, accuracy_fn, param_vars, initial, prepare_seconds, mnist, settings)
 
 
 def compile_now(function, *args):
-    """Call a function, and put back what the call has updated."""
+    """Call a function to compile it; restore the values that the call updates."""
     shareds = function.get_shared()
     values = [shared.get_value() for shared in shareds]
     function(*args)
@@ -130,30 +130,30 @@ def compile_now(function, *args):
         shared.set_value(value)
 
 
-def main(n_parallel=None, baseline=True, **settings):
-    """Train in parallel, then serially, and compare.
+def main(n_ranks=None, baseline=True, **settings):
+    """Train in parallel, then serially, and compare the results.
 
     Parameters
     ----------
-    n_parallel : int, optional
-        Number of ranks; default: the cores this process may use.
+    n_ranks : int, optional
+        Number of ranks; by default, the number of usable cores.
     baseline : bool
-        Whether plain PyTensor is run too.
+        Whether to run plain PyTensor as well.
     **settings
         Fields of `Settings` that replace the defaults.
 
     Returns
     -------
     agree : bool
-        Whether the programs agree to `mnist_training.TOLERANCE` (True without a baseline).
+        Whether the programs agree within `mnist_training.TOLERANCE` (True without a baseline).
     runs : list of Run
-        The parallel run first.
+        The runs, starting with the parallel run.
     """
     pytensor.config.floatX = "float32"
     settings = DEFAULTS["mlp"]._replace(**settings)
     mnist = mnist_data.load()
     describe(mnist)
-    parallel = train_with_synkhronos(mnist, settings, n_parallel)
+    parallel = train_with_synkhronos(mnist, settings, n_ranks)
     serials = []
     if baseline:
         for blas_threads in sorted({1, len(os.sched_getaffinity(0))}):
@@ -164,4 +164,4 @@ def main(n_parallel=None, baseline=True, **settings):
 if __name__ == "__main__":
     agree, _ = main(**parse(new_parser(__doc__.split("\n")[0], DEFAULTS)))
     if not agree:
-        sys.exit("the parallel program did not compute what the serial one does")
+        sys.exit("the parallel program's results differ from the serial program's")

@@ -1,8 +1,11 @@
 """How Sphinx builds these pages: ``make docs``."""
 
+import ast
 import importlib.util
 import os
 import sys
+import types
+from pathlib import Path
 
 sys.path.insert(0, os.path.abspath(".."))
 
@@ -35,3 +38,22 @@ myst_heading_anchors = 3
 # performance.md refers to benchmarks/README.md, which is no page (a test checks that the file exists); the headings of
 # the parts that `make bench` writes are of the third level wherever they are.
 suppress_warnings = ["myst.xref_missing", "myst.header"]
+
+
+def stand_in(module, name):
+    """Enter a module with one function, whose signature and docstring are read from its source file.
+
+    The module need not be importable here: `synkhronos.extensions.pymc` needs PyMC, the pages do not.
+    """
+    source = Path(synkhronos.__file__).parents[1].joinpath(*module.split("."), name + ".py").read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    function.body, function.returns = function.body[:1], None
+    for argument in function.args.args + function.args.kwonlyargs:
+        argument.annotation = None
+    sys.modules[module] = types.ModuleType(module, "")
+    namespace = sys.modules[module].__dict__
+    exec(compile(ast.Module([function], []), module, "exec"), namespace)
+
+
+stand_in("synkhronos.extensions.pymc", "data_parallel")

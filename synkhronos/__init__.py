@@ -1,7 +1,7 @@
-"""Data-parallel Theano: write one serial program, run every call on all ranks at once.
+"""Data parallelism for Theano and PyTensor: every call of a serial program's functions runs on all ranks in parallel.
 
-The published names are loaded at their first use: ``python -m synkhronos program.py`` imports this package before the
-program has begun, and what the program sets up before its own first import of NumPy must still have its effect.
+Public names are loaded on first use, because NumPy must not be imported before the program has applied its settings.
+With ``python -m synkhronos program.py``, this package is imported before the program starts.
 """
 
 import atexit
@@ -10,18 +10,23 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, List
 
+from .cluster.environment import place
 from .engines import requirements
 from .engines.pytensor import import_check
 from .engines.theano.import_fixes import prepare
-from .launchers.hosts.environment import place
 
 __version__ = "0.1.0"
 
-#: Where each published name is defined; `ops` is a package.
+#: The module that defines each public name; `ops` is a package.
 _HOMES = {
+    "ArgumentError": "errors",
+    "ArgumentTypeError": "errors",
+    "ArgumentValueError": "errors",
     "Data": "shared_data",
     "Function": "functions.function",
     "LoaderError": "errors",
+    "Options": "program.options",
+    "RankFailure": "errors",
     "SharedMemoryError": "errors",
     "StateError": "errors",
     "SynkhronosError": "errors",
@@ -56,7 +61,7 @@ _HOMES = {
     "traffic": "collectives.traffic",
 }
 
-if TYPE_CHECKING:  # the same names for type checkers and editors, which do not know those that `__getattr__` finds
+if TYPE_CHECKING:  # the same names for type checkers and editors, which cannot evaluate `__getattr__`
     from . import ops as ops
     from .collectives.all_gather import all_gather as all_gather
     from .collectives.all_reduce import all_reduce as all_reduce
@@ -70,7 +75,11 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
     from .collectives.shapes import get_lengths as get_lengths
     from .collectives.shapes import get_shapes as get_shapes
     from .collectives.traffic import traffic as traffic
+    from .errors import ArgumentError as ArgumentError
+    from .errors import ArgumentTypeError as ArgumentTypeError
+    from .errors import ArgumentValueError as ArgumentValueError
     from .errors import LoaderError as LoaderError
+    from .errors import RankFailure as RankFailure
     from .errors import SharedMemoryError as SharedMemoryError
     from .errors import StateError as StateError
     from .errors import SynkhronosError as SynkhronosError
@@ -88,6 +97,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
     from .program.lifecycle import is_forked as is_forked
     from .program.lifecycle import rank as rank
     from .program.lifecycle import size as size
+    from .program.options import Options as Options
     from .program.profiled import report as report
     from .replication.distribute import distribute as distribute
     from .shared_data import Data as Data
@@ -97,7 +107,7 @@ else:
     __all__ = sorted(_HOMES)
 
     def __getattr__(name: str) -> Any:
-        """Load a published name."""
+        """Load a public name on first use."""
         if name not in _HOMES:
             raise AttributeError(f"module 'synkhronos' has no attribute {name!r}")
         take_place()
@@ -106,7 +116,6 @@ else:
         return value
 
     def __dir__() -> List[str]:
-        """List the published names, loaded or not."""
         return sorted(set(globals()) | set(__all__))
 
 
@@ -114,9 +123,9 @@ _placed: List[bool] = []
 
 
 def take_place() -> None:
-    """Divert this process to serve, if an MPI launcher has started it on another host than the first.
+    """Make this process serve its host if an MPI launcher started it on a host other than the first.
 
-    The first use of a published name does it: the program runs on the first host alone.
+    Called on the first use of a public name, so that the program itself runs on the first host only.
     """
     if _placed:
         return
@@ -125,7 +134,7 @@ def take_place() -> None:
         import_module(".program.hosts", __name__).take_place()
 
 
-@atexit.register  # now, and not with the first use: exit handlers that are registered in between find the session open
+@atexit.register  # at import, so that exit handlers registered by the program run while the session is still open
 def _shut_down() -> None:
     program = sys.modules.get(__name__ + ".program.program")
     if program is not None:
@@ -133,7 +142,7 @@ def _shut_down() -> None:
 
 
 if place(os.environ) is not None:
-    # MPI is for the process that speaks to other hosts: Theano would initialise it in this one.
+    # Theano would initialize MPI in this process, but only the process that communicates with other hosts may do so.
     os.environ.setdefault("MPI4PY_RC_INITIALIZE", "false")
 prepare()
 import_check.prepare()

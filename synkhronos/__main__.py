@@ -1,4 +1,4 @@
-"""Run a program with Theano prepared: ``python -m synkhronos program.py [args...]``."""
+"""Prepare Theano and run a program: ``python -m synkhronos program.py [args...]``."""
 
 import sys
 

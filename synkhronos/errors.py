@@ -1,8 +1,7 @@
-"""The exceptions that the library raises.
+"""Exceptions raised by the library.
 
-An argument that is wrong raises a ``TypeError`` or a ``ValueError`` that carries what is wrong as fields
-(`ArgumentError`). A call that is right in itself but comes at the wrong time raises `StateError`, and what goes wrong
-on another rank raises one of the `RankFailure`.
+A wrong argument raises a ``TypeError`` or ``ValueError`` with details in attributes (`ArgumentError`). A valid call at
+the wrong time raises `StateError`. Failures of other ranks raise subclasses of `RankFailure`.
 """
 
 from __future__ import annotations
@@ -12,20 +11,16 @@ from typing import Any, Iterator, List, Mapping, Optional, Sequence
 
 
 class ArgumentError(Exception):
-    """An argument is wrong; raised before anything has changed.
-
-    Always one of its two subclasses, which are a ``TypeError`` and a ``ValueError``.
+    """Base class of errors about a wrong argument, always raised as a subclass; the failed call has changed nothing.
 
     Parameters
     ----------
     argument : str
-        Which argument, as the caller knows it: ``"batch"``, ``"updates[2]"``, ``"input 'x' (argument 0)"``.
-    expected : str
-        What it must be.
-    got : str
-        What it is.
+        The argument, in the caller's terms: ``"batch"``, ``"updates[2]"``, ``"input 'x' (argument 0)"``.
+    expected, got : str
+        The requirement and the actual value.
     hint : str, optional
-        What to do about it.
+        The remedy.
 
     Examples
     --------
@@ -44,11 +39,11 @@ class ArgumentError(Exception):
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
-    """An argument has a type that cannot be used."""
+    """Error for an argument of an unsupported type."""
 
 
 class ArgumentValueError(ArgumentError, ValueError):
-    """An argument has the right type but a value that cannot be used."""
+    """Error for an argument of a supported type with an invalid value."""
 
 
 class SynkhronosError(RuntimeError):
@@ -56,31 +51,31 @@ class SynkhronosError(RuntimeError):
 
 
 class StateError(SynkhronosError):
-    """A call that is right in itself but not now: before `fork`, after `close`, inside a rank."""
+    """Error of a call at the wrong time: before `fork`, after `close`, or inside a rank."""
 
 
 class SharedMemoryError(SynkhronosError, MemoryError):
-    """Shared memory cannot be allocated; nothing was changed."""
+    """Failure to allocate shared memory; nothing has been changed."""
 
 
 class RankFailure(SynkhronosError):
-    """Base class of what can go wrong on a rank other than the master.
+    """Base class of failures on ranks other than the master.
 
     Attributes
     ----------
     rank : int
         The (first) rank that failed.
     updated : list of str
-        Shared variables that the interrupted call of a function may have updated, on some ranks and not on others.
+        Shared variables that the interrupted call may have updated on some ranks only.
     command : str
-        The command in which it happened, e.g. ``"all_reduce"`` or ``"call of function loss"``.
+        The command that failed, e.g. ``"all_reduce"`` or ``"call of function loss"``.
     function : str or None
-        The name of the function, if the command was a call of one, or its `steps`.
+        The name of the function, if the command was a call or `Function.steps`.
     step : int or None
-        In which of the `steps` of a function it happened.
+        The failed step, if the command was `Function.steps`.
     steps : list of int or None
-        How many of them each rank had made, its own updates included. (The next one of a rank that was interrupted may
-        have updated, too.)
+        The number of steps completed by each rank, including local updates. (An interrupted rank may also have applied
+        the updates of its next step.)
     """
 
     command = ""
@@ -89,14 +84,14 @@ class RankFailure(SynkhronosError):
 
     def __init__(self, message: str, rank: int, updated: Sequence[str] = ()) -> None:
         if updated:
-            message += "\nThe call itself may have updated, on some ranks: " + ", ".join(updated)
+            message += "\nThe failed call may have updated these variables on some ranks: " + ", ".join(updated)
         super().__init__(message)
         self.rank = rank
         self.updated = list(updated)
 
     @property
     def function(self) -> Optional[str]:
-        """Return the name of the function that was called."""
+        """The name of the called function, or None if the command was not a call."""
         for title in ("call of function ", "steps of function "):
             if self.command.startswith(title):
                 return self.command[len(title) :]
@@ -104,14 +99,12 @@ class RankFailure(SynkhronosError):
 
 
 class WorkerError(RankFailure):
-    """An exception was raised on a rank other than the master; the session goes on.
+    """Exception on a rank other than the master; the session continues.
 
-    Its ``__cause__`` shows the traceback of the rank.
+    Its ``__cause__`` shows the rank's traceback.
 
     Attributes
     ----------
-    rank : int
-        The first rank that failed.
     remote_tracebacks : dict of int to str
         The traceback, as text, of every rank that failed.
     """
@@ -128,18 +121,16 @@ class WorkerError(RankFailure):
 
 
 class WorkerDied(RankFailure):
-    """The process of a rank ended; the session is closed and `fork` may be called again.
+    """End of a rank's process during a session; the session is closed, and `fork` may be called again.
 
     Attributes
     ----------
-    rank : int
-        The rank that died.
     pid : int
-        Its process id.
+        The id of the process.
     exitcode : int or None
-        Its exit status, or minus the number of the signal that ended it.
+        The exit status of the process, or the negative number of the signal that ended it.
     memory : int
-        Peak memory in bytes; 0 if unknown.
+        The peak memory of the process in bytes; 0 if unknown.
     """
 
     def __init__(
@@ -158,20 +149,20 @@ class WorkerDied(RankFailure):
 
 
 class WorkerTimeout(RankFailure):
-    """A rank did not finish before the deadline; the session is closed and `fork` may be called again."""
+    """Deadline exceeded by a rank; the session is closed, and `fork` may be called again."""
 
 
 class LoaderError(SynkhronosError):
-    """A process of a `loader` cannot go on: its source raised an exception, or it ended; the pass is over.
+    """Failure of a `loader` process: it died or was too slow, or its source raised an exception.
 
-    Its ``__cause__`` shows the traceback of the loader process, if there was one.
+    The pass over the data ends. The ``__cause__`` shows the traceback of the source's exception, if there was one.
 
     Attributes
     ----------
     batch : int
-        The number of the batch that was awaited, from 0.
+        The number of the batch that the program waited for, counted from 0.
     pid : int
-        The process.
+        The id of the loader process.
     """
 
     def __init__(self, message: str, batch: int, pid: int) -> None:
@@ -191,33 +182,18 @@ class RemoteTraceback(Exception):
 
 
 class Aborted(BaseException):
-    """Raised inside a rank whose peers gave up the command in progress; never leaves the library."""
+    """Exception inside a rank whose peers aborted the current command; never leaves the library."""
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text of an error, which is in bytes in pygpu's errors; its type if it has none.
-
-    Examples
-    --------
-    >>> error_text(ValueError(b"no device")), error_text(MemoryError())
-    ('no device', 'MemoryError')
-    """
+    """Return an error's text (decoded if it is bytes, as in pygpu), or the name of the error's type if it is empty."""
     text = error.args[0] if error.args else ""
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(error) or type(error).__name__
 
 
 @contextmanager
 def prefixed(prefix: str) -> Iterator[None]:
-    """Say in the `ArgumentValueError` of a block what it is about.
-
-    Examples
-    --------
-    >>> with prefixed("outputs[0]"):
-    ...     raise ArgumentValueError("values of 'sum'", "one shape", "two")
-    Traceback (most recent call last):
-    ...
-    synkhronos.errors.ArgumentValueError: outputs[0]: values of 'sum': expected one shape, got two
-    """
+    """Add a prefix to the argument name of an `ArgumentValueError` raised in the block."""
     try:
         yield
     except ArgumentValueError as error:

@@ -1,13 +1,13 @@
-"""How an operation inside a compiled function finds the other ranks: through the call that it is part of.
+"""The link between collectives inside a compiled function and the current call of that function.
 
 ::
 
-    functions     with call:                          the call on this rank, as long as the engine computes
+    functions     with call:                          the call on this rank, while the engine computes
     engine            engine.call(compiled, ...)
     operation             in_graph.all_reduce(number, op, arrays)  -->  call.all_reduce(number, op, arrays)
 
-Outside a call on the ranks (in plain ``theano.function``, before `fork`, in `Function.as_theano`) a collective is the
-identity: the serial program has the same graph.
+Outside a call on the ranks (in ``theano.function``, before `fork`, in `Function.as_theano`), a collective is the
+identity, because the serial program has the same graph.
 """
 
 from __future__ import annotations
@@ -20,58 +20,34 @@ from .errors import ArgumentError
 from .reductions import ReduceOp
 
 
-class Call(ABC):
-    """A call of a function on this rank, as the collectives inside the function see it; a context manager.
+class CurrentCall(ABC):
+    """Context manager for a call of a function on this rank, used by the collectives inside the function.
 
-    Attributes
-    ----------
-    error : BaseException, optional
-        What a collective has raised. It leaves the ``with`` block as the same object, whatever the library around the
-        operation has made of it (Theano builds another exception, without its fields).
+    The ``with`` block raises ``error``, the exception of a collective, even if the library around the operation has
+    replaced that exception. (Theano raises a new exception without the attributes.)
     """
 
     error: Optional[BaseException] = None
-    _outer: Optional[Call] = None
+    _outer: Optional[CurrentCall] = None
 
     @abstractmethod
     def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
-        """Return the arrays reduced over the ranks: as many, of the same shapes and dtypes, the same on all ranks.
+        """Reduce the arrays over the ranks; return arrays of the same shapes and dtypes, identical on all ranks.
 
-        No later call changes what is returned while anything refers to it. Of one rank it may be the arrays themselves.
-
-        Parameters
-        ----------
-        number : int
-            The collective's, in its function: all ranks must have come to the same one.
-        op : ReduceOp
-            ``avg``, weighted by the rows that each rank has in this call, ``sum``, ``min`` or ``max``.
-        arrays : sequence of arrays
-            This rank's, on the host or on its device.
+        No later call changes the results while they are referenced. With one rank, the results may be the arguments
+        themselves. All ranks must have reached the collective with this ``number`` in the function. ``avg`` is weighted
+        by each rank's rows in this call. Arrays are on the host or on the rank's device.
         """
 
     def rows(self) -> Optional[Tuple[int, int, int]]:
-        """Return the rows that this rank computes with, begin and end, and how many all ranks have in the whole call.
-
-        None if none are divided.
-        """
+        """Return begin and end of this rank's rows, and the number of all rows; None if the call divides no rows."""
         return None
 
     def share(self, length: int) -> Tuple[int, int]:
-        """Return the rows, begin and end, that this rank takes of an array that all ranks have.
-
-        Parameters
-        ----------
-        length : int
-            How many it has.
-
-        Raises
-        ------
-        ValueError
-            If the call is about another number of rows.
-        """
+        """Return begin and end of this rank's rows in an array that all ranks have; check the array's length."""
         return 0, length
 
-    def __enter__(self) -> Call:
+    def __enter__(self) -> CurrentCall:
         self._outer, _thread.call = current(), self
         return self
 
@@ -83,21 +59,21 @@ class Call(ABC):
                 error.__cause__ = error.__context__ = None
                 raise found from found.__cause__
         finally:
-            # This frame is part of what it raises: a reference cycle would keep the memory of all frames.
+            # Without this line, a reference cycle through this frame would keep the memory of all frames.
             del self, found, error, traceback
 
 
 _thread = threading.local()  # ranks may be threads
 
 
-def current() -> Optional[Call]:
-    """Return the call that this thread is in, or None outside of any."""
-    call: Optional[Call] = getattr(_thread, "call", None)
+def current() -> Optional[CurrentCall]:
+    """Return the current call of this thread, or None."""
+    call: Optional[CurrentCall] = getattr(_thread, "call", None)
     return call
 
 
 def all_reduce(number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
-    """Reduce arrays over the ranks of the call in progress; return them as they are outside of one."""
+    """Reduce arrays over the ranks of the current call; outside a call, return them unchanged."""
     call = current()
     if call is None:
         return list(arrays)
@@ -109,7 +85,7 @@ def all_reduce(number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
 
 
 def whole_length(length: int) -> int:
-    """Return, of a length that is proportional to the rows of this rank, what it is with the rows of all ranks."""
+    """Scale a length that is proportional to this rank's rows up to the rows of all ranks."""
     call = current()
     rows = None if call is None else call.rows()
     if rows is None or rows[0] == rows[1]:
@@ -119,7 +95,7 @@ def whole_length(length: int) -> int:
 
 
 def inverse_share() -> float:
-    """Return how many times as many rows all ranks have in the call as this one; 1 if none are divided."""
+    """Return the rows of all ranks divided by this rank's rows; 1 if the call divides no rows or this rank has none."""
     call = current()
     rows = None if call is None else call.rows()
     if rows is None or rows[0] == rows[1]:
@@ -129,7 +105,7 @@ def inverse_share() -> float:
 
 
 def share(length: int) -> Tuple[int, int]:
-    """Return this rank's rows, begin and end, of as many as all ranks have; outside of a call all of them."""
+    """Return begin and end of this rank's share of ``length`` rows; outside a call, the share is all rows."""
     call = current()
     if call is None:
         return 0, length
@@ -137,7 +113,7 @@ def share(length: int) -> Tuple[int, int]:
         return call.share(length)
     except ArgumentError as error:
         call.error = error
-        # Theano prints a line if it cannot build the exception again from a text alone.
+        # Theano prints a line if it cannot rebuild the exception from its text alone.
         raise ValueError(str(error)) from None
     except BaseException as error:
         call.error = error

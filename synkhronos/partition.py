@@ -1,8 +1,6 @@
-"""The partition rule: which rows each rank owns.
+"""The partition rule, which determines the rows that each rank owns.
 
-This is the only place that decides it. Inputs, ``scatter``, ``set_value`` and
-slices all use it, so that rows with the same number are always on the same
-rank::
+Calls, ``scatter``, ``set_value`` and slices all use this rule, so row i of arrays of equal length is on the same rank::
 
     rows of a call     0 1 2 3 4 | 5 6 7 8 9        split_rows(10, 2)
                        rank 0    | rank 1
@@ -21,29 +19,8 @@ Bounds = Tuple[int, int]
 def split_rows(n_rows: int, n_ranks: int, root: int = 0) -> Tuple[Bounds, ...]:
     """Divide ``n_rows`` rows over ``n_ranks`` ranks: contiguous, in rank order, as evenly as possible.
 
-    The first ``n_rows % n_ranks`` ranks own one row more than the others.
-    With fewer rows than ranks, one row each goes to the root and to the lowest
-    of the other ranks; the rows stay in rank order.
-
-    Parameters
-    ----------
-    n_rows : int
-        Number of rows, 0 or more.
-    n_ranks : int
-        Number of ranks, 1 or more.
-    root : int
-        The rank that has a row if there is one.
-
-    Returns
-    -------
-    tuple of (int, int)
-        For each rank the row it starts at and the row it stops before. A rank
-        without rows has ``(x, x)``.
-
-    Raises
-    ------
-    ArgumentValueError
-        If one of the numbers is out of its range.
+    The first ``n_rows % n_ranks`` ranks own one extra row. With fewer rows than ranks, the root and the ranks with the
+    lowest numbers own one row each, in rank order. Returns begin and end of each rank's rows (equal if it has none).
 
     Examples
     --------
@@ -67,34 +44,9 @@ def split_rows(n_rows: int, n_ranks: int, root: int = 0) -> Tuple[Bounds, ...]:
 
 
 def split_slices(n_rows: int, num_slices: int) -> Tuple[Bounds, ...]:
-    """Divide one rank's ``n_rows`` rows into ``min(num_slices, n_rows)`` pieces that all have rows.
+    """Divide one rank's ``n_rows`` rows into ``min(num_slices, n_rows)`` non-empty slices.
 
-    Without rows there is one empty piece: the rank still makes its call.
-
-    Parameters
-    ----------
-    n_rows : int
-        Number of rows of the rank, 0 or more.
-    num_slices : int
-        Requested number of pieces (>= 1).
-
-    Returns
-    -------
-    tuple of (int, int)
-        For each piece, in order, the row it starts at and the row it stops
-        before, counted from the rank's first row.
-
-    Raises
-    ------
-    ArgumentValueError
-        If one of the numbers is out of its range.
-
-    Examples
-    --------
-    >>> split_slices(5, 3)
-    ((0, 2), (2, 4), (4, 5))
-    >>> split_slices(2, 3)
-    ((0, 1), (1, 2))
+    Without rows, there is one empty slice, because the rank still makes a call. Bounds count from the rank's first row.
     """
     if num_slices < 1:
         raise ArgumentValueError("num_slices", "1 or more", str(num_slices))

@@ -1,8 +1,7 @@
-"""The ``batch`` and ``batch_s`` arguments, as validated selections of rows.
+"""Validated selections of rows for the ``batch`` and ``batch_s`` arguments.
 
-A `Selection` is made once, on the master, before any rank starts; after that
-indices are not checked again. It is small, picklable and immutable: the master
-cuts it into the ranks' parts, and every rank takes its part of the rows::
+The master creates a small, immutable `Selection` before any rank starts. Its indices are not checked again. The master
+splits the selection into parts for the ranks, and every rank selects its rows::
 
     batch=[7, 0, -1, 3]  --parse-->  Indices([7, 0, 9, 3])  --part-->  [7, 0]  rank 0
                                      (of 10 rows)                      [9, 3]  rank 1
@@ -24,13 +23,7 @@ _set = object.__setattr__
 
 
 def moved(array: Any, source: int, target: int) -> Any:
-    """Return a view of an array, on the host or on a device, with one axis in another place.
-
-    Examples
-    --------
-    >>> moved(np.zeros((2, 3, 4)), 2, 0).shape
-    (4, 2, 3)
-    """
+    """Return a view of an array, on the host or on a device, with one axis moved."""
     order = [axis for axis in range(array.ndim) if axis != source]
     order.insert(target, source)
     return array.transpose(*order)
@@ -40,22 +33,11 @@ _SELECTIONS = "an int, a slice, or a list or 1-D array of integers"
 _FOR_A_MASK = "np.flatnonzero(mask) gives the indices of a mask"
 
 
-class Rows:  # every call makes some: a frozen dataclass would take three times as long
-    """Select the rows ``start, start + step, ...`` up to, and not including, ``stop``, as `range` does.
+class RowRange:  # not a frozen dataclass, whose creation in every call would take three times as long
+    """Selection of rows ``start, start + step, ...`` before ``stop``, as in `range`; `take` returns a view of them.
 
-    A view of the data: nothing is copied. (As in `range`, a negative ``stop``
-    lies before the first row; it does not count from the end.)
-
-    Parameters
-    ----------
-    start, stop, step : int
-        The members of a `range` whose numbers are all 0 or more. An empty one
-        becomes ``Rows(0, 0, 1)``.
-
-    Examples
-    --------
-    >>> Rows(4, -1, -2).take(np.arange(6))
-    array([4, 2, 0])
+    ``start`` and ``stop`` are not negative, except that ``stop`` is -1 if a descending range includes row 0. (In a
+    slice, -1 would stand for the last row.) An empty selection becomes ``RowRange(0, 0, 1)``.
     """
 
     __slots__ = ("start", "stop", "step")
@@ -66,20 +48,20 @@ class Rows:  # every call makes some: a frozen dataclass would take three times 
 
     def __init__(self, start: int, stop: int, step: int = 1) -> None:
         if stop <= start if step > 0 else stop >= start:
-            # range(-1, -1, -1) is empty, but the slice made of it would be the whole array.
+            # range(-1, -1, -1) is empty, but `take` with these members would return the whole array.
             start, stop, step = 0, 0, 1
         _set(self, "start", start)
         _set(self, "stop", stop)
         _set(self, "step", step)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{self!r} cannot be changed: make another one")
+        raise AttributeError(f"{self!r} is immutable: create another RowRange")
 
     def __repr__(self) -> str:
-        return f"Rows(start={self.start}, stop={self.stop}, step={self.step})"
+        return f"RowRange(start={self.start}, stop={self.stop}, step={self.step})"
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Rows):
+        if not isinstance(other, RowRange):
             return NotImplemented
         return (self.start, self.stop, self.step) == (other.start, other.stop, other.step)
 
@@ -87,7 +69,7 @@ class Rows:  # every call makes some: a frozen dataclass would take three times 
         return hash((self.start, self.stop, self.step))
 
     def __reduce__(self) -> Any:
-        return Rows, (self.start, self.stop, self.step)
+        return RowRange, (self.start, self.stop, self.step)
 
     def __len__(self) -> int:
         """Return the number of selected rows."""
@@ -95,33 +77,23 @@ class Rows:  # every call makes some: a frozen dataclass would take three times 
 
     @property
     def is_view(self) -> bool:
-        """Whether `take` returns a view, so that taking rows costs nothing."""
+        """Whether `take` returns a view rather than a copy."""
         return True
 
     @property
     def numbers(self) -> NDArray[np.intp]:
-        """The rows that are selected, in their order."""
+        """The numbers of the selected rows, in order."""
         return np.arange(self.start, self.stop, self.step)
 
-    def part(self, lo: int, hi: int) -> Rows:
-        """Return the selection of the ``lo``-th to (not including) the ``hi``-th selected row."""
+    def part(self, lo: int, hi: int) -> RowRange:
+        """Return a selection of rows ``lo`` to ``hi - 1`` of the selected rows."""
         rows = range(self.start, self.stop, self.step)[lo:hi]
-        return Rows(rows.start, rows.stop, rows.step)
+        return RowRange(rows.start, rows.stop, rows.step)
 
     def take(self, array: NDArray[Any], out: Optional[NDArray[Any]] = None) -> NDArray[Any]:
-        """Return the selected rows of ``array`` as a view, or copied into ``out`` if it is given.
+        """Return the selected rows of ``array`` as a view, or copy them into ``out`` and return ``out``.
 
-        Parameters
-        ----------
-        array : ndarray
-            At least as long as what the selection was validated against.
-        out : ndarray, optional
-            Takes the rows; of their shape.
-
-        Returns
-        -------
-        ndarray
-            The view, or ``out``.
+        ``array`` must have at least the validated number of rows, and ``out`` must have the shape of the selected rows.
         """
         rows = array[self.start : self.stop if self.stop >= 0 else None : self.step]
         if out is None:
@@ -132,58 +104,32 @@ class Rows:  # every call makes some: a frozen dataclass would take three times 
 
 @dataclass(frozen=True, eq=False)
 class Indices:
-    """Select rows by a list of indices: a copy of these rows.
+    """Selection of rows by a list of indices; `take` returns a copy of the rows.
 
-    Parameters
-    ----------
-    array : ndarray
-        1-D, C-contiguous, of type `numpy.intp`, with no number below 0; it is
-        neither checked nor copied here (it may lie in shared memory). `parse`
-        makes it so.
-
-    Examples
-    --------
-    >>> Indices(np.array([3, 0, 3])).take(np.arange(6) * 10)
-    array([30,  0, 30])
+    ``array`` is 1-D, C-contiguous, of type `numpy.intp` and without negative numbers, as created by `parse`. It is
+    neither checked nor copied here, because it may be in shared memory.
     """
 
     array: NDArray[np.intp]
 
     def __len__(self) -> int:
-        """Return the number of selected rows."""
         return len(self.array)
 
     @property
     def is_view(self) -> bool:
-        """Whether `take` returns a view, so that taking rows costs nothing."""
         return False
 
     @property
     def numbers(self) -> NDArray[np.intp]:
-        """The rows that are selected, in their order."""
         return self.array
 
     def part(self, lo: int, hi: int) -> Indices:
-        """Return the selection of the ``lo``-th to (not including) the ``hi``-th selected row."""
         return Indices(self.array[lo:hi])
 
     def take(self, array: NDArray[Any], out: Optional[NDArray[Any]] = None) -> NDArray[Any]:
-        """Return a copy of the selected rows of ``array``, in ``out`` if it is given.
-
-        Parameters
-        ----------
-        array : ndarray
-            At least as long as what the selection was validated against.
-        out : ndarray, optional
-            Takes the rows; of their shape and type.
-
-        Returns
-        -------
-        ndarray
-            The copied rows; ``out`` if it is given.
-        """
+        """Return a copy of the selected rows of ``array``, written to ``out`` (of equal shape and dtype) if passed."""
         if array.flags.c_contiguous and array.flags.aligned:
-            # The indices are validated: "clip" only keeps NumPy from buffering `out`, which is half of the time.
+            # Mode "clip" changes no valid index; it prevents NumPy from buffering `out`, which would double the time.
             rows: NDArray[Any] = array.take(self.array, axis=0, out=out, mode="clip")
             return rows
         rows = np.asarray(array[self.array])  # np.take would copy the whole array first
@@ -193,57 +139,31 @@ class Indices:
         return out
 
 
-Selection = Union[Rows, Indices]
+Selection = Union[RowRange, Indices]
 
 
 def parse(batch: object, length: int, argument: str = "batch", of: str = "the shortest scattered input") -> Selection:
-    """Validate a ``batch`` argument against ``length`` rows.
+    """Validate a ``batch`` argument against ``length`` rows, the length of the shortest indexed array.
 
-    Parameters
-    ----------
-    batch : None, int, slice, list, tuple, range or integer array
-        None for all rows; an int ``n`` for the first ``n`` rows; a slice as in
-        NumPy (open ends, negative members and clipping beyond the ends); or
-        integers in one dimension, where negative ones count from the end.
-    length : int
-        Number of rows of the shortest array that the rows are taken from.
-    argument, of : str
-        What error messages call the argument, and what has that length.
-
-    Returns
-    -------
-    Rows or Indices
-        The selection. It keeps nothing of the caller's array.
-
-    Raises
-    ------
-    ArgumentTypeError
-        If ``batch`` is of another type (bool and float too).
-    ArgumentValueError
-        If it selects rows that are not there, has more than one dimension, or
-        is a slice of step 0.
+    ``batch`` is None for all rows, an int ``n`` for the first ``n`` rows, a slice as in NumPy (open ends, negative
+    members and clipping beyond the ends), or a list or 1-D array of integers. Negative integers count from the end.
+    ``argument`` and ``of`` are the names of the argument and of the shortest array in messages.
 
     Examples
     --------
-    >>> parse(3, length=10)
-    Rows(start=0, stop=3, step=1)
     >>> parse(slice(None, None, -2), length=10)
-    Rows(start=9, stop=-1, step=-2)
+    RowRange(start=9, stop=-1, step=-2)
     >>> parse([0, -1], length=10)
     Indices(array=array([0, 9]))
-    >>> parse([100], length=100, of="x")
-    Traceback (most recent call last):
-    ...
-    synkhronos.errors.ArgumentValueError: batch: expected indices within x, which has length 100, got index 100
     """
     if batch is None:
-        return Rows(0, length)
+        return RowRange(0, length)
     if isinstance(batch, slice):
         return _parse_slice(batch, length, argument)
     if isinstance(batch, (list, tuple)):
         return _parse_sequence(batch, length, argument, of)
     if isinstance(batch, range):
-        # Its ends show whether all of it fits: a huge range must not be written out first.
+        # Both ends of a range are checked before it is expanded, because it may be huge.
         _parse_sequence([*batch[:1], *batch[-1:]], length, argument, of)
         return _wrap(np.fromiter(batch, dtype=np.intp, count=len(batch)), length, argument, of)
     if isinstance(batch, int) and not isinstance(batch, bool):
@@ -256,41 +176,13 @@ def parse(batch: object, length: int, argument: str = "batch", of: str = "the sh
 def parse_per_rank(
     batch_s: object,
     lengths: Sequence[int],
-    argument: str = "batch_s",
+    argument: str = "batch_shared",
     of: str = "the shortest sliceable shared variable",
 ) -> List[Selection]:
-    """Validate a ``batch_s`` argument against the number of rows that each rank has.
+    """Validate a ``batch_s`` argument against each rank's number of rows; return one selection per rank.
 
-    Parameters
-    ----------
-    batch_s : None, slice, list, tuple, range or integer array
-        One selection for all ranks (None for all rows), or a list or tuple
-        with one slice, list, tuple, range or array for each rank. A list of
-        integers is one selection.
-    lengths : sequence of int
-        For each rank, the number of rows of its shortest array.
-    argument, of : str
-        What error messages call the argument, and what has these lengths.
-
-    Returns
-    -------
-    list of (Rows or Indices)
-        The selection of each rank.
-
-    Raises
-    ------
-    ArgumentTypeError
-        If ``batch_s`` is of another type, or mixes integers with selections.
-    ArgumentValueError
-        If there are not as many selections as ranks, or one does not fit its
-        rank.
-
-    Examples
-    --------
-    >>> parse_per_rank(slice(0, 2), [10, 9])
-    [Rows(start=0, stop=2, step=1), Rows(start=0, stop=2, step=1)]
-    >>> parse_per_rank([slice(0, 2), [8]], [10, 9])
-    [Rows(start=0, stop=2, step=1), Indices(array=array([8]))]
+    ``batch_s`` is one selection for all ranks (such as a list of integers), or a list or tuple with one selection per
+    rank. Raises the errors of `parse`.
     """
     n_ranks = len(lengths)
     parts: Sequence[object] = [batch_s] * n_ranks
@@ -302,12 +194,12 @@ def parse_per_rank(
                 raise ArgumentTypeError(
                     argument,
                     "a list of integers for all ranks, or a list with one slice, list or array for each rank",
-                    f"both in one list: {batch_s[per_rank.index(False)]!r} among selections",
+                    f"a list that mixes both: {batch_s[per_rank.index(False)]!r} among selections",
                 )
             if len(batch_s) != n_ranks:
                 raise ArgumentValueError(
                     argument,
-                    f"one slice, list or array for each of the {n_ranks} ranks, or a single one for all of them",
+                    f"one slice, list or array for each rank ({n_ranks} in all), or a single one for all ranks",
                     str(len(batch_s)),
                 )
             parts = batch_s
@@ -329,29 +221,29 @@ def _typed(value: object) -> str:
 
 
 def _is_selection(value: object) -> bool:
-    """Return whether ``value`` is what selects rows, and not a number."""
+    """Return whether ``value`` is a selection of rows rather than a number."""
     if isinstance(value, (slice, list, tuple, range)):
         return True
     return hasattr(value, "__array__") and np.ndim(value) > 0
 
 
-def _parse_count(count: int, length: int, argument: str, of: str) -> Rows:
+def _parse_count(count: int, length: int, argument: str, of: str) -> RowRange:
     if count < 0:
-        hint = f"slice({count}, None) selects the last ones"
+        hint = f"slice({count}, None) selects the last rows"
         raise ArgumentValueError(argument, "a number of rows, 0 or more", str(count), hint)
     if count > length:
-        raise ArgumentValueError(argument, f"at most {length} rows, the length of {of}", f"the first {count} rows")
-    return Rows(0, count)
+        raise ArgumentValueError(argument, f"at most {length}, the length of {of}", str(count))
+    return RowRange(0, count)
 
 
-def _parse_slice(batch: slice, length: int, argument: str) -> Rows:
+def _parse_slice(batch: slice, length: int, argument: str) -> RowRange:
     try:
         start, stop, step = batch.indices(length)
     except TypeError:
         raise ArgumentTypeError(argument, "a slice of integers or None", str(batch)) from None
     except ValueError:
         raise ArgumentValueError(argument, "a slice with a step other than 0", str(batch)) from None
-    return Rows(start, stop, step)
+    return RowRange(start, stop, step)
 
 
 def _parse_sequence(batch: Sequence[Any], length: int, argument: str, of: str) -> Indices:
@@ -360,7 +252,7 @@ def _parse_sequence(batch: Sequence[Any], length: int, argument: str, of: str) -
     if any(issubclass(kind, (bool, np.bool_)) for kind in kinds):
         raise ArgumentTypeError(argument, _SELECTIONS, "a list with bools", _FOR_A_MASK)
     if kinds - {int}:
-        # NumPy would make floats of [np.uint64(1), -1], and wrap an unsigned integer into a negative one.
+        # NumPy would convert [np.uint64(1), -1] to floats and wrap large unsigned integers to negative numbers.
         numbers = [_index(entry, argument) for entry in batch]
     try:
         return _wrap(np.array(numbers, dtype=np.intp), length, argument, of)
@@ -391,9 +283,9 @@ def _parse_array(batch: NDArray[Any], length: int, argument: str, of: str) -> Se
 
 
 def _wrap(numbers: NDArray[Any], length: int, argument: str, of: str) -> Indices:
-    """Copy 1-D integers of any type into indices from 0 on, if all lie in ``[-length, length)``."""
+    """Return 1-D integers of any type as non-negative indices; raise if any is outside ``[-length, length)``."""
     if len(numbers):
-        # Before the cast: a uint64 above 2**63 would become a legal negative index.
+        # Checked before the cast, which could turn a uint64 above 2**63 into a valid negative index.
         for number in (int(numbers.max()), int(numbers.min())):
             if not -length <= number < length:
                 raise _out_of_range(number, length, argument, of)

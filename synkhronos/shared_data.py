@@ -1,4 +1,4 @@
-"""Arrays in OS shared memory that functions and collectives take without a copy."""
+"""Arrays in OS shared memory that functions and collectives use without copying."""
 
 from __future__ import annotations
 
@@ -16,28 +16,17 @@ from .program.program import PROGRAM
 
 
 class Data:
-    """An array in OS shared memory, which every rank sees; made by `data`.
+    """An array in OS shared memory, visible to every rank; created by `data`.
 
-    It reads and writes like a NumPy array: ``d[rows]``, ``d[rows] = values``, ``len(d)``, ``np.asarray(d)`` (no copy).
-    Its dtype and number of dimensions never change, its shape does. The array is C-contiguous in memory, unless it is
-    a view of a mapped file.
-
-    Parameters
-    ----------
-    pool : Pool
-        Where its memory comes from.
-    value, var, dtype, ndim, shape, minibatch, force_cast, oversize, name, share_as, constant
-        As for `data`.
+    It behaves like a NumPy array: ``d[rows]``, ``d[rows] = values``, ``len(d)``, ``np.asarray(d)`` (no copy). Its shape
+    can change, but not its dtype or number of dimensions. The array is C-contiguous unless it is a view of a mapped
+    file.
 
     Examples
     --------
     >>> import synkhronos as synk
     >>> d = synk.data([1.0, 2.0, 3.0], oversize=2, name="d")
     >>> d[0] = 5
-    >>> d[d.data > 2]
-    array([5., 3.])
-    >>> d.alloc_size
-    6
     >>> d.set_length(6)                             # moves nothing
     >>> d.data
     array([5., 2., 3., 0., 0., 0.])
@@ -64,7 +53,7 @@ class Data:
                 "constant",
                 "False without a value, or with share_as",
                 repr(constant),
-                "nothing can be written later, nor by other programs",
+                "a constant cannot be written later, nor by other programs",
             )
         dtype, ndim, sizes = values.declared(var, dtype, ndim, shape)
         oversize = values.as_oversize(oversize)
@@ -78,10 +67,10 @@ class Data:
             self._storage = Storage(pool, array.dtype if dtype is None else dtype, array.ndim if ndim is None else ndim)
             self._check(array, typed, force_cast)
             if sizes not in (None, array.shape):
-                raise ArgumentValueError("shape", f"that of the value, {array.shape}", str(sizes), "leave it out")
+                raise ArgumentValueError("shape", f"{array.shape}, the value's shape", str(sizes), "leave it out")
         shown = (self.shape if sizes is None else sizes) if array is None else array.shape
         if share_as is not None:
-            array = None if array is None else np.asarray(array, self.dtype)  # may fail: before there is a name
+            array = None if array is None else np.asarray(array, self.dtype)  # may fail, so it precedes the name
             self._storage.name(share_as, shown, oversize)
         if array is None:
             self._storage.reshape(shown, oversize)
@@ -91,8 +80,8 @@ class Data:
             self._storage.seal()
 
     @classmethod
-    def over(cls, pool: Pool, memory: NDArray[Any], array: NDArray[Any]) -> Data:
-        """Return a Data that shows an array which lies at the start of some memory of the pool already."""
+    def _over(cls, pool: Pool, memory: NDArray[Any], array: NDArray[Any]) -> Data:
+        """Return a Data for an array at the start of a block of the pool's memory."""
         data = cls.__new__(cls)
         data.name, data.minibatch = None, False
         data._storage = Storage(pool, array.dtype, array.ndim)
@@ -106,22 +95,24 @@ class Data:
         return f"<Data{name}: {self.dtype} {self.shape}{notes}>"
 
     def __copy__(self) -> Data:
-        """Return another Data that holds a copy of the value, in memory of its own."""
+        """Return another Data with a copy of the value in its own memory."""
         return Data(self._storage.pool, np.array(self.data), minibatch=self._minibatch, name=self.name)
 
     def __deepcopy__(self, memo: Any) -> Data:
         return self.__copy__()
 
     def __reduce__(self) -> Any:
-        raise TypeError(f"{self!r} cannot be pickled, as its memory is this program's: pickle np.array(data) instead")
+        raise TypeError(
+            f"{self!r} cannot be pickled, because its memory belongs to this program: pickle np.array(data) instead"
+        )
 
     @property
     def data(self) -> NDArray[Any]:
-        """The array itself. Views of it keep the memory that they show when the Data moves elsewhere."""
+        """The NumPy array. Views of it keep the old memory if the Data moves to a new block."""
         array = self._storage.backing.array
         if array is None:
-            remedy = "make another one" if self.constant else "call set_value or set_shape first"
-            raise StateError(f"{self!r} holds nothing since free_memory(): {remedy}")
+            remedy = "create another Data" if self.constant else "call set_value or set_shape first"
+            raise StateError(f"{self!r} has no value after free_memory(): {remedy}")
         return array
 
     @property
@@ -136,7 +127,7 @@ class Data:
 
     @property
     def shape(self) -> Tuple[int, ...]:
-        """The shape; no rows after `free_memory`."""
+        """The shape; its first size is 0 after `free_memory`."""
         return self._storage.backing.shape
 
     @property
@@ -147,18 +138,18 @@ class Data:
 
     @property
     def alloc_size(self) -> int:
-        """The number of elements that there is memory for: growing up to here moves nothing."""
+        """The number of elements that fit into the allocated memory; growth up to this size does not move the array."""
         memory = self._storage.backing.memory
         return self.size if memory is None or not self.dtype.itemsize else memory.nbytes // self.dtype.itemsize
 
     @property
     def constant(self) -> bool:
-        """Whether this is read-only, and other hosts are sent it once."""
+        """Whether the array is read-only, so that it is sent to other hosts only once."""
         return self._storage.is_constant
 
     @property
     def minibatch(self) -> bool:
-        """Whether this holds just the current batch: its row j belongs to the j-th row that ``batch`` selects."""
+        """Whether the array contains only the current batch: row j belongs to the j-th row that ``batch`` selects."""
         return self._minibatch
 
     @minibatch.setter
@@ -169,7 +160,7 @@ class Data:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("len() of a Data of 0 dimensions")
+            raise TypeError("len() of a Data with 0 dimensions")
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Any]:
@@ -186,34 +177,34 @@ class Data:
         array = self.data
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
-                raise ArgumentValueError("dtype", f"{array.dtype}, as nothing is to be copied", str(np.dtype(dtype)))
+                raise ArgumentValueError("dtype", f"{array.dtype}, because of copy=False", str(np.dtype(dtype)))
             return array.astype(dtype)
         return array.copy() if copy else array
 
     def set_value(self, value: Any, force_cast: bool = False, oversize: float = 1) -> None:
-        """Hold another value, of any shape with the same number of dimensions.
+        """Replace the value with a value of any shape with the same number of dimensions.
 
-        It is copied into the memory that is there, if it fits; else into new memory, and the old is given back when
-        its last view dies. A ``np.memmap``, or a path to a ``.npy`` file, of the right dtype is mapped instead. A file
-        that was mapped until now is left as it is: only indexing (``d[rows] = values``) writes into files.
+        The value is copied into the existing memory if it fits, else into new memory; the old memory is released with
+        its last view. A ``np.memmap``, or a path to a ``.npy`` file, is mapped instead if its dtype is that of the
+        Data. A file mapped before stays unchanged, because only indexing (``d[rows] = values``) writes into files.
 
         Parameters
         ----------
         value : array_like, Data, np.memmap or path
-            Of a dtype that converts without loss, as for `data`.
+            The new value; its dtype must convert without loss, as for `data`.
         force_cast : bool
-            Convert any dtype to that of this Data, even with loss; see `data`.
+            Convert any dtype to this Data's dtype, even with loss; see `data`.
         oversize : float
-            In [1, 2]: if new memory is needed, take so many times as much.
+            In [1, 2]: the size of new memory, if needed, relative to the value's size.
 
         Raises
         ------
         TypeError
             The dtype does not fit.
         ValueError
-            The number of dimensions does not fit, or memory with a name (`share_as`) has no room for the value.
+            The number of dimensions does not fit, or memory with a name (`share_as`) is too small.
         StateError
-            It is constant.
+            The Data is constant.
         SharedMemoryError
             The memory cannot be allocated. After every error this Data is unchanged.
 
@@ -232,23 +223,21 @@ class Data:
         self._storage.store(array, oversize)
 
     def set_length(self, n: int, oversize: float = 1) -> None:
-        """Change the number of rows: `set_shape` with the other sizes as they are.
+        """Change the number of rows; all other sizes stay unchanged.
 
         Parameters
         ----------
         n : int
-            Rows beyond it are dropped; new ones are 0.
+            The new length. Rows beyond it are dropped, and added rows are 0.
         oversize : float
-            In [1, 2]: if new memory is needed, take so many times as much.
+            As for `set_value`.
 
         Raises
         ------
         ValueError
-            There are no dimensions, `n` is negative, or memory with a name (`share_as`) has no room for it.
-        StateError
-            It is constant.
-        SharedMemoryError
-            The memory cannot be allocated. After every error this Data is unchanged.
+            The Data has no dimensions, `n` is negative, or memory with a name (`share_as`) is too small.
+        StateError, SharedMemoryError
+            As for `set_value`.
 
         Examples
         --------
@@ -259,27 +248,25 @@ class Data:
         array([1., 2., 0.])
         """
         if not self.shape:
-            raise ArgumentValueError("n", "no length, because a Data of 0 dimensions has no rows", repr(n))
+            raise ArgumentValueError("n", "no length, because a Data with 0 dimensions has no rows", repr(n))
         self.set_shape((n, *self.shape[1:]), oversize)
 
     def set_shape(self, shape: Union[int, Sequence[int]], oversize: float = 1) -> None:
-        """Change the shape. What old and new shape have in common is kept, the rest is 0.
+        """Change the shape. Elements in both the old and the new shape are kept, and added elements are 0.
 
         Parameters
         ----------
         shape : int or sequence of int
-            As many sizes as there are dimensions.
+            One size for each dimension.
         oversize : float
-            In [1, 2]: if new memory is needed, take so many times as much.
+            As for `set_value`.
 
         Raises
         ------
         ValueError
-            Another number of dimensions, a negative size, or memory with a name (`share_as`) has no room for it.
-        StateError
-            It is constant.
-        SharedMemoryError
-            The memory cannot be allocated. After every error this Data is unchanged.
+            The number of dimensions differs, a size is negative, or memory with a name (`share_as`) is too small.
+        StateError, SharedMemoryError
+            As for `set_value`.
 
         Examples
         --------
@@ -292,23 +279,21 @@ class Data:
         self._check_writable()
         sizes, oversize = as_shape(shape), values.as_oversize(oversize)
         if len(sizes) != self.ndim:
-            raise ArgumentValueError("shape", f"{self.ndim} dimensions", str(sizes))
+            raise ArgumentValueError("shape", f"a shape with ndim={self.ndim}", str(sizes))
         self._storage.reshape(sizes, oversize)
 
     def condition_data(self, value: Any, force_cast: bool = False) -> NDArray[Any]:
-        """Return the array that `set_value` would store, and store nothing.
+        """Return the array that `set_value` would store, without storing it.
 
         Parameters
         ----------
-        value : array_like, Data, np.memmap or path
+        value, force_cast
             As for `set_value`.
-        force_cast : bool
-            Convert any dtype, even with loss.
 
         Returns
         -------
         np.ndarray
-            Of this Data's dtype and number of dimensions; `value` itself if it is such an array.
+            With this Data's dtype and number of dimensions; `value` itself if it already is such an array.
 
         Raises
         ------
@@ -327,35 +312,30 @@ class Data:
         return array if self._storage.maps(array) else np.asarray(array, self.dtype, order="C")
 
     def free_memory(self) -> None:
-        """Give the memory back (when its last view dies), and its name.
+        """Release the memory (once its last view is gone) and its name.
 
-        The Data has no rows then, and holds nothing until `set_value`, `set_length` or `set_shape` (for ever, if it is
-        constant).
+        The Data then has no rows and no value until the next `set_value`, `set_length` or `set_shape`. A constant Data
+        cannot be used again.
         """
         self._storage.free()
 
     def unshare(self) -> None:
-        """Take the name `share_as` away; the value stays."""
+        """Remove the memory's name, set with `share_as`; the value remains."""
         self._storage.backing.unlink()
 
-    def handle(self) -> Union[Handle, FileHandle, NameHandle]:
-        """Return the handle by which other ranks attach the array.
+    def _handle(self) -> Union[Handle, FileHandle, NameHandle]:
+        """Return the handle that other ranks use to attach the array.
 
-        Raises
-        ------
-        StateError
-            After `free_memory`.
-        ValueError
-            The file that is mapped was deleted, replaced or shortened.
+        Raises `StateError` after `free_memory`, and `ValueError` if the mapped file was deleted, replaced or shortened.
         """
         known = self._storage.backing.fixed_handle
         if known is None:
-            _ = self.data  # raises if there is nothing
+            _ = self.data  # raises if there is no value
         return known or self._storage.handle()
 
     def _check_writable(self) -> None:
         if self.constant:
-            raise StateError(f"{self!r} is never written: make another one, without constant=True if it is to change")
+            raise StateError(f"{self!r} is read-only: create another Data, without constant=True if it must change")
 
     def _check(self, value: NDArray[Any], typed: bool, force_cast: bool) -> None:
         label = "value" if self.name is None else f"value for Data {self.name!r}"
@@ -376,39 +356,39 @@ def data(
     share_as: Optional[str] = None,
     constant: bool = False,
 ) -> Data:
-    """Put an array into OS shared memory, where every rank sees it; functions take it without a copy.
+    """Put an array into OS shared memory, visible to every rank; functions use it without copying.
 
     Parameters
     ----------
     value : array_like, Data, np.memmap or path, optional
-        What to hold. A ``np.memmap`` (or a view of one), or a path to a ``.npy`` file, is mapped by every rank and not
-        copied, if its dtype is right: data sets may be larger than memory. A path is opened for reading only; writing
-        into a memmap of mode "r+" writes into its file.
+        The initial value. A ``np.memmap`` (or a view of one), or a path to a ``.npy`` file, is mapped by every rank
+        rather than copied if it has the right dtype. Data sets may therefore be larger than memory. A path is opened
+        read-only; writing into a memmap of mode "r+" writes into its file.
     var : Theano variable, optional
-        Gives dtype and number of dimensions (anything with ``dtype`` and ``ndim`` does), and the default of `name`.
+        Any object with ``dtype`` and ``ndim``; determines both, and the default of `name`.
     dtype : dtype, optional
-        Default: that of `var`, else of `value`. Any that lies flat in memory.
+        Any dtype without Python objects. Default: the dtype of `var`, else of `value`.
     ndim : int, optional
-        Default: that of `var`, else of `value`, else of `shape`.
+        Number of dimensions. Default: that of `var`, else of `value`, else of `shape`.
     shape : int or sequence of int, optional
-        Without a value: hold zeros of this shape. Default: no rows.
+        Without a value: create zeros of this shape. Default: no rows.
     minibatch : bool
-        It holds just the current batch, in the order of the batch.
+        Whether the array contains only the current batch, in the order of the batch.
     force_cast : bool
-        Convert any dtype, even with loss. Without it an array must convert safely (as
-        ``np.can_cast`` says: float32 to float64, but not back). Python numbers, and lists of them, have no precision
-        of their own: floats go into every float and complex dtype, integers into every dtype that holds them.
+        Convert any dtype, even with loss. By default, ``np.can_cast`` must allow the conversion: float32 to float64,
+        but not the reverse. Python numbers, and lists of them, have no precision: floats convert to every float and
+        complex dtype, and integers convert to every dtype that can represent them.
     oversize : float
-        In [1, 2]: take so many times the memory, so that growing later moves nothing. A mapped file ignores it.
+        In [1, 2]: the size of the memory relative to the value's size, so that later growth does not move the array.
+        Ignored for a mapped file.
     name : str, optional
         Used in messages.
     share_as : str, optional
-        A POSIX name like "/name", by which unrelated programs of the same user can open the memory until `close` (or
-        until the Data is dropped). It cannot grow beyond `alloc_size`. Always a copy.
+        A POSIX name like "/name". Unrelated programs of the same user can open the memory by this name, until `close`
+        or until the Data is dropped. The memory cannot grow beyond `alloc_size`. The value is always copied.
     constant : bool
-        It is read-only: value and shape never change. With several hosts, each gets the whole array when one of its
-        ranks first uses it, once in a session, and no row of it travels after that. Without it, rows travel with
-        every call that takes them, since they may have changed.
+        Make the array read-only, so that value and shape never change. Each host receives the whole array once per
+        session, when one of its ranks first uses it. Rows of non-constant arrays are sent with every call.
 
     Returns
     -------
@@ -417,10 +397,10 @@ def data(
     Raises
     ------
     TypeError
-        The dtype of the value does not fit, is not known, or holds Python objects.
+        The dtype of the value does not fit, is unknown, or contains Python objects.
     ValueError
-        Dimensions that do not agree, `oversize` out of range, a name that exists, a file that cannot be mapped, nothing
-        that could be constant.
+        Dimensions disagree, `oversize` is out of range, the name already exists, the file cannot be mapped, or a
+        constant has no value.
     SharedMemoryError
         The memory cannot be allocated.
 
@@ -454,5 +434,5 @@ def data(
 
 
 def _as_array(value: Any) -> Tuple[NDArray[Any], bool]:
-    """Return the value as an array, and whether it came with a dtype of its own."""
+    """Return the value as an array, and whether the value has a dtype, unlike Python numbers."""
     return (value.data, True) if isinstance(value, Data) else values.as_array(value)

@@ -1,24 +1,23 @@
-"""Named points of the library at which logs, tests and timelines can look.
+"""Trace points: named methods of the library that logs, tests and timelines can observe.
 
-A method is declared to be one by ``@point("barrier")`` where it is defined. As long as there is no observer it stays
-the plain method, so a point that is not observed costs nothing. The points that an observer wants to see are wrapped;
-with the last observer gone the methods are themselves again.
+``@point("barrier")`` marks a method as a trace point. Only points that an observer requests are wrapped, so all other
+points cost nothing. Removing the last observer restores the methods.
 
 ======================  ================================================
-point                   what happens between its two sides
+point                   activity
 ======================  ================================================
-``call``                the program calls: from its call to what is returned to it
-``command``             this rank executes a command
-``copy``                arguments, or the rows that a rank takes, are brought to where they are needed
+``call``                a call by the program, until it returns
+``command``             execution of a command on this rank
+``copy``                copying of arguments, or of the rows that a rank selects, to their destination
 ``collective``          a collective inside a function
-``commit``              it makes the results of a command current, or not
-``barrier``             it waits until all ranks have arrived
-``engine``              it calls a compiled function
-``transport``           it brings arrays into shared memory, or reduces
-``channel``             a command or an answer is sent, awaited or read
-``replication``         it builds replicas and loads functions
-``memory``              it allocates or attaches shared memory
-``loader``              a pass of a `loader` begins, or a batch is awaited
+``commit``              commit or rollback of the results of a command
+``barrier``             waiting until all ranks have arrived
+``engine``              the call of a compiled function
+``transport``           copying of arrays into shared memory, or their reduction
+``channel``             sending, awaiting or reading of a command or an answer
+``replication``         building of replicas and loading of functions
+``memory``              allocation or attachment of shared memory
+``loader``              start of a pass of a `loader`, or waiting for a batch
 ======================  ================================================
 """
 
@@ -37,17 +36,17 @@ logger = logging.getLogger("synkhronos")
 
 
 class LastResort(logging.StreamHandler):  # type: ignore[type-arg]  # not generic at run time in Python 3.8
-    """Prints messages to stderr in programs that have set up no logging, as Python's own does, but with a prefix."""
+    """Logging handler that prints messages to stderr, with a prefix, if the program has not configured logging."""
 
     def __init__(self) -> None:
         super().__init__()
         self.setFormatter(logging.Formatter("synkhronos: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a message, unless the program has a handler of its own for it."""
+        """Print a message unless the program has a handler for it."""
         has_others = len(logger.handlers) > 1 or (logger.propagate and logging.root.handlers)
         if not has_others and record.levelno >= (logger.level or logging.WARNING):
-            self.stream = sys.stderr  # that of the moment: a test's, a notebook's
+            self.stream = sys.stderr  # read anew for every message, because tests and notebooks replace it
             super().emit(record)
 
 
@@ -58,7 +57,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Point(NamedTuple):
-    """A method that observers see."""
+    """A trace point: a method of a class that observers can wrap."""
 
     name: str
     owner: type
@@ -66,25 +65,25 @@ class Point(NamedTuple):
 
     @property
     def label(self) -> str:
-        """How records name the method, e.g. ``Barrier.wait``."""
+        """The method's name in records, e.g. ``Barrier.wait``."""
         return f"{self.owner.__name__}.{self.method}"
 
 
-class Observer:
-    """Looks at points: `begin` is called before the method, `end` after it, whatever it raises."""
+class TraceObserver:
+    """Observer of trace points: `begin` runs before the method, and `end` after it, even if the method raises."""
 
     def wants(self, point: Point) -> bool:
-        """Return whether to look at that point; by default at all."""
+        """Return whether to observe the point; by default, all points are observed."""
         return True
 
     def begin(self, point: Point, owner: Any, arguments: Any) -> None:
-        """Look at a method that is about to run; ``arguments`` are those given by position."""
+        """Observe a method that is about to run; ``arguments`` are the positional arguments."""
 
     def end(self, point: Point, owner: Any, arguments: Any) -> None:
-        """Look at it again."""
+        """Observe the end of a method; parameters as for `begin`."""
 
     def around(self, point: Point, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what stands in for the method; an observer that has to be quick may return something else."""
+        """Return a wrapper of the method; subclasses may override `around` to return a faster wrapper."""
 
         @functools.wraps(method)
         def seen(owner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -97,15 +96,15 @@ class Observer:
         return seen
 
 
-#: Every point of the modules that have been imported.
+#: All trace points of the modules imported so far.
 POINTS: List[Point] = []
 
-_observers: List[Observer] = []
-_plain: Dict[Point, Callable[..., Any]] = {}  # the methods as they were, of points at which some observer looks
+_observers: List[TraceObserver] = []
+_plain: Dict[Point, Callable[..., Any]] = {}  # the original methods of observed points
 
 
 def point(name: str) -> Callable[[Method], Method]:
-    """Declare a method to be a point of that name."""
+    """Mark a method as a trace point with this name."""
 
     def declare(method: Method) -> Method:
         return _Declaration(name, method)  # type: ignore[return-value]
@@ -114,7 +113,7 @@ def point(name: str) -> Callable[[Method], Method]:
 
 
 class _Declaration:
-    """Stands in a class body for the method, until the class is there and gets the method itself."""
+    """Placeholder for a trace point in a class body; the method replaces it once the class exists."""
 
     def __init__(self, name: str, method: Any) -> None:
         self.name, self.method = name, method
@@ -126,22 +125,22 @@ class _Declaration:
             _look(POINTS[-1])
 
 
-def observe(observer: Observer) -> None:
-    """Have an observer see its points from now on, in this process and in those that are forked from it."""
+def observe(observer: TraceObserver) -> None:
+    """Register an observer of trace points, in this process and in processes forked from it."""
     _observers.append(observer)
     for each in POINTS:
         _look(each)
 
 
-def ignore(observer: Observer) -> None:
-    """Undo `observe`."""
+def ignore(observer: TraceObserver) -> None:
+    """Unregister an observer of trace points."""
     _observers.remove(observer)
     for each in POINTS:
         _look(each)
 
 
 def _look(each: Point) -> None:
-    """Have the observers see a point that want to, the first outermost; with none, its method is as it was."""
+    """Wrap a point's method for the observers that request it, the first outermost; without any, restore the method."""
     observers = [observer for observer in _observers if observer.wants(each)]
     method = plain = _plain.pop(each, None) or vars(each.owner)[each.method]
     for observer in reversed(observers):
@@ -152,8 +151,8 @@ def _look(each: Point) -> None:
         setattr(each.owner, each.method, method)
 
 
-class CommandLog(Observer):
-    """Logs a line per command and rank, at debug level: ``r1 | all_reduce W (800, 800) float32 avg | 0.41 ms``."""
+class CommandLog(TraceObserver):
+    """Observer that logs each command of each rank: ``r1 | all_reduce W (800, 800) float32 avg | 0.41 ms``."""
 
     def __init__(self) -> None:
         self._began: Dict[int, float] = {}  # by the id of the rank's context, which lives as long as the rank
@@ -172,13 +171,7 @@ _log: Optional[CommandLog] = None
 
 
 def log_as_the_environment_says() -> None:
-    """Log commands if ``SYNK_LOG=debug`` is set; called by `fork` and at the start of every rank.
-
-    Raises
-    ------
-    ArgumentValueError
-        If the variable has a value that means nothing.
-    """
+    """Log commands if ``SYNK_LOG=debug`` is set; called by `fork` and at the start of every rank."""
     global _log
     value = os.environ.get("SYNK_LOG", "")
     level = value.upper()

@@ -1,4 +1,4 @@
-"""Calls for tests of collectives inside functions: one that records, and several that reduce what threads bring."""
+"""Calls for tests of collectives inside functions: a recorder, and calls that reduce across threads."""
 
 import threading
 
@@ -7,14 +7,14 @@ import numpy as np
 from synkhronos import in_graph
 
 
-class Recorder(in_graph.Call):
-    """A call that gives for the collective of number k what no other gives: ``2 x + k + 1``.
+class Recorder(in_graph.CurrentCall):
+    """Call with a unique answer for the collective of number k: ``2 x + k + 1``.
 
     Attributes
     ----------
     seen : list of (number, op, shapes)
     given : list of (array, its copy)
-        All that it has returned.
+        All arrays that it has returned.
     """
 
     def __init__(self):
@@ -32,15 +32,15 @@ class Recorder(in_graph.Call):
         return [number for number, _, _ in self.seen]
 
 
-class Unchanged(in_graph.Call):
-    """A call that returns the arguments themselves, as the only rank may."""
+class Unchanged(in_graph.CurrentCall):
+    """Call that returns the arguments themselves, as a single rank may."""
 
     def all_reduce(self, number, op, arrays):
         return list(arrays)
 
 
 def record(engine, compiled, *args, subset=None):
-    """Call a function; return its outputs and what was recorded."""
+    """Call a function; return its outputs and the recorder."""
     recorder = Recorder()
     with recorder:
         results = engine.call(compiled, list(args), subset)
@@ -48,12 +48,12 @@ def record(engine, compiled, *args, subset=None):
 
 
 class Meeting:
-    """Where threads reduce: the truth is NumPy's, in float64.
+    """Reduction across threads, computed by NumPy in float64.
 
     Parameters
     ----------
     weights : list of int
-        The rows of each.
+        Number of rows of each thread.
     """
 
     def __init__(self, weights):
@@ -76,8 +76,8 @@ class Meeting:
         return results
 
 
-class AtMeeting(in_graph.Call):
-    """The call of one thread."""
+class AtMeeting(in_graph.CurrentCall):
+    """Call of one thread."""
 
     def __init__(self, meeting, rank):
         self.meeting, self.rank = meeting, rank

@@ -1,10 +1,10 @@
-"""Clocks that tests set: deadlines pass when a test says so, and not because a machine is busy."""
+"""Clocks controlled by tests: deadlines pass when a test decides, not because a machine is busy."""
 
 import time
 
 
 class Clock:
-    """Stands in for the module ``time`` in one module; it stands still but for what the test lets happen.
+    """Replacement for the module ``time`` in one module; it advances only as the test decides.
 
     For example, deadlines of commands pass as soon as a gate is reached::
 
@@ -14,7 +14,7 @@ class Clock:
     Parameters
     ----------
     tick : float
-        Seconds that pass each time somebody looks.
+        Seconds that pass with each reading.
     """
 
     def __init__(self, tick=0.0):
@@ -23,15 +23,15 @@ class Clock:
     sleep = staticmethod(time.sleep)
 
     def advance(self, seconds):
-        """Let so many seconds pass."""
+        """Advance the clock by a number of seconds."""
         self.now += seconds
 
     def when(self, condition, action):
-        """Plan what is done as soon as somebody looks at the clock and a condition holds; one plan after another."""
+        """Schedule an action for the first reading with a true condition; scheduled actions run in order."""
         self._plans.append((condition, action))
 
     def monotonic(self):
-        """Return the seconds, after what was planned for now."""
+        """Return the seconds, after the next scheduled action if it is due."""
         if self._plans and self._plans[0][0]():
             self._plans.pop(0)[1]()
         self.now += self.tick

@@ -1,4 +1,4 @@
-"""Programs in processes of their own, started by ``python -m synkhronos``."""
+"""Programs in separate processes, started by ``python -m synkhronos``."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ DEMOS = ROOT / "demos"
 
 
 def run(program, *arguments, **environment):
-    """Run a file; return the process when it has ended."""
+    """Run a file; return the finished process."""
     environment = {**os.environ, **environment}
     environment.pop("SYNK_MNIST_DIR", None)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
@@ -26,7 +26,7 @@ def run(program, *arguments, **environment):
 
 
 def run_text(folder, text, *arguments, mode="FAST_COMPILE", flags=""):
-    """Run a program of Theano; return what it prints. (FAST_COMPILE needs no C compiler.)"""
+    """Run a Theano program; return its output. (FAST_COMPILE needs no C compiler.)"""
     (folder / "program.py").write_text(textwrap.dedent(text))
     flags = ",".join(filter(None, [os.environ.get("THEANO_FLAGS"), "mode=" + mode, flags]))
     done = subprocess.run(

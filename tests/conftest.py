@@ -1,7 +1,8 @@
-"""What tests have in common: tiers, worlds of ranks to run in (see worlds.py), and the check that nothing stays behind."""
+"""Shared fixtures and hooks: tiers, worlds of ranks (see worlds.py), and checks that tests leave nothing behind."""
 
 import gc
 import itertools
+import logging
 import os
 import shutil
 import signal
@@ -42,7 +43,7 @@ TURNS = "SYNK_TEST_TURNS"
 
 
 def pytest_configure(config):
-    """Give the processes of pytest-xdist, which inherit the environment, a folder for their turns."""
+    """Create a folder for the turns of pytest-xdist's processes, which inherit the environment."""
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         os.environ[TURNS] = tempfile.mkdtemp(prefix="turns-")
     elif hasattr(config, "workerinput"):  # and not a pytest that a test starts, which would wait for that test
@@ -58,7 +59,7 @@ def pytest_unconfigure(config):
 
 @pytest.hookimpl(tryfirst=True)  # before markers are selected by
 def pytest_collection_modifyitems(config, items):
-    """Give every test the marker of its tier, and skip those whose engine is missing."""
+    """Mark every test with its tier, and skip tests whose engine is missing."""
     is_whole = not config.getoption("lf", False) and not any("::" in argument for argument in config.args)
     config.stash[markers.UNSUITABLE] = markers.unsuitable_patterns(items) if is_whole else []
     markers.settle(items, TIERS_OF_WORLDS)
@@ -70,7 +71,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)  # before the clock of a test's timeout starts
 def pytest_runtest_protocol(item):
-    """Run the tests that are marked `alone` while no other process runs one."""
+    """Run tests marked `alone` while no other process runs a test."""
     turns = getattr(item.config, "turns", None)
     if turns is None:
         yield
@@ -87,7 +88,7 @@ OF_ENGINES = ("theano", "lasagne", "pytensor", "pymc", "pygpu")
 
 
 class TestModule(pytest.Module):
-    """A file of tests, skipped if it needs an engine that is not installed."""
+    """File of tests, skipped if it needs an engine that is not installed."""
 
     def _getobj(self):
         try:
@@ -108,7 +109,7 @@ def pytest_pycollect_makemodule(module_path, parent):
 
 @pytest.fixture
 def make_world():
-    """Open sessions; the last one is closed at the end of the test."""
+    """Open sessions; close the last one at the end of the test."""
 
     def make(launcher="threads", n=2, root=0, engine="numpy", **options):
         synk.close()
@@ -124,43 +125,43 @@ def make_world():
     + PYTENSOR_WORLDS
 )
 def world(request, make_world):
-    """Every world in turn."""
+    """Return every world in turn."""
     return make_world(*request.param)
 
 
 @pytest.fixture
 def words(world, words_of):
-    """The words of the world's engine."""
+    """Return the words of the world's engine."""
     return words_of(world.engine_name)
 
 
 @pytest.fixture
 def numpy_words():
-    """The words of the NumPy engine."""
+    """Return the words of the NumPy engine."""
     return NumpyWords()
 
 
 @pytest.fixture
 def theano_words():
-    """The words of Theano."""
+    """Return the words of Theano."""
     return TheanoWords()
 
 
 @pytest.fixture
 def pytensor_words():
-    """The words of PyTensor."""
+    """Return the words of PyTensor."""
     return PyTensorWords()
 
 
 @pytest.fixture(name="shards")
 def shards_fixture():
-    """The function `shards`."""
+    """Return the function `shards`."""
     return shards
 
 
 @pytest.fixture
 def words_of():
-    """From an engine's name to its words."""
+    """Return a function from an engine's name to its words."""
     return lambda name: WORDS[name]()
 
 
@@ -171,7 +172,7 @@ PATIENCE = 30.0
 
 
 def leftovers():
-    """Return what must not be there when no session is open: processes, names, threads."""
+    """Return processes, names and threads that must not exist while no session is open."""
     lasting = {PROGRAM.keeper_pid, *Meeting.processes}
     found = []
     for pid in descendants(os.getpid()):
@@ -184,7 +185,7 @@ def leftovers():
 
 
 def descendants(pid):
-    """Return the processes that a process has started, and those that they have: psutil looks at all of the machine."""
+    """Return all child processes, recursively (psutil would scan all processes of the machine)."""
     found = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -202,7 +203,7 @@ def name_of(pid):
 
 
 def mapped_elsewhere(path):
-    """Return whether a program that has nothing to do with this one has the file mapped: then it is that one's."""
+    """Return whether a file is mapped by an unrelated program, and thus belongs to that program."""
     ours = psutil.Process().children(recursive=True) + [psutil.Process()]
     for pid in set(psutil.pids()) - {process.pid for process in ours}:
         try:
@@ -214,7 +215,7 @@ def mapped_elsewhere(path):
 
 
 def left_since(before):
-    """Return what is there that was not, and stays: another process of pytest-xdist may have a name of its own for a moment."""
+    """Return new leftovers that persist: another pytest-xdist process may have names of its own for a moment."""
     after = set(leftovers()) - set(before)
     until = time.monotonic() + PATIENCE
     while after and time.monotonic() < until:
@@ -225,18 +226,18 @@ def left_since(before):
 
 @pytest.fixture
 def find_leftovers():
-    """The function that returns what must not be there when no session is open."""
+    """Return the function `leftovers`."""
     return leftovers
 
 
 @pytest.fixture
 def find_left_since():
-    """The function that returns what has come since then, and must not be there when no session is open."""
+    """Return the function `left_since`."""
     return left_since
 
 
 #: Folders of tests that use several hosts: in others no more processes must be there than their tests have started.
-OVER_HOSTS = ("collectives", "functions", "launchers/hosts", "program", "programs", "replication", "transports")
+OVER_HOSTS = ("collectives", "functions", "cluster", "program", "programs", "replication", "transports")
 
 
 #: Bytes of addresses, and files of tests, after which a process looks for garbage among all that it has made.
@@ -247,31 +248,54 @@ _files = itertools.count()
 
 @pytest.fixture(autouse=True, scope="module")
 def settled(request):
-    """What was made before is not looked at by every garbage collection: the library's own would take most of the time.
+    """Freeze existing objects: scanning them would take most of the time of the library's garbage collections.
 
-    What the file before has left goes first: functions that still live are seen by a later `fork`. Once in a while so does
-    what has become garbage since it was frozen, which takes a second. (An error that a test caught refers to itself and
-    to a session, whose pools reserve a TiB of addresses for each rank, of the 128 that a process has.)
+    Garbage of the previous file is collected first. Once in a while, or if functions remain, frozen garbage is
+    collected, too, which takes a second: every later `fork` would send these functions to its ranks. (An error that a
+    test caught keeps a session alive; its pools reserve a TiB of addresses per rank, of a process's 128 TiB.)
     """
     if request.path.parent.relative_to(HERE).as_posix() not in OVER_HOSTS:
         Meeting.end()
-    if next(_files) % MANY_FILES == MANY_FILES - 1 or psutil.Process().memory_info().vms > MANY_ADDRESSES:
-        gc.unfreeze()
     gc.collect()
+    is_time = next(_files) % MANY_FILES == MANY_FILES - 1 or psutil.Process().memory_info().vms > MANY_ADDRESSES
+    if is_time or PROGRAM.functions:
+        gc.unfreeze()
+        gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def same_directory():
-    """After every test the working directory is what it was: programs of other users may not enter a test's own."""
+    """Restore the working directory after every test: other users' programs may not enter a test's own."""
     before = os.getcwd()
     yield
     os.chdir(before)
 
 
+#: Variables of the environment that pytest sets, and a device that is opened, which stays open.
+NOT_SETTINGS = ("PYTEST_CURRENT_TEST", "POCL_CACHE_DIR", "THEANO_GPU_IS_ALREADY_ACTIVE")
+
+
+def settings():
+    """Return settings that other test files in the same process rely on."""
+    return {
+        "log level": logging.getLogger("synkhronos").level,
+        "environment": {name: value for name, value in os.environ.items() if name not in NOT_SETTINGS},
+        "signals": {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)},
+    }
+
+
+@pytest.fixture(autouse=True)
+def same_settings():
+    """Check that every test restores the settings, so that the order of files or processes changes no result."""
+    before = settings()
+    yield
+    assert settings() == before
+
+
 @pytest.fixture(autouse=True)
 def nothing_stays(request):
-    """After every test: no rank, no name in /dev/shm, no thread of ours."""
+    """Check that every test leaves no rank, no name in /dev/shm, and no thread of ours."""
     before = set(leftovers())
     yield
     Meeting.part()

@@ -1,8 +1,8 @@
-"""What a folder on the path says of installed packages."""
+"""Metadata of installed packages, faked by a folder on the path."""
 
 
 def put_numpy_of_theano(folder):
-    """Let processes that look into this folder first find a NumPy that Theano runs with: with that of PyTensor it is refused."""
+    """Show processes that search this folder first a NumPy that Theano supports; PyTensor's would be refused."""
     described = folder / "numpy-1.23.5.dist-info"
     described.mkdir(exist_ok=True)
     (described / "METADATA").write_text("Name: numpy\nVersion: 1.23.5\n")

@@ -1,7 +1,7 @@
-"""Gates: where a thread or process of a test waits until another has come far enough.
+"""Gates: a thread or process of a test waits until another one has reached some point.
 
-A test waits for what must happen, however long it takes on a busy machine. How long it took decides nothing: what must
-not happen is kept from happening by a gate that stays closed, or by a clock (`clocks`) that stands still.
+A test waits for a required event as long as a busy machine needs; durations decide nothing. A gate that stays closed,
+or a stopped clock (`clocks`), prevents events that must not happen.
 """
 
 import time
@@ -12,7 +12,7 @@ PATIENCE_S = 60.0
 
 
 def until(condition):
-    """Wait until a condition holds; return its value."""
+    """Wait until a condition is true; return its value."""
     end = time.monotonic() + PATIENCE_S
     while True:
         found = condition()
@@ -23,19 +23,19 @@ def until(condition):
 
 
 class Gate:
-    """A gate that is closed until somebody opens it: a file, so that it can be pickled and is the same in every process.
+    """Gate that stays closed until it is opened: a file, so it can be pickled and is the same in every process.
 
     Parameters
     ----------
     path : path
-        In a folder of the test's own.
+        In a folder of the test.
     """
 
     def __init__(self, path):
         self._reached, self._opened = Path(f"{path}.reached"), Path(f"{path}.opened")
 
     def reach(self):
-        """Have others see that somebody has come to the gate."""
+        """Report that the gate has been reached."""
         self._reached.touch()
 
     def wait(self):
@@ -44,19 +44,19 @@ class Gate:
         until(self._opened.exists)
 
     def open(self):
-        """Let everybody through, from now on."""
+        """Let all threads and processes pass from now on."""
         self._opened.touch()
 
     def close(self):
-        """Make it as it was."""
+        """Restore the initial state."""
         for path in (self._reached, self._opened):
             if path.exists():
                 path.unlink()
 
     def is_reached(self):
-        """Return whether somebody has come to the gate."""
+        """Return whether the gate has been reached."""
         return self._reached.exists()
 
     def until_reached(self):
-        """Wait until somebody has come to the gate."""
+        """Wait until the gate has been reached."""
         until(self.is_reached)

@@ -1,6 +1,6 @@
-"""The words in which tests write graphs: those of Theano, or of PyTensor where that is what is installed.
+"""Names for graphs in tests: Theano's if it is installed, else PyTensor's.
 
-``T`` is the library's module of tensors with Theano's names; ``L`` has the rest. What a library does not have is skipped.
+``T`` is the library's module of tensors with Theano's names; ``L`` has the rest. Tests of missing features are skipped.
 """
 
 import contextlib
@@ -22,17 +22,17 @@ needs_theano = pytest.mark.skipif(not IS_THEANO, reason="Theano is not installed
 
 
 def lacks(what):
-    """Skip a test of what the library does not have."""
+    """Skip a test of a feature that the library lacks."""
     pytest.skip(f"{NAME} has no {what}")
 
 
 def executed(function):
-    """Return what executes a compiled function's operations."""
+    """Return the executor of a compiled function's operations."""
     return function.fn if IS_THEANO else function.vm
 
 
 class Missing:
-    """What stands for a name that the library does not have."""
+    """Placeholder for a name that the library lacks."""
 
     def __init__(self, name):
         self._name = name
@@ -99,12 +99,12 @@ class TheanoLibrary:
         return theano.sparse
 
     def zeros_like(self, param):
-        """Return a shared variable of zeros, of the type of another."""
+        """Return a shared variable of zeros with the type of another variable."""
         return self.shared(np.zeros_like(param.get_value()), broadcastable=param.broadcastable)
 
     @contextlib.contextmanager
     def compiled_quickly(self):
-        """Compile inner graphs in a hurry; Theano keeps the mode that it has once taken for the default one."""
+        """Compile inner graphs in Theano's fast mode, despite its cached default mode."""
         with self.module.change_flags(mode="FAST_COMPILE", compute_test_value="off"):
             with mock.patch.object(self.module.compile.mode, "instantiated_default_mode", None):
                 yield
@@ -113,7 +113,7 @@ class TheanoLibrary:
         return getattr(self.module.gradient, name)
 
     def streams(self, seed):
-        """Return both kinds of streams of random numbers."""
+        """Return both kinds of random streams."""
         from theano.sandbox.rng_mrg import MRG_RandomStreams
         from theano.tensor.shared_randomstreams import RandomStreams
 
@@ -256,7 +256,7 @@ class PyTensorTensors:
 
 
 class PyTensorStreams:
-    """``pytensor.tensor.random.RandomStream`` with the words of Theano's."""
+    """``pytensor.tensor.random.RandomStream`` with the interface of Theano's."""
 
     def __init__(self, seed):
         import pytensor.tensor as pt
@@ -303,7 +303,7 @@ class PyTensorOpt:
 
 
 class PyTensorNetworks:
-    """``theano.tensor.nnet``: what PyTensor has of it, and the formulas of the rest."""
+    """``theano.tensor.nnet``: PyTensor's functions, and formulas for missing ones."""
 
     def __init__(self):
         import pytensor.tensor as pt

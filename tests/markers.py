@@ -1,11 +1,11 @@
-"""Tiers of tests: which of their markers counts.
+"""Tiers of tests: the marker that counts for each test.
 
-A test begins to run with `make quick`; one marked `slow`, or `theano` or `pytensor`, with `make test`, one marked `thorough`
-with `make test-all`. One marked `long` runs with `make test-long` alone. If it has several, the last of these counts.
+Unmarked tests run from `make quick` on; `slow`, `theano` and `pytensor` tests from `make test` on; `thorough` tests
+from `make test-all` on. `long` tests run only with `make test-long`. The last of several tiers counts.
 
-The marker is on the test, on its file (``pytestmark``), or on a value of a parameter. With a pattern it is about some
-combinations of parameters only: those in whose id, the text in brackets, the pattern is found. With ``but=`` it is about
-those in which that is not found::
+The marker is on the test, on its file (``pytestmark``), or on a value of a parameter. With a pattern, it applies only
+to combinations of parameters whose id, the text in brackets, matches the pattern. With ``but=``, it applies only to
+combinations whose id does not match::
 
     @pytest.mark.slow
     @pytest.mark.thorough("float64|-3$")
@@ -27,7 +27,7 @@ UNSUITABLE = pytest.StashKey()
 
 
 def is_meant(parameters, pattern="", but=None):
-    """Return whether a marker with these arguments is about a test with these parameters."""
+    """Return whether a marker with these arguments applies to a test with these parameters."""
     return re.search(pattern, parameters) is not None and not (but and re.search(but, parameters))
 
 
@@ -51,13 +51,13 @@ def parameters_of(item):
 
 
 def settle(items, common=()):
-    """Leave each test one marker of a tier, for `-m` to select by.
+    """Leave each test one tier marker, for selection by `-m`.
 
     Parameters
     ----------
     items : list of pytest.Item
     common : list of pytest.MarkDecorator
-        Markers that all tests have.
+        Markers of all tests.
     """
     common = [each.mark for each in common]
     tiers = [tier_of(parameters_of(item), [*item.iter_markers(), *common]) for item in items]
@@ -68,7 +68,7 @@ def settle(items, common=()):
 
 
 def unsuitable_patterns(items):
-    """Return a sentence for each pattern that is about none of the tests that have the marker, or about all of them."""
+    """Return a sentence for each pattern that matches none or all of the tests with its marker."""
     answers = {}
     for item in items:
         for node, marker in item.iter_markers_with_node():

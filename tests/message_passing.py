@@ -1,8 +1,8 @@
-"""A stand-in for mpi4py's communicators between threads of one process: messages, tags, and requests that are tested.
+"""Stand-in for mpi4py's communicators between threads of one process: messages, tags, and tested requests.
 
-As with MPI, messages of one sender with one tag arrive in order, nothing arrives but while a request is tested, small
-messages leave at once and large ones when they are received, and a receive that has met its message cannot be cancelled.
-Messages arrive a few tests late, at random, and links can be held.
+As in MPI, messages of one sender with one tag arrive in order, and only while a request is tested. Small messages leave
+at once, large ones when they are received, and a receive that has matched its message cannot be cancelled. Messages
+arrive a few tests late, at random, and links can be held.
 """
 
 import random
@@ -19,9 +19,9 @@ class World:
     ----------
     n : int
     eager : int
-        Messages of up to so many bytes are complete for the sender at once.
+        Largest message, in bytes, that is complete for the sender at once.
     late : int
-        Tests of the receiver, at most, that a message comes late.
+        Largest number of receiver's tests that a message is delayed.
     """
 
     def __init__(self, n, eager=1000, late=3):
@@ -35,7 +35,7 @@ class World:
 
 
 class Comm:
-    """What one process has of it."""
+    """Communicator of one process."""
 
     def __init__(self, world, rank, size):
         self.world, self.rank, self.size = world, rank, size
@@ -68,7 +68,7 @@ class Comm:
         return request
 
     def Improbe(self, source=None, tag=None):
-        """Return a message that has arrived, and that no receive was posted for, or None."""
+        """Return a message that has arrived without a posted receive, or None."""
         with self.world.lock:
             self.advance()
             for key in [(source, tag)] if tag is not None else list(self.unexpected):
@@ -82,7 +82,7 @@ class Comm:
             return Barrier(self, self.world.come[self.rank])
 
     def advance(self):
-        """Let messages arrive: what happens within MPI while a request is tested."""
+        """Let messages arrive, as MPI does while a request is tested."""
         late = set()
         for entry in list(self.coming):
             source = entry[1].key[0]
@@ -107,7 +107,7 @@ class Comm:
 
 
 class Message:
-    """What `Comm.Improbe` has found."""
+    """Message found by `Comm.Improbe`."""
 
     def __init__(self, comm, send):
         self.comm, self.send = comm, send
@@ -124,7 +124,7 @@ class Message:
 
 
 class Barrier:
-    """A request that is complete when all have come."""
+    """Request that is complete when all processes have reached the barrier."""
 
     error = None
 
@@ -141,7 +141,7 @@ class Barrier:
 
 
 class Request:
-    """A send or a receive."""
+    """Send or receive."""
 
     def __init__(self, comm, buffer, key):
         assert buffer.dtype == np.uint8 and buffer.ndim == 1 and buffer.nbytes

@@ -1,7 +1,7 @@
-"""What a PyTensor graph and its gradient are in exact arithmetic: evaluated with as many digits as it takes.
+"""Evaluate a PyTensor graph and its gradient in exact arithmetic, with as many digits as necessary.
 
-The graph is taken as it was written: no rewrite has touched it. Numbers are `mpmath.mpf`, in NumPy's arrays of objects.
-Gradients are central differences, whose error is far below the digits that are compared.
+The graph has not been rewritten. Numbers are `mpmath.mpf`, in NumPy's arrays of objects. Gradients are central differences with
+errors far below the compared digits.
 """
 
 import mpmath as mp
@@ -105,7 +105,7 @@ def _numbers(array):
 
 
 def _real(function):
-    """Return a function whose result is not a number outside of the real ones."""
+    """Return a function with the same real results, and nan instead of complex ones and errors."""
 
     def of_numbers(*x):
         try:
@@ -185,7 +185,7 @@ def _blockwise(node, inputs):
 
 
 def _performed(node, inputs):
-    """Return what an operation that only moves elements makes of arrays of objects."""
+    """Return the result of an operation that only moves elements, for arrays of objects."""
     outputs = [[None] for _ in node.outputs]
     node.op.perform(node, inputs, outputs)
     results = [np.asarray(each[0]) for each in outputs]
@@ -230,13 +230,13 @@ def _computed(node, inputs):
 
 
 def evaluate(outputs, values):
-    """Return the values of variables, at the digits of now.
+    """Return the values of variables with mpmath's current number of digits.
 
     Parameters
     ----------
     outputs : list of variables
     values : dict
-        Of inputs: arrays. Those of shared variables and constants are their own.
+        Arrays of the inputs; shared variables and constants have their own values.
     """
     known = {}
 
@@ -260,16 +260,16 @@ def evaluate(outputs, values):
 
 
 def value_and_gradient(logp, point, inputs, variables):
-    """Return a number that a graph computes, and its gradient, as float64 of what exact arithmetic gives.
+    """Return a graph's scalar result and its gradient in exact arithmetic, rounded to float64.
 
     Parameters
     ----------
     logp : variable
     point : dict
-        Of all inputs: from names to arrays.
+        From the names of all inputs to arrays.
     inputs : list of variables
     variables : list of variables
-        Those of the gradient, in its order.
+        Variables of the gradient, in its order.
 
     Returns
     -------

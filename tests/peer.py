@@ -1,4 +1,4 @@
-"""A second process that plays a rank: it holds replicas and functions, and does what it is told."""
+"""Second process that plays a rank: it stores replicas and functions, and executes requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def prepare_theano() -> None:
 
 
 class Rank:
-    """What the second process does; its methods are called from the first."""
+    """Second process's side; the first process calls its methods."""
 
     def __init__(self, engine: str) -> None:
         import synkhronos.testing.numpy_engine  # noqa: F401, registers itself
@@ -53,7 +53,7 @@ class Rank:
         return self.engine.call(self.functions[function], args, output_subset)
 
     def shareds(self, function: int) -> List[int]:
-        """Return the numbers of the replicas that the function uses, None for a stranger."""
+        """Return the numbers of the replicas that the function uses; None for unknown variables."""
         numbers = {id(replica): number for number, replica in self.replicas.items()}
         return [numbers.get(id(shared)) for shared in self.engine.shareds(self.functions[function])]
 
@@ -70,7 +70,7 @@ class Rank:
         self.replicas[number].set_value(value, borrow=borrow)
 
     def set_same_value(self, numbers: List[int], value: Any) -> None:
-        """Make the variables hold one and the same array."""
+        """Set the variables to one and the same array."""
         for number in numbers:
             self.replicas[number].set_value(value, borrow=True)
 
@@ -78,12 +78,12 @@ class Rank:
         return getattr(self.replicas[number].tag, "is_rng", False)
 
     def evaluate(self, function: str, *args: Any) -> Any:
-        """Return what a function of this module returns."""
+        """Return the result of a function of this module."""
         return globals()[function](self, *args)
 
 
 def trusts_input(rank: Rank, function: int) -> bool:
-    """Say whether a function has trust_input set."""
+    """Return whether a function has trust_input set."""
     return rank.functions[function].trust_input
 
 
@@ -93,12 +93,12 @@ def mode_of(rank: Rank, function: int, setting: str) -> Any:
 
 
 def call_plainly(rank: Rank, function: int, *args: Any) -> Any:
-    """Call the function as a user does, with its defaults."""
+    """Call the function with its defaults, as a user does."""
     return rank.functions[function](*args)
 
 
 class Peer:
-    """The first process's end: ``peer.method(...)`` calls the method of a `Rank` in the second process."""
+    """First process's side: ``peer.method(...)`` calls the method of a `Rank` in the second process."""
 
     def __init__(self, engine: str) -> None:
         environment = dict(os.environ, PYTHONPATH=str(ROOT))
@@ -124,7 +124,7 @@ class Peer:
 
 
 class Master:
-    """Distributes functions to a peer as a session does: one pickle each, values beside the pickles."""
+    """Distributor of functions to a peer, like a session: one pickle per function, values outside the pickles."""
 
     def __init__(self, engine: Any, peer: Peer) -> None:
         self.engine = engine
@@ -134,7 +134,7 @@ class Master:
         self.shareds: List[Any] = []  # keeps them alive
 
     def add(self, shared: Any) -> int:
-        """Send the variable where the peer does not have it, and return its number."""
+        """Send a variable that the peer lacks, and return its number."""
         if id(shared) not in self.variables:
             identity = self.engine.identity(shared)
             number = len(self.shareds)
@@ -147,14 +147,14 @@ class Master:
         return self.variables[id(shared)]
 
     def send(self, function: Any) -> int:
-        """Send one function in a pickle of its own and return its number on the other side."""
+        """Send one function in its own pickle, and return its number in the peer."""
         for shared in self.engine.shareds(function):
             self.add(shared)
         return self.peer.load(self.engine.dumps([function], self.numbers, self.variables, {}))[0]
 
 
 def serve() -> None:
-    """Do what comes over standard input until it ends."""
+    """Execute requests from standard input until it ends."""
     commands, results = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # Theano prints
     if sys.argv[1] == "theano":

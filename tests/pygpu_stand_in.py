@@ -1,9 +1,8 @@
-"""Stand-ins for pygpu and NCCL, so that what is around them is tested without a device.
+"""Stand-ins for pygpu and NCCL, to test the code around them without a device.
 
-An array "on the device" is a NumPy array of a class of its own. Elementwise kernels are what they are on a device, the
-same expressions in C, made by the C compiler of this machine instead of the device's. `Communicator` is NCCL's: it
-insists on what NCCL insists on (equal sizes, known types, the same calls in the same order on all ranks), and lets
-numbers win against NaN as NCCL may do.
+An array "on the device" is a NumPy array of a separate class. Elementwise kernels are the same C expressions as on a
+device, compiled by this machine's C compiler. `Communicator` has NCCL's requirements (equal sizes, known types, the
+same calls in the same order on all ranks). Like NCCL, it may prefer numbers to NaN.
 """
 
 import ctypes
@@ -39,13 +38,13 @@ Argument = namedtuple("Argument", "name type read write scalar")
 
 
 class Context:
-    """What `pygpu.init` returns."""
+    """Result of `pygpu.init`."""
 
     ptr = 1
 
 
 class Array(np.ndarray):
-    """What `pygpu.empty` returns."""
+    """Result of `pygpu.empty`."""
 
     context = Context()
 
@@ -64,7 +63,7 @@ def arg(name, type_, read=False, write=False, scalar=False):
 
 
 class Elemwise:
-    """An elementwise kernel; half precision is computed with in single, as ``convert_f16`` says."""
+    """Elementwise kernel; half precision is computed in single precision, as ``convert_f16`` requests."""
 
     def __init__(self, context, expression, arguments, convert_f16):
         assert convert_f16
@@ -94,7 +93,7 @@ class Elemwise:
 
 
 def computed(dtype):
-    """Return the type that elements of a type are computed in."""
+    """Return the type that computes elements of a type."""
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
@@ -118,7 +117,7 @@ def compiled(expression, arguments):
 
 
 def modules():
-    """Return what stands for pygpu, by the names under which it is imported."""
+    """Return the stand-in modules for pygpu, by import name."""
     pygpu, elemwise, gpuarray = (ModuleType(name) for name in ("pygpu", "pygpu._elemwise", "pygpu.gpuarray"))
     pygpu.empty = lambda shape, dtype, context: np.full(shape, 77, dtype).view(Array)
     pygpu.array = lambda value, context: np.array(value, order="C").view(Array)
@@ -132,9 +131,9 @@ def modules():
 
 @contextmanager
 def installed():
-    """Give (pygpu, `reductions.device`, `transports.nccl`), the latter two loaded over the stand-in, for the block.
+    """Return (pygpu, `reductions.device`, `transports.nccl`) for the block, the last two loaded with the stand-in.
 
-    Afterwards no module refers to the stand-in: what is imported then finds pygpu, or that it is missing.
+    Afterwards no module refers to the stand-in: later imports find the real pygpu, or fail.
     """
     ours = ["synkhronos.reductions.device", "synkhronos.transports.nccl", "synkhronos.transports.gpu"]
     before = {name: sys.modules.pop(name, None) for name in [*modules(), *ours]}
@@ -154,14 +153,14 @@ def installed():
 
 
 class Communicator:
-    """What a pygpu.collectives.GpuComm does, over ranks that can tell each other things.
+    """Stand-in for pygpu.collectives.GpuComm, over ranks that can exchange objects.
 
     Parameters
     ----------
     host
-        Has ``rank``, ``size`` and ``exchange``, as a transport.
+        Has ``rank``, ``size`` and ``exchange``, like a transport.
     known : sequence of str
-        The names of dtypes that NCCL knows.
+        Names of the dtypes that NCCL supports.
     """
 
     UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.fmin, "max": np.fmax}

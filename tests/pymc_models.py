@@ -1,6 +1,6 @@
-"""Kinds of PyMC models whose rows can be divided, each as small as it can be.
+"""Kinds of PyMC models with divisible rows, each as small as possible.
 
-A builder is called inside of a new model; `KINDS` has them by name.
+A builder is called inside a new model; `KINDS` contains all builders by name.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ KINDS = {}
 
 
 def kind(build):
-    """Add a builder of a model to `KINDS`."""
+    """Add a model's builder to `KINDS`."""
 
     def make():
         with pm.Model() as model:
@@ -468,16 +468,16 @@ def several_observed():
 
 
 def python_mode():
-    """Return the mode of tests: nothing is compiled, as Numba would take a minute for every function.
+    """Return the tests' mode: without compilation, because Numba would need a minute for every function.
 
-    Nor fused: in Python code, ``reciprocal`` inside of a fused operation has no more digits than float32 (PyTensor
-    divides ``np.float32(1)`` by a Python float, which NumPy 2 takes for one of float32).
+    It does not fuse operations, either: in Python code, a fused ``reciprocal`` has only float32's precision. (PyTensor
+    divides ``np.float32(1)`` by a Python float, which NumPy 2 treats as float32.)
     """
     return Mode(linker="py", optimizer=OPT_FAST_RUN.excluding("fusion"))
 
 
 def points_of(model, n, scale=0.7, seed=1):
-    """Return points of a model, as dicts, around its initial one."""
+    """Return points of a model, as dicts, around its initial point."""
     initial, random = model.initial_point(), np.random.default_rng(seed)
     integers = {key for key, value in initial.items() if np.asarray(value).dtype.kind in "iu"}
     return [
@@ -490,7 +490,7 @@ def points_of(model, n, scale=0.7, seed=1):
 
 
 def evaluate(model, points):
-    """Return the log-probability of a model and its gradient at points; not a number where PyMC raises LinAlgError."""
+    """Return a model's log-probability and its gradient at points; not a number where PyMC raises LinAlgError."""
     function = model.compile_fn([model.logp(), model.dlogp()], inputs=model.value_vars)
 
     def at(point):
@@ -503,7 +503,7 @@ def evaluate(model, points):
 
 
 def assert_same(parallel, plain, n=100, rtol=1e-10):
-    """Check that two models have the same log-probability and gradient at points around the initial one."""
+    """Check that two models have the same log-probability and gradient at points around the initial point."""
     points = points_of(plain, n)
     for (value, gradient), (expected, expected_gradient) in zip(evaluate(parallel, points), evaluate(plain, points)):
         np.testing.assert_allclose(value, expected, rtol=rtol)
@@ -511,7 +511,7 @@ def assert_same(parallel, plain, n=100, rtol=1e-10):
 
 
 def without_compiling():
-    """Return a context in which PyTensor compiles nothing."""
+    """Return a context without compilation by PyTensor."""
     return pytensor.config.change_flags(mode=python_mode(), linker="py", cxx="")
 
 
@@ -521,7 +521,7 @@ def log_density(features, binary, beta):
 
 
 class InCall:
-    """Do something just before a call of a model's likelihood."""
+    """Context that runs an action just before a call of a model's likelihood."""
 
     def __init__(self, model, number, action):
         self.likelihood = model.potentials[0].owner.op.likelihood

@@ -1,4 +1,4 @@
-"""How tests ask for an error: by its fields, and by the facts of its message, so that its words can change."""
+"""Checks of errors by their fields and the facts in their messages, so that the wording can change."""
 
 import re
 from contextlib import contextmanager
@@ -10,13 +10,13 @@ from synkhronos.errors import ArgumentError, ArgumentTypeError, ArgumentValueErr
 
 @contextmanager
 def refuses(error, argument=None, expected=None, got=None, hint=None):
-    """Check that the block raises ``error`` as an `ArgumentError`; each field given must be in the error's field.
+    """Check that the block raises ``error`` as an `ArgumentError` whose fields contain the given texts.
 
     Parameters
     ----------
     error : TypeError or ValueError
     argument, expected, got, hint : str, optional
-        Text that the field of that name must contain.
+        Text that the field of the same name must contain.
     """
     with pytest.raises(error) as caught:
         yield caught
@@ -35,8 +35,8 @@ def reports(error, *facts, **fields):
     ----------
     error : type of exception, or tuple of them
     facts : str or int
-        What the message says whatever its words are: a name, a number, a call to make, what another program said.
-        Those that begin or end with a letter or a digit are not parts of longer words.
+        Facts that the message must contain in any wording: a name, a number, a call to make, another program's output.
+        A letter or digit at either end of a fact must not be part of a longer word.
     fields
         Values of attributes, such as ``rank`` of a `RankFailure`.
 
@@ -54,7 +54,7 @@ def reports(error, *facts, **fields):
 
 
 def lacks(message, *facts):
-    """Return the facts that a message does not have, and the message; nothing if it has them all.
+    """Return the facts that a message lacks, and the message; None if it contains all.
 
     Examples
     --------
@@ -72,5 +72,5 @@ def _pattern(fact):
 
 
 def is_local(raised, error):
-    """Return whether an exception is just that error, or its `ArgumentError`: not one that another rank has raised."""
+    """Return whether an exception is exactly this error or its `ArgumentError`, not another rank's error."""
     return type(raised) in (error, {TypeError: ArgumentTypeError, ValueError: ArgumentValueError}.get(error))

@@ -1,4 +1,4 @@
-"""Ranks that sleep one after another: what one sleeps is certainly what another waits, however busy the machine is."""
+"""Ranks that sleep one after another, so that one rank's sleep is another's wait, even on a busy machine."""
 
 import contextlib
 import threading
@@ -11,9 +11,9 @@ from synkhronos import trace
 
 
 class Sleeping:
-    """A sum; the rank whose rows are a number below one sleeps so long, others as long as their rows exceed one.
+    """Sum that sleeps: for its value if that is below 1, on the master; else for the excess over 1.
 
-    But they begin only when that rank, which is the master, waits for them.
+    The other ranks begin only when the master waits for them.
     """
 
     def __init__(self, folder):
@@ -34,8 +34,8 @@ class Sleeping:
             gate.close()
 
 
-class Entered(trace.Observer):
-    """Opens a gate when this thread comes to one of some points, once another gate is reached."""
+class Entered(trace.TraceObserver):
+    """Observer that opens a gate when this thread reaches one of some points after another gate is reached."""
 
     def __init__(self, names, after, gate):
         self.names, self.after, self.gate, self.thread = names, after, gate, threading.get_ident()
@@ -48,7 +48,7 @@ class Entered(trace.Observer):
 
 @contextlib.contextmanager
 def observed(observer):
-    """Observe from inside an epoch, so that the recorder has seen a point before."""
+    """Observe from inside an epoch, so that the recorder sees a point first."""
     trace.observe(observer)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Errors: their fields, their sentence, and that they survive pickling."""
+"""Errors: fields, sentences, and pickling."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Operations inside a function find the call that they are part of; outside of one they are those of a single rank."""
+"""Operations inside a function use the call that they are part of; outside, they act as on a single rank."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ from synkhronos.reductions import ReduceOp
 X, SUM = np.arange(3.0), ReduceOp("sum")
 
 
-class CallOfARank(in_graph.Call):
-    """A call of which the ranks have 12 rows together, this one those from 3 to 7."""
+class CallOfARank(in_graph.CurrentCall):
+    """Call of all ranks with 12 rows together; this rank has the rows from 3 to 7."""
 
     def all_reduce(self, number, op, arrays):
         if number:
@@ -52,7 +52,7 @@ def test_in_a_call():
 
 @pytest.mark.parametrize("act", [lambda: in_graph.all_reduce(1, SUM, [X]), lambda: in_graph.share(5)])
 def test_an_error_leaves_the_call_as_it_was_raised(act):
-    """The library around an operation makes another error of it."""
+    """Even if the library around an operation raises another error because of it."""
     with pytest.raises(ArgumentValueError) as caught, CallOfARank() as call:
         try:
             act()

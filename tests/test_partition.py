@@ -1,4 +1,4 @@
-"""Which rows each rank owns; the truth is `numpy.array_split`."""
+"""Rows of each rank, compared with `numpy.array_split`."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""`batch` and `batch_s` arguments; the truth is NumPy's and Python's own indexing."""
+"""`batch` and `batch_s` arguments, compared with NumPy's and Python's own indexing."""
 
 import enum
 import pickle
@@ -13,7 +13,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from refusals import refuses, reports  # noqa: E402
 
-from synkhronos.selection import Indices, Rows, parse, parse_per_rank  # noqa: E402
+from synkhronos.selection import Indices, RowRange, parse, parse_per_rank  # noqa: E402
 
 INTEGER_DTYPES = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">i4", ">u8"]
 
@@ -23,7 +23,7 @@ class Size(enum.IntEnum):
 
 
 class ArrayLike:
-    """Stands for a `Data`: no ndarray, but convertible to one."""
+    """Stand-in for a `Data`: not an ndarray, but convertible to one."""
 
     def __init__(self, values):
         self.values = np.array(values)
@@ -88,7 +88,7 @@ def test_slices_select_what_numpy_selects(length, start, stop, step, surplus):
     selection = parse(batch, length)
     expected = np.arange(length)[batch]
     longer = np.arange(length + surplus)  # batch is resolved against the shortest input
-    assert isinstance(selection, Rows) and selection.is_view
+    assert isinstance(selection, RowRange) and selection.is_view
     np.testing.assert_array_equal(selection.take(longer), expected)
     assert len(selection) == len(expected)
     assert pickle.loads(pickle.dumps(selection)) == selection
@@ -202,7 +202,7 @@ def test_selections_are_immutable():
 
 
 def test_empty_rows_are_one_value():
-    assert Rows(5, 2) == Rows(-1, -1, -1) == Rows(0, 0, 1)
+    assert RowRange(5, 2) == RowRange(-1, -1, -1) == RowRange(0, 0, 1)
 
 
 def test_ready_indices_are_taken_as_they_are():
@@ -266,10 +266,10 @@ def test_no_index_fits_length_zero(batch):
         (
             11,
             ValueError,
-            dict(expected="at most 10 rows, the length of the shortest scattered input", got="the first 11 rows"),
+            dict(expected="at most 10, the length of the shortest scattered input", got="11"),
         ),
-        (2**70, ValueError, dict(expected="at most 10 rows")),
-        (np.uint64(2**64 - 1), ValueError, dict(got="the first 18446744073709551615 rows")),
+        (2**70, ValueError, dict(expected="at most 10, the length of")),
+        (np.uint64(2**64 - 1), ValueError, dict(got="18446744073709551615")),
         (-1, ValueError, dict(expected="0 or more", got="-1", hint="slice(-1, None)")),
         (slice(None, None, 0), ValueError, dict(expected="0")),
         (slice(1.5), TypeError, dict(expected="integers", got="slice(None, 1.5, None)")),
@@ -324,32 +324,36 @@ def test_one_rank_may_have_one_selection_or_a_list_of_one():
         (3, TypeError, dict(expected="slice", got="3 of type int")),
         (np.int64(3), TypeError, dict(got=f"{np.int64(3)!r} of type int64")),
         ("ab", TypeError, dict(got="'ab' of type str")),
-        ([0, [1]], TypeError, dict(got="both in one list: 0 among selections")),
-        ([slice(1), None], TypeError, dict(got="both in one list: None among selections")),
+        ([0, [1]], TypeError, dict(got="a list that mixes both: 0 among selections")),
+        ([slice(1), None], TypeError, dict(got="a list that mixes both: None among selections")),
         ([0.5, 1.5], TypeError, dict(got="a list with 0.5 of type float")),
         (
             [[0, 1], [2], [3]],
             ValueError,
-            dict(expected="for each of the 2 ranks, or a single one for all of them", got="3"),
+            dict(expected="for each rank (2 in all), or a single one for all ranks", got="3"),
         ),
-        ([[0, 1]], ValueError, dict(expected="for each of the 2 ranks", got="1")),
+        ([[0, 1]], ValueError, dict(expected="for each rank (2 in all)", got="1")),
         (np.zeros((2, 2), dtype=int), ValueError, dict(got="an array of shape (2, 2)")),
         (
             [0, 4],
             ValueError,
-            dict(argument="batch_s", expected="the shortest sliceable shared variable of rank 1, which has length 4"),
+            dict(
+                argument="batch_shared", expected="the shortest sliceable shared variable of rank 1, which has length 4"
+            ),
         ),
         (
             [[4], [4]],
             ValueError,
             dict(
-                argument="batch_s[1]", expected="sliceable shared variable of rank 1, which has length 4", got="index 4"
+                argument="batch_shared[1]",
+                expected="sliceable shared variable of rank 1, which has length 4",
+                got="index 4",
             ),
         ),
-        ([[0], [[1]]], ValueError, dict(argument="batch_s[1]", got="dimension")),
-        ([[0.5], [1]], TypeError, dict(argument="batch_s[0]")),
+        ([[0], [[1]]], ValueError, dict(argument="batch_shared[1]", got="dimension")),
+        ([[0.5], [1]], TypeError, dict(argument="batch_shared[0]")),
     ],
 )
 def test_what_is_no_selection_per_rank_is_refused(batch_s, error, fields):
-    with refuses(error, **dict(dict(argument="batch_s"), **fields)):
+    with refuses(error, **dict(dict(argument="batch_shared"), **fields)):
         parse_per_rank(batch_s, [5, 4])

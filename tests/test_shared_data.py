@@ -1,4 +1,4 @@
-"""Data against NumPy arrays that get the same treatment.
+"""Data compared with NumPy arrays after the same operations.
 
 Modules: `synkhronos.memory.values`.
 """
@@ -44,16 +44,16 @@ def name():
 
 @pytest.fixture
 def npy(tmp_path):
-    """Return the path of a file of floats, 20 x 3."""
+    """Return the path of a file with an array of floats of shape (20, 3)."""
     np.save(tmp_path / "x.npy", np.arange(60.0).reshape(20, 3))
     return tmp_path / "x.npy"
 
 
 def attached(data):
-    """Return the array as another rank would see it."""
+    """Return the array that another rank would see."""
     peer = PoolMap()
     peer.add(0, data._storage.pool.fileno())
-    return peer.attach(data.handle())
+    return peer.attach(data._handle())
 
 
 def address(array):
@@ -74,7 +74,7 @@ def same(data, expected):
 
 
 class Var:
-    """What a Theano variable tells about itself."""
+    """Attributes of a Theano variable."""
 
     def __init__(self, dtype, ndim, name=None):
         self.dtype, self.ndim, self.name = dtype, ndim, name
@@ -160,25 +160,25 @@ def test_var_gives_dtype_ndim_and_name(pool):
         ({}, TypeError, "dtype", "a dtype", "none"),
         ({"shape": 3}, TypeError, "dtype", "a dtype", "none"),
         ({"dtype": "f4"}, TypeError, "ndim", "ndim", "none"),
-        ({"value": [object()]}, TypeError, "value", "flat", "object"),
-        ({"value": [1, None]}, TypeError, "value", "flat", "object"),
-        ({"value": 1 << 80}, TypeError, "value", "flat", "object"),
-        ({"value": {"a": 1}}, TypeError, "value", "flat", "object"),
-        ({"value": [1], "dtype": object}, TypeError, "dtype", "flat", "object"),
-        ({"shape": 3, "dtype": [("a", "O")]}, TypeError, "dtype", "flat", "'O'"),
+        ({"value": [object()]}, TypeError, "value", "Python objects", "object"),
+        ({"value": [1, None]}, TypeError, "value", "Python objects", "object"),
+        ({"value": 1 << 80}, TypeError, "value", "Python objects", "object"),
+        ({"value": {"a": 1}}, TypeError, "value", "Python objects", "object"),
+        ({"value": [1], "dtype": object}, TypeError, "dtype", "Python objects", "object"),
+        ({"shape": 3, "dtype": [("a", "O")]}, TypeError, "dtype", "Python objects", "'O'"),
         ({"value": [1], "var": 3}, TypeError, "var", "Theano", "3"),
         ({"value": [1], "var": Var(None, 1)}, TypeError, "var", "Theano", "Var"),
         ({"value": [1], "var": Var("f4", None)}, TypeError, "var", "Theano", "Var"),
-        ({"value": [1.0], "var": Var("f4", 1), "dtype": "f8"}, ValueError, "dtype", "that of the var, f4", "float64"),
-        ({"value": [1.0], "var": Var("f4", 1), "ndim": 2}, ValueError, "ndim", "that of the var, 1", "2"),
-        ({"value": [1.0], "ndim": 2}, ValueError, "value", "2 dimensions", "1 (shape (1,))"),
-        ({"value": [1.0], "var": Var("f4", 0, "x")}, ValueError, "value for Data 'x'", "0 dimensions", "1"),
-        ({"value": [1.0], "ndim": -1}, ValueError, "ndim", "from 0 to 32", "-1"),
-        ({"value": [1.0], "var": np.array([None])}, TypeError, "dtype", "flat", "object"),
-        ({"dtype": "float32", "ndim": 2**62}, ValueError, "ndim", "from 0 to 32", "4611686018427387904"),
+        ({"value": [1.0], "var": Var("f4", 1), "dtype": "f8"}, ValueError, "dtype", "the dtype of var, f4", "float64"),
+        ({"value": [1.0], "var": Var("f4", 1), "ndim": 2}, ValueError, "ndim", "the ndim of var, 1", "2"),
+        ({"value": [1.0], "ndim": 2}, ValueError, "value", "ndim=2", "ndim=1 (shape (1,))"),
+        ({"value": [1.0], "var": Var("f4", 0, "x")}, ValueError, "value for Data 'x'", "ndim=0", "ndim=1"),
+        ({"value": [1.0], "ndim": -1}, ValueError, "ndim", "an integer from 0 to 32", "-1"),
+        ({"value": [1.0], "var": np.array([None])}, TypeError, "dtype", "Python objects", "object"),
+        ({"dtype": "float32", "ndim": 2**62}, ValueError, "ndim", "an integer from 0 to 32", "4611686018427387904"),
         ({"value": [1.0], "ndim": 1.5}, TypeError, "ndim", "an integer", "1.5"),
-        ({"value": [1.0], "shape": (2,)}, ValueError, "shape", "that of the value, (1,)", "(2,)"),
-        ({"dtype": "f4", "shape": (2,), "ndim": 2}, ValueError, "shape", "ndim=2 dimensions", "(2,)"),
+        ({"value": [1.0], "shape": (2,)}, ValueError, "shape", "(1,), the value's shape", "(2,)"),
+        ({"dtype": "f4", "shape": (2,), "ndim": 2}, ValueError, "shape", "ndim=2", "(2,)"),
         ({"dtype": "f4", "shape": (2, -1)}, ValueError, "shape", "negative", "(2, -1)"),
         ({"dtype": "f4", "shape": (2, 1.5)}, TypeError, "shape", "integers", "(2, 1.5)"),
         ({"value": [1], "oversize": 0.99}, ValueError, "oversize", "from 1 to 2", "0.99"),
@@ -188,7 +188,7 @@ def test_var_gives_dtype_ndim_and_name(pool):
         ({"value": [1], "oversize": Decimal("nan")}, TypeError, "oversize", "a number", "Decimal('NaN')"),
         ({"value": [1], "oversize": None}, TypeError, "oversize", "a number", "None"),
         ({"value": [1], "minibatch": "yes"}, TypeError, "minibatch", "True", "'yes'"),
-        ({"value": [1], "share_as": "x"}, ValueError, "share_as", "a slash", "'x'"),
+        ({"value": [1], "share_as": "x"}, ValueError, "share_as", "'/' followed", "'x'"),
         ({"value": [1.5], "dtype": "i4"}, TypeError, "value", "dtype int32 or", "float64"),
     ],
 )
@@ -333,7 +333,7 @@ def test_condition_data(pool):
     fortran = data.condition_data(np.asfortranarray(value))
     assert fortran.flags.c_contiguous
     assert data.condition_data([[1, 2]]).dtype == np.float32
-    with refuses(ValueError, "value", "2 dimensions", "1"):
+    with refuses(ValueError, "value", "ndim=2", "ndim=1"):
         data.condition_data([1.0])
     scalar = Data(pool, 1.5)
     assert scalar.condition_data(2).shape == ()
@@ -543,8 +543,8 @@ def test_zero_dimensions(pool):
         ("set_length", (1.5,), TypeError, "shape", "integer", "(1.5, 2)"),
         ("set_length", (3, 0.5), ValueError, "oversize", "from 1 to 2", "0.5"),
         ("set_length", (3, float("nan")), ValueError, "oversize", "from 1 to 2", "nan"),
-        ("set_shape", ((3,),), ValueError, "shape", "2 dimensions", "(3,)"),
-        ("set_shape", (3,), ValueError, "shape", "2 dimensions", "(3,)"),
+        ("set_shape", ((3,),), ValueError, "shape", "ndim=2", "(3,)"),
+        ("set_shape", (3,), ValueError, "shape", "ndim=2", "(3,)"),
         ("set_shape", ((3, -1),), ValueError, "shape", "negative", "(3, -1)"),
         ("set_shape", ((3, "a"),), TypeError, "shape", "integers", "(3, 'a')"),
         ("set_shape", (range(10**12),), ValueError, "shape", "at most 32 sizes", "range(0, 1000000000000)"),
@@ -553,11 +553,11 @@ def test_zero_dimensions(pool):
         ("set_shape", ([2**62] * 32, 1.5), ValueError, "shape", "elements", str(2**62)),
         ("set_length", (10**400, 1.5), ValueError, "shape", "elements", ", 2)"),
         ("set_shape", ((3, 2), 3), ValueError, "oversize", "from 1 to 2", "3"),
-        ("set_value", ([1.0],), ValueError, "value for Data 'x'", "2 dimensions", "1"),
+        ("set_value", ([1.0],), ValueError, "value for Data 'x'", "ndim=2", "ndim=1"),
         ("set_value", ([["a"]],), TypeError, "value for Data 'x'", "dtype float64 or", "<U1"),
-        ("set_value", ([[None]],), TypeError, "value for Data 'x'", "flat", "object"),
+        ("set_value", ([[None]],), TypeError, "value for Data 'x'", "Python objects", "object"),
         ("set_value", ([[1.0]], False, 0), ValueError, "oversize", "from 1 to 2", "0"),
-        ("set_value", (None,), TypeError, "value for Data 'x'", "flat", "object"),
+        ("set_value", (None,), TypeError, "value for Data 'x'", "Python objects", "object"),
     ],
 )
 def test_bad_changes_change_nothing(pool, method, arguments, error, argument, expected, got):
@@ -595,7 +595,7 @@ def test_free_memory(pool):
     del view
     gc.collect()
     assert pool.used == 0
-    for use in (lambda: data[0], lambda: data.data, data.handle, lambda: np.asarray(data), lambda: list(data)):
+    for use in (lambda: data[0], lambda: data.data, data._handle, lambda: np.asarray(data), lambda: list(data)):
         with reports(StateError, "'x'", "free_memory()", "set_value"):
             use()
     with pytest.raises(StateError):
@@ -637,7 +637,7 @@ def test_file_is_mapped_not_copied(pool, npy):
         data = Data(pool, value)
         same(data, expected)
         assert pool.used == 0
-        assert data.handle().path == str(npy)
+        assert data._handle().path == str(npy)
         assert data.alloc_size == 60
         with reports(ValueError, "read-only"):
             data[0] = 1
@@ -682,7 +682,7 @@ def test_other_changes_leave_the_file_alone(pool, npy, change):
     change(twin)
     if twin.size:
         same(data, twin.data)
-        assert isinstance(data.handle(), Handle)
+        assert isinstance(data._handle(), Handle)
         data[:] = 5
     np.testing.assert_array_equal(np.load(npy), before)
 
@@ -716,9 +716,9 @@ def test_file_of_another_dtype_is_converted_by_the_rule_for_arrays(pool, npy):
         Data(pool, npy, dtype="f4")
     data = Data(pool, npy, dtype="f4", force_cast=True)
     same(data, np.load(npy).astype("f4"))
-    assert isinstance(data.handle(), Handle)
+    assert isinstance(data._handle(), Handle)
     same(Data(pool, npy, dtype="c16"), np.load(npy).astype("c16"))
-    with refuses(ValueError, "value", "1 dimensions", "2"):
+    with refuses(ValueError, "value", "ndim=1", "ndim=2"):
         Data(pool, npy, ndim=1)
 
 
@@ -727,7 +727,7 @@ def test_result_of_a_computation_on_a_file_is_copied(pool, npy):
     for value in (array.copy(), array[[1, 2]], array * 2, array[:0]):
         data = Data(pool, value)
         same(data, np.array(value))
-        assert isinstance(data.handle(), Handle)
+        assert isinstance(data._handle(), Handle)
 
 
 def test_files_that_cannot_be_mapped(pool, tmp_path, npy):
@@ -748,7 +748,7 @@ def test_files_that_cannot_be_mapped(pool, tmp_path, npy):
     data.set_value(mapped)
     os.remove(npy)
     with reports(ValueError, npy, os.strerror(errno.ENOENT)):
-        data.handle()
+        data._handle()
     with refuses(ValueError, "value", got="found"):
         Data(pool, mapped)
     data.set_value(np.array(mapped))
@@ -765,7 +765,7 @@ def test_empty_file_of_rows(pool, tmp_path):
 
 def test_share_as(pool, name):
     data = Data(pool, np.arange(6.0).reshape(2, 3), share_as=name, oversize=2)
-    assert isinstance(data.handle(), NameHandle)
+    assert isinstance(data._handle(), NameHandle)
     same(data, np.arange(6.0).reshape(2, 3))
     assert (data.alloc_size, pool.used) == (12, 0)
     outside = np.fromfile(f"/dev/shm{name}", "f8")
@@ -782,14 +782,14 @@ def test_share_as(pool, name):
 def test_memory_with_a_name_does_not_grow(pool, name, change):
     data = Data(pool, np.arange(2.0), share_as=name)
     with refuses(
-        ValueError, "shape", f"into the 16 bytes of the shared memory {name}", "(3,), which needs 24", "oversize"
+        ValueError, "shape", f"for the 16 bytes of the shared memory {name}", "(3,), which needs 24", "oversize"
     ):
         change(data)
     same(data, np.arange(2.0))
     data.unshare()
     change(data)
     assert len(data) == 3
-    assert isinstance(data.handle(), Handle)
+    assert isinstance(data._handle(), Handle)
 
 
 def test_value_lives_on_without_the_name(pool, name):
@@ -799,8 +799,8 @@ def test_value_lives_on_without_the_name(pool, name):
     assert name[1:] not in os.listdir("/dev/shm")
     view[0] = 5
     same(data, np.array([5.0, 1, 2]))  # also for ranks that are started now
-    assert data.handle() == data.handle()
-    assert isinstance(data.handle(), Handle)
+    assert data._handle() == data._handle()
+    assert isinstance(data._handle(), Handle)
     data.unshare()
     again = Data(pool, np.zeros(1), share_as=name)
     same(again, np.zeros(1))
@@ -826,7 +826,7 @@ def test_name_over_a_file_and_without_a_value(pool, name, npy):
     same(data, np.load(npy))
     np.testing.assert_array_equal(np.fromfile(f"/dev/shm{name}", "f8").reshape(20, 3), np.load(npy))
     data.set_value(npy)  # into the named memory too
-    assert isinstance(data.handle(), NameHandle)
+    assert isinstance(data._handle(), NameHandle)
     data.free_memory()
     same(Data(pool, dtype="f4", shape=(0, 3), share_as=name), np.zeros((0, 3), "f4"))
 
@@ -913,18 +913,18 @@ def test_a_constant_that_was_freed(pool):
     with reports(StateError, repr(data), "constant=True"):
         data.set_value([1.0])
     with reports(StateError, repr(data), "free_memory()"):
-        data.handle()
+        data._handle()
 
 
 def test_constants_are_told_apart(pool):
     handles = []
     for _ in range(3):
         data = Data(pool, np.arange(3.0), constant=True)
-        assert data.handle() is data.handle()
-        handles.append(data.handle())
+        assert data._handle() is data._handle()
+        handles.append(data._handle())
         data.free_memory()
     assert len({handle.constant for handle in handles} - {0}) == 3
-    assert Data(pool, np.arange(3.0)).handle().constant == 0
+    assert Data(pool, np.arange(3.0))._handle().constant == 0
 
 
 @pytest.mark.parametrize("arguments", [{"dtype": "f4", "ndim": 1}, {"value": [1.0], "share_as": "/synk-constant"}])

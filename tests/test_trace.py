@@ -1,4 +1,4 @@
-"""Named points: plain methods while there is no observer, seen on both sides while there is one."""
+"""Named points: plain methods without an observer, reported at both ends with one."""
 
 import logging
 import os
@@ -14,8 +14,8 @@ import synkhronos as synk
 from synkhronos import trace
 
 
-class Log(trace.Observer):
-    """Notes what it sees."""
+class Log(trace.TraceObserver):
+    """Records all reported points."""
 
     def __init__(self):
         self.seen = []
@@ -64,7 +64,7 @@ def test_both_sides_are_seen_whatever_happens(log):
 
 def test_several_observers_are_nested(log):
     order = []
-    inner = trace.Observer()
+    inner = trace.TraceObserver()
     inner.begin = lambda *_: order.append(("inner", len(log.seen)))
     inner.end = lambda *_: order.append(("inner", len(log.seen)))
     trace.observe(inner)

@@ -1,4 +1,4 @@
-"""What is looked for in the timelines of profiles."""
+"""Checks of the timelines of profiles."""
 
 import json
 
@@ -17,7 +17,7 @@ def lanes(timeline, profile):
 
 
 def check_nested(lane):
-    """Check that of any two spans that overlap one is inside the other."""
+    """Check that of any two overlapping spans, one contains the other."""
     around = []
     for begin, end, event in sorted(lane, key=lambda span: (span[0], -span[1])):
         while around and around[-1] <= begin + 1e-3:
@@ -27,7 +27,7 @@ def check_nested(lane):
 
 
 def covered(lane):
-    """Return for how many microseconds there is any span, and for how many the rank was there."""
+    """Return the microseconds that spans cover, and the microseconds from the first span to the last."""
     first = last = min(begin for begin, _, _ in lane)
     total = 0.0
     for begin, end, _ in sorted(lane, key=lambda span: span[:2]):

@@ -1,4 +1,4 @@
-"""Lasagne, or where it is not installed, its update rules and objectives in the library's own words."""
+"""Lasagne, or replacements of its update rules and objectives if it is not installed."""
 
 from collections import OrderedDict
 from types import SimpleNamespace
@@ -69,7 +69,7 @@ def adadelta(loss, params, learning_rate=1.0, rho=0.95, epsilon=1e-6):
 
 
 def adam(loss, params, learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8):
-    """Adam, with one number of steps for all parameters."""
+    """Adam, with one step count for all parameters."""
     steps, new = L.shared(0.0), OrderedDict()
     t = steps + 1
     for p, g in zip(params, _gradients(loss, params)):
@@ -84,7 +84,7 @@ def adam(loss, params, learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8
 
 
 def apply_nesterov_momentum(updates, momentum=0.9):
-    """Give the steps of ``updates`` momentum."""
+    """Add Nesterov momentum to the steps of ``updates``."""
     new = OrderedDict(updates)
     for p, value in updates.items():
         speed = L.zeros_like(p)
@@ -94,20 +94,20 @@ def apply_nesterov_momentum(updates, momentum=0.9):
 
 
 def norm_constraint(value, max_norm, epsilon=1e-7):
-    """Scale the columns of a matrix so that the norm of each is at most a number."""
+    """Scale a matrix so that the norm of each column is at most ``max_norm``."""
     norms = T.sqrt(T.sum(value**2, axis=0, keepdims=True))
     return value * T.clip(norms, 0, max_norm) / (epsilon + norms)
 
 
 def total_norm_constraint(gradients, max_norm, epsilon=1e-7, return_norm=False):
-    """Scale gradients so that the norm of all together is at most a number."""
+    """Scale gradients so that their total norm is at most ``max_norm``."""
     norm = T.sqrt(sum(T.sum(g**2) for g in gradients))
     scaled = [g * T.clip(norm, 0, max_norm) / (epsilon + norm) for g in gradients]
     return (scaled, norm) if return_norm else scaled
 
 
 def aggregate(loss, weights=None, mode="mean"):
-    """Return the mean of a loss, or its mean by weights."""
+    """Return the mean of a loss, optionally weighted."""
     loss = loss if weights is None else loss * weights
     return loss.sum() / weights.sum() if mode == "normalized_sum" else loss.mean()
 

@@ -1,14 +1,14 @@
-"""Turns of test processes that run at the same time: what is marked `alone` runs while no other test does."""
+"""Turns of concurrent test processes: a test marked `alone` runs while no other test does."""
 
 import fcntl
 import os
 
 
 class Turns:
-    """Turns of test processes that run at the same time: any number of tests together, or one that is `alone`.
+    """Turns of concurrent test processes: any number of tests together, or one test that is `alone`.
 
-    There are two locks, because with one a test that wants to be alone might wait for ever: a test that waits for the room
-    holds the door, so that no other comes in.
+    With a single lock, a test that must be alone might wait for ever. So there are two: a test that waits for the room
+    holds the door, and no other test can enter.
 
     Parameters
     ----------
@@ -32,6 +32,6 @@ class Turns:
             fcntl.flock(self._door, fcntl.LOCK_UN)
 
     def end(self):
-        """Let the others have theirs."""
+        """End this test's turn."""
         fcntl.flock(self._room, fcntl.LOCK_UN)
         fcntl.flock(self._door, fcntl.LOCK_UN)

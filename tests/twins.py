@@ -1,4 +1,4 @@
-"""The same program twice: what a test of functions compares with the serial program."""
+"""Pairs of equal programs, to compare functions with the serial program."""
 
 import numpy as np
 from library import L
@@ -7,7 +7,7 @@ import synkhronos as synk
 
 
 class Twins:
-    """The same program twice: on the ranks, and in the plain library with shared variables of its own."""
+    """One program twice: on the ranks, and in the plain library with separate shared variables."""
 
     def __init__(self, build, **options):
         (self.params, ours), (self.others, plain) = build(), build()
@@ -15,7 +15,7 @@ class Twins:
         self.g = L.function(**plain, **{k: v for k, v in options.items() if k == "mode"})
 
     def call(self, *args, **options):
-        """Call both; compare what they return, and the variables of both on all ranks."""
+        """Call both; compare their results, and the variables of both on all ranks."""
         got, want = self.f(*args, **options), self.g(*args)
         np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
         self.compare()

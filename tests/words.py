@@ -1,4 +1,4 @@
-"""The words in which the tests of functions write their programs, for each engine."""
+"""Vocabulary for programs in tests of functions, for each engine."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import synkhronos as synk
 
 
 class NumpyWords:
-    """Programs for the NumPy engine."""
+    """Vocabulary of the NumPy engine."""
 
     def __init__(self):
         from synkhronos.testing import numpy_engine as engine
@@ -32,7 +32,7 @@ class NumpyWords:
 
 
 class TheanoWords:
-    """Programs for Theano, in Python code: no compiler is called."""
+    """Vocabulary of Theano, run as Python code without a compiler."""
 
     def __init__(self):
         theano = pytest.importorskip("theano")
@@ -54,7 +54,7 @@ class TheanoWords:
 
 
 class PyTensorWords:
-    """Programs for PyTensor, in Python code, so that no compiler is called; see `worlds.LINKER`."""
+    """Vocabulary of PyTensor, run as Python code without a compiler; see `worlds.LINKER`."""
 
     def __init__(self):
         self.pytensor = pytest.importorskip("pytensor")
@@ -83,7 +83,7 @@ WORDS = {"numpy": NumpyWords, "theano": TheanoWords, "pytensor": PyTensorWords}
 
 
 def shards(array, n, root):
-    """Return every rank's rows, as the documentation says: NumPy's array_split, and the root first where rows lack."""
+    """Return every rank's rows as documented: NumPy's array_split, with the root first if there are too few rows."""
     if len(array) >= n:
         return np.array_split(array, n)
     served = sorted(([root] + [rank for rank in range(n) if rank != root])[: len(array)])

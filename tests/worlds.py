@@ -1,4 +1,4 @@
-"""Worlds of ranks to run tests in. (Not in conftest.py: what travels to ranks must be found by its module's name.)"""
+"""Worlds of ranks for tests. (Not in conftest.py: objects sent to ranks are found by their module's name.)"""
 
 import atexit
 import importlib.util
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import synkhronos as synk
-from synkhronos.launchers.hosts.world import StartedWorld
+from synkhronos.cluster.world import StartedWorld
 from synkhronos.program.program import PROGRAM
 from synkhronos.replication.replicator import replicator_of
 from synkhronos.runtime.command import Command
@@ -33,7 +33,7 @@ needs_lasagne = pytest.mark.skipif(not (HAS_LASAGNE and HAS_MLXTEND), reason="ne
 
 
 class Peek(Command):
-    """Return a copy of this rank's value: how tests look at other ranks without the collectives that they test."""
+    """Return a copy of this rank's value, so that tests see other ranks without the collectives under test."""
 
     def __init__(self, number):
         self.number = number
@@ -44,7 +44,7 @@ class Peek(Command):
 
 
 class Poke(Command):
-    """Put a fresh private array into one rank's storage, as an update of an engine may do."""
+    """Store a new private array in one rank's storage, as an engine's update may do."""
 
     def __init__(self, number, values):
         self.number, self.values = number, values
@@ -56,7 +56,7 @@ class Poke(Command):
 
 
 class Tables(Command):
-    """Return what this rank's tables hold: how many functions and variables, and the bytes of its pool."""
+    """Return the numbers of functions and variables in this rank's tables, and the bytes of its pool."""
 
     def run(self, context):
         return len(context.functions), len(context.shareds), context.pool.used
@@ -68,14 +68,14 @@ COUNTS = {"2 hosts": (2, 2), "2 uneven hosts": (2, 1), "3 hosts": (1, 2, 1)}
 
 
 class Meeting:
-    """The bridge to other hosts of these tests, which lasts from test to test, and is the program's in some of them."""
+    """Bridge to the tests' other hosts: it lasts from test to test, and some tests install it in the program."""
 
     bridge = None
     processes = ()
 
     @classmethod
     def begin(cls, n):
-        """Have the program's sessions run on at least n hosts, which are processes of this machine."""
+        """Run the program's sessions on at least n hosts, which are processes of this machine."""
         there = cls.bridge is not None and cls.bridge.alive()
         if not there or len(cls.bridge.hosts()) < n:
             PROGRAM.shut_down()
@@ -87,7 +87,7 @@ class Meeting:
 
     @classmethod
     def part(cls):
-        """Have the program's sessions run on this host alone."""
+        """Run the program's sessions on this host alone."""
         PROGRAM._bridge = None
 
     @classmethod
@@ -102,22 +102,22 @@ atexit.register(Meeting.end)
 
 
 def over_hosts(counts, root=0, **options):
-    """Open a session of so many ranks on each host."""
+    """Open a session with the given number of ranks on each host."""
     Meeting.begin(len(counts))
     hosts = Hosts.of_counts(tuple(f"host{i}" for i in range(len(counts))), tuple(counts))
     return PROGRAM.open(hosts.size, root, hosts=hosts, **options)
 
 
 class World:
-    """An open session, and variables of one engine that all its ranks hold.
+    """Open session with variables of one engine on all its ranks.
 
     Attributes
     ----------
     launcher : "threads", "fork", or one of `COUNTS`
     n, root : int
-    engine : module, with ``shared``, ``variable`` and what the tests of that engine need
+    engine : module with ``shared``, ``variable`` and other requirements of that engine's tests
     **options
-        What else `Program.open` takes.
+        Other options of `Program.open`.
     """
 
     def __init__(self, launcher, n, root, engine="numpy", **options):
@@ -135,11 +135,11 @@ class World:
         return f"{self.launcher}-{self.n}-root{self.root}-{self.engine_name}"
 
     def shared(self, value, name=None):
-        """Return a shared variable that all ranks hold, with that value on each."""
+        """Return a shared variable with this value on all ranks."""
         return self.shareds([value], [name])[0]
 
     def shareds(self, values, names=None):
-        """Return several such variables, used by one function."""
+        """Return several shared variables, used by one function."""
         names = [f"v{i}" for i in range(len(values))] if names is None else names
         options = {}
         if self.engine_name == "theano":
@@ -168,7 +168,7 @@ class World:
         return self.session.run(Peek(self._number(variable)))
 
     def set_values(self, variable, values):
-        """Give every rank its value, in a private array."""
+        """Set every rank's value, in a private array."""
         self.session.run(Poke(self._number(variable), [np.asarray(value) for value in values]))
 
 

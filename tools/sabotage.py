@@ -1,12 +1,12 @@
 """Run the long sabotage campaign (tests/sabotage/pieces), and write its results into docs/reliability.md.
 
-    python tools/sabotage.py                           # everything that has not been run with this code yet
-    python tools/sabotage.py --only kills delays       # these, again
+    python tools/sabotage.py                           # everything not yet run with this code
+    python tools/sabotage.py --only kills delays       # only these pieces, again
     python tools/sabotage.py --scale 0.1 --no-write    # a tenth of everything
 
-Each piece runs in a process of its own and leaves its result in build/sabotage, from which the table is made: a
-campaign that was interrupted continues where it stopped. The first thing that is wrong ends it. A piece that says
-nothing for five minutes hangs: it shows its stacks, and is ended.
+Each piece runs in its own process and stores its result in build/sabotage. The table is generated from these files,
+so an interrupted campaign can resume. The first failure ends the campaign. A piece without output for five minutes
+counts as hanging: its stacks are printed, and it is killed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "sabotage"), str(ROOT / "tests")
 DOCUMENT = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- written by make sabotage: begin -->\n", "<!-- end -->\n"
 
-#: In this order: those that find most come first.
+#: Pieces in order of execution; pieces that find the most errors are first.
 PIECES = (
     "kills",
     "healing",
@@ -50,12 +50,12 @@ PIECES = (
     "suite",
 )
 
-#: Seconds of silence after which a piece hangs.
+#: A piece counts as hanging after this number of seconds without output.
 SILENCE = 300
 
 
 def code() -> str:
-    """Return what tells this code from any other: a result counts for the code that it was had with."""
+    """Return a hash of this code, because results are valid only for the code that they were obtained with."""
     digest = hashlib.sha256()
     for folder in ("synkhronos", "tests/sabotage"):
         for path in sorted([*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.c")]):
@@ -64,7 +64,7 @@ def code() -> str:
 
 
 def play(piece: str, scale: float, folder: Path) -> bool:
-    """Run one piece in a process of its own; return whether it was clean."""
+    """Run one piece in its own process; return whether it passed."""
     process = subprocess.Popen(
         [sys.executable, __file__, "--piece", piece, "--scale", str(scale), "--results", str(folder)],
         stdout=subprocess.PIPE,
@@ -80,7 +80,7 @@ def play(piece: str, scale: float, folder: Path) -> bool:
             sys.stdout.buffer.write(some)
             sys.stdout.buffer.flush()
         print(f"{piece} HANGS", flush=True)
-        os.kill(process.pid, signal.SIGABRT)  # it shows its stacks
+        os.kill(process.pid, signal.SIGABRT)  # makes faulthandler print the stacks
         time.sleep(2)
         return False
     finally:
@@ -91,9 +91,9 @@ def play(piece: str, scale: float, folder: Path) -> bool:
 
 
 def be(piece: str, scale: float, folder: Path) -> None:
-    """Be the process of a piece."""
+    """Run a piece in this process and store its result."""
     faulthandler.enable()
-    begun, version = time.monotonic(), code()  # of the code that is loaded, not of the files at the end
+    begun, version = time.monotonic(), code()  # hash of the loaded code; files may change during the run
     from pieces.report import Progress
 
     rows = import_module("pieces." + piece).run(scale, Progress(piece))
@@ -117,14 +117,14 @@ def be(piece: str, scale: float, folder: Path) -> None:
 
 
 def machine() -> str:
-    """Return what it ran on, in words."""
+    """Return a description of this machine."""
     from prove import machine
 
     return f"{machine()} {platform.release()}, Python {platform.python_version()}"
 
 
 def load(folder: Path) -> Dict[str, Any]:
-    """Return the stored results."""
+    """Return the stored results of all pieces, by name."""
     results = {}
     for piece in PIECES:
         try:
@@ -139,12 +139,12 @@ def milliseconds(seconds: float) -> str:
 
 
 def document(results: Dict[str, Any], scale: float) -> str:
-    """Return the text for docs/reliability.md."""
+    """Return the generated section of docs/reliability.md."""
     shown = [result for result in results.values() if result["scale"] == scale]
     machines = sorted({result["machine"] for result in shown})
     lines = [
         "Command: `make sabotage`{}. Machine: {}. Times are milliseconds from the sabotage to the exception, or "
-        "to what the row says: median, 99 of 100, longest.".format(
+        "to the event that the row names: median, 99th percentile, maximum.".format(
             "" if scale == 1 else f" at scale {scale:g}", "; ".join(machines)
         ),
         "",
@@ -173,17 +173,19 @@ def document(results: Dict[str, Any], scale: float) -> str:
 
 
 def write(text: str, path: Path) -> None:
-    """Put the text in its place in the document."""
+    """Replace the generated section of the document."""
     before, rest = path.read_text().split(BEGIN)
     path.write_text(before + BEGIN + text + END + rest.split(END, 1)[1])
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Run the command line; return the exit status."""
-    parser = argparse.ArgumentParser(description="Kill ranks, masters and keepers; delay, break, exhaust everything.")
-    parser.add_argument("--only", nargs="+", choices=PIECES, metavar="PIECE", help="of " + ", ".join(PIECES))
-    parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of all pieces (default: 1)")
-    parser.add_argument("--no-write", action="store_true", help="leave docs/reliability.md; other scales always do")
+    """Run the pieces that the command line selects, and write the document; return the exit status."""
+    parser = argparse.ArgumentParser(description="Run the long sabotage campaign, and write its results.")
+    parser.add_argument("--only", nargs="+", choices=PIECES, metavar="PIECE", help="rerun only: " + ", ".join(PIECES))
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for the number of trials (default: 1)")
+    parser.add_argument(
+        "--no-write", action="store_true", help="do not write docs/reliability.md (default if SCALE is not 1)"
+    )
     parser.add_argument("--output", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "sabotage", help=argparse.SUPPRESS)
     parser.add_argument("--piece", choices=PIECES, help=argparse.SUPPRESS)

@@ -1,10 +1,10 @@
-"""Time training steps and all_reduce on a GPU, and write the times to a file as JSON.
+"""Measure training steps and all_reduce on a GPU, and write the times to a JSON file.
 
     python benchmarks/gpu/measure.py --device cuda0 --out times.json
 
-Every measurement runs in a process of its own. Training steps are compared with plain Theano on the same device;
-all_reduce with what the device needs to copy as many bytes from one place in its memory to another. Several ranks
-share the device here, so they cannot be faster than one: the times say what it costs to be parallel.
+Every measurement runs in its own process. Training steps are compared with plain Theano on the same device, and
+all_reduce with copying the same bytes within the device's memory. Several ranks share the device and cannot be
+faster than one rank, so the times show the overhead of parallel execution.
 """
 
 import argparse
@@ -19,7 +19,7 @@ SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 100 << 20, 400 << 20]
 
 
 def median_seconds(call, wait, repeats):
-    """Return the median time of a call, the device's work included, after two that warm up."""
+    """Return the median time of a call, including the device's work, after two warm-up calls."""
     times = []
     for i in range(repeats + 2):
         wait()
@@ -32,10 +32,10 @@ def median_seconds(call, wait, repeats):
 
 
 def step(device, n_ranks, batch, repeats):
-    """Time a training step of MNIST's MLP; n_ranks of 0 is plain Theano."""
+    """Time a training step of MNIST's MLP; 0 ranks means plain Theano."""
     import synkhronos as synk
 
-    synk.fork(devices=[device] * max(1, n_ranks))  # (plain Theano is on the same device)
+    synk.fork(devices=[device] * max(1, n_ranks))  # plain Theano uses the same device
     import numpy as np
     import theano
     import theano.tensor as T
@@ -72,7 +72,7 @@ def step(device, n_ranks, batch, repeats):
 
 
 def reduction(device, n_ranks, nbytes, nccl, repeats):
-    """Time all_reduce of one variable; None if NCCL is asked for and not available."""
+    """Time all_reduce of one variable; None if NCCL is requested but not available."""
     import synkhronos as synk
     from synkhronos.program.program import PROGRAM
 
@@ -105,7 +105,7 @@ def copy(device, nbytes, repeats):
 
 
 def in_a_process(kind, *arguments):
-    """Return what a measurement prints; its error if it fails."""
+    """Return the output of a measurement, or its error if it fails."""
     done = subprocess.run(
         [sys.executable, __file__, "--one", json.dumps([kind, *arguments])],
         stdout=subprocess.PIPE,
@@ -119,7 +119,7 @@ def in_a_process(kind, *arguments):
 
 
 def resnet(device, n_ranks, batches, depth):
-    """Run the ResNet demo, which compares with plain Theano on the same device itself; return its table."""
+    """Run the ResNet demo, with plain Theano on the same device for comparison; return its status and output."""
     program = [sys.executable, "-m", "synkhronos", str(ROOT / "demos/resnet/train_resnet.py"), "--no-progress"]
     done = subprocess.run(
         program + ["--depth", str(depth), "--batches", str(batches), "--devices"] + [device] * n_ranks,
@@ -136,10 +136,10 @@ def main():
     parser.add_argument("--device", default="cuda0")
     parser.add_argument("--out", default="times.json")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4], help="numbers of ranks on the device")
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="of all_reduce, in bytes")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="sizes of all_reduce, in bytes")
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--resnet-batches", type=int, default=20, help="0: no ResNet-50")
+    parser.add_argument("--resnet-batches", type=int, default=20, help="batches of ResNet-50; 0 skips it")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Pack all that `benchmarks/gpu/run.sh` needs on a machine with a GPU and without a network, into one file.
+# Pack everything that `benchmarks/gpu/run.sh` needs on a machine with a GPU but no network into one file.
 #
 #     benchmarks/gpu/pack.sh [--nvidia]           writes benchmarks/gpu/bundle.tar.xz (about 60 MB)
 #
-# On Debian 12, after `make install PYTHON=python3.11` and `tools/install_opencl.sh`: takes this environment along as it is,
-# and Debian's Python 3.11, libgpuarray and pygpu. With --nvidia also CUDA's libraries from NVIDIA's wheels (gigabytes),
-# if the machine has none: NVRTC 13.0, which suits driver 580, cuBLAS 13 and NCCL 2.32.
+# Run it on Debian 12, after `make install PYTHON=python3.11` and `tools/install_opencl.sh`. It packs this environment, and
+# Debian's Python 3.11, libgpuarray and pygpu. For machines without CUDA's libraries, --nvidia adds them from NVIDIA's
+# wheels (gigabytes): NVRTC 13.0 for driver 580, cuBLAS 13 and NCCL 2.32.
 set -eu
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
@@ -21,12 +21,12 @@ for package in "$work"/debs/*.deb; do
 done
 rm -rf "$work/debs" "$work"/root/usr/share "$work"/root/usr/lib/python3.11/config-*/*.a "$work"/root/usr/lib/x86_64-linux-gnu/*.a "$work"/root/usr/lib/python3.11/test
 
-# What only checks, draws and documents stays here.
+# Leave out packages that are used only for checks, plots or documentation.
 tar -C "$site" -c --dereference --exclude=__pycache__ --exclude='ruff*' --exclude='*mypy*' --exclude='kiwisolver*' --exclude='*sphinx*' \
     --exclude='matplotlib*' --exclude='pandas*' --exclude='sklearn*' --exclude='scikit_learn*' --exclude='*fonttools*' \
     --exclude='fontTools' --exclude='babel' --exclude='pip*' --exclude='PIL' --exclude='pillow*' --exclude='docutils*' \
     --exclude='pygments*' --exclude='tests' . | tar -C "$work/site" -x
-# (NumPy and Theano import some of their tests' modules.)
+# Include the tests of NumPy and Theano, because the packages import some modules of these tests.
 for package in numpy theano; do
     cp -rL "$site/$package" "$work/site/"
 done

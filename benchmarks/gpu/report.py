@@ -1,4 +1,4 @@
-"""Write the report of `benchmarks/gpu/run.sh` from what its parts have left: Markdown, to standard output."""
+"""Print the report of `benchmarks/gpu/run.sh` as Markdown, from the results of its parts."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def in_words(measured):
-    """Return a measurement as text: ``{"seconds": 0.0021}`` is "2.100 ms"."""
+    """Format a measurement: ``{"seconds": 0.0021}`` becomes "2.100 ms"."""
     if measured is None:
         return "-"
     if "error" in measured:
@@ -21,7 +21,7 @@ def table(header, rows):
 
 
 def report(folder):
-    """Return the report as text."""
+    """Return the report on a folder of results, as Markdown."""
     parts = ["# On a GPU"]
     times = json.loads((folder / "times.json").read_text()) if (folder / "times.json").exists() else None
     if times:
@@ -37,7 +37,7 @@ def report(folder):
         ways = sorted({key.split(" ", 1)[1] for key in times["reductions"]})
         parts.append(
             table(
-                ["bytes", "copy on the device"] + ["{} ranks, {}".format(*tuple(way.split())) for way in ways],
+                ["bytes", "copy on the device"] + ["ranks: {}, {}".format(*tuple(way.split())) for way in ways],
                 [
                     [nbytes, in_words(value)] + [in_words(times["reductions"].get(nbytes + " " + way)) for way in ways]
                     for nbytes, value in times["copies"].items()
@@ -46,7 +46,7 @@ def report(folder):
         )
         for n, result in times["resnet"].items():
             parts.append(
-                f"## ResNet-50, {n} ranks (exit status {result['status']})\n\n```\n{result['output'].strip()}\n```"
+                f"## ResNet-50, ranks: {n} (exit status {result['status']})\n\n```\n{result['output'].strip()}\n```"
             )
     for name in ("tests", "doctor"):
         log = folder / (name + ".log")

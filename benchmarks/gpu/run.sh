@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Test and measure on a GPU, in one command and without a network.
 #
-#     benchmarks/gpu/run.sh [OUT]        writes OUT/report.md, and the logs of its parts beside it; default: gpu-report
+#     benchmarks/gpu/run.sh [OUT]        writes OUT/report.md and the logs of its parts; default: gpu-report
 #
-# Needs the driver, g++, what `benchmarks/gpu/pack.sh` has packed, and CUDA's libraries: from the bundle (pack.sh --nvidia),
-# from NVIDIA's wheels in the environment of `python3` (PyTorch's has them), or from /usr/local/cuda. What it looks at, in
-# this order: setup, doctor, tests with one rank and with several that share the GPU (with NCCL from 2.32 on), times.
-# DEVICE=opencl0:0 runs all of it on a machine without a GPU. PARTS="tests times" runs some of it.
+# The script needs the driver, g++, the bundle of `benchmarks/gpu/pack.sh`, and CUDA's libraries: from the bundle
+# (pack.sh --nvidia), from NVIDIA's wheels in the environment of `python3` (which PyTorch installs), or from
+# /usr/local/cuda. The parts, in order: setup, doctor, tests with one rank and with several ranks that share the GPU (with
+# NCCL from 2.32 on), times.
+# DEVICE=opencl0:0 runs everything on a machine without a GPU. PARTS="tests times" runs only these parts.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 out=$(realpath -m "${1:-gpu-report}")
@@ -15,16 +16,16 @@ parts=${PARTS:-doctor tests times}
 work=${WORK:-/tmp/synkhronos-gpu}
 mkdir -p "$out" "$work/libraries"
 
-# (a) Python 3.11, Theano and pygpu, from the bundle.
+# (a) Unpack Python 3.11, Theano and pygpu from the bundle.
 if [ ! -e "$work/unpacked" ]; then
     tar -C "$work" -xJf benchmarks/gpu/bundle.tar.xz && touch "$work/unpacked" || {
-        echo "benchmarks/gpu/bundle.tar.xz could not be unpacked: make it with benchmarks/gpu/pack.sh" >&2
+        echo "benchmarks/gpu/bundle.tar.xz could not be unpacked: create it with benchmarks/gpu/pack.sh" >&2
         exit 1
     }
 fi
 command -v g++ >/dev/null || { echo "g++ was not found, which Theano needs" >&2; exit 1; }
 system=$work/root/usr/lib/x86_64-linux-gnu
-# CUDA's libraries by the names that libgpuarray looks up, which have no version.
+# CUDA's libraries, under the unversioned names that libgpuarray looks up.
 folders="$work"
 for python in python3 /opt/torch/.venv/bin/python3; do
     purelib=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' 2>/dev/null) && folders="$folders $purelib"
@@ -50,20 +51,20 @@ python=$work/root/usr/bin/python3.11
 "$python" -c "import synkhronos, theano, pygpu" 2>"$out/setup.log" || { cat "$out/setup.log" >&2; exit 1; }
 
 status=0
-# What of the system is there.
+# Check the system.
 case " $parts " in *" doctor "*)
     "$python" -m synkhronos doctor >"$out/doctor.log" 2>&1 || status=1
 esac
-# (b) The tests of the GPU code, on the real device.
+# (b) Test the GPU code on the real device.
 case " $parts " in *" tests "*)
     timeout "${LIMIT:-3000}" "$python" -m pytest -q -rs -p no:cacheprovider tests/gpu >"$out/tests.log" 2>&1 || status=1
     tail -n 3 "$out/tests.log"
 esac
-# (c) The times.
+# (c) Measure the times.
 case " $parts " in *" times "*)
     "$python" benchmarks/gpu/measure.py --device "$device" --out "$out/times.json" ${MEASURE-} >"$out/times.log" 2>&1 || status=1
     tail -n 3 "$out/times.log"
 esac
-# (d) The report.
+# (d) Write the report.
 "$python" benchmarks/gpu/report.py "$out" >"$out/report.md" && cat "$out/report.md"
 exit $status

@@ -1,1 +1,1 @@
-"""Benchmarks over several hosts."""
+"""Benchmarks of programs on several hosts."""

@@ -1,10 +1,10 @@
-"""Measure what several hosts cost, on pretend hosts with links of 1 Gbit/s, and judge it by the goals.
+"""Measure the cost of several simulated hosts with links of 1 Gbit/s, and compare it with the goals.
 
-python -m benchmarks.hosts                  # all of it, a quarter of an hour; writes its part of docs/performance.md
+python -m benchmarks.hosts                  # all parts, a quarter of an hour; writes its section of docs/performance.md
 python -m benchmarks.hosts --quick          # a few minutes; writes nothing
 python -m benchmarks.hosts --only bulk small
 
-It needs root, for the pretend hosts, and an environment of `make install-hosts`.
+The benchmark needs root to simulate hosts, and an environment that `make install-hosts` created.
 """
 
 import argparse
@@ -16,15 +16,15 @@ import numpy as np
 
 from benchmarks.hosts.link import lacking, pretend_hosts
 from benchmarks.report import machine, put
-from synkhronos.prediction.links import fit
+from synkhronos.contrib.prediction.links import fit
 
-#: Bits per second of the links; and of slower ones, where two hosts that share two cores can compute meanwhile.
+#: Bits per second of the links, and of slower links, which give hosts on two shared cores time to compute.
 RATE, SLOW = 1e9, 1e8
 BEGIN = "<!-- written by make bench-hosts: begin -->\n"
 
 
 class Row(NamedTuple):
-    """A goal, and what was measured: times in milliseconds."""
+    """Goal with its measurement; times are in milliseconds."""
 
     what: str
     beside: str
@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
     @property
     def ratio(self):
-        """What the goal is about."""
+        """The ratio to compare with the limit."""
         return self.other / self.ours if self.least else self.ours / self.other
 
     def __str__(self):
@@ -45,7 +45,7 @@ class Row(NamedTuple):
 
 
 def bulk(kind, quick):
-    """Yield reductions of large arrays; and in the end words on how many hosts more would fare."""
+    """Yield rows about reductions of large arrays, and a prediction for more hosts."""
     measured = []
     for hosts in (2, 3, 4):
         with pretend_hosts(kind, hosts, RATE) as run:
@@ -69,22 +69,21 @@ def bulk(kind, quick):
                 if hosts == 4:
                     yield Row(what, f"`Allreduce` of {kind}", ours, theirs, 0.5)
                 yield (
-                    f"{what[0].upper() + what[1:]}: what lies between the hosts alone takes {between:.4g} ms. Of an "
-                    f"updated value, which has to be copied first, the whole takes {updated:.4g} ms."
+                    f"{what[0].upper() + what[1:]}: the part between the hosts alone takes {between:.4g} ms. For an "
+                    f"updated value, which must be copied first, the whole operation takes {updated:.4g} ms."
                 )
     yield prediction(fit(measured))
 
 
 def prediction(model):
-    """Return what the model says of more hosts, in words and a table."""
+    """Return the model's predictions for more hosts, as sentences and a table."""
     sizes = {"0.64 MB (the CNN of the demos)": 641448, "16 MB": 16e6, "102 MB (ResNet-50)": 102.4e6}
     counts = (2, 4, 8, 64, 1024)
     lines = [
-        "Predicted, not measured: what lies between hosts in an `all_reduce` over more of them, with links of 1 "
-        "Gbit/s, in milliseconds, by the "
-        f"model of synkhronos/prediction/links.py: {1e3 * model.start:.2g} ms to start, "
-        f"{1e6 * model.per_message:.2g} µs per message, {1e9 * model.per_byte:.3g} ns per byte, "
-        f"fitted to 2, 3 and 4 hosts (within {100 * model.error:.0f} %).",
+        "The next table shows predicted, not measured, times of an `all_reduce` between more hosts, in milliseconds, "
+        "with links of 1 Gbit/s. The model of synkhronos/contrib/prediction/links.py was fitted to measurements with "
+        f"2, 3 and 4 hosts (within {100 * model.error:.0f} %). It adds up {1e3 * model.start:.2g} ms per operation, "
+        f"{1e6 * model.per_message:.2g} µs per message, and {1e9 * model.per_byte:.3g} ns per byte.",
         "",
         "| hosts | " + " | ".join(sizes) + " |",
         "| ---: |" + " ---: |" * len(sizes),
@@ -96,7 +95,7 @@ def prediction(model):
 
 
 def small(kind, quick):
-    """Yield what small things take."""
+    """Yield rows about small messages, calls and idle processes."""
     times = {}
     with pretend_hosts(kind, 2) as run:
         for _ in range(2 if quick else 5):
@@ -113,17 +112,17 @@ def small(kind, quick):
 
 
 def meanwhile(kind, quick):
-    """Yield how much of a reduction is hidden behind computing."""
+    """Yield rows about the part of a reduction that computation hides."""
     with pretend_hosts(kind, 2, SLOW) as run:
         for row in run("meanwhile", "--repeats", 3 if quick else 9):
             less = min(row["communicate_ms"], row["compute_ms"])
-            what = f"hidden part of 16 MB behind computing, {SLOW / 1e6:.0f} Mbit/s"
+            what = f"part of 16 MB hidden by computation, {SLOW / 1e6:.0f} Mbit/s"
             form = "" if row["exchange"] == "none" else f", {row['exchange']}"
-            yield Row(what + form, "the shorter of both", less, less * row["hidden"], 0.9, True)
+            yield Row(what + form, "the shorter of the two times", less, less * row["hidden"], 0.9, True)
 
 
 def training(kind, quick):
-    """Yield Theano-MPI's case, and DASO's; and words on the accuracy in the second."""
+    """Yield rows for Theano-MPI's case and for DASO's case, and a sentence about DASO's accuracy."""
     rounds, repeats, epochs = (1, 2, 5) if quick else (3, 3, 10)
     ours, apart = [], []
     with pretend_hosts(kind, 2, RATE) as run:
@@ -133,7 +132,7 @@ def training(kind, quick):
             apart += beside["seconds"]
     link = found["nbytes"] * found["steps"] * 8 / RATE
     best = float(np.median(apart)) + link
-    what = "two programs at once, and the link's bound"
+    what = "two simultaneous programs plus the link's bound"
     yield Row("epoch of MNIST, CNN, 2 hosts, 1 Gbit/s", what, 1e3 * float(np.median(ours)), 1e3 * best, 0.93, True)
     with pretend_hosts(kind, 2) as run:
         (alone,) = run("training", "alone", repeats, "--epochs", 5)
@@ -145,10 +144,11 @@ def training(kind, quick):
     yield Row("DASO's case, k = 4, an epoch", "synchronous training", ms["DASO"], ms["synchronous"], 0.66)
     right = {way: 100 * float(np.median(row["accuracy"])) for way, row in found.items()}
     yield (
-        f"DASO's case: a step takes {1e3 * step:.1f} ms alone, its {alone['nbytes'] / 1e6:.2f} MB as long on a link of "
-        f"{rate / 1e6:.0f} Mbit/s. After {epochs} epochs {right['synchronous']:.1f} % of the test digits are right "
-        f"by synchronous steps, {right['DASO']:.1f} % by DASO (goal: within 1.5 points). Without any communication an "
-        f"epoch takes {ms['alone'] / ms['synchronous']:.2f} of the time."
+        f"DASO's case: a step takes {1e3 * step:.1f} ms alone, and sending its {alone['nbytes'] / 1e6:.2f} MB over a "
+        f"link of {rate / 1e6:.0f} Mbit/s takes as long. After {epochs} epochs, {right['synchronous']:.1f} % of the "
+        f"test digits are classified correctly with synchronous steps, and {right['DASO']:.1f} % with DASO (goal: "
+        "within 1.5 points). Without any communication, an epoch takes "
+        f"{ms['alone'] / ms['synchronous']:.2f} of the time."
     )
 
 
@@ -156,10 +156,10 @@ PARTS = {"small": small, "bulk": bulk, "meanwhile": meanwhile, "training": train
 
 
 def main(arguments=None):
-    """Run the command line."""
+    """Run the benchmark with the options of the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hosts", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
-    parser.add_argument("--only", nargs="+", choices=sorted(PARTS), help="these parts alone")
+    parser.add_argument("--only", nargs="+", choices=sorted(PARTS), help="only these parts")
     parser.add_argument("--mpi", choices=["openmpi", "mpich"], default="mpich")
     given = parser.parse_args(arguments)
     why_not = lacking(given.mpi)
@@ -172,7 +172,7 @@ def main(arguments=None):
             (rows if isinstance(found, Row) else words).append(found)
             print(found, flush=True)
     table = [
-        "| what | beside | ours, ms | the other, ms | ratio | goal | |",
+        "| measurement | reference | ours, ms | reference, ms | ratio | goal | |",
         "| --- | --- | ---: | ---: | ---: | ---: | --- |",
     ]
     head = f"Date: {datetime.date.today()}. Machine: {machine()}; {given.mpi}."

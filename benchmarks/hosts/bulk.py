@@ -1,11 +1,12 @@
-"""Reductions between hosts by the courier, beside the link's bound and MPI's own Allreduce: a program for mpirun.
+"""Benchmark of reductions between hosts, compared with the link's bound and MPI's own Allreduce; run it with mpirun.
 
 ::
 
     mpirun -host a,b --map-by ppr:1:node --bind-to none python -m benchmarks.hosts.bulk --rate 1e9
 
-Every process is a host, and has its arrays in shared memory. No host can be faster than ``2 (H - 1) / H`` times the
-bytes by the rate of its link. A line per size and way: the median of some calls, of the slowest host.
+Every process is a host, with its arrays in shared memory. With H hosts, a reduction takes at least
+``2 (H - 1) / H`` times the bytes divided by the rate of a link. The program prints a line per size and format, with the
+median of several calls on the slowest host.
 """
 
 import argparse
@@ -17,9 +18,9 @@ import time
 
 import numpy as np
 
-from synkhronos.launchers.hosts.all_reduce import Reduction
-from synkhronos.launchers.hosts.courier import Courier
-from synkhronos.launchers.hosts.environment import settings
+from synkhronos.cluster.all_reduce import HostReduction
+from synkhronos.cluster.environment import settings
+from synkhronos.cluster.mpi_thread import MpiThread
 from synkhronos.reductions import ReduceOp
 
 os.environ.update(settings(os.environ, []))
@@ -27,14 +28,14 @@ from mpi4py import MPI  # noqa: E402
 
 
 def shared(n):
-    """Return an array of float32 in shared memory."""
+    """Return a float32 array in shared memory."""
     fd = os.memfd_create("benchmark")
     os.ftruncate(fd, max(4 * n, 1))
     return np.frombuffer(mmap.mmap(fd, max(4 * n, 1)), np.float32, n)
 
 
 def measure(comm, repeats, call):
-    """Return the least and the median time of calls on the slowest host, and the median processor time here."""
+    """Return the minimum and median time of calls on the slowest host, and the median CPU time on this host."""
     call()
     times, processor = [], []
     for _ in range(repeats):
@@ -48,18 +49,18 @@ def measure(comm, repeats, call):
 
 
 def main():
-    """Measure what the command line asks for."""
+    """Run the measurements selected on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=float, nargs="+", default=[1, 16, 100])
     parser.add_argument("--ways", nargs="+", default=["mpi", "float32", "bfloat16"])
     parser.add_argument("--rate", type=float, default=0, help="bits per second of the link, for the bound")
-    parser.add_argument("--chunk", type=int, help="bytes of a chunk, if not as by default")
+    parser.add_argument("--chunk", type=int, help="bytes of a chunk")
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
-    if not MPI.Is_initialized():  # (importing the library has mpi4py leave that to it)
+    if not MPI.Is_initialized():  # importing the library keeps mpi4py from initializing MPI
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
     comm = MPI.COMM_WORLD
-    courier = Courier(comm.Dup(), comm.Get_attr(MPI.TAG_UB), arguments.chunk)
+    courier = MpiThread(comm.Dup(), comm.Get_attr(MPI.TAG_UB), arguments.chunk)
     host, hosts = comm.rank, comm.size
     number = 0
     for megabytes in arguments.megabytes:
@@ -76,13 +77,13 @@ def main():
                     comm.Allreduce(partial, result)
                 else:
                     wire = None if way == "float32" else way
-                    courier.all_reduce(number, Reduction(partial, result, ReduceOp("sum"), wire=wire)).result(120)
+                    courier.all_reduce(number, HostReduction(partial, result, ReduceOp("sum"), wire=wire)).result(120)
 
             result[:] = 0
             least, seconds, processor = measure(comm, arguments.repeats if megabytes < 50 else 3, call)
             off = float(np.abs(result / expected - 1)[expected > 0].max()) if n else 0
             if off > {"bfloat16": 2**-7, "float16": 2**-10}.get(way, 0):
-                raise SystemExit(f"{way} computes something else: off by {off}")
+                raise SystemExit(f"{way}: wrong result, with a relative error of {off}")
             if host == 0:
                 bound = 2 * (hosts - 1) / hosts * 4 * n * 8 / arguments.rate if arguments.rate else 0
                 row = dict(hosts=hosts, megabytes=megabytes, way=way, ms=1e3 * seconds, processor_ms=1e3 * processor)

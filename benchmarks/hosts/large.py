@@ -1,12 +1,12 @@
-"""What an `all_reduce` of a large array takes in a program with one rank on each host: a program for mpirun.
+"""Benchmark of an `all_reduce` of large arrays in a program with one rank on each host; run it with mpirun.
 
 ::
 
     mpirun -host a,b --map-by ppr:1:node --bind-to none python -m benchmarks.hosts.large
 
-`bulk` measures the part between the hosts alone. A line per size, format and case: the median of some calls. *In slots*
-the value lies in the transport's memory already, as that of a parameter does which a function updates in place; one
-that is *updated* is an array of the function's own, which has to be copied once.
+`bulk` measures only the part between the hosts. This program prints a line per size, format and case, with the median
+of several calls. *In slots* means that the value is already in the transport's memory, like a parameter that a function
+updates in place. An *updated* value is in an array of the function, which must be copied once.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from .link import report
 
 
 def main():
-    """Measure what the command line asks for."""
+    """Run the measurements selected on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=float, nargs="+", default=[16, 100])
     parser.add_argument("--exchange", nargs="+", default=["float32", "bfloat16"], help="float32, bfloat16, float16")

@@ -1,4 +1,4 @@
-"""Programs on pretend hosts, as tests/hosts has them, whose links have a rate."""
+"""Functions that run programs on simulated hosts (see tests/hosts) with links of limited rate."""
 
 import contextlib
 import json
@@ -11,21 +11,19 @@ PROGRAM_TIMEOUT_S = 900
 
 
 def report(**row):
-    """Tell the program that measures what was found: a line of JSON."""
+    """Report a result to the benchmark as a printed line of JSON."""
     print(json.dumps(row), flush=True)
 
 
 def lacking(kind):
-    """Return in one sentence what pretend hosts with that MPI lack on this machine, or ""."""
+    """Return a sentence about missing requirements for simulated hosts with this MPI; "" if none are missing."""
     of_tests, pretend = helpers()
     return pretend.lacking() or of_tests.lacking(kind)
 
 
 @contextlib.contextmanager
 def pretend_hosts(kind, n, rate=None):
-    """Provide a function that runs a program of this package, with its arguments, on so many hosts.
-
-    It returns the rows that the program has reported.
+    """Provide a function that runs a program of this package on `n` hosts, and returns the rows it reports.
 
     Parameters
     ----------
@@ -54,7 +52,7 @@ def pretend_hosts(kind, n, rate=None):
 
 
 def helpers():
-    """Return the tests' modules about MPI and about pretend hosts."""
+    """Return the tests' modules for MPI and for simulated hosts."""
     folder = str(ROOT / "tests" / "hosts")
     if folder not in sys.path:
         sys.path.append(folder)

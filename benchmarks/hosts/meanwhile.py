@@ -1,4 +1,4 @@
-"""How much of an all_reduce between hosts is hidden behind what the ranks compute meanwhile: a program for mpirun.
+"""Benchmark of the overlap of an all_reduce between hosts with computation on the ranks; run it with mpirun.
 
 ::
 
@@ -10,9 +10,9 @@
     step()
     started.wait()
 
-The part that is hidden: ``(communicate + compute - both) / min(communicate, compute)``, the median of some rounds. A
-line per size and format, with times in milliseconds. (Calls of many short steps would take longer while a link is busy:
-the words that begin and end a call wait in its queue.)
+The hidden part is ``(communicate + compute - both) / min(communicate, compute)``, the median of several rounds. The
+program prints a line per size and format, with times in milliseconds. (Calls of many short steps would take longer on a
+busy link, because messages that begin and end a call wait in the link's queue.)
 """
 
 import argparse
@@ -26,14 +26,14 @@ import synkhronos as synk
 
 
 def seconds(call):
-    """Return how long a call takes."""
+    """Return the time of a call."""
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin
 
 
 def measured(w, mean, exchange, step, make_as_long, repeats):
-    """Return the medians of the times to communicate, to compute and for both, and of the part that is hidden."""
+    """Return the median times to communicate, to compute and for both, and the median hidden part."""
 
     def communicate():
         synk.all_reduce(w, into=mean, exchange=exchange)
@@ -54,11 +54,11 @@ def measured(w, mean, exchange, step, make_as_long, repeats):
 
 
 def main():
-    """Measure what the command line asks for."""
+    """Run the measurements selected on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=float, nargs="+", default=[16])
     parser.add_argument("--exchange", nargs="+", default=["none", "bfloat16"], help="none, bfloat16, float16")
-    parser.add_argument("--ranks", type=int, default=1, help="on each host")
+    parser.add_argument("--ranks", type=int, default=1, help="ranks on each host")
     parser.add_argument("--repeats", type=int, default=7)
     arguments = parser.parse_args()
     n = synk.fork(arguments.ranks, threads=1)
@@ -70,7 +70,7 @@ def main():
     step = synk.function([], [], updates=[(a, products[-1])])
 
     def make_as_long(needed):
-        """Have a step take so many seconds."""
+        """Set the duration of a step to a number of seconds."""
         step()
         takes = np.median([seconds(step) for _ in range(5)])
         count.set_value(np.int64(max(1, round(int(count.get_value()) * needed / takes))))

@@ -1,13 +1,13 @@
-"""What small things take over two hosts, beside the same link alone: a program for mpirun, with a process on each.
+"""Benchmark of small operations on two hosts, compared with the bare link; run it with mpirun, one process per host.
 
 ::
 
-    mpirun ... python -m benchmarks.hosts.small link       # no session: messages to and fro, and mpi4py's Allreduce
+    mpirun ... python -m benchmarks.hosts.small link       # no session: ping-pong messages, and mpi4py's Allreduce
     mpirun ... python -m benchmarks.hosts.small program    # one rank on each host: calls and collectives
-    mpirun ... python -m benchmarks.hosts.small waiting    # what all processes use while nothing happens
+    mpirun ... python -m benchmarks.hosts.small waiting    # CPU use of all processes while idle
 
-A *control round trip* is a small message there and another back, over a connection like the hosts' own. Each thing is
-reported with the microseconds that it took, every time.
+A *control round trip* is a small message and its answer, over a connection like the hosts' own. The program reports all
+times of each operation, in microseconds.
 """
 
 import argparse
@@ -18,18 +18,18 @@ from pathlib import Path
 
 import numpy as np
 
+from synkhronos.cluster import environment, wire
 from synkhronos.host.interfaces import interfaces
-from synkhronos.launchers.hosts import environment, wire
 from synkhronos.runtime.command import Command
 
 from .link import report
 
-#: Of the array that is reduced: 4 KB.
+#: Number of elements of the array to reduce (4 KB).
 N_ELEMENTS = 1024
 
 
 class Used(Command):
-    """Return the processor time that this rank, its keeper and the process that serves its host have used."""
+    """Command that returns the CPU time of each rank, its keeper and the process that serves its host."""
 
     title = "used"
 
@@ -37,22 +37,22 @@ class Used(Command):
         if context.rank == context.root:
             return {}
         keeper = os.getppid()
-        pids = {"rank": os.getpid(), "its keeper": keeper, "serving process": int(stat(keeper)[1])}
+        pids = {"rank": os.getpid(), "keeper of the rank": keeper, "serving process": int(stat(keeper)[1])}
         return {name: used(pid) for name, pid in pids.items()}
 
 
 def stat(pid):
-    """Return what the kernel says of a process, behind its name."""
+    """Return the fields of a process's ``/proc/PID/stat`` after its name."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def used(pid):
-    """Return the seconds of processor time that a process has used."""
+    """Return the CPU seconds of a process."""
     return sum(map(int, stat(pid)[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def timed(call, repeats):
-    """Return the microseconds that each of some calls takes, after a few that are not counted."""
+    """Return the microseconds of each call, after 20 uncounted calls."""
     times = []
     for _ in range(20 + repeats):
         begin = time.perf_counter()
@@ -62,11 +62,11 @@ def timed(call, repeats):
 
 
 def measure_link(repeats):
-    """Measure the link alone."""
+    """Measure round trips, and mpi4py's Allreduce, on the bare link."""
     os.environ.update(environment.settings(os.environ, interfaces()))
     from mpi4py import MPI
 
-    if not MPI.Is_initialized():  # (importing the library has mpi4py leave that to it)
+    if not MPI.Is_initialized():  # importing the library keeps mpi4py from initializing MPI
         MPI.Init()
     comm = MPI.COMM_WORLD
     if comm.rank == 0:
@@ -93,7 +93,7 @@ def measure_link(repeats):
 
 
 def measure_program(repeats):
-    """Measure a program with one rank on each host."""
+    """Measure calls and an `all_reduce` of a program with one rank on each host."""
     import synkhronos as synk
     from synkhronos.testing import numpy_engine as engine
 
@@ -114,7 +114,7 @@ def measure_program(repeats):
 
 
 def measure_waiting(seconds):
-    """Measure what the processes of both hosts use while nothing happens, in percent of a core."""
+    """Measure the CPU use of both hosts' processes while idle, in percent of a core."""
     import synkhronos as synk
     from synkhronos.program.program import PROGRAM
 
@@ -133,11 +133,11 @@ def measure_waiting(seconds):
 
 
 def main():
-    """Measure what the command line asks for."""
+    """Run the measurements selected on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["link", "program", "waiting"])
     parser.add_argument("--repeats", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=20, help="in which nothing happens")
+    parser.add_argument("--seconds", type=float, default=20, help="idle time to measure")
     given = parser.parse_args()
     if given.what == "waiting":
         measure_waiting(given.seconds)
@@ -146,7 +146,7 @@ def main():
 
 
 if __name__ == "__main__":
-    # As a module of its own, in which ranks find the command.
+    # Imported under its full name, so that ranks can unpickle the command.
     from benchmarks.hosts import small
 
     sys.exit(small.main())

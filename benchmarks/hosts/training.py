@@ -1,4 +1,4 @@
-"""Training on two hosts with a rank each: a program for mpirun, which reports seconds per epoch.
+"""Benchmark of training on two hosts with one rank each, in seconds per epoch; run it with mpirun.
 
 ::
 
@@ -6,11 +6,11 @@
     mpirun ... python -m benchmarks.hosts.training apart 3              # plain Theano on each host, with half the rows
     mpirun ... python -m benchmarks.hosts.training DASO 3 --epochs 10   # or "synchronous", or "alone"
 
-The first two are *Theano-MPI's case*: the convolutional network of demos/lasagne_mnist, an epoch in one command, all
-steps averaging the gradients. The others are *DASO's case*: a network of one hidden layer, trained by a rule for some
-epochs from the same values, with the part of the test digits that it gets right; its first epoch, in which the rule
-builds its functions, is not timed. The digits are constant: they lie on both hosts, as those of plain Theano do, and no
-rows travel with the steps.
+The first two commands measure *Theano-MPI's case*: the convolutional network of demos/lasagne_mnist, with an epoch in
+one command and gradients averaged in all steps. The last command measures *DASO's case*: a network with one hidden
+layer is trained with a rule for some epochs from the same initial values, and then classifies the test digits. The
+first epoch, which builds the rule's functions, is not timed. The digits are constant data, which both hosts store as in
+plain Theano, so steps send no rows.
 """
 
 import argparse
@@ -25,12 +25,12 @@ import synkhronos as synk
 
 from .link import report
 
-#: Of DASO's case. Its epochs, which end with a mean that all wait for, are so many passes over the few digits.
+#: Settings of DASO's case. An epoch of the rule is PASSES passes over the data set, so that ranks wait less often.
 UNITS, BATCH, RATE_OF_LEARNING, PASSES = 800, 512, 0.05, 5
 
 
 def cnn():
-    """Return the network and its data."""
+    """Return a function that creates the convolutional network of demos/lasagne_mnist and its data."""
     from benchmarks import demo_networks
 
     return functools.partial(demo_networks.mnist, "cnn")
@@ -59,11 +59,11 @@ def together(repeats):
 
 
 def apart(repeats):
-    """Measure epochs of plain Theano on all hosts at the same time, each with its part of the rows of every batch."""
+    """Measure epochs of plain Theano on all hosts at the same time, each with its part of every batch."""
     import threadpoolctl
     from mpi4py import MPI
 
-    if not MPI.Is_initialized():  # (importing the library has mpi4py leave that to it)
+    if not MPI.Is_initialized():  # importing the library keeps mpi4py from initializing MPI
         MPI.Init()
     from benchmarks.demo_networks import single_precision
     from benchmarks.training import Plain
@@ -86,9 +86,9 @@ def apart(repeats):
 
 
 def by_rule(way, repeats, epochs):
-    """Measure epochs by a rule, and what the network has learnt afterwards."""
+    """Measure epochs of training with a rule, and the final accuracy."""
     synk.fork(1, threads=1)
-    from benchmarks.demo_networks import single_precision  # first: it finds the demos
+    from benchmarks.demo_networks import single_precision  # first: it adds the demos to sys.path
     from synkhronos.extensions import rules
 
     mnist_data, demo = map(importlib.import_module, ("mnist_data", "rules"))
@@ -104,7 +104,7 @@ def by_rule(way, repeats, epochs):
         step = of_all if way == "synchronous" else of_each
         initial = [param.get_value() for param in step.params]
         seconds, accuracies = [], []
-        for repeat in range(repeats + 1):  # the first one warms up
+        for repeat in range(repeats + 1):  # the first repeat warms up
             synk.broadcast(step.params, initial)
             for shared in step.state:
                 synk.broadcast(shared, np.zeros_like(shared.get_value()))
@@ -127,14 +127,14 @@ def by_rule(way, repeats, epochs):
 
 
 def shuffled(length, epochs):
-    """Return the rows of the steps of some epochs."""
+    """Return the shuffled rows of every step, for some epochs."""
     random = np.random.RandomState(0)
     orders = [random.permutation(length) for _ in range(epochs)]
     return [[order[i : i + BATCH] for i in range(0, length - BATCH + 1, BATCH)] for order in orders]
 
 
 def main():
-    """Measure what the command line asks for."""
+    """Run the measurements selected on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["cnn", "apart", "synchronous", "DASO", "alone"])
     parser.add_argument("repeats", type=int)

@@ -1,1 +1,1 @@
-"""What a user could pick instead of us: every peer is a group of processes that wait, idle, until they are measured."""
+"""Peers: alternatives that a user could choose, each a group of processes that idle until they are measured."""

@@ -1,4 +1,4 @@
-"""One peer process: connects to the benchmark, then measures what it is told, until it is told nothing more."""
+"""Program of a peer process, which measures on request until its connection to the benchmark ends."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ KINDS = {
 
 
 def live(peer, address):
-    """Serve until the end of the connection."""
+    """Pin this process, and measure the peer on request until the connection ends."""
     cores = sorted(os.sched_getaffinity(0))
     if peer.size <= len(cores):
         os.sched_setaffinity(0, {cores[peer.rank]})
@@ -38,9 +38,10 @@ def live(peer, address):
 
 
 def measure(peer, what, nbytes, pause, repeats, warm=0):
-    """Return the seconds of every repetition after the first ``warm``, and what was wrong with the last.
+    """Return the seconds of every repetition after the first ``warm``, and the fault in the last result (or None).
 
-    All begin together; only rank 0 pauses, and the others wait for it in ``run`` meanwhile.
+    Without a pause, all ranks start together. With a pause, only rank 0 sleeps, while the other ranks wait for it in
+    ``run``.
     """
     mine = np.full(max(1, nbytes // 4), peer.rank + 1, "float32")
     run, result, expected = peer.prepare(what, mine)

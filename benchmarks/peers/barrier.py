@@ -1,4 +1,4 @@
-"""Two waits at a ``multiprocessing.Barrier``: what surrounds every call in the paper's design."""
+"""Pair of waits at a ``multiprocessing.Barrier``, as around every call in the paper's design."""
 
 import multiprocessing
 
@@ -6,17 +6,17 @@ from .forked import Forked
 
 
 class Barrier(Forked):
-    """The yardstick of calls."""
+    """Reference for calls: a pair of waits at a barrier."""
 
     def __init__(self, size):
         super().__init__(size)
         self.barrier = multiprocessing.get_context("fork").Barrier(size)
 
     def wait(self):
-        """The pair itself is in step."""
+        """Do nothing, because the pair of waits already synchronizes the ranks."""
 
     def prepare(self, what, mine):
-        """Return the pair."""
+        """Return the function to time, which is the pair of waits; it has no result to check."""
 
         def pair():
             self.barrier.wait()

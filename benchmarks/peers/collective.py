@@ -1,30 +1,30 @@
-"""What libraries of collectives have in common: the cases, and what comes out of them."""
+"""Base class of the collective libraries, with the cases and their expected results."""
 
 import numpy as np
 
 
 class Collective:
-    """A peer with ``wait()`` and one method per collective, which takes this rank's array and the one for the result.
+    """A peer with ``wait()`` and one method per collective, which accepts this rank's array and the result array.
 
-    Values are reduced by their maximum, so that it can be done in place again and again. The results are those of our
-    collectives: `reduce` and `gather` for rank 0, all others for every rank. Where rank 0
-    could be done before the others, they wait for each other at the end: our calls return when all ranks are done.
+    Reductions compute the maximum, so that in-place reductions can be repeated. As in our collectives, results are on
+    rank 0 for `reduce` and `gather`, and on every rank for all other collectives. If rank 0 could finish before the
+    other ranks, all ranks wait for each other at the end, because our calls return only when all ranks have finished.
     """
 
     LEAVES_EARLY = ("broadcast", "scatter")
 
     def prepare(self, what, mine):
-        """Return what to time, where its result is, and what that ends with."""
+        """Return the function to time, the array of its result, and the expected last element."""
         if what == "barrier":
             return self.wait, None, None
         n, size = len(mine), self.size
         lengths = {"gather": n * size, "all_gather": n * size, "scatter": -(-n // size)}
-        if what == "scatter":  # rank 0 has it all
+        if what == "scatter":  # rank 0 has the whole array
             n = size * lengths["scatter"]
             mine = np.full(n, 1, "float32")
         result = np.ones(lengths.get(what, n), "float32")
         if len(result) == n:
-            result[:] = mine  # for those who work in place
+            result[:] = mine  # for libraries that work in place
         run = getattr(self, what)
 
         def timed():
@@ -32,7 +32,8 @@ class Collective:
             if what in self.LEAVES_EARLY:
                 self.wait()
 
-        expected = {"broadcast": 1, "scatter": 1}.get(what, size)  # the largest of 1, ..., size, or the last one's
+        # The maximum of 1, ..., size, or the last rank's value.
+        expected = {"broadcast": 1, "scatter": 1}.get(what, size)
         if what in ("reduce", "gather") and self.rank:
             return timed, None, None
         return timed, result, expected

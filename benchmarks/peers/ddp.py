@@ -1,4 +1,4 @@
-"""PyTorch's DistributedDataParallel with Gloo, on the networks of demos/lasagne_mnist: one thread per process."""
+"""PyTorch's DistributedDataParallel with Gloo, for the networks of demos/lasagne_mnist, with one thread per process."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ DEMOS = Path(__file__).resolve().parents[2] / "demos"
 
 
 class Ddp(Gloo):
-    """Epochs of a network by all processes, or (``mlp alone``) by the first without the others."""
+    """Epochs of a network on all processes, or (``mlp alone``) on the first process only."""
 
     def prepare(self, what, mine):
         """Return a function that trains for an epoch; see `Forked`."""
@@ -53,7 +53,7 @@ def mlp(nn):
 
 
 def cnn(nn):
-    """Return the network of ``--model cnn``."""
+    """Return the network of the demo's ``--model cnn``."""
     layers, n = [nn.Unflatten(1, (1, 28, 28))], 1
     for _ in range(2):
         layers += [nn.Conv2d(n, 32, 5), nn.ReLU(), nn.MaxPool2d(2)]

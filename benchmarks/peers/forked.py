@@ -1,13 +1,13 @@
-"""Peers that fork by themselves."""
+"""Base class of peers that fork their own processes."""
 
 import os
 
 
 class Forked:
-    """Rank 0 forks the others; `__init__` makes what they inherit.
+    """Peer whose rank 0 forks the other ranks, which inherit everything that `__init__` creates.
 
-    A peer promises ``wait()``, which waits for all ranks, and ``prepare(what, mine)``, which returns what to time, the
-    array that it leaves its result in (or None), and what that array must end with.
+    A peer must have ``wait()``, a barrier, and ``prepare(what, mine)``, which returns the function to time, the array
+    of its result (or None), and the expected last element.
     """
 
     def __init__(self, size):
@@ -15,7 +15,7 @@ class Forked:
 
     @classmethod
     def start(cls, size):
-        """Return the peer, once in every process."""
+        """Create the peer, fork its other ranks, and return the peer in every process."""
         peer = cls(size)
         for rank in range(1, size):
             if os.fork() == 0:
@@ -25,4 +25,4 @@ class Forked:
         return peer
 
     def begin(self):
-        """Do what must be done in every process by itself."""
+        """Set up the peer in each of its processes, after the fork."""

@@ -1,4 +1,4 @@
-"""Gloo, through torch.distributed: what PyTorch uses between CPU processes."""
+"""Gloo, PyTorch's backend for CPU processes, through torch.distributed."""
 
 import os
 import tempfile
@@ -8,14 +8,14 @@ from .forked import Forked
 
 
 class Gloo(Collective, Forked):
-    """One thread per process, as all contenders have."""
+    """Gloo with one thread per process, like all contenders."""
 
     def __init__(self, size):
         Forked.__init__(self, size)
         self._file = os.path.join(tempfile.mkdtemp(prefix="gloo-"), "store")
 
     def begin(self):
-        """Meet the others."""
+        """Connect to the other ranks."""
         import torch
         import torch.distributed
 
@@ -26,31 +26,31 @@ class Gloo(Collective, Forked):
         )
 
     def wait(self):
-        """Wait for all."""
+        """Wait for all ranks."""
         self.distributed.barrier()
 
     def all_reduce(self, mine, result):
-        """The maximum, for all; in place."""
+        """Reduce to the maximum on all ranks, in place."""
         self.distributed.all_reduce(self.torch.from_numpy(result), self.distributed.ReduceOp.MAX)
 
     def reduce(self, mine, result):
-        """The maximum, for rank 0; in place."""
+        """Reduce to the maximum on rank 0, in place."""
         self.distributed.reduce(self.torch.from_numpy(result), 0, self.distributed.ReduceOp.MAX)
 
     def broadcast(self, mine, result):
-        """From rank 0."""
+        """Broadcast from rank 0."""
         self.distributed.broadcast(self.torch.from_numpy(result), 0)
 
     def scatter(self, mine, result):
-        """Divide what rank 0 has."""
+        """Scatter rank 0's array."""
         parts = list(self.torch.from_numpy(mine).chunk(self.size)) if self.rank == 0 else None
         self.distributed.scatter(self.torch.from_numpy(result), parts)
 
     def gather(self, mine, result):
-        """To rank 0."""
+        """Gather on rank 0."""
         parts = list(self.torch.from_numpy(result).chunk(self.size)) if self.rank == 0 else None
         self.distributed.gather(self.torch.from_numpy(mine), parts)
 
     def all_gather(self, mine, result):
-        """To all."""
+        """Gather on all ranks."""
         self.distributed.all_gather(list(self.torch.from_numpy(result).chunk(self.size)), self.torch.from_numpy(mine))

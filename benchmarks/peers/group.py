@@ -1,4 +1,4 @@
-"""Groups of peer processes, as this process sees them."""
+"""Groups of peer processes, controlled by this process."""
 
 import importlib.util
 import os
@@ -14,7 +14,7 @@ from benchmarks.measure import WrongResult
 ROOT = Path(__file__).resolve().parents[2]
 PREFIX = Path(sys.prefix)
 
-#: How the processes of a kind are started; others fork by themselves. (Both wheels install an mpiexec of their own.)
+#: Launchers of MPI, with options; other kinds fork their own processes. (Both MPIs install an ``mpiexec``.)
 LAUNCHERS = {
     "openmpi": ("prterun", ["--allow-run-as-root", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", "-n"]),
     "mpich": ("mpiexec.hydra", ["-n"]),
@@ -22,16 +22,16 @@ LAUNCHERS = {
 
 
 class Unavailable(Exception):
-    """A peer that is not installed; says what to install."""
+    """Error for a peer that is not installed or does not start; the message gives the reason."""
 
 
 class Group:
-    """Processes of one kind, which do together what they are told and say how long it took.
+    """Processes of one kind that run operations together on request and return the times.
 
     Parameters
     ----------
     kind : str
-        A module of this folder (or openmpi and mpich, which are one).
+        Name of a module in this folder, or ``openmpi`` or ``mpich``, which share a module.
     size : int
         Number of processes.
     """
@@ -50,7 +50,7 @@ class Group:
             path = shutil.which(launcher, path=str(PREFIX / "bin"))
             if path is None:
                 shutil.rmtree(self._folder)
-                raise Unavailable(f"{kind}: pip install mpi4py {kind}")
+                raise Unavailable(f"{kind}: it is not installed (pip install mpi4py {kind})")
             command = [path] + options + [str(size)] + command
             environment["MPI4PY_MPIABI"] = kind
             environment["LD_LIBRARY_PATH"] = "{}:{}".format(PREFIX / "lib", PREFIX / "lib" / "openmpi")
@@ -68,11 +68,11 @@ class Group:
             except (OSError, EOFError):
                 words = self.last_line()
                 self.close()
-                raise Unavailable(f"{kind} does not start: {words}") from None
+                raise Unavailable(f"{kind}: its processes do not start: {words}") from None
         self.connections = [by_rank[rank] for rank in range(size)]
 
     def last_line(self):
-        """Return the last line that the processes have printed: what they died of."""
+        """Return the last line of the processes' output, usually the cause of their death."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace").strip().split("\n")[-1]
 
@@ -98,13 +98,13 @@ class Group:
 
 
 class Remote:
-    """One operation of a group, as a contender; see `measure.Local`."""
+    """Contender that runs one operation of a group; see `measure.Local`."""
 
     def __init__(self, group, what, nbytes, pause):
         self.group, self.case = group, (what, nbytes, pause)
 
     def measure(self, repeats, warm=0):
-        """Return the seconds that rank 0 took for each, after a few that are not counted."""
+        """Return rank 0's seconds for `repeats` operations, after `warm` uncounted operations."""
         for connection in self.group.connections:
             connection.send((self.case, repeats, warm))
         try:
@@ -118,12 +118,12 @@ class Remote:
 
 
 class Groups:
-    """The groups of a run, started when first asked for; a context manager that ends them.
+    """Peer groups of a run, started at their first use; a context manager that ends the groups on exit.
 
     Parameters
     ----------
     kinds : sequence of str
-        Which may be started; none for a run without peers.
+        Kinds that may be started; empty for a run without peers.
     """
 
     KINDS = ("barrier", "pipes", "openmpi", "mpich", "gloo", "ddp")
@@ -132,7 +132,7 @@ class Groups:
         self.kinds, self._open, self.missing = kinds, {}, {}
 
     def get(self, kind, size):
-        """Return the group, or None if there is none of that kind."""
+        """Return a group, or None if its kind is not available."""
         if kind not in self.kinds or kind in self.missing:
             return None
         if (kind, size) not in self._open:
@@ -144,7 +144,7 @@ class Groups:
         return self._open[kind, size]
 
     def contenders(self, kinds, size, what, nbytes=0, pause=0.0):
-        """Return the contenders of those kinds that there are, by their names in tables."""
+        """Return contenders of the available kinds, by their names in tables."""
         groups = {kind: self.get(kind, size) for kind in kinds}
         return {NAMES[kind]: group.contender(what, nbytes, pause) for kind, group in groups.items() if group}
 

@@ -4,7 +4,7 @@ from .collective import Collective
 
 
 class Mpi(Collective):
-    """Both of them: which one it is, the environment tells (MPI4PY_MPIABI)."""
+    """Open MPI or MPICH, as selected by MPI4PY_MPIABI."""
 
     @classmethod
     def start(cls, size):
@@ -18,29 +18,29 @@ class Mpi(Collective):
         self.rank, self.size = self.comm.rank, self.comm.size
 
     def wait(self):
-        """Wait for all."""
+        """Wait for all ranks."""
         self.comm.Barrier()
 
     def all_reduce(self, mine, result):
-        """The maximum, for all."""
+        """Reduce to the maximum on all ranks."""
         self.comm.Allreduce(mine, result, self.op)
 
     def reduce(self, mine, result):
-        """The maximum, for rank 0."""
+        """Reduce to the maximum on rank 0."""
         self.comm.Reduce(mine, result, self.op)
 
     def broadcast(self, mine, result):
-        """From rank 0."""
+        """Broadcast from rank 0."""
         self.comm.Bcast(result)
 
     def scatter(self, mine, result):
-        """Divide what rank 0 has."""
+        """Scatter rank 0's array."""
         self.comm.Scatter(mine, result)
 
     def gather(self, mine, result):
-        """To rank 0."""
+        """Gather on rank 0."""
         self.comm.Gather(mine, result if self.rank == 0 else None)
 
     def all_gather(self, mine, result):
-        """To all."""
+        """Gather on all ranks."""
         self.comm.Allgather(mine, result)

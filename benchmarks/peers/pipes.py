@@ -1,4 +1,4 @@
-"""Pipes between rank 0 and the others, and everything pickled through them: what a program by hand would do first."""
+"""Peer that sends pickled arrays through pipes between rank 0 and the other ranks, the naive solution."""
 
 import multiprocessing
 
@@ -8,21 +8,21 @@ from .forked import Forked
 
 
 class Pipes(Forked):
-    """A star of pipes."""
+    """Pipes between rank 0 and each of the other ranks."""
 
     def __init__(self, size):
         super().__init__(size)
         self.pipes = [multiprocessing.Pipe() for _ in range(size - 1)]
 
     def begin(self):
-        """Keep the own ends."""
+        """Select this rank's ends of the pipes."""
         if self.rank:
             self.up = self.pipes[self.rank - 1][1]
         else:
             self.down = [ours for ours, _ in self.pipes]
 
     def wait(self):
-        """A word from everybody, and one to everybody."""
+        """Wait for all ranks: rank 0 receives a message from each other rank, then sends each of them a message."""
         if self.rank:
             self.up.send_bytes(b"x")
             self.up.recv_bytes()
@@ -33,7 +33,7 @@ class Pipes(Forked):
                 pipe.send_bytes(b"x")
 
     def pair(self):
-        """A word to everybody, and one from everybody: what a call needs at least."""
+        """Send a message from rank 0 to each other rank, and a message back: the minimum of a call."""
         if self.rank:
             self.up.recv_bytes()
             self.up.send_bytes(b"x")
@@ -44,7 +44,7 @@ class Pipes(Forked):
                 pipe.recv_bytes()
 
     def prepare(self, what, mine):
-        """Return what to time: ``barrier``, ``all_reduce`` (the sum) or ``send`` (an array to every other rank)."""
+        """Return the function to time: ``barrier``, ``all_reduce`` (the sum) or ``send`` (to every other rank)."""
         if what == "barrier":
             return self.pair, None, None
         result = np.empty_like(mine)
@@ -55,7 +55,7 @@ class Pipes(Forked):
         )
 
     def all_reduce(self, mine, result):
-        """Add up on rank 0."""
+        """Sum all arrays on rank 0, then send the result to all other ranks."""
         if self.rank:
             self.up.send(mine)
             result[:] = self.up.recv()
@@ -67,7 +67,7 @@ class Pipes(Forked):
                 pipe.send(result)
 
     def send(self, mine, result):
-        """From rank 0 to the others; over when they have it."""
+        """Send an array from rank 0 to the other ranks, and wait until all have received it."""
         if self.rank:
             result[:] = self.up.recv()
             self.up.send_bytes(b"x")

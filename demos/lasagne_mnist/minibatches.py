@@ -1,19 +1,19 @@
-"""Which rows make the minibatches of an epoch. The same seed and epoch give the same rows, also after a restart."""
+"""Row indices of each epoch's minibatches, reproducible from seed and epoch even after a restart."""
 
 import numpy as np
 
 
 def iter_minibatch_idxs(length, size, seed, epoch):
-    """Yield shuffled row indices in pieces of ``size``; the last piece may be smaller."""
+    """Yield shuffled row indices in batches of ``size``; the last batch may be smaller."""
     order = np.random.RandomState([seed, epoch]).permutation(length)
     for start in range(0, length, size):
         yield order[start : start + size]
 
 
 def iter_shard_idxs(lengths, size, seed, epoch):
-    """Yield, for data that is scattered over ranks, a list with one index array per rank, ``size`` rows in all.
+    """Yield minibatches of ``size`` rows for scattered data: a list with one index array per rank.
 
-    Every rank shuffles the rows that it has; it can take no others.
+    Every rank shuffles only its own rows.
     """
     orders = [np.random.RandomState([seed, epoch, rank]).permutation(length) for rank, length in enumerate(lengths)]
     n_batches = -(-sum(lengths) // size)
@@ -21,7 +21,7 @@ def iter_shard_idxs(lengths, size, seed, epoch):
 
 
 def iter_shard_idxs_of_all(lengths, size, seed, epoch):
-    """Yield the same minibatches as `iter_shard_idxs`, as indices into the whole data set: for the serial program."""
+    """Yield the minibatches of `iter_shard_idxs` as indices into the whole data set, for the serial program."""
     starts = np.cumsum([0] + list(lengths))
     for idxs in iter_shard_idxs(lengths, size, seed, epoch):
         yield np.concatenate([start + of_rank for start, of_rank in zip(starts, idxs)])

@@ -1,4 +1,4 @@
-"""The networks, in ordinary Lasagne code: `mlp`, `custom_mlp:DEPTH,WIDTH,DROP_INPUT,DROP_HIDDEN` and `cnn`."""
+"""Networks in plain Lasagne: `mlp`, `custom_mlp:DEPTH,WIDTH,DROP_INPUT,DROP_HIDDEN` and `cnn`."""
 
 import warnings
 
@@ -12,7 +12,7 @@ warnings.filterwarnings("ignore", module="lasagne")  # Lasagne 0.1 uses keywords
 
 
 def build_mlp(input_var, depth=2, width=800, drop_input=0.2, drop_hidden=0.5):
-    """Build a multi-layer perceptron; without dropout (0) it has no random layer."""
+    """Build a multilayer perceptron; a dropout of 0 omits the dropout layers."""
     network = layers.InputLayer((None, 784), input_var)
     if drop_input:
         network = layers.DropoutLayer(network, p=drop_input)
@@ -26,7 +26,7 @@ def build_mlp(input_var, depth=2, width=800, drop_input=0.2, drop_hidden=0.5):
 
 
 def build_cnn(input_var):
-    """Build two convolutions with max-pooling, a dense layer with dropout, and the output layer."""
+    """Build a network of two convolutions with max-pooling, a dense layer with dropout, and the output layer."""
     network = layers.ReshapeLayer(layers.InputLayer((None, 784), input_var), ([0], 1, 28, 28))
     for _ in range(2):
         network = layers.Conv2DLayer(
@@ -43,12 +43,12 @@ def build_cnn(input_var):
 
 
 def parse_model(model):
-    """Return the function that builds a model, given its input variable, and whether the model has random layers.
+    """Return a function that builds a model from its input variable, and whether the model has random layers.
 
     Raises
     ------
     ValueError
-        There is no such model.
+        If the model is unknown.
     """
     name, _, options = model.partition(":")
     if name in ("mlp", "cnn") and not options:
@@ -71,19 +71,19 @@ def parse_model(model):
 
 
 def build_network(model, input_var, seed):
-    """Build a network; the same seed gives the same initial values and dropout."""
+    """Build a network; initial values and dropout depend only on the seed."""
     lasagne.random.set_rng(np.random.RandomState(seed))
     return parse_model(model)[0](input_var)
 
 
 def random_states(network):
-    """Return the states of what dropout draws from, once the training loss is built."""
+    """Return the random states of the dropout layers; call this after building the training loss."""
     streams = [layer._srng for layer in layers.get_all_layers(network) if isinstance(layer, layers.DropoutLayer)]
     return [state for stream in streams for state, *_ in stream.state_updates]
 
 
 def losses_of(network, target_var):
-    """Return the training loss, and the loss and accuracy without dropout."""
+    """Return the training loss, and the validation loss and accuracy without dropout."""
 
     def loss(**kwargs):
         prediction = layers.get_output(network, **kwargs)

@@ -1,15 +1,15 @@
-"""Run the three MNIST programs one after another; print what each took and reached, and plot it.
+"""Run the three MNIST programs in turn; print and plot their times and accuracies.
 
     python -m synkhronos demos/lasagne_mnist/run_all.py --model cnn
 
-Time per epoch and speedup are over the better of plain Theano with one BLAS thread and with one per core.
+Speedups are relative to plain Theano with one BLAS thread or one per core, whichever is faster.
 """
 
 import os
 import statistics
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # what demos have in common
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # modules shared by the demos
 
 import train_mnist_cpu_data
 import train_mnist_device_data
@@ -20,7 +20,7 @@ PLOT = "lasagne_mnist.png"
 
 
 def epoch_time(run):
-    """Return the median time of an epoch, without the first: that one touches memory for the first time."""
+    """Return the median time of an epoch, without the first epoch, which touches memory for the first time."""
     return statistics.median(run.epoch_seconds[1:] or run.epoch_seconds)
 
 
@@ -37,15 +37,15 @@ def print_table(runs, serials):
 
 
 def plot(runs, model, path):
-    """Save curves of training loss and validation accuracy over the time of training."""
+    """Plot training loss and validation accuracy over training time."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        print("no plot: matplotlib is not installed; make install, or python -m pip install matplotlib")
+        print("no plot, because matplotlib is not installed: python -m pip install matplotlib")
         return
     figure = Figure(figsize=(10, 4))
-    FigureCanvasAgg(figure)  # (saves without a display)
+    FigureCanvasAgg(figure)  # saves without a display
     for axes, label, values_of in zip(
         figure.subplots(1, 2),
         ("training loss", "validation accuracy"),
@@ -63,18 +63,18 @@ def plot(runs, model, path):
     print("plotted to " + path)
 
 
-def main(n_parallel=None, plot_path=PLOT, **settings):
-    """Run all; return whether the parallel programs agree with the serial one, and the list of `Run`."""
-    parallel = train_mnist_cpu_data.main(n_parallel, **settings)
-    on_devices = train_mnist_device_data.main(n_parallel, **settings)
+def main(n_ranks=None, plot_path=PLOT, **settings):
+    """Run all programs; return whether the parallel programs agree with the serial program, and the list of runs."""
+    parallel = train_mnist_cpu_data.main(n_ranks, **settings)
+    on_devices = train_mnist_device_data.main(n_ranks, **settings)
     serials = [train_mnist_theano.main(threads, **settings) for threads in sorted({1, len(os.sched_getaffinity(0))})]
     runs = [parallel, on_devices] + serials
     print_table(runs, serials)
     if plot_path:
         plot(runs, settings["model"], plot_path)
-    # The data on the devices is taken in other minibatches, so it learns what the serial program does by those.
-    n_shards = n_parallel or len(os.sched_getaffinity(0))
-    print("the serial program once more, with the minibatches of the data on the devices:")
+    # With data on the devices, minibatches differ, so the serial program must use the same minibatches.
+    n_shards = n_ranks or len(os.sched_getaffinity(0))
+    print("the serial program again, with the minibatches of train_mnist_device_data.py:")
     by_shards = train_mnist_theano.main(n_shards=n_shards, **settings)
     print()
     agree = [
@@ -86,7 +86,9 @@ def main(n_parallel=None, plot_path=PLOT, **settings):
 
 if __name__ == "__main__":
     parser = training.parser(__doc__)
-    parser.add_argument("--plot", dest="plot_path", default=PLOT, help="default: %(default)s; empty: none")
+    parser.add_argument(
+        "--plot", dest="plot_path", default=PLOT, help="file for the plot; default: %(default)s; '' for no plot"
+    )
     agree, _ = main(**training.parse(parser))
     if not agree:
-        sys.exit("a parallel program did not compute what the serial one does")
+        sys.exit("a parallel program's results differ from the serial program's")

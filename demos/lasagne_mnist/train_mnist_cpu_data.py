@@ -1,18 +1,17 @@
-"""Train MNIST on all ranks, with the data in shared memory: every rank takes its share of each shuffled minibatch.
+"""Train on MNIST with all ranks and data in shared memory: every rank reads its share of each shuffled minibatch.
 
     python -m synkhronos demos/lasagne_mnist/train_mnist_cpu_data.py --model cnn --checkpoint mnist.npz
 
-The network, the rule and the minibatches are those of the serial program, train_mnist_theano.py; the gradients are
-averaged over the rows of all ranks, and `steps` makes an epoch of steps in one command. `batches=` says which rows they
-are about, and every rank copies its own share of them. With `--check` the serial program runs afterwards, and the two
-are compared.
+Network, update rule and minibatches are those of the serial program, train_mnist_theano.py. Gradients are averaged over
+the rows of all ranks, and `steps` runs an epoch as one command. `batches=` selects the rows of each step; every rank
+copies only its share. With `--check`, the serial program runs afterwards, and the results are compared.
 """
 
 import os
 import sys
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # what demos have in common
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # modules shared by the demos
 
 import lasagne
 import numpy as np
@@ -27,13 +26,13 @@ from networks import build_network, losses_of, random_states
 import synkhronos as synk
 
 
-def main(n_parallel=None, **settings):
-    """Train, and return the `Run`; ``settings`` are fields of `training.Settings`."""
+def main(n_ranks=None, **settings):
+    """Train on all ranks, and return the `Run`; ``settings`` are fields of `training.Settings`."""
     settings = training.Settings(**settings)
     theano.config.floatX = settings.floatX
     mnist = training.load_mnist(settings)
     start = time.perf_counter()
-    n_ranks = synk.fork(n_parallel)
+    n_ranks = synk.fork(n_ranks)
     print("\ncompiling the network (half a minute the first time)", flush=True)
     input_var, target_var = T.matrix("images"), T.ivector("labels")
     network = build_network(settings.model, input_var, settings.seed)
@@ -50,7 +49,7 @@ def main(n_parallel=None, **settings):
     X_train, y_train = synk.data(mnist.X_train), synk.data(mnist.y_train)
 
     print(
-        f"{layers.count_params(network, trainable=True):,} parameters, {n_ranks} ranks, ready after "
+        f"{layers.count_params(network, trainable=True):,} parameters, number of ranks: {n_ranks}, ready after "
         f"{time.perf_counter() - start:.1f} s"
     )
     run = training.train(
@@ -60,7 +59,7 @@ def main(n_parallel=None, **settings):
         minibatches=lambda epoch: iter_minibatch_idxs(len(X_train), settings.batch_size, settings.seed, epoch),
         set_rate=lambda value: synk.broadcast(rate, value),
         steps=lambda batches, on_step: train_fn.steps(X_train, y_train, batches=batches, on_step=on_step),
-        evaluate=lambda X, y: evaluate_fn(X, y, num_slices=4),  # the whole set in one call
+        evaluate=lambda X, y: evaluate_fn(X, y, num_slices=4),  # the whole data set in one call
         mnist=mnist,
     )
     synk.close()
@@ -69,13 +68,13 @@ def main(n_parallel=None, **settings):
 
 if __name__ == "__main__":
     parser = training.parser(__doc__)
-    parser.add_argument("--checkpoint", help="file to save the network in after every epoch, and to go on from")
+    parser.add_argument("--checkpoint", help="file to save the network to after every epoch, and to resume from")
     parser.add_argument("--check", action="store_true", help="compare with the serial program")
     arguments = training.parse(parser)
     check = arguments.pop("check")
     run = main(**arguments)
     if check:
-        arguments.pop("n_parallel")
+        arguments.pop("n_ranks")
         serial = train_mnist_theano.main(**dict(arguments, checkpoint=None))
         if not training.agrees(run, serial, arguments["model"]):
-            sys.exit("the parallel program did not compute what the serial one does")
+            sys.exit("the parallel program's results differ from the serial program's")

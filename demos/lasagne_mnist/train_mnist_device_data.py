@@ -1,16 +1,16 @@
-"""Train MNIST on all ranks, with the data on the devices: scattered once to shared variables, selected by `batches_s=`.
+"""Train on MNIST with all ranks and data on the devices: scattered to shared variables, selected with `batches_s=`.
 
     python -m synkhronos demos/lasagne_mnist/train_mnist_device_data.py --model cnn
 
-Nothing but indices travels in the training loop. Each rank shuffles the rows that it has, so the minibatches are other
-ones than in train_mnist_cpu_data.py; with `--check` the serial program takes the same rows in every step.
+The training loop sends only indices. Each rank shuffles its own rows, so the minibatches differ from those of
+train_mnist_cpu_data.py. With `--check`, the serial program uses the same rows in every step.
 """
 
 import os
 import sys
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # what demos have in common
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # modules shared by the demos
 
 import lasagne
 import numpy as np
@@ -25,13 +25,13 @@ from networks import build_network, losses_of, random_states
 import synkhronos as synk
 
 
-def main(n_parallel=None, **settings):
-    """Train, and return the `Run`; ``settings`` are fields of `training.Settings`."""
+def main(n_ranks=None, **settings):
+    """Train on all ranks, and return the `Run`; ``settings`` are fields of `training.Settings`."""
     settings = training.Settings(**settings)
     theano.config.floatX = settings.floatX
     mnist = training.load_mnist(settings)
     start = time.perf_counter()
-    n_ranks = synk.fork(n_parallel)
+    n_ranks = synk.fork(n_ranks)
     print("\ncompiling the network (half a minute the first time)", flush=True)
     input_var, target_var = T.matrix("images"), T.ivector("labels")
     network = build_network(settings.model, input_var, settings.seed)
@@ -39,7 +39,7 @@ def main(n_parallel=None, **settings):
     loss, valid_loss, accuracy = losses_of(network, target_var)
     rate = theano.shared(np.asarray(settings.learning_rate, settings.floatX), "learning_rate")
 
-    # Variables that are not yet there are made of a row or two: every rank gets its own part below.
+    # Variables that are scattered below need only one row initially.
     X_train = theano.shared(mnist.X_train[:1], "X_train")
     y_train = theano.shared(mnist.y_train[:1], "y_train")
     grads = synk.ops.all_reduce(theano.grad(loss, params))
@@ -58,7 +58,7 @@ def main(n_parallel=None, **settings):
     lengths = synk.get_lengths(X_train)
 
     print(
-        f"{layers.count_params(network, trainable=True):,} parameters, {n_ranks} ranks, ready after "
+        f"{layers.count_params(network, trainable=True):,} parameters, number of ranks: {n_ranks}, ready after "
         f"{time.perf_counter() - start:.1f} s"
     )
     run = training.train(
@@ -68,7 +68,7 @@ def main(n_parallel=None, **settings):
         minibatches=lambda epoch: iter_shard_idxs(lengths, settings.batch_size, settings.seed, epoch),
         set_rate=lambda value: synk.broadcast(rate, value),
         steps=lambda batches, on_step: train_fn.steps(batches_s=batches, on_step=on_step),
-        evaluate=lambda X, y: evaluate_fn(X, y, num_slices=4),  # the whole set in one call
+        evaluate=lambda X, y: evaluate_fn(X, y, num_slices=4),  # the whole data set in one call
         mnist=mnist,
     )
     synk.close()
@@ -77,13 +77,13 @@ def main(n_parallel=None, **settings):
 
 if __name__ == "__main__":
     parser = training.parser(__doc__)
-    parser.add_argument("--checkpoint", help="file to save the network in after every epoch, and to go on from")
+    parser.add_argument("--checkpoint", help="file to save the network to after every epoch, and to resume from")
     parser.add_argument("--check", action="store_true", help="compare with the serial program")
     arguments = training.parse(parser)
     check = arguments.pop("check")
     run = main(**arguments)
     if check:
-        n_parallel = arguments.pop("n_parallel") or len(os.sched_getaffinity(0))
-        serial = train_mnist_theano.main(n_shards=n_parallel, **dict(arguments, checkpoint=None))
+        n_ranks = arguments.pop("n_ranks") or len(os.sched_getaffinity(0))
+        serial = train_mnist_theano.main(n_shards=n_ranks, **dict(arguments, checkpoint=None))
         if not training.agrees(run, serial, arguments["model"]):
-            sys.exit("the parallel program did not compute what the serial one does")
+            sys.exit("the parallel program's results differ from the serial program's")

@@ -1,4 +1,4 @@
-"""Train MNIST in plain Theano, in one process: the serial program that the others were made from.
+"""Train on MNIST in plain Theano, in one process: the serial program that the parallel programs are derived from.
 
 python -m synkhronos demos/lasagne_mnist/train_mnist_theano.py --model cnn
 """
@@ -6,7 +6,7 @@ python -m synkhronos demos/lasagne_mnist/train_mnist_theano.py --model cnn
 import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # what demos have in common
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # modules shared by the demos
 
 import lasagne
 import numpy as np
@@ -20,14 +20,14 @@ from threadpoolctl import threadpool_limits
 
 
 def main(blas_threads=None, n_shards=None, **settings):
-    """Train, and return the `Run`.
+    """Train in this process, and return the `Run`.
 
     Parameters
     ----------
     blas_threads : int, optional
-        Threads of the BLAS library; as many as there are cores by default.
+        Number of threads of the BLAS library; by default, one per core.
     n_shards : int, optional
-        Take the minibatches of `train_mnist_device_data.py` on so many ranks.
+        Number of ranks of `train_mnist_device_data.py`, to use the minibatches of that program.
     **settings
         Fields of `training.Settings`.
     """
@@ -75,7 +75,7 @@ def main(blas_threads=None, n_shards=None, **settings):
 
 
 if __name__ == "__main__":
-    parser = training.parser(__doc__, n_parallel=False)
-    parser.add_argument("--blas-threads", type=int, help="default: the cores this process may use")
-    parser.add_argument("--checkpoint", help="file to save the network in after every epoch, and to go on from")
+    parser = training.parser(__doc__, has_ranks=False)
+    parser.add_argument("--blas-threads", type=int, help="number of BLAS threads; default: the number of usable cores")
+    parser.add_argument("--checkpoint", help="file to save the network to after every epoch, and to resume from")
     main(**training.parse(parser))

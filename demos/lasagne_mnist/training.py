@@ -1,4 +1,4 @@
-"""What the training programs have in common: settings, the loop over epochs, the report, the command line."""
+"""Shared code of the training programs: settings, loop over epochs, report, and command line."""
 
 import argparse
 import os
@@ -16,14 +16,14 @@ from synkhronos.extensions.recorder import Recorder
 
 
 class Settings(NamedTuple):
-    """What all programs are given."""
+    """Settings of a training run."""
 
     model: str = "mlp"
     epochs: int = 10
     batch_size: int = 200
     learning_rate: float = 0.05
-    warm_up: int = 0  # epochs in which the learning rate grows to that
-    rows: Optional[int] = None  # of the training set; all by default
+    warm_up: int = 0  # epochs over which the learning rate grows
+    rows: Optional[int] = None  # number of training rows; by default, all rows
     seed: int = 0
     floatX: str = "float32"
     checkpoint: Optional[str] = None
@@ -31,7 +31,7 @@ class Settings(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a training run gave."""
+    """Results of a training run."""
 
     name: str
     epoch_seconds: list
@@ -41,7 +41,7 @@ class Run(NamedTuple):
 
 
 def load_mnist(settings):
-    """Load the digits as numbers of the configured precision, as many for training as are wanted."""
+    """Load the digits in the configured precision, limited to the configured number of training rows."""
     mnist = mnist_data.load()
     rows, floatX = slice(settings.rows), settings.floatX
     return mnist._replace(
@@ -53,37 +53,38 @@ def load_mnist(settings):
 
 
 def resume(settings, variables):
-    """Load the checkpoint, if there is one; return the record of the epochs so far."""
+    """Load the checkpoint if it exists; return the record of the epochs so far."""
     recorder = Recorder()
     if settings.checkpoint and os.path.exists(settings.checkpoint):
         recorder.state = checkpoint.load(settings.checkpoint, variables)["recorder"]
-        print(f"going on from {settings.checkpoint} after epoch {len(recorder.rows)}")
+        print(f"continuing from {settings.checkpoint} after epoch {len(recorder.rows)}")
     return recorder
 
 
 def warmed_up(settings, epoch):
-    """Return the learning rate at a moment of training, in epochs: a tenth at first, growing evenly to all of it."""
+    """Return the learning rate after `epoch` epochs: it grows linearly from a tenth of its full value."""
     grown = min(1.0, epoch / settings.warm_up) if settings.warm_up else 1.0
     return settings.learning_rate * (0.1 + 0.9 * grown)
 
 
 def train(name, settings, variables, minibatches, set_rate, steps, evaluate, mnist):
-    """Run the epochs, each in one call of ``steps``, or in one for each minibatch while the learning rate grows.
+    """Train for all epochs, with a call of ``steps`` per epoch, or per minibatch while the learning rate grows.
 
-    The clock runs during the training steps only.
+    Only training steps are timed.
 
     Parameters
     ----------
     variables : list of shared variables
-        What checkpoints save: the parameters of the network, and what else changes in training.
+        The variables in checkpoints: the network's parameters, and all other state of the training.
     minibatches : function
-        From the number of an epoch to its minibatches, in the form that ``steps`` takes.
+        Maps the number of an epoch to its minibatches, in the form that ``steps`` accepts.
     set_rate : function
-        Takes the learning rate of the steps that follow.
+        Sets the learning rate of the following steps.
     steps : function
-        From a list of minibatches to the loss of each; calls its keyword ``on_step`` with number and loss after each.
+        Maps a list of minibatches to their losses. After each step, it calls its argument ``on_step`` with the step's
+        number and loss.
     evaluate : function
-        From images and labels to loss and accuracy.
+        Maps images and labels to loss and accuracy.
 
     Returns
     -------
@@ -100,7 +101,7 @@ def train(name, settings, variables, minibatches, set_rate, steps, evaluate, mni
             desc=f"epoch {epoch + 1}",
             unit="batch",
             leave=False,
-            disable=None if settings.progress else True,  # None: no bar unless a person is watching
+            disable=None if settings.progress else True,  # None shows a bar only on a terminal
         ) as bar:
             for i in range(0, len(batches), at_once):
                 if settings.warm_up and epoch <= settings.warm_up:
@@ -124,16 +125,17 @@ def train(name, settings, variables, minibatches, set_rate, steps, evaluate, mni
     return Run(name, *columns, test_accuracy)
 
 
-# Sums over shards round differently. In float32 a rounding error at the kink of a rectifier (or a tie in max-pooling)
-# switches a unit's gradient, so the distance grows from 1e-7 to what was seen at the end of training: 1e-4.
+# Largest accepted relative difference of the training losses without dropout. Sums over shards round differently. In
+# float32, a rounding error at the kink of a rectifier (or a tie in max-pooling) switches a unit's gradient on or off.
+# Observed differences then grew from 1e-7 to 1e-4 by the end of training.
 LOSS_TOLERANCE = {"float32": 5e-3, "float64": 1e-6}
-# Dropout draws other numbers on other ranks, as with another seed. On 500 digits an accuracy of 95 % has a standard
-# deviation of 1 %; two may differ by 5 %.
+# Largest accepted difference of the test accuracies with dropout, which draws different numbers on each rank, as if the
+# seed differed. On 500 digits, an accuracy of 95% has a standard deviation of 1%.
 ACCURACY_TOLERANCE = 0.05
 
 
 def agrees(run, serial, model):
-    """Print how far a run is from the serial program's; return whether it is as near as it must be."""
+    """Print the difference between a run and the serial program; return whether it is within the tolerance."""
     if parse_model(model)[1]:
         difference, allowed = abs(run.test_accuracy - serial.test_accuracy), ACCURACY_TOLERANCE
         what = "test accuracy differs from the serial program's by {:.2%} (allowed: {:.0%}; random layers)"
@@ -145,8 +147,8 @@ def agrees(run, serial, model):
     return difference <= allowed
 
 
-def parser(description, n_parallel=True):
-    """Return the command line that all programs have."""
+def parser(description, has_ranks=True):
+    """Return the parser of the options that all programs share."""
     parser = argparse.ArgumentParser(description=description.split("\n")[0])
     defaults = Settings()
     parser.add_argument(
@@ -161,7 +163,7 @@ def parser(description, n_parallel=True):
         "--warm-up",
         type=int,
         default=defaults.warm_up,
-        help="epochs in which the learning rate grows; default: %(default)s",
+        help="epochs over which the learning rate grows; default: %(default)s",
     )
     parser.add_argument("--rows", type=int, help="number of training images; default: all")
     parser.add_argument("--seed", type=int, default=defaults.seed, help="default: %(default)s")
@@ -169,13 +171,15 @@ def parser(description, n_parallel=True):
         "--floatX", choices=["float32", "float64"], default=defaults.floatX, help="default: %(default)s"
     )
     parser.add_argument("--no-progress", dest="progress", action="store_false", help="no progress bar")
-    if n_parallel:
-        parser.add_argument("--n-parallel", type=int, help="number of ranks; default: the cores this process may use")
+    if has_ranks:
+        parser.add_argument(
+            "--n-ranks", "--n-parallel", type=int, help="number of ranks; default: the number of usable cores"
+        )
     return parser
 
 
 def parse(parser):
-    """Return the arguments; a model that does not exist is a sentence."""
+    """Return the arguments; exit with a message if the model is unknown."""
     arguments = vars(parser.parse_args())
     try:
         parse_model(arguments["model"])

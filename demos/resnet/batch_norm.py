@@ -1,10 +1,10 @@
-"""Batch normalisation as in Lasagne (whose version 0.1 has none): every rank by its own rows."""
+"""Batch normalization per rank, as in later versions of Lasagne (version 0.1 does not provide it)."""
 
 from synkhronos.extensions import batch_norm
 
 
 class BatchNormLayer(batch_norm.BatchNormLayer):
-    """Normalise by mean and variance of this rank's rows; in ``theano.function`` there are no others."""
+    """Batch normalization by the mean and variance of this rank's rows (in a ``theano.function``, of all rows)."""
 
     def statistics(self, input):
         return input.mean(self.axes), input.var(self.axes)

@@ -1,8 +1,8 @@
-"""The table of a comparison: how quickly each training run went, and how far it got."""
+"""Table that compares training runs: speed, losses and accuracy."""
 
 
 def print_table(runs):
-    """Print a column for each run; the first is what the others are compared with."""
+    """Print a column for each run; speeds are relative to the first run."""
     line = "{:34s}" + " {:>23s}" * len(runs)
     print("\n" + line.format("", *(run.name for run in runs)))
     base = images_per_second(runs[0])
@@ -10,8 +10,8 @@ def print_table(runs):
     print(line.format("total", *(f"{run.seconds:.3f} s" + " " * 8 for run in runs)))
     print(line.format("loss of the last batch", *(f"{run.losses[-1]:.4f}" + " " * 8 for run in runs)))
     if runs[0].valid_accuracy is not None:
-        print(line.format("loss in validation", *(f"{run.valid_loss:.4f}" + " " * 8 for run in runs)))
-        print(line.format("accuracy in validation", *(f"{run.valid_accuracy:.2%}" + " " * 8 for run in runs)))
+        print(line.format("validation loss", *(f"{run.valid_loss:.4f}" + " " * 8 for run in runs)))
+        print(line.format("validation accuracy", *(f"{run.valid_accuracy:.2%}" + " " * 8 for run in runs)))
 
 
 def images_per_second(run):
@@ -19,6 +19,6 @@ def images_per_second(run):
 
 
 def scaling(base, run):
-    """Return how many times as quick as the base, in eight characters."""
+    """Return the speed relative to the base run, as a string of eight characters."""
     ratio = images_per_second(run) / base
     return f"  {ratio:5.2f}x" if ratio != 1 else " " * 8

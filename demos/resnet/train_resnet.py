@@ -1,17 +1,19 @@
-"""Train a residual network on all cores or GPUs, and say where the time went; then in plain Theano.
+"""Train a residual network on all cores or GPUs, report how time is spent, and compare the results with plain Theano.
 
     python -m synkhronos demos/resnet/train_resnet.py --depth 20 --batches 50
-    python -m synkhronos --profile out demos/resnet/train_resnet.py --depth 50 --batches 2     # keeps the timeline, too
+    python -m synkhronos --profile out demos/resnet/train_resnet.py --depth 50 --batches 2     # also writes a timeline
 
 Every rank computes the gradients of its share of a batch, an all_reduce inside the graph averages them, and all ranks
-step alike; one command makes many such steps. Plain Theano's program is the same without the all_reduce.
+apply the same update. One command runs many steps. The program for plain Theano is the same, but without the
+all_reduce.
 
-The check. Without batch normalisation (--no-batch-norm) the loss of a batch is a mean over its rows, so the losses must
-be the serial program's up to rounding. So they must be with it if ranks normalise by the mean and variance of all rows
-(--sync-bn), for which they meet in every layer; roundings grow quickly in such networks, so that is asked of the first
-batches. By default ranks do not meet: each normalises its shard by the shard's own mean and variance, which vary more
-than the whole batch's, so it trains on another loss, and equality cannot be expected. What is asked with either kind is
-that training gets as far: `LOSS_TOLERANCE` and `ACCURACY_TOLERANCE` below.
+The program checks its losses. Without batch normalization (--no-batch-norm), the loss of a batch is a mean over its
+rows, so the losses must equal the serial program's up to rounding. The same holds if ranks normalize by the mean and
+variance of all rows (--sync-bn), which needs a collective in every layer. Rounding errors grow quickly in these
+networks, so with --sync-bn, only the losses of the first batches are compared. By default, each rank normalizes by the
+mean and variance of its own shard. This mean and variance vary more than those of the whole batch and change the loss,
+so results differ. With either kind of normalization, training must reach about the same loss and accuracy, within
+`LOSS_TOLERANCE` and `ACCURACY_TOLERANCE`.
 """
 
 import sys
@@ -39,21 +41,22 @@ import synkhronos as synk
 from synkhronos.extensions import checkpoint
 from synkhronos.extensions.train import average_batch_norm
 
-# With batch normalisation: how far the mean loss over the last half of the batches may be above the serial program's,
-# as part of it, and the accuracy in validation below.
+# Tolerances with batch normalization: relative excess of the mean loss over the serial program's, in the last half of
+# the batches, and absolute deficit of the validation accuracy.
 LOSS_TOLERANCE = 0.25
 ACCURACY_TOLERANCE = 0.05
-# Without: how far any batch's loss may be from the serial program's, as part of it. By the rows of all ranks: that of
-# the first batches. (After 50 in float32, plain Theano's with one BLAS thread and with two are percents apart, too.)
+# Tolerance without batch normalization: the largest relative difference of any batch's loss. With --sync-bn, it applies
+# only to the first batches. (After 50 batches in float32, plain Theano's losses with one and two BLAS threads also
+# differ by several percent.)
 ROUNDING = {"float32": 1e-3, "float64": 1e-9}
 FIRST_BATCHES = 3
-# The rules whose step by the mean gradient is the mean of their steps by the gradients of slices.
+# Rules that are linear in the gradient: their update from the mean gradient is the mean of the slices' updates.
 LINEAR_RULES = ("sgd", "momentum", "nesterov_momentum")
 
 
-def train_with_synkhronos(images, settings, folder, n_parallel=None, num_slices=1, checkpoint_path=None, devices=None):
-    """Fork, train on all ranks, close; go on from the checkpoint, if there is one. The folder is for the profile."""
-    n_ranks = synk.fork(n_parallel, devices=devices, profile=folder)
+def train_with_synkhronos(images, settings, folder, n_ranks=None, num_slices=1, checkpoint_path=None, devices=None):
+    """Train on all ranks in a new session, from the checkpoint if it exists; write the profile to `folder`."""
+    n_ranks = synk.fork(n_ranks, devices=devices, profile=folder)
     name = f"Synkhronos, {n_ranks} rank{'s' if n_ranks > 1 else ''}"
     print(f"{name}: compiling the network (a minute or more the first time)", flush=True)
     task = build_task(settings)
@@ -73,7 +76,7 @@ def train_with_synkhronos(images, settings, folder, n_parallel=None, num_slices=
         settle_fn(X_train, y_train, batch=batch_idxs, num_slices=num_slices)
 
     def average_statistics():
-        if settings.normalize and not settings.sync_bn:  # else all ranks have the same
+        if settings.normalize and not settings.sync_bn:  # with sync_bn, statistics are equal on all ranks
             average_batch_norm(task.network)
 
     def validate():
@@ -93,7 +96,7 @@ def train_with_synkhronos(images, settings, folder, n_parallel=None, num_slices=
 
 
 def compare(run, base, settings):
-    """Print how far the run is from the serial one; return whether that is within what is allowed."""
+    """Print the differences between a run and the serial run; return whether they are within the tolerances."""
     losses, base_losses = np.array(run.losses), np.array(base.losses)
     agree = True
     if settings.sync_bn or not settings.normalize:
@@ -101,14 +104,15 @@ def compare(run, base, settings):
         allowed = ROUNDING[settings.dtype]
         difference = np.max(np.abs(losses - base_losses)[:n] / np.abs(base_losses)[:n])
         print(
-            f"first {n} losses differ from plain Theano's by at most {difference:.1e} of them (allowed: {allowed:.0e})"
+            f"losses of batches 1 to {n} differ from plain Theano's by at most {difference:.1e} "
+            f"(relative; allowed: {allowed:.0e})"
         )
         agree = difference <= allowed
     if settings.normalize:
         half = len(losses) // 2
         excess = losses[half:].mean() / base_losses[half:].mean() - 1
         print(
-            f"mean loss of the last {len(losses) - half} batches: {losses[half:].mean():.4f}, plain Theano's "
+            f"mean loss of the last batches ({len(losses) - half} of them): {losses[half:].mean():.4f}, plain Theano's "
             f"{base_losses[half:].mean():.4f} (allowed: {LOSS_TOLERANCE:.0%} more)"
         )
         agree = agree and excess <= LOSS_TOLERANCE
@@ -121,31 +125,31 @@ def compare(run, base, settings):
     return bool(agree)
 
 
-def main(n_parallel=None, num_slices=1, baseline=True, checkpoint=None, devices=None, **given):
-    """Train in parallel, then serially, and compare.
+def main(n_ranks=None, num_slices=1, baseline=True, checkpoint=None, devices=None, **given):
+    """Train in parallel, then serially, and compare the results.
 
     Parameters
     ----------
-    n_parallel : int, optional
-        Number of ranks; default: all GPUs, or the cores this process may use.
+    n_ranks : int, optional
+        Number of ranks; by default, the number of GPUs or of usable cores.
     num_slices : int
-        In how many pieces every rank computes its share of a batch, which takes less memory. (Not with ``sync_bn``,
-        which would normalise every piece by itself, nor with a rule that is not linear in the gradients.)
+        Number of slices of a rank's share of a batch; more slices need less memory. It must be 1 with ``sync_bn``,
+        which would normalize every slice separately, and with rules that are not linear in the gradients.
     baseline : bool
-        Whether plain Theano is run too (not with a checkpoint).
+        Whether to run plain Theano as well (never with a checkpoint).
     checkpoint : str, optional
-        File to save the network in, and to go on from, for so many batches more.
+        File to save the network to and to resume from, for another `batches` batches.
     devices : list of str, optional
-        The device of every rank, e.g. ``["cuda0", "cuda1"]``; plain Theano then runs on the first.
+        The device of each rank, e.g. ``["cuda0", "cuda1"]``; plain Theano then runs on the first device.
     **given
-        Fields of `workload.Settings` that replace the depth's defaults.
+        Fields of `workload.Settings` that replace the defaults for the depth.
 
     Returns
     -------
     agree : bool
-        Whether the check above passed (True without a baseline).
+        Whether the check described in the module docstring passed (True without a baseline).
     runs : list of Run
-        The base first, the parallel run last.
+        The runs: the fastest serial run first, the parallel run last.
     """
     settings = make_settings(**given)
     prepare(settings)
@@ -155,17 +159,17 @@ def main(n_parallel=None, num_slices=1, baseline=True, checkpoint=None, devices=
     images = load_images(settings)
     print(images.source, flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        runs = [train_with_synkhronos(images, settings, folder, n_parallel, num_slices, checkpoint, devices)]
-    baseline = baseline and not checkpoint  # it begins at the beginning
+        runs = [train_with_synkhronos(images, settings, folder, n_ranks, num_slices, checkpoint, devices)]
+    baseline = baseline and not checkpoint  # plain Theano cannot resume
     if baseline:
-        runs = train_with_theano(images, settings._replace(sync_bn=False)) + runs  # all rows are there anyway
+        runs = train_with_theano(images, settings._replace(sync_bn=False)) + runs  # one process has all rows anyway
     print_table(runs)
     if settings.normalize:
-        print(f"ranks normalise by the rows of {'all ranks' if settings.sync_bn else 'each rank'}")
+        print(f"ranks normalize over the rows of {'all ranks' if settings.sync_bn else 'each rank'}")
     if not baseline:
         return True, runs
     print(
-        f"\nspeedup over {runs[0].name} (the better of plain Theano): "
+        f"\nspeedup over {runs[0].name} (the faster run of plain Theano): "
         f"{images_per_second(runs[-1]) / images_per_second(runs[0]):.2f}"
     )
     return compare(runs[-1], runs[0], settings), runs
@@ -173,13 +177,18 @@ def main(n_parallel=None, num_slices=1, baseline=True, checkpoint=None, devices=
 
 def parse_arguments():
     parser = argument_parser(__doc__.split("\n")[0])
-    parser.add_argument("--n-parallel", type=int, help="number of ranks; default: all GPUs, or the usable cores")
-    parser.add_argument("--devices", nargs="+", help="the device of every rank, e.g. cuda0 cuda1")
-    parser.add_argument("--num-slices", type=int, help="pieces that every rank computes its share in; default: 1")
     parser.add_argument(
-        "--sync-bn", action="store_true", default=None, help="normalise by the rows of all ranks; default: of each"
+        "--n-ranks", "--n-parallel", type=int, help="number of ranks; default: the number of GPUs or of usable cores"
     )
-    parser.add_argument("--checkpoint", help="file to save the network in, and to go on from; without plain Theano")
+    parser.add_argument("--devices", nargs="+", help="device of each rank, e.g. cuda0 cuda1")
+    parser.add_argument("--num-slices", type=int, help="slices of each rank's share of a batch; default: 1")
+    parser.add_argument(
+        "--sync-bn",
+        action="store_true",
+        default=None,
+        help="normalize over the rows of all ranks; default: over each rank's own rows",
+    )
+    parser.add_argument("--checkpoint", help="file to save the network to and to resume from; implies --skip-baseline")
     parser.add_argument(
         "--skip-baseline", dest="baseline", action="store_false", default=None, help="do not run plain Theano"
     )
@@ -189,4 +198,4 @@ def parse_arguments():
 if __name__ == "__main__":
     agree, _ = main(**parse_arguments())
     if not agree:
-        sys.exit("the parallel program did not get where the serial one does")
+        sys.exit("the parallel program did not reach the results of the serial program")

@@ -1,9 +1,9 @@
-"""Train a residual network in plain Theano: the base that train_resnet.py is compared with.
+"""Train a residual network in plain Theano, as the baseline for train_resnet.py.
 
     python -m synkhronos demos/resnet/train_resnet_theano.py --depth 20 --batches 50
 
-BLAS may use one thread or all cores (Theano's own loops use one anyway). Both are run, because either can be quicker,
-and the quicker one is what a speedup is honestly measured against.
+BLAS may use one thread or all cores (Theano's own loops always use one thread). Either setting can be faster, so both
+are run, and speedups are relative to the faster run.
 """
 
 import os
@@ -16,7 +16,7 @@ from workload import argument_parser, build_task, build_validation, load_images,
 
 
 def train_with_theano(images, settings):
-    """Train in this process alone, with one BLAS thread and with all; return the runs, the quicker one first."""
+    """Train in this process, with one BLAS thread and with one per core; return the runs, the faster run first."""
     print("Theano: compiling the network (a minute or more the first time)", flush=True)
     task = build_task(settings)
     updates = getattr(lasagne.updates, settings.rule)(task.loss, task.params, learning_rate=settings.learning_rate)
@@ -35,7 +35,7 @@ def train_with_theano(images, settings):
 
 
 def train_serially(name, train_fn, settle_fn, valid_fn, images, settings):
-    """Train from the present values on."""
+    """Train in plain Theano, starting from the current values of the shared variables."""
 
     def steps(batches, on_step):
         losses = []
@@ -54,17 +54,17 @@ def train_serially(name, train_fn, settle_fn, valid_fn, images, settings):
 
 
 def main(**given):
-    """Train, and print where the time went.
+    """Train a residual network in plain Theano, and print the table of runs.
 
     Parameters
     ----------
     **given
-        Fields of `workload.Settings` that replace the depth's defaults.
+        Fields of `workload.Settings` that replace the defaults for the depth.
 
     Returns
     -------
     list of Run
-        The quicker one first.
+        The runs, starting with the faster run.
     """
     settings = make_settings(**given)
     prepare(settings)

@@ -1,4 +1,4 @@
-"""What both training programs have in common: settings, images, the network's expressions, the loop over batches."""
+"""Shared code of both training programs: settings, images, expressions, and the loop over batches."""
 
 import argparse
 import itertools
@@ -20,16 +20,16 @@ from tqdm import tqdm
 from synkhronos.extensions import batch_norm, checkpoint
 
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
-import mnist_data  # noqa: E402 (it is one folder up)
+import mnist_data  # noqa: E402 (in the parent folder)
 
-RULES = ("sgd", "momentum", "nesterov_momentum", "adam")  # in lasagne.updates and in synkhronos.extensions.updates
-MAX_SYNTHETIC_BATCHES = 8  # of other images; then they come again
-SAVE_EVERY = 50  # batches
-SETTLING_BATCHES = 30  # after which 0.9 ** 30 = 4 % of old batch-norm statistics are left
+RULES = ("sgd", "momentum", "nesterov_momentum", "adam")  # in lasagne.updates and synkhronos.extensions.updates
+MAX_SYNTHETIC_BATCHES = 8  # batches of distinct images, which then repeat
+SAVE_EVERY = 50  # number of batches in a command, and from one checkpoint to the next
+SETTLING_BATCHES = 30  # update only the batch-norm statistics; 0.9 ** 30 = 4 % of the old statistics remain
 
 
 class Settings(NamedTuple):
-    """What a training run is given."""
+    """Settings of a training run."""
 
     depth: int = 20
     batches: int = 50
@@ -37,16 +37,16 @@ class Settings(NamedTuple):
     learning_rate: float = 0.05
     rule: str = "nesterov_momentum"
     normalize: bool = True
-    sync_bn: bool = False  # normalise by the rows of all ranks, not of each
+    sync_bn: bool = False  # normalize over the rows of all ranks instead of each rank's rows
     dtype: str = "float32"
     seed: int = 0
     progress: bool = True
 
 
 class Images(NamedTuple):
-    """Images of shape ``(rows, channels, rows, columns)``, labels of shape ``(rows,)``, and where they are from.
+    """Images of shape ``(images, channels, rows, columns)``, labels of shape ``(images,)``, and their source.
 
-    There are none for validation if the labels mean nothing.
+    There are no validation images if the labels are random.
     """
 
     X_train: np.ndarray
@@ -61,7 +61,7 @@ class Images(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A network and what is computed of it: all that a training program needs."""
+    """A network and its expressions for training and validation."""
 
     network: layers.Layer
     inputs: list  # images and labels
@@ -72,18 +72,18 @@ class Task(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a training run gave."""
+    """Results of a training run."""
 
     name: str
     n_images: int
     seconds: float
     losses: list
-    valid_loss: float  # None without images for validation, as the accuracy
+    valid_loss: float  # None without validation images, like the accuracy
     valid_accuracy: float
 
 
 def load_images(settings):
-    """Load MNIST padded to 32x32, or for depth 50 make random images with random labels."""
+    """Load MNIST padded to 32x32 or, for depth 50, generate random images with random labels."""
     shape = image_shape(settings.depth)
     if shape[0] == 1:
         mnist = mnist_data.load()
@@ -102,18 +102,14 @@ def load_images(settings):
 
 
 def padded(images, dtype):
-    """Put two rows and columns of zeros around each image of 28x28 pixels."""
+    """Pad each 28x28 image with two rows and columns of zeros on all sides."""
     return np.pad(images.reshape(-1, 1, 28, 28), ((0, 0), (0, 0), (2, 2), (2, 2)), mode="constant").astype(dtype)
 
 
 def build_task(settings, watch=lambda images: images):
-    """Build the network and its expressions; the same seed gives the same initial values.
+    """Build the network and its expressions; initial values depend only on the seed.
 
-    Parameters
-    ----------
-    settings : Settings
-    watch : function
-        Given the images, returns the expression that the network for training is built upon.
+    `watch` maps the images to the expression that the training network receives.
     """
     lasagne.random.set_rng(np.random.RandomState(settings.seed))
     images, labels = T.tensor4("images"), T.ivector("labels")
@@ -131,27 +127,27 @@ def cross_entropy(prediction, labels):
 
 
 def build_validation(function, task):
-    """Build two functions, with `theano.function` or `synkhronos.function`.
+    """Build a function that updates only batch-norm statistics, and a function for validation loss and accuracy.
 
-    The first sees images and labels and steps nowhere: it has no updates but the default ones of batch normalisation.
-    The second returns loss and accuracy in use.
+    Both map images and labels. ``function`` is `theano.function` or `synkhronos.function`. The first function applies
+    the default updates of batch normalization.
     """
     return function(task.inputs, task.loss), function(task.inputs, [task.valid_loss, task.valid_accuracy])
 
 
 def prepare(settings):
-    """Check the settings and set what Theano builds with."""
+    """Check the settings and configure Theano."""
     for name in ("batches", "batch_size"):
         if getattr(settings, name) < 1:
             raise ValueError(f"{name}: expected at least 1, got {getattr(settings, name)}")
     if settings.sync_bn and not settings.normalize:
-        raise ValueError("sync_bn: expected batch normalisation to synchronise, got --no-batch-norm")
+        raise ValueError("sync_bn: expected batch normalization to synchronize, got --no-batch-norm")
     warnings.filterwarnings("ignore", module="lasagne")  # Lasagne 0.1 uses keywords that Theano renamed
     theano.config.floatX = settings.dtype
 
 
 def iter_minibatch_idxs(length, size, random):
-    """Yield shuffled row indices in pieces of ``size``, epoch after epoch; an epoch's last piece may be smaller."""
+    """Yield shuffled row indices in batches of ``size``, epoch after epoch; an epoch's last batch may be smaller."""
     while True:
         order = random.permutation(length)
         for start in range(0, length, size):
@@ -159,37 +155,37 @@ def iter_minibatch_idxs(length, size, random):
 
 
 def resume(path, variables):
-    """Load a checkpoint, if there is one; return how many batches were trained on before it."""
+    """Load a checkpoint if the file exists; return the number of batches trained on so far."""
     if not path or not os.path.exists(path):
         return 0
     first = int(checkpoint.load(path, variables)["batches"])
-    print(f"going on from {path} after {first} batches")
+    print(f"continuing from {path} after batch {first}")
     return first
 
 
 def train(name, steps, settle, validate, images, settings, first=0, save=lambda n_batches: None):
-    """Train for the given number of batches, many at a time; validate if there are images for it.
+    """Train for the given number of batches, many per command; validate if there are validation images.
 
-    The running statistics of batch normalisation lag behind a network that still changes quickly: after 50 batches
-    they gave accuracies from 55 to 70 %, by chance, while settled ones gave 92 %. So before the validation some
-    batches are shown to the network while it stays as it is.
+    The running statistics of batch normalization lag behind a quickly changing network. After 50 batches, accuracies
+    varied from 55% to 70%, but reached 92% with settled statistics. Therefore, some batches update only the statistics
+    before validation.
 
     Parameters
     ----------
     name : str
     steps : function
-        Given a list of row indices, takes a step on the rows of each and returns the losses before. It calls its second
-        argument with number and loss after each.
+        Runs a step for each array in a list of arrays of row indices, and returns the losses before the steps. After
+        each step, it calls its second argument with the step's number and loss.
     settle : function
-        Given row indices, lets the running statistics take part of these rows' statistics.
+        Updates the running statistics with the rows of the given indices.
     validate : function
-        Return loss and accuracy in validation.
+        Returns validation loss and accuracy.
     images : Images
     settings : Settings
     first : int
-        How many batches were trained on before, in an earlier run.
+        Number of batches trained on in earlier runs.
     save : function
-        Given the number of batches since the very beginning, saves the network; called now and then.
+        Saves the network, given the total number of batches; called every `SAVE_EVERY` batches.
 
     Returns
     -------
@@ -203,7 +199,7 @@ def train(name, steps, settle, validate, images, settings, first=0, save=lambda 
         desc=name,
         unit="batch",
         leave=False,
-        disable=None if settings.progress else True,  # None: no bar unless on a terminal
+        disable=None if settings.progress else True,  # None shows a bar only on a terminal
     ) as bar:
 
         def show(i, loss):
@@ -226,27 +222,27 @@ def train(name, steps, settle, validate, images, settings, first=0, save=lambda 
 
 
 def argument_parser(description):
-    """Return a parser of the fields of `Settings`; the depth decides about the defaults of some."""
+    """Return a parser for the fields of `Settings`; some defaults depend on the depth."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--depth", type=int, help="20, 32, 44, 56: on MNIST; 50: ResNet-50 on synthetic images")
-    parser.add_argument("--batches", type=int, help="to train on; default: 50, for depth 50: 4")
-    parser.add_argument("--batch-size", type=int, help="images in a batch, of all ranks; default: 64, for depth 50: 8")
-    parser.add_argument("--learning-rate", type=float, help="default: 0.05, for depth 50: 0.003")
+    parser.add_argument("--depth", type=int, help="20, 32, 44 or 56 for MNIST; 50 for ResNet-50 on synthetic images")
+    parser.add_argument("--batches", type=int, help="number of batches; default: 50 (4 for depth 50)")
+    parser.add_argument("--batch-size", type=int, help="images in a batch over all ranks; default: 64 (8 for depth 50)")
+    parser.add_argument("--learning-rate", type=float, help="default: 0.05 (0.003 for depth 50)")
     parser.add_argument("--rule", choices=RULES, help="update rule; default: nesterov_momentum")
     parser.add_argument("--no-batch-norm", dest="normalize", action="store_false", default=None)
-    parser.add_argument("--dtype", choices=("float32", "float64"), help="of all numbers; default: float32")
-    parser.add_argument("--seed", type=int, help="of initial values and minibatches; default: 0")
+    parser.add_argument("--dtype", choices=("float32", "float64"), help="default: float32")
+    parser.add_argument("--seed", type=int, help="seed of initial values and minibatches; default: 0")
     parser.add_argument("--no-progress", dest="progress", action="store_false", default=None, help="no progress bar")
     return parser
 
 
 def parse(parser):
-    """Return the arguments given on the command line, by name."""
+    """Return the options set on the command line, by name."""
     return {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
 
 
 def make_settings(**given):
-    """Return the settings: what is given, and defaults that fit the depth."""
-    # the paper's 0.1 for 256 images, scaled to 8
+    """Return settings from the given fields and the defaults for the depth."""
+    # the paper's learning rate of 0.1 for 256 images, scaled to 8 images
     defaults = {"batches": 4, "batch_size": 8, "learning_rate": 0.003} if given.get("depth") == 50 else {}
     return Settings(**{**defaults, **given})

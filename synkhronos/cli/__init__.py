@@ -1,1 +1,1 @@
-"""The command line: ``python -m synkhronos program.py``, and ``doctor`` or ``predict`` in its place."""
+"""Command line: ``python -m synkhronos program.py``, ``python -m synkhronos doctor`` and ``... predict``."""

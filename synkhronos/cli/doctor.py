@@ -1,15 +1,6 @@
-"""Try everything the library can use on this machine; report what was found, and what to install.
+"""Checks of everything that the library can use on this machine, with remedies: ``python -m synkhronos doctor``.
 
-``python -m synkhronos doctor`` prints one line for each of `CHECKS`. Each is a function that returns a `Finding`.
-What could harm this process (importing Theano with a GPU as its device, compiling) runs in a process of its own::
-
-    main -> check_python -> Finding -> a line
-         -> check_theano -> Finding -> a line
-               |  ^
-               v  | exit status, last line
-            python -c "import theano ..."
-
-A check that is about one engine is left out if that is not installed (`ONLY_WITH`).
+Importing an engine or compiling could harm this process (Theano may open a GPU), so both run in a subprocess.
 """
 
 from __future__ import annotations
@@ -32,36 +23,24 @@ from pathlib import Path
 from typing import Callable, List, NamedTuple, Tuple
 
 from synkhronos import engines
+from synkhronos.cluster.environment import for_ranks
 from synkhronos.engines.requirements import LIBRARIES
 from synkhronos.host import gpus, machine
 from synkhronos.host.units import readable_bytes
 from synkhronos.kernels import copy as streaming
-from synkhronos.launchers.hosts.environment import for_ranks
 
 OK = "ok"  # found
 WARN = "warn"  # not found, but the library runs without it
 MISSING = "missing"  # not found, but needed
 
-# Seconds that a program tried in a process of its own may take; Theano's first import compiles for a while.
+# Time limit for a subprocess; Theano compiles during its first import.
 CHECK_TIMEOUT_S = 300
-# What the fallback for nameless memory needs: containers have 64 MB of /dev/shm by default.
+# Required size of /dev/shm, the fallback for memfd: containers have 64 MB by default.
 ENOUGH_SHM_BYTES = 1 << 30
 
 
 class Finding(NamedTuple):
-    """What one check has found.
-
-    Attributes
-    ----------
-    subject : str
-        What was checked.
-    status : str
-        `OK`, `WARN` or `MISSING`.
-    text : str
-        What was found.
-    remedy : str
-        The command or the advice that helps; empty if nothing is wrong.
-    """
+    """Result of one check: subject, status, description and remedy (empty if nothing is wrong)."""
 
     subject: str
     status: str
@@ -69,25 +48,25 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-#: The engines, by the name of the package.
+#: Requirements of the engines, by package name.
 ENGINES = {name: LIBRARIES[name] for name in engines.LIBRARIES}
 
-#: What a program of an engine may fail of, by words of its last line, and what helps; {} is the engine's name.
+#: Remedies by pattern in the last error line of an engine's test program; {} is the engine's name.
 REMEDIES = (
     (
         r"compiledir|\[Errno (2|13|17|20|28|30)\]",
-        "{}_FLAGS=base_compiledir=FOLDER (default: below HOME), with one that stays, has room, and may be written",
+        "{}_FLAGS=base_compiledir=FOLDER (default: below HOME), with a persistent, writable folder that has free space",
     ),
     (
         r"undefined symbol: \w*(dot|gem[mv]|axpy)|cannot find -l|lib\w*(blas|mkl)",
-        "leave blas.ldflags empty in {}_FLAGS and its configuration file, which is the BLAS inside NumPy",
+        "leave blas.ldflags empty in {}_FLAGS and its configuration file, to use NumPy's BLAS",
     ),
-    (r"timed out", "try again while nothing else runs, and if that is no help, delete what was compiled: see Caches"),
+    (r"timed out", "retry while nothing else runs; if that does not help, delete the folders listed under Caches"),
 )
 
 
 def check_python() -> Finding:
-    """Check the version of Python, and which engines run on it."""
+    """Check the version of Python and which engines support it."""
     found = f"{platform.python_version()} ({sys.executable})"
     here = [fit.title for fit in ENGINES.values() if fit.runs_here()]
     if here:
@@ -96,11 +75,11 @@ def check_python() -> Finding:
         "install Python 3.8 to 3.11 for Theano, or 3.11 to 3.14 for PyTensor, e.g. apt-get install python3.13 "
         "python3.13-venv"
     )
-    return Finding("Python", MISSING, found + ", on which neither Theano nor PyTensor runs", remedy)
+    return Finding("Python", MISSING, found + ", unsupported by both Theano and PyTensor", remedy)
 
 
 def check_packages() -> Finding:
-    """Import the packages that the library itself needs."""
+    """Import the packages that the library itself requires."""
     seen, missing = [], []
     for name in ("numpy", "posix_ipc", "threadpoolctl", "cloudpickle"):
         try:
@@ -115,7 +94,7 @@ def check_packages() -> Finding:
 
 
 def check_compiler() -> Finding:
-    """Look for the C++ compiler and the headers of Python that Theano and PyTensor's C linker compile with."""
+    """Look for g++ and Python's headers, which Theano and PyTensor's C linker need."""
     lacking, note = (MISSING, "") if installed("theano") else (WARN, "; PyTensor's default, Numba, needs none")
     compiler = shutil.which("g++")
     if not compiler:
@@ -131,7 +110,7 @@ def check_compiler() -> Finding:
 
 
 def check_engines() -> Finding:
-    """Check which engines are installed, and whether they suit this Python and this NumPy."""
+    """Check which engines are installed and whether they support this Python and this NumPy."""
     here = {name: fit for name, fit in ENGINES.items() if installed(name)}
     if not here:
         commands = [fit.command for fit in ENGINES.values() if fit.runs_here()]
@@ -149,7 +128,7 @@ def check_engines() -> Finding:
     )
     names = [name for name, fit in ENGINES.items() if fit in unfit]
     if len(unfit) < len(here):
-        remedy = "make an environment for each, e.g. by make install ENGINE=" + names[0]
+        remedy = "create one environment per engine, e.g. with make install ENGINE=" + names[0]
         return Finding("Engines", WARN, f"{text}; {needs}", remedy)
     suitable = [fit for fit in unfit if fit.runs_here()] or [fit for fit in ENGINES.values() if fit.runs_here()]
     return Finding("Engines", MISSING, f"{text}; {needs}", suitable[0].command if suitable else unfit[0].refusal())
@@ -192,7 +171,7 @@ def check_pytensor() -> Finding:
 
 
 def check_caches() -> Finding:
-    """Look at what the engines have compiled and kept; what is not kept is compiled again by every program."""
+    """Report the engines' compilation caches; without a writable cache, every program recompiles everything."""
     parts, remedy = [], ""
     for name in filter(installed, ENGINES):
         title = ENGINES[name].title
@@ -224,12 +203,12 @@ def check_lasagne() -> Finding:
 
 
 def check_pymc() -> Finding:
-    """Look for PyMC, and for nutpie, which ``pm.sample`` takes if it is there."""
+    """Look for PyMC, and for nutpie, which ``pm.sample`` uses if it is installed."""
     text = f"PyMC {version_of('pymc')}"
     if int(version_of("pymc").split(".")[0]) < 6:
-        return Finding("PyMC", WARN, f"{text}, with which models are not divided", 'pip install "pymc>=6,<7"')
+        return Finding("PyMC", WARN, f"{text}, but distributing models needs PyMC 6", 'pip install "pymc>=6,<7"')
     if not installed("nutpie"):
-        return Finding("PyMC", WARN, f"{text}; without nutpie, pm.sample takes its own sampler", "pip install nutpie")
+        return Finding("PyMC", WARN, f"{text}; without nutpie, pm.sample uses its own sampler", "pip install nutpie")
     status, imported = try_python("import nutpie", "print(nutpie.__version__)")
     if status:
         return Finding(
@@ -242,42 +221,42 @@ def check_pymc() -> Finding:
 
 
 def check_blas() -> Finding:
-    """Check which BLAS the engines call, and whether its threads can be limited."""
+    """Check which BLAS the engines call and whether its threads can be limited."""
     try:
         import_module("numpy")
         if installed("pytensor"):
-            import_module("scipy.linalg")  # its BLAS is what Numba's code calls
+            import_module("scipy.linalg")  # Numba's code calls SciPy's BLAS
         pools = import_module("threadpoolctl").threadpool_info()
     except ImportError as error:
         return Finding("BLAS", WARN, f"not found: {error}", "pip install numpy threadpoolctl")
     blas = [pool for pool in pools if pool["user_api"] == "blas"]
     if not blas:
-        text = "NumPy has none whose threads can be limited: ranks may disturb each other"
+        text = "the number of threads of NumPy's BLAS cannot be limited, so ranks may compete for cores"
         return Finding("BLAS", WARN, text, "pip install --force-reinstall numpy")
-    parts = [f"{pool['internal_api']} {pool['version']}, {pool['num_threads']} threads" for pool in blas]
+    parts = [f"{pool['internal_api']} {pool['version']}, threads: {pool['num_threads']}" for pool in blas]
     if installed("theano"):
         parts.append(
             'called by Theano through NumPy ("Using NumPy C-API based implementation for BLAS"), as fast as if linked'
         )
     if installed("pytensor"):
-        parts.append("PyTensor calls SciPy's from Numba, NumPy's otherwise")
+        parts.append("PyTensor calls SciPy's from Numba, otherwise NumPy's")
     return Finding("BLAS", OK, "; ".join(parts))
 
 
 def check_kernels() -> Finding:
-    """Check that the library's own kernels in C were built when it was installed."""
+    """Check that the library's C kernels were built at installation."""
     if streaming.kernels is None:
         return Finding(
             "Kernels",
             WARN,
             "not built: large collectives take longer",
-            "install g++ and Python's headers, then Synkhronos once more, from where it came",
+            "install g++ and Python's headers, then reinstall Synkhronos",
         )
     return Finding("Kernels", OK, "built")
 
 
 def check_cores() -> Finding:
-    """Count the cores this process may use, by affinity and by the quota of its control group."""
+    """Count the cores that this process may use, by affinity and by cgroup quota."""
     quota = machine.cpu_quota()
     budget = machine.core_budget()
     text = (
@@ -285,19 +264,13 @@ def check_cores() -> Finding:
         f"{('none' if quota is None else f'{quota:.3g}')}"
     )
     if budget == 1:
-        remedy = "give the process more: taskset -c 0-3 ..., docker run --cpus=4 ..."
-        return Finding("Cores", WARN, text + "; CPU ranks would take turns on it", remedy)
+        remedy = "allow the process to use more cores: taskset -c 0-3 ..., docker run --cpus=4 ..."
+        return Finding("Cores", WARN, text + "; CPU ranks would share this core", remedy)
     return Finding("Cores", OK, text)
 
 
 def check_shared_memory(shm: str = "/dev/shm") -> Finding:
-    """Reserve and map a little shared memory in the ways the library does.
-
-    Parameters
-    ----------
-    shm : str
-        The folder of POSIX shared memory, the fallback for systems without ``memfd_create``.
-    """
+    """Allocate shared memory with ``memfd_create`` or, if that fails, POSIX shared memory in the folder `shm`."""
     free = f"{readable_bytes(machine.available_memory())} available"
     try:
         try_memfd()
@@ -319,45 +292,45 @@ def check_shared_memory(shm: str = "/dev/shm") -> Finding:
 
 
 def check_gpus() -> Finding:
-    """Count the GPUs that CUDA would show this process."""
+    """Count the GPUs that CUDA reports to this process."""
     count = gpus.count_gpus()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     limited = "" if visible is None else f" with CUDA_VISIBLE_DEVICES={visible}"
     if not count:
-        advice = "; if the machine has one: install NVIDIA's driver, or docker run --gpus all ..."
+        advice = "; if the machine has a GPU: install NVIDIA's driver, or docker run --gpus all ..."
         return Finding("GPUs", WARN, "none" + limited + advice)
     return Finding("GPUs", OK, f"{count}{limited}")
 
 
 def check_pygpu() -> Finding:
-    """Import pygpu, through which Theano uses GPUs, and OpenCL in their place; opens no device."""
+    """Import pygpu, which Theano uses for GPUs and OpenCL, without opening a device."""
     status, text = try_python("import pygpu", "print('pygpu', pygpu.__version__)")
     if status:
-        remedy = "only for GPUs: docs/installation.rst has the steps; tools/install_opencl.sh does them for OpenCL"
+        remedy = "needed only for GPUs: see docs/gpus.rst, or run tools/install_opencl.sh for OpenCL"
         return Finding("pygpu", WARN, text, remedy)
     return Finding("pygpu", OK, text)
 
 
 def check_cuda() -> Finding:
-    """Load what libgpuarray loads, by the names that it looks up, and open the first GPU."""
+    """Load CUDA's libraries by the names that libgpuarray uses, and open the first GPU."""
     if not gpus.count_gpus():
-        return Finding("CUDA", WARN, "not tried, since there is no GPU")
+        return Finding("CUDA", WARN, "not checked, because there is no GPU")
     for library in ("libcuda.so", "libnvrtc.so", "libcublas.so"):
         try:
             ctypes.CDLL(library)
         except OSError as error:
-            remedy = "the driver's own is libcuda.so.1; docs/installation.rst says how to link all three by these names"
+            remedy = "the driver's name is libcuda.so.1; docs/gpus.rst explains how to link all three names"
             return Finding("CUDA", WARN, f"{library} does not load: {error}", remedy)
-    return try_device("CUDA", "cuda0", "docs/installation.rst: CUDA's libraries must suit the driver")
+    return try_device("CUDA", "cuda0", "CUDA's libraries must match the driver: see docs/gpus.rst")
 
 
 def check_opencl() -> Finding:
-    """Open OpenCL's first device, which may be the CPU, and multiply two matrices there."""
-    return try_device("OpenCL", "opencl0:0", "only to try GPU programs without a GPU: tools/install_opencl.sh")
+    """Open the first OpenCL device, which may be the CPU, and multiply two matrices there."""
+    return try_device("OpenCL", "opencl0:0", "only to try GPU programs without a GPU: run tools/install_opencl.sh")
 
 
 def try_device(subject: str, device: str, remedy: str) -> Finding:
-    """Open a device in a process of its own, and multiply two matrices there."""
+    """Open a device in a subprocess and multiply two matrices there."""
     status, text = try_python(
         "import numpy, pygpu, pygpu.blas",
         f"context = pygpu.init({device!r})",
@@ -385,22 +358,22 @@ def check_nccl() -> Finding:
                     "NCCL",
                     WARN,
                     text + ", but libgpuarray looks for libnccl.so",
-                    "link it by that name into a folder of LD_LIBRARY_PATH: docs/installation.rst",
+                    "link it under that name in a folder on LD_LIBRARY_PATH: see docs/gpus.rst",
                 )
         except (OSError, AttributeError):
             continue
-    remedy = "only for GPUs: apt-get install libnccl2, or pip install nvidia-nccl-cu12"
+    remedy = "needed only for GPUs: apt-get install libnccl2, or pip install nvidia-nccl-cu12"
     return Finding("NCCL", WARN, "not found", remedy)
 
 
 def check_fork() -> Finding:
-    """Report what ``synkhronos.fork()`` without arguments would start."""
+    """Report the ranks that ``synkhronos.fork()`` without arguments would start."""
     cores, n_gpus = machine.core_budget(), gpus.count_gpus()
     if n_gpus and check_cuda().status == OK:
         return Finding("fork()", OK, f"would use {n_gpus} GPU{('' if n_gpus == 1 else 's')}, one process each")
     text = f"would use {cores} CPU process{('' if cores == 1 else 'es, one per core')}"
     if n_gpus:
-        text += f"; the {n_gpus} GPU{('' if n_gpus == 1 else 's')} cannot be used yet, see above"
+        text += f"; the {n_gpus} GPU{('' if n_gpus == 1 else 's')} cannot be used yet; see above"
     return Finding("fork()", OK, text)
 
 
@@ -427,21 +400,15 @@ CHECKS: Tuple[Callable[[], Finding], ...] = (
 )
 
 
-#: What they do not find is of no interest on a machine without a GPU.
+#: Failures of these checks are not reported on a machine without a GPU.
 ONLY_FOR_GPUS = (check_pygpu, check_cuda, check_opencl, check_nccl)
 
-#: Checks that are left out without this package.
+#: Checks that are skipped if a package is not installed.
 ONLY_WITH = {check_theano: "theano", check_lasagne: "theano", check_pytensor: "pytensor", check_pymc: "pymc"}
 
 
 def main() -> int:
-    """Print what every check finds.
-
-    Returns
-    -------
-    int
-        0 if nothing that is needed is missing, else 1.
-    """
+    """Run all checks and print their findings; return 1 if anything needed is missing, else 0."""
     findings: List[Finding] = []
     for check in CHECKS:
         if check in ONLY_WITH and not installed(ONLY_WITH[check]):
@@ -456,10 +423,8 @@ def main() -> int:
 
 
 def show(finding: Finding) -> str:
-    """Return a finding as a line of text, with its remedy on a second one.
+    """Return a finding as a line of text, with its remedy on a second line.
 
-    Examples
-    --------
     >>> print(show(Finding("NCCL", WARN, "not found", "apt-get install libnccl2")))
     warn     NCCL           not found
                             -> apt-get install libnccl2
@@ -469,12 +434,12 @@ def show(finding: Finding) -> str:
 
 
 def installed(package: str) -> bool:
-    """Return whether a package is there; it is not imported."""
+    """Return whether a package is installed, without importing it."""
     return find_spec(package) is not None
 
 
 def version_of(package: str) -> str:
-    """Return the version of a package, "0" if it is not installed; it is not imported."""
+    """Return the version of a package without importing it, or "0" if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -482,13 +447,7 @@ def version_of(package: str) -> str:
 
 
 def remedy_for(name: str, text: str, otherwise: str = "") -> str:
-    """Return what helps an engine that has failed with this text.
-
-    Examples
-    --------
-    >>> remedy_for("pytensor", "ImportError: it is broken")
-    'pip install "pytensor>=3.0,<4"'
-    """
+    """Return the remedy for an engine whose program failed with `text`."""
     for words, remedy in REMEDIES:
         if re.search(words, text):
             return remedy.format(name.upper())
@@ -496,9 +455,9 @@ def remedy_for(name: str, text: str, otherwise: str = "") -> str:
 
 
 def why_not_writable(folder: Path) -> str:
-    """Return why nothing can be written to a folder, which is made if it is not there; "" if it can."""
+    """Return why a folder, created if missing, is not writable; "" if it is writable."""
     if not folder.is_absolute():
-        return "another one in every working directory: set HOME"
+        return "a different folder for each working directory: set HOME"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=str(folder)):
@@ -508,19 +467,19 @@ def why_not_writable(folder: Path) -> str:
 
 
 def bytes_below(folder: Path) -> int:
-    """Return the bytes of all files in a folder and those below it."""
+    """Return the total size of all files below a folder."""
     found = 0
-    for parent, _, files in os.walk(str(folder)):  # (it passes over folders that programs remove meanwhile)
+    for parent, _, files in os.walk(str(folder)):  # skips folders that other programs remove meanwhile
         for name in files:
             try:
                 found += os.stat(os.path.join(parent, name)).st_size
-            except OSError:  # a program that compiles has removed it
+            except OSError:  # removed by a program that is compiling
                 pass
     return found
 
 
 def try_memfd() -> None:
-    """Reserve a page of nameless memory, map it and write to it."""
+    """Allocate a page of anonymous memory (``memfd_create``), map it and write to it."""
     file = os.memfd_create("synkhronos-doctor")
     try:
         os.posix_fallocate(file, 0, mmap.PAGESIZE)
@@ -531,7 +490,7 @@ def try_memfd() -> None:
 
 
 def try_posix_shared_memory() -> None:
-    """Make a page of POSIX shared memory and unlink its name."""
+    """Create a page of POSIX shared memory and unlink its name."""
     posix_ipc = import_module("posix_ipc")
     memory = posix_ipc.SharedMemory(None, posix_ipc.O_CREX, size=mmap.PAGESIZE)
     try:
@@ -541,22 +500,14 @@ def try_posix_shared_memory() -> None:
 
 
 def try_python(*lines: str) -> Tuple[int, str]:
-    """Run a program with Theano prepared in a process of its own, as `try_command` does."""
+    """Run Python code in a subprocess with Theano prepared; see `try_command`."""
     return try_command(sys.executable, "-c", "\n".join(("import synkhronos",) + lines))
 
 
 def try_command(*command: str) -> Tuple[int, str]:
-    """Run a command.
-
-    Returns
-    -------
-    int
-        Its exit status.
-    str
-        The last line of its standard output, or of its standard error if it failed.
-    """
+    """Run a command; return its exit status and the last line of stdout, or of stderr if it failed."""
     above = str(Path(__file__).parents[1])
-    environment = for_ranks(os.environ)  # Theano imports mpi4py, which would take itself for this process of mpirun
+    environment = for_ranks(os.environ)  # Theano imports mpi4py, which would join mpirun's job
     environment["PYTHONPATH"] = os.pathsep.join([above] + [p for p in [environment.get("PYTHONPATH")] if p])
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""``python -m synkhronos predict DIR``: what more ranks would give the program that was profiled into DIR."""
+"""``python -m synkhronos predict DIR``: predict a profiled program's performance on more ranks."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import sys
 from pathlib import Path
 from typing import Dict, List, NoReturn, Optional, Sequence, Union
 
+from ..contrib.prediction.drawing import drawing
+from ..contrib.prediction.fitting import fit
+from ..contrib.prediction.links import HostLinkModel, RingModel
+from ..contrib.prediction.model import Model, RankLayout
+from ..contrib.prediction.outlook import outlooks
+from ..contrib.prediction.profiles import read
+from ..contrib.prediction.text import report
 from ..errors import ArgumentError, ArgumentValueError
-from ..prediction.drawing import drawing
-from ..prediction.fitting import fit
-from ..prediction.links import OverHosts, Ring
-from ..prediction.model import Layout, Model
-from ..prediction.outlook import outlooks
-from ..prediction.profiles import read
-from ..prediction.text import report
 
 RANKS = "1,2,4,8,16,64,1024"
-LINKS = "shared-memory, nccl, nccl:LATENCY,BANDWIDTH or mpi:LATENCY,BANDWIDTH, say mpi:50us,10Gbit"
+LINKS = "shared-memory, nccl, nccl:LATENCY,BANDWIDTH or mpi:LATENCY,BANDWIDTH, e.g. mpi:50us,10Gbit"
 
 #: Seconds, and bytes per second, by unit.
 SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
@@ -27,7 +27,7 @@ BYTES = {"": 1.0, "mb": 1e6, "gb": 1e9, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Predict; return the exit status: 2 if the arguments, or the profiles, cannot be used."""
+    """Print a prediction; return the exit status: 2 if arguments or profiles are unusable, else 0."""
     given = parser().parse_args(arguments)
     try:
         model = fit([read(folder) for folder in given.profiles])
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         layouts = layouts_of(ranks, numbers("--hosts", given.hosts), cores)
         model = with_link(model, given.link, layouts)
         if given.rows is not None and given.rows_per_rank is not None:
-            raise ArgumentValueError("--rows-per-rank", "one of --rows and --rows-per-rank", "both", "leave one out")
+            raise ArgumentValueError("--rows-per-rank", "either --rows or --rows-per-rank", "both", "leave one out")
         rows = None if given.rows is None else positive("--rows", given.rows)
         of_rank = None if given.rows_per_rank is None else positive("--rows-per-rank", given.rows_per_rank)
         found = outlooks(model, layouts, rows, of_rank)
@@ -47,18 +47,18 @@ def main(arguments: Sequence[str]) -> int:
     picture = (first if first.is_dir() else first.parent) / "prediction.svg"
     try:
         picture.write_text(drawing(found, f"Predicted: {model.main[1]}"))
-        line = f"{picture}: the same as a picture"
+        line = f"{picture}: this prediction as a picture"
     except OSError as error:
-        line = f"without a picture: {picture} cannot be written ({error.strerror})"
+        line = f"no picture: {picture} cannot be written ({error.strerror})"
     print(f"{report(model, found)}\n{line}")
     return 0
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors look like those of the rest."""
+    """A parser that reports errors in the style of this library."""
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong, and leave."""
+        """Print the error and exit with status 2."""
         print(f"synkhronos predict: {message}; python -m synkhronos predict --help", file=sys.stderr)
         sys.exit(2)
 
@@ -67,47 +67,47 @@ def parser() -> Parser:
     """Return the parser of the command line."""
     made = Parser(
         prog="python -m synkhronos predict",
-        description="Predict what more ranks would give a program, from profiles of it with one and with two ranks. "
-        "Two numbers of rows each make it better.",
+        description="Predict the performance of a program on more ranks, from profiles with one and with two ranks. "
+        "Profiles with two numbers of rows each improve the prediction.",
     )
-    made.add_argument("profiles", nargs="+", metavar="DIR", help="folders that profiles were written to")
-    made.add_argument("--ranks", default=RANKS, help="default: %(default)s")
-    made.add_argument("--hosts", default="1", help="over which ranks divide: one number, or one for each of --ranks")
-    made.add_argument("--cores", help="of each host; default: as in the first profile")
-    made.add_argument("--rows", help="of a step, which all ranks divide among them; default: as profiled")
-    made.add_argument("--rows-per-rank", help="of each rank instead: with more ranks a step has more rows")
-    made.add_argument("--link", help=f"{LINKS}; default: the profiles'")
+    made.add_argument("profiles", nargs="+", metavar="DIR", help="folders with profiles")
+    made.add_argument("--ranks", default=RANKS, help="numbers of ranks; default: %(default)s")
+    made.add_argument("--hosts", default="1", help="number of hosts: one for all, or one per number in --ranks")
+    made.add_argument("--cores", help="cores of each host; default: as in the first profile")
+    made.add_argument("--rows", help="rows of a step, divided over all ranks; default: as profiled")
+    made.add_argument("--rows-per-rank", help="rows per rank in a step; replaces --rows")
+    made.add_argument("--link", help=f"{LINKS}; default: as profiled")
     return made
 
 
 def numbers(option: str, text: str) -> List[int]:
-    """Return numbers that are separated by commas."""
+    """Parse whole numbers separated by commas."""
     return [int(positive(option, each, whole=True)) for each in text.split(",")]
 
 
 def positive(option: str, text: str, whole: bool = False) -> float:
-    """Return a number that is at least 1, or above 0 if it need not be whole."""
+    """Parse a positive number, or a positive whole number."""
     try:
         number = float(int(text)) if whole else float(text)
     except ValueError:
         number = 0.0
     if not number > 0 or math.isinf(number):
-        expected = "whole numbers from 1 on, separated by commas" if whole else "a number above 0"
+        expected = "positive whole numbers, separated by commas" if whole else "a number above 0"
         raise ArgumentValueError(option, expected, repr(text))
     return number
 
 
-def layouts_of(ranks: Sequence[int], hosts: Sequence[int], cores: float) -> List[Layout]:
-    """Return where ranks are; fewer ranks than hosts take as many hosts as ranks."""
+def layouts_of(ranks: Sequence[int], hosts: Sequence[int], cores: float) -> List[RankLayout]:
+    """Return the layout of each number of ranks; fewer ranks than hosts use one host per rank."""
     if len(hosts) not in (1, len(ranks)):
         expected = f"one number, or as many as --ranks has ({len(ranks)})"
         raise ArgumentValueError("--hosts", expected, f"{len(hosts)} numbers")
     each = list(hosts) * (len(ranks) if len(hosts) == 1 else 1)
-    return [Layout(n, min(n, n_hosts), cores) for n, n_hosts in zip(ranks, each)]
+    return [RankLayout(n, min(n, n_hosts), cores) for n, n_hosts in zip(ranks, each)]
 
 
-def with_link(model: Model, text: Optional[str], layouts: Sequence[Layout]) -> Model:
-    """Return the model with the link that the command line names."""
+def with_link(model: Model, text: Optional[str], layouts: Sequence[RankLayout]) -> Model:
+    """Return the model with the link that ``--link`` names."""
     hosts = max(layout.hosts for layout in layouts)
     if text is not None:
         model = model._replace(between=link_of(text, model))
@@ -115,44 +115,42 @@ def with_link(model: Model, text: Optional[str], layouts: Sequence[Layout]) -> M
         got = f"none for {hosts} hosts" if text is None else f"{text} for {hosts} hosts"
         raise ArgumentValueError(
             "--link",
-            "the link between the hosts, unless the program was profiled on several",
+            "the link between the hosts, unless the program was profiled on several hosts",
             got,
-            "measure it by python -m synkhronos doctor under mpirun, and give --link mpi:50us,10Gbit",
+            "measure it with python -m synkhronos doctor under mpirun, then pass e.g. --link mpi:50us,10Gbit",
         )
     if hosts > model.largest.hosts == 1:
-        note = "profiles of one host do not have the rows that travel to others, nor what commands take there: left out"
+        note = "costs of sending data to other hosts are left out, because profiles of one host lack them"
         model = model._replace(notes=[*model.notes, note])
     return model
 
 
-def link_of(text: str, model: Model) -> Optional[Union[Ring, OverHosts]]:
-    """Return the link that a text names."""
+def link_of(text: str, model: Model) -> Optional[Union[RingModel, HostLinkModel]]:
+    """Parse a link; return None for shared memory."""
     kind, _, figures = text.partition(":")
     if kind not in ("shared-memory", "nccl", "mpi") or (kind == "shared-memory" and figures):
         raise ArgumentValueError("--link", LINKS, repr(text))
     if kind == "shared-memory":
         return None
     if kind == "nccl" and not figures:
-        if isinstance(model.between, Ring):
+        if isinstance(model.between, RingModel):
             return model.between
-        hint = "give its figures, say nccl:10us,20GB"
-        raise ArgumentValueError("--link", "figures of nccl, since no profile has any", repr(text), hint)
+        hint = "add both, e.g. nccl:10us,20GB"
+        raise ArgumentValueError("--link", "latency and bandwidth for nccl, which no profile has", repr(text), hint)
     latency, _, bandwidth = figures.partition(",")
     seconds, rate = quantity(latency, SECONDS), quantity(bandwidth, BYTES)
     if seconds is None or not rate:
-        hint = "latency in s, ms or us (s without a unit), bandwidth in GB, MB, Gbit or Mbit (bytes) per second"
+        hint = "latency in s, ms or us (s without a unit), bandwidth in GB, MB, Gbit or Mbit (else bytes) per second"
         raise ArgumentValueError("--link", f"{kind}:LATENCY,BANDWIDTH", repr(text), hint)
     if kind == "nccl":
-        return Ring(seconds, rate)
-    start = model.between.start if isinstance(model.between, OverHosts) else 0.0
-    return OverHosts(start, seconds, 1 / rate)
+        return RingModel(seconds, rate)
+    start = model.between.start if isinstance(model.between, HostLinkModel) else 0.0
+    return HostLinkModel(start, seconds, 1 / rate)
 
 
 def quantity(text: str, units: Dict[str, float]) -> Optional[float]:
-    """Return a number with a unit, or None if it is not one.
+    """Parse a number with a unit; return None if it is not valid.
 
-    Examples
-    --------
     >>> quantity("2ms", SECONDS), quantity("1Gbit", BYTES), quantity("fast", BYTES)
     (0.002, 125000000.0, None)
     """

@@ -1,7 +1,7 @@
-"""Run any program as ``python`` itself would, but prepare Theano before its first line.
+"""Run any program as plain ``python`` would, with Theano prepared before its first line.
 
-A program that imports Theano before Synkhronos fails on Python 3.11. Under ``python -m synkhronos program.py`` it
-runs unchanged: its arguments, its ``__main__`` module, its exit status and its tracebacks are those of plain Python.
+A program that imports Theano before Synkhronos fails on Python 3.11. Under ``python -m synkhronos program.py`` it runs
+unchanged, with the arguments, ``__main__`` module, exit status and tracebacks of plain Python.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ python -m synkhronos [--check] [--profile FOLDER] PROGRAM.py [ARGUMENT ...]
        python -m synkhronos --version"""
 
 DESCRIPTION = """\
-Run a program unchanged with Theano prepared (Python 3.11 and Lasagne 0.1 need that before Theano is imported),
-report what the library can use on this machine and what is missing, or predict what more ranks would give a program
-that was profiled ('./doctor' and './predict' are programs of that name)."""
+Run a program unchanged, after preparing Theano for Python 3.11 and Lasagne 0.1. 'doctor' reports which components
+the library can use on this machine, and which are missing. 'predict' predicts the performance of a profiled program
+on more ranks. Programs of these names are run as './doctor' and './predict'."""
 
 CHECK_HELP = """\
-compare the first calls of every function with the serial one, as fork(check=True) does; what differs is a
-warning of the log, and a line at the end says how many were compared"""
+compare the first calls of every function with the serial function, as fork(check=True) does; differences are
+logged as warnings, and a line at the end counts the comparisons"""
 
 PROFILE_HELP = """\
 record what every rank does, as fork(profile=FOLDER) does; report.txt, report.html, timeline.json (for Perfetto)
-and profile.json are written there when a session ends. The folder must not have a profile yet"""
+and profile.json are written to FOLDER when a session ends. FOLDER must not contain a profile yet"""
 
-#: What the first argument may name instead of a program.
+#: Commands that the first argument may name instead of a program.
 COMMANDS = ("doctor", "predict")
 
 
 def parser() -> ArgumentParser:
-    """Return the parser of the options in front of a program."""
+    """Return the parser of the options before the program."""
     made = ArgumentParser(prog="python -m synkhronos", usage=USAGE, description=DESCRIPTION, allow_abbrev=False)
     made.add_argument("--version", action="version", version=f"synkhronos {__version__}")
     made.add_argument("--check", action="store_true", help=CHECK_HELP)
@@ -56,18 +56,7 @@ def parser() -> ArgumentParser:
 
 
 def main(arguments: List[str]) -> int:
-    """Do what the command line asks for.
-
-    Parameters
-    ----------
-    arguments : list of str
-        What follows ``python -m synkhronos``.
-
-    Returns
-    -------
-    int
-        The exit status, unless the program chooses it by `SystemExit`, or the parser does.
-    """
+    """Execute the arguments after ``python -m synkhronos``; return the exit status, or raise `SystemExit`."""
     options, program = _divided(arguments)
     known = parser()
     given = known.parse_args(options)
@@ -81,10 +70,10 @@ def main(arguments: List[str]) -> int:
     if given.profile is not None:
         os.environ["SYNK_PROFILE"] = os.path.abspath(given.profile)
     if given.check:
-        os.environ["SYNK_CHECK"] = "1"  # not through the library's own modules, which import NumPy
+        os.environ["SYNK_CHECK"] = "1"  # setting the option in the library would import NumPy
         atexit.register(_tell_what_was_checked, os.getpid())
     if program[0] == "-m":
-        sys.argv = ["-m", *program[2:]]  # as Python has it until the module is found
+        sys.argv = ["-m", *program[2:]]  # Python's own value until the module is found
         _show_only_the_program(_run_as_main, program[1], True)
     else:
         sys.argv = program
@@ -93,7 +82,7 @@ def main(arguments: List[str]) -> int:
 
 
 def _divided(arguments: List[str]) -> Tuple[List[str], List[str]]:
-    """Return our options, and the program with its own arguments, ``-m`` included."""
+    """Split arguments into Synkhronos options and the program with its arguments, including ``-m``."""
     at = 0
     while at < len(arguments) and arguments[at].startswith("-") and arguments[at] != "-m":
         at += 2 if arguments[at] == "--profile" else 1
@@ -101,12 +90,12 @@ def _divided(arguments: List[str]) -> Tuple[List[str], List[str]]:
 
 
 def _fault_of(given: Namespace, program: List[str]) -> str:
-    """Return what is wrong with a command line, before the program has begun; "" if nothing is."""
+    """Return the error in the options or in the program's name; "" if there is none."""
     if not program:
-        return "a program is missing, or one of the commands " + ", ".join(COMMANDS)
+        return "expected a program or one of the commands " + ", ".join(COMMANDS)
     name, *rest = program
     if name in COMMANDS and (given.check or given.profile is not None):
-        return f"{name}: --check and --profile are for programs ('./{name}' is a program of that name)"
+        return f"{name}: --check and --profile are for programs (run a program of that name as './{name}')"
     if name == "doctor" and rest:
         return f"doctor: expected no arguments, got {' '.join(rest)}"
     if name == "-m" and not rest:
@@ -118,13 +107,12 @@ def _fault_of(given: Namespace, program: List[str]) -> str:
 
 
 def _run_command(name: str, *arguments: str) -> int:
-    """Run a command; imported only here, since a program that is run starts with as few modules as possible."""
     if name == "predict":
         from synkhronos.cli import predict
 
         return predict.main(arguments)
     from synkhronos.cli import doctor
-    from synkhronos.launchers.hosts.environment import place
+    from synkhronos.cluster.environment import place
 
     mine = place(os.environ)
     if mine is not None:
@@ -135,10 +123,10 @@ def _run_command(name: str, *arguments: str) -> int:
 
 
 def _fault_of_folder(folder: str) -> str:
-    """Return why a profile cannot be written there; "" if it can."""
+    """Return the reason why a profile cannot be written to a folder, or ""."""
     if not folder:
         return "--profile: expected a folder, got ''"
-    from synkhronos.profiling.folder import Claim  # no NumPy, which the program may want to set up first
+    from synkhronos.profile.folder import Claim  # must not import NumPy: the program may configure it first
 
     try:
         Claim(folder, "--profile").give_up()
@@ -148,19 +136,18 @@ def _fault_of_folder(folder: str) -> str:
 
 
 def _tell_what_was_checked(pid: int) -> None:
-    """Print a line about all comparisons of this process; not in others that the program has forked."""
+    """Print a summary of all comparisons, except in processes that the program has forked."""
     if os.getpid() != pid:
         return
-    program, checks = (sys.modules.get(f"synkhronos.{name}") for name in ("program.program", "functions.checks"))
-    line = "no function of synkhronos was called after fork"
+    program, checks = (sys.modules.get(f"synkhronos.{name}") for name in ("program.program", "functions.first_calls"))
+    line = "no synkhronos function was called after fork"
     if program is not None and checks is not None and program.PROGRAM.checked:
         line = checks.summary(program.PROGRAM.checked)
     print(f"synkhronos: {line}", file=sys.stderr)
 
 
 def _run_path(program: str) -> None:
-    """Run a script, or a folder or zip file with a ``__main__`` module."""
-    # Python shows scripts their absolute path since 3.9, and joins it without tidying it.
+    # Since 3.9, Python makes a script's path absolute, but does not normalize it.
     path = os.path.join(working_directory(), program) if sys.version_info >= (3, 9) else program
     if pkgutil.get_importer(path) is not None:
         _set_first_path(path)
@@ -185,15 +172,15 @@ def _run_path(program: str) -> None:
 def _run_as_main(module: str, set_argv: bool) -> None:
     """Run a module by its name, as ``python -m`` and ``python folder`` do.
 
-    Python itself calls this very function of `runpy` for them. Its public counterparts differ: they run the code in
-    a module of their own and remove it afterwards, with all objects that threads and atexit handlers still need.
+    Python itself calls this `runpy` function for both. Its public counterparts use a temporary module and clear the
+    module's objects at the end, although threads and atexit handlers may still need them.
     """
     _fresh_main(None)
     runpy._run_module_as_main(module, set_argv)  # type: ignore[attr-defined]
 
 
 def _fresh_main(loader: Any) -> Dict[str, Any]:
-    """Replace our module ``__main__`` by a new one and return its names, in Python's order."""
+    """Replace the ``__main__`` module with a new module; return its namespace, in Python's order."""
     module = ModuleType("__main__")
     sys.modules["__main__"] = module
     names = vars(module)
@@ -202,20 +189,20 @@ def _fresh_main(loader: Any) -> Dict[str, Any]:
 
 
 def _path_is_safe() -> bool:
-    """Return whether Python was told (``-I``, ``-P``) not to put the program's folder on ``sys.path``."""
+    """Return whether options (``-I``, ``-P``) keep the program's folder off ``sys.path``."""
     return bool(sys.flags.isolated or getattr(sys.flags, "safe_path", False))
 
 
 def _set_first_path(folder: str) -> None:
-    """Put a folder in front of ``sys.path``, instead of the one that ``python -m synkhronos`` has put there."""
+    """Put a folder at the front of ``sys.path``, replacing the entry of ``python -m synkhronos``."""
     sys.path[: 0 if _path_is_safe() else 1] = [folder]
 
 
 def _show_only_the_program(run: Callable[..., None], *arguments: Any) -> None:
-    """Call a function; if it raises, let Python report the error without the frames of this module.
+    """Call a function; if it raises, Python reports the error without the frames of this module.
 
-    The exception goes on to the interpreter, which alone can turn a KeyboardInterrupt into the exit status that
-    shells expect; until then ``sys.excepthook`` is one that drops the outer frames.
+    The exception must reach the interpreter, which turns a KeyboardInterrupt into the exit status that shells expect. A
+    temporary ``sys.excepthook`` drops the outer frames.
     """
     try:
         run(*arguments)

@@ -1,4 +1,4 @@
-"""`synkhronos.all_gather`."""
+"""`synkhronos.all_gather`: concatenate all ranks' values on every rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .command import CollectiveCommand
 
 
 class AllGather(CollectiveCommand):
-    """Give every rank the concatenation of all ranks' values."""
+    """Concatenate all ranks' values on every rank."""
 
     title = "all_gather"
 
@@ -25,38 +25,26 @@ class AllGather(CollectiveCommand):
 
 
 def all_gather(shared_vars: Any, nccl: bool = True) -> None:
-    """Give every rank the concatenation of all: ``x_r := concatenate([x_0, ..., x_{n-1}])``, along the first axis.
+    """Concatenate all ranks' values on every rank, along the first axis: ``x_r := concatenate([x_0, ..., x_{n-1}])``.
 
     Parameters
     ----------
     shared_vars : shared variable, or list or tuple of them
-        Of shape ``(n_r,) + shape`` on rank r: ``shape`` is the same on all ranks and the lengths ``n_r`` may
-        differ; afterwards of shape ``(n_0 + ... + n_{n-1},) + shape`` on all of them.
+        Of shape ``(n_r,) + shape`` on rank r, where only the lengths ``n_r`` may differ between ranks. Afterwards,
+        of shape ``(n_0 + ... + n_{n-1},) + shape`` on all ranks.
     nccl : bool
-        Whether to use the GPU transport for variables that live on GPUs.
+        Whether to use the GPU transport for variables on GPUs.
 
     Raises
     ------
-    StateError
-        Before `fork`, or after `close`.
-    TypeError, ValueError
-        If an argument is wrong, or shapes do not fit; no value has changed then.
-    SharedMemoryError
-        If there is no memory for the results; no value has changed then.
-    WorkerError
-        If something went wrong on another rank; no value has changed then.
-    WorkerDied, WorkerTimeout
-        If a rank ended, or did not answer in time; the session is closed then, and the survivors hold either all the
-        old values or all the new ones.
+    TypeError, ValueError, StateError, SharedMemoryError, RankFailure
+        See `synkhronos.errors`. No value has changed; if a rank died, all survivors may have the new values.
 
     Examples
     --------
-    >>> import synkhronos as synk
-    >>> import numpy as np, theano
-    >>> synk.fork(2)
-    2
+    >>> import numpy as np, synkhronos as synk, theano
+    >>> n_ranks = synk.fork(2)
     >>> x = theano.shared(np.zeros(0), "x")
-    >>> total = synk.function([], x.sum())
     >>> synk.scatter(x, [1., 2., 3.])
     >>> synk.get_lengths(x)
     [2, 1]
@@ -67,5 +55,5 @@ def all_gather(shared_vars: Any, nccl: bool = True) -> None:
     variables = checked(shared_vars)
     variables.check_rows("use gather to see every rank's value")
     for i in range(len(variables.numbers)):
-        variables.check_count(i, variables.session.size, "the rows of all ranks of")  # each has 1 if 1 is required
+        variables.check_count(i, variables.session.size, "all ranks' rows of")  # the result has at least 1 row per rank
     variables.session.run(AllGather(variables.numbers, not nccl))

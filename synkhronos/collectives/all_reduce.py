@@ -1,4 +1,4 @@
-"""`synkhronos.all_reduce`."""
+"""`synkhronos.all_reduce`: reduce variables over the ranks, with the result on every rank."""
 
 from __future__ import annotations
 
@@ -6,30 +6,16 @@ from typing import Any, List, Literal, Optional, Sequence, overload
 
 from ..reductions import ReduceOp
 from ..runtime.context import RankContext
-from ..transports.base import Mix
+from ..transports.base import Reduction
 from .arguments import checked
 from .command import CollectiveCommand
-from .exchange import Exchange, parse_exchange
+from .exchange import ExchangeCommand, parse_exchange
 from .mixing import parse_mixes
 from .started import Started, check_not_started, start, start_key
 
 
-class AllReduce(CollectiveCommand):
-    """Reduce variables over the ranks and overwrite them, or others, on every rank.
-
-    Parameters
-    ----------
-    numbers : list of int
-        What is reduced.
-    op : ReduceOp
-    mixes : sequence of Mix
-    into : list of int, optional
-        What takes the results; the variables themselves by default.
-    started : bool
-        Whether to reduce the values that `Start` has found, instead of those that there are.
-    exchange : Exchange, optional
-        How they travel, if not as they are.
-    """
+class AllReduceCommand(CollectiveCommand):
+    """Reduce variables over the ranks (if ``started``, the values that `StartReduction` saved), by default in place."""
 
     title = "all_reduce"
 
@@ -37,18 +23,18 @@ class AllReduce(CollectiveCommand):
         self,
         numbers: List[int],
         op: ReduceOp,
-        mixes: Sequence[Mix],
+        mixes: Sequence[Reduction],
         into: Optional[List[int]] = None,
         started: bool = False,
-        exchange: Optional[Exchange] = None,
+        exchange: Optional[ExchangeCommand] = None,
     ) -> None:
         super().__init__(numbers)
         self.op, self.mixes, self.into, self.started, self.exchange = op, mixes, into, started, exchange
-        self.repeats = not started  # what was found then is a rank's own
+        self.repeats = not started  # a run consumes the saved values
 
     def run(self, context: RankContext) -> None:
         into = self.into or self.numbers
-        same = len(self.mixes) == 1 and self.mixes[0].takers is None
+        same = len(self.mixes) == 1 and self.mixes[0].destinations is None
         begun = context.begun.pop(self.numbers[0], None) if self.started else None
         if begun is not None and self.exchange is not None:
             self.exchange.finish(context, self.numbers, into, begun, same)
@@ -68,14 +54,14 @@ class AllReduce(CollectiveCommand):
         targets = None
         if self.into is not None or self.started:
             targets = [context.shareds[number].key for number in into]
-        if context.is_over_hosts and context.transport.meets_once(arrays):
-            context.promise_early(None)
+        if context.is_over_hosts and context.transport.completes_in_one_round(arrays):
+            context.answer_early_if_committed(None)
         name_of = context.name_of(self.numbers)
         results = context.transport.all_reduce(keys, arrays, self.op, self.mixes, name_of, targets)
         context.commit_values(into, results, same=same)
 
     def begin(self, context: RankContext) -> bool:
-        """Have what the variables are now reduced while ranks do other things; return whether that is possible."""
+        """Start reducing the current values in the background; return whether the transport supports this."""
         keys, arrays = context.bind(self.numbers)
         if self.exchange is not None:
             begun = self.exchange.begin(context, self.numbers, keys, arrays, self.op, self.mixes)
@@ -87,7 +73,7 @@ class AllReduce(CollectiveCommand):
         return begun is not None
 
     def finish(self, results: List[Any], context: RankContext) -> None:
-        """Return nothing: the results are where they belong."""
+        """Return None, because the results are in the variables."""
 
     def details(self, context: RankContext) -> str:
         return f"{super().details(context)} {self.op}"
@@ -137,42 +123,40 @@ def all_reduce(
 ) -> Optional[Started]:
     """Reduce the variables over all ranks and overwrite them on every rank: ``x_r := op(x_0, ..., x_{n-1})``.
 
-    Afterwards all ranks hold identical bits, but for groups and a matrix of weights. If something goes wrong, no value
-    has changed; if a rank dies, the survivors hold either all the old values or all the new ones: results are computed
-    beside the values, which takes as much memory again. float16 accumulates in float32; ``avg`` of integers is refused.
+    Afterwards all ranks have identical bits, except with groups or a matrix of weights. The results are computed in
+    separate memory of the same size, so a failed call changes no value. float16 is accumulated in float32.
 
     Parameters
     ----------
     shared_vars : shared variable, or list or tuple of them
-        Of the same shape ``shape`` and dtype on all ranks, and afterwards still of that shape.
+        Of the same shape and dtype on all ranks; the result keeps both.
     op : str
-        ``avg``, ``sum``, ``prod``, ``min`` or ``max``; with the prefix ``c_`` through the CPU.
+        ``avg`` (not for integers), ``sum``, ``prod``, ``min`` or ``max``; the prefix ``c_`` selects the CPU transport.
     nccl : bool
-        Whether to use the GPU transport for variables that live on GPUs.
+        Whether to use the GPU transport for variables on GPUs.
     weights : array or nested list of numbers, or Function, optional
-        For ``avg``. Of shape ``(n_ranks,)``: one per rank, 0 or more, or the function whose last call says how many
-        rows each rank took. A rank of weight 0 does not count. All weights are equal by default. Of shape
-        ``(n_ranks, n_ranks)``: row r has the weights of rank r's result. Ranks with equal rows hold identical bits; one
-        whose row has its own weight alone has its own value, to the bit.
+        For ``avg``; equal by default. Shape ``(n_ranks,)``: one weight per rank, 0 or more. Ranks with weight 0 are
+        ignored. A function stands for each rank's number of rows in its last call. Shape ``(n_ranks, n_ranks)``:
+        ``weights[r]`` yields rank r's result. Ranks with equal rows get identical bits. A rank whose only nonzero
+        weight is its own keeps its value, bit for bit.
     groups : list of lists of ranks, optional
-        For ``avg``: every rank is in one group, and is given the average of its group. (If all weights of a group are
-        0, they count the same.) With ``[host.ranks for host in synk.hosts()]`` nothing travels between hosts.
+        For ``avg``: average within each group. Every rank belongs to exactly one group. If all weights of a group are
+        0, its ranks are weighted equally. With ``[host.ranks for host in synk.hosts()]`` no data is sent between hosts.
     into : shared variable, or list or tuple of them, optional
-        Variables of the same types, one for each, that take the results; ``shared_vars`` by default.
+        Variables of the same types that receive the results; ``shared_vars`` by default.
     wait : bool
-        If False, the values as they are now are taken, and the results arrive with ``wait()`` of what is returned,
-        whatever the variables have become by then. One of a variable can be under way at a time. Between hosts, what is
-        large travels meanwhile; else copies are made, and reduced at ``wait()``.
+        False: non-blocking. Reduce the current values, and return an object whose ``wait()`` stores the results, even
+        if the variables have changed meanwhile. Each variable can have one pending reduction. Between hosts, large
+        values are sent in the background. All other values are copied now and reduced in ``wait()``.
     exchange : str, optional
-        ``"bfloat16"`` or ``"float16"``: values travel in 16 bits, for ``avg`` and ``sum``. They are added up in their
-        own type, and the result is rounded once. Between ranks of one host nothing is gained by that. So if MPI reduces
-        large values over several, those of each host are combined in their own type, and the host's value is rounded.
+        ``"bfloat16"`` or ``"float16"``: send values in 16 bits, for ``avg`` and ``sum``. They are accumulated in their
+        own dtype, and the result is rounded once. There is no speedup on a single host. If MPI reduces large values
+        over hosts, each host first combines its values in their own dtype and rounds the result.
     feedback : bool, shared variable, or list or tuple of them, optional
-        Whether what this rank's rounding has left out of a value is added to the value of its next exchange. (Of a
-        host's value, each rank is given all of that for ``avg``, and an equal part of it for ``sum``.) With True every
-        rank keeps it itself, by variable, until `close`, or until the value has another shape; a checkpoint does
-        not have it, and a training that goes on from one loses what a single exchange leaves out. In variables of the
-        same types instead, one for each, it can be saved; they should be 0 at first.
+        Error feedback: add this rank's rounding error to its next exchange. A host's error is added only once: each of
+        its ranks keeps the whole error for ``avg``, and an equal part for ``sum``. True: every rank stores the error
+        until `close`, or until the shape changes; checkpoints do not include it. Variables of the same types, initially
+        0: they store the errors and can be saved.
 
     Returns
     -------
@@ -181,32 +165,22 @@ def all_reduce(
 
     Raises
     ------
-    StateError
-        Before `fork`, or after `close`; or if one of a variable is under way, without ``wait`` or with feedback.
-    TypeError, ValueError
-        If an argument is wrong, or shapes differ between ranks; no value has changed then.
-    SharedMemoryError
-        If there is no memory for the results; no value has changed then.
-    WorkerError
-        If something went wrong on another rank; no value has changed then.
-    WorkerDied, WorkerTimeout
-        If a rank ended, or did not answer in time; the session is closed then, and the survivors hold either all the
-        old values or all the new ones.
+    TypeError, ValueError, StateError, SharedMemoryError, RankFailure
+        See `synkhronos.errors`. No value has changed; if a rank died, all survivors may have the new values.
+        ValueError: shapes differ between ranks. StateError: with ``wait=False`` or feedback, a variable has a pending
+        reduction.
 
     Examples
     --------
-    >>> import synkhronos as synk
-    >>> import numpy as np, theano
-    >>> synk.fork(2)
-    2
+    >>> import numpy as np, synkhronos as synk, theano
+    >>> n_ranks = synk.fork(2)
     >>> w = theano.shared(np.zeros(2), "w")
-    >>> total = synk.function([], w.sum())
-    >>> synk.set_value(1, w, [2., 6.])
+    >>> synk.set_value(w, [2., 6.], rank=1)
     >>> synk.all_reduce(w, op="avg")
     >>> w.get_value()
     array([1., 3.])
 
-    Ranks that took more rows of an uneven batch count for more:
+    Ranks that processed more rows of an uneven batch have a greater weight:
 
     >>> x = theano.tensor.dvector("x")
     >>> learn = synk.function([x], x.mean(), updates=[(w, w + x.mean())])
@@ -216,13 +190,9 @@ def all_reduce(
     >>> w.get_value()                           # 1 and 3, plus the mean of all three rows
     array([4., 6.])
 
-    Each rank takes the other's value (a permutation); then a step towards it:
+    A matrix of weights moves each rank a quarter of the way to the other:
 
-    >>> synk.set_value(0, w, [0., 0.])
-    >>> synk.all_reduce(w, weights=[[0, 1], [1, 0]])
-    >>> synk.gather(w)
-    array([[4., 6.],
-           [0., 0.]])
+    >>> synk.set_value(w, [0., 0.], rank=1)
     >>> synk.all_reduce(w, weights=[[3, 1], [1, 3]])
     >>> synk.gather(w)
     array([[3. , 4.5],
@@ -237,13 +207,13 @@ def all_reduce(
         mixes = parse_mixes(weights, groups, parsed, variables.session, into is None and wait)
         targets = None if into is None else variables.check_targets(into, "into")
         coded = parse_exchange(exchange, feedback, variables, parsed, targets or ())
-        command = AllReduce(variables.numbers, parsed, mixes, targets, not wait, coded)
+        command = AllReduceCommand(variables.numbers, parsed, mixes, targets, not wait, coded)
         if not wait:
             lists = [each if isinstance(each, (list, tuple)) else [each] for each in (into, feedback)]
             return start(variables, command, [each for some in lists for each in some])
         if coded is not None and coded.feedback is not None:
             check_not_started(variables)
         if key is not None:
-            variables.keep(key, command)
+            variables.cache(key, command)
     variables.session.run(command)
     return None

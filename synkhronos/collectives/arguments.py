@@ -1,24 +1,19 @@
-"""The arguments that collectives have in common: which shared variables, and with which values.
+"""Common arguments of collectives: shared variables, and values for them.
 
-What a collective keeps on the master, in ``session.caches``; what ranks keep is in `transports.layouts`. A training
-loop reduces the same variables again and again: then their types are not checked again, and the command is kept as
-bytes, unless it has ``weights``; every rank unpickles the envelope each time.
-
-====================  =====================================  ===========================  ===========================
-what is kept          key                                    what is reused               what makes it invalid
-====================  =====================================  ===========================  ===========================
-`Variables`           the ids of the variables, and the      the checks, and the          a variable that has died
-                      form in which they were given          numbers of the variables     (`holds`); another session;
-                                                                                          `MAX_LISTS` other lists
-`Variables.commands`  the collective and its options         the command, pickled         the same
-====================  =====================================  ===========================  ===========================
+Training loops reduce the same variables in every step, so the master caches validated arguments and pickled commands in
+``session.caches``. The ids of the variables and the form of the argument map to `Variables`. In `Variables.commands`, a
+collective and its options (but not ``weights``) map to the command. An entry becomes invalid when a variable is
+garbage-collected. At `MAX_LISTS` entries the cache is cleared. `transports.layouts` has the caches of the ranks.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
+import numbers
 import weakref
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar, cast
 
 import numpy as np
 
@@ -30,39 +25,39 @@ from ..reductions import COMBINING, ReduceOp, check_dtype
 from ..replication.replicator import replicator_of
 from ..runtime.command import Command
 from ..runtime.session import Session
-from ..selection import Rows, Selection, moved
+from ..selection import RowRange, Selection, moved
 from ..shared_data import Data
 
 logger = logging.getLogger("synkhronos")
 
-#: Lists of variables that are remembered as checked.
-MAX_LISTS = 64
+MAX_LISTS = 64  #: Maximum number of validated lists of variables in the cache.
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def or_rank_first(function: F) -> F:
+    """Also accept the argument order of the 2017 version: the integer rank first."""
+    order = inspect.signature(function)
+    of_2017 = order.replace(parameters=sorted(order.parameters.values(), key=lambda one: one.name != "rank"))
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], numbers.Integral):
+            return function(**of_2017.bind(*args, **kwargs).arguments)
+        return function(*args, **kwargs)
+
+    return cast(F, call)
 
 
 def checked(shared_vars: Any, states: bool = False, unused: bool = False, argument: str = "shared_vars") -> Variables:
-    """Return the shared variables that a collective is called with, checked and known to the ranks.
+    """Validate the shared variables of a collective, and ensure that the ranks have them.
 
-    Parameters
-    ----------
-    shared_vars : shared variable, or list or tuple of them
-        As the user gave them.
-    states : bool
-        Whether random states may be among them, too: one rank's can be read and written, but not combined with others.
-    unused : bool
-        Whether no function need use them yet: the ranks are given them now, and keep their values for one that does.
-    argument : str
-        What messages call them.
-
-    Raises
-    ------
-    StateError
-        If no session is open.
-    TypeError, ValueError
-        If something is not a shared variable, is not a dense array of data, is listed twice, or no function uses it.
+    ``states`` allows random states, which can be read and written on one rank, but not combined. ``unused`` allows
+    variables that no function uses: the ranks store them for later functions.
     """
     session = PROGRAM.session
     if session is None or session.closed:
-        session = PROGRAM.current()  # which raises
+        session = PROGRAM.current()  # raises
     single = not isinstance(shared_vars, (list, tuple))
     variables = [shared_vars] if single else shared_vars
     key = (states, single, argument, *map(id, variables))
@@ -78,22 +73,10 @@ def checked(shared_vars: Any, states: bool = False, unused: bool = False, argume
 
 
 class Variables:
-    """Shared variables that collectives are about, checked once; does not keep them alive.
+    """Validated shared variables of a collective, as weak references.
 
-    Attributes
-    ----------
-    session : Session
-    engine : Engine
-    numbers : list of int
-        Under which the ranks know them.
-    names, types : list
-        How messages call them, and their `ArrayType`.
-    single : bool
-        Whether one alone was given, so that one result is returned alone.
-    random : list of bool
-        Which of the variables are random states.
-    commands : dict of tuple to Command
-        What is sent again and again.
+    ``numbers`` identify them in the ranks' registries. ``names`` are labels, ``types`` are `ArrayType` objects, and
+    ``random`` marks random states. ``single``: a single variable was passed, so a single result is returned.
     """
 
     def __init__(
@@ -122,38 +105,38 @@ class Variables:
                     argument,
                     "variables with data, which collectives can combine",
                     f"{name}, which is the state of a random stream ({kind})",
-                    "every rank draws from its own; get_value and set_value read and write them",
+                    "every rank draws from its own state; use get_value and set_value",
                 )
             if type_ is None and not random:
                 raise ArgumentTypeError(
                     argument,
                     "dense arrays, which collectives can combine",
                     f"{name}, which is not a dense array but {kind}",
-                    "make it of a NumPy array: shared(np.asarray(value))"
+                    "create it from a NumPy array: shared(np.asarray(value))"
                     if hasattr(value, "__array__")
-                    else "every rank has its own",
+                    else "every rank has its own value",
                 )
         self.numbers = [_number(session, self.engine, *each, unused, argument) for each in zip(variables, self.names)]
         for variable, name, number in zip(variables, self.names, self.numbers):
             if session.context.shareds[number].rows is not None:
                 its = f"{variable.name}." if variable.name else "its "
-                hint = f"{its}get_value() returns the rows of all ranks, {its}set_value(value) takes them"
+                hint = f"use {its}get_value() and {its}set_value(value), which access the rows of all ranks"
                 expected, got = "variables without the batch's rows", f"{name}, which has them (synkhronos.sharded)"
                 raise ArgumentValueError(argument, expected, got, hint)
         names: Dict[int, str] = {}
         for number, name in zip(self.numbers, self.names):
             if number in names:
-                got = f"{name}, which is listed twice (its value is that of {names[number]})"
+                got = f"{name}, which is listed twice (it shares the value of {names[number]})"
                 raise ArgumentValueError(argument, "different variables", got)
             names[number] = name
         self.commands: Dict[Tuple[Any, ...], Command] = {}
         self._references = [weakref.ref(variable) for variable in variables]
-        # A variable that shares another's storage has that one's number, and only as long as that one lives.
+        # Variables that share a storage share the first variable's number, which is valid while that variable exists.
         others = [replicator_of(session).variable(number) for number in self.numbers]
         self._others = [weakref.ref(other) for other, variable in zip(others, variables) if other is not variable]
 
     def holds(self, variables: Sequence[Any]) -> bool:
-        """Return whether it is about these variables, and nothing of it has ended."""
+        """Return whether these are the given variables, and all variables are still alive."""
         for reference, variable in zip(self._references, variables):
             if reference() is not variable:
                 return False
@@ -161,97 +144,84 @@ class Variables:
 
     @property
     def variables(self) -> List[Any]:
-        """The variables themselves, which the caller has."""
+        """The variables; valid while the caller references them."""
         return [reference() for reference in self._references]
 
-    def keep(self, key: Tuple[Any, ...], command: Command) -> Command:
-        """Remember a command that is sent again and again; return it."""
+    def cache(self, key: Tuple[Any, ...], command: Command) -> Command:
+        """Cache a command that is sent repeatedly; return it."""
         command.freeze()
         self.commands[key] = command
         return command
 
-    # -- more checks ---------------------------------------------------------------------------------------------
-
     def check_op(self, op: Any, nccl: Any = True) -> ReduceOp:
-        """Return the op, if it suits all variables; for the host if ``nccl`` is False."""
+        """Return the op if it supports all variables; restrict it to the host if ``nccl`` is False."""
         parsed = ReduceOp.parse(op, "op", COMBINING)
         for type_, name in zip(self.types, self.names):
             check_dtype(parsed, type_.dtype, name, COMBINING)
         return ReduceOp(parsed.name, parsed.on_host or not nccl)
 
     def check_targets(self, others: Any, argument: str) -> List[int]:
-        """Return the numbers of other variables that take results, if they are of the same types, one for each."""
+        """Return the numbers of other variables for results, which must have the same types."""
         targets = checked(others, unused=True, argument=argument)
         if targets.single != self.single or len(targets.numbers) != len(self.numbers):
-            expected = "one variable" if self.single else f"a list of {len(self.numbers)}, one for each of shared_vars"
-            got = "one variable" if targets.single else f"a list of {len(targets.numbers)}"
+            expected = "one variable" if self.single else f"a list of length {len(self.numbers)}, like shared_vars"
+            got = "one variable" if targets.single else f"a list of length {len(targets.numbers)}"
             raise ArgumentValueError(argument, expected, got)
         for name, type_, target, other in zip(self.names, self.types, targets.names, targets.types):
             if type_ != other:
-                raise ArgumentTypeError(argument, f"a {type_.words}, as {name} is", f"{target}, a {other.words}")
+                raise ArgumentTypeError(argument, f"a {type_.words}, like {name}", f"{target}, a {other.words}")
         return targets.numbers
 
     def check_rows(self, instead: str) -> None:
-        """Refuse variables of 0 dimensions, which have no rows; say what to do instead."""
+        """Refuse variables with 0 dimensions, which have no rows; ``instead`` is a hint."""
         for type_, name in zip(self.types, self.names):
             if type_.ndim == 0:
-                got = f"{name} of 0, which has no rows"
+                got = f"{name} with 0 dimensions, which has no rows"
                 raise ArgumentValueError("shared_vars", "variables of at least 1 dimension", got, instead)
 
     def check_count(self, i: int, count: int, what: str) -> None:
-        """Refuse a number of rows that the i-th variable cannot have: its type may say that it has just one."""
+        """Refuse a number of rows other than 1 if the i-th variable's rows are broadcastable."""
         if self.types[i].broadcastable[0] and count != 1:
-            expected = "exactly 1 row, because its rows are broadcastable"
+            expected = "exactly 1 row, because the axis of rows is broadcastable"
             raise ArgumentTypeError(f"{what} {self.names[i]}", expected, str(count))
 
     def check_rank(self, rank: Any) -> int:
-        """Return the rank, if it exists."""
         if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)):
             raise ArgumentTypeError("rank", "an int", f"{rank!r} of type {type(rank).__name__}")
         if not 0 <= rank < self.session.size:
-            raise ArgumentValueError("rank", f"from 0 to {self.session.size - 1}", str(rank))
+            raise ArgumentValueError("rank", f"an int from 0 to {self.session.size - 1}", str(rank))
         return int(rank)
 
     def one_or_list(self, results: Sequence[Any]) -> Any:
-        """Return results in the form in which the variables were given."""
+        """Return one result or a list of results, in the form of the argument."""
         return results[0] if self.single else list(results)
 
-    # -- values --------------------------------------------------------------------------------------------------
-
     def axes(self, axis: Any) -> List[int]:
-        """Return the axis of rows of every variable, all the same as the user counts it."""
+        """Return the axis of rows of every variable, from the user's ``axis``."""
         if isinstance(axis, (bool, np.bool_)) or not isinstance(axis, (int, np.integer)):
             raise ArgumentTypeError("axis", "an int", f"{axis!r} of type {type(axis).__name__}")
         return [type_.axis_of_rows(int(axis), name) for type_, name in zip(self.types, self.names)]
 
-    def stage(self, values: Any, batch: Any = None, axes: Optional[Sequence[int]] = None) -> List[Staged]:
-        """Bring the user's values, one per variable, to where all ranks can read them.
+    def stage(self, values: Any, batch: Any = None, axes: Optional[Sequence[int]] = None) -> List[StagedValue]:
+        """Store the user's values, one per variable, in memory that all ranks can read, rows first.
 
-        Values are `Data`, arrays, or whatever the variable's own ``set_value`` takes. Of what is not a `Data`, only
-        the rows that ``batch`` selects are copied. With ``axes``, along which the variables have rows, these are first
-        in what is staged.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If there are not as many values as variables, or one does not suit its variable; if ``batch`` is wrong.
-        SharedMemoryError
-            If there is no memory for the values.
+        Values are `Data`, arrays, or anything else that the variable's own ``set_value`` accepts. Except for `Data`,
+        only the rows selected by ``batch`` are copied. ``axes`` are the variables' axes of rows.
         """
         variables = self.variables
         if self.single:
             values = [values]
         elif not isinstance(values, (list, tuple)) or len(values) != len(variables):
             got = str(len(values)) if isinstance(values, (list, tuple)) else type(values).__name__
-            expected = f"a list of {len(variables)}, one per shared variable"
+            expected = f"a list of length {len(variables)}, with one value per shared variable"
             raise ArgumentValueError("values", expected, got)
-        arrays = []  # whether they are used where they lie, and as the variables would hold them, rows first
+        arrays = []  # pairs: whether the array is used in place, and the array converted for its variable, rows first
         axes = axes or [0] * len(variables)
         for variable, name, value, random, axis in zip(variables, self.names, values, self.random, axes):
             if random and batch is not None:
                 got = f"a selection for {name}, the state of a random stream, which has no rows"
                 raise ArgumentValueError("batch", "None", got, "leave out batch")
-            array = np.asarray(value.data) if isinstance(value, Data) else value  # without the class np.memmap
+            array = np.asarray(value.data) if isinstance(value, Data) else value  # drops the class np.memmap
             conformed = self.engine.coerce(variable, array, f"values for {name}")
             in_place = isinstance(value, Data) and conformed is array
             arrays.append((in_place, moved(conformed, axis, 0) if axis else conformed))
@@ -259,9 +229,9 @@ class Variables:
         staged = []
         for variable, value, (in_place, conformed), random, axis in zip(variables, values, arrays, self.random, axes):
             if random:
-                staged.append(Staged(None, None, self.engine.jumped(variable, conformed, 0)))  # a copy, of a known kind
+                staged.append(StagedValue(None, None, self.engine.jumped(variable, conformed, 0)))  # a copy
                 continue
-            whole = chosen is None or isinstance(value, Data) and value.minibatch  # as far as it is taken
+            whole = chosen is None or isinstance(value, Data) and value.minibatch  # the selected rows are first
             handle: Any
             if not in_place:
                 rows = conformed if chosen is None or whole else chosen.take(conformed)
@@ -269,41 +239,41 @@ class Variables:
                 np.copyto(kept, rows)
                 handle, whole = self.session.pool.handle(kept), True
             else:
-                handle, kept = with_axis_first(value.handle(), axis) if axis else value.handle(), conformed
+                handle, kept = with_axis_first(value._handle(), axis) if axis else value._handle(), conformed
             taken: Optional[Selection] = None
             if kept.ndim:
-                taken = chosen if not whole else Rows(0, len(kept) if chosen is None else len(chosen))
-            staged.append(Staged(handle, taken, kept))
+                taken = chosen if not whole else RowRange(0, len(kept) if chosen is None else len(chosen))
+            staged.append(StagedValue(handle, taken, kept))
         return staged
 
     def _select(self, values: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]], batch: Any) -> Selection:
-        """Return the rows that ``batch`` selects; those of minibatches are selected already."""
+        """Return the rows selected by ``batch``; minibatches already contain only selected rows."""
         self.check_rows("leave out batch")
         minibatch = [isinstance(value, Data) and value.minibatch for value in values]
         whole = [len(array) for array, just_batch in zip(arrays, minibatch) if not just_batch]
-        # If all values hold just the batch, the data set that the indices are about is not there to check them.
+        # If all values are minibatches, the indices cannot be checked against a data set.
         chosen = selection.parse(batch, min(whole) if whole else np.iinfo(np.intp).max, of="the shortest value")
         for name, array, just_batch in zip(self.names, arrays, minibatch):
             if just_batch and len(array) < len(chosen):
                 raise ArgumentValueError(
                     f"values for {name}",
-                    f"a minibatch of at least {len(chosen)} rows, as many as batch selects",
-                    f"{len(array)} rows",
+                    f"a minibatch with at least as many rows as batch selects ({len(chosen)})",
+                    str(len(array)),
                     "write the selected rows to it first",
                 )
         return chosen
 
 
-class Staged(NamedTuple):
-    """A value where all ranks can read it."""
+class StagedValue(NamedTuple):
+    """A value for a collective, in memory that all ranks can read."""
 
-    handle: Any  # None for a random state, which travels pickled instead
-    rows: Optional[Selection]  # the rows of it that are meant; None for a value of 0 dimensions
-    array: Any  # keeps the memory
+    handle: Any  # None for a random state, which is pickled instead of shared
+    rows: Optional[Selection]  # the selected rows; None for a 0-dimensional value
+    array: Any  # keeps the memory alive
 
 
 def _number(session: Session, engine: Any, variable: Any, name: str, unused: bool, argument: str) -> int:
-    """Return the number of a variable, after giving the ranks the functions that use it, or the variable alone."""
+    """Return a variable's number, after sending the functions that use it, or the variable alone, to the ranks."""
     replicator = replicator_of(session)
     number = replicator.find(engine, variable)
     if number is None:
@@ -316,18 +286,18 @@ def _number(session: Session, engine: Any, variable: Any, name: str, unused: boo
         ]
         try:
             replicator.ensure(users)
-        except TypeError:  # one of them cannot travel
+        except TypeError:  # some function cannot be pickled
             if replicator.find(engine, variable) is None:
                 raise
         number = replicator.find(engine, variable)
     if number is None and unused:
         replicator.ensure_shared(engine, variable)
         number = replicator.find(engine, variable)
-        logger.info("%s is kept by the ranks for when a function of synkhronos uses it: none does so far", name)
+        logger.info("%s is stored on the ranks, although no synkhronos function uses it yet", name)
     if number is None:
         raise ArgumentValueError(
             argument,
-            "variables that functions of synkhronos use, so that the other ranks have them",
+            "variables that synkhronos functions use, so that the other ranks have them",
             f"{name}, which no such function uses",
             "build the functions that use it with synkhronos.function first",
         )

@@ -1,4 +1,4 @@
-"""`synkhronos.broadcast`."""
+"""`synkhronos.broadcast`: set variables to the same values on every rank."""
 
 from __future__ import annotations
 
@@ -10,17 +10,7 @@ from .command import CollectiveCommand, taken
 
 
 class Broadcast(CollectiveCommand):
-    """Give variables the same values on every rank.
-
-    Parameters
-    ----------
-    numbers : list of int
-        The variables.
-    handles : list of handles, optional
-        The values; the master's own if they are None.
-    on_host : bool
-        Whether to keep away from NCCL.
-    """
+    """Set variables on every rank to staged values, or to the master's values if ``handles`` is None."""
 
     title = "broadcast"
 
@@ -42,43 +32,30 @@ class Broadcast(CollectiveCommand):
 
 
 def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:
-    """Give the variables the same values on every rank: ``x_r := values``, by default ``x_r := x_root``.
+    """Set the variables to the same values on every rank: ``x_r := values``, by default ``x_r := x_root``.
 
     Parameters
     ----------
     shared_vars : shared variable, or list or tuple of them
-        What is to be overwritten.
-        If no function uses a variable yet, the ranks keep its value for one that does.
+        The variables to overwrite. If no function uses a variable yet, the ranks store its value for later functions.
     values : Data or array of any shape ``shape``, or list of them, optional
-        One per variable (not in a list if the variable is not); whatever the variable's own ``set_value`` takes. The
-        master's own values by default. Afterwards the variable has the shape ``shape`` on every rank.
+        One value per variable (no list for a single variable), as for the variable's own ``set_value``; by default the
+        master's values. Afterwards the variable has the shape ``shape`` on every rank.
     nccl : bool
-        Whether to use the GPU transport for variables that live on GPUs.
+        Whether to use the GPU transport for variables on GPUs.
 
     Raises
     ------
-    StateError
-        Before `fork`, or after `close`.
-    TypeError, ValueError
-        If an argument is wrong; no value has changed then.
-    SharedMemoryError
-        If there is no memory for the results; no value has changed then.
-    WorkerError
-        If something went wrong on another rank; no value has changed then.
-    WorkerDied, WorkerTimeout
-        If a rank ended, or did not answer in time; the session is closed then, and the survivors hold either all the
-        old values or all the new ones.
+    TypeError, ValueError, StateError, SharedMemoryError, RankFailure
+        See `synkhronos.errors`. No value has changed; if a rank died, all survivors may have the new values.
 
     Examples
     --------
-    >>> import synkhronos as synk
-    >>> import numpy as np, theano
-    >>> synk.fork(2)
-    2
+    >>> import numpy as np, synkhronos as synk, theano
+    >>> n_ranks = synk.fork(2)
     >>> w = theano.shared(np.zeros(2), "w")
-    >>> total = synk.function([], w.sum())
     >>> synk.broadcast(w, [3., 4.])
-    >>> synk.get_value(1, w)
+    >>> synk.get_value(w, rank=1)
     array([3., 4.])
     """
     variables = checked(shared_vars, unused=True)

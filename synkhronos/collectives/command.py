@@ -1,4 +1,4 @@
-"""What the commands of collectives have in common."""
+"""Base class of collective commands, and a function that copies selected rows into new values."""
 
 from __future__ import annotations
 
@@ -7,20 +7,14 @@ from typing import Any, List, Optional, Sequence
 import numpy as np
 
 from ..kernels.copy import copy_into
-from ..runtime.command import Amounts, Command
+from ..runtime.command import Command, CommandStats
 from ..runtime.context import RankContext
 from ..selection import Selection, moved
 from ..transports.base import Pending
 
 
 class CollectiveCommand(Command):
-    """A command about shared variables.
-
-    Parameters
-    ----------
-    numbers : list of int
-        The variables, in the registry.
-    """
+    """A command on shared variables; ``numbers`` identify the variables in the registry."""
 
     is_counted = True
 
@@ -35,10 +29,10 @@ class CollectiveCommand(Command):
             described.append(f"{entry.label()} {getattr(value, 'shape', '')} {getattr(value, 'dtype', '')}".strip())
         return ", ".join(described) + (f" and {len(self.numbers) - 3} more" if len(self.numbers) > 3 else "")
 
-    def amounts(self, context: RankContext) -> Amounts:
+    def amounts(self, context: RankContext) -> CommandStats:
         values = [context.shareds[number].cell[0] for number in self.numbers]
         nbytes = sum([value.size * value.dtype.itemsize for value in values if hasattr(value, "dtype")])
-        return Amounts("collective", self.title, -1, nbytes, len(values))
+        return CommandStats("collective", self.title, -1, nbytes, len(values))
 
 
 def taken(
@@ -48,19 +42,9 @@ def taken(
     rows: Sequence[Optional[Selection]],
     axes: Optional[Sequence[int]] = None,
 ) -> Pending:
-    """Copy rows of values into the memory in which variables can take them over.
+    """Copy ``rows`` of values (None: all) into memory that can become the variables' new values.
 
-    Parameters
-    ----------
-    context : RankContext
-    numbers : sequence of int
-        The variables.
-    values : sequence of arrays
-        One per variable, where every rank can read it.
-    rows : sequence of (Rows or Indices or None)
-        Of each value; None: all of it.
-    axes : sequence of int, optional
-        Along which the variables have the rows, which the values have first; the first by default.
+    Every rank must be able to read the values; their rows are along axis 0. ``axes``: the variables' axes of rows.
     """
     results = []
     for number, value, selection, axis in zip(numbers, values, rows, axes or [0] * len(numbers)):

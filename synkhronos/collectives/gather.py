@@ -1,4 +1,4 @@
-"""`synkhronos.gather`."""
+"""`synkhronos.gather`: return every rank's values on the master."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Gather(CollectiveCommand):
 
 
 def join(parts: Sequence[np.ndarray[Any, Any]], nd_up: int, axis: int) -> Any:
-    """Stack (``nd_up=1``) or concatenate (0) the ranks' arrays in new memory; list copies if they do not fit."""
+    """Stack (``nd_up=1``) or concatenate (0) the ranks' arrays; return copies in a list if shapes differ."""
     if axis:
         fit = len({(*part.shape[:axis], *part.shape[axis + 1 :]) for part in parts}) == 1
         return np.concatenate(parts, axis=axis) if fit else [part.copy() for part in parts]
@@ -49,50 +49,38 @@ def join(parts: Sequence[np.ndarray[Any, Any]], nd_up: int, axis: int) -> Any:
 
 
 def gather(shared_vars: Any, nd_up: int = 1, nccl: bool = True, axis: Optional[int] = None) -> Any:
-    """Return every rank's values of the variables; nothing changes.
+    """Return every rank's values of the variables, without changing them.
 
     Parameters
     ----------
     shared_vars : shared variable, or list or tuple of them
         Of any shape; shapes may differ between ranks.
     nd_up : {1, 0}
-        1: stacked along a new first axis. 0: concatenated along the first axis, in rank order (values of 0 dimensions
-        become one entry each).
+        1: stack along a new first axis. 0: concatenate along the first axis, in rank order (each 0-dimensional value
+        becomes one entry).
     nccl : bool
-        Whether to use the GPU transport for variables that live on GPUs.
+        Ignored, because values are always gathered through host memory.
     axis : int, optional
-        If given, values are concatenated along this axis, whatever ``nd_up`` is: what `scatter` with the same axis
-        has divided.
+        Concatenate along this axis instead; the inverse of `scatter` with the same axis. Overrides ``nd_up``.
 
     Returns
     -------
     array, or list of n_ranks arrays, or list of these
-        For each variable an array of shape ``(n_ranks,) + shape`` (``nd_up=1``), or of shape
-        ``(n_0 + ... + n_{n-1},) + shape`` (``nd_up=0``, for values of shape ``(n_r,) + shape``); or a list of the
-        ranks' arrays if their shapes do not fit. A list of these if a list of variables was given.
+        For each variable an array of shape ``(n_ranks,) + shape`` (``nd_up=1``), or of shape ``(n_0 + ... + n_{n-1},) +
+        shape`` (``nd_up=0``, for values of shape ``(n_r,) + shape``). If shapes are incompatible, a list of the
+        ranks' arrays. For a list of variables, a list of these.
 
     Raises
     ------
-    StateError
-        Before `fork`, or after `close`.
-    TypeError, ValueError
-        If an argument is wrong.
-    SharedMemoryError
-        If there is no memory for the results.
-    WorkerError
-        If something went wrong on another rank.
-    WorkerDied, WorkerTimeout
-        If a rank ended, or did not answer in time; the session is closed then.
+    TypeError, ValueError, StateError, SharedMemoryError, RankFailure
+        See `synkhronos.errors`.
 
     Examples
     --------
-    >>> import synkhronos as synk
-    >>> import numpy as np, theano
-    >>> synk.fork(2)
-    2
+    >>> import numpy as np, synkhronos as synk, theano
+    >>> n_ranks = synk.fork(2)
     >>> w = theano.shared(np.zeros(2), "w")
-    >>> total = synk.function([], w.sum())
-    >>> synk.set_value(1, w, [2., 6.])
+    >>> synk.set_value(w, [2., 6.], rank=1)
     >>> synk.gather(w)
     array([[0., 0.],
            [2., 6.]])

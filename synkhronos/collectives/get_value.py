@@ -1,4 +1,4 @@
-"""`synkhronos.get_value`."""
+"""`synkhronos.get_value`: return one rank's values on the master."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, List, Optional, Tuple
 import numpy as np
 
 from ..runtime.context import RankContext
-from .arguments import checked
+from .arguments import checked, or_rank_first
 from .command import CollectiveCommand
 
 
@@ -32,44 +32,34 @@ class GetValue(CollectiveCommand):
         return results[context.root][0], results[self.rank][1]
 
 
-def get_value(rank: int, shared_vars: Any) -> Any:
-    """Return a copy of one rank's values of the variables; nothing changes.
+@or_rank_first
+def get_value(shared_vars: Any, rank: int) -> Any:
+    """Return a copy of one rank's values of the variables, without changing them.
 
     Parameters
     ----------
-    rank : int
-        The rank, from 0 to n_ranks - 1, whose values are returned.
     shared_vars : shared variable, or list or tuple of them
-        The variables; the states of random streams may be among them.
+        The variables, which may include the states of random streams.
+    rank : int
+        The rank, from 0 to n_ranks - 1. As in the 2017 version, it may come first: ``get_value(1, w)``.
 
     Returns
     -------
     array (or random state), or list of these
-        Each of the shape that the variable has on that rank; a list if a list of variables was given.
+        The variable's value on that rank; for a list of variables, a list of values.
 
     Raises
     ------
-    StateError
-        Before `fork`, or after `close`.
-    TypeError, ValueError
-        If an argument is wrong.
-    SharedMemoryError
-        If there is no memory for the results.
-    WorkerError
-        If something went wrong on another rank.
-    WorkerDied, WorkerTimeout
-        If a rank ended, or did not answer in time; the session is closed then.
+    TypeError, ValueError, StateError, SharedMemoryError, RankFailure
+        See `synkhronos.errors`.
 
     Examples
     --------
-    >>> import synkhronos as synk
-    >>> import numpy as np, theano
-    >>> synk.fork(2)
-    2
+    >>> import numpy as np, synkhronos as synk, theano
+    >>> n_ranks = synk.fork(2)
     >>> w = theano.shared(np.zeros(2), "w")
-    >>> total = synk.function([], w.sum())
-    >>> synk.set_value(1, w, [2., 6.])
-    >>> synk.get_value(0, w), synk.get_value(1, w)
+    >>> synk.set_value(w, [2., 6.], rank=1)
+    >>> synk.get_value(w, rank=0), synk.get_value(w, rank=1)
     (array([0., 0.]), array([2., 6.]))
     """
     variables = checked(shared_vars, states=True)

@@ -1,4 +1,4 @@
-"""`synkhronos.in_sync`."""
+"""`synkhronos.in_sync`: compare all ranks' values with the master's."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .command import CollectiveCommand
 
 
 class SyncReport:
-    """Whether variables hold the same value on all ranks: true if they do.
+    """The result of `in_sync`: true if all variables have equal values on all ranks.
 
     Attributes
     ----------
     differences : dict of str to dict of int to str
-        By variable, then by rank: where that rank's value first differs from the master's.
+        By variable, then by rank: the first difference between that rank's value and the master's.
     """
 
     def __init__(self, differences: Dict[str, Dict[int, str]]) -> None:
@@ -61,67 +61,53 @@ class Compare(CollectiveCommand):
 
 
 def first_difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Optional[str]:
-    """Return where two arrays first differ in their bits, or None if they do not. (NaN is the same as itself.)"""
+    """Return a description of the first difference in bits between two arrays; None if there is none."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return f"in shape: {b.dtype} {b.shape} instead of {a.dtype} {a.shape}"
     different_bytes = _bytes(a) != _bytes(b)
-    if not different_bytes.any():  # several times as fast as asking element by element
+    if not different_bytes.any():  # several times as fast as an element-wise comparison
         return None
     different = different_bytes.any(axis=1)
     index = np.unravel_index(int(different.argmax()), a.shape) if a.ndim else ()
     return (
-        f"from index {tuple(map(int, index))} on ({different.sum()} of {a.size} elements): {b[index]!r} instead "
-        f"of {a[index]!r}"
+        f"from index {tuple(map(int, index))} on ({different.sum()} of {a.size} element{'' if a.size == 1 else 's'}): "
+        f"{b[index]!r} instead of {a[index]!r}"
     )
 
 
 def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the bytes of an array, one row per element."""
     return np.ascontiguousarray(np.atleast_1d(array)).view(np.uint8).reshape(array.size, array.itemsize)
 
 
 def in_sync(shared_vars: Any) -> SyncReport:
-    """Return whether all ranks hold the same values of the variables, bit by bit; nothing changes.
+    """Return whether all ranks have the same values of the variables, bit for bit, without changing them.
 
     Parameters
     ----------
     shared_vars : shared variable, or list or tuple of them
-        Of any shape; shapes that differ between ranks are differences as well.
+        Of any shape; different shapes on different ranks count as differences.
 
     Returns
     -------
     SyncReport
-        True if all are the same; otherwise its ``differences`` and its text say which ranks differ from the master,
-        and where.
+        True if all values are equal. Otherwise, its ``differences`` and its text list the ranks that differ from the
+        master, and the first difference on each rank.
 
     Raises
     ------
-    StateError
-        Before `fork`, or after `close`.
-    TypeError, ValueError
-        If an argument is wrong.
-    SharedMemoryError
-        If there is no memory for the results.
-    WorkerError
-        If something went wrong on another rank.
-    WorkerDied, WorkerTimeout
-        If a rank ended, or did not answer in time; the session is closed then.
+    TypeError, ValueError, StateError, SharedMemoryError, RankFailure
+        See `synkhronos.errors`.
 
     Examples
     --------
-    >>> import synkhronos as synk
-    >>> import numpy as np, theano
-    >>> synk.fork(2)
-    2
+    >>> import numpy as np, synkhronos as synk, theano
+    >>> n_ranks = synk.fork(2)
     >>> w = theano.shared(np.zeros(2), "w")
-    >>> total = synk.function([], w.sum())
-    >>> synk.set_value(1, w, [0., 6.])
+    >>> synk.set_value(w, [0., 6.], rank=1)
     >>> synk.in_sync(w)
     not in sync: w differs on rank 1 from index (1,) on (1 of 2 elements): 6.0 instead of 0.0
     >>> if not synk.in_sync(w):
     ...     synk.broadcast(w)
-    >>> synk.in_sync(w)
-    in sync
     """
     variables = checked(shared_vars)
     session = variables.session

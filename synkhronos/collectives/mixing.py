@@ -1,10 +1,10 @@
-"""Which ranks' values make which rank's result: one average for all, one for each group, or a matrix of weights.
+"""Weights of an `all_reduce`: one average for all ranks, one per group, or a full matrix.
 
 .. math:: x_r := \\frac{\\sum_s W_{rs} x_s}{\\sum_s W_{rs}}
 
-A vector of weights is a matrix of equal rows, and groups are one of blocks. Ranks with equal rows are one `Mix`, which
-is computed once, so that they hold the same bits. A rank whose row has its own weight alone is in none, where results
-take the places of the values: it keeps its own. Elsewhere its mix is that value, to the bit.
+A vector of weights is a matrix of equal rows, and groups form a block matrix. Ranks with equal rows share one
+`Reduction`, computed once, so they get identical bits. A rank whose only nonzero weight is its own keeps its value, bit
+for bit. If results overwrite the values, it takes part in no reduction.
 """
 
 from __future__ import annotations
@@ -17,41 +17,30 @@ import numpy as np
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..reductions import ReduceOp
 from ..runtime.session import Session
-from ..transports.base import ALL_ALIKE, Mix
+from ..transports.base import ALL_ALIKE, Reduction
 
 
-def parse_mixes(weights: Any, groups: Any, op: ReduceOp, session: Session, in_place: bool = True) -> Sequence[Mix]:
-    """Return the mixes of an `all_reduce`, whose results take the places of the values or not.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the weights are not a finite number per rank, or per pair of ranks, or those of a function that has been
-        called; if the groups are no partition of the ranks; if the op is not ``avg``.
-    """
+def parse_mixes(
+    weights: Any, groups: Any, op: ReduceOp, session: Session, in_place: bool = True
+) -> Sequence[Reduction]:
+    """Validate weights and groups; return the `Reduction` objects of an `all_reduce`."""
     if weights is None and groups is None:
         return ALL_ALIKE
     argument = "groups" if weights is None else "weights"
     if op.name != "avg":
-        raise ArgumentValueError(argument, f"op 'avg', the only one that has {argument}", f"op {str(op)!r}")
+        raise ArgumentValueError(argument, f"op 'avg', the only op with {argument}", f"op {str(op)!r}")
     rows = _rows(weights, session)
     if groups is not None:
         if isinstance(rows[0], list):
-            hint = "write the groups into the matrix: weight 0 excludes"
-            raise ArgumentTypeError("weights", "one number per rank beside groups", "a matrix", hint)
+            hint = "express groups as zeros in the matrix"
+            raise ArgumentTypeError("weights", "one number per rank if groups are given", "a matrix", hint)
         rows = _of_groups(rows, parse_groups(groups, session.size))
-    return _of_matrix(rows, in_place) if isinstance(rows[0], list) else (Mix(_weights(rows), None),)
+    return _of_matrix(rows, in_place) if isinstance(rows[0], list) else (Reduction(_weights(rows), None),)
 
 
 def parse_groups(groups: Any, size: int) -> List[List[int]]:
-    """Return the groups, lists of ranks.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If they are not lists in which every rank is listed once.
-    """
-    expected = f"lists of ranks in which each of 0 to {size - 1} is once"
+    """Return the groups as lists of ranks; raise `TypeError` or `ValueError` unless every rank is listed once."""
+    expected = f"lists of ranks that contain each of 0 to {size - 1} once"
     is_nested = isinstance(groups, (list, tuple)) and all(isinstance(one, (list, tuple, range)) for one in groups)
     if not is_nested or not all(_is_int(rank) for group in groups for rank in group):
         raise ArgumentTypeError("groups", expected, repr(groups))
@@ -61,7 +50,7 @@ def parse_groups(groups: Any, size: int) -> List[List[int]]:
 
 
 def _of_groups(weights: Sequence[float], groups: List[List[int]]) -> List[List[float]]:
-    """Return the matrix by which each group has its average; ranks of a group without weights count the same."""
+    """Return the matrix of group averages; ranks of a group whose weights are all 0 are weighted equally."""
     matrix: List[List[float]] = [[]] * len(weights)
     for group in groups:
         row = [weight if rank in group else 0.0 for rank, weight in enumerate(weights)]
@@ -70,40 +59,39 @@ def _of_groups(weights: Sequence[float], groups: List[List[int]]) -> List[List[f
     return matrix
 
 
-def _of_matrix(matrix: Sequence[Sequence[float]], in_place: bool) -> Sequence[Mix]:
-    """Return one mix for all ranks with equal rows, which may differ by a factor."""
+def _of_matrix(matrix: Sequence[Sequence[float]], in_place: bool) -> Sequence[Reduction]:
+    """Return one `Reduction` for each set of ranks whose rows are equal up to a factor."""
     alike: Dict[Tuple[float, ...], List[int]] = {}
     for rank, row in enumerate(matrix):
         if not (in_place and row[rank] and _is_of_one(row)):
             largest = max(row)
-            whole = sum(weight / largest for weight in row)  # (the sum of huge weights would overflow)
+            whole = sum(weight / largest for weight in row)  # prevents overflow of a sum of huge weights
             alike.setdefault(tuple([weight / largest / whole for weight in row]), []).append(rank)
-    # Those who take a result work it out, so that nothing of it travels elsewhere.
-    return [Mix(_weights(matrix[ranks[0]]), tuple(ranks), tuple(ranks)) for ranks in alike.values()]
+    # The receivers of a result compute it, so that it is sent to no other rank.
+    return [Reduction(_weights(matrix[ranks[0]]), tuple(ranks), tuple(ranks)) for ranks in alike.values()]
 
 
 def _weights(row: Sequence[float]) -> Tuple[float, ...]:
-    """Return the weights of a mix: those given, or 1 for a rank that alone has one, whose value it is to the bit."""
+    """Return a row of weights; a single nonzero weight becomes 1, so that the result equals that value bit for bit."""
     return tuple([float(weight > 0) for weight in row]) if _is_of_one(row) else tuple(row)
 
 
 def _is_of_one(row: Sequence[float]) -> bool:
-    """Return whether one rank alone has a weight."""
     return sum(weight > 0 for weight in row) == 1
 
 
 def _rows(weights: Any, session: Session) -> List[Any]:
-    """Return one weight for each rank, or a row of them for each."""
+    """Return one weight per rank, or a row of weights per rank."""
     if weights is None:
         return [1.0] * session.size
-    if hasattr(weights, "rows_taken"):  # a synkhronos Function
-        rows_taken = weights.rows_taken(session)
+    if hasattr(weights, "_rows_taken"):  # a synkhronos Function
+        rows_taken = weights._rows_taken(session)
         if rows_taken is None:
             raise ArgumentValueError(
                 "weights",
-                "a function that has been called in this session, so that its ranks have taken rows",
-                "one that has not been called",
-                "call it first, or give numbers",
+                "a function that has been called in this session, so that its rows are counted",
+                "a function that has not been called",
+                "call it first, or pass numbers",
             )
         return [float(rows) for rows in rows_taken]
     if not isinstance(weights, (list, tuple, np.ndarray)) or isinstance(weights, np.ndarray) and weights.ndim > 2:
@@ -118,16 +106,15 @@ def _rows(weights: Any, session: Session) -> List[Any]:
 
 
 def _checked(argument: str, weights: Any, size: int) -> List[float]:
-    """Return weights, one per rank, as floats."""
     if isinstance(weights, np.ndarray) and weights.ndim != 1:
         raise _no_weights(weights)
     _check_length(argument, len(weights), size, "one per rank")
     for rank, weight in enumerate(weights):
         if isinstance(weight, (bool, np.bool_)) or not isinstance(weight, (int, float, np.integer, np.floating)):
             raise ArgumentTypeError(f"{argument}[{rank}]", "a number", f"{weight!r} of type {type(weight).__name__}")
-        number = weight.item() if isinstance(weight, np.generic) else weight  # (NumPy 2 compares in weight's own type)
+        number = weight.item() if isinstance(weight, np.generic) else weight  # NumPy 2 compares in the weight's type
         if not 0 <= number <= sys.float_info.max:
-            raise ArgumentValueError(f"{argument}[{rank}]", "a finite number, not negative", repr(weight))
+            raise ArgumentValueError(f"{argument}[{rank}]", "a finite nonnegative number", repr(weight))
     if not any(weights):
         raise ArgumentValueError(argument, "at least one positive number", repr(weights))
     return [float(weight) for weight in weights]
@@ -139,7 +126,7 @@ def _check_length(argument: str, length: int, size: int, what: str) -> None:
 
 
 def _no_weights(weights: Any) -> ArgumentTypeError:
-    expected = "one number per rank, a row of them per rank, or a synkhronos Function"
+    expected = "one number per rank, a row of numbers per rank, or a synkhronos Function"
     return ArgumentTypeError("weights", expected, repr(weights))
 
 

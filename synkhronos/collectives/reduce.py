@@ -1,4 +1,4 @@
-"""`synkhronos.reduce`."""
+"""`synkhronos.reduce`: reduce variables over the ranks, with the result on the master."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 from ..reductions import ReduceOp
 from ..runtime.context import RankContext
-from ..transports.base import Mix
+from ..transports.base import Reduction
 from .arguments import checked
 from .command import CollectiveCommand
 
 
 class Reduce(CollectiveCommand):
-    """Reduce variables over the ranks, for the master."""
+    """Reduce variables over the ranks, with the result on the master."""
 
     title = "reduce"
 
@@ -26,7 +26,7 @@ class Reduce(CollectiveCommand):
         keys, arrays = context.bind(self.numbers)
         transport, name_of = context.transport, context.name_of(self.numbers)
         if self.in_place:
-            pending = transport.all_reduce(keys, arrays, self.op, [Mix(takers=(context.root,))], name_of)
+            pending = transport.all_reduce(keys, arrays, self.op, [Reduction(destinations=(context.root,))], name_of)
             context.commit_values(self.numbers, pending)
             return None
         results = transport.reduce(keys, arrays, [self.op] * len(keys), None, name_of)
@@ -40,53 +40,41 @@ class Reduce(CollectiveCommand):
 
 
 def reduce(shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool = True) -> Any:
-    """Reduce the variables over all ranks, for the master: ``x_root := op(x_0, ..., x_{n-1})``.
+    """Reduce the variables over all ranks, with the result on the master: ``x_root := op(x_0, ..., x_{n-1})``.
 
-    The other ranks keep their values.
+    The other ranks' values do not change.
 
     Parameters
     ----------
     shared_vars : shared variable, or list or tuple of them
         Of the same shape ``shape`` and dtype on all ranks.
     op : str
-        ``avg``, ``sum``, ``prod``, ``min`` or ``max``; with the prefix ``c_`` through the CPU.
+        ``avg``, ``sum``, ``prod``, ``min`` or ``max``; the prefix ``c_`` selects the CPU transport.
     in_place : bool
-        Whether the result becomes the master's value; otherwise it is returned, and the master also keeps its value.
+        True: overwrite the master's value. False: return the result instead.
     nccl : bool
-        Whether to use the GPU transport for variables that live on GPUs.
+        Whether to use the GPU transport for variables on GPUs.
 
     Returns
     -------
     None, array of shape ``shape``, or list of these
-        The results, if ``in_place`` is False: a list if a list of variables was given. None otherwise.
+        If ``in_place`` is False, the result, or a list of results for a list of variables. Otherwise None.
 
     Raises
     ------
-    StateError
-        Before `fork`, or after `close`.
-    TypeError, ValueError
-        If an argument is wrong, or shapes differ between ranks; no value has changed then.
-    SharedMemoryError
-        If there is no memory for the results; no value has changed then.
-    WorkerError
-        If something went wrong on another rank; no value has changed then.
-    WorkerDied, WorkerTimeout
-        If a rank ended, or did not answer in time; the session is closed then, and the survivors hold either all the
-        old values or all the new ones.
+    TypeError, ValueError, StateError, SharedMemoryError, RankFailure
+        See `synkhronos.errors`. No value has changed; if a rank died, all survivors may have the new values.
 
     Examples
     --------
-    >>> import synkhronos as synk
-    >>> import numpy as np, theano
-    >>> synk.fork(2)
-    2
+    >>> import numpy as np, synkhronos as synk, theano
+    >>> n_ranks = synk.fork(2)
     >>> w = theano.shared(np.zeros(2), "w")
-    >>> total = synk.function([], w.sum())
-    >>> synk.set_value(1, w, [2., 6.])
+    >>> synk.set_value(w, [2., 6.], rank=1)
     >>> synk.reduce(w, op="sum", in_place=False)
     array([2., 6.])
     >>> synk.reduce(w)                          # the average, into the master's variable
-    >>> w.get_value(), synk.get_value(1, w)
+    >>> w.get_value(), synk.get_value(w, rank=1)
     (array([1., 3.]), array([2., 6.]))
     """
     variables = checked(shared_vars)

@@ -1,4 +1,4 @@
-"""`synkhronos.scatter`."""
+"""`synkhronos.scatter`: divide the rows of values among the ranks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..selection import Selection
 from .arguments import checked
 from .command import CollectiveCommand, taken
 
-#: For one variable: the handle of the values, the rows that are selected, and every rank's part of those.
+#: For one variable: the handle of the values, the selected rows, and every rank's part of the rows.
 Parts = Tuple[Any, Selection, Sequence[Tuple[int, int]]]
 
 
 class Scatter(CollectiveCommand):
-    """Give every rank its rows of the values."""
+    """Divide the rows of values among the ranks."""
 
     title = "scatter"
 
@@ -34,43 +34,32 @@ class Scatter(CollectiveCommand):
 
 
 def scatter(shared_vars: Any, values: Any, batch: Any = None, axis: int = 0) -> None:
-    """Divide values by rows into the variable of every rank: ``x_r := values[begin_r:end_r]``.
+    """Divide the rows of values among the variables of all ranks: ``x_r := values[begin_r:end_r]``.
 
-    Rows are divided as those of the inputs of functions are: as evenly as possible, in rank order.
+    Rows are divided like the inputs of functions: as evenly as possible, in rank order.
 
     Parameters
     ----------
     shared_vars : shared variable, or list or tuple of them
-        What is to be overwritten; afterwards of shape ``(end_r - begin_r,) + shape`` on rank r.
-        If no function uses a variable yet, the ranks keep its value for one that does.
+        The variables to overwrite; afterwards of shape ``(end_r - begin_r,) + shape`` on rank r. If no function uses
+        a variable yet, the ranks store its value for later functions.
     values : Data or array of shape ``(n,) + shape``, or list of them
-        One per variable (not in a list if the variable is not).
+        One value per variable (no list for a single variable).
     batch : int, slice, list, tuple or 1-D integer array, optional
-        The rows of the values to take, before they are divided; all by default.
+        The rows of the values to divide; all by default.
     axis : int
-        Along which values and variables have their rows, to be divided; the first by default. With another one an
-        array of shape ``shape_0 + (n,) + shape_1`` is divided into those of ``shape_0 + (end_r - begin_r,) + shape_1``.
+        The axis of rows in values and variables; the first by default. In general an array of shape ``shape_0 + (n,) +
+        shape_1`` is divided into arrays of shape ``shape_0 + (end_r - begin_r,) + shape_1``.
 
     Raises
     ------
-    StateError
-        Before `fork`, or after `close`.
-    TypeError, ValueError
-        If an argument is wrong, or a rank's part does not suit the variable; no value has changed then.
-    SharedMemoryError
-        If there is no memory for the results; no value has changed then.
-    WorkerError
-        If something went wrong on another rank; no value has changed then.
-    WorkerDied, WorkerTimeout
-        If a rank ended, or did not answer in time; the session is closed then, and the survivors hold either all the
-        old values or all the new ones.
+    TypeError, ValueError, StateError, SharedMemoryError, RankFailure
+        See `synkhronos.errors`. No value has changed; if a rank died, all survivors may have the new values.
 
     Examples
     --------
-    >>> import synkhronos as synk
-    >>> import numpy as np, theano
-    >>> synk.fork(2)
-    2
+    >>> import numpy as np, synkhronos as synk, theano
+    >>> n_ranks = synk.fork(2)
     >>> x = theano.shared(np.zeros(0), "x")
     >>> total = synk.function([], (x.sum(), "gather"))
     >>> synk.scatter(x, [1., 2., 3., 4., 5.])
@@ -90,6 +79,6 @@ def scatter(shared_vars: Any, values: Any, batch: Any = None, axis: int = 0) -> 
             rows: Any = value.rows  # not None, because the variable has rows
             bounds = split_rows(len(rows), session.size, session.root)
             for rank, (begin, end) in enumerate([] if axes[i] else bounds):
-                variables.check_count(i, end - begin, f"the part of rank {rank} of the values for")
+                variables.check_count(i, end - begin, f"rank {rank}'s part of the values for")
             divisions.append((value.handle, rows, bounds))
         session.run(Scatter(variables.numbers, divisions, axes))

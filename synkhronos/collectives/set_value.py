@@ -1,4 +1,4 @@
-"""`synkhronos.set_value`."""
+"""`synkhronos.set_value`: overwrite variables on one rank."""
 
 from __future__ import annotations
 
@@ -7,23 +7,14 @@ from typing import Any, Dict, Iterable, List, Sequence
 from ..runtime.context import RankContext
 from ..runtime.registry import Origin
 from ..transports.base import Pending
-from .arguments import checked
+from .arguments import checked, or_rank_first
 from .command import CollectiveCommand, taken
 
 
 class SetValue(CollectiveCommand):
-    """Overwrite variables on one rank.
+    """Overwrite variables on one rank with selected rows of values in shared memory.
 
-    Parameters
-    ----------
-    rank : int
-        The rank whose variables are overwritten.
-    numbers : list of int
-        The variables.
-    handles, selections : list
-        The values in shared memory, and their rows that are meant (None: all).
-    states : dict of int to random state
-        The values that are not in shared memory, by position.
+    A selection None means all rows. ``states`` maps positions to the values that are not in shared memory.
     """
 
     title = "set_value"
@@ -37,7 +28,7 @@ class SetValue(CollectiveCommand):
     def reads(self, context: RankContext) -> Iterable[Any]:
         return self.handles
 
-    def undeposited(self, failed: bool) -> Sequence[int]:
+    def unsaved(self, failed: bool) -> Sequence[int]:
         return [self.numbers[i] for i in self.states]
 
     def run(self, context: RankContext) -> None:
@@ -59,45 +50,34 @@ class SetValue(CollectiveCommand):
         context.commit_values(dense, pending, change)
 
 
-def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> None:
+@or_rank_first
+def set_value(shared_vars: Any, values: Any, rank: int, batch: Any = None) -> None:
     """Overwrite the variables on one rank: ``x_rank := values``.
 
     Parameters
     ----------
-    rank : int
-        The rank, from 0 to n_ranks - 1, whose variables are overwritten.
     shared_vars : shared variable, or list or tuple of them
-        What is to be overwritten; the states of random streams may be among them.
-        If no function uses a variable yet, the ranks keep its value for one that does.
+        The variables to overwrite, which may include the states of random streams. If no function uses a variable yet,
+        the ranks store its value for later functions.
     values : Data or array of any shape ``shape``, or list of them
-        One per variable (not in a list if the variable is not); whatever the variable's own ``set_value`` takes.
-        Afterwards the variable has that shape on that rank (with ``batch``, as many rows as it selects).
+        One value per variable (no list for a single variable), as for the variable's own ``set_value``. Afterwards the
+        variable has this shape on the rank; with ``batch``, its length is the number of selected rows.
+    rank : int
+        The rank, from 0 to n_ranks - 1. As in the 2017 version, it may come first: ``set_value(1, w, value)``.
     batch : int, slice, list, tuple or 1-D integer array, optional
-        The rows of the values to take; all by default.
+        The rows of the values to use; all by default.
 
     Raises
     ------
-    StateError
-        Before `fork`, or after `close`.
-    TypeError, ValueError
-        If an argument is wrong; no value has changed then.
-    SharedMemoryError
-        If there is no memory for the results; no value has changed then.
-    WorkerError
-        If something went wrong on another rank; no value has changed then.
-    WorkerDied, WorkerTimeout
-        If a rank ended, or did not answer in time; the session is closed then, and the survivors hold either all the
-        old values or all the new ones.
+    TypeError, ValueError, StateError, SharedMemoryError, RankFailure
+        See `synkhronos.errors`. No value has changed; if a rank died, all survivors may have the new values.
 
     Examples
     --------
-    >>> import synkhronos as synk
-    >>> import numpy as np, theano
-    >>> synk.fork(2)
-    2
+    >>> import numpy as np, synkhronos as synk, theano
+    >>> n_ranks = synk.fork(2)
     >>> w = theano.shared(np.zeros(2), "w")
-    >>> total = synk.function([], w.sum())
-    >>> synk.set_value(1, w, [2., 6.])
+    >>> synk.set_value(w, [2., 6.], rank=1)
     >>> synk.gather(w)
     array([[0., 0.],
            [2., 6.]])

@@ -1,4 +1,4 @@
-"""`synkhronos.get_shapes` and `synkhronos.get_lengths`."""
+"""`synkhronos.get_shapes` and `synkhronos.get_lengths`: the shapes of the variables on every rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .command import CollectiveCommand
 
 
 class GetShapes(CollectiveCommand):
-    """Return the shapes of every rank's values: for each variable a list by rank."""
+    """Return the shapes of every rank's values: for each variable, a list by rank."""
 
     title = "get_shapes"
 
@@ -22,7 +22,7 @@ class GetShapes(CollectiveCommand):
 
 
 def get_shapes(shared_vars: Any) -> Any:
-    """Return the shape that the variables have on every rank.
+    """Return the shapes of the variables on every rank.
 
     Parameters
     ----------
@@ -32,29 +32,18 @@ def get_shapes(shared_vars: Any) -> Any:
     Returns
     -------
     list of n_ranks tuples of int, or list of these
-        For every variable its shape on each rank; a list of these if a list of variables was given.
+        For one variable, its shape on each rank; for a list of variables, a list of these lists.
 
     Raises
     ------
-    StateError
-        Before `fork`, or after `close`.
-    TypeError, ValueError
-        If an argument is wrong.
-    SharedMemoryError
-        If there is no memory for the results.
-    WorkerError
-        If something went wrong on another rank.
-    WorkerDied, WorkerTimeout
-        If a rank ended, or did not answer in time; the session is closed then.
+    TypeError, ValueError, StateError, SharedMemoryError, RankFailure
+        See `synkhronos.errors`.
 
     Examples
     --------
-    >>> import synkhronos as synk
-    >>> import numpy as np, theano
-    >>> synk.fork(2)
-    2
+    >>> import numpy as np, synkhronos as synk, theano
+    >>> n_ranks = synk.fork(2)
     >>> x = theano.shared(np.zeros((0, 4)), "x")
-    >>> total = synk.function([], x.sum())
     >>> synk.scatter(x, np.ones((5, 4)))
     >>> synk.get_shapes(x)
     [(3, 4), (2, 4)]
@@ -64,7 +53,7 @@ def get_shapes(shared_vars: Any) -> Any:
 
 
 def get_lengths(shared_vars: Any) -> Any:
-    """Return the number of rows that the variables have on every rank.
+    """Return the number of rows of the variables on every rank.
 
     Parameters
     ----------
@@ -74,29 +63,18 @@ def get_lengths(shared_vars: Any) -> Any:
     Returns
     -------
     list of n_ranks ints, or list of these
-        For every variable its length on each rank; a list of these if a list of variables was given.
+        For one variable, its number of rows on each rank; for a list of variables, a list of these lists.
 
     Raises
     ------
-    StateError
-        Before `fork`, or after `close`.
-    TypeError, ValueError
-        If an argument is wrong.
-    SharedMemoryError
-        If there is no memory for the results.
-    WorkerError
-        If something went wrong on another rank.
-    WorkerDied, WorkerTimeout
-        If a rank ended, or did not answer in time; the session is closed then.
+    TypeError, ValueError, StateError, SharedMemoryError, RankFailure
+        See `synkhronos.errors`.
 
     Examples
     --------
-    >>> import synkhronos as synk
-    >>> import numpy as np, theano
-    >>> synk.fork(2)
-    2
+    >>> import numpy as np, synkhronos as synk, theano
+    >>> n_ranks = synk.fork(2)
     >>> x = theano.shared(np.zeros((0, 4)), "x")
-    >>> total = synk.function([], x.sum())
     >>> synk.scatter(x, np.ones((5, 4)))
     >>> synk.get_lengths(x)
     [3, 2]

@@ -1,4 +1,4 @@
-"""`synkhronos.traffic`."""
+"""`synkhronos.traffic`: the bytes that collectives have moved between ranks and hosts."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ..runtime.context import RankContext
 
 
 class Traffic(NamedTuple):
-    """What collectives of one kind have moved since `fork`.
+    """Traffic of all collectives of one kind since `fork`.
 
     Attributes
     ----------
     calls : int
     read, sent : list of float
-        Bytes that each rank has read of other ranks' memory, and written to it, in rank order.
+        Bytes that each rank has read from, and written to, other ranks' memory, by rank.
     received : list of float
         Bytes that each host has received from other hosts, in the order of `hosts`.
     seconds : float
-        On the rank that spent most in them, waiting for the others included.
+        The longest time of any rank in these collectives, including waits for other ranks.
     """
 
     calls: int
@@ -31,13 +31,7 @@ class Traffic(NamedTuple):
 
 
 class ReadTraffic(Command):
-    """Return this rank's counters.
-
-    Parameters
-    ----------
-    hosts : sequence of sequence of int
-        The ranks of each.
-    """
+    """Return this rank's traffic counters; ``hosts`` lists the ranks of each host."""
 
     title = "traffic"
 
@@ -58,15 +52,14 @@ class ReadTraffic(Command):
 
 
 def traffic() -> Dict[str, Traffic]:
-    """Return what collectives have moved between ranks since `fork`, by their names.
+    """Return the traffic of collectives between ranks since `fork`, by collective.
 
-    Inputs and outputs of calls are not in it; collectives inside functions are, as ``ops.all_reduce``.
+    Collectives inside functions, such as ``ops.all_reduce``, are included; inputs and outputs of calls are not.
 
     Returns
     -------
     dict of str to Traffic
-        With ``calls``, ``read`` and ``sent`` (bytes of each rank), ``received`` (bytes that each host has received from
-        others) and ``seconds``.
+        With ``calls``, ``read`` and ``sent`` by rank, ``received`` by host (in bytes), and ``seconds``.
 
     Raises
     ------
@@ -75,10 +68,8 @@ def traffic() -> Dict[str, Traffic]:
 
     Examples
     --------
-    >>> import synkhronos as synk
-    >>> import numpy as np, theano
-    >>> synk.fork(2)
-    2
+    >>> import numpy as np, synkhronos as synk, theano
+    >>> n_ranks = synk.fork(2)
     >>> w = theano.shared(np.zeros(1000), "w")
     >>> total = synk.function([], w.sum())
     >>> synk.all_reduce(w)

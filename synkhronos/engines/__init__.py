@@ -1,10 +1,9 @@
-"""The engines, by name: they compile functions and hold shared variables.
+"""Lookup of engines, which compile functions and store shared variables.
 
-An engine is imported only if the program itself has imported what it is an
-engine for, so unused engines are never imported::
+An engine is imported only if the program has imported its library, so unused engines cost nothing. ::
 
     program             synkhronos                      this package
-    import theano  -->  function(inputs, outputs)  -->  find: who owns these variables?
+    import theano  -->  function(inputs, outputs)  -->  find: which engine owns these variables?
                         Function, collectives     <-->  ENGINE of engines/theano/engine.py
 """
 
@@ -18,35 +17,28 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional
 from ..errors import ArgumentValueError
 from . import requirements
 
-if TYPE_CHECKING:  # `python -m synkhronos` imports this before it runs the program: NumPy is for that to import
+if TYPE_CHECKING:  # `python -m synkhronos` imports this before the program, which must be the first to import NumPy
     from .base import Engine
 
-#: Name of the engine: (the module that a program of it has imported, the module whose ``ENGINE`` it is).
+#: Maps an engine's name to the module that its programs import and the module that defines its ``ENGINE``.
 KNOWN = {
     "theano": ("theano", "synkhronos.engines.theano.engine"),
     "pytensor": ("pytensor", "synkhronos.engines.pytensor.engine"),
 }
 
-#: The engines that are libraries, in the order in which they are looked for.
+#: The engines of tensor libraries, in search order.
 LIBRARIES = tuple(KNOWN)
 
 _made: Dict[str, Engine] = {}
 
 
 def register(name: str, home: str) -> None:
-    """Make another engine known: it is the ``ENGINE`` of the module ``home``."""
+    """Register an engine: the ``ENGINE`` of the module ``home``."""
     KNOWN[name] = (home, home)
 
 
 def get(name: str, home: Optional[str] = None) -> Engine:
-    """Return the engine of that name; one object per process.
-
-    Parameters
-    ----------
-    name : str
-    home : str, optional
-        Its module, if it may not be known yet in this process.
-    """
+    """Return the engine with this name, one object per process; pass ``home`` if it might not be registered yet."""
     if name not in _made:
         if home is not None and name not in KNOWN:
             register(name, home)
@@ -56,26 +48,25 @@ def get(name: str, home: Optional[str] = None) -> Engine:
         try:
             _made[name] = importlib.import_module(home).ENGINE
         except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != module:  # (a folder of that name has no submodules)
+            if (error.name or "").partition(".")[0] != module:  # (a folder named like the library has no submodules)
                 raise
             raise ArgumentValueError(
-                "engine", "one that is installed", name, requirements.LIBRARIES[name].refusal()
+                "engine", "an installed engine", name, requirements.LIBRARIES[name].refusal()
             ) from error
     return _made[name]
 
 
 def home_of(name: str) -> str:
-    """Return the module whose ``ENGINE`` is the engine of that name."""
     return KNOWN[name][1]
 
 
 def loaded() -> List[Engine]:
-    """Return the engines whose programs this process has imported."""
+    """Return the engines whose libraries this process has imported."""
     return [get(name) for name, (module, _) in KNOWN.items() if module in sys.modules]
 
 
 def find(things: Iterable[Any]) -> Optional[Engine]:
-    """Return the engine that owns the first of ``things`` which any engine owns; None if there is none."""
+    """Return the engine that owns the first owned object among ``things``; None if no engine owns any."""
     engines = loaded()
     for thing in things:
         for engine in engines:
@@ -85,7 +76,7 @@ def find(things: Iterable[Any]) -> Optional[Engine]:
 
 
 def default() -> Engine:
-    """Return the engine of a program whose variables tell none: the first one imported, else the first installed."""
+    """Return the engine for programs whose variables identify no engine: an imported one, or else an installed one."""
     there = [name for name in LIBRARIES if name in sys.modules] or [name for name in LIBRARIES if is_installed(name)]
     if not there:
         here = [requirements.LIBRARIES[name] for name in LIBRARIES if requirements.LIBRARIES[name].runs_here()]
@@ -96,6 +87,6 @@ def default() -> Engine:
 
 
 def is_installed(name: str) -> bool:
-    """Return whether an engine's library can be imported; imports nothing, and prepares nothing for it."""
+    """Return whether an engine's library can be imported, without importing or preparing it."""
     spec = importlib.machinery.PathFinder.find_spec(KNOWN[name][0])
-    return spec is not None and spec.origin is not None  # (a folder of that name has no origin)
+    return spec is not None and spec.origin is not None  # (a folder named like the library has no origin)

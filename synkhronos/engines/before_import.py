@@ -1,4 +1,4 @@
-"""What is done when a program is about to import a library, and not before: a program without it loses no time."""
+"""Actions to run just before a library is imported; programs that never import the library lose no time."""
 
 from __future__ import annotations
 
@@ -10,15 +10,7 @@ from typing import Callable, Optional, Sequence
 
 
 class BeforeImport(MetaPathFinder):
-    """Finds nothing, but sees that a module is about to be imported.
-
-    Parameters
-    ----------
-    name : str
-        The module's.
-    action : callable
-        Called then; an ``ImportError`` out of it is what the program sees.
-    """
+    """Import finder that only runs an action before a module is imported; the action's ImportError is propagated."""
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self.name, self.action = name, action
@@ -26,23 +18,22 @@ class BeforeImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
-        """Act if it is that module; leave finding it to others."""
+        """Run the action if this module is being imported; always leave the search to other finders."""
         if fullname == self.name and fullname not in sys.modules and is_import():
             self.action()
         return None
 
 
 def before_import(name: str, action: Callable[[], None]) -> None:
-    """Have an action done before each import of a module; may be called any number of times."""
+    """Run an action before each import of a module; a repeated call for the same module is ignored."""
     if not any(isinstance(finder, BeforeImport) and finder.name == name for finder in sys.meta_path):
         sys.meta_path.insert(0, BeforeImport(name, action))
 
 
 def is_import() -> bool:
-    """Return whether a finder that calls this is asked for an import.
+    """Return whether an import invoked the calling finder, rather than `importlib.util.find_spec`.
 
-    `importlib.util.find_spec` asks finders, too, and must not fail: it returns None if nothing is there. Both ask by
-    the same function of Python's import system, and differ in its caller.
+    Finders must not raise errors in the latter case. Both use the same Python function, but have different callers.
     """
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "_find_spec":

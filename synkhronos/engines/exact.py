@@ -1,7 +1,4 @@
-"""From a function's graph to one that computes what the serial program does: the part that all engines have in common.
-
-An engine describes its graph by the rules of `synkhronos.sharding`, and says how it makes nodes (`Builder`).
-"""
+"""Transformation of a function's graph into an exact graph: the part common to all engines."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from ..errors import ArgumentValueError
 from ..reductions import WHOLES
 from ..sharding import (
     REPLICATE,
-    Builder,
-    Graph,
+    GraphBuilder,
+    NestedGraph,
     Partial,
     Placement,
     Propagated,
@@ -25,90 +22,54 @@ from ..sharding import (
     parts_of_rows,
     propagate,
 )
-from .base import Cut
+from .base import SplitPoint
 
-#: A part of a sum, but for the share of the rows.
+#: A partial sum divided by the rank's share of the rows, such as a mean over the rank's rows.
 AVERAGE = Partial("sum", -1)
 
 
-#: What to write instead of a gradient of which all rows are multiplied by what they have in common.
+#: Remedy for a gradient that multiplies every row by a value computed from all rows.
 FACTOR_LAST = (
-    "take the gradient of the sum over rows itself, and multiply or divide that: T.grad(total, w) / count, not "
+    "take the gradient of the sum over rows, and then multiply or divide the gradient: T.grad(total, w) / count, not "
     "T.grad(total / count, w)"
 )
 
 
-class Halves(NamedTuple):
-    """Where the graph of an exact function can be cut: before, slice by slice; after, once.
+class SplitGraph(NamedTuple):
+    """Split of an exact function's graph into a part computed per slice and a part computed once; see `SplitPoint`."""
 
-    Attributes
-    ----------
-    parts : list of variables
-        Computed from rows before the cut, and all that is needed of them after it.
-    ops : list of (str or None)
-        By what those of slices are put together; None for what is the same in all slices.
-    late : list of int
-        The outputs that are computed after the cut.
-    common : list of bool
-        For every update, whether the new value is the same on all ranks: not rows, nor the state of a split stream.
-    why_not : str
-        Why the graph cannot be cut; "" if it can.
-    remedy : str
-        What to write instead, if that is known.
-    """
-
-    parts: List[Any]
+    parts: List[Any]  # computed from rows before the split, used after it
     ops: List[Optional[str]]
-    late: List[int]
-    common: List[bool]
+    after_split: List[int]
+    replicated_updates: List[bool]  # for each update, whether all ranks compute the same new value
     why_not: str = ""
     remedy: str = ""
 
     @property
-    def cut(self) -> Cut:
-        """What calls have to know of it."""
-        return Cut(self.ops, self.late, self.why_not, self.remedy)
+    def cut(self) -> SplitPoint:
+        """The split point, with the information that a call needs."""
+        return SplitPoint(self.ops, self.after_split, self.why_not, self.remedy)
 
 
 class Exact(NamedTuple):
-    """A function with collectives.
-
-    Attributes
-    ----------
-    outputs : list of variables
-    news : list of variables
-        The new values of the updates.
-    halves : Halves
-    placements, of_news : list of Placement
-        Of the outputs, and of the new values.
-    streams : list of variables
-        The states of the streams from which all ranks draw the same numbers.
-    """
+    """The graph of a function with collectives: outputs, new values of updates, and the placements of both."""
 
     outputs: List[Any]
     news: List[Any]
-    halves: Halves
+    halves: SplitGraph
     placements: List[Placement]
     of_news: List[Placement]
-    streams: List[Any]
+    streams: List[Any]  # states of the random streams that all ranks share
 
 
-def placed(graph: Graph, shards: Mapping[Any, Shard]) -> List[Placement]:
-    """Return the placements of what a function's graph computes; see `Engine.placed`."""
+def placed(graph: NestedGraph, shards: Mapping[Any, Shard]) -> List[Placement]:
+    """Return the placements of a graph's outputs; see `Engine.placed`."""
     found = propagate(graph.nodes, {**graph.known, **shards}, False)
     return [found.of(output) for output in graph.outputs]
 
 
-def propagated(graph: Graph, shards: Mapping[Any, Shard], states: Sequence[Any] = ()) -> Propagated:
-    """Return what is known of an exact function; ranks draw the same numbers from streams where they must.
-
-    Parameters
-    ----------
-    graph : Graph
-    shards : mapping from variable to Shard
-    states : sequence of variables
-        The states of random streams that all ranks may have in common.
-    """
+def propagated(graph: NestedGraph, shards: Mapping[Any, Shard], states: Sequence[Any] = ()) -> Propagated:
+    """Propagate placements through an exact function; ranks share random streams of ``states`` only if necessary."""
     common: Set[Any] = set()
     while True:
         streams = {state: Stream(state, state in common) for state in states}
@@ -121,12 +82,12 @@ def propagated(graph: Graph, shards: Mapping[Any, Shard], states: Sequence[Any] 
 
 
 def completed(
-    graph: Graph,
+    graph: NestedGraph,
     found: Propagated,
     outputs: Sequence[Any],
     updates: Sequence[Tuple[Any, Any]],
     shards: Mapping[Any, Shard],
-    builder: Builder,
+    builder: GraphBuilder,
     label: Callable[[Any], str],
     is_random: Callable[[Any], bool],
 ) -> Exact:
@@ -146,15 +107,15 @@ def completed(
     parts = parts_of_rows(graph.nodes, found, [*wanted, *(outputs[i] for i in late), *fixed])
     why_not = ""
     if any(isinstance(found.of(one), Shard) for one in [*parts, *fixed]):
-        why_not = "it updates rows"
+        why_not = "it updates rows of a sharded variable"
     streams = [one for one in found.placements.values() if isinstance(one, Stream)]
     common_streams = list(dict.fromkeys(one.key for one in streams if one.common))
     if common_streams:
-        why_not = "all its rows have random numbers in common, which every slice would draw anew"
+        why_not = "all its rows share random numbers, which every slice would draw again"
     if after.waiting_rows is not None:
-        why_not = f"its rows depend on what all rows have in common, at {after.waiting_rows}"
+        why_not = f"its rows depend on a value computed from all rows, at {after.waiting_rows}"
     if any(isinstance(found.of(one), Size) for collective in after.collectives for one in collective.variables):
-        why_not = "it counts the elements of rows that a mask chooses"
+        why_not = "it counts elements of rows selected by a mask"
     common = [
         target in common_streams if is_random(target) else not isinstance(found.of(new), Shard)
         for target, new in updates
@@ -163,8 +124,8 @@ def completed(
     placements = [REPLICATE if output in lengths else found.of(output) for output in outputs]
     averages = propagate(graph.nodes, {**graph.known, **shards}, False, found)
     for i, output in enumerate(outputs):
-        # A mean over rows is an average here, too, for steps are averaged by rows. (What slices compute once, at the
-        # end, would need the rows of all of them.)
+        # A mean over rows remains an average, because steps are averaged with rows as weights. (If it were computed
+        # once after all slices, it would need the rows of all slices.)
         once = output in after.late and after.waiting_rows is None
         if placements[i] == Partial() and averages.of(output) == AVERAGE and not once:
             average = builder.as_average(own[i])
@@ -174,7 +135,7 @@ def completed(
     return Exact(
         own,
         [(whole if new in wanted else after.own).get(new, new) for _, new in updates],
-        Halves(own_parts, ops, late, common, why_not, FACTOR_LAST if after.waiting_factor else ""),
+        SplitGraph(own_parts, ops, late, common, why_not, FACTOR_LAST if after.waiting_factor else ""),
         placements,
         [REPLICATE if new in wanted else found.of(new) for _, new in updates],
         common_streams,
@@ -182,45 +143,46 @@ def completed(
 
 
 def _check_update(placement: Placement, target: Any, shards: Mapping[Any, Shard], argument: str) -> None:
-    """Refuse an update that ranks cannot compute exactly."""
     expected = "a value that ranks can compute exactly"
     if isinstance(placement, Unknown):
-        raise ArgumentValueError(argument, expected, f"one that is not: {placement.why}")
+        raise ArgumentValueError(argument, expected, f"an inexact value: {placement.why}")
     if isinstance(placement, Partial) and placement.reduction not in WHOLES:
         raise ArgumentValueError(
-            argument, expected, f"a part that depends on how many rows each rank has ({placement})"
+            argument, expected, f"a partial value that depends on each rank's number of rows ({placement})"
         )
     if isinstance(placement, (Replicate, Shard)) and placement.power != 0:
-        got = "one that depends on how many rows each rank has, from inside a loop"
+        got = "a value that depends on each rank's number of rows, computed inside a loop"
         raise ArgumentValueError(argument, expected, got)
     if isinstance(placement, Shard) and target not in shards:
-        expected = "a value that all ranks have in common"
-        got = "one with rows, of which every rank has its own"
+        expected = "a value that is the same on all ranks"
+        got = "a value with rows that differ between ranks"
         hint = "if the variable has the batch's rows, list synkhronos.sharded(variable) in inputs"
-        raise ArgumentValueError(argument, expected, got, f"{hint}; if it has data, name it in sliceable_shareds")
+        raise ArgumentValueError(argument, expected, got, f"{hint}; if it contains data, list it in sliceable_shareds")
     if target in shards:
         check_rows(placement, shards[target].axis, argument)
 
 
 def check_rows(placement: Placement, axis: int, argument: str) -> None:
-    """Refuse a new value for a variable of which every rank has its own rows, if it is not that."""
-    expected = f"a value with rows along axis {axis}, as the variable, of which every rank has its own"
+    """Raise an error if the new value of a sharded variable does not have rows in the same order along ``axis``."""
+    expected = f"a value with rows along axis {axis}, like the variable, whose rows are divided over the ranks"
     if not isinstance(placement, Shard):
-        got = "one that is of all rows" if isinstance(placement, Partial) else "one that all ranks have"
-        raise ArgumentValueError(argument, expected, got, f"synkhronos.ops.shard(value, axis={axis}) is a rank's share")
+        got = "a value computed from all rows" if isinstance(placement, Partial) else "a value equal on all ranks"
+        raise ArgumentValueError(
+            argument, expected, got, f"synkhronos.ops.shard(value, axis={axis}) selects a rank's rows"
+        )
     if placement.axis != axis:
-        hint = f"synkhronos.ops.shard(value, axis={axis}) of what all ranks have is a rank's share"
-        raise ArgumentValueError(argument, expected, f"one with rows along axis {placement.axis}", hint)
+        hint = f"synkhronos.ops.shard(value, axis={axis}) selects a rank's rows of a value that is equal on all ranks"
+        raise ArgumentValueError(argument, expected, f"a value with rows along axis {placement.axis}", hint)
     if not placement.is_gathered:
         got = "positions of rows, which every rank counts from 0" if placement.positions else "rows in another order"
         raise ArgumentValueError(argument, expected, got)
 
 
 def _is_length(placement: Placement) -> bool:
-    """Return whether a value is known to the call, as lengths are, and is not the sum of what ranks count."""
+    """Return whether a value contains lengths whose totals are needed; plain numbers of rows are summed instead."""
     return isinstance(placement, Size) and {one.power for one in placement.lengths} not in ({0}, {1})
 
 
 def _op(placement: Placement) -> Optional[str]:
-    """Return by what the parts of slices are put together; None for what is the same in all of them."""
+    """Return the op that combines a value over slices; None if the value is identical in all slices."""
     return placement.reduction if isinstance(placement, Partial) else None

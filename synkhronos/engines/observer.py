@@ -1,15 +1,15 @@
-"""What the program does to the values of shared variables, as seen by whoever keeps them in step on other ranks.
+"""Observation of the program's accesses to shared variables, to keep their replicas in sync.
 
 ::
 
     the program                            the engine                        the observer of the storage
     ------------------------------------   -------------------------------   ---------------------------------
     w.get_value(), w.set_value(v)          patched by class                  get, put (which call the originals)
-    w.get_value(borrow=True), f.value[w]   the storage's object is returned  lent
-    w.set_value(v), f[s] = v               an object is put there            written
-    g(): a function of its own, updates    patched by class                  updated
+    w.get_value(borrow=True), f.value[w]   returns the stored object         lent
+    w.set_value(v), f[s] = v               stores an object                  written
+    g(): the program's function, updates   patched by class                  updated
 
-A function that ranks call reports nothing: engines call it past the patch. See `graph.observed` for libraries.
+Functions called by ranks bypass the patches (`graph.observed`) and report nothing.
 """
 
 from __future__ import annotations
@@ -19,65 +19,60 @@ import weakref
 from typing import Any, Callable, List, Optional, Set
 
 
-class Observer:
-    """Sees what the program does to one storage; it keeps the storage alive, and nothing keeps the observer alive.
-
-    Each method does by default what happens without an observer.
-    """
+class ValueObserver:
+    """Observer of the accesses to one storage. It keeps the storage alive; an owner must keep the observer alive."""
 
     __slots__ = ("__weakref__",)
 
-    #: Whether `get` and `put` do anything else than the library's own methods.
+    #: Whether `get` and `put` differ from the library's own methods.
     stands_in = False
 
     def get(self, get: Callable[[], Any], borrow: bool) -> Any:
-        """Return what the variable's ``get_value`` returns; ``get`` is the library's own."""
+        """Replace the variable's ``get_value``; ``get`` is the library's own method."""
         return get()
 
     def put(self, put: Callable[[Any], None], value: Any, borrow: bool) -> None:
-        """Do what the variable's ``set_value`` does; ``put`` is the library's own."""
+        """Replace the variable's ``set_value``; ``put`` is the library's own method."""
         put(value)
 
     def lent(self) -> None:
-        """Note that the program is given the object itself that the storage holds, and may write to it at any time."""
+        """Note that the program received the stored object itself and may write to it at any time."""
 
     def written(self) -> None:
-        """Note that the program has put an object into the storage, maybe the one that was there."""
+        """Note that the program stored an object, possibly the previous object."""
 
     def updated(self) -> None:
-        """Note that a function, called by the program, has changed what the storage holds, maybe in place."""
+        """Note that a function called by the program changed the stored value, possibly in place."""
 
 
-#: By the ``id`` of a storage.
-_OBSERVERS: "weakref.WeakValueDictionary[int, Observer]" = weakref.WeakValueDictionary()
+#: Observers by the ``id`` of their storage.
+_OBSERVERS: "weakref.WeakValueDictionary[int, ValueObserver]" = weakref.WeakValueDictionary()
 
-#: The threads in which the library's own ``get_value`` reads a storage to copy it, and those in which a function runs.
+#: Ids of threads that copy a storage with the library's own ``get_value``, and of threads that run a function.
 _COPYING: Set[int] = set()
 _CALLING: Set[int] = set()
 
 
-def observe(storage: List[Any], observer: Observer) -> None:
-    """Have an observer see what the program does to a storage, in place of the one before."""
+def observe(storage: List[Any], observer: ValueObserver) -> None:
+    """Install the observer of a storage in place of the previous observer."""
     _OBSERVERS[id(storage)] = observer
 
 
-def observer_of(storage: List[Any]) -> Optional[Observer]:
-    """Return the observer of a storage, if there is one."""
+def observer_of(storage: List[Any]) -> Optional[ValueObserver]:
     return _OBSERVERS.get(id(storage))
 
 
 def is_any_observed() -> bool:
-    """Return whether any storage is observed."""
     return bool(_OBSERVERS)
 
 
 def copied(get: Callable[..., Any], *args: Any) -> Any:
-    """Return what a function returns; what it reads of storages it copies, and so lends nothing."""
+    """Return ``get(*args)``, which copies the storages that it reads, so nothing is lent."""
     return _noted(_COPYING, get, *args)
 
 
 def calling(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return what a function returns; what it writes into storages are updates."""
+    """Return ``call(*args, **kwargs)``; its writes into storages count as updates."""
     return _noted(_CALLING, call, *args, **kwargs)
 
 
@@ -91,14 +86,13 @@ def _noted(threads: Set[int], call: Callable[..., Any], *args: Any, **kwargs: An
 
 
 def note_read(storage: List[Any]) -> None:
-    """Report that the program is given the object in a storage, unless it is being copied."""
+    """Report that the program received the object in a storage, unless this thread is copying it."""
     observer = _OBSERVERS.get(id(storage))
     if observer is not None and threading.get_ident() not in _COPYING:
         observer.lent()
 
 
 def note_written(storage: List[Any]) -> None:
-    """Report that the program has put an object into a storage."""
     observer = _OBSERVERS.get(id(storage))
     if observer is not None:
         observer.updated() if threading.get_ident() in _CALLING else observer.written()

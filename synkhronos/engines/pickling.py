@@ -1,16 +1,13 @@
-"""Pickles of compiled functions, in which objects that both sides already hold are only named.
+"""Pickles of compiled functions that refer by name to objects that both sides already have.
 
-Two functions that are pickled at different times still share their variables
-on the other side, because the variables and their storage are *named* in the
-pickle (the persistent ids of the `pickle` module) and looked up there. What
-is defined in ``__main__`` or in a notebook cell is sent by value
-(cloudpickle)::
+Definitions from ``__main__`` or a notebook are sent by value (cloudpickle). Functions pickled at different times still
+share variables, because the pickle *names* variables and storages (persistent ids of `pickle`)::
 
     master                                   rank
     graph  +--------------------------+      graph
     [storage 3] -> ("storage", 3)     | -->  replicas[3].storage
     [variable 3] -> ("variable", 3)   | -->  replicas[3]
-    [constant] -> ("constant", place) | -->  the array at that place in shared memory
+    [constant] -> ("constant", place) | -->  the array at that address in shared memory
            +---- bytes ---------------+
 """
 
@@ -28,27 +25,26 @@ import cloudpickle
 from ..errors import SynkhronosError
 from ..host.signals import DeferredSignals
 
-#: C stack for a graph that is thousands of operations deep: pickling goes one level down per operation, and what it
-#: does not touch of this costs address space only. Smaller if the address space is limited.
+#: Stack sizes in bytes. Pickling recurses once per operation of a graph; the smaller sizes are for processes with
+#: little address space.
 STACK_SIZES = (512 << 20, 128 << 20, 32 << 20)
 RECURSION_LIMIT = 10**6
 
-# The recursion limit and the size of new threads' stacks belong to the whole process.
+# The recursion limit and the stack size of new threads are process-wide.
 _one_at_a_time = threading.Lock()
 
 
 def deep(function: Callable[..., Any], *args: Any) -> Any:
-    """Return ``function(*args)``, run in a thread whose recursion may go thousands of levels deep."""
+    """Return ``function(*args)``, run in a thread that can recurse thousands of levels deep."""
     outcome: List[Any] = []
 
     def work() -> None:
         try:
             outcome[:] = [True, function(*args)]
-        except BaseException as error:  # raised again below, in the thread that asked
+        except BaseException as error:  # raised again below, in the calling thread
             outcome[:] = [False, error]
 
-    # The limit must not fall while the thread is deep (that is a fatal error of the interpreter), so Ctrl-C has to wait
-    # until the thread is done.
+    # Lowering the limit below the thread's depth would be a fatal interpreter error, so Ctrl-C waits for the thread.
     with DeferredSignals(), _one_at_a_time:
         limit = sys.getrecursionlimit()
         try:
@@ -62,7 +58,7 @@ def deep(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _start(work: Callable[[], None]) -> threading.Thread:
-    """Start a thread with a deep stack, under a recursion limit to match."""
+    """Start a thread with a deep stack and a matching recursion limit."""
     sys.setrecursionlimit(max(RECURSION_LIMIT, sys.getrecursionlimit()))
     for size in STACK_SIZES:
         before = threading.stack_size(size)
@@ -73,7 +69,7 @@ def _start(work: Callable[[], None]) -> threading.Thread:
         except RuntimeError as error:  # no room for a stack of that size
             if size == STACK_SIZES[-1]:
                 raise SynkhronosError(
-                    f"functions cannot be sent or loaded: a thread with a deep stack is needed, and {error}; see "
+                    f"functions cannot be sent or loaded: this requires a thread with a deep stack ({error}); see "
                     "ulimit -u (processes and threads) and ulimit -v (address space)"
                 ) from error
         finally:
@@ -84,10 +80,7 @@ def _start(work: Callable[[], None]) -> threading.Thread:
 def names(
     numbers: Mapping[Hashable, int], variables: Mapping[int, int], constants: Mapping[int, Any]
 ) -> Mapping[int, Tuple[str, Any]]:
-    """Return by which name the pickle refers to an object, by the object's ``id``.
-
-    The caller keeps the objects alive: a new object may get the ``id`` of a dead one.
-    """
+    """Map the ``id`` of each object, which the caller must keep alive, to its name in the pickle."""
     known: Dict[Any, Tuple[str, Any]] = {storage: ("storage", number) for storage, number in numbers.items()}
     known.update({variable: ("variable", number) for variable, number in variables.items()})
     known.update({constant: ("constant", place) for constant, place in constants.items()})
@@ -125,28 +118,11 @@ def dumps(
     parts: Callable[[Any], Iterable[Tuple[str, Any]]],
     before: Callable[[Any], Iterable[Any]] = lambda function: (),
 ) -> bytes:
-    """Pickle the functions.
+    """Pickle the functions; a TypeError names the function and the object that cannot be pickled.
 
-    Parameters
-    ----------
-    functions
-        The functions.
-    known
-        From `names`.
-    reduce
-        What ``pickle.Pickler.reducer_override`` is: the engine's own way to pickle an object, or NotImplemented.
-    label
-        How messages name a function.
-    parts
-        The parts of a function, with their names in messages, in which to look for what does not pickle.
-    before
-        What to pickle before a function: the nodes of its graph, each after those that it needs, so that pickling does
-        not go as deep as the graph is. (Since Python 3.12 C code cannot, however deep the stack.)
-
-    Raises
-    ------
-    TypeError
-        If something cannot be pickled; names the function and the object.
+    ``known`` is a result of `names`; ``reduce`` works like ``pickle.Pickler.reducer_override``. ``before`` returns a
+    function's nodes in topological order. They are pickled first, because C code limits the recursion on any stack
+    since Python 3.12.
     """
 
     def dump(thing: Any, found: Sequence[Any] = ()) -> bytes:
@@ -166,11 +142,11 @@ def dumps(
             if not pickles(function):
                 for name, part in parts(function):
                     if not pickles(part):
-                        return f"{label(function)} cannot be sent to the other ranks: {name} does not pickle"
-                return f"{label(function)} cannot be sent to the other ranks: it does not pickle"
-        return "the functions {} cannot be sent to the other ranks together".format(", ".join(map(label, functions)))
+                        return f"{label(function)} cannot be sent to the other ranks: {name} cannot be pickled"
+                return f"{label(function)} cannot be sent to the other ranks: it cannot be pickled"
+        return "functions cannot be sent to the other ranks in one pickle: " + ", ".join(map(label, functions))
 
-    with DeferredSignals():  # so that what is raised here is raised by pickling
+    with DeferredSignals():  # so that only pickling can raise an exception here
         try:
             data: bytes = deep(dump, list(functions), functions)
             return data
@@ -178,25 +154,16 @@ def dumps(
             raise
         except Exception as error:
             raise TypeError(
-                f"{deep(search)} ({type(error).__name__}: {error}); leave it out of the graph, or give its "
-                "class a __reduce__"
+                f"{deep(search)} ({type(error).__name__}: {error}); leave this object out of the graph, or define "
+                "__reduce__ in its class"
             ) from error
 
 
 def loads(data: Any, find: Callable[[str, Any], Any]) -> List[Any]:
-    """Load what `dumps` made.
-
-    Parameters
-    ----------
-    data
-        Bytes or a view of them.
-    find
-        Returns the object for a name: ``find("storage", number)``, ``find("variable", number)``, ``find("constant",
-        place)``.
-    """
+    """Load functions pickled by `dumps`; ``find(kind, number_or_place)`` returns the object with that name."""
 
     def load() -> List[Any]:
-        # A graph is a hundred thousand objects, none of which is garbage: collecting it takes a quarter of the time.
+        # Loading creates a hundred thousand objects and no garbage, so collection would waste a quarter of the time.
         collecting = gc.isenabled()
         gc.disable()
         try:

@@ -1,13 +1,10 @@
-"""The states of random number generators: further along their sequence, or at its beginning.
+"""States of random number generators: initial states, and jumps ahead in a sequence.
 
-Every rank must draw numbers of its own, so its streams start *long jumps*
-apart. A stream that has been jumped stays on the one sequence of its
-generator, so two ranks draw the same numbers only after as many draws as the
-jump is long; of streams with different seeds that is only probable::
+With different seeds, distinct numbers would be merely probable. The ranks' streams therefore start *long jumps* apart
+on one sequence, and two ranks could draw the same numbers only after a whole jump::
 
     sequence  ----|---------------|---------------|------------->
                   rank 0 draws    rank 1 draws    rank 2 draws
-                  ->              ->              ->
                   |<- long jump ->|
 """
 
@@ -29,68 +26,37 @@ from ..errors import ArgumentTypeError
 M1, M2 = 2**31 - 1, 2**31 - 21069
 STEP_MATRIX_1 = np.array([[0, 2**22, 2**7 + 1], [1, 0, 0], [0, 1, 0]], np.uint64)
 STEP_MATRIX_2 = np.array([[2**15, 0, 2**15 + 1], [1, 0, 0], [0, 1, 0]], np.uint64)
-#: log2 of the steps between two rows of one state, and between two streams (Theano's rng_mrg.py).
+#: log2 of the number of steps between two rows of one state, and between two streams (Theano's rng_mrg.py).
 LOG2_ROW_STEPS, LOG2_STREAM_STEPS = 72, 134
-#: log2 of the steps of a long jump.
+#: log2 of the number of steps of a long jump.
 LOG2_JUMP_STEPS = 166
 
 
 def jumped_mrg(state: NDArray[Any], jumps: int) -> NDArray[Any]:
-    """Return the state ``jumps`` times 2^166 steps further.
+    """Return the state ``jumps`` times 2^166 steps ahead, as a new int array of the same shape (rows, 6).
 
-    A step multiplies each half of a row by a matrix, so 2^k steps multiply it by the matrix's 2^k-th power modulo M1
-    or M2 (P. L'Ecuyer, R. Simard, E. J. Chen, W. D. Kelton, "An object-oriented random-number package with many long
-    streams and substreams", Operations Research 50(6), 2002). The period is about 2^185. Theano puts the rows of a
-    state 2^72 steps apart and the streams of a program 2^134; with ranks 2^166 apart there is room for 2^32 streams
-    per rank and for 2^19 ranks.
-
-    Parameters
-    ----------
-    state : int array with shape (rows, 6)
-        Is not changed.
-    jumps : int
-        How many; 0 returns a copy.
-
-    Returns
-    -------
-    int array with shape (rows, 6)
-        Of the same dtype.
-
-    Examples
-    --------
-    >>> state = np.array([[1, 2, 3, 4, 5, 6]], "int32")
-    >>> bool((jumped_mrg(jumped_mrg(state, 2), 3) == jumped_mrg(state, 5)).all())
-    True
+    A jump of 2^k steps multiplies each half of a row by the 2^k-th power of a matrix, modulo M1 or M2 (P. L'Ecuyer, R.
+    Simard, E. J. Chen, W. D. Kelton, "An object-oriented random-number package with many long streams and substreams",
+    Operations Research 50(6), 2002). The period is about 2^185. Theano separates the rows of a state by 2^72 steps, and
+    streams by 2^134 steps. Jumps of 2^166 steps leave room for 2^32 streams per rank and for 2^19 ranks.
     """
     return _advanced(state, LOG2_JUMP_STEPS, jumps)
 
 
 def seeded_mrg(like: NDArray[Any], seed: int, index: int) -> NDArray[Any]:
-    """Return the state that the ``index``-th stream of ``MRG_RandomStreams(seed)`` starts from.
+    """Return the initial state of stream ``index`` of ``MRG_RandomStreams(seed)``, with ``like``'s dtype and shape.
 
-    Parameters
-    ----------
-    like : int array with shape (rows, 6)
-        What dtype and shape are taken from.
-    seed : int
-        If Theano would refuse it (0, or too large), six numbers are derived from it.
-    index : int
-        How many streams the program has made before.
-
-    Returns
-    -------
-    int array with shape (rows, 6)
+    If Theano would reject the seed (0, or too large), six numbers are derived from it.
     """
     first = np.full(6, seed) if 0 < seed < M2 else np.random.SeedSequence(seed).generate_state(6) % (M2 - 1) + 1
     rows = _advanced(first[np.newaxis], LOG2_STREAM_STEPS, index)
-    while len(rows) < len(like):  # row i is i * 2^72 steps after the first
+    while len(rows) < len(like):  # row i is i * 2^72 steps after row 0
         rows = np.concatenate([rows, _advanced(rows, LOG2_ROW_STEPS, len(rows))])
     seeded: NDArray[Any] = rows[: len(like)].astype(like.dtype)
     return seeded
 
 
 def _advanced(state: NDArray[Any], log2: int, times: int) -> NDArray[Any]:
-    """Return the state ``times * 2^log2`` steps further."""
     advanced = np.empty_like(state)
     for half, step, modulus in ((np.s_[:, :3], STEP_MATRIX_1, M1), (np.s_[:, 3:], STEP_MATRIX_2, M2)):
         advanced[half] = _product(state[half], _power(step, times << log2, modulus).T, modulus)
@@ -108,45 +74,23 @@ def _power(matrix: NDArray[Any], exponent: int, modulus: int) -> NDArray[Any]:
 
 
 def _product(one: NDArray[Any], other: NDArray[Any], modulus: int) -> NDArray[Any]:
-    # Numbers below 2^31: three products of them fit into 64 bits without a sign, not into 63.
+    # Factors are below 2^31, so a sum of three products fits into 64 unsigned bits, but not into 63.
     return one.astype(np.uint64) @ other.astype(np.uint64) % np.uint64(modulus)
 
 
 def jumped_random_state(state: np.random.RandomState, jumps: int) -> np.random.RandomState:
-    """Return a RandomState ``jumps`` times 2^128 numbers further, by ``numpy.random.MT19937.jumped``.
+    """Return a copy of a RandomState ``jumps`` times 2^128 numbers ahead, with ``numpy.random.MT19937.jumped``.
 
-    Parameters
-    ----------
-    state : numpy.random.RandomState
-        Is not changed.
-    jumps : int
-        How many; 0 returns a copy. Further on, the second number of a pair of normal ones, which RandomState keeps for
-        the next call, is forgotten.
-
-    Returns
-    -------
-    numpy.random.RandomState
-
-    Raises
-    ------
-    ArgumentTypeError
-        If the RandomState draws from a generator other than its own, MT19937.
-
-    Examples
-    --------
-    >>> state = np.random.RandomState(1)
-    >>> further = jumped_random_state(state, 1)
-    >>> bool(state.rand() == further.rand())
-    False
+    A jump drops the second number of a normal pair, which RandomState caches. Only states with MT19937 are accepted.
     """
     whole: Any = state.get_state(legacy=False)
     if whole["bit_generator"] != "MT19937":
-        got = f"one over {whole['bit_generator']}"
-        raise ArgumentTypeError("random state", "a RandomState over MT19937", got, "make it by RandomState(seed)")
+        got = f"a RandomState with {whole['bit_generator']}"
+        raise ArgumentTypeError("random state", "a RandomState with MT19937", got, "create it with RandomState(seed)")
     words, position = whole["state"]["key"], whole["state"]["pos"]
-    # NumPy's jump takes the words for a ring that begins at the position and leaves such a ring, while RandomState
-    # draws from them as from a block that is renewed as a whole: given to it as it is, the state would come out beside
-    # the sequence. The words of a block are a ring that begins at 0.
+    # NumPy's jump treats the words as a ring that begins at the position, and returns such a ring. RandomState draws
+    # from a block of words that is renewed as a whole, so a jump of its unchanged state would leave the sequence. A
+    # whole block is a ring that begins at 0.
     generator: Any = np.random.MT19937()
     generator.state = dict(whole, state={"key": words, "pos": len(words)})
     ring = generator.jumped(jumps).state["state"]
@@ -162,48 +106,24 @@ def jumped_random_state(state: np.random.RandomState, jumps: int) -> np.random.R
 
 
 def seeded_random_state(seed: int, index: int) -> np.random.RandomState:
-    """Return the RandomState that the ``index``-th stream of a program starts from."""
+    """Return the initial RandomState of the ``index``-th stream of a program."""
     return np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, index])))
 
 
 def jumped_generator(state: np.random.Generator, jumps: int, argument: str = "random state") -> np.random.Generator:
-    """Return a generator that many jumps ahead: 2^127 numbers each for PCG64, which NumPy and PyTensor take by default.
+    """Return a generator ``jumps`` jumps ahead, of 2^127 numbers each for PCG64, the default of NumPy and PyTensor.
 
-    Source: https://numpy.org/doc/stable/reference/random/parallel.html ("Jumping the BitGenerator state").
-
-    Parameters
-    ----------
-    state : numpy.random.Generator
-        Is not changed.
-    jumps : int
-        How many; 0 returns a copy.
-    argument : str
-        What messages call the state.
-
-    Returns
-    -------
-    numpy.random.Generator
-
-    Raises
-    ------
-    ArgumentTypeError
-        If its bit generator has no jumps, as SFC64.
-
-    Examples
-    --------
-    >>> state = np.random.default_rng(1)
-    >>> further = jumped_generator(state, 1)
-    >>> bool(state.random() == further.random())
-    False
+    Source: https://numpy.org/doc/stable/reference/random/parallel.html ("Jumping the BitGenerator state"). Without a
+    jump, the result is a copy. Raises ArgumentTypeError for a bit generator that cannot jump, such as SFC64.
     """
     bits: Any = state.bit_generator
     if jumps and not hasattr(bits, "jumped"):
-        got, hint = type(bits).__name__, "make it by numpy.random.default_rng(seed)"
+        got, hint = type(bits).__name__, "create it with numpy.random.default_rng(seed)"
         raise ArgumentTypeError(argument, "a generator that can jump: PCG64, Philox or MT19937", got, hint)
     return np.random.Generator(bits.jumped(jumps)) if jumps else copy.deepcopy(state)
 
 
 def seeded_generator(state: np.random.Generator, seed: int, index: int) -> np.random.Generator:
-    """Return the generator, of the same kind, that the ``index``-th stream of a program starts from."""
+    """Return the initial generator of the ``index``-th stream of a program, of the same kind as ``state``."""
     kind: Any = type(state.bit_generator)
     return np.random.Generator(kind(np.random.SeedSequence([seed, index])))

@@ -1,4 +1,4 @@
-"""The mean over ranks of the running statistics that each has kept of its own rows."""
+"""Average the running statistics of batch normalization over the ranks."""
 
 from collections.abc import Iterable
 from typing import Any, List
@@ -11,40 +11,31 @@ from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
 
 def average_batch_norm(layers: Any) -> None:
-    """Average the running statistics of batch normalisation over the ranks: ``m_r := (m_0 + ... + m_{n-1}) / n``.
+    """Average the running statistics of batch normalization over the ranks: ``m_r := (m_0 + ... + m_{n-1}) / n``.
 
-    In training every rank normalises its rows by their own mean and variance, and its running averages of these drift
-    from the other ranks'. Call this before the network is validated, tested or saved with those averages;
-    training itself does not read them.
+    In training, every rank normalizes its rows by their own mean and variance, so the running averages differ between
+    ranks. Training does not read these averages. Call this function before validating, testing or saving the model.
 
     Parameters
     ----------
     layers : Lasagne layer, or list of layers or shared variables
-        The output layer of a network: all that Lasagne does not train in it (``trainable=False``) is averaged, frozen
-        weights too, which are the same on all ranks and stay so. Shared variables are averaged as they are given.
+        The output layer of a network, whose parameters with ``trainable=False`` are averaged. Frozen weights do not
+        change, because they are equal on all ranks. Shared variables are averaged directly.
 
     Raises
     ------
-    StateError
-        Before `synkhronos.fork`.
-    TypeError, ValueError
-        If an entry is not a layer, or there is nothing to average.
+    StateError, TypeError, ValueError
+        If called before `synkhronos.fork`, if an entry has the wrong type, or if there is nothing to average.
 
     Examples
     --------
-    The statistics of a layer are shared variables that no gradient changes:
-
-    >>> import synkhronos as synk
-    >>> import numpy as np, theano, theano.tensor as T
+    >>> import synkhronos as synk, numpy as np, theano, theano.tensor as T
     >>> from synkhronos.extensions.train import average_batch_norm
     >>> synk.fork(2)
     2
     >>> x, mean = T.dmatrix("x"), theano.shared(np.zeros(2), "mean")
     >>> observe = synk.function([x], updates=[(mean, 0.5 * mean + 0.5 * x.mean(axis=0))])
-    >>> _ = observe([[0., 4.], [8., 4.]])
-    >>> synk.gather(mean)
-    array([[0., 2.],
-           [4., 2.]])
+    >>> _ = observe([[0., 4.], [8., 4.]])                    # rank 0: [0, 2], rank 1: [4, 2]
     >>> average_batch_norm([mean])
     >>> mean.get_value()
     array([2., 2.])
@@ -54,7 +45,7 @@ def average_batch_norm(layers: Any) -> None:
         if isinstance(layer, theano.compile.SharedVariable):
             statistics.append(layer)
         elif hasattr(layer, "get_params"):
-            from lasagne.layers import get_all_params  # a program that has a layer has Lasagne
+            from lasagne.layers import get_all_params  # installed, because the argument is a Lasagne layer
 
             statistics += get_all_params(layer, trainable=False)
         else:
@@ -65,7 +56,7 @@ def average_batch_norm(layers: Any) -> None:
         raise ArgumentValueError(
             "layers",
             "layers with floating-point parameters that are not trained",
-            "none, so there is nothing to average",
-            "give the network's output layer",
+            "nothing to average",
+            "pass the network's output layer",
         )
     synk.all_reduce(unique)

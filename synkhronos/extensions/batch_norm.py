@@ -1,4 +1,4 @@
-"""Batch normalisation by the rows of all ranks, for networks of Lasagne, which this module imports."""
+"""Batch normalization over the rows of all ranks, for Lasagne networks (this module imports Lasagne)."""
 
 from __future__ import annotations
 
@@ -24,59 +24,54 @@ __all__ = ["BatchNormLayer", "batch_norm"]
 
 
 class BatchNormLayer(layers.Layer):  # type: ignore[misc]  # Lasagne has no types
-    """Normalise over the rows of all ranks: ``y = (x - mean(x)) / sqrt(var(x) + epsilon) * gamma + beta``.
+    """Batch normalization over the rows of all ranks: ``y = (x - mean(x)) / sqrt(var(x) + epsilon) * gamma + beta``.
 
-    Mean and variance are those of ``x`` over `axes`, one number per channel. In a function of `synkhronos.function` all
-    ranks normalise by the same ones, however many rows each of them has, and gradients go through them: the network is
-    the serial program's. In ``theano.function`` they are those of the rows given.
+    Mean and variance are computed over `axes`, one pair per channel. Functions built with `synkhronos.function` compute
+    them from the rows of all ranks, and their gradients are those of the serial program. A ``theano.function`` computes
+    them from the rows that it receives.
 
-    For use with single rows the layer keeps running averages, ``mean := (1 - alpha) * mean + alpha * mean(x)`` and
-    likewise ``inv_std`` towards ``1 / sqrt(var(x) + epsilon)``. They are default updates: every function that computes
-    the training output makes them, on every rank the same.
-
-    Parameters and their names are those of Lasagne's layer (which is in its versions since 0.2), so that values saved
-    of the one fit the other.
+    Running averages are for inference: ``mean := (1 - alpha) * mean + alpha * mean(x)``. The update of ``inv_std`` has
+    the same form, with ``1 / sqrt(var(x) + epsilon)``. Both are default updates, so every function that computes the
+    training output applies them, identically on every rank. Parameter names are those of Lasagne's layer (0.2 or
+    later), so saved values are interchangeable.
 
     Parameters
     ----------
     incoming : Layer or tuple
-        The layer before this one, or the shape of its output, ``(rows, channels, ...)``.
+        The previous layer, or the shape of its output, ``(rows, channels, ...)``.
     axes : "auto", int or tuple of int
-        What to average over, the rows (axis 0) and others; "auto": all but the second axis.
+        The axes to average over, which must include the rows (axis 0); "auto" selects all axes but the second.
     epsilon : scalar
-        Keeps the division finite if a channel does not vary; 0 or more.
+        A constant, 0 or more, that prevents division by zero if a channel does not vary.
     alpha : scalar
-        How much of the present batch goes into the running averages; above 0, at most 1.
-    beta, gamma : as Lasagne's parameters, or None
-        Shift and scale, both trained. None leaves the term out.
-    mean, inv_std : as Lasagne's parameters
+        The weight of the current batch in the running averages, above 0 and at most 1.
+    beta, gamma : as in Lasagne's layer, or None
+        Trained shift and scale; None omits the term.
+    mean, inv_std : as in Lasagne's layer
         The running averages.
     **kwargs
-        Given to ``lasagne.layers.Layer``.
+        Passed to ``lasagne.layers.Layer``.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is wrong, or the size of an axis that is not averaged over is unknown.
+        If an argument is invalid, or the size of an axis that is not averaged over is unknown.
 
     Notes
     -----
-    There is one collective in a layer's output, and one in its gradient. Calls in slices (``num_slices``) would
-    normalise each slice by itself and are refused.
+    The layer's output contains one collective, and its gradient contains another. The layer refuses calls in slices
+    (``num_slices``), because each slice would be normalized separately.
 
-    The variance is computed in double precision as ``avg(x^2) - avg(x)^2``. Of a channel whose mean is 1e6 times its
-    standard deviation that leaves 4 digits; Lasagne's layer, which sees all rows, loses fewer. Nothing is lost in
-    single precision, which does not hold such channels either.
+    The variance is ``avg(x^2) - avg(x)^2`` in double precision. If a channel's mean is 1e6 times its standard
+    deviation, 4 digits remain. Lasagne's layer subtracts the mean first, and loses fewer digits. Single-precision
+    inputs lose nothing, because they cannot represent such channels accurately.
 
-    References
-    ----------
-    * Ioffe, S., & Szegedy, C. (2015). Batch normalization: accelerating deep network training by reducing internal
-      covariate shift. ICML.
+    Source: Ioffe, S., & Szegedy, C. (2015). Batch normalization: accelerating deep network training by reducing
+    internal covariate shift. ICML.
 
     Examples
     --------
-    >>> import synkhronos as synk
-    >>> import theano.tensor as T
+    >>> import synkhronos as synk, theano.tensor as T
     >>> from lasagne.layers import InputLayer
     >>> from synkhronos.extensions.batch_norm import BatchNormLayer
     >>> x = T.dmatrix("x")
@@ -84,11 +79,8 @@ class BatchNormLayer(layers.Layer):  # type: ignore[misc]  # Lasagne has no type
     >>> f = synk.function([x], (layer.get_output_for(x), "gather"))
     >>> synk.fork(2)
     2
-    >>> f([[1.], [3.], [9.], [11.]])                # mean 6, variance 17
-    array([[-1.21267813],
-           [-0.72760688],
-           [ 0.72760688],
-           [ 1.21267813]])
+    >>> f([[1.], [3.], [9.], [11.]]).round(3).T              # mean 6, variance 17
+    array([[-1.213, -0.728,  0.728,  1.213]])
     """
 
     def __init__(
@@ -117,11 +109,11 @@ class BatchNormLayer(layers.Layer):  # type: ignore[misc]  # Lasagne has no type
         if None in shape:
             raise ArgumentValueError(
                 "incoming",
-                f"a known size of axis {kept[shape.index(None)]}, along which there are parameters",
+                f"a known size for axis {kept[shape.index(None)]}, because the layer has parameters along it",
                 f"the shape {self.input_shape}",
-                "give the InputLayer that size, or name the axis in axes",
+                "set that size in the InputLayer, or list the axis in axes",
             )
-        # One value per channel, brought to the input's dimensions: "x" for those averaged over.
+        # Broadcasts one value per channel to the input's dimensions; "x" marks averaged axes.
         self.pattern = ["x" if axis in self.axes else kept.index(axis) for axis in range(n_axes)]
 
         trained = {"trainable": True}
@@ -138,16 +130,11 @@ class BatchNormLayer(layers.Layer):  # type: ignore[misc]  # Lasagne has no type
         batch_norm_update_averages: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Return the normalised input.
+        """Return the normalized input.
 
-        Parameters
-        ----------
-        input : expression
-        deterministic : bool
-            True for use: normalise by the running averages and leave them; ranks do not meet. False for training:
-            normalise by the batch's statistics and update the running averages.
-        batch_norm_use_averages, batch_norm_update_averages : bool, optional
-            Decide each of the two by itself.
+        With ``deterministic=True`` (inference), normalize by the running averages, without changing them or
+        communicating. With False (training), normalize by the batch statistics, and update the running averages.
+        ``batch_norm_use_averages`` and ``batch_norm_update_averages`` override these two effects.
         """
         use_averages = deterministic if batch_norm_use_averages is None else batch_norm_use_averages
         update_averages = not deterministic if batch_norm_update_averages is None else batch_norm_update_averages
@@ -167,38 +154,36 @@ class BatchNormLayer(layers.Layer):  # type: ignore[misc]  # Lasagne has no type
         return normalised if self.beta is None else normalised + self.beta.dimshuffle(self.pattern)
 
     def statistics(self, input: Any) -> Tuple[Any, Any]:
-        """Return mean and variance of the input over `axes` and the rows of all ranks; a subclass may have others."""
+        """Return mean and variance over `axes` and the rows of all ranks; subclasses may override this method."""
         mean = input.mean(self.axes)
-        # The variance around the common mean would need a collective after that of the mean, and another one in the
-        # gradient. So ranks average their means and mean squares at once, and var = avg(x^2) - avg(x)^2. That subtracts
-        # nearly equal numbers if the mean is large: in double precision, of which there are enough digits for a network
-        # in single precision. Each rank's share is exact already, as var takes it around the rank's mean.
+        # A variance around the common mean would need another collective here and in the gradient. The difference
+        # avg(x^2) - avg(x)^2 is inaccurate for a large mean, but double precision leaves enough digits for
+        # single-precision networks. Each rank's own part is accurate, because var() computes it around the rank's mean.
         wide = T.cast(mean, "float64")
         wide, square = synk.ops.all_reduce([wide, T.cast(input.var(self.axes), "float64") + T.sqr(wide)])
-        variance = T.maximum(square - T.sqr(wide), 0)  # rounding can leave a channel that does not vary below 0
+        variance = T.maximum(square - T.sqr(wide), 0)  # rounding can make a zero variance negative
         return T.cast(wide, mean.dtype), T.cast(variance, mean.dtype)
 
     def _updating(self, used: Any, average: Any, batch_value: Any) -> Any:
-        """Return ``used``, in a form that makes any function that computes it update ``average``."""
-        # The default update hangs on a clone, which shares the average's value: on the average itself it would stay,
-        # and a function for use, compiled later, would do it too.
+        """Return an expression equal to ``used``; functions that compute the expression also update ``average``."""
+        # The default update is attached to a clone that shares the average's value. On the average itself, the update
+        # would persist, and inference functions compiled later would also apply it.
         clone = theano.clone(average, share_inputs=False)
         (alpha,) = cast(average, self.alpha)
         clone.default_update = (1 - alpha) * clone + alpha * T.cast(batch_value, average.dtype)
-        return used + 0 * clone  # Theano finds default updates only in what a function's outputs depend on
+        return used + 0 * clone  # Theano applies default updates only for variables that outputs depend on
 
 
 def batch_norm(layer: Any, **kwargs: Any) -> Any:
-    """Put batch normalisation between a layer and its nonlinearity: ``f(x W + b)`` becomes ``f(normalised(x W))``.
-
-    The layer's bias is taken away, because the normalisation would cancel it and has a shift of its own.
+    """Insert batch normalization between a layer and its nonlinearity: ``f(x W + b)`` becomes ``f(normalized(x W))``.
 
     Parameters
     ----------
     layer : Layer
-        Changed: its nonlinearity becomes the identity, its bias None.
+        The layer to modify. Its nonlinearity becomes the identity. Its bias is removed, because normalization would
+        cancel the bias and adds its own shift.
     **kwargs
-        Given to `BatchNormLayer`.
+        Passed to `BatchNormLayer`.
 
     Returns
     -------
@@ -208,7 +193,7 @@ def batch_norm(layer: Any, **kwargs: Any) -> Any:
     Raises
     ------
     TypeError, ValueError
-        If it is not a layer, or `BatchNormLayer` refuses an argument.
+        If the argument is not a layer, or `BatchNormLayer` refuses an option.
 
     Examples
     --------
@@ -221,7 +206,7 @@ def batch_norm(layer: Any, **kwargs: Any) -> Any:
     if not isinstance(layer, layers.Layer):
         raise ArgumentTypeError("layer", "a Lasagne layer", f"{layer!r} of type {type(layer).__name__}")
     name = kwargs.pop("name", None) or (layer.name and layer.name + "_bn")
-    normalised = BatchNormLayer(layer, name=name, **kwargs)  # first: what it refuses leaves the layer as it was
+    normalised = BatchNormLayer(layer, name=name, **kwargs)  # first, so that an error leaves the layer unchanged
     nonlinearity = getattr(layer, "nonlinearity", None)
     if getattr(layer, "b", None) is not None:
         del layer.params[layer.b]
@@ -233,13 +218,12 @@ def batch_norm(layer: Any, **kwargs: Any) -> Any:
 
 
 def check_axes(axes: Any, n_axes: int) -> Tuple[int, ...]:
-    """Return the axes to average over; refuse any that the input does not have, and to leave out the rows."""
     if isinstance(axes, str) and axes == "auto":
         return (0, *range(2, n_axes))
     listed = list(axes) if isinstance(axes, (list, tuple)) else [axes]
     if not all(isinstance(axis, Integral) and not isinstance(axis, bool) for axis in listed):
         raise ArgumentTypeError("axes", '"auto", an int or a tuple of ints', repr(axes))
     if 0 not in listed or len(set(listed)) < len(listed) or not all(0 <= axis < n_axes for axis in listed):
-        expected = f"0, the axis of the rows, and others of the {n_axes} axes, each once"
+        expected = f"distinct nonnegative axes below {n_axes}, including axis 0 (the rows)"
         raise ArgumentValueError("axes", expected, repr(axes))
     return tuple(map(int, listed))

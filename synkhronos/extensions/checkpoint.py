@@ -1,21 +1,20 @@
-"""A training in one file, to go on from: parameters, a rule's state, random states and progress.
+"""Checkpoints: parameters, rule state, random states and progress of a training run in one ``.npz`` file.
 
-The file is a plain ``.npz``. It is written beside the old one, under a name of its own (``model.npz.5b0c....new``), and
-then takes its place in one step (POSIX ``rename``): whatever happens in between, a kill, a power failure, or another
-program that saves there, one of the two is there, and whole.
+The file is written under a temporary name (``model.npz.5b0c....new``) and then renamed atomically (POSIX ``rename``).
+After a kill, a power failure or a concurrent save, the old or the new file exists and is complete.
 
 ====================  ==============================================================================
-array                 holds
+array                 contents
 ====================  ==============================================================================
-``arr_0``, ...        the variables' values, where all ranks have the same
-``arr_0_of_1``, ...   those of one rank each, where they differ
-``news_arr_0``, ...   the rank whose value counts, because only the program has set it since
-``state_0``, ...      the state of the rule, likewise
-``counters``          the rule's counters, as JSON; ``rule``: its name
-``progress_epoch``    what else was given by name
+``arr_0``, ...        values of variables that are equal on all ranks
+``arr_0_of_1``, ...   values of one rank, if values differ between ranks
+``news_arr_0``, ...   the rank whose value the program set and has not yet sent to other ranks
+``state_0``, ...      the state of the rule, in the same three forms
+``counters``          the rule's counters, as JSON; ``rule`` contains the name of its class
+``progress_epoch``    a value that was passed as the keyword ``epoch``
 ====================  ==============================================================================
 
-So any program can use the model, if the network's parameters are the first of the variables::
+Any program can load the model if the network's parameters are the first variables in the list::
 
     with np.load("model.npz") as file:
         n_params = len(lasagne.layers.get_all_params(network))
@@ -47,30 +46,30 @@ logger = logging.getLogger("synkhronos")
 
 
 def save(path: str, variables: Sequence[Any], rule: Any = None, **progress: Any) -> None:
-    """Write variables, a rule and progress into a file, or leave the old one as it is.
+    """Save variables, a rule and progress to a file atomically; on failure, an existing file is unchanged.
 
-    Without ranks (before `fork`, or in a serial program) it saves the program's own values, as one rank's.
+    Without ranks (before `fork`, or in a serial program), the program's own values are saved like a single rank's.
 
     Parameters
     ----------
     path : str
     variables : list of shared variables
-        Parameters, the state of an update rule, states of random streams: what the program needs to go on. Each rank's
-        own values are saved if they differ; and whether the program has set one that exact functions are to give all.
+        All variables that the program needs to continue: parameters, update-rule state, and states of random streams.
+        If values differ between ranks, each rank's value is saved. The file also records whether the program's value is
+        newer than the ranks' values.
     rule : Rule, optional
-        Of `synkhronos.extensions.rules`.
-    **progress : numbers or arrays
-        What else the program wants to know when it goes on.
+        A rule of `synkhronos.extensions.rules`.
+    **progress : numbers, strings or arrays
+        Other values that the program needs to continue, such as the epoch.
 
     Raises
     ------
     OSError
-        If the file cannot be written; the old one is what it was, and nothing is left of the new one.
+        If the file cannot be written; the temporary file is removed.
 
     Examples
     --------
-    >>> import synkhronos as synk
-    >>> import numpy as np, os, tempfile, theano
+    >>> import synkhronos as synk, numpy as np, os, tempfile, theano
     >>> from synkhronos.extensions import checkpoint
     >>> synk.fork(2)
     2
@@ -82,13 +81,12 @@ def save(path: str, variables: Sequence[Any], rule: Any = None, **progress: Any)
     >>> synk.broadcast(w, [0., 0.])
     >>> checkpoint.load(path, [w])
     {'epoch': array(3)}
-    >>> synk.gather(w)
-    array([[1., 2.],
-           [1., 2.]])
+    >>> w.get_value()
+    array([1., 2.])
     """
     for name, value in progress.items():
         if np.asarray(value).dtype.hasobject:
-            hint = "give its numbers one by one"
+            hint = "pass its numbers separately"
             raise ArgumentTypeError(name, "numbers, text or an array of them", repr(value), hint)
     arrays: Dict[str, Any] = {f"progress_{name}": value for name, value in progress.items()}
     for name, variable in _named(variables, rule):
@@ -106,40 +104,38 @@ def save(path: str, variables: Sequence[Any], rule: Any = None, **progress: Any)
 
 
 def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any]:
-    """Give all ranks what `save` has written; return the progress.
+    """Restore variables and a rule on all ranks from a file written by `save`; return the progress.
 
-    With the number of ranks of then, each rank has its own values again, and the training goes on as if it had not been
-    interrupted. With another number, all ranks begin with the mean of values that differed, and a line of the log says
-    so (of what the program had set on the master alone they have that value); of states of random streams that
-    differed, each rank goes on with that of rank 0, so far ahead on the same sequence as after `fork`; so it does with
-    the state that one rank has saved, unless all ranks have the same at present. Without ranks it gives the program's
-    own variables the values.
+    With the same number of ranks, each rank gets its own values, and training continues as if uninterrupted. With a
+    different number of ranks:
+
+    * A variable that differed between ranks is set to its mean over the ranks, and the log lists it. If the program had
+      set the variable on the master alone, all ranks get the master's value.
+    * If random states differed, each rank continues rank 0's sequence, advanced as after `fork`. The same applies to a
+      state saved by a single rank, unless all ranks have equal states now.
+
+    Without ranks, only the program's own variables are set.
 
     Parameters
     ----------
-    path : str
-    variables : list of shared variables
-        As they were saved.
-    rule : Rule, optional
-        Of the same kind.
+    path, variables, rule
+        As for `save`: the same variables in the same order, and a rule of the same class.
 
     Raises
     ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If the file is of other variables, or is not a whole one of `save`; nothing has changed then.
+    OSError, ValueError
+        If the file is missing, incomplete or not written by `save`, or contains other variables; nothing is changed.
     """
     arrays = _read(path)
     named, n_ranks = _named(variables, rule), _n_ranks()
     saved, given = str(arrays.get("rule", "None")), "None" if rule is None else type(rule).__name__
     if saved != given:
-        raise ArgumentValueError("rule", f"{saved}, as it was saved in {path}", given)
+        raise ArgumentValueError("rule", f"{saved}, the rule saved in {path}", given)
     expected = {name for name, _ in named}
     found = {name.split("_of_")[0] for name in arrays if name.split("_")[0] in ("arr", "state")}
     if found != expected:
-        got = f"{len(expected)}, but for {', '.join(sorted(found ^ expected)[:3])}"
-        raise ArgumentValueError("variables", f"the {len(found)} that are in {path}", got)
+        got = f"{len(expected)} in total (different: {', '.join(sorted(found ^ expected)[:3])})"
+        raise ArgumentValueError("variables", f"the variables in {path} ({len(found)} in total)", got)
     counters = None if rule is None else _counters(path, arrays, rule)
     values = [_values(path, arrays, name, variable) for name, variable in named]
     engine: Any = engines.find(variables)
@@ -150,7 +146,7 @@ def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any
         if len(of_ranks) == 1 and not draws_apart:
             values[i] = of_ranks * n_ranks
         elif len(of_ranks) != n_ranks:
-            remade.append(str(variable.name))
+            remade.append(str(variable.name or named[i][0]))
             if engine.is_random(variable):
                 values[i] = [engine.jumped(variable, of_ranks[0], rank) for rank in range(n_ranks)]
             else:
@@ -158,16 +154,15 @@ def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any
     for (name, variable), of_ranks in zip(named, values):
         _give(variable, of_ranks)
         if f"news_{name}" in arrays and not _agree(of_ranks):
-            variable.set_value(variable.get_value())  # so that exact functions give all ranks the master's
+            variable.set_value(variable.get_value())  # so that exact functions send the master's value to all ranks
     if remade:
-        logger.info("%s was saved by %d ranks and is made anew for %d: %s", path, arrays["n_ranks"], n_ranks, remade)
+        logger.info("%s is converted from n_ranks=%d to n_ranks=%d: %s", path, arrays["n_ranks"], n_ranks, remade)
     if rule is not None:
         rule.counters = counters
     return {name[len("progress_") :]: value for name, value in arrays.items() if name.startswith("progress_")}
 
 
 def _named(variables: Sequence[Any], rule: Any) -> List[Tuple[str, Any]]:
-    """Return the variables with the names of their arrays."""
     engine: Any = engines.find(variables)
     for i, variable in enumerate(variables):
         if engine is None or not engine.is_shared(variable):
@@ -177,7 +172,6 @@ def _named(variables: Sequence[Any], rule: Any) -> List[Tuple[str, Any]]:
 
 
 def _counters(path: str, arrays: Mapping[str, np.ndarray[Any, Any]], rule: Any) -> Dict[str, Any]:
-    """Return the counters of a rule of that kind."""
     try:
         counters = json.loads(str(arrays["counters"]))
         if not isinstance(counters, dict) or set(counters) != set(rule.counters):
@@ -188,15 +182,15 @@ def _counters(path: str, arrays: Mapping[str, np.ndarray[Any, Any]], rule: Any) 
 
 
 def _values(path: str, arrays: Mapping[str, np.ndarray[Any, Any]], name: str, variable: Any) -> List[Any]:
-    """Return what was saved of a variable: one value, or one for each rank."""
+    """Return the saved values of a variable: a single value, or one per rank."""
     of_ranks = [f"{name}_of_{rank}" for rank in range(int(arrays["n_ranks"]))]
     lacking = [] if name in arrays else [one for one in of_ranks if one not in arrays]
     if lacking:
-        raise ArgumentValueError("path", "a file that save has written", f"{path}, which lacks {lacking[0]}")
+        raise ArgumentValueError("path", "a file written by save", f"{path}, which lacks {lacking[0]}")
     saved = [arrays[name]] if name in arrays else [arrays[one] for one in of_ranks]
     axis, root = axis_of_rows(variable), arrays.get(f"news_{name}")
     if root is not None and (axis is not None or len(saved) != _n_ranks() or root != _root()):
-        saved = [saved[int(root)]]  # the program's
+        saved = [saved[int(root)]]  # the program's value
     value = variable.get_value() if axis is not None else _get(0, variable)
     if isinstance(value, np.ndarray):
         n_ranks, ragged = _n_ranks(), len({each.shape for each in saved}) > 1
@@ -204,21 +198,20 @@ def _values(path: str, arrays: Mapping[str, np.ndarray[Any, Any]], name: str, va
             fits = each.ndim == value.ndim if ragged else _but(each.shape, axis) == _but(value.shape, axis)
             if not fits or each.dtype != value.dtype:
                 got = f"{value.dtype} {value.shape}"
-                raise ArgumentValueError(str(variable.name or name), f"{each.dtype} {each.shape}, as it was saved", got)
+                raise ArgumentValueError(str(variable.name or name), f"{each.dtype} {each.shape}, as saved", got)
         if ragged and len(saved) != n_ranks:
-            expected = f"{len(saved)} ranks, as it was saved with another number of rows on each"
+            expected = f"{len(saved)} ranks, as saved, because the ranks had different numbers of rows"
             raise ArgumentValueError(str(variable.name or name), expected, str(n_ranks))
         return saved
     return [_restored(value, str(each), str(variable.name or name)) for each in saved]
 
 
 def _but(shape: Tuple[int, ...], axis: Optional[int]) -> Tuple[int, ...]:
-    """Return a shape without the length of an axis: there may be another number of rows now."""
     return shape if axis is None else (*shape[:axis], *shape[axis + 1 :])
 
 
 def _of_ranks(variable: Any) -> List[np.ndarray[Any, Any]]:
-    """Return what each rank has, as arrays; of a variable with the batch's rows the program's value."""
+    """Return each rank's value as an array, or only the program's value if the variable contains a batch's rows."""
     if axis_of_rows(variable) is not None:
         return [variable.get_value()]
     return [_as_array(_get(rank, variable)) for rank in range(_n_ranks())]
@@ -233,29 +226,29 @@ def _root() -> int:
 
 
 def _get(rank: int, variable: Any) -> Any:
-    return synk.get_value(rank, variable) if synk.is_forked() else variable.get_value()
+    return synk.get_value(variable, rank) if synk.is_forked() else variable.get_value()
 
 
 def _give(variable: Any, of_ranks: Sequence[Any]) -> None:
-    """Give every rank its value; or the program, which has all rows, or is alone."""
+    """Set every rank's value, or only the program's value if the program has all rows or there are no ranks."""
     if axis_of_rows(variable) is not None or not synk.is_forked():
         variable.set_value(of_ranks[0])
     elif isinstance(of_ranks[0], np.ndarray) and _agree(of_ranks):
-        synk.broadcast(variable, of_ranks[0])  # after which all are known to have the same
+        synk.broadcast(variable, of_ranks[0])  # also records that all ranks have the same value
     else:
         for rank, value in enumerate(of_ranks):
-            synk.set_value(rank, variable, value)
+            synk.set_value(variable, value, rank)
 
 
 def _as_array(value: Any) -> np.ndarray[Any, Any]:
-    """Return a value as an array: a random state as JSON of what NumPy says it is (a pickle could run any code)."""
+    """Return a value as an array; random states become JSON, because unpickling could run arbitrary code."""
     if isinstance(value, np.ndarray):
         return value
     return np.array(json.dumps(_state(value), default=lambda part: part.tolist()))
 
 
 def _restored(value: Any, text: str, name: str) -> Any:
-    """Return a generator like the given one, in the state that `_as_array` has put down."""
+    """Return a generator of the same kind as ``value``, with the state written by `_as_array`."""
     now, restored = _state(value), copy.deepcopy(value)
     try:
         state = json.loads(text)
@@ -265,40 +258,38 @@ def _restored(value: Any, text: str, name: str) -> Any:
         elif kind == now["bit_generator"]:
             restored.set_state(state)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ArgumentValueError(name, "the state of a random stream, as save writes it", f"{text[:50]!r}") from error
+        raise ArgumentValueError(name, "the state of a random stream, written by save", f"{text[:50]!r}") from error
     if kind != now["bit_generator"]:
-        raise ArgumentValueError(name, f"a {kind}, as it was saved", f"a {now['bit_generator']}")
+        raise ArgumentValueError(name, f"bit generator {kind}, as saved", f"{now['bit_generator']}")
     return restored
 
 
 def _state(generator: Any) -> Any:
-    """Return the state of a Generator or a RandomState, as a dict of numbers and arrays."""
     is_new = isinstance(generator, np.random.Generator)
     return generator.bit_generator.state if is_new else generator.get_state(legacy=False)
 
 
 def _agree(of_ranks: Sequence[np.ndarray[Any, Any]]) -> bool:
-    """Return whether all ranks have the same."""
     first = of_ranks[0]
     return all(value.shape == first.shape and value.tobytes() == first.tobytes() for value in of_ranks)
 
 
 def _write(path: str, arrays: Mapping[str, Any]) -> None:
-    """Write the file and put it in the place of the old one; if that fails, nothing is left of it."""
+    """Write a temporary file and rename it to ``path``; on failure, remove the temporary file."""
     folder, name = os.path.split(os.path.abspath(path))
     new = os.path.join(folder, f"{name[:200]}.{secrets.token_hex(8)}.new")
     # (O_EXCL follows no symbolic link, and the permissions are those of any new file.)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with open(descriptor, "wb") as file:
-            # (`numpy.savez` leaves its archive open if the disk is full.)
+            # (`numpy.savez` does not close its archive if the disk is full.)
             with zipfile.ZipFile(file, "w") as archive:
                 for entry, value in arrays.items():
                     with archive.open(f"{entry}.npy", "w", force_zip64=True) as part:
-                        write: Any = np.lib.format.write_array  # which has no types
+                        write: Any = np.lib.format.write_array  # untyped
                         write(part, np.asanyarray(value), allow_pickle=False)
             file.flush()
-            os.fsync(file.fileno())  # else a power failure could leave the name with an empty file
+            os.fsync(file.fileno())  # otherwise a power failure could leave an empty file
         os.replace(new, path)
     except BaseException:
         os.unlink(new)
@@ -311,15 +302,6 @@ def _write(path: str, arrays: Mapping[str, Any]) -> None:
 
 
 def _read(path: str) -> Dict[str, np.ndarray[Any, Any]]:
-    """Return the arrays of a file that `save` has written.
-
-    Raises
-    ------
-    OSError
-        If it cannot be opened.
-    ArgumentValueError
-        If it is another file, or not whole.
-    """
     with open(path, "rb") as file:
         try:
             with np.load(file, allow_pickle=False) as found:
@@ -328,8 +310,8 @@ def _read(path: str) -> Dict[str, np.ndarray[Any, Any]]:
             if n_ranks.ndim or n_ranks.dtype.kind not in "iu" or n_ranks < 1:
                 raise ValueError(f"n_ranks is {n_ranks}")
             if not all(int(root) in range(int(n_ranks)) for name, root in arrays.items() if name.startswith("news_")):
-                raise ValueError("another rank's value counts")
-        except Exception as error:  # of NumPy, zipfile, zlib, struct, ...
-            got = f"{path}, which is another, or is cut off ({type(error).__name__})"
-            raise ArgumentValueError("path", "a file that save has written", got) from error
+                raise ValueError("a rank is out of range")
+        except Exception as error:  # from NumPy, zipfile, zlib, struct, ...
+            got = f"{path}, which is an unrelated or truncated file ({type(error).__name__})"
+            raise ArgumentValueError("path", "a file written by save", got) from error
     return arrays

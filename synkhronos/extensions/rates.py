@@ -1,6 +1,7 @@
-"""Learning rates of large batches: the linear rule, warm-up over epochs, and velocities that follow a change.
+"""Learning rates for large batches: the linear scaling rule, warm-up, and momentum correction.
 
-Of any engine: the rate is a shared variable, which all ranks are given.
+The rate is a shared variable of any engine, and changes are broadcast to all ranks. Source: Goyal, P., et al. (2017).
+Accurate, large minibatch SGD: training ImageNet in 1 hour. arXiv 1706.02677.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["LearningRate", "rate_at"]
 def rate_at(
     epoch: float, base_rate: float, factor: Optional[float] = None, warm_up: float = 5, growth: str = "linear"
 ) -> float:
-    """Return the rate at some time of a training with batches k times as large, :math:`k \\eta` after the warm-up.
+    """Return the learning rate for a batch size multiplied by k; it grows to :math:`k \\eta` during the warm-up.
 
     .. math:: \\eta (1 + (k - 1) t) \\quad \\text{("linear")}, \\qquad \\eta k^t \\quad \\text{("exponential")},
               \\qquad t = \\min(1, \\text{epoch} / \\text{warm_up})
@@ -30,23 +31,15 @@ def rate_at(
     Parameters
     ----------
     epoch : float
-        How much of the training is over, in epochs: 1.5 in the middle of the second.
+        The training time so far, in epochs: 1.5 in the middle of the second epoch.
     base_rate : float
-        :math:`\\eta`, that of the small batch.
+        :math:`\\eta`, the rate for the small batch.
     factor : float, optional
-        k; by default the number of ranks, for batches of as many rows *on each rank* as the serial program's.
+        k; by default the number of ranks, for batches with as many rows *on each rank* as in the serial program.
     warm_up : float
-        Epochs; 0: none.
+        Length of the warm-up in epochs; 0 for no warm-up.
     growth : str
         ``"linear"``, or ``"exponential"`` as in Theano-MPI.
-
-    Returns
-    -------
-    float
-
-    References
-    ----------
-    Goyal, P., et al. (2017). Accurate, large minibatch SGD: training ImageNet in 1 hour. arXiv 1706.02677.
 
     Examples
     --------
@@ -68,29 +61,24 @@ def rate_at(
 
 
 class LearningRate:
-    """A learning rate that can be changed on all ranks, and the velocities in which it is contained.
+    """A learning rate that can be changed on all ranks, with momentum correction (Goyal et al., 2017, remark 2).
 
-    Where velocities are sums of steps (:math:`v \\leftarrow \\mu v - \\eta g`, as Lasagne and
-    `synkhronos.extensions.updates` have them), earlier gradients go on at the earlier rate after a change. Momentum
-    correction multiplies every rank's velocities by :math:`\\eta_{new} / \\eta_{old}`, once: the steps are then those
-    of :math:`u \\leftarrow \\mu u + g, \\; w \\leftarrow w - \\eta u`, whatever becomes of the rate.
+    Velocities that are sums of steps (:math:`v \\leftarrow \\mu v - \\eta g`, as in Lasagne and
+    `synkhronos.extensions.updates`) still contain the old rate after a change. Momentum correction multiplies every
+    rank's velocities by :math:`\\eta_{new} / \\eta_{old}` once. The steps then equal those of
+    :math:`u \\leftarrow \\mu u + g, \\; w \\leftarrow w - \\eta u` for any sequence of rates.
 
     Parameters
     ----------
     rate : shared variable
-        A floating-point number.
+        A floating-point scalar.
     velocities : list of shared variables
-        Of the same dtype: the ``state`` of a training function with the rule ``momentum`` or ``nesterov_momentum``.
-        By default there are none, and no correction.
-
-    References
-    ----------
-    Goyal, P., et al. (2017). Accurate, large minibatch SGD: training ImageNet in 1 hour. arXiv 1706.02677. (Remark 2)
+        Velocities with the dtype of ``rate``: the ``state`` of a training function built with ``momentum`` or
+        ``nesterov_momentum``. By default, no velocities are corrected.
 
     Examples
     --------
-    >>> import synkhronos as synk
-    >>> import numpy as np, theano, theano.tensor as T
+    >>> import synkhronos as synk, numpy as np, theano, theano.tensor as T
     >>> from synkhronos.extensions import rates, train, updates
     >>> synk.fork(2)
     2
@@ -98,9 +86,8 @@ class LearningRate:
     >>> step = train.make_train_function(T.sqr(x - w).mean(), [w], x, None, updates.momentum, rate)
     >>> learning_rate = rates.LearningRate(rate, step.state)
     >>> loss = step(np.ones(4))
-    >>> velocity, = step.state
     >>> learning_rate.set(0.4)
-    >>> float(rate.get_value()), round(float(velocity.get_value()), 9), synk.in_sync([rate, velocity])
+    >>> float(rate.get_value()), round(float(step.state[0].get_value()), 9), synk.in_sync([rate, *step.state])
     (0.4, 0.8, in sync)
     """
 
@@ -110,19 +97,19 @@ class LearningRate:
         engine: Any = engines.find([rate])
         type_ = engine.shared_type(rate)
         if type_.ndim:
-            raise ArgumentTypeError("rate", "a number, of 0 dimensions", type_.words)
+            raise ArgumentTypeError("rate", "a 0-dimensional variable", type_.words)
         for i, velocity in enumerate(self.velocities):
             dtype = engine.shared_type(velocity).dtype
             if dtype != type_.dtype:
-                hint = "make a rate of the velocities' dtype"
-                raise ArgumentTypeError(f"velocities[{i}]", f"{type_.dtype}, as the rate", str(dtype), hint)
+                hint = "use a rate with the dtype of the velocities"
+                raise ArgumentTypeError(f"velocities[{i}]", f"{type_.dtype}, like the rate", str(dtype), hint)
         self._engine = engine
         self._correct: Any = None
         if self.velocities:
             self._ratio, self._is_correct = like(rate, "ratio"), True
             self._ratio.set_value(type_.dtype.type(1))
             corrected = [velocity * self._ratio for velocity in self.velocities]
-            one = self._ratio * type_.dtype.type(0) + type_.dtype.type(1)  # no rank corrects its velocities twice
+            one = self._ratio * type_.dtype.type(0) + type_.dtype.type(1)  # prevents a second correction on any rank
             self._correct = assignment([*self.velocities, self._ratio], [*corrected, one])
 
     @property
@@ -131,17 +118,12 @@ class LearningRate:
         return float(np.asarray(self._engine.to_host(self._engine.get(self.rate))))
 
     def set(self, value: float) -> None:
-        """Give all ranks a rate, and correct their velocities.
+        """Set the rate on all ranks, and correct their velocities unless the old rate is 0.
 
-        After a rate of 0 they are left as they are: nothing is in them of the gradients since.
-
-        Raises
-        ------
-        ArgumentTypeError, ArgumentValueError
-            If it is not a number of 0 or more; nothing has changed then.
+        Raises `ArgumentTypeError` or `ArgumentValueError`, before any change, if the value is negative or not finite.
         """
         value = real("value", value, "finite, and at least 0", lambda number: number >= 0)
-        if self._correct is not None and not self._is_correct:  # it was interrupted
+        if self._correct is not None and not self._is_correct:  # the last change was interrupted
             self._correct()
         old = self.value
         if self._correct is None or not old or value == old:

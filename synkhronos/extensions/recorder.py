@@ -1,20 +1,19 @@
-"""A record of a training: by epochs, where the seconds went, and what was measured.
+"""Training recorder: measured values and a breakdown of time for each epoch.
 
-The seconds of an epoch are those of the program's clock, and each of them counts once:
+The times of an epoch are wall-clock seconds of the master. Each second is counted in one column:
 
 =================  ==================================================================================
 column             seconds that the master spent
 =================  ==================================================================================
 ``computing``      in compiled functions, without the collectives in their graphs
-``waiting``        until other ranks had come to a collective, or had answered
+``waiting``        waiting for other ranks to arrive at a collective or to answer
 ``communicating``  copying between ranks and reducing, sending commands and reading answers
-``loading``        until a `synkhronos.loader` had a batch, or in `Recorder.loading`
-``other``          elsewhere: in the program's own code, and the library's around calls
+``loading``        waiting for a batch of a `synkhronos.loader`, or in `Recorder.loading`
+``other``          elsewhere: the program's own code, and the library's overhead around calls
 =================  ==================================================================================
 
-They are taken at the library's named points (`synkhronos.trace`), which are observed during epochs only; a call of a
-function takes some tens of microseconds longer meanwhile. What other ranks do is seen as the master's waiting. Work
-that a device goes on with after a function has returned counts where it is waited for.
+Times are measured only during epochs, at trace points (`synkhronos.trace`), which slows down calls by tens of
+microseconds. Work on other ranks appears as waiting. Asynchronous device work counts where the master waits for it.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError
 
 __all__ = ["PARTS", "Recorder"]
 
-#: The columns of seconds, which add up to ``seconds``.
+#: The time columns, which add up to ``seconds``.
 PARTS = ("computing", "waiting", "communicating", "loading", "other")
 
 #: The columns that every table has.
 _OWN = ("epoch", "seconds", *PARTS)
 
-#: The part that a named point belongs to; inside others (``command``, ``memory``, ...) it is what it was outside.
+#: Time columns by trace point. Unlisted trace points (``command``, ``memory``, ...) do not change the current column.
 _PART_OF = {
     "engine": "computing",
     "barrier": "waiting",
@@ -51,11 +50,10 @@ _PART_OF = {
 
 
 class Recorder:
-    """Records epochs of a training.
+    """Recorder of the times and values of each epoch of a training run.
 
     Examples
     --------
-    >>> import time
     >>> from synkhronos.extensions.recorder import Recorder
     >>> recorder = Recorder()
     >>> for rate in (0.1, 0.05):
@@ -63,8 +61,6 @@ class Recorder:
     ...         for loss, rows in ((3.0, 100), (1.0, 50)):
     ...             recorder.batch(rows, loss=loss)
     ...     recorder.note(accuracy=0.5)
-    >>> recorder.rows[-1]["epoch"], recorder.rows[-1]["loss"]
-    (2, 2.3333333333333335)
     >>> print(recorder)     # doctest: +ELLIPSIS
     epoch  seconds  computing  waiting  communicating  loading  other  rate   loss  accuracy
         1 ... 0.1  2.333       0.5
@@ -73,15 +69,14 @@ class Recorder:
 
     def __init__(self) -> None:
         self._rows: List[Dict[str, Any]] = []
-        self._row: Optional[Dict[str, Any]] = None  # of the epoch that is open
+        self._row: Optional[Dict[str, Any]] = None  # the open epoch
         self._clock = _Clock()
         self._sums: Dict[str, List[float]] = {}
 
     def __repr__(self) -> str:
-        return f"<Recorder: {len(self._rows)} epochs>"
+        return f"<Recorder: n_epochs={len(self._rows)}>"
 
     def __str__(self) -> str:
-        """Return the table."""
         columns = self.columns
         cells = [columns] + [[_written(name, row.get(name, "")) for name in columns] for row in self._rows]
         widths = [max(map(len, column)) for column in zip(*cells)]
@@ -89,35 +84,32 @@ class Recorder:
 
     @property
     def columns(self) -> List[str]:
-        """The names of the columns: the number of the epoch, seconds, then values in the order in which they came."""
+        """The names of the columns: the epoch number, the times, then the values in order of their first use."""
         named = [name for row in self._rows for name in row]
         return list(dict.fromkeys([*_OWN, *named]))
 
     @property
     def rows(self) -> List[Dict[str, Any]]:
-        """The epochs that have ended, each as a dict."""
+        """The completed epochs, each as a dict."""
         return [dict(row) for row in self._rows]
 
     @property
     def state(self) -> str:
-        """All epochs, as JSON: to be saved with a checkpoint, ``save(..., recorder=recorder.state)``, and set again."""
+        """All epochs as JSON, for ``checkpoint.save(..., recorder=recorder.state)``; assign it after loading."""
         return json.dumps(self._rows)
 
     @state.setter
     def state(self, state: Any) -> None:
         rows = json.loads(str(state))
         if self._row is not None:
-            raise StateError("an epoch is open: set the state before it")
+            raise StateError("an epoch is open: set the state before the epoch begins")
         self._rows = rows
 
     @contextmanager
     def epoch(self, **values: Any) -> Iterator[None]:
-        """Record the time of a block as one epoch; one that ends by an exception is not recorded.
+        """Record the time of a ``with`` block as one epoch; a block that ends with an exception is not recorded.
 
-        Parameters
-        ----------
-        **values : number or str
-            What is known beforehand, say the learning rate.
+        ``values`` are numbers or strings known in advance, such as the learning rate.
         """
         if self._row is not None:
             raise StateError("an epoch is open already: epochs cannot be nested")
@@ -140,7 +132,7 @@ class Recorder:
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Count the time of a block as loading: for programs that read batches themselves."""
+        """Count the time of a ``with`` block as loading, for programs that read batches themselves."""
         self._clock.enter("loading")
         try:
             yield
@@ -148,14 +140,9 @@ class Recorder:
             self._clock.leave()
 
     def batch(self, rows: Any = 1, **values: Any) -> None:
-        """Add the values of a batch, or of many: the epoch's are their means over rows.
+        """Add the values of one or several batches; the epoch's values are their means, weighted by rows.
 
-        Parameters
-        ----------
-        rows : number or array
-            Of the batch, or of each.
-        **values : number or array
-            Loss, errors, ...: one of the batch, or one of each.
+        ``rows`` (the number of rows) and the values (loss, ...) are numbers, or arrays with one element per batch.
         """
         if self._row is None:
             raise StateError("no epoch is open: call this inside `with recorder.epoch():`")
@@ -164,47 +151,29 @@ class Recorder:
         for name, value in values.items():
             each, n_rows = np.broadcast_arrays(np.asarray(value, float), weights)
             total = self._sums.setdefault(name, [0.0, 0.0])
-            counted = n_rows != 0  # what has no rows has no mean either: its loss may be NaN
+            counted = n_rows != 0  # the loss of a batch without rows may be NaN
             total[0] += float(np.sum(each[counted] * n_rows[counted]))
             total[1] += float(np.sum(n_rows))
 
     def note(self, **values: Any) -> None:
-        """Set values of the epoch that is open, or else of the last one: what was found in validation, say.
-
-        Parameters
-        ----------
-        **values : number or str
-        """
+        """Set numbers or strings, such as validation results, for the open epoch, or else for the last epoch."""
         row = self._row if self._row is not None else self._rows[-1] if self._rows else None
         if row is None:
-            raise StateError("there is no epoch yet to note this of")
+            raise StateError("no epoch has been recorded yet: call this inside `with recorder.epoch():` or after it")
         _check_names(values)
         row.update({name: _plain(name, value) for name, value in values.items()})
 
     def save_csv(self, path: str) -> None:
-        """Write the table as comma-separated values.
-
-        Parameters
-        ----------
-        path : str
-        """
+        """Write the table as comma-separated values to the file ``path``."""
         with open(path, "w", newline="") as file:
             writer = csv.DictWriter(file, self.columns)
             writer.writeheader()
             writer.writerows(self._rows)
 
     def plot(self, path: str) -> None:
-        """Draw the seconds of every epoch as bars, and each of the numbers as a curve over the epochs.
+        """Plot the seconds of every epoch as bars, and every numeric value as a curve over the epochs.
 
-        Parameters
-        ----------
-        path : str
-            Of the picture; its ending says of which kind.
-
-        Raises
-        ------
-        ImportError
-            Without matplotlib.
+        The extension of ``path`` selects the image format. Raises `ImportError` without matplotlib.
         """
         try:
             from matplotlib.figure import Figure
@@ -233,8 +202,8 @@ class Recorder:
         figure.savefig(path)
 
 
-class _Clock(trace.Observer):
-    """Divides the time of one thread: each moment belongs to the part that was entered last and not left."""
+class _Clock(trace.TraceObserver):
+    """Clock that adds the time of one thread to its innermost open part, which is one of `PARTS`."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PARTS, 0.0)
@@ -256,7 +225,7 @@ class _Clock(trace.Observer):
 
     def leave(self) -> None:
         self.stop()
-        if len(self._parts) > 1:  # else it was entered before there was this clock
+        if len(self._parts) > 1:  # otherwise the part was entered before this clock existed
             self._parts.pop()
 
     def stop(self) -> None:
@@ -268,11 +237,10 @@ class _Clock(trace.Observer):
 def _check_names(values: Dict[str, Any]) -> None:
     for name in values:
         if name in _OWN:
-            raise ArgumentValueError(name, f"another name than the table's own ({', '.join(_OWN)})", repr(name))
+            raise ArgumentValueError(name, f"a name other than the table's own columns ({', '.join(_OWN)})", repr(name))
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a value as JSON has it."""
     plain = value.item() if hasattr(value, "item") and np.size(value) == 1 else value
     if not isinstance(plain, (bool, int, float, str)):
         raise ArgumentTypeError(name, "a number or a str", repr(value))

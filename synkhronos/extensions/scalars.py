@@ -1,4 +1,4 @@
-"""Learning rates, decays and epsilons: numbers, shared variables or expressions of 0 dimensions."""
+"""Scalar options of update rules: numbers, shared variables or 0-dimensional expressions."""
 
 import sys
 from numbers import Real
@@ -14,7 +14,7 @@ from .parameters import describe
 
 
 def check_scalars(**given: Any) -> List[Any]:
-    """Return scalars as floats or expressions of 0 dimensions, in the order given."""
+    """Convert scalars to floats or 0-dimensional expressions, in the given order."""
     checked: List[Any] = []
     for name, value in given.items():
         if isinstance(value, np.ndarray) and value.ndim == 0:
@@ -31,13 +31,13 @@ def check_scalars(**given: Any) -> List[Any]:
         ):
             checked.append(T.cast(value, theano.config.floatX) if value.dtype in T.discrete_dtypes else value)
         else:
-            expected = "a number, or a real shared variable or expression of 0 dimensions"
+            expected = "a number, or a real 0-dimensional shared variable or expression"
             raise ArgumentTypeError(name, expected, describe(value))
     return checked
 
 
 def cast(variable: Any, *scalars: Any) -> List[Any]:
-    """Return the scalars as constants or expressions of the variable's dtype."""
+    """Convert scalars to constants or expressions with the variable's dtype."""
     return [
         T.cast(scalar, variable.dtype)
         if isinstance(scalar, theano.Variable)

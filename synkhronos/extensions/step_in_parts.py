@@ -1,4 +1,4 @@
-"""A training step of three commands: gradients, their mean, the step; or of two, along each rank's own gradient."""
+"""Training steps in three commands (gradients, mean, step), or in two if each rank uses its own gradient."""
 
 from __future__ import annotations
 
@@ -13,22 +13,10 @@ from .training_graph import TrainingGraph
 
 
 class StepInParts:
-    """What a `TrainFunction` does where a step cannot be one command, as it says.
+    """A training step in several commands, for the cases that `TrainFunction` lists.
 
-    Parameters
-    ----------
-    graph : TrainingGraph
-    groups : list of lists of ranks, or None
-        Whose gradients are averaged; those of one rank need not be.
-    name : str
-    of_rows : dict
-        Further keywords of `synkhronos.function` for what computes from rows.
-    options : dict
-        Such for both functions.
-
-    Attributes
-    ----------
-    gradient_fn, step_fn : synkhronos.Function
+    Gradients are averaged inside ``groups`` (None: over all ranks); groups of one rank need no average. ``of_rows`` are
+    keywords of `synkhronos.function` for the gradient function only; ``options`` are keywords for both functions.
     """
 
     def __init__(
@@ -39,7 +27,7 @@ class StepInParts:
         grad_updates: List[Any]
         grad_updates, param_updates = list(graph.grad_updates.items()), list(graph.param_updates.items())
         if groups is not None:
-            # Ranks of a group without rows made no call, and must not step: they still have an earlier gradient.
+            # Ranks of a group without rows must not take a step, because their gradient is from an earlier call.
             self._rows = theano.shared(theano._asarray(0, theano.config.floatX), f"{name}.rows")
             rows = rows_of(graph.inputs + of_rows["sliceable_shareds"])
             grad_updates.append((self._rows, T.cast(rows, self._rows.dtype), "sum"))
@@ -53,12 +41,11 @@ class StepInParts:
 
     @property
     def last_rows(self) -> Optional[List[int]]:
-        """The rows that each rank took in the last call."""
         rows: Optional[List[int]] = self.gradient_fn.last_rows
         return rows
 
     def __call__(self, *args: Any, timeout: Optional[float] = None, **kwargs: Any) -> Any:
-        """Take one step; parameters, results and errors as those of `TrainFunction`."""
+        """Run one step; arguments, results and errors are those of `TrainFunction`."""
         try:
             results = self.gradient_fn(*args, timeout=timeout, **kwargs)
             if self.groups is None or any(len(group) > 1 for group in self.groups):
@@ -66,13 +53,13 @@ class StepInParts:
             self.step_fn(timeout=timeout)
         except BaseException:
             if self._rows is not None and synk.is_forked():
-                synk.broadcast(self._rows, 0)  # some ranks may have computed gradients, which no step may use
+                synk.broadcast(self._rows, 0)  # discard gradients that perhaps only some ranks have computed
             raise
         return results
 
 
 def rows_of(variables: List[Any]) -> Any:
-    """Return the number of rows that a rank takes in a call, as an expression; 1 if nothing is divided."""
+    """Return an expression for the number of a rank's rows in a call; 1 if no input is divided."""
     for variable in variables:
         if getattr(variable, "ndim", 0) and not variable.broadcastable[0]:
             return variable.shape[0]

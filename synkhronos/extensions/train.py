@@ -1,10 +1,7 @@
-"""Training functions: one step of synchronous SGD, or of any other first-order rule, on all ranks.
+"""Training functions: one step of SGD or another first-order rule, computed by all ranks.
 
-`make_train_function` builds the pattern that :mod:`synkhronos.extensions.updates` describes (gradients of each rank's
-rows, their mean over all rows, the same step on every rank) into one function, with the mean inside its graph
-(`synkhronos.ops.all_reduce`); `make_train_function_theano` builds its serial twin, which is called in the same way in
-one process.
-`average_batch_norm` is for networks with batch normalisation.
+`make_train_function` compiles the two functions of :mod:`synkhronos.extensions.updates` into one, with the mean of the
+gradients inside its graph (`synkhronos.ops.all_reduce`).
 """
 
 from __future__ import annotations
@@ -44,45 +41,44 @@ def make_train_function(
 ) -> TrainFunction:
     """Build a training step that runs on all ranks: ``g := mean over all rows of dloss/dp``, ``p := rule(p, g)``.
 
-    A call computes the gradients of every rank's rows, averages them over the ranks weighted by their rows, and lets
-    every rank take the same step, all in one command. For a loss that is a mean over rows it is the step that
-    `make_train_function_theano` takes alone, up to rounding, however the rows divide.
+    A call is one command: ranks compute the gradients of their rows, average them over all rows, and take the same
+    step. If the loss is a mean over rows, this is the step of `make_train_function_theano` up to rounding, however the
+    rows are divided. Source: Dean, J., et al. (2012). Large scale distributed deep networks. NIPS.
 
     Parameters
     ----------
     loss : scalar expression
-        A mean over rows.
+        The loss, a mean over rows.
     params : list of shared variables
-        The parameters to train: of any shape; floating-point, no two the same, all on one device.
+        The parameters to train: floating-point, of any shape, each listed once, all on one device.
     x, y : variable, list of variables, or None
-        The inputs whose rows are divided over the ranks, in the order in which calls give them.
+        The inputs whose rows are divided over the ranks, in the order of a call's arguments.
     update_rule : function
-        Of `synkhronos.extensions.updates`, or one that takes and returns the same.
+        A rule of `synkhronos.extensions.updates`, or a function with the same interface.
     *args, **kwargs
-        The rule's options, such as ``learning_rate``.
+        Options of the rule, such as ``learning_rate``.
     outputs : expression, or list of (expression or (expression, op))
-        Further results of the rows, computed with the parameters before the step; ops as in `synkhronos.function`.
+        Additional results, computed before the step; `synkhronos.function` describes the ops.
     bcast_inputs : list of variables
-        Inputs that every rank gets whole; calls give them after those of ``x`` and ``y``. What they keep between calls,
-        ``In(s, value=..., update=...)``, is not part of ``state``.
+        Inputs that every rank receives as a whole; a call passes them after ``x`` and ``y``. The values of
+        ``In(s, value=..., update=...)`` are not part of ``state``.
     givens : dict, optional
-        Replacements in the graph of the gradients, such as ``{input_var: X_shared}``. If one replaces something that
-        the rule's step reads as well, such as a parameter, a step takes three commands.
+        Replacements in the graph of the gradients, such as ``{input_var: X_shared}``.
     sliceable_shareds : list of shared variables
-        Variables with every rank's own rows, from which ``batch_s`` selects.
+        Variables with each rank's own rows; ``batch_shared`` selects some of the rows.
     max_norm : scalar, optional
-        The largest global norm of the gradient; a longer one is scaled to it. It is the norm of the mean over all rows
-        (if ranks communicate every step).
+        Bound for gradient clipping: a gradient with a larger global norm is scaled down to this norm. With
+        ``communicate_every=1``, the norm is that of the mean gradient over all rows.
     communicate_every : int
-        1: gradients are averaged in every step. 0: every rank steps along the gradient of its own rows, and a rule of
-        `synkhronos.extensions.rules`, which is given the function, communicates. k > 1, local SGD: so it does, and
-        every k-th call averages the parameters and the rule's floating-point state, weighted by the rows that each
-        rank took in between. That saves communication and is no longer the serial step.
+        1: average gradients in every step. 0: every rank steps along the gradient of its own rows, and a rule of
+        `synkhronos.extensions.rules`, built with the function, communicates. k > 1: every rank steps in this way, and
+        `synkhronos.extensions.rules.LocalSGD` averages parameters and floating-point state every k calls. Values other
+        than 1 save communication, but change the steps.
     groups : list of lists of ranks, optional
-        Every rank is in one group, and gradients are averaged inside each, by rows: a rule brings the groups together,
-        `synkhronos.extensions.rules.DASO` for example. A group that has no rows in a call does not step.
+        Average gradients inside each group only, weighted by rows. A rule such as `synkhronos.extensions.rules.DASO`
+        synchronizes the groups. A group without rows in a call takes no step.
     name : str
-        In messages and profiles.
+        Name of the function in messages and profiles.
     function_options : dict, optional
         Further keywords of `synkhronos.function`, such as ``{"mode": mode}``.
 
@@ -93,19 +89,11 @@ def make_train_function(
     Raises
     ------
     ArgumentTypeError, ArgumentValueError
-        If an argument is wrong: the loss is not a scalar or does not depend on a parameter, a parameter is not a shared
-        variable or is listed twice, parameters are on different devices, the rule has no such option, and so on.
-
-    References
-    ----------
-    * Dean, J., et al. (2012). Large scale distributed deep networks. NIPS. (The mean of the ranks' gradients.)
-    * McMahan, B., et al. (2017). Communication-efficient learning of deep networks from decentralized data. AISTATS;
-      Stich, S. U. (2019). Local SGD converges fast and communicates little. ICLR. (``communicate_every``)
+        If an argument is invalid, for example, if the loss is not a scalar or parameters are on different devices.
 
     Examples
     --------
-    >>> import synkhronos as synk
-    >>> import numpy as np, theano, theano.tensor as T
+    >>> import synkhronos as synk, numpy as np, theano, theano.tensor as T
     >>> from synkhronos.extensions import train, updates
     >>> synk.fork(2)
     2
@@ -128,7 +116,7 @@ def make_train_function(
     if groups is not None:
         groups = parse_groups(groups, synk.size())
         if communicate_every != 1:
-            expected = "1 with groups, whose gradients are averaged in every step"
+            expected = "1 with groups, because groups average their gradients in every step"
             raise ArgumentValueError("communicate_every", expected, str(communicate_every))
     sliceable = list(sliceable_shareds)
     options = function_options or {}
@@ -153,11 +141,10 @@ def make_train_function_theano(
     function_options: Optional[Dict[str, Any]] = None,
     **kwargs: Any,
 ) -> TheanoTrainFunction:
-    """Build the serial twin of `make_train_function`: the same steps by `theano.function`, in this process alone.
+    """Build the serial equivalent of `make_train_function`: the same steps in one process, with `theano.function`.
 
-    It needs no `synkhronos.fork`; parallel programs are compared with it. Parameters and calls are the same
-    (``timeout``, ``communicate_every`` and ``groups`` mean nothing to a single process); it takes NumPy arrays.
-    Default updates apply after each of ``num_slices`` pieces, as Theano applies them.
+    The function needs no `synkhronos.fork`; use it to validate parallel programs. Calls accept NumPy arrays and ignore
+    ``timeout``. With ``num_slices``, default updates are applied after each slice.
 
     Parameters
     ----------
@@ -171,25 +158,22 @@ def make_train_function_theano(
     Returns
     -------
     callable
-        ``step(*arrays, batch=None, batch_s=None, num_slices=1)`` returns the loss, or a list of it and the outputs.
+        ``step(*arrays, batch=None, batch_shared=None, num_slices=1)`` returns the loss, or a list of loss and outputs.
 
     Raises
     ------
     ArgumentTypeError, ArgumentValueError
-        If an argument is wrong.
+        If an argument is invalid.
 
     Examples
     --------
     >>> import synkhronos, numpy as np, theano, theano.tensor as T
     >>> from synkhronos.extensions import train, updates
-    >>> x, y = T.dmatrix("x"), T.dvector("y")
-    >>> w = theano.shared(np.zeros(2), "w")
+    >>> x, y, w = T.dmatrix("x"), T.dvector("y"), theano.shared(np.zeros(2), "w")
     >>> loss = T.sqr(T.dot(x, w) - y).mean()
     >>> step = train.make_train_function_theano(loss, [w], x, y, updates.sgd, learning_rate=0.5)
     >>> step(np.eye(4, 2), [1., 2., 0., 0.], batch=[0, 1, 2])
     array(1.66666667)
-    >>> w.get_value()
-    array([0.33333333, 0.66666667])
     """
     graph = training_graph(loss, params, x, y, update_rule, args, kwargs, outputs, max_norm)
     return TheanoTrainFunction(graph, bcast_inputs, givens, list(sliceable_shareds), name, function_options or {})

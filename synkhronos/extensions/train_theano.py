@@ -1,4 +1,4 @@
-"""The serial training function: the same steps as on many ranks, by Theano in one process."""
+"""Serial equivalent of the training function, in one process with Theano alone."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ import theano.tensor as T
 
 from synkhronos import selection
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
+from synkhronos.functions.signature import one_of
 
 
 def mean_of(results: Sequence[Any], rows: Sequence[int]) -> Any:
-    """Return the mean of results, weighted by their numbers of rows.
+    """Return the mean of results, weighted by rows and computed in double precision; exact if all results are equal.
 
-    The contract is that of `synkhronos.reductions.mean`, in NumPy's own words, since this is the serial program that
-    others are compared with: all types are averaged in double precision; what has no rows does not count beside what
-    has some; the mean of equal results is that result.
+    Independent of `synkhronos.reductions.mean`, for validation. Results without rows count only if no result has rows.
     """
     counted = [i for i, n in enumerate(rows) if n] or range(len(rows))
     stack = np.stack([results[i] for i in counted])
     weights = np.array([rows[i] or 1 for i in counted], np.float64)
-    weights /= weights.max()  # first, so that no sum overflows
+    weights /= weights.max()  # before the sum, which might overflow
     weights /= weights.sum()
     with np.errstate(all="ignore"):
         mean = np.tensordot(weights, stack.astype(np.float64), 1)
         return np.clip(mean, stack.min(axis=0), stack.max(axis=0)).astype(stack.dtype)
 
 
-#: How the results of several pieces of the rows become one, from their stack and their numbers of rows.
+#: Functions that combine the results of several slices, given their numbers of rows.
 COMBINE: Dict[str, Callable[[Sequence[Any], Sequence[int]], Any]] = {
     "avg": mean_of,
     "sum": lambda results, rows: np.sum(results, axis=0),
@@ -41,15 +40,7 @@ COMBINE: Dict[str, Callable[[Sequence[Any], Sequence[int]], Any]] = {
 
 
 class TheanoTrainFunction:
-    """What `make_train_function_theano` returns: a call is one training step in this process.
-
-    Attributes
-    ----------
-    gradient_fn, step_fn : Theano functions
-        The first computes loss, outputs and gradients from rows, the second steps with what ``grad_shared`` then holds.
-    params, state, grad_shared : list of shared variables
-        As those of a `TrainFunction`.
-    """
+    """A training step in this process, built by `make_train_function_theano`; attributes are as in `TrainFunction`."""
 
     def __init__(
         self, graph: Any, bcast_inputs: Iterable[Any], givens: Any, sliceable_shareds: Any, name: str, options: Any
@@ -66,31 +57,37 @@ class TheanoTrainFunction:
             rows = T.lvector("rows of the sliceable shared variables")
             inputs = inputs + [rows]
             expressions = theano.clone(expressions, replace=[(shared, shared[rows]) for shared in sliceable_shareds])
-        # The gradients are outputs, not updates: those of several pieces are added up before the step.
+        # Gradients are outputs, not updates, because the gradients of several slices are averaged before the step.
         self.gradient_fn = theano.function(inputs, expressions, name=name + " (gradients)", **options)
         self.step_fn = theano.function([], updates=graph.param_updates, name=name + " (step)", **options)
 
     def __call__(
-        self, *args: Any, batch: Any = None, batch_s: Any = None, num_slices: int = 1, timeout: Any = None
+        self,
+        *args: Any,
+        batch: Any = None,
+        batch_shared: Any = None,
+        batch_s: Any = None,
+        num_slices: int = 1,
+        timeout: Any = None,
     ) -> Any:
-        """Take one training step; parameters and results as those of a `TrainFunction`."""
-        if len(args) != len(self._inputs) + len(self._bcast):
-            raise ArgumentTypeError("args", f"{len(self._inputs) + len(self._bcast)} arguments", str(len(args)))
-        arrays = [variable.type.filter(arg) for arg, variable in zip(args, self._inputs)]  # as Theano itself takes them
+        n_inputs = len(self._inputs) + len(self._bcast)
+        if len(args) != n_inputs:
+            raise ArgumentTypeError("args", f"one argument per input ({n_inputs} in total)", str(len(args)))
+        arrays = [variable.type.filter(arg) for arg, variable in zip(args, self._inputs)]  # converts as Theano does
         divided = [i for i, variable in enumerate(self._inputs) if variable.ndim and not variable.broadcastable[0]]
         whole = list(args[len(self._inputs) :])
         if batch is not None and divided:
             rows = selection.parse(batch, min(len(arrays[i]) for i in divided))
             for i in divided:
                 arrays[i] = rows.take(arrays[i])
-        chosen = self._chosen(batch_s) if self._sliceable else None
+        chosen = self._chosen(one_of("batch_shared", batch_shared, "batch_s", batch_s)) if self._sliceable else None
         n_rows = len(arrays[divided[0]]) if divided else None if chosen is None else len(chosen)
         if num_slices < 1 or num_slices > 1 and n_rows is None:
-            expected = "at least 1" if num_slices < 1 else "1, as there are no rows"
+            expected = "at least 1" if num_slices < 1 else "1, because there are no rows"
             raise ArgumentValueError("num_slices", expected, str(num_slices))
         num_slices = max(1, min(num_slices, n_rows or 0))
         if num_slices > 1 and None in self._ops:
-            expected = f"1, as outputs[{self._ops.index(None) - 1}] has op None, which takes one result"
+            expected = f"1, because outputs[{self._ops.index(None) - 1}] has op None, which combines no results"
             raise ArgumentValueError("num_slices", expected, str(num_slices))
         results, weights = [], []
         for piece in np.array_split(np.arange(n_rows or 0), num_slices):
@@ -106,15 +103,13 @@ class TheanoTrainFunction:
         return combined if n_outputs > 1 else combined[0]
 
     def _combined(self, i: int, results: Sequence[Any], weights: Sequence[int]) -> Any:
-        """Return one output of all pieces."""
         op = self._ops[i]
         if op is None or len(results) == 1 and op != "gather":
             return results[0]
         return np.asarray(COMBINE[op](results, weights), results[0].dtype)
 
     def _chosen(self, batch_s: Any) -> Any:
-        """Return the indices of the rows of the sliceable shared variables that the call is about."""
         rows = np.arange(len(self._sliceable[0].get_value(borrow=True)))
         if isinstance(batch_s, (list, tuple)) and len(batch_s) == 1 and not isinstance(batch_s[0], (int, np.integer)):
-            batch_s = batch_s[0]  # one selection per rank, of one
+            batch_s = batch_s[0]  # a list with one selection per rank
         return rows if batch_s is None else rows[batch_s]

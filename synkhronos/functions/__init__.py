@@ -1,4 +1,4 @@
-"""`synkhronos.function` and what it returns.
+"""Functions that run on all ranks: `synkhronos.function` builds a `Function`, which is then called.
 
 ::
 
@@ -9,5 +9,5 @@
                      engine          engine          engine          each rank calls its own copy
     result     <---  2 rows     +    2 rows     +    1 row           reduced by the output's op
 
-The path of a call is in `call`, and what is kept from one to the next in `plan`.
+`command` describes the stages of a call; `plan` lists the data cached between calls.
 """

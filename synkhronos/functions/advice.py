@@ -1,7 +1,4 @@
-"""Which inputs a function that is refused had better list elsewhere: in ``bcast_inputs``, or no longer there.
-
-It is tried: with the inputs listed so, the placements that were missing have to be found.
-"""
+"""Suggest a different list of inputs for a function that cannot be built; every suggestion has been tested."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, T
 
 from ..sharding import Shard
 
-#: Lists of inputs that are tried: each takes as long as the placements of a function do.
+#: Maximum number of trials of each kind of change; every trial propagates the placements of the whole function.
 MAX_TRIALS = 24
 
 
@@ -22,27 +19,17 @@ def advice(
     builds: Callable[[Dict[Any, Shard]], bool],
     updated: Mapping[Any, str] = MappingProxyType({}),
 ) -> Optional[str]:
-    """Return what to do, if it is about inputs; else None.
+    """Return a change of the input lists that makes the function build, as text; None if no such change is found.
 
-    Parameters
-    ----------
-    names : mapping from variables to str
-        Of the function's inputs, as the program may call them.
-    shards : mapping from variables to Shard
-        What is divided by rows.
-    could_have_rows : sequence of variables
-        Inputs that go whole to every rank, but could be divided.
-    builds : callable
-        From what is divided to whether the function is not refused then.
-    updated : mapping from shared variables to str
-        Those that the function updates, which may have the batch's rows; how the program may call them.
+    ``shards`` are the variables divided by rows. The inputs ``could_have_rows`` and the shared variables ``updated``
+    are not divided, but could be.
     """
     scattered = [variable for variable in shards if variable in names]
     for whole in islice(_fewer(scattered, len(shards)), MAX_TRIALS):
         if builds({variable: shard for variable, shard in shards.items() if variable not in whole}):
             listed = ", ".join(names[variable] for variable in whole)
             do, them = ("does", "it") if len(whole) == 1 else ("do", "them")
-            return f"if {listed} {do} not have the batch's rows, list {them} apart: bcast_inputs=[{listed}]"
+            return f"if {listed} {do} not have the batch's rows, list {them} separately: bcast_inputs=[{listed}]"
     for one in could_have_rows[:MAX_TRIALS]:
         if builds({**shards, one: Shard(0)}):
             return f"if {names[one]} has the batch's rows, list it in inputs, not in bcast_inputs"
@@ -55,7 +42,7 @@ def advice(
 
 
 def _fewer(scattered: Sequence[Any], n_divided: int) -> Iterator[Tuple[Any, ...]]:
-    """Yield inputs that may be whole, the last ones first; something stays divided."""
+    """Yield sets of inputs to keep whole, starting from the last input; at least one variable stays divided."""
     last_first = scattered[::-1]
     most = min(len(scattered), n_divided - 1)
     sizes = [*range(1, min(most, 2) + 1), *([most] if most > 2 else [])]

@@ -1,4 +1,4 @@
-"""The arguments of a call, checked on the master and brought to where all ranks can read them."""
+"""Check the arguments of a call on the master and stage them in memory that all ranks can read."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import numpy as np
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..memory.handles import with_axis_first
 from ..memory.pool import Pool
-from ..selection import Indices, Rows, Selection, moved, parse
+from ..selection import Indices, RowRange, Selection, moved, parse
 from ..shared_data import Data
 from ..trace import point
-from .batches import Table, table_of, written
+from .batches import BatchTable, table_of, written
 from .plan import Argument
 from .signature import KEPT
 
 
-class Taken(NamedTuple):
-    """A Data that an input has accepted, and what travels of it."""
+class AcceptedData(NamedTuple):
+    """A `Data` accepted for an input, with the `Argument` that is sent to the ranks."""
 
     handle: Any
     minibatch: bool
     argument: Argument
 
 
-class Staged(NamedTuple):
-    """Shared memory that calls use again, and the array that it holds."""
+class StagingBuffer(NamedTuple):
+    """A reusable shared-memory buffer and the array inside it."""
 
     pool: Pool
     buffer: np.ndarray[Any, Any]
@@ -37,16 +37,7 @@ class Staged(NamedTuple):
 
 
 class Arguments:
-    """Takes the arguments of the calls of one function.
-
-    Parameters
-    ----------
-    engine : Engine
-    inputs : list of Input
-        The function's, in order.
-    axes : sequence of int
-        Of the first of them, which are divided by rows (if they have rows), along which axis these lie.
-    """
+    """Checks and stages a function's arguments. ``axes[i]``: the axis of rows of input i; later inputs have none."""
 
     def __init__(self, engine: Any, inputs: Sequence[Any], axes: Sequence[int]) -> None:
         self.engine, self.inputs = engine, inputs
@@ -56,11 +47,11 @@ class Arguments:
             given.type.axis_of_rows(axes[i], self.labels[i]) if scattered else 0
             for i, (given, scattered) in enumerate(zip(inputs, self._scattered))
         ]
-        self._taken: Dict[int, Taken] = {}  # by input
-        self._staging: Dict[Any, Staged] = {}  # by input (negative: lists of indices; by name: tables of steps)
+        self._taken: Dict[int, AcceptedData] = {}  # by input
+        self._staging: Dict[Any, StagingBuffer] = {}  # by input, a negative number or a name
 
     def scattered(self) -> Dict[Any, int]:
-        """Return the variables of the inputs that are divided by rows, and along which axis."""
+        """Return the variables of the inputs that are divided by rows, with their axes."""
         return {
             given.variable: axis
             for given, axis, scattered in zip(self.inputs, self._axes, self._scattered)
@@ -71,27 +62,7 @@ class Arguments:
     def prepare(
         self, pool: Pool, values: Sequence[Any], batch: Any
     ) -> Tuple[Tuple[Argument, ...], Optional[Selection], Any, Optional[int]]:
-        """Check the arguments and bring them into shared memory.
-
-        Parameters
-        ----------
-        pool : Pool
-            The master's memory.
-        values : sequence
-            One per input.
-        batch
-            As the user gave it.
-
-        Returns
-        -------
-        arguments : tuple of Argument
-        chosen : Rows or Indices, or None
-            The rows that ``batch`` selects.
-        indices : handle or None
-            Where these lie in shared memory, if they are a list that the ranks need.
-        n_rows : int or None
-            Rows to divide over the ranks; None if no input is scattered.
-        """
+        """Stage a call's arguments; return them, the selection, the handle of its indices, and the number of rows."""
         arrays, lengths = self._accept(values)
         chosen, n_rows = self._select(arrays, lengths, batch) if lengths else self._nothing_to_select(batch)
         arguments, indices = [], None
@@ -115,44 +86,26 @@ class Arguments:
     @point("copy")
     def prepare_steps(
         self, pool: Pool, values: Sequence[Any], batches: Optional[Sequence[Any]], n_steps: Optional[int]
-    ) -> Tuple[Tuple[Argument, ...], Optional[Table], Optional[int]]:
-        """Check the arguments of many calls and bring them into shared memory, whole: each step takes its rows.
-
-        Parameters
-        ----------
-        pool, values
-            As for `prepare`.
-        batches : sequence, optional
-            From `batches.read`.
-        n_steps : int, optional
-            How many steps there are, if these are not given.
-
-        Returns
-        -------
-        arguments : tuple of Argument
-        table : Table, optional
-            The rows of every step; None if each is about all rows.
-        n_rows : int or None
-            How many these are then; None if no input is scattered.
-        """
+    ) -> Tuple[Tuple[Argument, ...], Optional[BatchTable], Optional[int]]:
+        """Stage whole arguments for many calls; return them, and either the table of rows or the number of rows."""
         arrays, lengths = self._accept(values)
         n_steps = n_steps if batches is None else len(batches)
         holds_one = [i for i, array in enumerate(arrays) if self._scattered[i] and getattr(array, "minibatch", False)]
         if holds_one and n_steps != 1:
-            expected, got = "data from which every step takes its rows", "minibatch=True: the rows of one step"
+            expected, got = "data with the rows of every step", "a Data with minibatch=True, for one step"
             raise ArgumentValueError(self.labels[holds_one[0]], expected, got, "call the function for each batch")
         table, n_rows = None, None
         if batches is None:
             n_rows = self._select(arrays, lengths, None)[1] if lengths else None
         elif not lengths:
             expected = "None, because no input of the function is scattered"
-            raise ArgumentValueError("batches", expected, f"{n_steps} of them")
+            raise ArgumentValueError("batches", expected, f"a sequence of length {n_steps}")
         elif holds_one:
             chosen, n_selected = self._select(arrays, lengths, batches[0], "batches[0]")
-            table = written([Rows(0, n_selected) if chosen is None else chosen])
+            table = written([RowRange(0, n_selected) if chosen is None else chosen])
         else:
             if not isinstance(batches, np.ndarray) and any([batch is None for batch in batches]):
-                self._select(arrays, lengths, None)  # which refuses different lengths
+                self._select(arrays, lengths, None)  # raises if the lengths differ
             table = table_of(batches, min(lengths))
         arguments = []
         for i, array in enumerate(arrays):
@@ -170,13 +123,13 @@ class Arguments:
         return tuple(arguments), table, n_rows
 
     def _accept(self, values: Sequence[Any]) -> Tuple[List[Any], List[int]]:
-        """Return the arguments as arrays or Data that their inputs take, and the lengths of the scattered ones."""
+        """Return the converted arguments (arrays or Data) and the lengths of the scattered arguments."""
         arrays: List[Any] = []
         lengths: List[int] = []
         for i, value in enumerate(values):
             if isinstance(value, Data):
                 taken = self._taken.get(i)
-                handle, minibatch = value.handle(), value.minibatch
+                handle, minibatch = value._handle(), value.minibatch
                 if taken is None or taken.handle is not handle or taken.minibatch is not minibatch:
                     self._take(i, value, handle)
                 if self._scattered[i]:
@@ -190,18 +143,17 @@ class Arguments:
         return arrays, lengths
 
     def _take(self, i: int, data: Data, handle: Any) -> None:
-        """Check a Data for the i-th input."""
         given = self.inputs[i]
         if given.type is None:
-            raise ArgumentTypeError(self.labels[i], f"what {given.variable} takes", "a Data, which is a dense array")
+            raise ArgumentTypeError(self.labels[i], f"a value of {given.variable}", "a Data, which is a dense array")
         self.engine.check(given, data.dtype, data.shape, self.labels[i])
         kind = "whole" if not self._scattered[i] else "batch" if data.minibatch else "selected"
         axis = self._axes[i]
         argument = Argument(kind, with_axis_first(handle, axis) if axis else handle, given.mutable, axis)
-        self._taken[i] = Taken(handle, data.minibatch, argument)
+        self._taken[i] = AcceptedData(handle, data.minibatch, argument)
 
     def pack(self, pool: Pool, rank: int, chosen: Selection) -> Any:
-        """Return a rank's selection as it travels: if it is a list of indices, the handle of these."""
+        """Return a rank's selection in the form that is sent, with a handle in place of a list of indices."""
         return self.stage(pool, -2 - rank, chosen.array) if isinstance(chosen, Indices) else chosen
 
     def _nothing_to_select(self, batch: Any) -> Tuple[None, None]:
@@ -212,13 +164,13 @@ class Arguments:
     def _select(
         self, arrays: Sequence[Any], lengths: List[int], batch: Any, argument: str = "batch"
     ) -> Tuple[Optional[Selection], int]:
-        """Return the rows that ``batch`` selects, and how many rows there are to divide."""
+        """Return the rows that ``batch`` selects, and the number of rows to divide."""
         if batch is None:
             if lengths.count(lengths[0]) < len(lengths):
                 names = [label for label, scattered in zip(self.labels, self._scattered) if scattered]
                 got = ", ".join(f"{length} of {name}" for length, name in zip(lengths, names))
                 hint = _listed_apart([given for given, one in zip(self.inputs, self._scattered) if one], lengths)
-                raise ArgumentValueError("scattered inputs", "the same length of all", got, hint)
+                raise ArgumentValueError("scattered inputs", "equal lengths", got, hint)
             return None, lengths[0]
         minibatch = [
             isinstance(array, Data) and array.minibatch
@@ -229,21 +181,21 @@ class Arguments:
             chosen = parse(batch, min(lengths), argument)
             return chosen, len(chosen)
         whole = [length for length, is_minibatch in zip(lengths, minibatch) if not is_minibatch]
-        # If all inputs hold just the batch, the data set that the indices are about is not there to check them.
+        # If every input contains only the batch, there is no data set to check the indices against.
         chosen = parse(batch, min(whole) if whole else np.iinfo(np.intp).max, argument)
         names = [label for label, scattered in zip(self.labels, self._scattered) if scattered]
         for length, name, is_minibatch in zip(lengths, names, minibatch):
             if is_minibatch and length < len(chosen):
                 raise ArgumentValueError(
                     name,
-                    f"a minibatch of at least {len(chosen)} rows, as many as batch selects",
-                    f"{length} rows",
+                    f"a minibatch with at least as many rows as batch selects ({len(chosen)})",
+                    str(length),
                     "write the selected rows to it first",
                 )
         return chosen, len(chosen)
 
     def stage(self, pool: Pool, i: Any, array: np.ndarray[Any, Any], chosen: Optional[Selection] = None) -> Any:
-        """Copy an array, or its chosen rows, into shared memory that is used again; return its handle."""
+        """Copy an array, or its chosen rows, into a reusable shared buffer; return the handle of the copy."""
         shape = array.shape if chosen is None else (len(chosen),) + array.shape[1:]
         staged = self._staging.get(i)
         if staged is not None and staged.pool is not pool:
@@ -253,10 +205,10 @@ class Arguments:
             buffer = None if staged is None else staged.buffer
             if buffer is None or buffer.nbytes < nbytes:
                 self._staging.pop(i, None)
-                staged = buffer = None  # given back before the new one is taken
+                staged = buffer = None  # free the old buffer before allocating
                 buffer = pool.allocate((max(1, nbytes),), np.uint8)
             view: np.ndarray[Any, Any] = np.ndarray(shape, array.dtype, buffer)
-            staged = self._staging[i] = Staged(pool, buffer, view, pool.handle(view))
+            staged = self._staging[i] = StagingBuffer(pool, buffer, view, pool.handle(view))
         if chosen is None:
             np.copyto(staged.array, array)
         else:
@@ -269,23 +221,20 @@ def _label(position: int, given: Any) -> str:
 
 
 def _listed_apart(inputs: Sequence[Any], lengths: Sequence[int]) -> str:
-    """Return what to do with inputs whose lengths are not those of most."""
+    """Return a hint that names the inputs whose length differs from the most frequent one."""
     usual = max(lengths, key=lengths.count)
     odd = ", ".join(str(given.name or given.variable) for given, n in zip(inputs, lengths) if n != usual)
-    return f"what does not have the batch's rows is listed apart in synkhronos.function: bcast_inputs=[{odd}]"
+    return f"list inputs without the batch's rows separately in synkhronos.function: bcast_inputs=[{odd}]"
 
 
 def _has_rows(given: Any, axis: int) -> bool:
-    """Return whether an input is divided by rows: not one of 0 dimensions, nor one whose rows are broadcastable.
-
-    One for which another axis than the first was chosen is meant to be.
-    """
+    """Return whether an input is divided by rows, unlike scalars and inputs that are broadcastable along axis 0."""
     if given.type is None:
         raise ArgumentTypeError(
             "inputs",
             "dense arrays, whose rows can be scattered",
             f"{given.name or given.variable}, which is not a dense array",
-            "pass it in bcast_inputs",
+            "list it in bcast_inputs",
         )
     return axis != 0 or given.type.ndim > 0 and not given.type.broadcastable[0]
 
@@ -295,5 +244,5 @@ def _pickled(value: Any, label: str) -> bytes:
         pickled: bytes = cloudpickle.dumps(value)
     except Exception as error:
         got = f"{type(value).__name__} ({type(error).__name__}: {error})"
-        raise ArgumentTypeError(label, "a value that pickles, to be sent to the other ranks", got) from error
+        raise ArgumentTypeError(label, "a value that can be pickled and sent to the other ranks", got) from error
     return pickled

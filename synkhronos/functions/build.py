@@ -1,4 +1,4 @@
-"""`synkhronos.function`: from what a user gives to a `Function`."""
+"""Definition of `synkhronos.function`, which builds a `Function` from the user's graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .advice import advice
 from .arguments import Arguments
 from .default_ops import op_of, output_op
 from .function import Function
-from .own_updates import check_states, own_updates, tell_of_ranks
+from .local_updates import check_states, own_updates, warn_of_ranks
 from .sharded import Sharded, unwrapped
 from .variants import Variants
 from .written_rows import WrittenRows, own_positions, read_rows
@@ -39,42 +39,40 @@ def function(
     rows: Optional[int] = None,
     **kwargs: Any,
 ) -> Function:
-    """Compile a function that runs on all ranks: ``theano.function`` with a few more words.
+    """Compile a function that runs on all ranks: ``theano.function`` with additional arguments.
 
     Parameters
     ----------
     inputs : list of variables (or ``theano.In``)
-        Their values, of shape ``(n_rows,) + shape``, are scattered: rank r is given its ``n_r`` rows, an array of shape
-        ``(n_r,) + shape``. Those of 0 dimensions, or with broadcastable rows, go whole to every rank. With rows along
-        another axis: `synkhronos.sharded` (x, axis). A shared variable that has the batch's rows, and is no argument of
-        calls: ``synkhronos.sharded(shared)``, too.
+        Their values, of shape ``(n_rows,) + shape``, are scattered: rank r's part has the shape ``(n_r,) + shape``.
+        Scalars and inputs with broadcastable rows are sent whole to every rank. If the rows are not along axis 0, list
+        `synkhronos.sharded` (x, axis). List a shared variable that contains the batch's rows as
+        ``synkhronos.sharded(shared)``; calls have no argument for it.
     outputs : variable, list or dict, optional
-        Each a variable or ``(variable, op)``. The op says what becomes of the ranks' results: ``avg`` (weighted by
-        rows), ``sum``, ``prod``, ``min``, ``max``, ``gather`` (concatenated in rank order: ``(n_0 + ... + n_{n-1},) +
-        shape``) or None (the master's own result); with the prefix ``c_`` the CPU transport is used. Without an op the
-        output is what the serial function returns: a value for each row is gathered, a mean over rows is averaged, a
-        sum is summed. Of what cannot be found out (see Raises), a float of 0 dimensions is averaged, with a warning in
-        the log.
+        Each is a variable or ``(variable, op)``. The op combines the ranks' results: ``avg`` (weighted by rows),
+        ``sum``, ``prod``, ``min``, ``max``, ``gather`` (concatenated in rank order: ``(n_0 + ... + n_{n-1},) + shape``)
+        or None (the master's own result). The prefix ``c_`` selects the CPU transport. Without an op, the output equals
+        the serial function's output: values per row are gathered, means over rows are averaged, sums are summed. If no
+        op can be inferred, scalar floats of a function without ``exact`` are averaged, with a warning in the log.
     bcast_inputs : list of variables, optional
-        More inputs, after ``inputs``; their values go whole to every rank.
+        Further inputs, after ``inputs``; their values are sent whole to every rank.
     updates : dict or list, optional
-        ``(shared, expression)`` or ``(shared, expression, op)``. Every rank updates its own copy, without ``exact``
-        from its own rows (a warning is in the log if no collective makes the serial function's of these); the op is for
-        slices.
+        ``(shared, expression)`` or ``(shared, expression, op)``. Every rank updates its own copy of the variable, from
+        its own rows only unless ``exact`` is set. A warning is logged if no collective can then restore the serial
+        function's value. The op combines the updates of a rank's slices.
     sliceable_shareds : list of shared variables, optional
-        Data that lives in shared variables, of at least 1 dimension: calls select rows of them with ``batch_s``, and
-        ``num_slices`` slices them, on every rank. With rows along another axis: ``synk.sharded(s, axis)``.
+        Data stored in shared variables of at least 1 dimension. Calls select their rows with ``batch_shared``, and
+        ``num_slices`` slices them, on every rank. If the rows are not along axis 0, list ``synk.sharded(s, axis)``.
     exact : bool, optional
-        Whether updates are those of the serial function, too: the ranks' parts of a gradient, of a mean or of a sum are
-        put together inside the graph, as `synkhronos.ops.all_reduce` does, where an operation needs the whole. All
-        ranks make the same updates then. Random numbers are still drawn by each rank for its own rows. A call is
-        refused if a collective has given the ranks different values of a shared variable, but for
-        ``sliceable_shareds``. By default what `fork` was told, else False. False also says that ranks are meant to
-        make updates from their own rows (local steps): nothing is said of it in the log.
+        Whether updates also equal the serial function's updates. If an operation needs a whole gradient, mean or sum,
+        the ranks' parts are combined inside the graph, as by `synkhronos.ops.all_reduce`. All ranks then apply the same
+        updates. Each rank still draws random numbers for its own rows. A call raises an error if a shared variable
+        outside ``sliceable_shareds`` differs between ranks. The default is the value passed to `fork`, else False. An
+        explicit False declares updates from each rank's own rows to be intended, so that no warning is logged.
     rows : int, optional
-        The number of rows that is written in the program, as in ``T.arange(100)`` or ``x.reshape((100, -1))``. Where an
-        operation needs the rows, that number is read as each rank's share of them, and every call must have that many
-        rows. By default what `fork` was given; that counts for functions in which it is written.
+        The literal batch size in the program, as in ``T.arange(100)`` or ``x.reshape((100, -1))``. This constant then
+        stands for the rank's share where an operation needs the number of rows. Every call must have exactly this many
+        rows. The default is the value passed to `fork`, for functions that contain the number.
     givens, **kwargs
         Passed to the engine's own ``function``.
 
@@ -85,10 +83,9 @@ def function(
     Raises
     ------
     TypeError, ValueError
-        If an op does not exist or does not suit the output's dtype, or a variable is not one or is listed twice; if an
-        array has no op and it cannot be found out how its parts make the serial function's (it works along the axis of
-        the rows, or an operation is not known), names it and the operation; with ``exact`` if an update cannot be
-        computed exactly; whatever the engine's own ``function`` raises.
+        If an op does not exist or does not suit the output's dtype, or an argument is not a variable or is listed
+        twice. If an op is neither given nor inferred; the message names the output and the operation. If ``exact`` is
+        set and an update cannot be computed exactly. Also any error of the engine's own ``function``.
 
     Examples
     --------
@@ -101,32 +98,23 @@ def function(
     >>> f([1., 2., 6.])                         # rank 0 has two rows, rank 1 has one
     [array(3.), array(6.), array([ 1.,  4., 36.]), array(3.33333333)]
 
-    Any update rule, over the rows of all ranks:
+    With ``exact``, any update rule applies to the rows of all ranks:
 
     >>> w = theano.shared(0., "w")
     >>> gradient = theano.grad((w * x).sum() + T.sqr(w).sum(), w)
     >>> train = synk.function([x], updates=[(w, w - 0.1 * T.sgn(gradient - 8))], exact=True)
-    >>> train([1., 2., 6.])                     # 9 - 8; each rank for itself would find 3 - 8 and 6 - 8
+    >>> train([1., 2., 6.])                     # 9 - 8; each rank by itself would compute 3 - 8 and 6 - 8
     []
     >>> w.get_value(), synk.gather(w)
     (array(-0.1), array([-0.1, -0.1]))
-
-    Data that lives in a shared variable:
-
-    >>> import numpy as np
-    >>> s = theano.shared(np.zeros(0))
-    >>> g = synk.function([], [s.mean(), (s, "gather")], sliceable_shareds=[s])
-    >>> synk.scatter(s, [1., 2., 6., 7.])
-    >>> g(batch_s=[-1])                         # the last row of each rank
-    [array(4.5), array([2., 7.])]
     """
     named = [each for each in _as_list(inputs, "inputs") if isinstance(each, Sharded)]
     along = unwrapped(_as_list(inputs, "inputs"))
     inputs, bcast_inputs = [each.variable for each in along], _as_list(bcast_inputs, "bcast_inputs")
     for each in bcast_inputs:
         if isinstance(each, Sharded):
-            got = f"{each.variable} as sharded along axis {each.axis}"
-            raise ArgumentTypeError("bcast_inputs", "variables that go whole to every rank", got, "list it in inputs")
+            got = f"{each.variable}, sharded along axis {each.axis}"
+            raise ArgumentTypeError("bcast_inputs", "variables sent whole to every rank", got, "list it in inputs")
     signature.check_name(kwargs.get("name"))
     parsed = signature.parse_outputs(outputs)
     engine: Any = engines.find(_variables(inputs, bcast_inputs, parsed, updates)) or engines.default()
@@ -147,14 +135,14 @@ def function(
     givens = engine.given_pairs(givens)
     variables = engine.with_states([*inputs, *bcast_inputs])
     axes = [each.axis for each, given in zip(along, variables) if not engine.is_implicit(given)]
-    variables.sort(key=engine.is_implicit)  # those that the caller gives come first
+    variables.sort(key=engine.is_implicit)  # explicit inputs come first
     chosen, exact = exact, PROGRAM.exact if exact is None else exact
     if not isinstance(exact, (bool, np.bool_)):
         raise ArgumentTypeError("exact", "True, False or None", f"{exact!r} of type {type(exact).__name__}")
     written = WrittenRows.of(rows)
     if written is not None:
         variables, givens = engine.with_any_rows(variables, axes, givens, written.rows)
-    # Ranks call another graph of such a function: this one is what `as_theano` calls alone, compiled if it is.
+    # The ranks call another graph; only `as_theano` calls this one, so it is compiled on first use.
     is_draft = exact or written is not None
     compiled = (engine.draft if is_draft else engine.compile)(variables, parsed.variables, pairs, givens, **kwargs)
     given_updates = [
@@ -201,18 +189,18 @@ def function(
     if placements is not None and not exact:
         check_states(engine, snapshot, placements, of_calls)
     if placements is not None and chosen is None and not exact:
-        tell_of_ranks(name, own_updates(engine, snapshot, placements, given_updates, {**sliceable, **of_calls}))
+        warn_of_ranks(name, own_updates(engine, snapshot, placements, given_updates, {**sliceable, **of_calls}))
     variants = Variants(engine, snapshot, sliceable, scattered, of_calls, read)
     compile_own = None
     cut = None if variants.collectives is None else variants.collectives.cut
     if cut is not None and cut.why_not:
         logger.info("function %s cannot be called in slices (num_slices): %s", name, cut.why_not)
     if is_draft:
-        # The default updates as they are now, whenever it is compiled.
+        # Record the default updates now, because the program may change them before the function is compiled.
         given_targets = [shared for shared, _ in pairs]
         more = [one for one in engine.updated_in(snapshot) if not any(one is shared for shared in given_targets)]
         defaults = [(shared, engine.default_update(shared)) for shared in more]
-        all_pairs = pairs + [pair for pair in defaults if pair[1] is not None]  # (the states of inputs have none)
+        all_pairs = pairs + [pair for pair in defaults if pair[1] is not None]  # (states of inputs have none)
         settings = dict(kwargs, name=engine.function_name(compiled), no_default_updates=True)
         compile_own = functools.partial(engine.compile, variables, parsed.variables, all_pairs, givens, **settings)
     return Function(
@@ -223,7 +211,7 @@ def function(
 def _advice(
     engine: Any, snapshot: Any, shards: Dict[Any, Shard], arguments: Arguments, ops: Any, outputs: Any, exact: bool
 ) -> Optional[str]:
-    """Return which inputs are to be listed elsewhere, if a function that is refused could be built then."""
+    """Return a change of the input lists that makes a refused function build, as text; None if none is found."""
 
     def builds(shards: Dict[Any, Shard]) -> bool:
         try:
@@ -256,14 +244,14 @@ def _can_have_rows(type_: Any) -> bool:
 
 
 def _check_states(arguments: Arguments) -> None:
-    """Refuse rows of which a value would be kept: in the next call a rank takes others."""
+    """Refuse scattered inputs that keep a value between calls, because the next call sends different rows to a rank."""
     scattered = arguments.scattered()
     for given, label in zip(arguments.inputs, arguments.labels):
         if given.variable in scattered and (given.state is not None or given.is_updated):
             raise ArgumentValueError(
                 label,
-                "an input that goes whole to all ranks, because it keeps a value between calls (In(update=...))",
-                "one whose rows are scattered",
+                "a broadcast input, because it keeps a value between calls (In(update=...))",
+                "an input whose rows are scattered",
                 "list it in bcast_inputs",
             )
 
@@ -271,7 +259,7 @@ def _check_states(arguments: Arguments) -> None:
 def _with_rows(
     shareds: Any, engine: Any, compiled: Any, argument: str, others: Mapping[Any, int] = MappingProxyType({})
 ) -> Dict[Any, int]:
-    """Check shared variables of which every rank has its own rows; return them with the axes of these."""
+    """Check shared variables that contain rows; return them with the axes of those rows."""
     used = engine.shareds(compiled)
     found: Dict[Any, int] = {}
     for i, (shared, axis) in enumerate(unwrapped(_as_list(shareds, argument))):
@@ -284,8 +272,8 @@ def _with_rows(
         if axis == 0 and (type_.ndim == 0 or type_.broadcastable[0]):
             got = f"{label} with {'0 dimensions' if type_.ndim == 0 else 'broadcastable rows'}"
             raise ArgumentValueError(argument, "shared variables with rows to select", got)
-        if not any(shared is other for other in used):  # (a clone with the same storage would not be replaced)
-            got = f"{label}, which it does not use"
+        if not any(shared is other for other in used):  # (a clone with the same storage could not be replaced)
+            got = f"{label}, which is unused"
             raise ArgumentValueError(argument, "shared variables that the function uses", got)
         if shared in found or shared in others:
             got = f"{label}, which is listed twice"
@@ -316,12 +304,11 @@ def _variables(
 
 
 def _update(i: int, shared: Any, engine: Any) -> str:
-    """Return what messages call an update."""
     return f"the update of {engine.label(shared, f'updates[{i}]')}"
 
 
 def _update_op(op: Any, label: str, type_: Any) -> Any:
-    """Check the op of an update; integers, and what is not an array, have none by default: slices must agree."""
+    """Check the op of an update. Integers and non-arrays have no default op, so their slices must agree."""
     if type_ is None:
         if op is not MISSING:
             raise ArgumentTypeError(label, "no op, because it is not a dense array", f"op {str(op)!r}")

@@ -1,14 +1,14 @@
-"""Shared variables that the program has changed on the master, by whatever means, since the last command.
+"""Detect and distribute values that the program has changed on the master since the last command::
 
-Whether it has is found without a look at most values (`SharedEntry.has_changed`). ::
-
-    are all known?  --- yes: nothing is done, as in most calls (0.3 us for 20 variables)
+    are all values known?  --- yes: nothing to do, as in most calls (0.3 us for 20 variables)
          | no
-    which have changed?
+    which variables have changed?
          |
-    an exact function: all ranks are given them      another function: the log says that ranks differ (as in 2017)
-      few bytes        with the command: `News`        but the values of inputs, and common streams, are given to all
-      others           before it: `GiveValues`
+    an exact function: send them to all ranks        any other function: warn that ranks differ
+      few bytes        with the command: `News`        (values of inputs and common streams are sent to all)
+      more bytes       before it: `GiveValues`
+
+Most variables are checked without reading their values (`SharedEntry.has_changed`).
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from ..runtime.context import RankContext
 from ..runtime.news import MAX_NEWS_BYTES, News
 from ..runtime.registry import Origin, SharedEntry
 from ..runtime.session import Session
-from .held import held
+from .rank_values import values_by_rank
 from .rounding import coarsest, deviation, pair
 
 logger = logging.getLogger("synkhronos")
 
 
 def watched(session: Session, engine: Any, shareds: Sequence[Any]) -> List[SharedEntry]:
-    """Return the entries of variables that the master should not change alone: of random streams each has its own."""
+    """Return the entries of dense, non-random variables, whose values must not change on the master alone."""
     chosen = [each for each in shareds if engine.shared_type(each) is not None and not engine.is_random(each)]
     return entries_of(session, engine, chosen)
 
 
 def entries_of(session: Session, engine: Any, shareds: Sequence[Any]) -> List[SharedEntry]:
-    """Return the entries of variables that other ranks have as well, each storage once."""
+    """Return the entries of variables in the rank registry, one per storage; none if there is only one rank."""
     if session.size == 1:
         return []
     numbers: Dict[Any, None] = dict.fromkeys(replicator_of(session).find(engine, each) for each in shareds)
@@ -47,7 +47,7 @@ def entries_of(session: Session, engine: Any, shareds: Sequence[Any]) -> List[Sh
 
 
 def changed(session: Session, entries: Sequence[SharedEntry]) -> List[SharedEntry]:
-    """Return those of the variables whose values the program has changed since this was asked last."""
+    """Return the entries whose values the program has changed since the last check."""
     keeps = session.context.transport.keeps
     return [
         entry
@@ -57,26 +57,18 @@ def changed(session: Session, entries: Sequence[SharedEntry]) -> List[SharedEntr
 
 
 def is_set_by_program(shared: Any) -> bool:
-    """Return whether the program has set a variable that the other ranks are still to be given by exact functions."""
+    """Return whether the program has set a variable to a value that no exact function has sent to the ranks yet."""
     session, engine = PROGRAM.session, engines.find([shared])
     if session is None or session.closed or engine is None or replicator_of(session).find(engine, shared) is None:
         return False
     entries = watched(session, engine, [shared])
     for entry in changed(session, entries):
-        entry.updated()  # so that the next command looks at it again
+        entry.updated()  # so that the next command checks it again
     return any(entry.origin is Origin.PROGRAM for entry in entries)
 
 
 class Pickled(NamedTuple):
-    """The value of a variable that is not a dense array, or of a random stream, which begins there on one rank.
-
-    Attributes
-    ----------
-    number : int
-    value : bytes
-    begins : int or None
-        As of a `SharedItem`.
-    """
+    """The pickled value of a non-dense variable or a random stream; for ``begins`` see `SharedItem`."""
 
     number: int
     value: bytes
@@ -84,14 +76,7 @@ class Pickled(NamedTuple):
 
 
 class GiveValues(Command):
-    """Give all ranks the master's values of variables.
-
-    Parameters
-    ----------
-    numbers : list of int
-        Those of dense arrays.
-    others : sequence of Pickled
-    """
+    """Copy the master's values of variables to all ranks: dense arrays by number, all other values pickled."""
 
     title = "values of shared variables"
 
@@ -112,7 +97,7 @@ class GiveValues(Command):
         if is_root:
             keep_borrowed([context.shareds[number] for number in self.numbers], results)
         if context.deposits is not None:
-            context.deposits.tell(news)
+            context.deposits.record(news)
 
         def change() -> None:
             for (entry, value), origin in zip(news, origins):
@@ -121,25 +106,12 @@ class GiveValues(Command):
         context.commit_values(self.numbers, results, change, same=True)
 
 
-def give(
+def send_master_values(
     session: Session, entries: Sequence[SharedEntry], dense: Container[int], in_command: bool = False
 ) -> Sequence[News]:
-    """Give all ranks the values that the program has put into the master's variables.
+    """Send the values that the program has set on the master to all ranks, whose random streams then start far apart.
 
-    Random streams go on far apart on each rank, as after `fork`.
-
-    Parameters
-    ----------
-    entries : sequence of SharedEntry
-    dense : container of int
-        The numbers of those that are dense arrays, and no random states.
-    in_command : bool
-        Whether few bytes may travel with the next command, which must follow.
-
-    Returns
-    -------
-    sequence of News
-        What is to travel with it, to be given to `were_given` then.
+    With ``in_command``, small values are returned as `News` for the next command; call `were_given` after that command.
     """
     arrays = [entry for entry in entries if entry.number in dense]
     if in_command and len(arrays) == len(entries) and session.healing is None:
@@ -152,27 +124,24 @@ def give(
             session.run(GiveValues([entry.number for entry in arrays], pickled))
         except BaseException:
             for entry in entries:
-                entry.known = None  # it is looked at again
+                entry.known = None  # so that the variable is checked again
             raise
     return ()
 
 
 def were_given(session: Session, news: Sequence[News]) -> None:
-    """Note that a command has taken news along, and has succeeded; what did not is given again."""
+    """Record that a command has delivered the news; values that have changed since are sent again."""
     for number, *_ in news:
         entry = session.context.shareds[number]
         if not entry.may_have_changed():
             entry.origin = Origin.COMMON
 
 
-def tell(function: Any, session: Session, news: Sequence[SharedEntry]) -> None:
-    """Log which variables of the function the program has changed on the master alone.
-
-    If the program is to be checked, what ranks hold is brought together to say it with both values.
-    """
+def warn_of_changes(function: Any, session: Session, news: Sequence[SharedEntry]) -> None:
+    """Warn about variables changed on the master alone; after ``fork(check=True)``, also show other ranks' values."""
     places = {id(function.engine.storage(shared)): i for i, shared in enumerate(function.get_shared())}
     names, lines = [], []
-    values = held(session, [entry.number for entry in news]) if function.program.check else None
+    values = values_by_rank(session, [entry.number for entry in news]) if function.program.check else None
     for i, entry in enumerate(news):
         place = f"f.get_shared()[{places[id(entry.cell)]}]"
         shared = entry.reference()
@@ -181,8 +150,8 @@ def tell(function: Any, session: Session, news: Sequence[SharedEntry]) -> None:
         lines.append(shared.name or place)
     if names:
         logger.warning(
-            "function %s: %s %s changed on the master alone since the last command, so the other ranks go on with the "
-            "old value%s: synk.broadcast(%s) gives them the new one%s, and exact=True does so by itself",
+            "function %s: %s %s changed on the master alone since the last command, so the other ranks continue with "
+            "the old value%s: synk.broadcast(%s) sends them the new value%s, and exact=True does so automatically",
             function.name or "without a name",
             ", ".join(names),
             *("was", "", lines[0], "") if len(names) == 1 else ("were", "s", f"[{', '.join(lines)}]", "s"),
@@ -190,11 +159,11 @@ def tell(function: Any, session: Session, news: Sequence[SharedEntry]) -> None:
 
 
 def _both(parts: Sequence[Any], root: int) -> str:
-    """Return the master's value and the other ranks', where they differ most."""
+    """Return the master's value and another rank's value at their largest difference, as text."""
     eps = coarsest([parts[root].dtype])
     for rank, part in enumerate(parts):
         found = deviation(parts[root], part, eps)
         if found is not None:
             value, other = pair(found)
             return f" ({value} on the master, {other} on rank {rank}{found.place.replace(' at', ',')})"
-    return " (by no more than rounding)"
+    return " (equal up to rounding)"

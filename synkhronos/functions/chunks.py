@@ -1,8 +1,6 @@
-"""Many steps as several commands.
+"""Split many steps into commands of about a second if dead ranks are replaced, so that a death costs little work.
 
-If ranks that die are replaced, a command takes about a second: one in which a rank dies is repeated from its beginning,
-so no more is lost than that. If ``on_step`` changes a value that all ranks are to have, the command ends with that
-step, and the next one takes it along.
+A command also ends after a step if ``on_step`` changes a value that all ranks need; the next command sends the value.
 """
 
 from __future__ import annotations
@@ -13,14 +11,14 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence
 import numpy as np
 
 from ..errors import ArgumentValueError
-from .steps import Steps
+from .steps import StepSequence
 
-#: Steps of the first command, and seconds that the later ones take.
+#: Number of steps of the first command; target duration of later commands in seconds.
 FIRST_STEPS, SECONDS = 16, 1.0
 
 
 class Results(NamedTuple):
-    """What `RunSteps.finish` returns, and whether there are to be no more steps."""
+    """The result of `RunSteps.finish`, and whether the program has ended the steps."""
 
     outputs: List[Any]
     rows: Optional[List[int]]
@@ -28,24 +26,12 @@ class Results(NamedTuple):
     has_ended: bool = False
 
 
-def run_in_chunks(steps: Steps, table: Any, run: Callable[[Steps], Results], heals: bool = True) -> Results:
-    """Make steps, some at a time; all at once if their outputs are accumulated.
+def run_in_chunks(
+    steps: StepSequence, table: Any, run: Callable[[StepSequence], Results], heals: bool = True
+) -> Results:
+    """Run steps in several commands, or in one if outputs are accumulated; ``on_step`` must then change no variable.
 
-    Parameters
-    ----------
-    steps : Steps
-        All of them.
-    table : ndarray
-        Theirs.
-    run : callable
-        Makes those that it is given, or the first of them, and returns `Results`.
-    heals : bool
-        Whether ranks that die are replaced.
-
-    Raises
-    ------
-    ArgumentValueError
-        If outputs are accumulated, and not all steps were made.
+    ``run`` completes all steps that it receives, or only the first few. ``heals`` says whether dead ranks are replaced.
     """
     in_pieces = heals and not steps.total and len(table) > FIRST_STEPS
     found: List[Results] = []
@@ -58,8 +44,8 @@ def run_in_chunks(steps: Steps, table: Any, run: Callable[[Steps], Results], hea
         if steps.total and n_steps < len(table) and not found[-1].has_ended:
             raise ArgumentValueError(
                 "total",
-                "False, because on_step changes a shared variable, which all ranks are given between two commands",
-                f"True, and a change after step {n_steps - 1} of {len(table)}; these steps have been made",
+                "False, because on_step changes a shared variable, which is sent to all ranks between two commands",
+                f"True, and a change after step {n_steps - 1} of {len(table)}; all steps up to this one are complete",
             )
         if in_pieces:
             n_most = max(1, int(sum(counts) * min(4.0, SECONDS / max(time.monotonic() - began, 1e-6))))
@@ -75,7 +61,7 @@ def run_in_chunks(steps: Steps, table: Any, run: Callable[[Steps], Results], hea
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """Return the values of an output in all steps, as they come out of one command."""
+    """Return the values of an output over all steps, in the form that a single command returns."""
     if all(isinstance(part, np.ndarray) for part in parts) and len({part.shape[1:] for part in parts}) == 1:
         return np.concatenate(parts)
     return list(_each(parts))

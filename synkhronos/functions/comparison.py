@@ -1,14 +1,14 @@
-"""A call of a function beside the same call of the serial one: what differs, by how much, and why it may.
+"""Comparison of a call with the serial function: differences, their sizes and likely reasons.
 
 ::
 
-    values that ranks hold      copies of the master's        the call itself
+    values on the ranks         copies of the master's        the call itself
     ----------------------      -----------------------       ---------------------------
-    the same on all ranks? -->  the serial function,   -->    outputs, and updated values
-    rows of all of them         all rows of its inputs        on every rank: the serial
-                                                              function's?
+    equal on all ranks?    -->  the serial function,   -->    outputs and updated values
+    rows of all ranks           all rows of its inputs        on every rank: equal to
+                                                              the serial function's?
 
-How the serial function is called is in `serial`, what counts as rounding in `rounding`, and the words in `reasons`.
+`serial` calls the serial function, `rounding` defines the tolerance, and `explanations` states likely causes.
 """
 
 from __future__ import annotations
@@ -23,54 +23,40 @@ from ..runtime.failures import add_note
 from ..runtime.registry import Origin
 from ..runtime.session import Session
 from ..sharding import Placement
-from . import reasons
-from .held import held
+from . import explanations as reasons
+from .rank_values import values_by_rank
 from .rounding import Deviation, coarsest, deviation, pair
 from .serial import Given, call_serially, rows_of_all
 from .variants import Variants
 
-#: Why a function with random draws is not compared.
-DRAWS = "it draws random numbers, and every rank draws its own"
+#: Reason why a function with random draws is not compared.
+DRAWS = "it draws random numbers, and every rank draws its own numbers"
 
 
 class Difference(NamedTuple):
-    """One value that differs from the serial function's.
+    """An output or variable that differs from the serial function's value."""
 
-    Attributes
-    ----------
-    name : str
-        How messages call the output or the shared variable: ``outputs[0] (loss)``, ``w``.
-    where : str
-        On which rank, of a variable: ``on rank 1``; "" of an output.
-    value, expected : number, or tuple of int
-        The two numbers at the index at which they differ most, or the two shapes.
-    reason : str
-        What it may come from.
-    text : str
-        All of this as a sentence.
-    """
-
-    name: str
-    where: str
-    value: Any
-    expected: Any
-    reason: str
-    text: str
+    name: str  # name of the output or shared variable, as in messages: outputs[0] (loss), w
+    where: str  # the rank and time, for a variable: "on rank 1 after the call"
+    value: Any  # the element that differs most, or the shape
+    expected: Any  # the same element, or the shape, of the serial function's value
+    reason: str  # the likely cause
+    text: str  # the difference and its reason as a sentence
 
     def __str__(self) -> str:
         return self.text
 
 
 class Comparison:
-    """What `Function.compare` has found: true if everything was compared, and nothing differs.
+    """Result of `Function.compare`: true if the function was compared and nothing differs.
 
     Attributes
     ----------
     results : array, list or dict
-        What the call has returned.
+        The result of the call.
     differences : list of Difference
     not_compared : str
-        Why the function was not called serially; "" if it was.
+        The reason why the serial function was not called; "" if it was called.
     """
 
     def __init__(self, results: Any, differences: List[Difference], not_compared: str = "") -> None:
@@ -86,25 +72,11 @@ class Comparison:
 
 
 class SerialError(Exception):
-    """Carries what the serial function has raised, to where it is known whether the call goes on without it."""
+    """Error raised by the serial function; the caller decides whether to make the call without a comparison."""
 
 
 class Subject(NamedTuple):
-    """A function, as a comparison sees it.
-
-    Attributes
-    ----------
-    engine : Engine
-    compiled : callable
-        Returns the serial function, which may be compiled for it.
-    types : list of (ArrayType or None)
-        Of its inputs and outputs.
-    shareds : list of shared variables
-    output_ops : list of ReduceOp
-    variants : Variants
-        Which has the graph.
-    is_exact : bool
-    """
+    """The parts of a function needed for a comparison; ``compiled`` returns the serial function, compiled on demand."""
 
     engine: Any
     compiled: Callable[[], Any]
@@ -115,41 +87,30 @@ class Subject(NamedTuple):
     is_exact: bool
 
 
-class Variable(NamedTuple):
-    """A dense shared variable of the function, no random state."""
+class ComparedVariable(NamedTuple):
+    """A shared variable to compare with the serial function: a dense array, but not a random state."""
 
     label: str
-    short: str  # as the user's program may call it
+    short: str  # an expression for the variable in the program
     shared: Any
     number: int
-    axis: Optional[int]  # of its rows, if it is sliceable
-    is_state: bool  # with the batch's rows, all of which the master has before and after a call
+    axis: Optional[int]  # axis of the rows of a sliceable variable
+    is_state: bool  # whether it has the batch's rows, which are all on the master before and after a call
 
 
 def compare(
     subject: Subject, session: Session, given: Given, call: Callable[[], Any], flat: Callable[[Any], List[Any]]
 ) -> Comparison:
-    """Make a call, and compare it with the serial function; see `Function.compare`.
+    """Make a call and compare it with the serial function; see `Function.compare`.
 
-    Parameters
-    ----------
-    subject : Subject
-    session : Session
-        Locked, and its ranks have the function.
-    given : Given
-    call : callable
-        Makes the call, and returns its results.
-    flat : callable
-        Returns the results as a list.
-
-    Raises
-    ------
-    SerialError
-        If the serial function raises; the call was not made then.
+    The session must be locked, and its ranks must have the function. ``flat`` returns the results of ``call`` as a
+    list. If the serial function raises an exception, `SerialError` is raised, and the call is not made.
     """
     engine = subject.engine
     variables = _variables(subject, session)
-    before = dict(zip((each.number for each in variables), held(session, [each.number for each in variables])))
+    before = dict(
+        zip((each.number for each in variables), values_by_rank(session, [each.number for each in variables]))
+    )
     types = [*subject.types, *(engine.shared_type(each.shared) for each in variables)]
     eps = coarsest(type_.dtype for type_ in types if type_ is not None)
     differences = _between_ranks(session, variables, before, eps)
@@ -169,7 +130,7 @@ def compare(
     results = call()
     updated = [engine.identity(shared) for shared in engine.updated_in(subject.variants.snapshot)]
     changed = [each for each in variables if engine.identity(each.shared) in updated]
-    found = held(session, [each.number for each in changed])
+    found = values_by_rank(session, [each.number for each in changed])
     differences += _of_outputs(subject, compiled, given.subset, flat(results), outputs, eps, apart)
     placements: Any = None
     for each, parts in zip(changed, found):
@@ -191,9 +152,9 @@ def compare(
     return Comparison(results, differences)
 
 
-def _variables(subject: Subject, session: Session) -> List[Variable]:
-    """Return the dense variables of the function, each storage once."""
-    found: Dict[int, Variable] = {}
+def _variables(subject: Subject, session: Session) -> List[ComparedVariable]:
+    """Return the dense variables of the function, one per storage."""
+    found: Dict[int, ComparedVariable] = {}
     axes = {subject.engine.identity(shared): axis for shared, axis in subject.variants.sliceable.items()}
     states = {subject.engine.identity(shared) for shared in subject.variants.states}
     for i, shared in enumerate(subject.shareds):
@@ -202,13 +163,15 @@ def _variables(subject: Subject, session: Session) -> List[Variable]:
             continue
         place = f"f.get_shared()[{i}]"
         label, identity = subject.engine.label(shared, place), subject.engine.identity(shared)
-        one = Variable(label, shared.name or place, shared, number, axes.get(identity), identity in states)
+        one = ComparedVariable(label, shared.name or place, shared, number, axes.get(identity), identity in states)
         found.setdefault(number, one)
     return list(found.values())
 
 
-def _between_ranks(session: Session, variables: Sequence[Variable], before: Any, eps: float) -> List[Difference]:
-    """Return the variables of which a rank holds another value than the master, before the call."""
+def _between_ranks(
+    session: Session, variables: Sequence[ComparedVariable], before: Any, eps: float
+) -> List[Difference]:
+    """Return a difference for each variable that is not equal on all ranks before the call."""
     differences = []
     for each in variables:
         if each.axis is not None or each.is_state:
@@ -234,7 +197,7 @@ def _of_outputs(
     eps: float,
     apart: Sequence[str],
 ) -> List[Difference]:
-    """Return the outputs that differ; those of op None are the master's own, which nobody takes for the serial ones."""
+    """Return the outputs that differ; outputs with op None are the master's own, so they are skipped."""
     engine, differences = subject.engine, []
     placements: Optional[List[Placement]] = None
     described = engine.outputs(compiled)
@@ -255,9 +218,9 @@ def _of_outputs(
 
 
 def _of_update(
-    variable: Variable, parts: Sequence[Any], root: int, before: Any, serial: Any, eps: float, batch_s: Any
+    variable: ComparedVariable, parts: Sequence[Any], root: int, before: Any, serial: Any, eps: float, batch_s: Any
 ) -> Optional[Tuple[Optional[int], Deviation]]:
-    """Return the first rank whose new value differs, and where it does; no rank for rows that all have together."""
+    """Return the first rank whose new value differs (None if rows are divided over ranks), and the difference."""
     if variable.axis is not None or variable.is_state:
         whole = parts[root] if variable.axis is None else np.concatenate(list(parts), variable.axis)
         found = None if batch_s is not None and not variable.is_state else deviation(whole, serial, eps)
@@ -270,7 +233,7 @@ def _of_update(
 
 
 def _mean_agrees(parts: Sequence[Any], before: Any, serial: Any, eps: float) -> bool:
-    """Return whether the ranks' values have the serial one as their mean, so that an all_reduce is what is missing."""
+    """Return whether the mean over the ranks equals the serial value, so that only an all_reduce is missing."""
     if serial.dtype.kind not in "fc" or any(part.shape != serial.shape for part in parts):
         return False
     return deviation(np.mean(np.stack(parts), axis=0), serial, eps, before) is None
@@ -286,6 +249,6 @@ def _difference(name: str, where: str, found: Deviation, whose: str, reason: str
 
 
 def explained(error: BaseException) -> BaseException:
-    """Return what the serial function has raised, with a note that says so."""
-    add_note(error, "raised by the serial function, in a comparison with it: the call was not made")
+    """Return the serial function's error with a note on its origin."""
+    add_note(error, "raised by the serial function during a comparison: the call was not made")
     return error

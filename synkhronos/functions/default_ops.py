@@ -1,13 +1,13 @@
-"""The ops of a function's outputs: given by the user, or such that the output is what the serial function returns.
+"""The ops of a function's outputs: the user's ops, or else ops that yield the serial function's values.
 
 ========================  ==========================================================================
-placement of the output   op, if none was given
+placement of the output   default op
 ========================  ==========================================================================
 `Shard` (axis)            ``gather``, along that axis
-`Partial`                 that which makes the whole of the parts: ``avg``, ``sum``, ``min``, ...
-`Size`                    ``sum``: rows are counted
-`Replicate`               ``avg`` for floats (of equal values it is that value), else None
-`Unknown`                 ``avg`` for a float of 0 dimensions, with a warning; else it must be given
+`Partial`                 the op that combines the parts: ``avg``, ``sum``, ``min``, ...
+`Size`                    ``sum`` of the ranks' counts; None if the counts are equal
+`Replicate`               ``avg`` for floats (the mean of equal values), else None
+`Unknown`                 ``avg`` for a scalar float, with a warning; otherwise the user must choose
 ========================  ==========================================================================
 """
 
@@ -31,34 +31,14 @@ def output_op(
     is_exact: bool,
     advise: Callable[[], Optional[str]] = lambda: None,
 ) -> ReduceOp:
-    """Return the op of an output.
-
-    Parameters
-    ----------
-    op : ReduceOp or MISSING
-        As the user gave it.
-    output : Output
-    placement : Placement, optional
-        None if the engine does not know.
-    name : str
-        The function's, for messages.
-    is_exact : bool
-        Whether it is an error if nothing is known of the placement.
-    advise : callable
-        Returns what to do then, if it is about inputs; see `advice.advice`.
-
-    Raises
-    ------
-    ArgumentTypeError
-        If the op does not suit the output's type; if there is none, and none can be found.
-    """
+    """Return the op of an output: the user's op, or else an op inferred from the output's placement (if known)."""
     if output.type is None:
         if op is MISSING or op.name is not None:
             raise ArgumentTypeError(
                 output.label,
                 "a dense array, which can be reduced",
-                "an output that is not one",
-                "give it as (variable, None) to have the master's own",
+                "another kind of output",
+                "write (variable, None), which returns the master's own value",
             )
         none: ReduceOp = op
         return none
@@ -78,13 +58,13 @@ def output_op(
     advice = advise()
     found = str(found) if advice is None else str(found).replace(TAKE_SHARE, "")
     if is_exact or output.type.ndim > 0 or output.type.dtype.kind not in "fc":
-        expected = "an op, because it cannot be found out how the ranks' values make the serial function's"
-        hint = "give it as (variable, op): 'gather', 'avg', 'sum', 'prod', 'min', 'max' or None (the master's own)"
+        expected = "an op, because it cannot be inferred how to combine the ranks' values into the serial result"
+        hint = "write (variable, op): 'gather', 'avg', 'sum', 'prod', 'min', 'max' or None (the master's own value)"
         hint = hint if advice is None else f"{advice}; or {hint}"
         raise ArgumentTypeError(output.label, expected, f"none: {found}", hint)
     logger.warning(
-        "function %s: %s is averaged over the ranks, which may not be what the serial function returns: %s. "
-        "%sive it an op, (variable, op), to say what you want",
+        "function %s: %s is averaged over the ranks, so it may differ from the serial function's value: %s. "
+        "%sive the output an explicit op, as (variable, op)",
         name,
         output.label,
         found,
@@ -94,10 +74,7 @@ def output_op(
 
 
 def op_of(placement: Placement, is_float: bool) -> Any:
-    """Return the op that makes the serial function's value of the ranks'; if there is none, say why.
-
-    None, which takes one rank's, if all have it; ``avg`` of equal values is that value for floats, too.
-    """
+    """Return the op that yields the serial function's value, or a text that explains why no op does."""
     if isinstance(placement, Unknown):
         return placement.why
     if isinstance(placement, Replicate) and placement.power == 0:
@@ -109,35 +86,35 @@ def op_of(placement: Placement, is_float: bool) -> Any:
             return ReduceOp(None)
         if all(length.power == 1 for length in placement.lengths):
             return ReduceOp("sum")
-        return "it depends on how many rows each rank has"
+        return "its value depends on the number of rows of each rank"
     if isinstance(placement, Shard):
         if placement.is_gathered:
             return ReduceOp("gather", axis=placement.axis)
         if not placement.layout.in_order:
-            return "its rows are in another order than in the serial program, because axes were merged"
-    return "it depends on how many rows each rank has"
+            return "its rows are in a different order than in the serial program, because axes were merged"
+    return "its value depends on the number of rows of each rank"
 
 
 def contradiction(op: str, placement: Placement) -> Optional[str]:
-    """Return what a given op makes of an output, if that is not what the serial function returns."""
+    """Return how the result with a given op differs from the serial function's value; None if it does not differ."""
     if op == "gather":
         if isinstance(placement, Shard) and placement.is_gathered and placement.axis:
-            return f"it has its rows along axis {placement.axis}: leave out the op, and it is gathered along that axis"
+            return f"its rows are along axis {placement.axis}: omit the op to gather along that axis"
         if isinstance(placement, Shard) and not placement.layout.in_order:
-            return "its rows are in another order than in the serial program, because axes were merged"
-        return None  # (of anything else: the value of each rank)
+            return "its rows are in a different order than in the serial program, because axes were merged"
+        return None  # (without a placement by rows, gather returns the value of each rank)
     if isinstance(placement, Partial) and placement.reduction not in (None, op):
         expected = placement.reduction
         if {op, expected} == {"avg", "sum"}:
-            size = "n times" if op == "sum" else "an n-th of"
-            return f"it is a part by '{expected}': with n ranks this is about {size} what the serial function returns"
-        return f"it is a part by '{expected}', which is what gives the serial function's value"
+            size = "n times" if op == "sum" else "1/n of"
+            return f"op '{expected}' combines its parts, so on n ranks the result is about {size} the serial value"
+        return f"only op '{expected}' combines its parts into the serial value"
     if isinstance(placement, Shard):
         return (
-            "it has a row for each row of the inputs: rows of different ranks are put together, where the serial "
-            "function returns all of them, as op 'gather' does"
+            "it has a row for each row of the inputs, so the op combines rows of different ranks, whereas the serial "
+            "function returns every row, as with op 'gather'"
         )
     if isinstance(placement, Replicate) and placement.power == 0 and op in ("sum", "prod"):
-        what = "n times" if op == "sum" else "the n-th power of"
-        return f"all ranks have the same value: with n ranks this is {what} what the serial function returns"
+        what = "n times the serial value" if op == "sum" else "the n-th power of the serial value"
+        return f"all ranks have the same value, so on n ranks the result is {what}"
     return None

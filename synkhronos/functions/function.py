@@ -1,7 +1,4 @@
-"""`Function`: a compiled function that runs on all ranks.
-
-Longer than other modules because the public methods, most of it their documentation, belong to one class.
-"""
+"""A compiled function that runs on all ranks, as built by `synkhronos.function`."""
 
 from __future__ import annotations
 
@@ -22,55 +19,55 @@ from ..runtime.command import Command
 from ..runtime.news import News
 from ..runtime.registry import Origin, SharedEntry
 from ..runtime.session import Session, check_timeout
-from ..selection import Rows
+from ..selection import RowRange
 from ..shared_data import Data
 from ..trace import point
 from . import signature
 from .arguments import Arguments
 from .batches import read_all
-from .call import CallFunction
-from .changes import changed, entries_of, give, tell, watched, were_given
-from .checks import FirstCalls
+from .changes import changed, entries_of, send_master_values, warn_of_changes, watched, were_given
 from .chunks import Results, run_in_chunks
+from .command import CallFunction
 from .comparison import DRAWS, Comparison, SerialError, Subject, compare, explained
+from .divergence import check_in_sync, mark_divergent
 from .division import divide
-from .held import put_back
+from .first_calls import FirstCalls
+from .function_commands import FreeFunction, ProfileFunctions
+from .local_updates import own_updates
 from .on_step import OnStep
-from .own_updates import own_updates
-from .parted import note_parted, refuse_parted
+from .placement_table import PlacementTable, table_of
 from .plan import Plans
-from .planning import Planner
-from .progress import Progress
+from .plan_builder import PlanBuilder
+from .progress import StepProgress
+from .rank_values import preserve_values
 from .serial import Given
 from .state_rows import on_ranks, refuse_rows, rows_of_states, states_of
-from .steps import RunSteps, Steps
-from .table import Table, table_of
-from .upkeep import FreeFunction, Profile
+from .steps import RunSteps, StepSequence
 from .variants import Variants, Written
 
 logger = logging.getLogger("synkhronos")
 
 
 class Function:
-    """What `synkhronos.function` returns: called like a Theano function, it runs on all ranks.
+    """A function built by `synkhronos.function`: call it like a Theano function, and it runs on all ranks.
 
-    Everything else that Theano's functions have is the master's own: ``f[input]``, ``f.value``, ``f.container`` and
-    ``input in f`` look at its values, `copy`, `free`, `profile` and `trust_input` are as described there, all other
-    attributes (``maker``, ``fn``, ``input_storage``, ...) are those of the function that `as_theano` calls. A function
-    can be pickled if Theano's can: it comes back with its own copies of the shared variables, and is distributed again.
+    Other features of Theano's functions apply to the master alone: ``f[input]``, ``f.value``, ``f.container`` and
+    ``input in f`` access the master's values. Undocumented attributes (``maker``, ``fn``, ``input_storage``, ...)
+    belong to the function behind `as_theano`. A function can be pickled if Theano's function can. The restored function
+    has its own copies of the shared variables and is distributed again.
 
-    An input that goes whole to all ranks may keep its value between calls, ``In(s, value=0., update=s + x)``. Each rank
-    keeps its own, in a shared variable that is among those of `get_shared`; without a value in a call it goes on from
-    there. What the program puts there on the master, ``f[s] = value``, all ranks have from the next call on; in a
-    random state that is put there they begin far apart. What it writes into the array, ``f[s][0] = 1``, counts as well.
+    A broadcast input may keep its value between calls: ``In(s, value=0., update=s + x)``. Each rank stores its own
+    value in a shared variable, listed by `get_shared`; a call without a value continues from the stored value. A value
+    set on the master, ``f[s] = value`` or ``f[s][0] = 1``, reaches all ranks with the next call. If the program sets a
+    random state, the ranks' streams start far apart.
 
     Attributes
     ----------
     name : str or None
-        As given to `function`; else the engine's own (the place of its definition).
+        The name passed to `function`; by default the engine's name for it (the place of definition).
     last_rows : list of int, optional
-        Rows that every rank took in the last call that succeeded (1 each if no input is scattered), or in all of the
-        last `steps` together; n_ranks of them, None before the first.
+        Number of rows that each rank computed in the last successful call (1 each without scattered inputs), or in all
+        steps of the last `steps`. None before the first call.
     """
 
     def __init__(
@@ -88,79 +85,70 @@ class Function:
     ) -> None:
         self.program, self.engine, self.name = program, engine, engine.function_name(compiled)
         self._compiled, self._compile_own = compiled, compile_own
-        #: Whether the function was asked to be exact; None if it was left to `fork`, after which it was built.
+        #: Whether the user, or `fork` before the function was built, requested exactness; None if neither set it.
         self.exact = PROGRAM.exact or None if exact is None else exact
         self._form, self._output_ops, self._updates, self._axes = form, output_ops, updates, axes
         self._arguments = Arguments(engine, engine.inputs(compiled), axes)
         self._shareds = engine.shareds(compiled)
         self._variants = variants
-        #: The random states from which all ranks draw the same numbers.
+        #: Random states that are equal on all ranks, so that all draw the same numbers.
         self.common_streams = engine.common_streams(variants.snapshot)
-        #: Those that a rank advances when it makes a call.
+        #: The random states that each rank advances separately in a call.
         random = [one for one in engine.updated_in(variants.snapshot) if engine.is_random(one)]
         self.own_streams = [one for one in random if one not in self.common_streams]
-        self._planner = Planner(engine, compiled, output_ops, updates, self._arguments, variants)
-        #: The function as ranks call it: the same, or one that leaves results on the device, or updates to us.
+        self._planner = PlanBuilder(engine, compiled, output_ops, updates, self._arguments, variants)
+        #: The function that ranks call: `compiled`, or a variant that leaves results on the device or returns updates.
         self.on_ranks = engine.on_ranks(variants.first(compiled))
         self.last_rows: Optional[List[int]] = None
-        self._called_in: Any = None  # reference to the session of the last call
-        self._plans: Optional[Plans] = None  # of that session
+        self._called_in: Any = None  # weak reference to the session of the last call
+        self._plans: Optional[Plans] = None  # for the session of the last call
         self._told = False
         self._first_calls = FirstCalls()
         program.add(self)
 
     def __repr__(self) -> str:
         return (
-            f"<synkhronos.Function {self.name or 'without a name'}: {len(self._arguments.inputs)} inputs, "
-            f"outputs {self.output_modes}>"
+            f"<synkhronos.Function {self.name or 'without a name'}: "
+            f"number of inputs {len(self._arguments.inputs)}, outputs {self.output_modes}>"
         )
 
     @property
     def compiled(self) -> Any:
-        """The master's own function, of the engine; that of an exact function is compiled when first asked for.
-
-        Theano's printers take it, not the Function: ``theano.printing.debugprint(f.compiled)``.
-        """
+        """The engine's function on the master, for ``theano.printing.debugprint``; may be compiled on first use."""
         if self._compile_own is not None:
             self._compiled, self._compile_own = self._compile_own(), None
         return self._compiled
 
     @property
     def output_modes(self) -> List[Optional[str]]:
-        """The op of every output, a list of (str or None): as given, or the one that makes the serial value."""
+        """The ops of all outputs, a list of (str or None): each op is the user's or inferred."""
         return [_mode(op) for op in self._output_ops]
 
     @property
     def update_modes(self) -> List[Optional[str]]:
-        """The op of every update, a list of (str or None): as given, or ``avg`` for floats."""
+        """The ops of all updates, a list of (str or None): each op is the user's, or ``avg`` for floats."""
         return [_mode(op) for _, op in self._updates]
 
     def get_shared(self) -> List[Any]:
-        """Return the shared variables that the function uses, those with default updates included.
-
-        Returns
-        -------
-        list of shared variables
-            What collectives take.
-        """
+        """Return a list of the function's shared variables, including those with default updates, for collectives."""
         return list(self._shareds)
 
-    def sharding(self) -> Table:
-        """Return how the function's values lie over the ranks, and the collectives inside it, as a table to print.
+    def sharding(self) -> PlacementTable:
+        """Return the placements of the function's values and its inner collectives, as a printable table.
 
-        An input is ``Shard(axis)`` if every rank has its own rows, else ``Replicate``: all have the same value. An
-        output is, on every rank, rows (``Shard``), a part of the value (``Partial(op)``), the value itself
-        (``Replicate``), or ``Unknown``, with the operation that made it so. `docs/exact.rst` explains the words.
+        An input is ``Shard(axis)`` if every rank has its own rows, or ``Replicate`` if all ranks have the same value.
+        An output on a rank is ``Shard`` (rows), ``Partial(op)`` (a part of the value) or ``Replicate`` (the value). For
+        ``Unknown`` outputs, the table names the responsible operation. `docs/exact.rst` explains the terms.
 
         Returns
         -------
-        Table
-            Named: ``inputs``, ``outputs``, ``updates``, ``collectives``, ``nbytes``; ``str`` of it is the table.
+        PlacementTable
+            Attributes: ``inputs``, ``outputs``, ``updates``, ``collectives``, ``nbytes``; ``str`` formats the table.
 
         Raises
         ------
         TypeError
-            If the engine does not know how values lie over the ranks.
+            If the engine does not propagate placements.
 
         Examples
         --------
@@ -196,19 +184,17 @@ class Function:
         return table_of(self, self._variants, names, zip(outputs, self._output_ops), lambda i: nbytes.get((number, i)))
 
     def as_theano(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function on the master only, as plain Theano would.
-
-        Its updates change the master's own shared variables alone.
+        """Call the function on the master only, as plain Theano would; it updates only the master's variables.
 
         Parameters
         ----------
         *args, **kwargs
-            As Theano's own function takes them; `Data` may also be given.
+            As for Theano's own function; `Data` is also accepted.
 
         Returns
         -------
         array, list or dict
-            As Theano's own function returns it; ops have no meaning here.
+            As Theano's own function returns it; ops are ignored.
 
         Examples
         --------
@@ -216,14 +202,14 @@ class Function:
         >>> import theano.tensor as T
         >>> x = T.dvector("x")
         >>> f = synk.function([x], (x.sum(), "max"))
-        >>> f.as_theano([1., 2., 6.])               # before `fork`, too
+        >>> f.as_theano([1., 2., 6.])               # also works before `fork`
         array(9.)
         >>> synk.fork(2)
         2
         >>> f([1., 2., 6.])                         # the largest of 1 + 2 and 6
         array(6.)
         """
-        # An output that is the value of before an update comes in that value's own memory, which is used again here.
+        # An output that is a variable's old value shares the variable's memory, which the function may reuse: copy it.
         held = [self.engine.get(shared) for shared in self._shareds]
         results = self.compiled(*map(_array, args), **{key: _array(value) for key, value in kwargs.items()})
         return _apart(results, [value for value in held if isinstance(value, np.ndarray)])
@@ -238,20 +224,20 @@ class Function:
         *args, **kwargs
             One value per input, by position or by name.
         force_cast, oversize, minibatch
-            As for `synkhronos.data`.
+            See `synkhronos.data`.
 
         Returns
         -------
         Data or tuple of Data
-            One per input; a single one alone. The last inputs are left out if they keep a value between calls and none
-            is given.
+            One `Data` per input, in a tuple unless there is only one. Trailing inputs that keep their value between
+            calls are omitted if no value is passed.
 
         Raises
         ------
         TypeError, ValueError
-            If a value is missing or does not suit its input, or an input is not a dense array.
+            If a value is missing or does not fit its input, or an input is not a dense array.
         SharedMemoryError
-            If there is no memory for the values.
+            If there is not enough memory for the values.
 
         Examples
         --------
@@ -268,7 +254,7 @@ class Function:
             values.pop()
         for given, label, value in zip(inputs, self._arguments.labels, values):
             if value is signature.KEPT:
-                expected = "a value, because one is given for an input after it"
+                expected = "a value, because a later input has one"
                 raise ArgumentTypeError(label, expected, "none", "list it last, or pass its value as well")
             if given.type is None:
                 raise ArgumentTypeError(label, "a dense array", str(given.variable), "pass it to the call instead")
@@ -286,22 +272,20 @@ class Function:
         ]
         return made[0] if len(made) == 1 else tuple(made)
 
-    def rows_taken(self, session: Session) -> Optional[List[int]]:
-        """Return `last_rows` if the last call that succeeded was in this session; else None."""
+    def _rows_taken(self, session: Session) -> Optional[List[int]]:
+        """Return `last_rows` if the last successful call was in this session; else None."""
         return self.last_rows if self._called_in is not None and self._called_in() is session else None
 
-    # -- what the engine's functions also have -------------------------------------------------------------------
-
     def _engine_attribute(self, name: str) -> Any:
-        if name.startswith("__") or "_compiled" not in vars(self):  # (not yet there while pickle looks for its methods)
+        if name.startswith("__") or "_compiled" not in vars(self):  # (absent while pickle searches for its methods)
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-        if name in ("value", "container", "input_storage"):  # through which the program can read and write any of them
+        if name in ("value", "container", "input_storage"):  # the program can read and write any variable through them
             for shared in self._shareds:
                 note_read(self.engine.storage(shared))
-        # Programs that show objects look for private names: an exact function need not be compiled for these.
+        # Programs that display objects probe private names, which must not trigger compilation of an exact function.
         return getattr(self._compiled if name.startswith("_") else self.compiled, name)
 
-    if TYPE_CHECKING:  # by names: a type checker would take any other for one of the engine's
+    if TYPE_CHECKING:  # listed by name, because otherwise a type checker would accept every attribute
         container: Any
         defaults: Any
         dprint: Any
@@ -331,12 +315,12 @@ class Function:
 
     def __setitem__(self, item: Any, value: Any) -> None:
         self.compiled[item] = value
-        note_written(self.compiled.container[item].storage)  # other ranks are given it with the next call
+        note_written(self.compiled.container[item].storage)  # the next call sends the value to the other ranks
 
     def __contains__(self, item: Any) -> bool:
         return bool(item in self.compiled)
 
-    __iter__ = None  # or __getitem__ would make one
+    __iter__ = None  # otherwise __getitem__ would imply iteration
 
     def __copy__(self) -> Function:
         return self.copy()
@@ -358,7 +342,7 @@ class Function:
 
     @property
     def trust_input(self) -> bool:
-        """Whether `as_theano` takes its arguments as they are; calls on all ranks always check them."""
+        """Whether `as_theano` skips checks of its arguments; calls on all ranks always check them."""
         trusts: bool = self.engine.trust_input(self.compiled)
         return trusts
 
@@ -374,21 +358,16 @@ class Function:
         name: Optional[str] = None,
         profile: Any = None,
     ) -> Function:
-        """Return another function of the same graph; parameters as in Theano.
+        """Return a new function with the same graph, as Theano's ``copy`` does.
 
-        It is not optimised again, but for what ranks call if there are collectives inside: that is compiled anew.
+        The graph is not optimized again, except for the variant with inner collectives, which is recompiled.
 
         Parameters
         ----------
-        share_memory : bool
-            Whether the two use the same memory for intermediate results (on the master).
+        share_memory, delete_updates, name, profile
+            As in Theano; ``share_memory`` applies to the master only.
         swap : dict, optional
-            From shared variables to those that the copy uses in their place.
-        delete_updates : bool
-            Whether the copy updates nothing.
-        name : str, optional
-            Of the copy; the original's and "copy" by default.
-        profile : bool, str or profile, optional
+            Maps shared variables to their replacements in the copy.
 
         Returns
         -------
@@ -397,8 +376,8 @@ class Function:
         Raises
         ------
         TypeError
-            If ``swap`` has something other than shared variables of the same type, ``name`` is no str, or the engine
-            cannot copy.
+            If ``swap`` contains anything but shared variables of the same type, ``name`` is not a str, or the engine
+            cannot copy functions.
         """
         signature.check_name(name)
         compiled, snapshot = self.engine.copy(
@@ -429,30 +408,28 @@ class Function:
         )
 
     def free(self) -> None:
-        """Free the memory that the function keeps for intermediate results, on all ranks that hold it.
+        """Free the function's memory for intermediate results on all ranks that have the function.
 
         Raises
         ------
         StateError
-            Inside another call.
-        WorkerError
-            If something went wrong on another rank.
-        WorkerDied, WorkerTimeout
-            If a rank ended or did not answer in time; the session is closed then.
+            If called inside another call.
+        WorkerError, WorkerDied, WorkerTimeout
+            As in a call.
         """
         session, graphs = self.program.session, self._graphs()
         if session is not None and not session.closed:
             with session.lock:
                 session.run(FreeFunction(self._numbers(session, graphs)))
         for compiled in [self._compiled] + [graph.on_ranks for graph in graphs]:
-            self.engine.free(compiled)  # also those that the ranks do not hold
+            self.engine.free(compiled)  # including graphs that the ranks do not have
 
     @property
     def profile(self) -> Any:
-        """What the engine's profiler has counted, of all graphs of the function and on all ranks of this session.
+        """Counts of the engine's profiler, over all graphs of the function and all ranks of this session.
 
-        A Theano ``ProfileStats``, for functions that were built with ``profile=True``: its ``summary()`` shows the
-        times of all ranks added up. Every access asks all ranks for it, and can raise what `free` raises.
+        A Theano ``ProfileStats`` if the function was built with ``profile=True``, else None. Its ``summary()`` adds up
+        the times of all ranks. Every access sends a command to all ranks and can raise the same errors as `free`.
         """
         graphs, session = self._graphs(), self.program.session
         counts = [self.engine.profile([graph.on_ranks for graph in graphs])]
@@ -462,22 +439,18 @@ class Function:
             with session.lock:
                 replicator = replicator_of(session)
                 if self in replicator:
-                    # In the order of the graphs; what the ranks do not hold was not called there.
+                    # Sorted: first, the graphs that exist on the ranks. All other graphs were never called there.
                     graphs.sort(key=lambda graph: graph not in replicator)
                     compiled = [graph.on_ranks for graph in graphs]
-                    counts = session.run(Profile(self._numbers(session, graphs), compiled))
+                    counts = session.run(ProfileFunctions(self._numbers(session, graphs), compiled))
         return self.engine.merged_profile([graph.on_ranks for graph in graphs], counts)
 
     def _numbers(self, session: Session, graphs: Sequence[Any]) -> List[int]:
-        """Return the numbers of those graphs that the ranks hold."""
         replicator = replicator_of(session)
         return [replicator.number(graph) for graph in graphs if graph in replicator]
 
     def _graphs(self) -> List[Any]:
-        """Return the function itself, and its other graphs that have been compiled."""
         return [self, *self._variants]
-
-    # -- the call ------------------------------------------------------------------------------------------------
 
     @point("call")
     def __call__(
@@ -485,54 +458,54 @@ class Function:
         *args: Any,
         output_subset: Any = None,
         batch: Any = None,
+        batch_shared: Any = None,
         batch_s: Any = None,
         num_slices: int = signature.ONE_CALL,
         timeout: Optional[float] = None,
         **kwargs: Any,
     ) -> Any:
-        """Call the function on all ranks: scatter the rows of its inputs, reduce its outputs.
+        """Call the function on all ranks: scatter the rows of its inputs, and reduce its outputs.
 
         Parameters
         ----------
         *args, **kwargs
-            One value per input, by position or by name: a `Data`, or whatever the engine itself would take (which
-            then goes through shared memory). Those of scattered inputs are of shape ``(n_rows,) + shape``.
+            One value per input, by position or by name: a `Data`, or any value that the engine accepts (copied through
+            shared memory). Values of scattered inputs have the shape ``(n_rows,) + shape``.
         output_subset : list of int (of str, if the outputs are a dict), optional
-            The outputs that are wanted.
+            The outputs to compute.
         batch : int, slice, list, tuple or 1-D integer array, optional
-            The rows of the whole data set that the call is about; an int ``n`` means the first n. They are selected
-            before they are divided over the ranks.
-        batch_s : slice, list of int or array, or list with one of these per rank, optional
-            The rows of the ``sliceable_shareds`` that the call is about, on each rank: of what the rank has.
+            The rows of the data set to use, selected before they are divided over the ranks; an int ``n`` means the
+            first ``n`` rows.
+        batch_shared, batch_s : slice, list of int or array, or list with one of these per rank, optional
+            The rows of the ``sliceable_shareds`` to use, numbered separately on each rank. Former name: ``batch_s``.
         num_slices : int
-            Every rank makes that many calls on pieces of its rows, to save memory; as many as it has rows, if these
-            are fewer.
-            Outputs and updates are accumulated by their ops; updates are computed from the original values and
-            applied once, at the end, except random states, which advance. The first call in slices, and the first
-            with ``batch_s``, compiles another graph.
+            Number of calls that every rank makes, on slices of its rows, to save memory; at most one per row. Outputs
+            and updates are accumulated with their ops. Updates are computed from the original values and applied once,
+            at the end; random states advance in each slice. The first call in slices, like the first call with
+            ``batch_shared``, compiles another graph.
         timeout : float, optional
-            Seconds that the call may take; what `fork` was given by default.
+            Time limit of the call in seconds; the default is the value passed to `fork`.
 
         Returns
         -------
         array, list or dict
-            As the engine's own function returns it. Outputs of op ``gather`` are of shape
-            ``(n_0 + ... + n_{n-1},) + shape`` if rank r's is of shape ``(n_r,) + shape``; others of the ranks' shape.
+            In the form of the engine's own function. If an output has shape ``(n_r,) + shape`` on rank r, op ``gather``
+            returns shape ``(n_0 + ... + n_{n-1},) + shape``. All other outputs have the same shape as on each rank.
 
         Raises
         ------
         TypeError, ValueError
-            If an argument is wrong; no value has changed then. Also if results do not fit: outputs whose shapes differ
-            between ranks or slices, integer updates that differ between slices; no update in slices is applied then,
-            though in functions that are not exact random states may have advanced.
+            If an argument is wrong; no value has changed. Also if results cannot be combined, because output shapes
+            differ between ranks or slices, or integer updates differ between slices. No update of a call in slices is
+            then applied, but random states of functions that are not exact may have advanced.
         StateError
             Before `fork`, after `close`, or inside another call.
         SharedMemoryError
-            If there is no memory for the arguments or results.
+            If there is not enough memory for the arguments or results.
         WorkerError
-            If the call failed on another rank; if it failed on the master, its own exception is raised.
+            If the call failed on another rank; a failure on the master raises the original exception.
         WorkerDied, WorkerTimeout
-            If a rank ended or did not answer in time; the session is closed then.
+            If a rank died or did not answer in time; the session is then closed.
 
         Examples
         --------
@@ -549,11 +522,13 @@ class Function:
         >>> f([1., 2., 3.], [1., 1., 2.], num_slices=2)     # rank 0 calls twice: it has two rows
         [array(3.), array([1., 1., 2.])]
         """
+        if batch_shared is not None:
+            batch_s = signature.one_of("batch_shared", batch_shared, "batch_s", batch_s)
         inputs, checks = self._arguments.inputs, self.program.check and self._first_calls.left
         values: Sequence[Any] = args
         if kwargs or len(args) != len(inputs) or checks:
             own = dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices)
-            values = self._bind(args, kwargs, dict(own, timeout=timeout))
+            values = self._bind(args, kwargs, dict(own, batch_shared=batch_shared, timeout=timeout))
             if checks:
                 return self._checked(values, dict(own, timeout=timeout))
         if timeout is not None:
@@ -561,14 +536,14 @@ class Function:
         subset = None if output_subset is None else self._positions(output_subset)
         session = self.program.session
         if session is None or session.closed:
-            session = self.program.current()  # which raises
+            session = self.program.current()  # raises
         with session.lock:
-            session.check()  # before anything is written: a command in progress may be reading it
+            session.check()  # before anything is written, because a command in progress may be reading the memory
             plans = self._plans_in(session)
             arguments, chosen, indices, n_rows = self._arguments.prepare(session.pool, values, batch)
             if self._variants.states:
                 n_rows = rows_of_states(self.engine, self._variants.states, n_rows, num_slices)
-            rows = chosen if isinstance(chosen, Rows) else None
+            rows = chosen if isinstance(chosen, RowRange) else None
             at_once = num_slices is signature.ONE_CALL or type(num_slices) is int and num_slices == 1
             division = None
             if self._variants.sliceable or batch_s is not None or not at_once:
@@ -580,7 +555,7 @@ class Function:
                     session.size,
                     session.root,
                     n_rows,
-                    joint=self._variants.collectives is not None,
+                    all_ranks_call=self._variants.collectives is not None,
                     written=self._variants.written_rows,
                 )
                 plan = self._planner.plan(self, replicator_of(session), arguments, indices, division, subset)
@@ -594,7 +569,7 @@ class Function:
                 kept.known, kept.command = True, CallFunction(kept.plan.name, kept.place, None, None)
                 kept.command.freeze()
             if kept.skips:
-                note_parted(session, self.engine, self.engine.updated_in(self._variants.snapshot))
+                mark_divergent(session, self.engine, self.engine.updated_in(self._variants.snapshot))
             weights = command.division.weights
             self.last_rows = [1] * session.size if weights is None else list(weights)
             self._called_in = plans.session
@@ -607,46 +582,47 @@ class Function:
         *args: Any,
         output_subset: Any = None,
         batch: Any = None,
+        batch_shared: Any = None,
         batch_s: Any = None,
         num_slices: int = signature.ONE_CALL,
         timeout: Optional[float] = None,
         **kwargs: Any,
     ) -> Comparison:
-        """Make a call, and compare it with the serial function: what `as_theano` calls, given all rows.
+        """Make a call, and compare it with a call of the serial function (see `as_theano`) on all rows.
 
-        The serial function is called first, with copies of the master's shared variables; those of
-        ``sliceable_shareds`` have the rows that the call is about, of all ranks in rank order. Then the call is made as
-        always: the shared variables of all ranks are what they are after one call. Compared are
+        The serial function runs first, on copies of the master's shared variables. The copies of ``sliceable_shareds``
+        contain the rows of the call from all ranks, in rank order. The call then changes the shared variables of all
+        ranks once, as usual. The comparison covers
 
-        * before the call, the shared variables of all ranks with the master's (but ``sliceable_shareds``);
-        * the outputs, but for those of op None, which are the master's own;
-        * after the call, the updated variables of every rank with the serial function's; of ``sliceable_shareds`` the
-          rows of all ranks together, unless ``batch_s`` selects some.
+        * before the call, the shared variables of all ranks against the master's (except ``sliceable_shareds``);
+        * the outputs, except those with op None, which are the master's own;
+        * after the call, the updated variables of every rank against the serial function's variables; of
+          ``sliceable_shareds``, the rows of all ranks together, unless ``batch_shared`` selects rows.
 
-        Floats differ if they are further apart than ``sqrt(eps)`` times the largest magnitude of the array (of an
-        updated variable: the largest change) and 16 ``eps``; ``eps`` is that of the coarsest type in the function.
-        Integers differ if they are not equal. A function that draws random numbers is not called serially, because
-        every rank draws its own; of it only the variables before the call are compared.
+        Floats differ if they are further apart than ``sqrt(eps)`` times the largest magnitude of the array (for an
+        updated variable: the largest change) plus 16 ``eps``. Here, ``eps`` belongs to the least precise type in the
+        function. Integers must be equal. A function that draws random numbers is not called serially, because every
+        rank draws its own numbers. Only its variables before the call are compared.
 
-        It takes the time of a call on one rank in addition, and memory on the master: for all ranks' values of the
+        The comparison adds the time of a call on one rank. The master needs memory for all ranks' values of the
         function's variables, and for the serial function on all rows.
 
         Parameters
         ----------
-        *args, output_subset, batch, batch_s, num_slices, timeout, **kwargs
+        *args, output_subset, batch, batch_shared, num_slices, timeout, **kwargs
             As in a call.
 
         Returns
         -------
         Comparison
-            True if everything was compared and nothing differs. It has what the call has returned in ``results``, and
-            what differs in ``differences``, each with both numbers and what it may come from.
+            True if the function was compared and nothing differs. ``results`` contains the results of the call;
+            ``differences`` lists each difference with both numbers and a likely reason.
 
         Raises
         ------
         Exception
-            What a call raises; what is raised for the arguments is raised before anything has changed. Also what the
-            serial function raises, with a note that says so: the call is not made then, and nothing has changed.
+            Any error of a call; argument errors are raised before anything has changed. An error of the serial
+            function has a note about its source; then the call is not made, and nothing has changed.
 
         Examples
         --------
@@ -660,11 +636,12 @@ class Function:
         >>> bool(found), found.results
         (False, [array(9.), array(18.)])
         >>> print(found.differences[0].reason)
-        it has op 'avg', but pow of x needs the whole of a value of which every rank has a part
+        it has op 'avg', but pow of x needs the whole value, and every rank has only a part of it
         """
+        batch_s = signature.one_of("batch_shared", batch_shared, "batch_s", batch_s)
         own = dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout)
         try:
-            return self._compared(self._bind(args, kwargs, own), own)
+            return self._compared(self._bind(args, kwargs, dict(own, batch_shared=batch_shared)), own)
         except SerialError as error:
             raise explained(error.__cause__ or error) from None
 
@@ -673,6 +650,7 @@ class Function:
         self,
         *args: Any,
         batches: Any = None,
+        batches_shared: Any = None,
         batches_s: Any = None,
         n_steps: Optional[int] = None,
         on_step: Any = None,
@@ -682,56 +660,56 @@ class Function:
         timeout: Optional[float] = None,
         **kwargs: Any,
     ) -> Any:
-        """Make many calls of the function in one command: one step for each batch, one after the other on every rank.
+        """Make many calls of the function in one command: one step per batch, in sequence on every rank.
 
-        It returns what these calls would return, bit for bit, and the shared variables are what they would be. But the
-        ranks do not wait for each other between steps, unless collectives in the graph make them meet, and outputs are
-        reduced over the ranks once, at the end.
+        The results equal those of separate calls bit for bit, and so do the shared variables. But ranks do not wait for
+        each other between steps, except in collectives inside the graph. Outputs are reduced over the ranks once, at
+        the end.
 
         Parameters
         ----------
         *args, **kwargs
-            As in a call; plain arrays go through shared memory once, whole.
+            As in a call; plain arrays are copied to shared memory once, whole.
         batches : sequence, optional
-            For each step what ``batch`` takes in a call, or a 2-D array of integers with one row for each step.
-            Generators are read before the first step, without ``n_steps`` at most 2**20 batches. A progress bar around
-            them, ``tqdm(batches)``, shows the steps that the master has made.
-        batches_s : sequence, optional
-            For each step what ``batch_s`` takes in a call.
+            The ``batch`` of each step, or a 2-D array of integers with one row per step. Generators are read before the
+            first step; without ``n_steps``, at most 2**20 batches. A progress bar around the batches,
+            ``tqdm(batches)``, shows the steps that the master has completed.
+        batches_shared, batches_s : sequence, optional
+            The ``batch_shared`` of each step. Former name: ``batches_s``.
         n_steps : int, optional
-            Without batches: how many calls to make, all with the same arguments. With batches: at most so many of
-            these, so that a generator may be endless.
+            Without batches: the number of calls, all with the same arguments. With batches: a limit on their number, so
+            that a generator may be infinite.
         on_step : callable, optional
-            ``on_step(i, outputs)`` is called on the master after its i-th step, with its own outputs of that step, in
-            the form in which a call returns them (None each if it has no rows in it). If it returns False, the steps
-            end after the one that the furthest rank has begun, and it is not called again. It may not call anything
-            that runs on all ranks. What it gives to a shared variable counts on all ranks from the next step on if the
-            function is exact; else it stays the master's alone, as the log says.
+            ``on_step(i, outputs)`` runs on the master after its i-th step, but must not call anything that runs on all
+            ranks. The outputs are the master's own, in the form of a call (each None if the master has no rows). If
+            ``on_step`` returns False, it is not called again, and the steps end after the furthest step that any rank
+            has begun. If the function is exact, shared variables set by ``on_step`` have their new values on all ranks
+            from the next step on. Otherwise, the new values stay on the master alone, with a warning in the log.
         output_subset, num_slices
             As in a call.
         total : bool
-            Return what one call on the rows of all steps together would return, by the ops of the outputs: the mean
-            over all rows for ``avg``, not over batches. Rows of op ``gather`` are those of all steps, in their order.
+            Return the result of a single call on the rows of all steps together. For ``avg``, this is the mean over all
+            rows, not over batches. Outputs with op ``gather`` contain the rows of all steps in order.
         timeout : float, optional
-            Seconds without any rank finishing a step; what `fork` was given by default.
+            Time limit in seconds without a finished step on any rank; the default is the value passed to `fork`.
 
         Returns
         -------
         array, list or dict
-            As a call, each output with a leading axis of the k steps: shape ``(k,) + shape``, on the host. Those of op
-            ``gather``, and others whose shape is not the same in all steps, are lists of k arrays. With ``total`` as
-            one call.
+            In the form of a call. Each output has a leading axis of the k steps: shape ``(k,) + shape``, on the host.
+            Outputs with op ``gather``, and outputs whose shape varies between steps, are lists of k arrays. With
+            ``total``, the outputs are those of one call.
 
         Raises
         ------
         TypeError, ValueError
-            If an argument is wrong (``batches[3]``, say), before any rank has begun. Also if results of ranks do not
-            fit, after the last step.
+            If an argument is wrong (``batches[3]``, say), before any rank has begun. Also, after the last step, if
+            results of ranks cannot be combined.
         SharedMemoryError
-            If there is no memory for the outputs of all steps, before any rank has begun.
+            If there is not enough memory for the outputs of all steps, before any rank has begun.
         StateError, WorkerError, WorkerDied, WorkerTimeout
-            As for a call. These, and what is raised on the master itself, say in ``error.step`` in which step it
-            happened, and in ``error.steps`` how many steps each rank has made: its own updates are those of so many.
+            As in a call. For these errors, and errors raised on the master, ``error.step`` is the failing step.
+            ``error.steps`` lists the number of steps, and so of local updates, that each rank has completed.
 
         Examples
         --------
@@ -748,11 +726,10 @@ class Function:
         array([7.5, 4. ])
         >>> f.steps([1., 2., 6., 7.], batches=[[0, 1], [3, 2, 1]], total=True)
         [array(3.6), array([1., 2., 7., 6., 2.])]
-        >>> f.steps([1., 2.], n_steps=3, output_subset=[0])
-        [array([1.5, 1.5, 1.5])]
         """
+        batches_s = signature.one_of("batches_shared", batches_shared, "batches_s", batches_s)
         own: Dict[str, Any] = dict(batches=batches, batches_s=batches_s, n_steps=n_steps, on_step=on_step, total=total)
-        own.update(output_subset=output_subset, num_slices=num_slices, timeout=timeout)
+        own.update(output_subset=output_subset, num_slices=num_slices, timeout=timeout, batches_shared=batches_shared)
         values = self._bind(args, kwargs, own)
         if timeout is not None:
             check_timeout(timeout)
@@ -761,22 +738,22 @@ class Function:
         if not isinstance(total, (bool, np.bool_)):
             raise ArgumentTypeError("total", "True or False", f"{total!r} of type {type(total).__name__}")
         subset = None if output_subset is None else self._positions(output_subset)
-        progress = Progress()
+        progress = StepProgress()
         batches, batches_s = read_all(progress.taken_off(batches), progress.taken_off(batches_s), n_steps)
         session = self.program.session
         if session is None or session.closed:
-            session = self.program.current()  # which raises
+            session = self.program.current()  # raises
         with session.lock, progress:
             session.check()
             plans = self._plans_in(session)
             if self.program.check and self._first_calls.left:
-                give(session, self._to_be_given(session, plans), plans.dense)
+                send_master_values(session, self._to_be_given(session, plans), plans.dense)
                 self._check_steps(session, values, batches, batches_s, n_steps, output_subset, num_slices)
             steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
             steps = steps._replace(asks=on_step is not None, is_exact=bool(self.exact))
             call = None if on_step is None else lambda i, outputs: on_step(i, self._form.wrap(list(outputs), subset))
 
-            def run(some: Steps) -> Results:
+            def run(some: StepSequence) -> Results:
                 after = OnStep(call, progress, session, plans, bool(self.exact))
                 command = RunSteps(some.plans[0].name, some, None if call is None and not progress else after)
                 try:
@@ -788,14 +765,14 @@ class Function:
             table = session.pools.attach(steps.table)
             outputs, rows, n_made, _ = run_in_chunks(steps, table, run, session.healing is not None)
             if any(plan.division.skips for plan in steps.plans):
-                note_parted(session, self.engine, self.engine.updated_in(self._variants.snapshot))
+                mark_divergent(session, self.engine, self.engine.updated_in(self._variants.snapshot))
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
-            if on_step is not None and not self.exact:  # it may have changed something on the master alone
-                give(session, self._to_be_given(session, plans), plans.dense)
+            if on_step is not None and not self.exact:  # `on_step` may have changed values on the master alone
+                send_master_values(session, self._to_be_given(session, plans), plans.dense)
         return self._form.wrap(outputs, subset)
 
     def _compared(self, values: Sequence[Any], options: Dict[str, Any]) -> Comparison:
-        """Return what `compare` does; values are all inputs', options the keywords that a call keeps for itself."""
+        """Implement `compare`, with one value per input and the call's own keywords in ``options``."""
         subset = None if options["output_subset"] is None else self._positions(options["output_subset"])
         if options["timeout"] is not None:
             check_timeout(options["timeout"])
@@ -804,10 +781,10 @@ class Function:
             session.check()
             plans = self._plans_in(session)
             if not plans.are_known() or not plans.are_common():
-                give(session, self._to_be_given(session, plans), plans.dense)
+                send_master_values(session, self._to_be_given(session, plans), plans.dense)
             arguments, chosen, _, n_rows = self._arguments.prepare(session.pool, values, options["batch"])
             all_rows = rows_of_states(self.engine, self._variants.states, n_rows, options["num_slices"])
-            self._planner.division(session, all_rows, options["batch_s"], options["num_slices"])  # which may refuse it
+            self._planner.division(session, all_rows, options["batch_s"], options["num_slices"])  # raises if invalid
             subject = Subject(
                 self.engine,
                 lambda: self.compiled,
@@ -831,13 +808,13 @@ class Function:
                 self._first_calls.left = max(0, left - 1)
 
     def _checked(self, values: Sequence[Any], options: Dict[str, Any]) -> Any:
-        """Make a call that is compared with the serial function because the program was asked to check."""
+        """Make a call and compare it with the serial function (``fork(check=True)``)."""
         try:
             found = self._compared(values, options)
         except SerialError as error:
-            self._first_calls.give_up(self, error.__cause__ or error, self.program.checked)
+            self._first_calls.warn_of_error(self, error.__cause__ or error, self.program.checked)
             return self(*values, **options)
-        self._first_calls.tell(self, found, self.program.checked)
+        self._first_calls.warn(self, found, self.program.checked)
         return found.results
 
     def _check_steps(
@@ -850,20 +827,20 @@ class Function:
         output_subset: Any,
         num_slices: Any,
     ) -> None:
-        """Make the first steps as calls that are compared with the serial function, and put back what they change."""
+        """After ``fork(check=True)``, run the first steps as compared calls, then restore all changed values."""
         updated = self.engine.updated_in(self._variants.snapshot)
         given = batches if batches is not None else batches_s
         n_steps, not_compared = (n_steps or 1) if given is None else len(given), ""
         if any(map(self.engine.is_random, self._shareds)):
             not_compared = DRAWS
         elif any(self.engine.shared_type(shared) is None for shared in updated):
-            not_compared = "it updates what is not a dense array, and is called in steps"
+            not_compared = "it updates a variable that is not a dense array, and is called in steps"
         if not_compared:
-            self._first_calls.tell(self, Comparison(None, [], not_compared), self.program.checked)
+            self._first_calls.warn(self, Comparison(None, [], not_compared), self.program.checked)
             return
         replicator = replicator_of(session)
         numbers: Dict[Any, None] = dict.fromkeys(replicator.find(self.engine, shared) for shared in updated)
-        with put_back(session, list(numbers)):
+        with preserve_values(session, list(numbers)):
             for i in range(min(n_steps, self._first_calls.left)):
                 options: Dict[str, Any] = dict.fromkeys(signature.KEYWORDS)
                 options.update(
@@ -877,12 +854,12 @@ class Function:
                 except Exception:
                     if session.closed:
                         raise
-                    break  # the steps will raise it, and say where
+                    break  # the steps will raise the error, with the number of the step
                 if not self._first_calls.left:
                     break
 
     def _plans_in(self, session: Session) -> Plans:
-        """Return the plans of the session, whose ranks have the function from then on."""
+        """Return the cached plans of the session; distribute the function to its ranks first if necessary."""
         plans = self._plans
         if plans is None or plans.session() is not session:
             replicator_of(session).ensure([self])
@@ -891,8 +868,8 @@ class Function:
                 self._tell_if_nothing_is_divided()
             if PROGRAM.exact and self.exact is None:
                 logger.warning(
-                    "function %s was built before fork(exact=True), which holds for what is built after it: it "
-                    "computes as it was built; build it again, or with exact=True",
+                    "function %s was built before fork(exact=True), which applies only to functions built after it, so "
+                    "this function is not exact: build it again, or with exact=True",
                     self.name or "without a name",
                 )
         return plans
@@ -916,7 +893,7 @@ class Function:
         return Plans(session, dense, same, given, updated, own, states, used)
 
     def _updated_by_rows(self) -> List[Any]:
-        """Return the shared variables whose new values may differ between ranks that have the same old ones."""
+        """Return the shared variables whose new values may differ between ranks although the old values are equal."""
         variants, updated = self._variants, self.engine.updated_in(self._variants.snapshot)
         placements = self.engine.placed(variants.snapshot, variants.placements) if updated else []
         if placements is None:
@@ -925,43 +902,33 @@ class Function:
         return [one.shared for one in own]
 
     def _tell_if_nothing_is_divided(self) -> None:
-        """Say, once, that every rank does the same work, if it does although there are inputs to divide."""
+        """Warn, once, if no input is divided, so that every rank does the same work."""
         variants, self._told = self._variants, True
         divides = variants.collectives is not None and variants.collectives.divides
         if not (self._arguments.scattered() or variants.rows or divides):
             logger.warning(
-                "function %s has inputs, but none of them has rows to divide, so every rank computes the same. If it "
-                "takes its rows from a shared variable, divide them: givens={x: synkhronos.ops.shard(s[i * b:(i + 1) * "
-                "b])}; if it is meant to, pass the inputs in bcast_inputs",
+                "function %s has inputs, but none of them has rows to divide, so every rank computes the same result. "
+                "If it reads rows of a shared variable, divide them: givens={x: synkhronos.ops.shard(s[i * b:(i + 1) * "
+                "b])}; if this is intended, list the inputs in bcast_inputs",
                 self.name or "without a name",
             )
 
     def _look(self, session: Session, plans: Plans) -> Sequence[News]:
-        """Have all ranks know what the program has changed on the master, or say that they do not.
-
-        Returns
-        -------
-        sequence of News
-            What is to travel with the next command.
-
-        Raises
-        ------
-        ArgumentValueError
-            If the function is exact, and ranks have different values of a variable.
-        """
-        return give(session, self._to_be_given(session, plans), plans.dense, in_command=bool(self.exact))
+        """Send values that the program has set on the master, or warn about them; return `News` for the command."""
+        return send_master_values(session, self._to_be_given(session, plans), plans.dense, in_command=bool(self.exact))
 
     def _to_be_given(self, session: Session, plans: Plans) -> List[SharedEntry]:
-        """Return the variables of which all ranks are to be given the master's value."""
+        """Return the variables whose values the master must send to all ranks."""
         refuse_rows(self, plans.all)
         found = changed(session, plans.all)
-        refuse_parted(self, session, plans.common)
+        check_in_sync(self, session, plans.common)
         if found and len(plans.given) < len(plans.all):
-            tell(self, session, [entry for entry in found if entry not in plans.given])
-        return [entry for entry in plans.given if entry.origin is Origin.PROGRAM]
+            warn_of_changes(self, session, [entry for entry in found if entry not in plans.given])
+        by_program = Origin.PROGRAM
+        return [entry for entry in plans.given if entry.origin is by_program]
 
     def _run(self, session: Session, command: Command, timeout: Optional[float], updates: Sequence[str]) -> Any:
-        """Have every rank run a command that calls the function, with what the program has changed before."""
+        """Run a command that calls the function on every rank, after distributing the program's changes."""
         plans: Any = self._plans
         if plans.states and not plans.states[0].rows.is_away:
             with on_ranks(session, plans.states, self._variants.collectives is not None):
@@ -978,13 +945,12 @@ class Function:
         return result
 
     def _bind(self, args: Tuple[Any, ...], kwargs: Dict[str, Any], own: Dict[str, Any]) -> List[Any]:
-        """Return one value per input, as a call is given them; ``own`` are the keywords that are no inputs."""
+        """Return one value per input; ``own`` contains the keywords of the call itself."""
         inputs, labels = self._arguments.inputs, self._arguments.labels
         default = partial(self.engine.default, self._compiled)
         return signature.bind(inputs, labels, self.name, args, kwargs, default, own)
 
     def _positions(self, output_subset: Any) -> Tuple[int, ...]:
-        """Return the positions of the outputs that a call asks for."""
         return tuple(signature.output_indices(output_subset, self._form.keys, len(self._output_ops)))
 
 
@@ -997,7 +963,7 @@ def _array(value: Any) -> Any:
 
 
 def _apart(results: Any, held: Sequence[np.ndarray[Any, Any]]) -> Any:
-    """Return what a function has returned with copies in place of arrays that lie in the memory of others."""
+    """Return the results, with copies of arrays that share memory with ``held`` values."""
     if isinstance(results, dict):
         return type(results)((key, _apart(value, held)) for key, value in results.items())
     if isinstance(results, list):
@@ -1020,7 +986,6 @@ def _restore(
     states: Any,
     written: Optional[Written] = None,
 ) -> Function:
-    """Return the function of a pickle."""
     found = engines.get(engine)
     scattered = Arguments(found, found.inputs(compiled), axes).scattered()
     variants = Variants(found, snapshot, sliceable, scattered, states, written)

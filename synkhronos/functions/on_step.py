@@ -1,14 +1,14 @@
-"""`on_step` of `Function.steps`, and what it changes on the master.
+"""The ``on_step`` callback of `Function.steps`, and the values that it changes on the master.
 
-The command of an exact function ends with a step after which a value has changed that all ranks are to have. If a rank
-dies after that, the steps are repeated with the values of before, though `on_step` is not called again for them::
+If ``on_step`` changes a value that all ranks of an exact function need, the command ends after that step. If a rank
+then dies, the steps are repeated with the old values, but without calling ``on_step`` again::
 
     the master's variable     steps 0, 1     on_step(1)     a rank dies     steps 0, 1     the command ends
     ----------------------    -----------    -----------    ------------    -----------    ----------------
     rate, not updated         old            new, noted     new             old, again     new
     w, updated                w0, w1         new, noted     w0 (`Deposits`) w0, w1         new
 
-Any other change counts on the master alone, from the next step on: such a command cannot be repeated.
+Any other change applies to the master alone, from the next step on. The command then cannot be repeated.
 """
 
 from __future__ import annotations
@@ -22,33 +22,17 @@ from ..runtime.registry import Origin, SharedEntry
 from ..runtime.session import Session
 from .changes import changed as find_changed
 from .plan import Plans
-from .progress import Progress
+from .progress import StepProgress
 
 
 class OnStep:
-    """What the master does after each of its steps of one command; returns whether to go on.
+    """Callback after each of the master's steps; returns whether to continue.
 
-    Parameters
-    ----------
-    call : callable, optional
-        The program's, ``call(i, outputs)``.
-    progress : Progress
-    session : Session
-    plans : Plans
-        The function's.
-    is_exact : bool
-        Whether the function is.
-
-    Attributes
-    ----------
-    has_ended : bool
-        Whether the program wants no more steps.
-    alone : list of str
-        If dead ranks are replaced: what has changed on the master alone.
+    ``alone`` lists variables changed on the master alone; it is recorded only if dead ranks are replaced.
     """
 
     def __init__(
-        self, call: Optional[Callable[..., Any]], progress: Progress, session: Session, plans: Plans, is_exact: bool
+        self, call: Optional[Callable[..., Any]], progress: StepProgress, session: Session, plans: Plans, is_exact: bool
     ) -> None:
         self._call, self._progress, self._plans = call, progress, plans
         self._session, self._given = session, plans.given if is_exact else []
@@ -74,7 +58,7 @@ class OnStep:
     def _find_changes(self) -> None:
         changed = [entry for entry in self._given if entry.may_have_changed()]
         for entry in changed:
-            entry.updated()  # or what it has written into an updated array would be taken for the function's
+            entry.updated()  # otherwise, a write into an updated array would be attributed to the function
         self._changed = [(entry, entry.cell[0], entry.borrowed) for entry in changed]
         if self._session.context.deposits is not None:
             self._session.context.deposits.leave(changed)
@@ -82,10 +66,10 @@ class OnStep:
             self.alone = [entry.label() for entry in self._others if entry.may_have_changed()]
 
     def begin(self, updated: Sequence[int]) -> None:
-        """Begin the steps, or repeat them: with the values of before, which updated variables have from deposits."""
+        """Begin or repeat the steps with the old values; `Deposits` restores the values of updated variables."""
         if not self._before:
             self._before = {entry: entry.cell[0] for entry in self._given}
-            find_changed(self._session, [entry for entry in self._others if entry.known is None])  # those from now on
+            find_changed(self._session, [entry for entry in self._others if entry.known is None])  # start tracking them
         for entry, *_ in self._changed:
             if entry.number not in updated:
                 entry.set(self._value_of_before(entry), Origin.UNDONE)
@@ -96,18 +80,17 @@ class OnStep:
         value = healing.common_value(entry.number, self._session.pools)
         if not isinstance(before, np.ndarray):
             return entry.engine.to_device(entry.reference(), value)
-        found = np.empty_like(before, subok=False)  # with its axes in that order: bits of results depend on it
+        found = np.empty_like(before, subok=False)  # keeps the memory layout, which affects the bits of results
         np.copyto(found, value)
         return found
 
     def put_again(self) -> None:
-        """Give the variables the program's values."""
         for entry, value, borrowed in self._changed:
             if entry.cell[0] is not value:
                 entry.set(value, Origin.PROGRAM)
                 entry.borrowed = borrowed
 
     def end(self) -> None:
-        """End with the program's values, however the command has ended, and let go of them."""
+        """Restore the program's values, whether or not the command succeeded, and release them."""
         self.put_again()
         self._changed, self._before = [], {}

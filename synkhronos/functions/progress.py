@@ -1,17 +1,12 @@
-"""Progress bars around batches: they show what has been computed, not what has been read.
-
-All batches are read before the first step, so that a bar which is iterated over would be full then::
-
-    f.steps(x, batches=tqdm(batches))     read: the batches, without the bar      each step of the master: bar.update(1)
-"""
+"""Progress bars around batches; they count completed steps, although all batches are read before the first step."""
 
 from __future__ import annotations
 
 from typing import Any, List
 
 
-class Progress:
-    """The bars around arguments, which have what tqdm's have; the end of ``with`` closes them."""
+class StepProgress:
+    """Progress bars with tqdm's interface around arguments of `Function.steps`; the ``with`` block closes them."""
 
     def __init__(self) -> None:
         self._bars: List[Any] = []
@@ -20,13 +15,7 @@ class Progress:
         return bool(self._bars)
 
     def taken_off(self, batches: Any) -> Any:
-        """Return what a bar is around, and show the steps in it; another argument as it is.
-
-        Examples
-        --------
-        >>> Progress().taken_off([[0, 1], [2]])
-        [[0, 1], [2]]
-        """
+        """Return the iterable inside a progress bar and register the bar; return other arguments unchanged."""
         inner = getattr(batches, "iterable", None)
         if inner is None or not callable(getattr(batches, "update", None)):
             return batches
@@ -34,11 +23,10 @@ class Progress:
         return inner
 
     def add(self, n_steps: int) -> None:
-        """Show that so many steps more have been made."""
         for bar in self._bars:
             bar.update(n_steps)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> StepProgress:
         return self
 
     def __exit__(self, *error: Any) -> None:

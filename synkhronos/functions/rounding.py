@@ -1,10 +1,9 @@
-"""Where two values of one thing differ by more than rounding. Pure.
+"""Comparison of values up to rounding error, without side effects.
 
-Sums over the rows of all ranks are added in another order than in the serial program. Half of the digits may be lost
-to that: two arrays differ if some elements are further apart than ``sqrt(eps)`` times the largest magnitude of the
-array, and 16 ``eps`` (times that magnitude, if it is larger than 1). ``eps`` is that of the coarsest type in the
-function: 3e-4 and 2e-6 in a function of float32, 1.5e-8 and 4e-15 in one of float64. Integers and booleans differ if
-they are not equal; NaN is equal to NaN.
+Changing the order of summation over the rows of all ranks can cost half of the digits. Arrays differ if elements are
+further apart than ``sqrt(eps) * m + 16 * eps * max(1, m)``; ``m`` is the array's largest magnitude. ``eps`` belongs to
+the least precise type in the function. The two factors are 3e-4 and 2e-6 for float32, 1.5e-8 and 4e-15 for float64.
+Integers and booleans must be equal; NaN equals NaN.
 """
 
 from __future__ import annotations
@@ -15,15 +14,7 @@ import numpy as np
 
 
 class Deviation(NamedTuple):
-    """Two values that differ.
-
-    Attributes
-    ----------
-    place : str
-        Where they differ most: " at index (2, 0)" of an array, "" of a single number or if the shapes differ.
-    value, other
-        The two numbers there, or shapes.
-    """
+    """The place of the largest difference of two values, such as " at index (2, 0)", and both numbers (or shapes)."""
 
     place: str
     value: Any
@@ -31,35 +22,21 @@ class Deviation(NamedTuple):
 
 
 def coarsest(dtypes: Iterable[Any]) -> float:
-    """Return the eps of the coarsest floating type among some dtypes; that of float64 if there is none.
-
-    Examples
-    --------
-    >>> coarsest([np.dtype("float64"), np.dtype("float32"), np.dtype("int8")]) == float(np.finfo("float32").eps)
-    True
-    """
+    """Return the eps of the least precise floating-point type among the dtypes; if there is none, of float64."""
     found = [float(np.finfo(dtype).eps) for dtype in dtypes if dtype.kind in "fc"]
     return max(found, default=float(np.finfo(np.float64).eps))
 
 
 def deviation(value: Any, other: Any, eps: float, before: Optional[Any] = None) -> Optional[Deviation]:
-    """Return where a value differs most from another one by more than rounding; None if it does not.
+    """Return the largest difference of two values if it exceeds rounding error (for the `coarsest` ``eps``), else None.
 
-    Parameters
-    ----------
-    value, other : array
-    eps : float
-        From `coarsest`.
-    before : array, optional
-        What an update has made ``other`` of: the largest change then counts, not the largest magnitude.
+    If an update changed the value ``before`` to ``other``, the largest change replaces ``m`` in the first term.
 
     Examples
     --------
     >>> deviation(np.array([1., 2.]), np.array([1., 2.5]), 1e-16)
     Deviation(place=' at index (1,)', value=2.0, other=2.5)
     >>> deviation(np.array(1.), np.array(1. + 1e-10), 1e-16)
-    >>> deviation(np.array(1.), np.array(1. + 1e-10), 1e-16, before=np.array(1.))
-    Deviation(place='', value=1.0, other=1.0000000001)
     """
     value, other = np.asarray(value), np.asarray(other)
     if value.shape != other.shape:
@@ -88,25 +65,13 @@ def _largest(array: Any) -> float:
 
 
 def shown(number: Any) -> str:
-    """Return a number, or a shape, as messages show it.
-
-    Examples
-    --------
-    >>> shown(0.1 + 0.2), shown(3), shown((2, 1))
-    ('0.3', '3', 'shape (2, 1)')
-    """
+    """Return a number or shape as text for messages."""
     if isinstance(number, tuple):
         return f"shape {number}"
     return f"{number:.8g}" if isinstance(number, float) else str(number)
 
 
 def pair(found: Deviation) -> Tuple[str, str]:
-    """Return both numbers as messages show them: with as many digits as it takes to see that they differ.
-
-    Examples
-    --------
-    >>> pair(Deviation("", 1.0, 1.5)), pair(Deviation("", 1.0, 1.0 + 1e-12))
-    (('1', '1.5'), ('1.0', '1.000000000001'))
-    """
+    """Return both numbers as text, with enough digits to show that they differ: '1.0' and '1.000000000001'."""
     both = shown(found.value), shown(found.other)
     return (repr(found.value), repr(found.other)) if both[0] == both[1] else both

@@ -1,8 +1,4 @@
-"""The same call of the serial function: with all rows, on copies of the shared variables.
-
-The serial function is the one that `Function.as_theano` calls. The variables hold the same objects as before when it
-has returned, or raised.
-"""
+"""Calls of the serial function on all rows; its variables get back their original values, even after an error."""
 
 from __future__ import annotations
 
@@ -17,27 +13,17 @@ from .plan import Argument
 
 
 class Given(NamedTuple):
-    """What a call is given, checked.
-
-    Attributes
-    ----------
-    arguments, chosen, n_rows
-        As `Arguments.prepare` returns them.
-    batch_s
-        As the user gave it.
-    subset : sequence of int, optional
-        The outputs that are wanted.
-    """
+    """The checked arguments of a call, from `Arguments.prepare`."""
 
     arguments: Sequence[Argument]
     chosen: Optional[Selection]
     n_rows: Optional[int]
-    batch_s: Any
-    subset: Optional[Sequence[int]]
+    batch_s: Any  # the user's argument
+    subset: Optional[Sequence[int]]  # the requested outputs
 
 
 def rows_of_all(parts: Sequence[Any], axis: int, batch_s: Any) -> Any:
-    """Return the rows that a call is about of what every rank has of a sliceable variable, in rank order."""
+    """Return the rows of a sliceable variable that a call uses on all ranks, in rank order."""
     if batch_s is not None:
         selections = parse_per_rank(batch_s, [part.shape[axis] for part in parts])
         parts = [moved(rows.take(moved(part, axis, 0)), 0, axis) for rows, part in zip(selections, parts)]
@@ -47,29 +33,12 @@ def rows_of_all(parts: Sequence[Any], axis: int, batch_s: Any) -> Any:
 def call_serially(
     engine: Any, compiled: Any, shareds: Sequence[Any], session: Session, given: Given, values: Mapping[int, Any]
 ) -> Tuple[List[Any], Dict[Any, Any]]:
-    """Call the serial function.
+    """Call the serial function; return its outputs on the host, and the variables' new values by `Engine.identity`.
 
-    Parameters
-    ----------
-    engine : Engine
-    compiled
-        The engine's own function.
-    shareds : sequence of shared variables
-        All that it uses.
-    session : Session
-    given : Given
-    values : dict of int to array
-        What variables hold meanwhile, by ``id``; copies of their values by default.
-
-    Returns
-    -------
-    outputs : list
-        On the host.
-    after : dict
-        What the variables hold then, by `Engine.identity`.
+    ``values`` are the variables' values during the call, by ``id``; by default, copies of the current values.
     """
     pools = session.context.pools
-    chosen: Dict[Any, Any] = {}  # one variable of each storage
+    chosen: Dict[Any, Any] = {}  # one variable per storage
     for shared in shareds:
         if engine.identity(shared) not in chosen or id(shared) in values:
             chosen[engine.identity(shared)] = shared
@@ -95,7 +64,7 @@ def call_serially(
 
 
 def _whole(argument: Argument, chosen: Optional[Selection], n_rows: Optional[int], pools: Any) -> Any:
-    """Return all rows of an argument that the call is about, as an array of their own."""
+    """Return all rows of an argument that the call uses, as a separate array."""
     if argument.kind == "value":
         return cloudpickle.loads(argument.value)
     array = pools.attach(argument.value)

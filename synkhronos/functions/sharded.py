@@ -1,7 +1,7 @@
-"""`synkhronos.sharded`: an input, or a shared variable, whose rows are divided, along which axis.
+"""`synkhronos.sharded`: mark an input or shared variable as divided by rows along an axis.
 
-What travels, and what is divided, selected and sliced, has its rows first: a view of the user's array with the axes in
-another order. Every rank gives its rows to the function, and its outputs to the master, in the order of the graph.
+Arrays are transferred, divided, selected and sliced as views with their rows first. The rows passed to a rank's
+function, and the outputs returned on the master, are in the axis order of the graph.
 """
 
 from __future__ import annotations
@@ -14,30 +14,29 @@ from ..errors import ArgumentTypeError
 
 
 class Sharded(NamedTuple):
-    """A variable, and the axis along which it has rows; made by `sharded`."""
+    """A variable and its axis of rows, as returned by `sharded`."""
 
     variable: Any
     axis: int
 
 
 def sharded(x: Any, axis: int = 0) -> Sharded:
-    """Say, in the ``inputs`` or ``sliceable_shareds`` of `function`, along which axis a variable has its rows.
+    """Mark the axis of rows of a variable, in the ``inputs`` or ``sliceable_shareds`` of `function`.
 
-    Lengths, ``batch``, ``batch_s``, slices and weights count along that axis. `scatter` and `gather` take ``axis``,
-    too.
+    Lengths, ``batch``, ``batch_shared``, slices and weights refer to that axis. `scatter` and `gather` accept ``axis``.
 
-    A shared variable in ``inputs`` has the *batch's* rows, such as the hidden state of each sequence in a recurrent
-    network, which goes on from call to call. It is no argument of calls. Every rank uses and updates its own rows;
-    between calls the program has those of all ranks: ``get_value`` returns them, ``set_value`` takes them, also another
-    number of them. A call must have as many rows, and is not made in slices; collectives refuse the variable, and so do
-    functions that use it without naming it.
+    A shared variable in ``inputs`` has the *batch's* rows, for example the hidden state of each sequence in a
+    recurrent network. Calls have no argument for it. Every rank uses and updates its own rows. Between calls,
+    ``get_value`` returns the rows of all ranks, and ``set_value`` replaces them, even with a different number of rows.
+    A call must have as many rows as the variable and cannot be made in slices. Collectives refuse the variable, and so
+    do functions that use it without listing it.
 
     Parameters
     ----------
     x : variable (or ``theano.In``), or shared variable
-        Of more than ``axis`` dimensions; `function` checks it.
+        The number of dimensions must exceed ``axis``; `function` checks this.
     axis : int
-        From 0; or below 0, from the last.
+        A negative axis counts from the last axis.
 
     Returns
     -------
@@ -50,7 +49,7 @@ def sharded(x: Any, axis: int = 0) -> Sharded:
 
     Examples
     --------
-    Sequences for a recurrent network, time first: each rank is given all times of its own sequences.
+    Sequences for a recurrent network, with time as the first axis; each rank receives all times of its own sequences:
 
     >>> import synkhronos as synk
     >>> import theano.tensor as T
@@ -61,21 +60,6 @@ def sharded(x: Any, axis: int = 0) -> Sharded:
     >>> f([[1., 2., 3.], [4., 5., 6.]])
     [array([5., 7., 9.]), array([[1., 2., 3.],
            [5., 7., 9.]])]
-
-    The sum of each row so far:
-
-    >>> import numpy as np, theano
-    >>> y, so_far = T.dvector("y"), theano.shared(np.zeros(3), "so_far")
-    >>> g = synk.function([y, synk.sharded(so_far)], updates=[(so_far, so_far + y)], exact=True)
-    >>> g([1., 2., 3.]), g([1., 1., 1.])
-    ([], [])
-    >>> so_far.get_value()                      # of which rank 0 has updated two rows, and rank 1 one
-    array([2., 3., 4.])
-    >>> so_far.set_value([10., 20.])
-    >>> g([1., 1.])
-    []
-    >>> so_far.get_value()
-    array([11., 21.])
     """
     if isinstance(axis, (bool, np.bool_)) or not isinstance(axis, (int, np.integer)):
         raise ArgumentTypeError("axis", "an int", f"{axis!r} of type {type(axis).__name__}")
@@ -83,5 +67,5 @@ def sharded(x: Any, axis: int = 0) -> Sharded:
 
 
 def unwrapped(variables: Sequence[Any]) -> List[Sharded]:
-    """Return variables of which some may be wrapped, with their axes."""
+    """Return all variables as `Sharded`; plain variables get axis 0."""
     return [each if isinstance(each, Sharded) else Sharded(each, 0) for each in variables]

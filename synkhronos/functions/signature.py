@@ -1,4 +1,4 @@
-"""The signature of a function: its outputs and updates with their ops, and the values that a call gives. Pure."""
+"""Parse a function's outputs and updates with their ops, and bind the arguments of a call, without side effects."""
 
 from __future__ import annotations
 
@@ -12,68 +12,68 @@ from ..reductions import MISSING, ReduceOp
 
 
 class _Kept:
-    """The value that every rank has of an input with a state."""
+    """Placeholder for an input's value that every rank keeps between calls."""
 
     def __repr__(self) -> str:
-        return "the value that is kept"
+        return "the kept value"
 
 
-#: Given to a call in the place of an input's value.
 KEPT: Any = _Kept()
 
-#: The keywords of a call.
 KEYWORDS = ("batch", "batch_s", "num_slices", "output_subset", "timeout")
 
 
+def one_of(name: str, value: Any, former: str, former_value: Any) -> Any:
+    """Return the value of a keyword argument that may be passed by its ``former`` name instead."""
+    if value is None:
+        return former_value
+    if former_value is not None:
+        raise ArgumentTypeError(former, f"no value, because {name}, its new name, is also passed", repr(former_value))
+    return value
+
+
 class _Default(int):
-    """A number that the caller has not given: an input of that name may have another value by default."""
+    """Default of a keyword; its identity distinguishes it from an equal number that the caller passed."""
 
 
-#: The default of ``num_slices``.
 ONE_CALL: int = _Default(1)
 
 
 class Form(NamedTuple):
-    """The form in which a call returns its outputs: as they were given to `function`."""
+    """The form of a call's outputs: a single output, a list or a dict, as passed to `function`."""
 
-    keys: Optional[List[str]] = None  # of a dict, in the order of the engine (sorted)
+    keys: Optional[List[str]] = None  # the keys of a dict of outputs, in the engine's (sorted) order
     single: bool = False
 
     def wrap(self, results: List[Any], subset: Optional[Sequence[int]]) -> Any:
-        """Return the (chosen) outputs in that form; chosen ones are always in a list, as in Theano."""
+        """Return the outputs in this form; a subset of outputs without keys is always a list, as in Theano."""
         if self.keys is not None:
             return dict(zip(self.keys if subset is None else [self.keys[i] for i in subset], results))
         return results[0] if self.single and subset is None else results
 
     def flat(self, wrapped: Any, subset: Optional[Sequence[int]]) -> List[Any]:
-        """Return as a list what `wrap` has put into that form."""
+        """Undo `wrap`: return the outputs as a list."""
         if self.keys is not None:
             return list(wrapped.values())
         return [wrapped] if self.single and subset is None else list(wrapped)
 
 
 class Outputs(NamedTuple):
-    """The outputs without their ops, and the ops, flat."""
+    """A function's outputs and their ops as flat lists, and the form of the outputs."""
 
-    variables: Any  # what the engine's own function takes
-    ops: List[Any]  # one per output, in the order of the engine; MISSING if none was given
+    variables: Any  # accepted by the engine's own function
+    ops: List[Any]  # one per output, in the engine's order; MISSING if none was given
     form: Form
 
 
 def check_name(name: Any) -> None:
-    """Refuse a name of a function, which travels with every call, that is neither a str nor None."""
+    """Raise `TypeError` if a function name, which is sent with every call, is neither a str nor None."""
     if name is not None and not isinstance(name, str):
         raise ArgumentTypeError("name", "a str", f"{name!r} of type {type(name).__name__}")
 
 
 def parse_outputs(outputs: Any) -> Outputs:
-    """Take ``outputs`` apart: None, one output, a list, or a dict; each ``variable`` or ``(variable, op)``.
-
-    Raises
-    ------
-    TypeError
-        If a tuple is not ``(variable, op)``, or a key is not a string.
-    """
+    """Parse ``outputs``: None, one output, a list or a dict; each output is ``variable`` or ``(variable, op)``."""
     if outputs is None:
         return Outputs(None, [], Form())
     if isinstance(outputs, dict):
@@ -91,7 +91,7 @@ def parse_outputs(outputs: Any) -> Outputs:
 
 
 def _is_pair(thing: Any) -> bool:
-    """Return whether a tuple is ``(variable, op)``; it may also be a tuple of outputs."""
+    """Return whether a value is a pair ``(variable, op)`` rather than, for example, a tuple of outputs."""
     return isinstance(thing, tuple) and len(thing) == 2 and (thing[1] is None or isinstance(thing[1], (str, ReduceOp)))
 
 
@@ -104,21 +104,7 @@ def _split(output: Any, position: Any) -> Tuple[Any, Any]:
 
 
 def parse_updates(updates: Any, label: Callable[[Any], str]) -> Tuple[List[Tuple[Any, Any]], List[Any]]:
-    """Take ``updates`` apart: a dict, its items, or a list of ``(shared, expression)`` or ``(shared, expression, op)``.
-
-    Returns
-    -------
-    pairs : list of (shared, expression)
-    ops : list
-        MISSING if none was given.
-
-    Raises
-    ------
-    TypeError
-        If it has another form.
-    ValueError
-        If a shared variable is listed twice.
-    """
+    """Parse ``updates`` (a dict, its items or a list of tuples) into pairs ``(shared, expression)`` and their ops."""
     if updates is None:
         return [], []
     if isinstance(updates, Mapping):
@@ -149,22 +135,14 @@ def parse_updates(updates: Any, label: Callable[[Any], str]) -> Tuple[List[Tuple
 
 
 def output_indices(subset: Any, keys: Optional[Sequence[str]], n: int) -> List[int]:
-    """Return the positions that ``output_subset`` names: integers, or keys if the outputs are a dict.
-
-    Raises
-    ------
-    TypeError
-        If it is not a list.
-    ValueError
-        If there is no such output.
-    """
+    """Return the positions that ``output_subset`` lists as integers, or as keys if the outputs are a dict."""
     if not isinstance(subset, (list, tuple)):
         expected = f"a list of {'keys' if keys else 'positions'}"
         raise ArgumentTypeError("output_subset", expected, type(subset).__name__)
     positions: Dict[Any, int] = {key: i for i, key in enumerate(keys)} if keys else {i: i for i in range(n)}
     for entry in subset:
         if isinstance(entry, bool) or not isinstance(entry, (str, int, np.integer)) or entry not in positions:
-            expected = f"some of {', '.join(map(repr, positions))}" if positions else "no outputs, for there are none"
+            expected = f"some of {', '.join(map(repr, positions))}" if positions else "none, as there are no outputs"
             raise ArgumentValueError("output_subset", expected, repr(entry))
     return [positions[entry] for entry in subset]
 
@@ -178,31 +156,17 @@ def bind(
     default: Callable[[Any], Any] = attrgetter("default"),
     keywords: Optional[Mapping[str, Any]] = None,
 ) -> List[Any]:
-    """Return one value per input: given by position or by name, or its default.
+    """Return the value of each input, passed by position or by name, or else its default.
 
-    Parameters
-    ----------
-    inputs, labels, name
-        Of the function; labels are how messages call its inputs.
-    args, kwargs
-        As given by position and by name.
-    default : callable
-        From an input that has a default to its value; `KEPT` is the value of one that keeps it between calls.
-    keywords : mapping, optional
-        The call's own keywords, of which those were given that are neither None, False nor `ONE_CALL`. An input of
-        such a name is passed by position.
-
-    Raises
-    ------
-    TypeError
-        If there are too many, one is given twice or is missing, or a name is not known; if a keyword of the call was
-        given, and an input of that name was not.
+    ``labels`` name the inputs in messages. ``default`` returns an input's default; `KEPT` stands for a kept value.
+    ``keywords`` are the call's own keyword arguments; each was passed unless it is None, False or `ONE_CALL`. An input
+    with the name of such a keyword must be passed by position.
     """
     if len(args) == len(inputs) and not kwargs:
         return list(args)
     call = f"function {name}" if name else "the function"
     if len(args) > len(inputs):
-        raise ArgumentTypeError(call, f"at most {len(inputs)} inputs", str(len(args)))
+        raise ArgumentTypeError(call, f"at most one value per input ({len(inputs)} in total)", str(len(args)))
     values: Dict[int, Any] = dict(enumerate(args))
     for key, value in kwargs.items():
         positions = [i for i, given in enumerate(inputs) if given.name == key]
@@ -212,7 +176,7 @@ def bind(
             raise ArgumentTypeError(call, expected, repr(key))
         if len(positions) > 1:
             got = f"{key!r}, which is the name of {len(positions)} inputs"
-            raise ArgumentTypeError(call, "names that one input has", got, "give them by position")
+            raise ArgumentTypeError(call, "names that belong to a single input", got, "pass them by position")
         if positions[0] in values:
             got = f"{labels[positions[0]]} by position and by name"
             raise ArgumentTypeError(call, "each input once", got)
@@ -221,7 +185,7 @@ def bind(
         if i not in values:
             value = None if keywords is None else keywords.get(given.name)
             if value is not None and value is not False and value is not ONE_CALL:
-                expected = f"{labels[i]} by position, because {given.name} is a keyword of the call, too"
+                expected = f"{labels[i]} by position, because {given.name} is also a keyword of the call"
                 raise ArgumentTypeError(call, expected, f"{given.name} by name")
             if not given.has_default:
                 raise ArgumentTypeError(call, f"a value for {labels[i]}", "none")

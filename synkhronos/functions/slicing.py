@@ -1,4 +1,4 @@
-"""One rank's call in slices: the function is called on pieces of its rows, and what comes out is accumulated. Pure."""
+"""One rank's call in slices: call the function on pieces of its rows and accumulate the results."""
 
 from __future__ import annotations
 
@@ -11,46 +11,37 @@ from ..reductions import Accumulator, ReduceOp
 
 
 class Agreement:
-    """Accumulate values that must be the same on every slice: updates of integers, which have no average."""
+    """Accumulates values that must be equal in every slice, such as integer updates, which have no average."""
 
     def __init__(self) -> None:
         self._value: Any = None
 
     def add(self, value: Any, weight: Any = 1) -> None:
-        """Compare the value of the next slice with the first.
-
-        Raises
-        ------
-        ValueError
-            If they differ.
-        """
+        """Compare the value of the next slice with the first."""
         if self._value is None:
             self._value = np.array(value)
         elif not np.array_equal(self._value, value):
-            hint = "they have no average: give the update an op, (shared, expression, 'sum') for example"
-            raise ArgumentValueError("integers", "the same in all slices", "others", hint)
+            hint = "integers are not averaged: set an op for the update, for example (shared, expression, 'sum')"
+            raise ArgumentValueError("integers", "equal values in all slices", "different values", hint)
 
     def finish(self) -> Tuple[Any, Any]:
-        """Return the value, or None if there were no slices."""
         return self._value, None
 
 
 class Last:
-    """Keep the value of the last slice: a random state, which has advanced, or an output that is the same in all."""
+    """Keeps the value of the last slice: an advanced random state, or an output equal in all slices."""
 
     def __init__(self) -> None:
         self._value: Any = None
 
     def add(self, value: Any, weight: Any = 1) -> None:
-        """Take the value of the next slice."""
         self._value = value
 
     def finish(self) -> Tuple[Any, Any]:
-        """Return the value, or None if there were no slices."""
         return self._value, None
 
 
-#: In place of an op: the value of the last slice.
+#: Used in place of an op: keep the value of the last slice.
 LAST: Any = "last"
 
 
@@ -61,33 +52,12 @@ def in_slices(
     updates: Sequence[Tuple[str, Any]],
     accumulator: Callable[..., Any] = Accumulator,
 ) -> Tuple[List[Any], List[Any]]:
-    """Call a function on every slice of a rank's rows and accumulate its outputs and its updates.
+    """Call a function on every slice of a rank's rows, and accumulate its outputs and updates.
 
-    Updates are computed on every slice from the original values, since nothing is applied here: that is the caller's,
-    once, at the end.
-
-    Parameters
-    ----------
-    call : callable
-        From the position of a slice to the outputs, followed by the new values of the updated variables.
-    weights : sequence of sequence of (float or None)
-        By slice, what every value weighs: the rows of the slice; None if the value does not count.
-    outputs : sequence of (name, ReduceOp)
-        How messages name every output, and its op.
-    updates : sequence of (name, ReduceOp, None or `LAST`)
-        The same of every updated variable; slices must agree if the op is None.
-    accumulator : callable
-        Makes what accumulates the values of one output or update; see `Accumulator`.
-
-    Returns
-    -------
-    outputs, new_values : list
-        In the order of the names; None if no slice counts.
-
-    Raises
-    ------
-    ValueError
-        If the results of slices cannot be combined; names the output or variable.
+    Every slice computes updates from the original values; the caller applies them once, at the end. ``call(i)`` returns
+    the outputs of the i-th slice, then the new values. ``weights[i][k]``: the number of rows of slice i for the k-th of
+    these values, or None if the value does not count. A result is None if no slice counts. The second item
+    of each of the ``updates`` is an op, `LAST`, or None if slices must agree.
     """
     names = [name for name, _ in outputs] + ["the update of " + name for name, _ in updates]
     accumulators: List[Any] = [Last() if op.name is None else accumulator(op) for _, op in outputs]
@@ -106,7 +76,7 @@ def in_slices(
 def _add(
     names: Sequence[str], accumulators: Sequence[Any], values: Sequence[Any], weights: Sequence[Optional[float]]
 ) -> None:
-    """Add the values of a slice. When this returns nothing refers to them: the next slice needs the memory."""
+    """Accumulate a slice's values without keeping references, because the next slice needs the memory."""
     for name, accumulator, value, weight in zip(names, accumulators, values, weights):
         if weight is None:
             continue

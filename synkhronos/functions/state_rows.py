@@ -1,13 +1,13 @@
-"""Shared variables that have the batch's rows: the state of each row, from call to call.
+"""Shared variables with the batch's rows: one state per row, carried from call to call.
 
-Outside of calls the master's variable holds the rows of all ranks, so that everything that the program does to it is
-the serial program's: ``get_value``, ``set_value``, functions of the engine. In a call every rank holds its own. ::
+Between calls, the master's variable contains the rows of all ranks, so it behaves as in the serial program. During a
+call, every rank has its own rows. ::
 
     the program          the master's variable         the other ranks'
     ------------------   -------------------------     -----------------------------------
-    H.set_value(v)       v, all rows                   (rows of before)
-    f(X, Y)              its own rows                  their own rows: sent, if H has changed, or ranks take others
-                         all rows                      (their own rows), brought together, if f updates H
+    H.set_value(v)       v, all rows                   (old rows)
+    f(X, Y)              its own rows                  their own rows: sent if H or the division has changed
+                         all rows                      (their own rows), gathered if f updates H
     H.get_value()        all rows                      (their own rows)
 """
 
@@ -25,22 +25,11 @@ from ..program.program import PROGRAM
 from ..replication.replicator import replicator_of
 from ..runtime.registry import Origin, RowsOfRanks, SharedEntry
 from ..runtime.session import Session
-from .held import give_rank_values, held
+from .rank_values import give_rank_values, values_by_rank
 
 
-class State(NamedTuple):
-    """A shared variable of a function that has the batch's rows, as the master knows it.
-
-    Attributes
-    ----------
-    entry : SharedEntry
-    rows : RowsOfRanks
-        What the ranks have.
-    axis : int
-        Of its rows.
-    is_updated : bool
-        Whether the function updates it.
-    """
+class RowState(NamedTuple):
+    """A function's shared variable with the batch's rows, on the master."""
 
     entry: SharedEntry
     rows: RowsOfRanks
@@ -48,16 +37,12 @@ class State(NamedTuple):
     is_updated: bool
 
     def part(self, begin: int, end: int) -> Any:
-        """Return some of all rows, which the master has."""
         whole = self.entry.engine.to_host(self.entry.cell[0])
         return whole[(*[slice(None)] * self.axis, slice(begin, end))]
 
 
-def states_of(session: Session, engine: Any, axes: Dict[Any, int], updated: Sequence[Any]) -> List[State]:
-    """Return the states of a function that the ranks have; on one rank there is nothing to divide.
-
-    From then on other functions, and collectives, must not take them for ordinary variables.
-    """
+def states_of(session: Session, engine: Any, axes: Dict[Any, int], updated: Sequence[Any]) -> List[RowState]:
+    """Return a function's states, marked so that other functions refuse them as ordinary variables; [] on one rank."""
     if session.size == 1 or not axes:
         return []
     changing = {engine.identity(shared) for shared in updated}
@@ -68,35 +53,29 @@ def states_of(session: Session, engine: Any, axes: Dict[Any, int], updated: Sequ
         entry = session.context.shareds[number]
         if entry.rows is None:
             entry.rows, entry.known = RowsOfRanks(axis), None
-            session.caches.pop("collectives", None)  # they have taken it for an ordinary variable
-        found.append(State(entry, entry.rows, axis, engine.identity(shared) in changing))
+            session.caches.pop("collectives", None)  # this cache lists the variable as an ordinary variable
+        found.append(RowState(entry, entry.rows, axis, engine.identity(shared) in changing))
     return found
 
 
 def rows_of_states(engine: Any, axes: Dict[Any, int], n_rows: Optional[int], num_slices: Any = 1) -> Optional[int]:
-    """Return the number of rows of a call, those of its states if it has no other.
-
-    Raises
-    ------
-    ArgumentValueError
-        If a state has another number of rows, or the call is to be made in slices.
-    """
+    """Return the number of rows of a call, or of its states if no input has rows; raise for a call in slices."""
     for i, (shared, axis) in enumerate(axes.items()):
         label, length = engine.label(shared, f"state {i}"), engine.storage(shared)[0].shape[axis]
         if isinstance(num_slices, (int, np.integer)) and num_slices > 1:
-            expected = f"1, because {label} has the batch's rows, all of which a call takes at once"
-            raise ArgumentValueError("num_slices", expected, str(num_slices), "call it with fewer rows")
+            expected = f"1, because {label} has the batch's rows, and a call uses all of these rows together"
+            raise ArgumentValueError("num_slices", expected, str(num_slices), "call the function with fewer rows")
         if n_rows is None:
             n_rows = length
         elif length != n_rows:
-            hint = f"{shared.name + '.' if shared.name else 'its '}set_value(value) takes the rows of all ranks"
-            expected = f"as many rows as the call, {n_rows} along axis {axis}"
+            hint = f"{shared.name + '.' if shared.name else 'its '}set_value(value) sets the rows of all ranks"
+            expected = f"the call's number of rows, {n_rows} along axis {axis}"
             raise ArgumentValueError(f"shared variable {label}", expected, str(length), hint)
     return n_rows
 
 
 def axis_of_rows(shared: Any) -> Optional[int]:
-    """Return the axis along which a variable has the batch's rows in the program's session; None if it has not."""
+    """Return the axis of the batch's rows of a variable in the current session; None if it has no such rows."""
     session, engine = PROGRAM.session, engines.find([shared])
     if session is None or session.closed or engine is None:
         return None
@@ -106,36 +85,28 @@ def axis_of_rows(shared: Any) -> Optional[int]:
 
 
 def refuse_rows(function: Any, entries: Sequence[SharedEntry]) -> None:
-    """Refuse a function that takes for the same on all ranks what another one has named as rows."""
+    """Raise for a function that uses a variable as a whole although another function divides its rows."""
     for entry in entries:
         if entry.rows is not None:
             name = entry.reference().name or "it"
             raise ArgumentValueError(
                 f"shared variable {entry.label()}",
-                f"to be named in function {function.name}, too, because in another one every rank has its rows of it",
-                "a variable of which each rank uses the whole",
-                f"list synkhronos.sharded({name}, axis={entry.rows.axis}) in its inputs, or call it by as_theano",
+                f"an input of function {function.name or 'without a name'}, because another function divides its rows",
+                "a variable that each rank uses as a whole",
+                f"list synkhronos.sharded({name}, axis={entry.rows.axis}) in its inputs, or call it with as_theano",
             )
 
 
 @contextmanager
-def on_ranks(session: Session, states: Sequence[State], joint: bool) -> Iterator[None]:
-    """Have every rank hold its own rows of states meanwhile; afterwards the master has those of all.
+def on_ranks(session: Session, states: Sequence[RowState], all_ranks_call: bool) -> Iterator[None]:
+    """Distribute the rows of states over the ranks in this block; afterwards, the master has all ranks' rows again.
 
-    If what is done meanwhile fails, the ranks' rows are brought together as they are then; if there are no ranks any
-    more, the master has those of before.
-
-    Parameters
-    ----------
-    session : Session
-    states : sequence of State
-        Of equal numbers of rows.
-    joint : bool
-        Whether ranks without rows make calls, too: with one row, which does not count.
+    If the block fails, the ranks' current rows are gathered; if the ranks are gone, the old value is restored. With
+    ``all_ranks_call``, ranks without rows also make calls, with one row that does not count.
     """
     wholes = [state.entry.cell[0] for state in states]
     bounds = split_rows(wholes[0].shape[states[0].axis], session.size, session.root)
-    taken = [(0, min(1, bounds[-1][1])) if joint and begin == end else (begin, end) for begin, end in bounds]
+    taken = [(0, min(1, bounds[-1][1])) if all_ranks_call and begin == end else (begin, end) for begin, end in bounds]
     news = [state for state in states if not state.rows.are_on_ranks(state.entry, taken)]
     are_out = False
     try:
@@ -154,19 +125,19 @@ def on_ranks(session: Session, states: Sequence[State], joint: bool) -> Iterator
 
 def _bring_home(
     session: Session,
-    states: Sequence[State],
+    states: Sequence[RowState],
     wholes: Sequence[Any],
     bounds: Sequence[Tuple[int, int]],
     taken: Sequence[Tuple[int, int]],
     are_out: bool,
 ) -> None:
-    """Give the master's variables the rows of all ranks; those of before if these do not have theirs, or are gone."""
+    """Set the master's variables to the rows of all ranks, or to the old values if these cannot be gathered."""
     changed = [state for state in states if state.is_updated]
     of_ranks: Dict[int, List[Any]] = {}
     try:
         if are_out and not session.closed:
             numbers = [state.entry.number for state in changed]
-            of_ranks = dict(zip(numbers, held(session, numbers)))
+            of_ranks = dict(zip(numbers, values_by_rank(session, numbers)))
     finally:
         for state, whole in zip(states, wholes):
             entry, rows, parts = state.entry, state.rows, of_ranks.get(state.entry.number)
@@ -175,6 +146,6 @@ def _bring_home(
                 counting = [part for part, (begin, end) in zip(parts, bounds) if begin < end] or [parts[session.root]]
                 whole = entry.engine.to_device(entry.reference(), np.concatenate(counting, state.axis))
             entry.set(whole, Origin.COMMON)
-            entry.known = None  # so that whoever takes it for an ordinary variable looks: see `refuse_rows`
+            entry.known = None  # so that functions that use it as an ordinary variable check it: see `refuse_rows`
             rows.whole = whole if parts is not None or are_out and not state.is_updated else None
             rows.taken = list(taken)

@@ -1,13 +1,13 @@
-"""The outputs of many steps: each rank stores them in its own memory, and the master combines them where they lie.
+"""The outputs of many steps: each rank stores its outputs in its own memory, where the master reads them.
 
-The steps of a *division* have the same number of rows, so their outputs have the same shapes and weights. Each output
-of each division has a *block*, and all blocks of a rank are one piece of memory, taken before its first step::
+Steps with the same *division* have the same number of rows, so their outputs have equal shapes and weights. Each output
+of each division has a *block*. A rank allocates all its blocks as one piece of memory before its first step::
 
     rank 0   [ outputs[0] of division 0: 3 steps | outputs[1]: 3 steps | outputs[0] of division 1: 1 step | ... ]
     rank 1   [ ...                                                                                              ]
     master   block by block:  combine(op, [block of rank 0, block of rank 1, ...], weights of the division)
 
-An output that does not have the shape that was expected of it lies by itself. See `Function.steps`.
+An output of unexpected shape is stored separately.
 """
 
 from __future__ import annotations
@@ -21,50 +21,25 @@ from numpy.typing import NDArray
 from ..errors import prefixed
 from ..memory.pool import Pool
 from ..reductions import ReduceOp, combine_each, reduce_outputs
-from .plan import Plan
+from .plan import CallPlan
 
-#: The shape of one step's output, for each division and each output; None if the rank stores none.
+#: The shape of an output in one step, by division and output; None if the rank does not store the output.
 Shapes = Sequence[Sequence[Optional[Tuple[int, ...]]]]
 
 _ALIGNMENT_BYTES = 64
 
 
 class Stored(NamedTuple):
-    """Where a rank's outputs lie, as it travels.
-
-    Attributes
-    ----------
-    shapes : Shapes
-    memory : handle
-        Of the bytes of all blocks.
-    odd : dict of (int, int) to handle
-        By output and step: those of another shape or dtype.
-    objects : dict of int to list
-        By output: the values of every step, if they are not arrays. Of the master alone, which does not travel.
-    """
+    """Location of the outputs stored by a rank, as sent to the master."""
 
     shapes: Shapes
-    memory: Any
-    odd: Dict[Tuple[int, int], Any]
-    objects: Dict[int, List[Any]]
+    memory: Any  # handle of the bytes of all blocks
+    irregular: Dict[Tuple[int, int], Any]  # outputs of unexpected shape or dtype, by output and step
+    objects: Dict[int, List[Any]]  # outputs that are not arrays, for every step; only on the master, not sent
 
 
 def blocks(shapes: Shapes, dtypes: Sequence[Any], counts: Sequence[int]) -> Tuple[List[List[Any]], int]:
-    """Return where each block begins and its shape, for each division and output, and the bytes of all. Pure.
-
-    Parameters
-    ----------
-    shapes : Shapes
-    dtypes : sequence of dtype
-        One per output.
-    counts : sequence of int
-        The steps of each division.
-
-    Examples
-    --------
-    >>> blocks([[(), (2,)], [(), None]], [np.dtype("f4"), np.dtype("f8")], [3, 1])
-    ([[(0, (3,)), (64, (3, 2))], [(128, (1,)), None]], 192)
-    """
+    """Return the offset and shape of each block, by division and output, and the total size in bytes."""
     found, begin = [], 0
     for of_division, n_steps in zip(shapes, counts):
         places: List[Any] = []
@@ -80,7 +55,7 @@ def blocks(shapes: Shapes, dtypes: Sequence[Any], counts: Sequence[int]) -> Tupl
 
 
 def arrays(shapes: Shapes, dtypes: Sequence[Any], counts: Sequence[int], memory: NDArray[Any]) -> List[List[Any]]:
-    """Return the blocks as arrays, for each division and output; None where there is none."""
+    """Return the blocks as arrays, by division and output; None for an output without a block."""
     return [
         [
             None if place is None else np.ndarray(place[1], dtype, memory, place[0])
@@ -91,22 +66,7 @@ def arrays(shapes: Shapes, dtypes: Sequence[Any], counts: Sequence[int], memory:
 
 
 class Store:
-    """Stores the outputs of one rank's steps.
-
-    Parameters
-    ----------
-    pool : Pool
-        This rank's memory.
-    shapes, dtypes, counts
-        As for `blocks`; a dtype is None for an output that is not an array.
-    keeps_objects : bool
-        Whether to keep those that are not arrays.
-
-    Raises
-    ------
-    SharedMemoryError
-        If there is no memory for all of them.
-    """
+    """Storage for the outputs of one rank's steps; with ``keeps_objects``, also for outputs that are not arrays."""
 
     def __init__(
         self, pool: Pool, shapes: Shapes, dtypes: Sequence[Any], counts: Sequence[int], keeps_objects: bool
@@ -128,7 +88,7 @@ class Store:
         ]
 
     def put(self, step: int, division: int, outputs: Sequence[Any]) -> None:
-        """Store the outputs of a step, which this rank has made; arrays are on the host."""
+        """Store the outputs of one of this rank's steps; arrays must be on the host."""
         position = self._next[division]
         self._next[division] = position + 1
         for i, block, shape, dtype in self._targets[division]:
@@ -142,7 +102,7 @@ class Store:
             values.append(outputs[i])
 
     def stored(self) -> Stored:
-        """Return where all outputs lie; they live as long as this object."""
+        """Return the location of all outputs; their memory lives as long as this object."""
         odd = {place: self._pool.handle(array) for place, array in self._odd.items()}
         return Stored(self._shapes, self._pool.handle(self._memory), odd, self._objects)
 
@@ -150,32 +110,13 @@ class Store:
 class Combiner:
     """Combines the outputs of all ranks, on the master.
 
-    Parameters
-    ----------
-    plans : sequence of Plan
-        One per division.
-    ops : sequence of ReduceOp
-        The function's, of the wanted outputs.
-    dtypes : sequence of dtype or None
-        One per output.
-    divisions : ndarray of int
-        That of each step which was made.
-    counts : sequence of int
-        The steps that there is memory for, by division.
-    stored : sequence of Stored
-        By rank.
-    root : int
-    pools : PoolMap
-
-    Attributes
-    ----------
-    failed_step : int, optional
-        The step whose outputs do not fit together, if that was raised.
+    ``divisions[step]``: the division of each completed step. ``counts[d]``: the number of steps of division d that have
+    memory. After an error, ``failed_step`` is the step whose outputs could not be combined.
     """
 
     def __init__(
         self,
-        plans: Sequence[Plan],
+        plans: Sequence[CallPlan],
         ops: Sequence[ReduceOp],
         dtypes: Sequence[Any],
         divisions: NDArray[Any],
@@ -191,7 +132,7 @@ class Combiner:
         self.failed_step: Optional[int] = None
 
     def combined(self, i: int) -> Any:
-        """Return what the master gets of the i-th output: an array, or a list with an entry for each step."""
+        """Return the i-th output for the user: an array, or a list with one entry per step."""
         if i in self.stored[self.root].objects:
             return self.stored[self.root].objects[i]
         made = [(steps, self._of_division(i, division)) for division, steps in enumerate(self._steps) if len(steps)]
@@ -212,7 +153,7 @@ class Combiner:
         return in_order
 
     def _of_division(self, i: int, division: int) -> Any:
-        """Return the values of a division's steps: an array of all, or a list of arrays."""
+        """Return the combined values of a division's steps: one array for all steps, or a list of arrays."""
         plan, steps = self.plans[division], self._steps[division]
         op, weights = plan.ops[i], plan.division.weights
         parts = [
@@ -225,7 +166,7 @@ class Combiner:
             (part.shape[2:] if op.name == "gather" else part.shape, part.ndim) for part in parts if part is not None
         ]
         is_odd = any(
-            [place == i and self.divisions[step] == division for each in self.stored for place, step in each.odd]
+            [place == i and self.divisions[step] == division for each in self.stored for place, step in each.irregular]
         )
         if is_odd or len(set(shapes)) > 1:
             return [self._of_step(i, plan, parts, *place) for place in enumerate(steps.tolist())]
@@ -236,11 +177,11 @@ class Combiner:
             return combine_each(op, parts, weights)
         return reduce_outputs(op, parts, weights, self.root)
 
-    def _of_step(self, i: int, plan: Plan, parts: Sequence[Any], position: int, step: int) -> NDArray[Any]:
-        """Combine the outputs of one step, as a call does."""
+    def _of_step(self, i: int, plan: CallPlan, parts: Sequence[Any], position: int, step: int) -> NDArray[Any]:
+        """Combine the outputs of one step, as in a single call."""
         values = [
-            self.pools.attach(each.odd[i, step])
-            if (i, step) in each.odd
+            self.pools.attach(each.irregular[i, step])
+            if (i, step) in each.irregular
             else None
             if part is None
             else part[position : position + 1].reshape(part.shape[1:])

@@ -1,18 +1,18 @@
-"""Many calls of a function in one command: each rank makes its part of every call, one step after the other.
+"""Many calls of a function in one command: each rank computes its part of every call, step by step.
 
 ::
 
     f.steps(x, batches=[...])                                                                    where
     ------------------------------------------------------------------------------------------  -----------------------
-    read     generators; and one value per input                                                 batches.read
+    read     generators, and one value per input                                                 batches.read
     table    the rows of every step, in two arrays                                               Arguments.prepare_steps
-    plans    one for each division: steps of as many rows have the same                          Planner.steps
-    run      every rank:  take memory for the outputs of all steps                               RunSteps.run
-                          for each step:  take its rows, call the engine, store the outputs
-    finish   the master:  combine what lies in the memory of all ranks                           Combiner
+    plans    one plan per division, shared by steps with equal numbers of rows                   PlanBuilder.steps
+    run      every rank:  allocate memory for the outputs of all steps                           RunSteps.run
+                          for each step:  select rows, call the engine, store the outputs
+    finish   the master:  combine the outputs in the memory of all ranks                         Combiner
 
-Ranks do not meet between steps, unless the function has collectives in its graph. After each step a rank writes down
-how many it has made, and before each it looks whether the command was given up: two words of the control block.
+Ranks do not wait for each other between steps, unless the graph contains collectives. Before each step, a rank reads
+from the control block whether the command was aborted. After each step, it writes its step count to that block.
 """
 
 from __future__ import annotations
@@ -26,84 +26,57 @@ from numpy.typing import NDArray
 from ..engines.base import ArrayType
 from ..errors import ArgumentValueError
 from ..reductions import ReduceOp
-from ..runtime.command import Amounts, Command
+from ..runtime.command import Command, CommandStats
 from ..runtime.context import RankContext
 from ..selection import Selection, moved
 from ..sync.control_block import STOP_REQUESTED
 from .batches import selection
-from .call import presented, reduced, rounded
-from .calling import Change, RowsOfCall, call, inside
+from .command import presented, reduced, rounded
 from .division import Division
 from .on_step import OnStep
-from .plan import Plan, Prepared, may_be_refused
+from .plan import CallPlan, RankPlan, may_be_refused
+from .rank_call import Change, RowsOfCall, call, inside
 from .step_outputs import Combiner, Store, Stored
 
-#: Rows of a table that are made numbers at a time: as such they take ten times the memory.
+#: Number of table rows converted to Python numbers at a time, because Python numbers need ten times the memory.
 CHUNK_ROWS = 1024
 
 
-class Steps(NamedTuple):
-    """What is to be done, as all ranks know it.
+class StepSequence(NamedTuple):
+    """The steps of one command, as sent to all ranks.
 
-    Attributes
-    ----------
-    plans : sequence of Plan
-        One for each division, all with the same arguments.
-    counts, first : sequence of int
-        For each division, how many steps it has, and the first of them.
-    table : handle
-        Of int64, shape ``(n_steps, 4)``: the division of each step, and a row of `batches.Table`.
-    shared_table : handle, optional
-        Of int64, shape ``(n_steps, n_ranks, 3)``: what each rank selects of its sliceable shared variables.
-    indices : handle
-        Those of both tables.
-    has_batches : bool
-        Whether the table says which rows; if not, every step is about all rows.
-    ops, types : sequence of ReduceOp, and of ArrayType
-        Of the wanted outputs; the type is None for one that is not an array.
-    shapes : int, optional
-        The number of the function that computes the shapes of all outputs, if they are not all known.
-    lengths : sequence of (int, int, sequence of int)
-        Sliceable shared variables that the function updates, by number: the axis of rows, and how many each rank has.
-    total : bool
-        Whether outputs are accumulated over all steps.
-    asks : bool
-        Whether the master may end the steps.
-    is_exact : bool
-        Whether they end with the step after which the master does so, on all ranks.
-    begin : int
-        Which of the table is the first: how many there are after it, `counts` says.
+    The table is int64 of shape ``(n_steps, 4)``: each step's division, then a row of `BatchTable`. The table of
+    sliceable variables has shape ``(n_steps, n_ranks, 3)``. Both refer to the same ``indices``.
     """
 
-    plans: Sequence[Plan]
-    counts: Sequence[int]
-    first: Sequence[int]
+    plans: Sequence[CallPlan]  # one per division, all with the same arguments
+    counts: Sequence[int]  # number of steps of each division
+    first: Sequence[int]  # first step of each division
     table: Any
     shared_table: Any
     indices: Any
-    has_batches: bool
-    ops: Sequence[ReduceOp]
-    types: Sequence[Optional[ArrayType]]
-    shapes: Optional[int] = None
-    lengths: Sequence[Tuple[int, int, Sequence[int]]] = ()
-    total: bool = False
-    asks: bool = False
-    is_exact: bool = False
-    begin: int = 0
+    has_batches: bool  # whether the table selects rows; if not, every step uses all rows
+    ops: Sequence[ReduceOp]  # of the requested outputs
+    types: Sequence[Optional[ArrayType]]  # of the requested outputs; None if not an array
+    shapes: Optional[int] = None  # number of the function that computes the outputs' shapes, unless all are known
+    lengths: Sequence[Tuple[int, int, Sequence[int]]] = ()  # number, axis, lengths by rank of updated variables
+    total: bool = False  # whether outputs are accumulated over all steps
+    asks: bool = False  # whether there is an `on_step`, which may end the steps
+    is_exact: bool = False  # whether all ranks then end after the same step as the master
+    begin: int = 0  # the command's first step in the table
 
     @property
     def dtypes(self) -> List[Any]:
-        """The dtype of each output; None if it is not an array."""
+        """The dtype of each output; None for an output that is not an array."""
         return [None if type_ is None else type_.dtype for type_ in self.types]
 
     def divisions(self, context: RankContext, n_steps: int) -> NDArray[Any]:
-        """Return the division of each of the first steps."""
         return context.pools.attach(self.table)[self.begin : self.begin + n_steps, 0]
 
     def rows(
         self, context: RankContext, chosen: Any = None
     ) -> Iterator[Tuple[int, Optional[Selection], Optional[Selection]]]:
-        """Iterate over steps: the division, the rows of the data set, and this rank's of its shared variables."""
+        """Yield for each step its division, its rows of the data set, and this rank's rows of its shared variables."""
         if chosen is None:
             chosen = slice(self.begin, self.begin + sum(self.counts))
         table, indices = context.pools.attach(self.table)[chosen], context.pools.attach(self.indices)
@@ -122,45 +95,24 @@ class Steps(NamedTuple):
                 )
 
 
-class Made(NamedTuple):
-    """A rank's answer.
+class StepsAnswer(NamedTuple):
+    """One rank's answer to `RunSteps`."""
 
-    Attributes
-    ----------
-    n_steps : int
-        How many steps were made; on all ranks the same.
-    stored : Stored
-        Where the outputs of each step lie.
-    totals : list, optional
-        On the master: the outputs that were accumulated; None for the others.
-    plans : sequence of Plan, optional
-        On the master: those of `Steps`, with what the graph itself has divided.
-    """
-
-    n_steps: int
+    n_steps: int  # number of completed steps, equal on all ranks
     stored: Stored
-    totals: Optional[List[Any]]
-    plans: Optional[Sequence[Plan]]
+    totals: Optional[List[Any]]  # on the master: the accumulated outputs, None for gathered outputs; None without them
+    plans: Optional[Sequence[CallPlan]]  # on the master: the plans, with the divisions that the graph itself made
 
 
 class RunSteps(Command):
-    """Make the steps on every rank, and combine the outputs for the master.
-
-    Parameters
-    ----------
-    name : str
-        The function's, for messages.
-    steps : Steps
-    on_step : OnStep, optional
-        It does not travel.
-    """
+    """Run the steps on every rank, and combine the outputs on the master; ``on_step`` is not sent."""
 
     has_steps = True
     _on_step: Optional[OnStep] = None
-    _told = 0  # steps of which `on_step` was told: not twice, if the command is repeated
-    has_ended = False  # because the program wants no more of them
+    _told = 0  # number of steps reported to `on_step`, which are not reported again if the command is repeated
+    has_ended = False  # whether `on_step` has ended the steps
 
-    def __init__(self, name: str, steps: Steps, on_step: Optional[OnStep] = None) -> None:
+    def __init__(self, name: str, steps: StepSequence, on_step: Optional[OnStep] = None) -> None:
         self.name, self.steps = name, steps
         self._on_step = on_step
 
@@ -171,27 +123,27 @@ class RunSteps(Command):
     def title(self) -> str:
         return f"steps of function {self.name}"
 
-    def undeposited(self, failed: bool) -> Sequence[int]:
-        return self.steps.plans[0].writes if failed else ()  # the steps before have been made
+    def unsaved(self, failed: bool) -> Sequence[int]:
+        return self.steps.plans[0].writes if failed else ()  # steps before the failure are complete
 
     def refusal(self) -> str:
         alone = "" if self._on_step is None else ", ".join(self._on_step.alone)
-        return alone and f"steps in which on_step has changed {alone} cannot be repeated"
+        return alone and f"on_step has changed {alone}, so the steps cannot be repeated"
 
     def details(self, context: RankContext) -> str:
-        return f"{sum(self.steps.counts)} steps"
+        return f"steps: {sum(self.steps.counts)}"
 
-    def amounts(self, context: RankContext) -> Amounts:
+    def amounts(self, context: RankContext) -> CommandStats:
         weights = [plan.division.weights for plan in self.steps.plans]
         n_steps, rows = max(0, context.barrier.block.steps[context.rank] - self.steps.begin), -1
-        if n_steps == sum(self.steps.counts) and None not in weights:  # else it takes the table, which may be far
+        if n_steps == sum(self.steps.counts) and None not in weights:  # else the table is needed
             rows = int(sum(n * some[context.rank] for n, some in zip(self.steps.counts, weights) if some))
-        return Amounts("steps", self.name, rows, arrays=n_steps)
+        return CommandStats("steps", self.name, rows, arrays=n_steps)
 
     def reads(self, context: RankContext) -> Iterable[Any]:
         return self.steps.table, self.steps.shared_table, self.steps.indices
 
-    def run(self, context: RankContext) -> Made:
+    def run(self, context: RankContext) -> StepsAnswer:
         steps = self.steps
         if self._on_step is not None:
             self._on_step.begin(steps.plans[0].writes)
@@ -199,7 +151,7 @@ class RunSteps(Command):
         block, rank = context.barrier.block, context.rank
         block.steps[rank], block.undone[rank] = steps.begin, 0
         block.steps_command[rank] = context.barrier.command
-        prepared = [Prepared(plan, context) for plan in steps.plans]
+        prepared = [RankPlan(plan, context) for plan in steps.plans]
         # Files and named memory are attached once; all plans have the same arguments.
         values = next((each.values(context) for each in prepared if each.pieces), [])
         if may_be_refused(steps.plans[0], context):
@@ -208,35 +160,35 @@ class RunSteps(Command):
         shapes = _shapes(steps, prepared, values, context)
         is_root = context.rank == context.root
         store = context.results = Store(context.pool, shapes, steps.dtypes, steps.counts, keeps_objects=is_root)
-        context.barrier.wait()  # all ranks have memory for all outputs, and their hosts for inputs, or none begins
+        context.barrier.wait()  # no rank begins before all ranks have memory for outputs, and all hosts for inputs
         if steps.plans[0].writes:
             context.begin_changes(steps.plans[0].writes, keeps=True)
         plans = list(steps.plans)
         totals = _Totals(steps, plans, context) if steps.total else None
         n_steps = self._make(prepared, plans, values, store, totals, context)
         found = None if totals is None else totals.finish(n_steps)
-        made = Made(n_steps, store.stored(), found, plans if is_root else None)
+        made = StepsAnswer(n_steps, store.stored(), found, plans if is_root else None)
         if steps.plans[0].writes:
             context.commit_changes(steps.plans[0].writes, made)
         return made
 
     def _make(
         self,
-        prepared: Sequence[Prepared],
-        plans: List[Plan],
+        prepared: Sequence[RankPlan],
+        plans: List[CallPlan],
         values: Sequence[Any],
         store: Store,
         totals: Optional[_Totals],
         context: RankContext,
     ) -> int:
-        """Make the steps, one after the other; return how many were made. Plans are told what graphs have divided."""
+        """Run the steps in sequence and return their number; update ``plans`` with divisions that the graph made."""
         steps, barrier, rank = self.steps, context.barrier, context.rank
         made, words = barrier.block.steps, barrier.block.words
-        collective, on_device = steps.plans[0].common is not None, steps.plans[0].on_device
+        collective, on_device = steps.plans[0].replicated_updates is not None, steps.plans[0].on_device
         counts = [plan.division.takes_part(rank) for plan in steps.plans]
         engine, n_steps = context.functions[steps.plans[0].number].engine, sum(steps.counts)
         meets = steps.asks and (collective or steps.is_exact)
-        may_end = steps.asks and not meets  # ranks are at different steps, and agree on the last one
+        may_end = steps.asks and not meets  # ranks may be at different steps and must agree on the last step
         goes_on, end_of_step = True, f"the end of a step of function {self.name}"
         for i, (division, rows, shared_rows) in enumerate(steps.rows(context)):
             barrier.check()
@@ -252,7 +204,9 @@ class RunSteps(Command):
                 plans[division] = _with_division(plans[division], divided)
                 counts[division] = divided.takes_part(rank)
             if collective:
-                context.try_out(functools.partial(_undo, steps.begin + i, change, context), change, label=end_of_step)
+                context.apply_tentatively(
+                    functools.partial(_undo, steps.begin + i, change, context), change, label=end_of_step
+                )
             else:
                 change()
             made[rank] = steps.begin + i + 1
@@ -262,7 +216,7 @@ class RunSteps(Command):
                 store.put(i, division, [engine.to_host(output) for output in outputs] if on_device else outputs)
             if self._on_step is not None and goes_on:
                 if i == self._told:
-                    self.failed_step = steps.begin + i  # if it raises
+                    self.failed_step = steps.begin + i  # in case `_on_step` raises
                     self.has_ended = not self._on_step(steps.begin + i, presented(each.plan, context, outputs))
                     self.failed_step = None
                     self._told += 1
@@ -271,18 +225,18 @@ class RunSteps(Command):
                 goes_on = not (self.has_ended and i + 1 == self._told)
                 if not goes_on:
                     words[STOP_REQUESTED] = barrier.command
-            if meets:  # all ranks are here
+            if meets:  # all ranks have reached this point
                 if b"end" in barrier.exchange(b"" if goes_on else b"end", context.pool, context.pools):
                     n_steps = i + 1
                     break
         if may_end:
-            _furthest(n_steps, context)  # the others may be waiting to agree
+            _furthest(n_steps, context)  # other ranks may be waiting to agree
         if collective:
             context.commit(label=f"the end of the steps of function {self.name}")
         return n_steps
 
-    def finish(self, results: List[Made], context: RankContext) -> Tuple[List[Any], Optional[List[int]], int]:
-        """Return the outputs; the rows that every rank has taken in all steps together; and the number of steps."""
+    def finish(self, results: List[StepsAnswer], context: RankContext) -> Tuple[List[Any], Optional[List[int]], int]:
+        """Return the outputs, the number of rows that each rank computed in all steps, and the number of steps."""
         steps, (n_steps, _, totals, plans) = self.steps, results[context.root]
         assert plans is not None
         divisions = steps.divisions(context, n_steps)
@@ -312,28 +266,28 @@ class RunSteps(Command):
         return outputs, rows_taken(plans, divisions), n_steps
 
 
-def _with_division(plan: Plan, division: Division) -> Plan:
-    """Return the plan with what its graph has divided in a step; that must be the same in all steps."""
+def _with_division(plan: CallPlan, division: Division) -> CallPlan:
+    """Return the plan with the division that its graph made, which must have equal weights in all steps."""
     before = plan.division.weights
     if before is not None and before != division.weights:
         raise ArgumentValueError(
             f"synkhronos.ops.shard in function {plan.name}",
-            f"an array of as many rows in every step: {sum(before)}",
+            f"an array with the same number of rows in every step: {sum(before)}",
             str(sum(division.weights or ())),
-            "call the function for each of them",
+            "make a separate call for each number of rows",
         )
     return plan._replace(division=division)
 
 
 def _undo(step: int, change: Change, context: RankContext) -> None:
-    """Undo a step on this rank, whether or not it is counted yet: not all others have come to its end."""
+    """Undo a step on this rank, counted or not, because not all ranks have completed it."""
     change.undo()
     block, rank = context.barrier.block, context.rank
     block.undone[rank] = block.steps[rank] - step
 
 
-def rows_taken(plans: Sequence[Plan], divisions: NDArray[Any]) -> Optional[List[int]]:
-    """Return how many rows every rank takes in the steps of these divisions; None if there are none to take."""
+def rows_taken(plans: Sequence[CallPlan], divisions: NDArray[Any]) -> Optional[List[int]]:
+    """Return the number of rows that each rank computes in these steps; None if there are no rows."""
     if plans[0].division.weights is None:
         return None
     counts = np.bincount(divisions, minlength=len(plans))
@@ -344,22 +298,22 @@ def rows_taken(plans: Sequence[Plan], divisions: NDArray[Any]) -> Optional[List[
 class _Totals:
     """Accumulates the outputs of this rank's steps, and reduces them over the ranks at the end."""
 
-    def __init__(self, steps: Steps, plans: Sequence[Plan], context: RankContext) -> None:
+    def __init__(self, steps: StepSequence, plans: Sequence[CallPlan], context: RankContext) -> None:
         self._steps, self._plans, self._context = steps, plans, context
         engine = context.functions[steps.plans[0].number].engine
         self._accumulators = [None if op.name == "gather" else engine.accumulator(op) for op in steps.ops]
 
     def add(self, division: int, outputs: Sequence[Any]) -> None:
-        """Add the outputs of a step that this rank has made."""
+        """Add the outputs of one of this rank's steps."""
         of_step, rank = self._plans[division].division, self._context.rank
         if of_step.is_empty and rank != self._context.root:
-            return  # every rank makes a call without rows, but the master's alone counts
+            return  # every rank makes an empty call, but only the master's result counts
         for accumulator, output in zip(self._accumulators, outputs):
             if accumulator is not None:
                 accumulator.add(output, 1 if of_step.weights is None else of_step.weights[rank])
 
     def finish(self, n_steps: int) -> Optional[List[Any]]:
-        """Reduce over the ranks; return the results on the master, None in the place of what is gathered."""
+        """Reduce over the ranks; return the results (None for gathered outputs) on the master, None on other ranks."""
         steps, context = self._steps, self._context
         weights = rows_taken(self._plans, steps.divisions(context, n_steps))
         ops = [ReduceOp(None) if op.name == "gather" else op for op in steps.ops]
@@ -371,9 +325,9 @@ class _Totals:
 
 
 def _shapes(
-    steps: Steps, prepared: Sequence[Prepared], values: Sequence[Any], context: RankContext
+    steps: StepSequence, prepared: Sequence[RankPlan], values: Sequence[Any], context: RankContext
 ) -> List[List[Optional[Tuple[int, ...]]]]:
-    """Return the shape of each output in each division; None for what this rank does not store."""
+    """Return the shape of each output in each division; None for outputs that this rank does not store."""
     found: List[List[Optional[Tuple[int, ...]]]] = []
     for each, (_, rows, shared_rows) in zip(prepared, steps.rows(context, steps.first)):
         stores = [
@@ -404,21 +358,20 @@ def _shapes(
 
 
 def _with_first(shape: Tuple[int, ...], axis: int) -> Tuple[int, ...]:
-    """Return a shape with one axis before all others."""
     return (*shape[axis : axis + 1], *shape[:axis], *shape[axis + 1 :])
 
 
 def _check_lengths(lengths: Sequence[Tuple[int, int, Sequence[int]]], context: RankContext) -> None:
-    """Refuse to go on if the function has changed the length of data from which later steps take rows."""
+    """Raise if the function has changed the length of a variable, because later steps select its rows."""
     for number, axis, of_ranks in lengths:
         entry = context.shareds[number]
         length = entry.cell[0].shape[axis]
         if length != of_ranks[context.rank]:
-            expected = f"{entry.label()} to keep its length, {of_ranks[context.rank]}, as later rows are chosen"
+            expected = f"{entry.label()} to keep its length, {of_ranks[context.rank]}, because later steps use it"
             raise ArgumentValueError("sliceable_shareds", expected, f"a length of {length} after a step")
 
 
 def _furthest(begun: int, context: RankContext) -> int:
-    """Tell all ranks how many steps this one has begun; return the most that any has."""
+    """Exchange the number of steps begun with all ranks; return the largest."""
     notices = context.barrier.exchange(str(begun).encode(), context.pool, context.pools)
     return max(map(int, notices))

@@ -1,21 +1,20 @@
-"""The other graphs of a function: for calls in slices, and for calls that select rows of shared variables.
+"""Variants of a function's graph, for calls in slices and for calls that select rows of shared variables.
 
-`function` compiles one graph. Another is compiled when a call first needs it,
-from the graph as it was at `function`, and then kept:
+`function` compiles one graph. A call that needs a different graph compiles it from the same snapshot and caches it:
 
 =====================  ==================  =======================================
 call                   updates             sliceable shared variables
 =====================  ==================  =======================================
-``f(...)``             in the graph        as they are: no other graph is needed
-``batch_s=``           in the graph        their selected rows are given as inputs
-``num_slices=``        accumulated by us   each slice's rows are given as inputs
-of an exact function   in a second graph,  likewise; parts of values are accumulated,
-                       called once         and given to the second graph
-shapes for ``steps``   none                as the steps themselves need them
+``f(...)``             in the graph        used whole, with the first graph
+``batch_shared=``      in the graph        their selected rows become inputs
+``num_slices=``        accumulated         each slice's rows become inputs
+``num_slices=``,       in a second graph,  each slice's rows become inputs; partial
+exact function         called once         values are accumulated for the second graph
+shapes for ``steps``   none                as in the steps themselves
 =====================  ==================  =======================================
 
-A function with collectives (`synkhronos.ops`) has no updates in any of the graphs that ranks call: an update is made in
-place, so a second collective that fails would find the first one's made. We make all of them, on all ranks or on none.
+With collectives (`synkhronos.ops`), the graphs that ranks call contain no updates, because an update in place would
+remain if a later collective failed. Updates are applied after the call instead, on all ranks or on none.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from ..engines.base import Collectives
 from ..sharding import Shard
 
 
-class Graph:
-    """One compiled graph, as the ranks hold it."""
+class CompiledGraph:
+    """One compiled graph, as distributed to the ranks."""
 
-    common_streams: Sequence[Any] = ()  # its function was there first
+    common_streams: Sequence[Any] = ()  # already distributed with the function
     own_streams: Sequence[Any] = ()
 
     def __init__(self, engine: Any, compiled: Any) -> None:
@@ -37,52 +36,22 @@ class Graph:
         self._shareds: List[Any] = engine.shareds(compiled)
 
     def get_shared(self) -> List[Any]:
-        """Return the shared variables that the graph uses."""
         return self._shareds
 
 
 class Written(NamedTuple):
-    """What a program has written as its number of rows.
+    """A literal number of rows in a program's graph."""
 
-    Attributes
-    ----------
-    rows : int, optional
-        Which every call must have; None if any number will do.
-    where : list of str
-        The operations for which numbers are read as each rank's share of the rows.
-    """
-
-    rows: Optional[int]
-    where: Sequence[str]
+    rows: Optional[int]  # required in every call; None if any number is allowed
+    where: Sequence[str]  # operations that read a constant as each rank's share of the rows
 
 
 class Variants:
-    """The graphs of one function beside the first.
+    """All graphs of one function except the first, compiled on first use.
 
-    Parameters
-    ----------
-    engine : Engine
-    snapshot
-        The function's graph; see `Engine.snapshot`.
-    sliceable : dict from shared variables to int
-        What calls may select rows of, and along which axis.
-    scattered : dict from variables to int
-        The inputs that are divided by rows, likewise.
-    states : dict from shared variables to int
-        Those that have the batch's rows, likewise; see `state_rows`.
-    written : Written, optional
-        If the graph is right for any number of rows, but the master's own function is not.
-
-    Attributes
-    ----------
-    rows : dict from shared variables to int
-        Those of which every rank has its own rows.
-    shards : dict from variables to int
-        All that is divided by rows, and along which axes.
-    placements : dict from variables to Shard
-        The same, for the engine.
-    collectives : Collectives, optional
-        What there is to know of the function's collectives; None if it has none.
+    All dicts map variables to axes of rows: ``sliceable`` variables, ``scattered`` inputs, ``states`` (see
+    `state_rows`). ``rows`` joins ``sliceable`` and ``states``; ``shards`` joins all three. ``written`` is set if only
+    the ranks' graph accepts any number of rows.
     """
 
     def __init__(
@@ -99,50 +68,51 @@ class Variants:
         self.shards = {**scattered, **self.rows}
         self.placements = {variable: Shard(axis) for variable, axis in self.shards.items()}
         self.collectives: Optional[Collectives] = engine.collectives(snapshot, self.shards)
-        self._graphs: Dict[Tuple[str, bool], Graph] = {}
+        self._graphs: Dict[Tuple[str, bool], CompiledGraph] = {}
         self._labels: Dict[bool, List[str]] = {}
 
     def __iter__(self) -> Any:
-        """Iterate over the graphs that have been compiled."""
         return iter(list(self._graphs.values()))
 
     @property
     def written_rows(self) -> Optional[int]:
-        """The number of rows that every call must have; None if any will do."""
+        """The number of rows that every call must have; None if any number is allowed."""
         return None if self.written is None else self.written.rows
 
     def first(self, compiled: Any) -> Any:
-        """Return the function that ranks call if neither slices nor rows of shared variables are asked for."""
+        """Return the function that ranks call if a call requests neither slices nor rows of shared variables."""
         if self.collectives is None and self.written is None and not self.engine.has_late_outputs(self.snapshot):
             return compiled
         return self.engine.variant(self.snapshot, False, [])
 
-    def get(self, sliced: bool) -> Graph:
-        """Return the graph for calls in slices, or for calls that only select rows; compile it at its first use."""
+    def get(self, sliced: bool) -> CompiledGraph:
+        """Return the graph for calls in slices, or for calls that only select rows; compile it on first use."""
         graph = self._graphs.get(("variant", sliced))
         if graph is None:
-            graph = Graph(self.engine, self.engine.variant(self.snapshot, sliced, list(self.sliceable)))
+            graph = CompiledGraph(self.engine, self.engine.variant(self.snapshot, sliced, list(self.sliceable)))
             self._graphs["variant", sliced] = graph
         return graph
 
-    def second_half(self) -> Graph:
-        """Return the graph of what a call of an exact function in slices computes once; compile it likewise."""
+    def after_collective(self) -> CompiledGraph:
+        """Return the graph that a sliced call of an exact function runs once, at the end; compile it on first use."""
         graph = self._graphs.get(("second half", True))
         if graph is None:
-            graph = Graph(self.engine, self.engine.second_half(self.snapshot, list(self.sliceable)))
+            graph = CompiledGraph(self.engine, self.engine.after_collective(self.snapshot, list(self.sliceable)))
             self._graphs["second half", True] = graph
         return graph
 
-    def shapes(self, selects: bool) -> Graph:
-        """Return the graph of the outputs' shapes, with sliceable variables as inputs or not; compile it likewise."""
+    def shapes(self, selects: bool) -> CompiledGraph:
+        """Return the graph that computes the outputs' shapes; with ``selects``, sliceable variables are inputs."""
         graph = self._graphs.get(("shapes", selects))
         if graph is None:
-            graph = Graph(self.engine, self.engine.shapes(self.snapshot, list(self.sliceable) if selects else []))
+            graph = CompiledGraph(
+                self.engine, self.engine.shapes(self.snapshot, list(self.sliceable) if selects else [])
+            )
             self._graphs["shapes", selects] = graph
         return graph
 
     def updated_in_graph(self, sliced: bool) -> List[str]:
-        """Return the names of the shared variables that a call updates on each rank by itself, not on all or none."""
+        """Return the names of the shared variables that a call updates on each rank separately."""
         if sliced not in self._labels:
             self._labels[sliced] = [
                 self.engine.label(shared, f"updates[{i}]")
@@ -152,7 +122,7 @@ class Variants:
         return self._labels[sliced]
 
     def returned(self, sliced: bool) -> List[Any]:
-        """Return the shared variables whose new values the graph gives as outputs, in that order."""
+        """Return the shared variables whose new values are outputs of the graph, in the order of these outputs."""
         updated = self.engine.updated_in(self.snapshot)
         if self.collectives is not None:
             return list(updated)

@@ -1,4 +1,4 @@
-"""The number of rows that a program has written, as `function` and `fork` are given it."""
+"""Literal numbers of rows in a program's graph, declared by ``rows`` of `function` or `fork`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,14 @@ from .variants import Written
 
 
 class WrittenRows(NamedTuple):
-    """A number of rows.
-
-    Attributes
-    ----------
-    rows : int
-    is_own : bool
-        Whether the function says so itself, and not `fork`: then it is held to it, whether or not it is written there.
-    """
+    """A number of rows; with ``is_own`` (passed to `function`, not `fork`), every call must have this number."""
 
     rows: int
     is_own: bool
 
     @classmethod
     def of(cls, rows: Any) -> Optional[WrittenRows]:
-        """Return the number for a function that is given this argument; None if none is written."""
+        """Return the number of rows passed to `function`, or else to `fork`; None if neither received one."""
         if rows is None:
             return None if PROGRAM.rows is None else cls(PROGRAM.rows, False)
         if isinstance(rows, (bool, np.bool_)) or not isinstance(rows, (int, np.integer)):
@@ -45,16 +38,7 @@ def read_rows(
     shards: Mapping[Any, Shard],
     own: Optional[Sequence[int]],
 ) -> Tuple[Any, Optional[Written]]:
-    """Return the function's graph for any number of rows, and where one was written; None if nowhere.
-
-    Parameters
-    ----------
-    engine : Engine
-    written : WrittenRows, optional
-        If a number is.
-    snapshot, shards, own
-        As for `Engine.with_rows`.
-    """
+    """Return the graph for any number of rows, and the operations that contained the number; see `Engine.with_rows`."""
     rows = None if written is None else written.rows
     after, where = engine.with_rows(snapshot, shards, rows, own)
     is_own = written is not None and written.is_own
@@ -62,6 +46,6 @@ def read_rows(
 
 
 def own_positions(ops: Sequence[Any], n_updates: int) -> List[int]:
-    """Return what each rank computes from its own rows: outputs of no other op than the mean, and updates."""
+    """Return the positions of values that depend on a rank's own rows: outputs with op avg or no op, and updates."""
     outputs = [i for i, op in enumerate(ops) if op is MISSING or op.name == "avg"]
     return [*outputs, *range(len(ops), len(ops) + n_updates)]

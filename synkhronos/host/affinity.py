@@ -1,8 +1,8 @@
-"""The cores that ranks run on: each has its own, and the master only while it executes a command.
+"""CPU affinity: each rank is pinned to its own cores, the master only while it executes a command.
 
-If ranks are not pinned, the kernel often puts two that wait for each other on one core, which costs half the speed.
-Several programs on one machine must not choose the same cores, so a program *claims* those that it pins ranks to: it
-holds an advisory lock on the core's entry under /sys, which the kernel releases when the program ends, however it ends.
+Without pinning, the kernel often runs two ranks that wait for each other on one core, which halves the speed. Programs
+on one machine must not use the same cores. So each program *claims* its cores with advisory locks on their entries
+under /sys. The kernel releases these locks when the program ends.
 """
 
 from __future__ import annotations
@@ -12,25 +12,21 @@ import os
 from typing import Collection, Dict, List, Optional, Sequence, Set, Tuple
 
 from .machine import usable_cores
-from .threads import Library, loaded_libraries
+from .threads import ThreadLibrary, loaded_libraries
 
 _CORE = "/sys/devices/system/cpu/cpu%d"
 
 
 class CoreClaims:
-    """Cores that no other program pins its ranks to, until `release`."""
+    """Cores reserved for this program's ranks until `release`."""
 
     def __init__(self) -> None:
         self._held: Dict[int, int] = {}
 
     def claim(self, groups: int) -> List[List[int]]:
-        """Claim cores for ``groups`` ranks, the same number for each.
+        """Claim the same number of cores for each of ``groups`` ranks; return one group of cores per rank.
 
-        Returns
-        -------
-        list of list of int
-            One group of cores per rank; all empty if too few cores are free of other programs' claims: then it is
-            better to leave the ranks to the kernel.
+        All groups are empty if too few cores are unclaimed, because the kernel's scheduling is then better.
         """
         self.release()
         cores = usable_cores()
@@ -58,14 +54,14 @@ class CoreClaims:
             self._held[core] = fd
 
     def release(self) -> None:
-        """Let other programs have the cores. (In a process that the user forked, the parent keeps them.)"""
+        """Release the cores. If the user has forked the process, a call in the child releases only the child's copy."""
         for fd in self._held.values():
             os.close(fd)
         self._held.clear()
 
 
 def _siblings_last(cores: Sequence[int]) -> List[int]:
-    """Sort cores so that second threads of a physical core come after the first of every one."""
+    """Sort cores: the first hardware threads of all physical cores come before the second threads."""
 
     def is_second(core: int) -> bool:
         try:
@@ -79,48 +75,40 @@ def _siblings_last(cores: Sequence[int]) -> List[int]:
 
 
 def confine(cores: Collection[int]) -> None:
-    """Run this thread, and those that it will start, on these cores only, or on any if these are gone."""
+    """Pin this thread, and threads that it will start, to these cores; do nothing if these are not available."""
     if cores:
         try:
             os.sched_setaffinity(0, cores)
-        except OSError:  # the cpuset of the container or the user's own has changed
+        except OSError:  # the container's cpuset, or the user's affinity, has changed
             pass
 
 
 class MasterAffinity:
-    """Confines the master to its cores and threads while it executes a command, and only then.
+    """Context manager that limits the master to its cores and threads while it executes a command.
 
-    A context manager; the user's own work between commands has all cores and threads.
-
-    Parameters
-    ----------
-    cores : list of int
-        Empty if ranks are not pinned.
-    threads : int, optional
-        Of BLAS and OpenMP; not limited by default.
-    claims : CoreClaims, optional
-        On the cores of all ranks; given back by `release`.
+    Between commands, all cores and threads are available to the user's own work. ``cores`` is empty if ranks are not
+    pinned. If ``threads`` is None, BLAS and OpenMP are not limited. `release` releases ``claims``.
     """
 
     def __init__(self, cores: List[int], threads: Optional[int], claims: Optional[CoreClaims] = None) -> None:
         self.cores, self.threads, self._claims = set(cores), threads, claims
-        self._libraries: List[Library] = []
-        self._before: List[Tuple[Library, int]] = []  # what to restore
+        self._libraries: List[ThreadLibrary] = []
+        self._before: List[Tuple[ThreadLibrary, int]] = []  # thread counts to restore
         self._affinity: Optional[Set[int]] = None
         self.look()
 
     def look(self) -> None:
-        """Find the BLAS and OpenMP libraries, again after more have been loaded."""
+        """Detect the loaded BLAS and OpenMP libraries; call this again after more libraries have been loaded."""
         if self.threads is not None:
             self._libraries = loaded_libraries()
 
     def release(self) -> None:
-        """Let other programs have the cores. May be called again."""
+        """Release the claimed cores; idempotent."""
         if self._claims is not None:
             self._claims.release()
 
     def __enter__(self) -> None:
-        self._restore()  # if an interrupt kept it from being done
+        self._restore()  # in case an interrupt prevented the last restore
         try:
             if self.cores:
                 self._affinity = os.sched_getaffinity(0)
@@ -138,7 +126,7 @@ class MasterAffinity:
     def __exit__(self, *exception: object) -> None:
         try:
             self._restore()
-        except BaseException:  # an interrupt: what is left
+        except BaseException:  # an interrupt: restore the remaining settings
             self._restore()
             raise
 

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, and which of them each rank uses; nothing here touches a device."""
+"""The GPUs of this machine and their assignment to ranks, without access to any device."""
 
 from __future__ import annotations
 
@@ -14,15 +14,9 @@ _NAMES = re.compile(r"cuda\d+|opencl\d+:\d+")
 
 
 def count_gpus(root: str = "/") -> int:
-    """Count the NVIDIA GPUs that CUDA would show to this process, without touching CUDA.
+    """Count the NVIDIA GPUs that CUDA would show to this process, without loading CUDA.
 
-    ``CUDA_VISIBLE_DEVICES`` is read as CUDA reads it: devices are taken in order up to the first that does not
-    exist.
-
-    Examples
-    --------
-    >>> count_gpus() >= 0
-    True
+    As in CUDA, the first nonexistent device in ``CUDA_VISIBLE_DEVICES`` ends the list.
     """
     devices = Path(root, "dev")
     present = sum(1 for path in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))
@@ -43,7 +37,7 @@ def count_gpus(root: str = "/") -> int:
 
 
 def _gpus_of_nvidia_smi() -> int:
-    """Count the GPUs that ``nvidia-smi`` lists: under WSL there are no device files."""
+    """Count the GPUs listed by ``nvidia-smi``, for systems without device files (WSL)."""
     try:
         listing = subprocess.run(
             ["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True, timeout=20
@@ -53,46 +47,26 @@ def _gpus_of_nvidia_smi() -> int:
     return len(re.findall(r"^GPU \d+:", listing, flags=re.MULTILINE))
 
 
-def place(devices: Optional[Sequence[str]], n_parallel: Optional[int], n_gpus: int, host: str = "") -> List[str]:
-    """Return the device of every rank of a host.
+def place(devices: Optional[Sequence[str]], n_ranks: Optional[int], n_gpus: int, host: str = "") -> List[str]:
+    """Return the name of every rank's device on one host.
 
-    Parameters
-    ----------
-    devices : sequence of str, optional
-        As the user named them; all GPUs by default.
-    n_parallel : int, optional
-        Number of ranks; one per device by default.
-    n_gpus : int
-        How many GPUs CUDA would show.
-    host : str
-        The host's name, if there are several.
-
-    Raises
-    ------
-    ArgumentTypeError, ArgumentValueError
-        A device cannot exist, or there are more ranks than devices.
-
-    Examples
-    --------
-    >>> place(None, None, 2)
-    ['cuda0', 'cuda1']
-    >>> place(["opencl0:0", "opencl0:0"], None, 0)
-    ['opencl0:0', 'opencl0:0']
+    ``devices`` are the names that the user passed, by default the names of all ``n_gpus`` GPUs visible to CUDA.
+    ``n_ranks`` is by default the number of devices. ``host`` is the host's name if there are several hosts.
     """
     if devices is None:
         names = [f"cuda{i}" for i in range(n_gpus)]
-        if n_parallel is not None and n_parallel > n_gpus:
-            shared = [f"cuda{i % max(1, n_gpus)}" for i in range(n_parallel)]
+        if n_ranks is not None and n_ranks > n_gpus:
+            shared = [f"cuda{i % max(1, n_gpus)}" for i in range(n_ranks)]
             raise ArgumentValueError(
-                "n_parallel",
-                f"at most {n_gpus}, as there are {n_gpus} GPUs" + (host and f" on host {host}"),
-                str(n_parallel),
-                f"ranks share GPUs if these are named several times, devices={shared!r}",
+                "n_ranks",
+                f"at most {n_gpus}, the number of GPUs" + (host and f" on host {host}"),
+                str(n_ranks),
+                f"to share GPUs, list them repeatedly: devices={shared!r}",
             )
-        return names[:n_parallel]
+        return names[:n_ranks]
     if isinstance(devices, str) or not isinstance(devices, (list, tuple)):
         raise ArgumentTypeError(
-            "devices", "a list with the name of every rank's device, ['cuda0', 'cuda1'] for example", repr(devices)
+            "devices", "a list with the name of every rank's device, for example ['cuda0', 'cuda1']", repr(devices)
         )
     if not devices:
         raise ArgumentValueError("devices", "at least one name", "an empty list")
@@ -104,15 +78,15 @@ def place(devices: Optional[Sequence[str]], n_parallel: Optional[int], n_gpus: i
         if name.startswith("cuda") and int(name[4:]) >= n_gpus:
             raise ArgumentValueError(
                 f"devices[{i}]",
-                f"one of the {n_gpus} GPUs that {f'host {host}' if host else 'this machine'} shows",
+                f"a GPU visible on {f'host {host}' if host else 'this machine'} (number of GPUs: {n_gpus})",
                 name,
-                "CUDA_VISIBLE_DEVICES counts",
+                "check CUDA_VISIBLE_DEVICES",
             )
-    if n_parallel is not None and n_parallel != len(devices):
+    if n_ranks is not None and n_ranks != len(devices):
         raise ArgumentValueError(
-            "n_parallel",
+            "n_ranks",
             f"{len(devices)}, the number of names in devices",
-            str(n_parallel),
-            "name every rank's device (one may be named several times), or leave out n_parallel",
+            str(n_ranks),
+            "list every rank's device (repeatedly to share it), or leave out n_ranks",
         )
     return list(devices)

@@ -1,32 +1,24 @@
-"""The C library's heap: have it keep what is freed, for functions that need as much again in every call.
+"""The C library's heap: keep freed memory, for functions that allocate the same amount in every call.
 
-By default it gives large pieces, and what is free at its end, back to the kernel, which zeroes them page by page when
-they are needed again. Whether that happens depends on the layout of a process's heap: one rank may lose a quarter of
-its time to it, and so do all ranks that wait for it. The setting holds until the process ends; with
-``fork(keep_heap=False)`` it is never made.
+By default the C library returns large blocks, and free memory at the end of the heap, to the kernel. The kernel must
+zero the pages when they are needed again. Whether this happens depends on the heap's layout: one rank may lose a
+quarter of its time while all other ranks wait. ``fork(keep_heap=False)`` keeps the C library's defaults.
 """
 
 from __future__ import annotations
 
 import ctypes
 
-#: Bytes from which on a piece is mapped by itself and given back at once: the largest value that glibc accepts.
+#: Blocks of at least this size are mapped separately and returned when freed; glibc's maximum.
 MMAP_THRESHOLD_BYTES = 32 << 20
 
-#: Bytes at the end of the heap that are kept while they are free.
-TRIM_THRESHOLD_BYTES = 512 << 20
+TRIM_THRESHOLD_BYTES = 512 << 20  # maximum free bytes kept at the end of the heap
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 
 
 def keep_freed_memory() -> bool:
-    """Have this process keep freed memory from now on; return whether the C library can.
-
-    Examples
-    --------
-    >>> keep_freed_memory() in (True, False)
-    True
-    """
+    """Make this process keep freed memory until it ends; return whether the C library supports this."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # not glibc

@@ -1,6 +1,6 @@
-"""What of this machine the process may use: cores, memory, files.
+"""Resources of the machine that are available to this process: cores, memory, files.
 
-``root`` is the folder with ``/proc`` and ``/sys``; tests make a fake one.
+``root`` is the parent of ``/proc`` and ``/sys``; tests pass a fake root.
 """
 
 from __future__ import annotations
@@ -13,38 +13,20 @@ from typing import Dict, Iterator, List, Optional, Tuple
 
 
 def usable_cores() -> List[int]:
-    """Return the numbers of the cores that this process may run on (its affinity), sorted.
-
-    Examples
-    --------
-    >>> len(usable_cores()) >= 1
-    True
-    """
+    """Return the sorted numbers of the cores that this process may run on (its affinity)."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def descriptor_limit() -> int:
-    """Return how many files this process may have open at a time.
-
-    Examples
-    --------
-    >>> descriptor_limit() > 10
-    True
-    """
+    """Return the maximum number of open files of this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if soft != resource.RLIM_INFINITY else 1 << 20
 
 
 def working_directory() -> str:
-    """Return the working directory, or "" if it has been deleted.
-
-    Examples
-    --------
-    >>> working_directory() == os.getcwd()
-    True
-    """
+    """Return the working directory, or "" if it was deleted."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -52,27 +34,12 @@ def working_directory() -> str:
 
 
 def boot_id(root: str = "/") -> str:
-    """Return what tells this machine from all others, also from within a container, until it is started again.
-
-    Examples
-    --------
-    >>> boot_id() == boot_id()
-    True
-    """
+    """Return an id that identifies this machine, even from inside a container, until it reboots."""
     return Path(root, "proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def core_budget(root: str = "/") -> int:
-    """Return how many cores' worth of time this process can get, at least 1.
-
-    That is the number of `usable_cores`, or the whole cores in the CPU quota of the process's control group if
-    this is less: a container with 2.5 CPUs on a machine with 64 has a budget of 2.
-
-    Examples
-    --------
-    >>> 1 <= core_budget() <= len(usable_cores())
-    True
-    """
+    """Return the number of `usable_cores`, or the CPU quota (rounded down) if that is lower; at least 1."""
     budget = len(usable_cores())
     quota = cpu_quota(root)
     if quota is not None:
@@ -91,15 +58,9 @@ def cpu_quota(root: str = "/") -> Optional[float]:
 
 
 def available_memory(root: str = "/") -> int:
-    """Return how many bytes of memory are still available without swapping.
+    """Return the bytes of memory available without swapping, including file cache that the kernel can drop.
 
-    That is the least of what the kernel calls available and what the memory limits of the process's control groups
-    leave; file cache that the kernel would drop counts as free in both.
-
-    Examples
-    --------
-    >>> available_memory() > 0
-    True
+    The result is the minimum of the kernel's estimate and of the memory left in each control group.
     """
     free = [_kernel_available(root)]
     for folder in _control_groups(root, "memory"):
@@ -115,13 +76,7 @@ def available_memory(root: str = "/") -> int:
 
 
 def cache_size(root: str = "/") -> int:
-    """Return the bytes of the largest cache that a core has or shares; 32 MB if the kernel does not say.
-
-    Examples
-    --------
-    >>> cache_size() > 0
-    True
-    """
+    """Return the size of the largest cache that a core has or shares; 32 MiB if unknown."""
     units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     sizes = []
     for path in Path(root, "sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
@@ -132,7 +87,7 @@ def cache_size(root: str = "/") -> int:
 
 
 def _kernel_available(root: str) -> int:
-    """Return ``MemAvailable``, or all of the machine's memory if the kernel does not say (macOS)."""
+    """Return ``MemAvailable``, or the machine's whole memory if the kernel does not report it (macOS)."""
     table = _table(Path(root, "proc/meminfo"))
     if "MemAvailable" in table:
         return 1024 * table["MemAvailable"]
@@ -140,10 +95,10 @@ def _kernel_available(root: str) -> int:
 
 
 def _control_groups(root: str, controller: str) -> Iterator[Path]:
-    """Yield the folders of the process's control group and of all above it, for one controller.
+    """Yield the folders of the process's control group and of its ancestors, for one controller.
 
-    A limit holds for everything below, so all levels count. Inside a container the path in ``/proc/self/cgroup``
-    may be that of the host: folders that do not exist are simply found empty later.
+    A limit applies to all descendants, so all levels count. In a container the path may be the host's, so some folders
+    may not exist.
     """
     for line in _lines(Path(root, "proc/self/cgroup")):
         number, controllers, path = line.split(":", 2)
@@ -160,7 +115,7 @@ def _control_groups(root: str, controller: str) -> Iterator[Path]:
 
 
 def _quota_and_period(folder: Path) -> Iterator[Tuple[int, int]]:
-    """Yield the CPU quotas that one control group sets, in microseconds per period."""
+    """Yield each CPU quota of one control group with its period, both in microseconds."""
     for line in _lines(folder / "cpu.max"):
         quota, period = line.split()
         if quota != "max":
@@ -171,7 +126,6 @@ def _quota_and_period(folder: Path) -> Iterator[Tuple[int, int]]:
 
 
 def _lines(path: Path) -> List[str]:
-    """Return the lines of a small file, none if it cannot be read."""
     try:
         return path.read_text().splitlines()
     except OSError:
@@ -179,7 +133,7 @@ def _lines(path: Path) -> List[str]:
 
 
 def _number(path: Path) -> Optional[int]:
-    """Return the number a file holds, or None ("max" and a missing file are none)."""
+    """Return the number in a file, or None if the file is missing or contains "max"."""
     lines = _lines(path)
     return int(lines[0]) if lines and re.fullmatch(r"-?\d+", lines[0].strip()) else None
 

@@ -1,8 +1,8 @@
-"""Deferring the program's signal handlers while an exception out of one would leave something half done.
+"""Deferred signal handlers, for code that an exception from a handler would leave unfinished.
 
-Ctrl-C raises ``KeyboardInterrupt`` between any two steps of the main thread: also after a process was forked and before
-its id was noted. Blocking the signal does not help, because another thread of the process may take it (BLAS has some),
-and Python runs the handler in the main thread all the same.
+Ctrl-C raises ``KeyboardInterrupt`` between any two instructions of the main thread, for example after a fork but before
+the child's id is recorded. Blocking the signal does not help, because another thread (of BLAS, for example) may receive
+it. Python then still runs the handler in the main thread.
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ from typing import Any, Dict, List, Tuple
 
 
 class DeferredSignals:
-    """A context in which signal handlers of the program wait; those of signals that came are called at its end.
+    """Context manager that defers the program's signal handlers until it exits; for short code; may be nested.
 
-    For short work whose time is bounded. May be nested.
-
-    Examples
-    --------
     >>> before = signal.signal(signal.SIGALRM, lambda *_: print("called"))
     >>> with DeferredSignals():
     ...     signal.raise_signal(signal.SIGALRM)
@@ -35,7 +31,7 @@ class DeferredSignals:
 
     def __enter__(self) -> None:
         if threading.current_thread() is not threading.main_thread():
-            return  # handlers run in the main thread only
+            return  # handlers run only in the main thread
         try:
             for number in range(1, signal.NSIG):
                 handler = signal.getsignal(number)
@@ -58,7 +54,7 @@ class DeferredSignals:
         try:
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
-        except BaseException:  # a signal that came in between; once more, for those that are left
+        except BaseException:  # a signal arrived in between: restore the remaining handlers
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
             raise

@@ -1,8 +1,8 @@
-"""Copying and reducing past the caches, by kernels in C if they could be built: no other package uses C.
+"""C kernels for copies and reductions that bypass the caches, with NumPy as the fallback; the library's only C code.
 
 ::
 
     copy.py       copy_into, join_into ----+
-    reduce.py     Portion.combine ---------+--> _kernels.c   (buffers in, no addresses; NumPy instead without it)
+    reduce.py     Portion.combine ---------+--> _kernels.c   (accepts buffers, never addresses)
     encoding.py   encode, decode ----------+
 """

@@ -1,19 +1,18 @@
-/* Copy and reduce arrays that are larger than the caches, and halve numbers that travel; `copy.py`, `reduce.py` and
- * `encoding.py` decide when.
+/* Copy and reduce arrays larger than the caches, and convert numbers to and from bfloat16; called by `copy.py`,
+ * `reduce.py` and `encoding.py`.
  *
- * Memory is given as objects with the buffer protocol, never as addresses. Whatever the arguments, nothing outside these
- * buffers is read or written: their lengths, dtypes, contiguity, alignment and writability are checked when a `Pieces`
- * is made, and it holds on to them for as long as it lives.
+ * Arguments are buffers, never addresses, and no call accesses memory outside its buffers. A new `Pieces` checks the
+ * lengths, dtypes, contiguity, alignment and writability of its buffers, and keeps references to them.
  *
- * NumPy's stores fetch a cache line before they overwrite it, so a reduction of two arrays into two others moves
- * six times the data of one. Non-temporal stores go past the caches and leave out the fetch: four times. And one call
- * reduces any number of arrays, each pass of which stays within the first cache.
+ * NumPy's stores fetch a cache line before they overwrite it, so reducing two arrays into two targets moves six times
+ * the size of one array. Non-temporal stores bypass the caches and avoid the fetch, so only four times that size moves.
  *
- * It is compiled for the limited API of Python 3.11, so that one library serves that and later versions; setup.py says
- * which are built for one version alone. Nothing is shared between threads but a `Pieces`, which does not change.
+ * The module uses the limited API of Python 3.11, so one build works with Python 3.11 and later; setup.py lists the
+ * exceptions. Threads share only `Pieces` objects, which are immutable.
  *
- * The results have the bits of `reductions.combine_into`: the same operations in the same order. (Compiled without
- * contraction to fused multiply-adds. The sign of a weighted mean that is 0 may differ, as between versions of NumPy.)
+ * Results are bit-identical to `reductions.combine_into`, because the same operations run in the same order, without
+ * contraction to fused multiply-adds. Only the sign of a weighted mean of 0 may differ, as it does between versions of
+ * NumPy.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -25,11 +24,11 @@
 #include <emmintrin.h>
 #endif
 
-#define CHUNK 4096        /* bytes of each array that are worked on at a time: a few of them fit the first cache */
-#define STREAM_CHUNK 1024 /* the same if results go past the caches: so loads and stores alternate (measured) */
-#define MAX_PARTS 64      /* arrays that are reduced together */
+#define CHUNK 4096        /* bytes of each array processed at a time: a few chunks fit the first-level cache */
+#define STREAM_CHUNK 1024 /* for non-temporal stores: smaller, so that loads and stores alternate (measured) */
+#define MAX_PARTS 64      /* maximum number of arrays reduced together */
 
-/* Copy, past the caches if `stream` is set and the machine can. */
+/* Copy; with `stream`, use non-temporal stores if the machine has them. */
 static void
 store(char *target, const char *source, size_t nbytes, int stream)
 {
@@ -53,7 +52,7 @@ store(char *target, const char *source, size_t nbytes, int stream)
     memcpy(target, source, nbytes);
 }
 
-/* Make what was stored past the caches visible to the other ranks before they are told that it is there. */
+/* Make non-temporal stores visible to the other ranks before they are notified. */
 static void
 finish(int stream)
 {
@@ -63,7 +62,7 @@ finish(int stream)
 #endif
 }
 
-/* Compile what follows for wider vectors, too; which are used is decided when the library is loaded. */
+/* Also compile for wider vectors; the loader selects the version for this processor. */
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 #define FOR_EVERY_WIDTH __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
@@ -72,7 +71,7 @@ finish(int stream)
 
 enum { SUM, MIDPOINT, MEAN };
 
-/* NumPy's minimum and maximum: a nan wins. (Of 0 and -0 the second, as most of NumPy's own.) */
+/* NumPy's minimum and maximum: nan takes precedence. For 0 and -0 the second argument wins, as usually in NumPy. */
 #define LEAST(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
 #define GREATEST(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 
@@ -127,7 +126,16 @@ enum { SUM, MIDPOINT, MEAN };
 DEFINE_REDUCE(float, reduce_float, BIG_FLOAT)
 DEFINE_REDUCE(double, reduce_double, BIG_DOUBLE)
 
-/* Arrays that are reduced together, of one dtype and with as many parts and targets in every piece.
+/* Return None with a new reference. Since Python 3.12 None is immortal, and Py_RETURN_NONE adds no reference. The same
+ * build also runs with Python 3.11, where None is not immortal. */
+static PyObject *
+none(void)
+{
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+/* Arrays to reduce together: of one dtype, with equal numbers of parts and of targets in all pieces.
  *
  *     piece 0:   part 0, part 1, ..., target 0, target 1, ...     all of one length
  *     piece 1:   part 0, part 1, ..., target 0, target 1, ...     all of one length
@@ -135,8 +143,8 @@ DEFINE_REDUCE(double, reduce_double, BIG_DOUBLE)
 typedef struct {
     PyObject_HEAD
     Py_ssize_t n_pieces, n_parts, n_targets;
-    Py_ssize_t n_views; /* those that have been taken, and must be released */
-    Py_buffer *views;   /* of one piece after the other */
+    Py_ssize_t n_views; /* number acquired so far, to be released at the end */
+    Py_buffer *views;   /* piece by piece */
     int is_double;
 } Pieces;
 
@@ -148,10 +156,10 @@ pieces_dealloc(Pieces *self)
     PyMem_Free(self->views);
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     PyObject_Free(self);
-    Py_DECREF(type); /* of which each instance has a reference, since it is on the heap */
+    Py_DECREF(type); /* an instance of a heap type owns a reference to its type */
 }
 
-/* Take the buffer of a part or a target, the next of `views`; return whether it could be had and fits. */
+/* Acquire the buffer of a part or a target as the next of `views`; return whether the buffer is suitable. */
 static int
 take_view(Pieces *self, PyObject *object, int writable, Py_ssize_t nbytes)
 {
@@ -177,7 +185,7 @@ take_view(Pieces *self, PyObject *object, int writable, Py_ssize_t nbytes)
     return 1;
 }
 
-/* Take the buffers of one piece, (parts, targets); return whether all fit. */
+/* Acquire the buffers of one piece, (parts, targets); return whether all are suitable. */
 static int
 take_piece(Pieces *self, PyObject *given, Py_ssize_t n_pieces)
 {
@@ -189,7 +197,7 @@ take_piece(Pieces *self, PyObject *given, Py_ssize_t n_pieces)
         PyErr_SetString(PyExc_ValueError, "a piece is not a pair of parts and targets");
         goto end;
     }
-    /* (Tuples: whatever is called while they are read cannot change them.) */
+    /* Tuples, because code that runs during the loop cannot change them. */
     parts = PySequence_Tuple(PyTuple_GetItem(pair, 0));
     targets = parts == NULL ? NULL : PySequence_Tuple(PyTuple_GetItem(pair, 1));
     if (targets == NULL)
@@ -233,13 +241,13 @@ end:
 
 PyDoc_STRVAR(pieces_doc,
 "Pieces(pieces, typecode)\n--\n\n"
-"Arrays to reduce, checked once and then reduced as often as wanted.\n\n"
+"Arrays to reduce, checked once and then reduced any number of times.\n\n"
 "Parameters\n----------\n"
 "pieces : sequence of (parts, targets)\n"
 "    Both are sequences of buffers: C-contiguous, aligned, all of one length within a piece; targets are writable.\n"
-"    Every piece has as many parts (at most 64) and as many targets.\n"
+"    All pieces have the same number of parts (at most 64) and of targets.\n"
 "typecode : 'f' or 'd'\n"
-"    Of the elements.");
+"    Type of the elements.");
 
 static PyObject *
 pieces_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -267,7 +275,7 @@ pieces_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     for (Py_ssize_t i = 0; i < n_pieces; i++)
         if (!take_piece(self, PyTuple_GetItem(pieces, i), n_pieces))
             goto fail;
-    self->n_pieces = n_pieces; /* only now is there something to reduce */
+    self->n_pieces = n_pieces; /* set last, so that an incomplete object reduces nothing */
     Py_DECREF(pieces);
     return (PyObject *)self;
 fail:
@@ -281,15 +289,15 @@ PyDoc_STRVAR(reduce_doc,
 "Reduce all pieces, each into its targets.\n\n"
 "Parameters\n----------\n"
 "op : int\n"
-"    0: the sum of the parts, from left to right. 1: the mean of two. 2: the weighted mean.\n"
+"    0: the sum of the parts, from left to right. 1: the mean of two parts. 2: the weighted mean.\n"
 "chosen : sequence of int\n"
-"    The parts that count.\n"
+"    Indices of the parts to reduce.\n"
 "weights : sequence of float\n"
-"    Of those, for op 2.\n"
+"    Weights of these parts, for op 2.\n"
 "total : float\n"
-"    What the weighted sum is divided by.\n"
+"    Divisor of the weighted sum.\n"
 "stream : bool\n"
-"    Whether to store past the caches.");
+"    Whether to use non-temporal stores.");
 
 static PyObject *
 pieces_reduce(Pieces *self, PyObject *args)
@@ -302,7 +310,7 @@ pieces_reduce(Pieces *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "iOOdp", &op, &chosen_given, &weights_given, &total, &stream))
         return NULL;
     if (self->n_pieces == 0)
-        Py_RETURN_NONE;
+        return none();
     indices = PySequence_Tuple(chosen_given);
     numbers = indices == NULL ? NULL : PySequence_Tuple(weights_given);
     if (numbers == NULL)
@@ -357,7 +365,7 @@ end:
     Py_XDECREF(numbers);
     if (!ok)
         return NULL;
-    Py_RETURN_NONE;
+    return none();
 }
 
 static PyMethodDef pieces_methods[] = {
@@ -382,7 +390,7 @@ static PyType_Spec pieces_spec = {
 
 PyDoc_STRVAR(copy_doc,
 "copy(target, source)\n--\n\n"
-"Copy one contiguous buffer into another of the same size, past the caches.");
+"Copy one contiguous buffer into another of the same size, with non-temporal stores.");
 
 static PyObject *
 copy(PyObject *module, PyObject *args)
@@ -403,10 +411,10 @@ copy(PyObject *module, PyObject *args)
     PyBuffer_Release(&source);
     if (!same)
         return NULL;
-    Py_RETURN_NONE;
+    return none();
 }
 
-/* The upper halves of numbers of single precision, rounded to the nearest, ties to even; every nan is the same one. */
+/* Write the upper halves of float32 numbers, rounded to nearest, ties to even; every nan becomes 0x7FC0. */
 FOR_EVERY_WIDTH static void
 narrow(uint16_t *restrict out, const uint32_t *restrict bits, size_t n)
 {
@@ -423,7 +431,7 @@ widen(uint32_t *restrict bits, const uint16_t *restrict in, size_t n)
         bits[i] = (uint32_t)in[i] << 16;
 }
 
-/* Call `narrow` or `widen` on the buffers (target, source), if they fit. */
+/* Call `narrow` or `widen` on the buffers (target, source), if their sizes and alignments fit. */
 static PyObject *
 convert(PyObject *args, int narrows)
 {
@@ -449,12 +457,12 @@ convert(PyObject *args, int narrows)
     PyBuffer_Release(&source);
     if (!fits || !aligned)
         return NULL;
-    Py_RETURN_NONE;
+    return none();
 }
 
 PyDoc_STRVAR(encode_bfloat16_doc,
 "encode_bfloat16(target, source)\n--\n\n"
-"Write the upper halves of numbers of single precision, rounded to the nearest, into a buffer of half the size.");
+"Write the upper halves of float32 numbers, rounded to nearest, into a buffer of half the size.");
 
 static PyObject *
 encode_bfloat16(PyObject *module, PyObject *args)
@@ -464,7 +472,7 @@ encode_bfloat16(PyObject *module, PyObject *args)
 
 PyDoc_STRVAR(decode_bfloat16_doc,
 "decode_bfloat16(target, source)\n--\n\n"
-"Write numbers of single precision whose upper halves are given into a buffer of twice the size.");
+"Write float32 numbers with the given upper halves into a buffer of twice the size.");
 
 static PyObject *
 decode_bfloat16(PyObject *module, PyObject *args)
@@ -494,7 +502,7 @@ execute(PyObject *module)
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, execute},
-#ifdef Py_GIL_DISABLED /* built for one version of a free-threaded Python: the limited API of 3.11 has no such slot */
+#ifdef Py_GIL_DISABLED /* a build for one free-threaded version; the limited API of 3.11 has no such slot */
     {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
     {0, NULL},
@@ -503,7 +511,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_kernels",
-    .m_doc = "Copying and reducing past the caches.",
+    .m_doc = "Copies and reductions that bypass the caches.",
     .m_methods = methods,
     .m_slots = slots,
 };

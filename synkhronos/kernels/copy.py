@@ -1,8 +1,7 @@
-"""Copying and reducing what is larger than the caches, by kernels in C if they could be built.
+"""Copying of arrays larger than the caches, with a C kernel if available.
 
-They store past the caches, which leaves out a third of what moves between memory and cores, and reduce many arrays in
-one call. Without them (no compiler when the library was installed; a processor other than x86-64 has only the second
-advantage) NumPy does the same, with the same results.
+On x86-64, the stores of the C kernels bypass the caches, which saves a third of the memory traffic. The kernels also
+reduce many arrays in one call. If no compiler was available at installation, NumPy computes the same results.
 """
 
 from __future__ import annotations
@@ -18,39 +17,28 @@ from ..host.machine import cache_size
 
 logger = logging.getLogger("synkhronos")
 
-#: The module written in C, or None.
-kernels: Any = None
-#: Why it is None, until that has been logged.
-_reasons: List[ImportError] = []
+kernels: Any = None  # the C extension module, or None
+_reasons: List[ImportError] = []  # the reason why `kernels` is None, until it has been logged
 try:
     kernels = import_module("synkhronos.kernels._kernels")
 except ImportError as error:
     _reasons.append(error)
 
-#: Bytes of the largest cache. What does not fit into it goes past it.
-CACHE_BYTES = cache_size()
+CACHE_BYTES = cache_size()  # size of the largest cache
 
 
 def log_missing_kernels() -> None:
-    """Log a warning if there are no kernels in C, once; called by `fork`."""
+    """Log once that the C kernels are missing; called by `fork`."""
     if _reasons:
         logger.warning(
-            "no kernels in C (%s): large collectives take longer; python -m synkhronos doctor says what to install",
+            "the C kernels are missing (%s), so large collectives are slower; see python -m synkhronos doctor",
             _reasons.pop(),
         )
 
 
 def copy_into(target: NDArray[Any], source: NDArray[Any]) -> None:
-    """Copy an array into another of the same shape and dtype.
-
-    Examples
-    --------
-    >>> target = np.zeros(3)
-    >>> copy_into(target, np.arange(3.))
-    >>> target
-    array([0., 1., 2.])
-    """
-    # Source and target take half of the cache then, and other ranks copy at the same time.
+    """Copy an array into another array of the same shape and dtype."""
+    # From this size on, source and target fill half of the cache, and other ranks copy at the same time.
     if (
         kernels is not None
         and 4 * target.nbytes >= CACHE_BYTES
@@ -65,15 +53,7 @@ def copy_into(target: NDArray[Any], source: NDArray[Any]) -> None:
 
 
 def join_into(target: NDArray[Any], parts: Sequence[NDArray[Any]]) -> None:
-    """Copy arrays one after the other into the rows of another, which has as many as they together.
-
-    Examples
-    --------
-    >>> target = np.zeros(3)
-    >>> join_into(target, [np.ones(1), np.full(2, 2.)])
-    >>> target
-    array([1., 2., 2.])
-    """
+    """Concatenate arrays along the first axis into ``target``."""
     begin = 0
     for part in parts:
         copy_into(target[begin : begin + len(part)], part)

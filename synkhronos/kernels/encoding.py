@@ -1,11 +1,11 @@
-"""Values in 16 bits as they travel between hosts: `reductions.sixteen_bits` says which values arrive.
+"""Encoding of values in 16 bits for transfers between hosts; `reductions.half_precision` defines the decoded values.
 
-==========  =============================================================
-format      a message of n values, in items of 16 bits
-==========  =============================================================
-bfloat16    n: the upper halves of float32
-float16     n, scaled by a power of 2; and 2 more, the exponent of that
-==========  =============================================================
+==========  ==============================================================
+format      content of a message of n values, in items of 16 bits
+==========  ==============================================================
+bfloat16    n upper halves of float32 values
+float16     n values scaled by a power of 2, then the exponent in 2 items
+==========  ==============================================================
 """
 
 from __future__ import annotations
@@ -19,29 +19,13 @@ from .copy import kernels
 
 
 def message_length(size: int, wire: str) -> int:
-    """Return how many items of 16 bits a message of so many values has.
-
-    Examples
-    --------
-    >>> message_length(5, "bfloat16"), message_length(5, "float16")
-    (5, 7)
-    """
+    """Return the number of 16-bit items in a message of ``size`` values."""
     return size + (2 if wire == "float16" else 0)
 
 
 def encode(values: NDArray[Any], message: NDArray[np.uint16], wire: str) -> None:
-    """Write values into a message.
+    """Write values (float32 or float64, C-contiguous) into a message of `message_length` items.
 
-    Parameters
-    ----------
-    values : ndarray, shape ``(n,)``
-        Of float32 or float64, C-contiguous.
-    message : ndarray of uint16, shape ``(message_length(n, wire),)``
-    wire : str
-        One of `FORMATS`.
-
-    Examples
-    --------
     >>> message, arrived = np.empty(3, np.uint16), np.empty(3)
     >>> encode(np.array([1.0, 1.001, -300.0]), message, "bfloat16")
     >>> decode(message, arrived, "bfloat16")
@@ -58,7 +42,7 @@ def encode(values: NDArray[Any], message: NDArray[np.uint16], wire: str) -> None
 
 
 def decode(message: NDArray[np.uint16], values: NDArray[Any], wire: str) -> None:
-    """Write what a message says into an array of float32 or float64, C-contiguous."""
+    """Decode a message into a C-contiguous array of float32 or float64."""
     with np.errstate(all="ignore"):
         if wire == "float16":
             exponent = int(message[-2:].view(np.int32)[0])
@@ -99,6 +83,6 @@ def _encode_float16(values: NDArray[Any], message: NDArray[np.uint16]) -> None:
 
 
 def _scale(values: NDArray[Any], exponent: int) -> None:
-    """Multiply by a power of 2, in place; in two steps if the power itself is not a number of normal size."""
+    """Multiply by a power of 2 in place; in two steps if the power itself may not be a normal number."""
     for step in (exponent // 2, exponent - exponent // 2) if abs(exponent) > 120 else (exponent,):
         values *= values.dtype.type(2.0**step)

@@ -1,7 +1,7 @@
-"""One rank's share of a reduction: which elements it reduces, for all ranks, and how.
+"""One rank's share of a reduction: the elements that it reduces for all ranks, and the method.
 
-Values of single and double precision are reduced by the kernel in C if it could be built, for any number of arrays in
-one call; everything else by NumPy, in blocks that fit the cache.
+If available, the C kernel computes sums and averages in single and double precision, of many arrays in one call. NumPy
+performs all other reductions, in blocks that fit the cache.
 """
 
 from __future__ import annotations
@@ -16,21 +16,16 @@ from ..reductions import ReduceOp, combine_pieces, counting, narrowed
 from ..trace import point
 from . import copy as streaming
 
-#: Bytes of every rank's array that NumPy reduces at a time.
-BLOCK_BYTES = 1 << 19
+BLOCK_BYTES = 1 << 19  # bytes of each rank's array that NumPy reduces at a time
+MAX_PARTS = 64  # maximum number of ranks whose values the kernel reduces in one pass
+MAX_RECIPES = 16  # maximum number of cached recipes per group, because weights may differ from batch to batch
 
-#: Ranks whose values the kernel takes together.
-MAX_PARTS = 64
-
-#: Weights that a group keeps prepared: every batch may have its own.
-MAX_RECIPES = 16
-
-Piece = Tuple[List[Optional[NDArray[Any]]], List[NDArray[Any]]]  # parts of a block, and targets of what they combine to
-_SUM, _MIDPOINT, _MEAN = range(3)  # what the kernel calls them
+Piece = Tuple[List[Optional[NDArray[Any]]], List[NDArray[Any]]]  # parts of a block, and targets of their reduction
+_SUM, _MIDPOINT, _MEAN = range(3)  # the kernel's operations
 
 
 class Recipe(NamedTuple):
-    """How the kernel combines the parts that there are: the arguments of its `reduce`."""
+    """Arguments of the kernel's ``reduce``: how to combine the present parts."""
 
     step: int
     chosen: Sequence[int]
@@ -39,19 +34,11 @@ class Recipe(NamedTuple):
 
 
 class Portion:
-    """The elements of some arrays that one rank reduces, for every array that takes the result.
+    """One rank's share of the elements of some arrays, which the rank reduces into all targets.
 
-    Parameters
-    ----------
-    parts : list of list of (ndarray or None)
-        By array and by rank: what is reduced, C-contiguous; None for a rank that has nothing.
-    targets : list of list of ndarray
-        By array: what takes the result, C-contiguous, of the same shape and dtype and apart from all parts.
-    rank, ranks : int
-        Whose share, of how many.
+    ``parts`` are C-contiguous arrays, by array and rank; None for a rank without a value. ``targets`` are, by array,
+    the C-contiguous destinations of the result. They have the shape and dtype of the parts and do not overlap them.
 
-    Examples
-    --------
     >>> parts, targets = [[np.zeros(4), np.ones(4)]], [[np.empty(4)]]
     >>> for rank in range(2):
     ...     Portion(parts, targets, rank, 2).combine(ReduceOp("sum"), None)
@@ -70,7 +57,7 @@ class Portion:
         for i, begin, end in portions_of(tuple(target[0].nbytes for target in targets), ranks)[rank]:
             itemsize = targets[i][0].itemsize
             self._ranges.append((i, -(-begin // itemsize), -(-end // itemsize)))
-        #: The bytes of the result that this rank works out.
+        #: Size of this rank's share of the result, in bytes.
         self.nbytes = sum([(end - begin) * targets[i][0].itemsize for i, begin, end in self._ranges])
         self._parts = [[None if part is None else part.reshape(-1) for part in of_array] for of_array in parts]
         self._targets = [[target.reshape(-1) for target in of_array] for of_array in targets]
@@ -78,20 +65,12 @@ class Portion:
             sum(array.nbytes for array in of_array if array is not None) for of_array in self._parts + self._targets
         )
         self._stream = nbytes >= streaming.CACHE_BYTES
-        self._groups: Optional[List[Group]] = None
+        self._groups: Optional[List[DtypeGroup]] = None
         self._pieces: Dict[bool, List[Piece]] = {}
 
     @point("transport")
     def combine(self, op: ReduceOp, weights: Optional[Sequence[float]]) -> None:
-        """Reduce the elements and write the result to all targets.
-
-        Parameters
-        ----------
-        op : ReduceOp
-            ``avg``, ``sum``, ``prod``, ``min`` or ``max``.
-        weights : sequence of float, optional
-            Of the ranks, for ``avg``: finite, 0 or more.
-        """
+        """Reduce the elements into all targets; ``weights`` (for ``avg``, one per rank) are finite and nonnegative."""
         by_kernel = streaming.kernels is not None and op.name in ("avg", "sum")
         if by_kernel:
             if self._groups is None:
@@ -104,8 +83,8 @@ class Portion:
         if pieces:
             combine_pieces(op, pieces, weights)
 
-    def _grouped(self) -> List[Group]:
-        """Return what the kernel does, in groups of pieces that are alike."""
+    def _grouped(self) -> List[DtypeGroup]:
+        """Return the kernel's pieces, grouped by dtype, ranks with values and number of targets."""
         pieces: Dict[Any, List[Tuple[List[NDArray[Any]], List[NDArray[Any]]]]] = {}
         for i, low, high in self._ranges:
             parts, targets = self._parts[i], self._targets[i]
@@ -113,10 +92,10 @@ class Portion:
                 alike = tuple([part is not None for part in parts]), targets[0].dtype, len(targets)
                 present = [part[low:high] for part in parts if part is not None]
                 pieces.setdefault(alike, []).append((present, [target[low:high] for target in targets]))
-        return [Group(present, dtype, some) for (present, dtype, _), some in pieces.items()]
+        return [DtypeGroup(present, dtype, some) for (present, dtype, _), some in pieces.items()]
 
     def _cut(self, by_kernel: bool) -> List[Piece]:
-        """Return what NumPy does, in blocks: all, or what the kernel leaves."""
+        """Return NumPy's pieces, in blocks: all, or with ``by_kernel`` only those that the kernel cannot reduce."""
         pieces: List[Piece] = []
         for i, begin, end in self._ranges:
             parts, targets = self._parts[i], self._targets[i]
@@ -134,18 +113,8 @@ class Portion:
         return pieces
 
 
-class Group:
-    """Pieces that the kernel reduces in one call: of one dtype, and with values of the same ranks.
-
-    Parameters
-    ----------
-    present : tuple of bool
-        Which ranks have a value.
-    dtype : dtype
-        Single or double precision.
-    pieces : list of (list of ndarray, list of ndarray)
-        The parts that there are, and the targets.
-    """
+class DtypeGroup:
+    """Pieces that the kernel reduces in one call: of one dtype, with values from the same ranks (``present``)."""
 
     def __init__(
         self,
@@ -158,7 +127,7 @@ class Group:
         self._recipes: Dict[Any, Recipe] = {}
 
     def combine(self, op: ReduceOp, weights: Optional[Sequence[float]], stream: bool) -> None:
-        """Reduce all pieces; past the caches if ``stream`` is set."""
+        """Reduce all pieces; with ``stream``, use stores that bypass the caches."""
         known = (op.name, None if weights is None else tuple(weights))
         recipe = self._recipes.get(known)
         if recipe is None:
@@ -169,7 +138,7 @@ class Group:
 
 
 def for_kernel(parts: Sequence[Optional[NDArray[Any]]], targets: Sequence[NDArray[Any]]) -> bool:
-    """Return whether the kernel can combine these parts of one shape and dtype."""
+    """Return whether the kernel can reduce these parts, which share one shape and dtype."""
     present = [part for part in parts if part is not None]
     return (
         0 < len(present) <= MAX_PARTS
@@ -182,7 +151,7 @@ def for_kernel(parts: Sequence[Optional[NDArray[Any]]], targets: Sequence[NDArra
 def recipe_of(
     op: ReduceOp, present: Sequence[bool], weights: Optional[Sequence[float]], dtype: np.dtype[Any]
 ) -> Recipe:
-    """Return how the kernel combines the values of the ranks that are present: as `reductions.combine_into` does."""
+    """Return the kernel's recipe to combine the present values as `reductions.combine_into` does."""
     ranks = [rank for rank, is_there in enumerate(present) if is_there]
     if op.name == "sum":
         return Recipe(_SUM, range(len(ranks)), (), 1.0)
@@ -198,13 +167,10 @@ def recipe_of(
 
 @lru_cache(maxsize=256)
 def portions_of(sizes: Tuple[int, ...], ranks: int) -> Tuple[Tuple[Tuple[int, int, int], ...], ...]:
-    """Divide arrays of so many bytes, as if they were one after another, evenly over the ranks.
+    """Divide the concatenation of arrays evenly over ranks; return each rank's pieces (array, begin, end), in bytes.
 
-    Returns
-    -------
-    tuple of tuple of (array, begin, end)
-        For every rank its pieces, in bytes. Borders within an array lie at multiples of 64 bytes: two ranks must not
-        write to one cache line. (Items that are cut by a border belong to the piece in which they begin.)
+    Borders within an array are multiples of 64, because two ranks must not write to one cache line. An item across a
+    border belongs to the piece where it begins.
     """
     total = sum(sizes)
     borders = [-(-(total * r) // ranks) for r in range(ranks + 1)]

@@ -1,4 +1,4 @@
-"""Shared memory: who allocates it, how an array in it travels, and how other processes attach it.
+"""Shared memory: allocation, handles that refer to arrays in it, and attaching these arrays in other processes.
 
 ::
 
@@ -10,13 +10,13 @@
     +------|----------------+     in a command, by value   +-----------|-----------+
            | maps                                                      | maps
     +------v-----------------------------------------------------------v-----------+
-    | one sparse file without a name (`memfd`), up to 1 TiB long                   |
+    | one sparse unnamed file (`memfd`), up to 1 TiB long                          |
     | |### x ###|......... free .........|# y #|............ free ............     |
-    |  reserved page by page when an array is made, given back when its last view  |
-    |  dies; `FreeList` knows the gaps                                             |
+    |  pages are reserved when an array is allocated and released when its last    |
+    |  view dies; `FreeList` records the gaps                                      |
     +------------------------------------------------------------------------------+
 
-Beside the pools there are arrays in files (`mapped_file`) and in memory with a POSIX name (`posix_names`), each with a
-handle of its own (`handles`); `attach` takes all three. Short messages travel in slots of the control block, long ones
-through a pool (`messages`).
+Arrays can also be in files (`mapped_file`) and in memory with a POSIX name (`posix_names`). Each kind has its own type
+of handle (`handles`), and `attach` accepts all three types. Short messages are sent in slots of the control block, long
+messages through a pool (`messages`).
 """

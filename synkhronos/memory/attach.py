@@ -1,4 +1,4 @@
-"""Attaching: the arrays of handles, as one process sees them."""
+"""Attaching: conversion of handles to arrays in this process's address space."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .handles import FileHandle, Handle, NameHandle, extent
 from .pool import Pool
 from .ranges import Ranges, by_pool, ranges_of
 
-_PEER_WINDOW_BYTES = 1 << 30  # a peer's pool is mapped as far as its arrays reach: 200 pools fit into one process
-_MAX_FILES = 16  # mapped at a time; each costs a descriptor
+_PEER_WINDOW_BYTES = 1 << 30  # minimum part of a peer's pool that is mapped; 200 whole pools would not fit
+_MAX_FILES = 16  # maximum number of files mapped at the same time; each needs a descriptor
 
 
 class PoolMap:
-    """The pools of all ranks, the files and the named memory, as one process sees them."""
+    """One process's mappings of the pools of all ranks, of files and of named memory."""
 
     def __init__(self) -> None:
         self._peers: Dict[int, _Peer] = {}
@@ -33,26 +33,18 @@ class PoolMap:
         self._mappings: Dict[int, mmap.mmap] = {}
         self._others: OrderedDict[Tuple[Any, ...], mmap.mmap] = OrderedDict()
         self._far: FrozenSet[int] = frozenset()
-        self._here: Set[Tuple[int, int]] = set()  # pool and number of constants of other hosts that were fetched
+        self._here: Set[Tuple[int, int]] = set()  # constants fetched from other hosts, by pool and number
         self._fetch: Any = None
         self._check_room: Any = None
         self._elsewhere = False
         self._taken: Set[Handle] = set()
-        #: Whether there are several hosts.
-        self.spans_hosts = False
+        self.spans_hosts = False  # whether there are several hosts
 
     def __repr__(self) -> str:
-        return f"<PoolMap: pools {self._known()}, {len(self._others)} files>"
+        return f"<PoolMap: pools {self._known()}, files mapped: {len(self._others)}>"
 
     def add(self, ident: int, pool: Union[int, Pool]) -> None:
-        """Make a pool known, in place of an earlier one of that number.
-
-        Parameters
-        ----------
-        ident : int
-        pool : int or Pool
-            Its descriptor (the caller may close it afterwards), or this process's own pool.
-        """
+        """Add or replace a pool: this process's `Pool`, or a peer's descriptor, which the caller may then close."""
         self.remove(ident)
         if isinstance(pool, Pool):
             self._mappings[ident], self._pools[ident] = pool._mapping, pool
@@ -60,12 +52,11 @@ class PoolMap:
             self._peers[ident] = _Peer(pool)
 
     def filenos(self) -> Dict[int, int]:
-        """Return the descriptors of all pools, by their idents."""
         own = {ident: pool.fileno() for ident, pool in self._pools.items()}
         return {**{ident: peer.fileno() for ident, peer in self._peers.items()}, **own}
 
     def remove(self, ident: int) -> None:
-        """Forget a pool, if it is known; arrays that are attached live on."""
+        """Remove a pool, if it is present; attached arrays stay valid."""
         tables: Tuple[Dict[int, Any], ...] = (self._mappings, self._peers, self._pools)
         for table in tables:
             table.pop(ident, None)
@@ -77,31 +68,21 @@ class PoolMap:
         check_room: Callable[[Sequence[Ranges]], None],
         elsewhere: bool,
     ) -> None:
-        """Have pools of other hosts fetched, whose shadows are known here, before arrays in them are attached.
+        """Set up fetching (`sync.fetching`) from pools on other hosts, whose local shadows have the pool ids ``far``.
 
-        Parameters
-        ----------
-        far : iterable of int
-            Their idents.
-        fetch, check_room : callable
-            See `sync.fetching`.
-        elsewhere : bool
-            Whether the program, which maps files, runs on another host.
+        ``elsewhere``: the program and the files that it maps are on another host.
         """
         self._far, self._fetch, self._check_room = frozenset(far), fetch, check_room
         self._elsewhere, self.spans_hosts = elsewhere, True
 
     def is_far(self, handle: Any) -> bool:
-        """Return whether the array of a handle lies on another host, and not here for good as well."""
+        """Return whether an array is on another host and has no permanent copy here."""
         return (
             isinstance(handle, Handle) and handle.pool in self._far and (handle.pool, handle.constant) not in self._here
         )
 
     def fetch(self, handles: Iterable[Any], rows: Optional[NDArray[np.int64]] = None) -> None:
-        """Bring those arrays here that lie on other hosts, or some of their rows: into the shadows.
-
-        What is never written comes whole, and once.
-        """
+        """Fetch arrays, or some of their rows, from other hosts into the shadows; fetch constants once, as a whole."""
         far = [handle for handle in handles if self.is_far(handle) and handle not in self._taken]
         ranges = by_pool(ranges_of(handle, rows) for handle in far)
         if ranges:
@@ -109,26 +90,12 @@ class PoolMap:
             self._here.update((each.pool, each.constant) for each in ranges if each.constant)
 
     def check_room(self, ranges: Iterable[Ranges]) -> None:
-        """Raise unless this host has memory for what its ranks will fetch; all of them call it, each for itself.
-
-        It does nothing on the host of the program, where that lies already.
-
-        Raises
-        ------
-        SynkhronosError
-            On all ranks of the host.
-        """
+        """Check that this host has memory for the ranges that its ranks will fetch; all these ranks must call this."""
         if self._elsewhere:
             self._check_room(by_pool(ranges))
 
-    def take(self, enclosed: Iterable[Tuple[Handle, bytes]]) -> int:
-        """Write C-contiguous arrays of other hosts into the shadows: until `drop_taken`, they need not be fetched.
-
-        Returns
-        -------
-        int
-            The bytes of those of other hosts.
-        """
+    def receive(self, enclosed: Iterable[Tuple[Handle, bytes]]) -> int:
+        """Write other hosts' C-contiguous arrays into the shadows, until `drop_taken`; return the bytes received."""
         nbytes = 0
         for handle, content in enclosed:
             if self.is_far(handle):
@@ -136,73 +103,50 @@ class PoolMap:
                 try:
                     if os.pwrite(self._peers[handle.pool].fileno(), content, handle.offset) == len(content):
                         self._taken.add(handle)
-                except OSError:  # no memory: whoever fetches it is told
+                except OSError:  # out of memory: a later fetch reports this
                     pass
         return nbytes
 
     def hold(self, handles: Iterable[Any]) -> None:
-        """Bring arrays of other hosts here, all together, that nobody writes before the end of the command.
-
-        Until `drop_taken`, they need not be fetched again.
-        """
+        """Fetch arrays that the command does not change, in one request; they stay fetched until `drop_taken`."""
         far = [handle for handle in handles if self.is_far(handle)]
         self.fetch(far)
         self._taken.update(far)
 
     def drop_taken(self) -> None:
-        """Have everything fetched again that lies on other hosts."""
+        """Forget the arrays of `receive` and `hold`, so that their next use fetches them again."""
         self._taken.clear()
 
     def rows(self, handle: Union[Handle, FileHandle, NameHandle], selection: Selection) -> NDArray[Any]:
-        """Return the array of a handle of which only some rows are read: only these are fetched from another host.
-
-        Parameters
-        ----------
-        handle
-            As in `attach`.
-        selection : Selection
-            The rows.
-        """
+        """Return the array of a handle for reading selected rows; only these rows are fetched from another host."""
         if not self.is_far(handle):
             return self.attach(handle)
         self.fetch([handle], selection.numbers)
         return self.here(handle)  # type: ignore[arg-type]
 
     def lasting(self, handle: Union[Handle, FileHandle, NameHandle]) -> NDArray[Any]:
-        """Return the array of a handle that never changes as one that can be kept; a copy if it is on another host."""
+        """Return the array of a handle, which must not change, for permanent use; a copy if it is on another host."""
         return np.array(self.attach(handle)) if self.is_far(handle) else self.attach(handle)
 
     def reopen(self, ident: int) -> int:
-        """Return a descriptor of a pool's file that shares no position and no locks with any other.
-
-        Parameters
-        ----------
-        ident : int
-            The pool's, as in its handles.
-        """
+        """Return a new descriptor of a pool's file, with its own file position and locks."""
         pool = self._pools.get(ident)
         fd = self._peers[ident].fileno() if pool is None else pool.fileno()
         return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
 
     def forget(self, path: Optional[str] = None) -> None:
-        """Drop the mapping of a file or of named memory; of all by default. Arrays that are attached live on."""
+        """Unmap one file or named memory, or all of them by default; attached arrays stay valid."""
         for key in list(self._others):
             if path is None or key[0] == path:
                 del self._others[key]
 
     @point("memory")
     def attach(self, handle: Union[Handle, FileHandle, NameHandle]) -> NDArray[Any]:
-        """Return the array of a handle, without a copy; if it lies on another host, it is fetched first.
+        """Return the array of a handle without a copy, after fetching it if it is on another host.
 
-        The array keeps the memory mapped, but does not keep its range from being used again: the owner of the pool
-        decides about that.
-
-        Raises
-        ------
-        ValueError
-            Unknown pool, or the file or the named memory is no longer what it was.
-        SharedMemoryError
-            No address space is left to map it.
+        The array keeps the memory mapped, but only the pool's owner decides when the range is reused. Raise
+        `ValueError` if the pool is unknown, or if the file or named memory has changed. Raise `SharedMemoryError` if
+        address space is short.
         """
         if not isinstance(handle, Handle):
             return self._attach_other(handle)
@@ -211,7 +155,7 @@ class PoolMap:
         return self.here(handle)
 
     def here(self, handle: Handle) -> NDArray[Any]:
-        """Return the array of a handle as `attach` does; of another host, what was last fetched from there."""
+        """Return the array of a handle as `attach` does, but without a fetch, so its content may be outdated."""
         mapping, peer = self._mappings.get(handle.pool), self._peers.get(handle.pool)
         if mapping is not None:
             try:
@@ -221,7 +165,7 @@ class PoolMap:
                     raise
         elif peer is None:
             raise ValueError(f"unknown pool {handle.pool} (known: {self._known()})")
-        # It reaches beyond what is mapped of the pool so far.
+        # The array ends beyond the part of the pool mapped so far.
         stop = handle.offset + extent(handle.shape, handle.strides, handle.dtype.itemsize)[1]
         mapping = self._mappings[handle.pool] = peer.map(stop)
         return np.ndarray(handle.shape, handle.dtype, mapping, handle.offset, handle.strides)
@@ -232,7 +176,7 @@ class PoolMap:
     def _attach_other(self, handle: Union[FileHandle, NameHandle]) -> NDArray[Any]:
         if self._elsewhere and isinstance(handle, NameHandle):
             raise ValueError(
-                f"the shared memory {handle.name} is on the host of the program alone: make the Data without a name"
+                f"the shared memory {handle.name} exists only on the program's host: create the Data without share_as"
             )
         if isinstance(handle, FileHandle):
             key: Tuple[Any, ...] = (handle.path, handle.mode, handle.identity)
@@ -256,11 +200,11 @@ class PoolMap:
                 return np.ndarray(handle.shape, handle.dtype, mapping, offset, strides)
             except (TypeError, ValueError):
                 pass
-        raise ValueError(f"{key[0]} is shorter than when it was mapped: make the Data again")
+        raise ValueError(f"{key[0]} was shortened after it was mapped: create the Data again")
 
 
 class _Peer:
-    """Another process's pool, mapped as far as was asked for."""
+    """Another process's pool, mapped as far as needed."""
 
     def __init__(self, fd: int) -> None:
         self._fd = os.dup(fd)
@@ -270,8 +214,8 @@ class _Peer:
         return self._fd
 
     def map(self, stop: int) -> mmap.mmap:
-        """Map at least the first `stop` bytes, and more, so that this is rarely needed."""
-        whole = os.fstat(self._fd).st_size  # the owner sets it before its first array
+        """Map at least the first ``stop`` bytes, and usually many more, so that calls are rare."""
+        whole = os.fstat(self._fd).st_size  # final, because the owner sets it before its first allocation
         size = min(whole, max(_PEER_WINDOW_BYTES, 1 << stop.bit_length()))
         if stop > whole:
             raise ValueError(f"handle ends at byte {stop} of a pool of {whole} bytes")
@@ -282,6 +226,6 @@ class _Peer:
                 if size == stop:
                     raise SharedMemoryError(
                         f"shared memory: cannot map {readable_bytes(stop)} of another rank ({error.strerror}): "
-                        "raise the limit of the address space (ulimit -v)"
+                        "raise the limit on address space (ulimit -v)"
                     ) from None
                 size = max(stop, size // 2)

@@ -4,13 +4,12 @@
 
                      array             memory                    handle
     PoolBacking      part of memory    a range of the pool       fixed
-    NamedBacking     part of memory    with a POSIX name         while it has its name
-    FileBacking      a np.memmap       none to write over        checked against the file each time
+    NamedBacking     part of memory    with a POSIX name         valid while named
+    FileBacking      an np.memmap      none to overwrite         checked against the file each time
     NoBacking        none              none                      none
 
-A backing never changes what it shows. A Data that changes takes another backing, in one assignment, so that an
-interrupt finds either the old state or the new one. If what it shows is written over for another shape, signal handlers
-wait until it shows the new one.
+Backings are immutable. A Data that changes replaces its backing in one assignment, so an interrupt leaves either the
+old or the new state. If memory is overwritten for another shape, signals are deferred until the backing is replaced.
 """
 
 from __future__ import annotations
@@ -31,18 +30,10 @@ from .posix_names import NamedMemory
 
 
 class Backing:
-    """What all backings have in common.
+    """The memory that contains the value of a `Data`.
 
-    Attributes
-    ----------
-    array : np.ndarray or None
-        What the Data shows.
-    shape : tuple of int
-        Its shape.
-    memory : np.ndarray or None
-        The bytes that the next value may be written over; `array` begins at their start.
-    fixed_handle : Handle or None
-        The handle of the array, if it stays right as long as this backing lives.
+    ``array`` is the value, at the start of ``memory``, which the next value may overwrite. ``fixed_handle`` is the
+    array's handle if it stays valid for the life of this backing.
     """
 
     array: Optional[NDArray[Any]] = None
@@ -54,44 +45,43 @@ class Backing:
 
     @property
     def note(self) -> str:
-        """What ``repr`` says about it."""
         return ""
 
     @property
     def keeps_memory(self) -> bool:
-        """Whether every value must be written into `memory`, because others rely on it."""
+        """Whether every value must be written into `memory`, because other programs may have mapped it."""
         return False
 
     def memory_for(self, shape: Tuple[int, ...], nbytes: int) -> Optional[NDArray[Any]]:
-        """Return `memory` if it has room for an array of so many bytes; None if new memory is needed."""
+        """Return `memory` if it has at least ``nbytes`` bytes; None if new memory is needed."""
         return self.memory if self.memory is not None and nbytes <= self.memory.nbytes else None
 
     def showing(self, array: NDArray[Any]) -> Backing:
-        """Return the backing for another array at the start of the same memory."""
+        """Return a backing for another array at the start of the same memory."""
         raise NotImplementedError
 
     def first_rows(self, array: NDArray[Any]) -> Optional[Backing]:
-        """Return the backing for the first rows of the array, if these need no memory to write to; else None."""
+        """Return a backing for the first rows of the array if they need no writable memory, else None."""
         return None
 
     def attachable(self, pool: Pool) -> Backing:
-        """Return a backing with the same value that other ranks can attach: this one, if it is possible."""
+        """Return a backing of the same value that other ranks can attach: this backing if possible."""
         return self
 
     def handle(self) -> Union[Handle, FileHandle, NameHandle]:
-        """Return the handle by which other ranks attach the array."""
+        """Return the handle that other ranks pass to `PoolMap.attach`."""
         raise NotImplementedError
 
     def unlink(self) -> None:
-        """Take the name away, if the memory has one."""
+        """Remove the name of the memory, if it has one."""
 
     def constant(self) -> Backing:
-        """Return a backing for the same value, of which everybody may rely on that it is never written."""
+        """Return a read-only backing for the same value, which is never written again."""
         raise NotImplementedError
 
 
 class NoBacking(Backing):
-    """No memory: the state of a Data after ``free_memory``, which remembers only a shape."""
+    """Backing without memory: only the shape of a Data without a value, as after ``free_memory``."""
 
     @property
     def note(self) -> str:
@@ -99,8 +89,6 @@ class NoBacking(Backing):
 
 
 class PoolBacking(Backing):
-    """A range of the pool."""
-
     array: NDArray[Any]
     memory: NDArray[Any]
     fixed_handle: Handle
@@ -121,7 +109,7 @@ class PoolBacking(Backing):
 
 
 class NamedBacking(Backing):
-    """Memory with a POSIX name, which other programs may have mapped."""
+    """Backing in memory with a POSIX name, which other programs may have mapped."""
 
     array: NDArray[Any]
     memory: NDArray[Any]
@@ -143,10 +131,10 @@ class NamedBacking(Backing):
         if memory is None and self._named.linked:
             raise ArgumentValueError(
                 "shape",
-                f"one that fits into the {self._named.memory.nbytes} bytes of the shared memory {self._named.name}, "
-                "which cannot grow because other programs may have it mapped",
+                f"a shape for the {self._named.memory.nbytes} bytes of the shared memory {self._named.name}, "
+                "which cannot grow because other programs may have mapped it",
                 f"{shape}, which needs {nbytes}",
-                "make it with oversize, or call unshare() first",
+                "create it with oversize, or call unshare() first",
             )
         return memory
 
@@ -156,7 +144,7 @@ class NamedBacking(Backing):
     def attachable(self, pool: Pool) -> Backing:
         if self._named.linked:
             return self
-        memory = pool.allocate((self.array.nbytes,), np.uint8)  # other ranks cannot open this memory any more
+        memory = pool.allocate((self.array.nbytes,), np.uint8)  # other ranks can no longer open the named memory
         moved: NDArray[Any] = np.ndarray(self.array.shape, self.array.dtype, memory)
         moved[...] = self.array
         return PoolBacking(pool, memory, moved)
@@ -169,7 +157,7 @@ class NamedBacking(Backing):
 
 
 class FileBacking(Backing):
-    """A file that every rank maps."""
+    """Backing in a file that every rank maps."""
 
     array: NDArray[Any]
 
@@ -185,13 +173,7 @@ class FileBacking(Backing):
         return FileBacking(array, self._handle._replace(shape=array.shape))
 
     def handle(self) -> FileHandle:
-        """Return the handle.
-
-        Raises
-        ------
-        ValueError
-            The file was deleted, replaced or shortened.
-        """
+        """Return the handle; raise `ValueError` if the file was deleted, replaced or shortened."""
         mapped_file.check(self._handle)
         return self._handle
 
@@ -201,23 +183,9 @@ class FileBacking(Backing):
 
 
 class Storage:
-    """Where a Data keeps its value, through all the changes of its shape.
+    """Storage for the value of a Data, through all changes of its shape; without a value at first.
 
-    Parameters
-    ----------
-    pool : Pool
-        Where new memory comes from.
-    dtype : dtype
-        Of every value.
-    ndim : int
-        Of every value. There is none at first.
-
-    Attributes
-    ----------
-    backing : Backing
-        What the value lies in now.
-    is_constant : bool
-        Whether this is the last value, and never written.
+    ``backing`` is the current memory. If ``is_constant``, the value is final and read-only.
     """
 
     def __init__(self, pool: Pool, dtype: np.dtype[Any], ndim: int) -> None:
@@ -226,30 +194,30 @@ class Storage:
         self.is_constant = False
 
     def name(self, name: str, shape: Tuple[int, ...], oversize: float) -> None:
-        """Take memory with a POSIX name, large enough for that shape."""
+        """Allocate memory with a POSIX name, large enough for ``shape``."""
         named = self.pool.share(name, self._nbytes(shape, oversize))
         self.backing = NamedBacking(named, np.ndarray((0,) * len(shape), self.dtype, named.memory))
 
     def maps(self, value: NDArray[Any]) -> bool:
-        """Return whether `store` would map the file that a value lies in, and copy nothing."""
+        """Return whether `store` would map the value's file instead of copying."""
         return not self.backing.keeps_memory and value.dtype == self.dtype and mapped_file.is_mapped(value)
 
     def store(self, value: NDArray[Any], oversize: float) -> None:
-        """Hold a value: a mapped file as it is, anything else as a copy."""
+        """Store a value: map a mapped file, copy anything else."""
         if self.maps(value):
             self.backing = FileBacking(value, mapped_file.describe(value))
             return
         memory = self._memory_for(value.shape, oversize)
         if memory is self.backing.memory and value.dtype != self.dtype:
-            value = np.array(value, self.dtype)  # may fail: before anything is written
+            value = np.array(value, self.dtype)  # may fail, so convert before anything is written
         array: NDArray[Any] = np.ndarray(value.shape, self.dtype, memory)
         backing = self._showing(array, memory)
         with self._guarded(array, memory):
-            np.copyto(array, value, casting="unsafe")  # also right if the value is a part of what it replaces
+            np.copyto(array, value, casting="unsafe")  # correct even if the value overlaps the memory
             self.backing = backing
 
     def reshape(self, shape: Tuple[int, ...], oversize: float) -> None:
-        """Change the shape; keep what the old and the new one have in common, and set the rest to 0."""
+        """Change the shape; keep the elements common to both shapes and set all other elements to 0."""
         backing = self.backing
         old, same_rows = backing.array, shape[1:] == backing.shape[1:]
         corner = tuple(slice(min(pair)) for pair in zip(shape, backing.shape))
@@ -262,7 +230,7 @@ class Storage:
         new: NDArray[Any] = np.ndarray(shape, self.dtype, memory)
         if old is None:
             memory[: new.nbytes] = 0
-        elif same_rows:  # the rows that are kept lie at the start, in the same order
+        elif same_rows:  # kept rows are at the start, in the same order
             if memory is not backing.memory:
                 new[corner] = old[corner]
             memory[min(old.nbytes, new.nbytes) : new.nbytes] = 0
@@ -277,17 +245,17 @@ class Storage:
         self.backing = self._showing(new, memory)
 
     def seal(self) -> None:
-        """Keep the value as it is from now on."""
+        """Make the value final and read-only."""
         self.backing, self.is_constant = self.backing.constant(), True
 
     def free(self) -> None:
-        """Give the memory back (when its last view dies), and its name; no rows are left."""
+        """Release the memory (when its last view dies) and its name; the value then has no rows."""
         self.backing.unlink()
         shape = self.backing.shape
         self.backing = NoBacking((0,) * min(1, len(shape)) + shape[1:])
 
     def handle(self) -> Union[Handle, FileHandle, NameHandle]:
-        """Return the handle of the value, which there must be; see `Data.handle`."""
+        """Return the handle of the value, which must exist."""
         self.backing = self.backing.attachable(self.pool)
         return self.backing.handle()
 
@@ -300,9 +268,9 @@ class Storage:
         return self.backing.showing(array) if same else PoolBacking(self.pool, memory, array)
 
     def _guarded(self, array: NDArray[Any], memory: NDArray[Any]) -> ContextManager[None]:
-        """Return a context in which the value can be written over, and the array shown: no handler comes in between."""
+        """Return a context manager that defers signal handlers while value and backing are replaced, if necessary."""
         reshaped = memory is self.backing.memory and array.shape != self.backing.shape
-        return DeferredSignals() if reshaped else nullcontext()  # with the same shape, NumPy's one step is the change
+        return DeferredSignals() if reshaped else nullcontext()  # with the same shape, one NumPy call does everything
 
     def _nbytes(self, shape: Tuple[int, ...], oversize: float = 1) -> int:
         size = math.prod(shape)

@@ -1,4 +1,4 @@
-"""Handles: where an array lies in memory that several processes map; they travel in commands by value."""
+"""Handles: the locations of arrays in shared memory, sent by value in commands."""
 
 from __future__ import annotations
 
@@ -9,39 +9,18 @@ from numpy.typing import NDArray
 
 
 class Handle(NamedTuple):
-    """Where an array lies in a pool.
-
-    Attributes
-    ----------
-    pool : int
-        The pool's number.
-    offset : int
-        Of the first element, in bytes from the start of the pool.
-    shape : tuple of int
-    strides : tuple of int or None
-        In bytes; None if the array is C-contiguous.
-    dtype : dtype
-    constant : int
-        The number, in its pool, of an array that is never written; 0 for others. What a host has fetched of it stays
-        right.
-    """
+    """The location of an array in a pool."""
 
     pool: int
-    offset: int
+    offset: int  # of the first element, in bytes
     shape: Tuple[int, ...]
-    strides: Optional[Tuple[int, ...]]
+    strides: Optional[Tuple[int, ...]]  # in bytes; None if the array is C-contiguous
     dtype: np.dtype[Any]
-    constant: int = 0
+    constant: int = 0  # number of an array that is never written, so that fetched copies stay valid; else 0
 
 
 def with_axis_first(handle: Any, axis: int) -> Any:
-    """Return the handle, of any kind, of a view with one axis before all others.
-
-    Examples
-    --------
-    >>> with_axis_first(Handle(0, 0, (2, 3), None, np.dtype("f8")), 1)
-    Handle(pool=0, offset=0, shape=(3, 2), strides=(8, 24), dtype=dtype('float64'), constant=0)
-    """
+    """Return the handle (of any type) of a view with one axis moved to the front."""
     shape, strides = list(handle.shape), handle.strides
     if strides is None:
         steps = [handle.dtype.itemsize]
@@ -53,67 +32,36 @@ def with_axis_first(handle: Any, axis: int) -> Any:
 
 
 class FileHandle(NamedTuple):
-    """Where an array lies in a file.
+    """The location of an array in a file."""
 
-    Attributes
-    ----------
-    path : str
-        Absolute.
-    offset, shape, strides, dtype
-        As in a `Handle`; the offset is from the start of the file.
-    mode : {"r", "r+"}
-        How to open the file.
-    identity : (int, int)
-        Device and inode, so that a file put in its place later is not taken for it.
-    length : int
-        Of the file, in bytes: touching what was cut off since would end the process.
-    sample : bytes
-        A hash of some of its pages, by which other hosts know whether theirs is the same; empty if the file is opened
-        for writing.
-    """
-
-    path: str
-    offset: int
+    path: str  # absolute
+    offset: int  # from the start of the file
     shape: Tuple[int, ...]
     strides: Optional[Tuple[int, ...]]
     dtype: np.dtype[Any]
-    mode: str
-    identity: Tuple[int, int]
-    length: int
-    sample: bytes = b""
+    mode: str  # "r" or "r+"
+    identity: Tuple[int, int]  # device and inode, to detect a replaced file
+    length: int  # of the file in bytes, because accessing a part that was cut off would kill the process
+    sample: bytes = b""  # a hash of some pages, to compare with another host's file; empty for mode "r+"
 
 
 class NameHandle(NamedTuple):
-    """A C-contiguous array at the start of shared memory with a POSIX name.
-
-    Attributes
-    ----------
-    name : str
-    shape : tuple of int
-    dtype : dtype
-    identity : (int, int)
-        Device and inode, so that memory made later under the same name is not taken for it.
-    """
+    """The location of a C-contiguous array at the start of shared memory with a POSIX name."""
 
     name: str
     shape: Tuple[int, ...]
     dtype: np.dtype[Any]
-    identity: Tuple[int, int]
+    identity: Tuple[int, int]  # device and inode, to detect newer memory with the same name
 
 
 def address(array: NDArray[Any]) -> int:
-    """Return the address of an array's first element."""
     start: int = array.__array_interface__["data"][0]
     return start
 
 
 def extent(shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]], itemsize: int) -> Tuple[int, int]:
-    """Return where the memory of an array starts and stops, in bytes from its first element.
+    """Return the start and stop of an array's memory, in bytes relative to its first element.
 
-    Examples
-    --------
-    >>> extent((2, 3), None, 4)
-    (0, 24)
     >>> extent((3,), (-8,), 8)     # backwards: x[::-1]
     (-16, 8)
     """

@@ -1,4 +1,4 @@
-"""Arrays in files, which every rank maps and none copies."""
+"""Arrays in files that every rank maps without a copy."""
 
 from __future__ import annotations
 
@@ -13,46 +13,30 @@ from numpy.typing import NDArray
 from ..errors import ArgumentTypeError, ArgumentValueError
 from .handles import FileHandle, address
 
-#: Pages whose content is compared between hosts, and their size.
-_SAMPLED_PAGES, _PAGE_BYTES = 16, 4096
+_SAMPLED_PAGES, _PAGE_BYTES = 16, 4096  # number and size of the pages that hosts compare
 
-_TO_OTHER_HOSTS = "put it where all hosts see it, or a copy at the same path on each"
+_TO_OTHER_HOSTS = "put the file on a file system shared by all hosts, or copy it to the same path on each host"
 
 
 def is_mapped(array: NDArray[Any]) -> bool:
-    """Return whether an array is a ``np.memmap`` with elements, or a view of one, not the result of a computation.
-
-    Examples
-    --------
-    >>> is_mapped(np.zeros(3))
-    False
-    """
+    """Return whether an array is a non-empty ``np.memmap`` or a view of one, not the result of a computation."""
     return isinstance(array, np.memmap) and array.size > 0 and _root(array) is not None
 
 
 def describe(array: NDArray[Any]) -> FileHandle:
-    """Return the handle of a ``np.memmap`` or of a view of one.
+    """Return the handle of an ``np.memmap`` or of any view of one (see `is_mapped`).
 
-    Parameters
-    ----------
-    array : np.ndarray
-        One for which `is_mapped` is true; any slice, any order.
-
-    Raises
-    ------
-    ArgumentTypeError
-        The array is not mapped.
-    ArgumentValueError
-        Another process cannot map the same: the mapping is private (mode "c"), or its file has no name (any more).
+    Raise `ArgumentValueError` if other processes cannot map the same memory: the mapping is private (mode "c"), or its
+    file was deleted.
     """
     root = _root(array)
     if root is None:
-        raise ArgumentTypeError("value", "an np.memmap or a view of one", "an array with memory of its own")
+        raise ArgumentTypeError("value", "an np.memmap or a view of one", "an array that is not mapped")
     if root.mode == "c":
         raise ArgumentValueError(
             "value",
             "an np.memmap that the other ranks can map",
-            "one of mode 'c', whose changes no other process can see",
+            "an np.memmap in mode 'c', whose changes are private to this process",
             "open it with mode 'r' or 'r+', or pass np.array(value), which copies it",
         )
     path = "" if root.filename is None else os.path.abspath(os.fspath(root.filename))
@@ -60,10 +44,10 @@ def describe(array: NDArray[Any]) -> FileHandle:
         raise ArgumentValueError(
             "value",
             "an np.memmap that the other ranks can map",
-            f"one of a file that cannot be found any more ({root.filename})",
+            f"an np.memmap whose file can no longer be found ({root.filename or 'unknown path'})",
             "keep the file, or pass np.array(value), which copies it",
         )
-    # A view has the `offset` attribute of the array that it was taken from, so its place follows from the addresses.
+    # A view inherits the `offset` attribute of its base, so its position is computed from the addresses.
     offset = root.offset + address(array) - address(root)
     strides = None if array.flags.c_contiguous else array.strides
     mode = "r+" if array.flags.writeable else "r"
@@ -80,33 +64,18 @@ def describe(array: NDArray[Any]) -> FileHandle:
 
 
 def check(handle: FileHandle) -> None:
-    """Check that the file is still the one that was mapped.
-
-    Raises
-    ------
-    ValueError
-        It was deleted, replaced or shortened.
-    """
+    """Raise `ValueError` if the mapped file was deleted, replaced or shortened."""
     try:
         stat = os.stat(handle.path)
     except OSError as error:
-        raise ValueError(f"cannot reach the mapped file {handle.path}: {error.strerror}; keep it in place") from None
+        raise ValueError(f"cannot find the mapped file {handle.path}: {error.strerror}; keep it in place") from None
     _compare(handle, stat)
 
 
 def open_mapping(handle: FileHandle, elsewhere: bool = False) -> mmap.mmap:
-    """Map the whole file of a handle.
+    """Map the whole file of a handle; raise `ValueError` if it was deleted, replaced or shortened, or cannot be opened.
 
-    Parameters
-    ----------
-    handle : FileHandle
-    elsewhere : bool
-        Whether the handle comes from another host, which knows the same file, or a copy, by other numbers.
-
-    Raises
-    ------
-    ValueError
-        It was deleted, replaced or shortened, or may not be opened; elsewhere, it is not the same.
+    ``elsewhere``: the handle is from another host, where device and inode differ, so compare the content instead.
     """
     writes = handle.mode == "r+"
     try:
@@ -120,7 +89,7 @@ def open_mapping(handle: FileHandle, elsewhere: bool = False) -> mmap.mmap:
             _compare(handle, stat)
         elif stat.st_size < handle.length or handle.sample not in (b"", _sample(fd, handle.length)):
             raise ValueError(
-                f"the file {handle.path} is not the same as on the program's host ({stat.st_size} bytes here, "
+                f"the file {handle.path} differs from the one on the program's host ({stat.st_size} bytes here, "
                 f"{handle.length} there): {_TO_OTHER_HOSTS}"
             )
         return mmap.mmap(fd, 0, access=mmap.ACCESS_WRITE if writes else mmap.ACCESS_READ)
@@ -129,7 +98,7 @@ def open_mapping(handle: FileHandle, elsewhere: bool = False) -> mmap.mmap:
 
 
 def _sample(fd: int, length: int) -> bytes:
-    """Return a hash of pages all over the first bytes of a file."""
+    """Return a hash of pages spread over the first ``length`` bytes of a file."""
     last = max(0, length - _PAGE_BYTES)
     found = hashlib.blake2b(digest_size=16)
     for i in range(_SAMPLED_PAGES):
@@ -139,28 +108,25 @@ def _sample(fd: int, length: int) -> bytes:
 
 def _compare(handle: FileHandle, stat: os.stat_result) -> None:
     if (stat.st_dev, stat.st_ino) != handle.identity:
-        raise ValueError(f"the file {handle.path} was replaced after it was mapped: make the Data again")
+        raise ValueError(f"the file {handle.path} was replaced after it was mapped: create the Data again")
     if stat.st_size < handle.length:
         raise ValueError(
             f"the file {handle.path} had {handle.length} bytes when it was mapped and has {stat.st_size} now: "
-            "make the Data again"
+            "create the Data again"
         )
 
 
 def _root(array: NDArray[Any]) -> Optional[np.memmap[Any, Any]]:
-    """Return the array that np.memmap itself made; None if the memory is not that of a file."""
+    """Return the array that np.memmap itself created; None if the memory is not in a file."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) else None
 
 
 def _deleted(position: int, path: str) -> bool:
-    """Return whether the file mapped at an address has lost its name, by the kernel's account (False if it has none).
-
-    A look at the path is not enough: another file may have that path now.
-    """
+    """Return whether the file mapped at an address was unlinked (False if unknown); another may now have its path."""
     mark = " (deleted)"
-    if path.endswith(mark):  # part of the name, even before it is lost
+    if path.endswith(mark):  # part of the original name
         mark += mark
     try:
         with open("/proc/self/maps", errors="replace") as lines:

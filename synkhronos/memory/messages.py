@@ -12,19 +12,9 @@ from .pool import Pool
 
 
 def put(payload: bytes, slot: memoryview, pool: Pool) -> Tuple[int, Any]:
-    """Write a message.
+    """Write a message; return its length in the slot, and an object to keep alive until the message has been read.
 
-    Returns
-    -------
-    length : int
-        Bytes in the slot; negative if they are the handle of the message.
-    keep : object
-        Must live until the message has been read.
-
-    Raises
-    ------
-    SharedMemoryError
-        There is no memory for a long message.
+    A long message is put into the pool and its handle into the slot; then the length is negative.
     """
     if len(payload) <= len(slot):
         slot[: len(payload)] = payload
@@ -37,7 +27,7 @@ def put(payload: bytes, slot: memoryview, pool: Pool) -> Tuple[int, Any]:
 
 
 def get(length: int, slot: memoryview, pools: PoolMap) -> Any:
-    """Return a buffer over the message that `put` wrote."""
+    """Return a buffer with the message written by `put`."""
     if length >= 0:
         return slot[:length]
     array: Any = pools.attach(pickle.loads(slot[:-length]))

@@ -1,4 +1,4 @@
-"""Shared memory with a POSIX name, which unrelated programs can open."""
+"""Shared memory with a POSIX name that unrelated programs can open."""
 
 from __future__ import annotations
 
@@ -18,49 +18,30 @@ from .memfd import reserve
 
 
 class NamedMemory:
-    """A new segment of shared memory, mode 0600, that has its name until `unlink`, or until it is dropped or at exit.
+    """A new segment of shared memory, mode 0600, named until `unlink`, garbage collection or exit.
 
-    The memory itself lives as long as an array over it, in any process.
-
-    Parameters
-    ----------
-    name : str
-        A slash and then up to 254 characters without one.
-    nbytes : int
-        Its length, which it keeps: others may have it mapped.
-
-    Attributes
-    ----------
-    name : str
-    memory : np.ndarray
-        The bytes; all zero at the start.
-
-    Raises
-    ------
-    ArgumentTypeError, ArgumentValueError
-        The name is not a valid one, or exists.
-    SharedMemoryError
-        The memory cannot be allocated; nothing is left.
+    ``memory`` is its bytes (initially 0), which live as long as an array over them, in any process. The size is fixed
+    because other processes may have mapped it. Raise `SharedMemoryError`, without side effects, if memory is short.
     """
 
     def __init__(self, name: str, nbytes: int) -> None:
         if not isinstance(name, str):
             raise ArgumentTypeError("share_as", "a str like '/name'", repr(name))
         if not re.fullmatch(r"/[^/\0]{1,254}", name):
-            raise ArgumentValueError("share_as", "a slash and then 1 to 254 characters without one", repr(name))
+            raise ArgumentValueError("share_as", "'/' followed by 1 to 254 characters other than '/'", repr(name))
         try:
             segment = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
         except posix_ipc.ExistentialError:
             raise ArgumentValueError(
                 "share_as",
-                "a name that does not exist yet",
-                f"{name!r}, which exists",
-                "choose another, close() what made it, or if that has died remove it: "
+                "a name that is not in use",
+                f"{name!r}, which already exists",
+                "choose another name, or close() its creator; if that process has died, remove the name: "
                 f"posix_ipc.unlink_shared_memory({name!r})",
             ) from None
         self.name = name
         try:
-            size = max(1, nbytes)  # nothing of length 0 can be mapped
+            size = max(1, nbytes)  # a length of 0 cannot be mapped
             os.ftruncate(segment.fd, size)
             reserve(segment.fd, 0, size)
             self.memory: NDArray[Any] = np.ndarray((nbytes,), np.uint8, mmap.mmap(segment.fd, size))
@@ -74,7 +55,6 @@ class NamedMemory:
 
     @property
     def linked(self) -> bool:
-        """Whether it still has its name."""
         return self._unlink.alive
 
     def handle(self, array: NDArray[Any]) -> NameHandle:
@@ -82,25 +62,19 @@ class NamedMemory:
         return NameHandle(self.name, array.shape, array.dtype, self._identity)
 
     def unlink(self) -> None:
-        """Take the name away. May be called again."""
+        """Remove the name; idempotent."""
         self._unlink()
 
 
 def open_mapping(handle: NameHandle) -> mmap.mmap:
-    """Map the segment of a handle.
-
-    Raises
-    ------
-    ValueError
-        It lost its name, or another one has it now.
-    """
+    """Map the segment of a handle; raise `ValueError` if its name was removed or belongs to another segment."""
     try:
         segment = posix_ipc.SharedMemory(handle.name)
     except (posix_ipc.Error, OSError) as error:
         raise ValueError(f"cannot map the shared memory {handle.name}: {error}") from None
     try:
         if _identity(segment.fd) != handle.identity:
-            raise ValueError(f"the shared memory {handle.name} was replaced by another of the same name")
+            raise ValueError(f"the shared memory {handle.name} was replaced by another segment of the same name")
         return mmap.mmap(segment.fd, 0)
     finally:
         segment.close_fd()
@@ -119,7 +93,7 @@ def _unlink(name: str, identity: Tuple[int, int], owner: int) -> None:
     except (posix_ipc.Error, OSError):
         return
     try:
-        if _identity(segment.fd) == identity:  # another program may have removed ours and made its own
+        if _identity(segment.fd) == identity:  # another program may have removed the name and created its own segment
             segment.unlink()
     finally:
         segment.close_fd()

@@ -1,4 +1,4 @@
-"""Ranges of bytes in pools: what is to be brought from one host to another."""
+"""Byte ranges in pools, for transfers between hosts."""
 
 from __future__ import annotations
 
@@ -11,29 +11,19 @@ from .handles import Handle, extent
 
 
 class Ranges(NamedTuple):
-    """Ranges of bytes in one pool.
-
-    Attributes
-    ----------
-    pool : int
-        Its number.
-    starts, stops : array of int64
-    constant : int
-        If they are those of a whole array that is never written: its number, as in its handle.
-    """
+    """Byte ranges in one pool."""
 
     pool: int
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
-    constant: int = 0
+    constant: int = 0  # the array's number if the ranges cover a whole array that is never written; else 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all together."""
         return int((self.stops - self.starts).sum())
 
     def of(self, memory: Any) -> List[Any]:
-        """Return the parts of a buffer over the pool."""
+        """Return these ranges as slices of a buffer over the pool."""
         return [memory[start:stop] for start, stop in zip(self.starts.tolist(), self.stops.tolist())]
 
     def __hash__(self) -> int:
@@ -52,20 +42,9 @@ class Ranges(NamedTuple):
 
 
 def ranges_of(handle: Handle, rows: Optional[NDArray[np.int64]] = None) -> Ranges:
-    """Return where the elements of an array lie, or those of some of its rows.
+    """Return the byte ranges of an array, or of some rows (nonnegative, in any order); a constant is covered whole.
 
-    Parameters
-    ----------
-    handle : Handle
-    rows : array of int, optional
-        Their numbers, none negative; all by default, and always of an array that is never written.
-
-    Examples
-    --------
-    >>> x = Handle(3, 800, (100, 2), None, np.dtype("f8"))
-    >>> ranges_of(x)
-    Ranges(pool=3, starts=array([800]), stops=array([2400]), constant=0)
-    >>> ranges_of(x, np.array([7, 5, 4, 5]))
+    >>> ranges_of(Handle(3, 800, (100, 2), None, np.dtype("f8")), np.array([7, 5, 4, 5]))
     Ranges(pool=3, starts=array([864, 912]), stops=array([896, 928]), constant=0)
     """
     if 0 in handle.shape or (rows is not None and not len(rows)):
@@ -86,7 +65,7 @@ def ranges_of(handle: Handle, rows: Optional[NDArray[np.int64]] = None) -> Range
 
 
 def by_pool(parts: Iterable[Ranges]) -> List[Ranges]:
-    """Return the ranges of each pool, and of each constant, together, in their order, none of them twice."""
+    """Return the ranges merged by pool and constant, sorted and without duplicates."""
     found: Dict[Tuple[int, int], List[Ranges]] = {}
     for part in parts:
         if len(part.starts):

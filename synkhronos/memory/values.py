@@ -1,4 +1,4 @@
-"""What a `Data` is given: its dtype and dimensions as declared, and values of all kinds as arrays."""
+"""Values for a `Data`: its declared dtype and dimensions, and the conversion of values to arrays."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .pool import MAX_NDIM, as_shape
 def declared(
     var: Any, dtype: Any, ndim: Optional[int], shape: Union[int, Sequence[int], None]
 ) -> Tuple[Optional[np.dtype[Any]], Optional[int], Optional[Tuple[int, ...]]]:
-    """Return dtype, number of dimensions and shape as far as the arguments of `data` give them, else None."""
+    """Return dtype, number of dimensions and shape from the arguments of `data`; None if undeclared."""
     if dtype is not None:
-        dtype = np.empty((0,), dtype).dtype  # with a length, if it is one of strings
+        dtype = np.empty((0,), dtype).dtype  # gives a string dtype its length
         refuse_objects(dtype)
     if ndim is not None:
         try:
@@ -27,38 +27,38 @@ def declared(
         except TypeError:
             raise ArgumentTypeError("ndim", "an integer", repr(ndim)) from None
         if not 0 <= ndim <= MAX_NDIM:
-            raise ArgumentValueError("ndim", f"from 0 to {MAX_NDIM}", str(ndim))
+            raise ArgumentValueError("ndim", f"an integer from 0 to {MAX_NDIM}", str(ndim))
     if var is not None:
         if not isinstance(getattr(var, "ndim", None), int) or getattr(var, "dtype", None) is None:
             raise ArgumentTypeError("var", "a Theano variable, or another object with dtype and ndim", repr(var))
         if dtype is not None and dtype != np.dtype(var.dtype):
-            raise ArgumentValueError("dtype", f"that of the var, {var.dtype}", str(dtype), "leave it out")
+            raise ArgumentValueError("dtype", f"the dtype of var, {var.dtype}", str(dtype), "leave it out")
         if ndim is not None and ndim != var.ndim:
-            raise ArgumentValueError("ndim", f"that of the var, {var.ndim}", str(ndim), "leave it out")
+            raise ArgumentValueError("ndim", f"the ndim of var, {var.ndim}", str(ndim), "leave it out")
         dtype, ndim = np.dtype(var.dtype), var.ndim
         refuse_objects(dtype)
     sizes = None if shape is None else as_shape(shape)
     if sizes is not None:
         if ndim is not None and len(sizes) != ndim:
-            raise ArgumentValueError("shape", f"ndim={ndim} dimensions", str(sizes))
+            raise ArgumentValueError("shape", f"a shape with ndim={ndim}", str(sizes))
         ndim = len(sizes)
     return dtype, ndim, sizes
 
 
 def known(dtype: Optional[np.dtype[Any]], ndim: Optional[int]) -> Tuple[np.dtype[Any], int]:
-    """Return both as they are; raise if there is no value and one of them is not declared."""
+    """Return both arguments; raise `ArgumentTypeError` if one is undeclared, because there is no value to use."""
     if dtype is None:
-        raise ArgumentTypeError("dtype", "a value, a var or a dtype, which say what it is", "none of them")
+        raise ArgumentTypeError("dtype", "a value, a var or a dtype", "none of them")
     if ndim is None:
-        raise ArgumentTypeError("ndim", "a value, a var, a shape or ndim, which say what it is", "none of them")
+        raise ArgumentTypeError("ndim", "a value, a var, a shape or ndim", "none of them")
     return dtype, ndim
 
 
 def as_oversize(oversize: float) -> float:
-    """Return the factor by which memory is taken larger than needed, checked."""
+    """Return the validated over-allocation factor."""
     try:
         fits = 1 <= oversize <= 2  # False for NaN
-    except (TypeError, ValueError, ArithmeticError):  # (the last out of Decimal("nan"))
+    except (TypeError, ValueError, ArithmeticError):  # ArithmeticError: from Decimal("nan")
         raise ArgumentTypeError("oversize", "a number from 1 to 2", repr(oversize)) from None
     if not fits:
         raise ArgumentValueError("oversize", "a number from 1 to 2", str(oversize))
@@ -66,25 +66,25 @@ def as_oversize(oversize: float) -> float:
 
 
 def refuse_objects(dtype: np.dtype[Any], argument: str = "dtype") -> None:
-    """Raise if a dtype holds Python objects."""
+    """Raise `ArgumentTypeError` if a dtype contains Python objects."""
     if dtype.hasobject:
         raise ArgumentTypeError(
             argument,
-            "a dtype that lies flat in memory",
+            "a dtype without Python objects",
             str(dtype),
-            "Python objects, rows of unequal length and the like cannot be shared",
+            "objects and rows of unequal length cannot be shared",
         )
 
 
 def as_array(value: Any) -> Tuple[NDArray[Any], bool]:
-    """Return the value as an array, and whether it came with a dtype of its own."""
+    """Return the value as an array, and whether it already had a dtype."""
     if isinstance(value, (str, os.PathLike)):
         if isinstance(value, str) and not value.endswith(".npy"):
             raise ArgumentValueError(
                 "value",
                 "an array or the path of a .npy file",
                 repr(value),
-                "save it with np.save, or give np.array(value) to hold a string",
+                "save it with np.save, or pass np.array(value) to store a string",
             )
         return _open(value), True
     if isinstance(value, np.memmap):
@@ -92,7 +92,7 @@ def as_array(value: Any) -> Tuple[NDArray[Any], bool]:
     if hasattr(value, "dtype"):
         return np.asarray(value), True
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # rows of unequal length make an array of objects, which is refused later
+        warnings.simplefilter("ignore")  # rows of unequal length become an array of objects, which is rejected later
         return np.asarray(value), False
 
 
@@ -105,10 +105,10 @@ def _open(path: Union[str, os.PathLike[str]]) -> NDArray[Any]:
 
 
 def check(argument: str, value: NDArray[Any], typed: bool, ndim: int, dtype: np.dtype[Any], force_cast: bool) -> None:
-    """Raise unless a value may be stored: right number of dimensions, dtype equal or convertible."""
+    """Raise `ArgumentError` unless a value has the right number of dimensions and an equal or convertible dtype."""
     refuse_objects(value.dtype, argument)
     if value.ndim != ndim:
-        raise ArgumentValueError(argument, f"{ndim} dimensions", f"{value.ndim} (shape {value.shape})")
+        raise ArgumentValueError(argument, f"ndim={ndim}", f"ndim={value.ndim} (shape {value.shape})")
     if not (force_cast or converts(value, typed, dtype)):
         raise ArgumentTypeError(
             argument,
@@ -119,7 +119,7 @@ def check(argument: str, value: NDArray[Any], typed: bool, ndim: int, dtype: np.
 
 
 def converts(array: NDArray[Any], typed: bool, dtype: np.dtype[Any]) -> bool:
-    """Return whether a value may become `dtype` without force; the rule is that of ``data``, under `force_cast`."""
+    """Return whether a value converts to ``dtype`` without ``force_cast``, by the rule documented in `data`."""
     if np.can_cast(array.dtype, dtype, "safe"):
         return True
     if typed:
@@ -138,5 +138,5 @@ def converts(array: NDArray[Any], typed: bool, dtype: np.dtype[Any]) -> bool:
     if array.dtype.kind in "fc":
         return True
     whole, limits = np.asarray(converted.real, np.float64), np.iinfo(array.dtype)
-    inside = (whole >= float(limits.min)) & (whole < float(limits.max + 1))  # or the way back would overflow
+    inside = (whole >= float(limits.min)) & (whole < float(limits.max + 1))  # otherwise converting back would overflow
     return bool(inside.all() and (whole.astype(array.dtype) == array).all())  # 2**24 + 1 is not a float32

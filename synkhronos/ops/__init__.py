@@ -1,14 +1,14 @@
-"""Operations for the graphs of functions, in which the ranks of a call meet.
+"""Operations across ranks for the graphs of functions.
 
 ::
 
-    synk.all_reduce(w, "avg")            a command of the program: the values of shared variables, between calls
-    y = synk.ops.all_reduce(x, "avg")    an expression: whenever a function of it is called, inside the call
+    synk.all_reduce(w, "avg")            a command: reduces the values of shared variables, between calls
+    y = synk.ops.all_reduce(x, "avg")    an expression: reduced in every call of a function that contains it
 
-    synk.scatter(s, x)                   likewise, a command: every rank is given its rows
-    y = synk.ops.shard(x)                an expression: every rank takes its rows
+    synk.scatter(s, x)                   a command: sends every rank its rows
+    y = synk.ops.shard(x)                an expression: every rank uses its own rows
 
-    synk.ops.rule(MyOp, "nk->n")         what an operation of your own does to rows
+    synk.ops.rule(MyOp, "nk->n")         declares how a custom operation treats rows
 """
 
 from .all_reduce import all_reduce

@@ -10,40 +10,40 @@ from ..reductions import IN_GRAPH, ReduceOp
 
 
 def all_reduce(x: Any, op: Any = "avg") -> Any:
-    """Return an expression for what all ranks have in common: ``y_r = op(x_0, ..., x_{n-1})`` on every rank r.
+    """Return an expression that is reduced over all ranks: ``y_r = op(x_0, ..., x_{n-1})`` on every rank r.
 
-    The average is over rows: ``y_r = (n_0 x_0 + ... + n_{n-1} x_{n-1}) / (n_0 + ... + n_{n-1})``, where ``n_r`` is how
-    many rows rank r has in the call (1 each if the function scatters nothing). So an ``x`` that is a mean over rows
-    becomes the mean over the rows of all ranks, however many each of them has.
+    The average is weighted by rows: ``y_r = (n_0 x_0 + ... + n_{n-1} x_{n-1}) / (n_0 + ... + n_{n-1})``, where ``n_r``
+    is the number of rows of rank r in the call (1 if the function scatters no input). A mean ``x`` over the rank's rows
+    thus becomes the mean over the rows of all ranks, even if ranks have different numbers of rows.
 
-    Only in functions made by `synkhronos.function`, once `fork` has been called, are there other ranks. Elsewhere (in
-    ``theano.function``, in `Function.as_theano`) ``y = x``: the serial program has the same graph.
+    Ranks communicate only in functions built with `synkhronos.function`, after `fork`. Elsewhere (in
+    ``theano.function`` and `Function.as_theano`), ``y = x``, as in the serial program.
 
     Parameters
     ----------
     x : variable, or list or tuple of variables
-        Dense arrays, of any shapes that are the same on all ranks. Several are reduced in one collective, which is
-        faster than one each.
+        Dense arrays of equal shapes on all ranks. A list is reduced in a single collective, which is faster than a
+        collective per variable.
     op : str
-        ``avg``, ``sum``, ``min`` or ``max``; with the prefix ``c_`` the CPU transport is used. Integers and bools have
-        no ``avg``.
+        ``avg``, ``sum``, ``min`` or ``max``; the prefix ``c_`` selects the CPU transport. ``avg`` does not support
+        integers or bools.
 
     Returns
     -------
     variable, or list of variables
-        Of the types of ``x``. The gradient of ``avg`` is the ``avg`` over ranks of the incoming gradients, as is right
-        in a loss that is a mean over rows; that of ``sum`` is their ``sum``, as is right in a loss that is a sum over
-        rows. ``min`` and ``max`` have none.
+        The reduced variables, with the types of ``x``. The gradient of ``avg`` is the ``avg`` of the ranks' incoming
+        gradients, which suits a loss that is a mean over rows. The gradient of ``sum`` is the ``sum`` of these
+        gradients, which suits a sum over rows. ``min`` and ``max`` have no gradient.
 
     Raises
     ------
     TypeError, ValueError
-        If ``x`` is not a variable, or an empty list, or not a dense array; if there is no such op, or not for its
-        dtype.
+        If ``x`` is an empty list or contains anything but dense array variables; if the op is unknown or does not
+        support the dtype.
 
     Examples
     --------
-    Gradients over the rows of all ranks make every update rule data-parallel:
+    Every update rule is data-parallel if its gradients are averaged over the rows of all ranks:
 
     >>> import synkhronos as synk
     >>> import theano, theano.tensor as T
@@ -60,7 +60,7 @@ def all_reduce(x: Any, op: Any = "avg") -> Any:
         raise ArgumentValueError("x", "at least one variable", "none")
     engine = engines.find(variables)
     if engine is None:
-        hint = "only what is computed in a function's graph can be reduced there; see synkhronos.all_reduce for values"
-        raise ArgumentTypeError("x", "a variable, or a list of them", f"{type(variables[0]).__name__}", hint)
+        hint = "to reduce the values of shared variables between calls, use synkhronos.all_reduce"
+        raise ArgumentTypeError("x", "a variable, or a list of variables", f"{type(variables[0]).__name__}", hint)
     results = engine.all_reduce(variables, parsed)
     return results if isinstance(x, (list, tuple)) else results[0]

@@ -1,4 +1,4 @@
-"""What an operation of the user's own does to rows, for functions that follow them through the graph."""
+"""Rules for custom operations, which describe how the operations treat rows."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 from .. import engines
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..reductions import COMBINING
-from ..sharding import Axes, Rule
+from ..sharding import Axes, PlacementRule
 
-#: A group of inputs in which an operation is linear together, or one of them alone.
+#: Position of an input, or of several inputs; the operation is linear in the input, or jointly linear in all of them.
 Group = Union[int, Tuple[int, ...]]
 
 
@@ -20,35 +20,35 @@ def rule(
     powers: Optional[Dict[int, Any]] = None,
     reduce: Optional[str] = "sum",
 ) -> None:
-    """Say what an operation (a class) of your own does to rows; without a rule it is refused of rows.
+    """Declare how a custom operation (a class) treats rows; operations without a rule do not support rows.
 
     Parameters
     ----------
     op : class
-        A subclass of ``Op``, Theano's or PyTensor's; its subclasses have the same rule.
+        A subclass of Theano's or PyTensor's ``Op``; its subclasses inherit the rule.
     axes : str, or callable
-        As in ``numpy.einsum``, a letter for each axis of each input and output: ``"nk,km->nm"`` is that of a product of
-        matrices. An axis with the same letter is the same one; if no output has it, it is reduced. ``-`` is an axis
-        along which elements depend on each other (those of a softmax), ``.`` one of length 1 that is repeated. A
-        callable is given the node, and returns such a string: for operations with parameters.
+        One letter per axis of each input and output, as in ``numpy.einsum``: ``"nk,km->nm"`` for a matrix product.
+        Equal letters denote the same axis; an axis is reduced if its letter is in no output. Along an axis ``-``,
+        elements depend on each other (as in a softmax); ``.`` is an axis of length 1 that is repeated. For an operation
+        with parameters, pass a callable that returns this string for a node.
     linear : sequence of (int or tuple of int)
-        The inputs, by position, in which the operation is linear if the others are fixed: ``[0, 1]`` for a product. A
-        tuple has those in which it is linear together: ``[(0, 1)]`` for a sum. What is linear in a part is a part; else
-        the whole of it is needed.
+        Positions of inputs. The operation is linear in each of them if the other inputs are fixed: ``[0, 1]`` for a
+        product. It is jointly linear in the inputs of a tuple: ``[(0, 1)]`` for a sum. A linear function of a partial
+        value is itself partial; any other function needs the whole value.
     powers : dict of int to number, optional
-        Further inputs in which it is homogeneous, and of which degree: ``{1: -1}`` for the divisor of a quotient.
+        The degree of homogeneity in inputs outside ``linear``: ``{1: -1}`` for the divisor of a quotient.
     reduce : {"sum", "max", "min", "prod", None}
-        By what axes are reduced; None if results on parts of the rows make no result on all of them.
+        How axes are reduced; None if results for parts of the rows cannot be combined into the result for all rows.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is wrong; if the operation has a rule already. When a function is built: if ``axes`` has another
-        number of inputs, outputs or letters than the node.
+        If an argument is invalid, or the operation already has a rule. Building a function raises ValueError if
+        ``axes`` does not match a node's numbers of inputs, outputs or dimensions.
 
     Notes
     -----
-    A rule is taken at its word. `Function.compare` makes a call and compares it with the serial function.
+    Rules are not verified. To test a rule, compare a call with the serial function: see `Function.compare`.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def rule(
     ...         return theano.Apply(self, [x], [x.type()])
     ...     def perform(self, node, inputs, outputs):
     ...         outputs[0][0] = inputs[0] / np.sqrt((inputs[0] ** 2).sum(axis=1, keepdims=True))
-    >>> synk.ops.rule(Normalised, "n-->n-")     # each row by itself; in a row all elements depend on each other
+    >>> synk.ops.rule(Normalised, "n-->n-")     # rows are independent; elements within a row are not
     >>> synk.fork(2)
     2
     >>> x = T.dmatrix("x")
@@ -72,20 +72,20 @@ def rule(
     """
     engine = next((one for one in engines.loaded() if one.is_operation(op)), None)
     if engine is None:
-        raise ArgumentTypeError("op", "a class of operations, a subclass of Op", repr(op))
+        raise ArgumentTypeError("op", "an operation class (a subclass of Op)", repr(op))
     if not callable(axes):
         _parsed(axes)
     groups = [list(group) if isinstance(group, (tuple, list)) else [group] for group in linear]
     if not all(isinstance(i, int) and i >= 0 for i in sum(groups, [])):
-        raise ArgumentTypeError("linear", "positions of inputs, or tuples of them", repr(linear))
+        raise ArgumentTypeError("linear", "positions of inputs, or tuples of positions", repr(linear))
     if reduce is not None and (reduce not in COMBINING or reduce == "avg"):
         raise ArgumentValueError("reduce", "'sum', 'max', 'min', 'prod' or None", repr(reduce))
 
-    def make(node: Any, inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
+    def make(node: Any, inputs: Sequence[int], outputs: Sequence[int]) -> PlacementRule:
         text = axes(node) if callable(axes) else axes
         of_inputs, of_outputs = _parsed(text)
         if [*map(len, of_inputs)] != [*inputs] or [*map(len, of_outputs)] != [*outputs]:
-            expected = f"letters for inputs of {_listed(inputs)} and outputs of {_listed(outputs)} dimensions"
+            expected = f"letters for inputs with ndim=[{_listed(inputs)}] and outputs with ndim=[{_listed(outputs)}]"
             raise ArgumentValueError(f"axes of the rule of {node.op}", expected, repr(text))
         return Axes(of_inputs, of_outputs, groups, dict(powers or {}), [reduce] * len(of_outputs))
 
@@ -93,11 +93,11 @@ def rule(
 
 
 def _parsed(text: Any) -> Tuple[List[str], List[str]]:
-    """Return the letters of every input, and of every output."""
-    # The arrow is the last one: an axis may be a "-" before it.
+    """Return the letters of every input and of every output."""
+    # Split at the last arrow, because an axis before it may be a "-".
     before, arrow, after = text.rpartition("->") if isinstance(text, str) else ("", "", "")
     if not arrow:
-        raise ArgumentValueError("axes", "letters as in numpy.einsum, 'nk,km->nm' for example", repr(text))
+        raise ArgumentValueError("axes", "letters as in numpy.einsum, for example 'nk,km->nm'", repr(text))
     found = [[part.strip() for part in side.split(",")] for side in (before, after)]
     for part in found[0] + found[1]:
         if not all(letter.isalpha() or letter in "-." for letter in part):

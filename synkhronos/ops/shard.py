@@ -1,4 +1,4 @@
-"""A rank's share of a value that all ranks have, inside a function's graph."""
+"""Selection of this rank's share of a replicated value, inside a function's graph."""
 
 from __future__ import annotations
 
@@ -13,36 +13,35 @@ from ..errors import ArgumentTypeError
 def shard(v: Any, axis: int = 0) -> Any:
     """Return an expression for this rank's rows of ``v``: ``v[begin_r:end_r]`` on rank r.
 
-    For functions whose rows are not those of an input, but are computed inside: of data that is on every rank, at an
-    index. All that follows from these rows is divided over the ranks then, as it is for inputs: averages are weighted
-    by rows, and what has a row for each of them is gathered.
+    Use it for rows that are computed inside a function, such as rows selected by an index from data on every rank.
+    Values computed from these rows are treated like values computed from scattered inputs. Averages are weighted by
+    rows, and values with an entry per row are gathered.
 
-    Only in functions made by `synkhronos.function`, once `fork` has been called, are there other ranks. Elsewhere
-    ``shard(v)`` is ``v``: the serial program has the same graph.
+    Rows are divided only in functions built with `synkhronos.function`, after `fork`. Elsewhere, ``shard(v)`` is ``v``,
+    as in the serial program.
 
     Parameters
     ----------
     v : variable
-        A dense array with the same value on every rank: of broadcast inputs and shared variables.
+        A dense array with the same value on every rank, computed from broadcast inputs and shared variables.
     axis : int
-        Along which it has rows.
+        The axis of the rows.
 
     Returns
     -------
     variable
-        Of the type of ``v``, with the rows that the rank has in the call: as `scatter` divides them, and the same as of
-        the scattered inputs if there are some. Its gradient is what every rank adds to that of ``v``.
+        This rank's rows of ``v``, with the type of ``v``. Rows are divided as by `scatter`, so they match the rows of
+        scattered inputs. The gradient is the rank's contribution to the gradient of ``v``.
 
     Raises
     ------
     TypeError, ValueError
-        If ``v`` is not a variable, or not a dense array; if it has no such axis, or is of length 1 along it. In the
-        call, if ``v`` has not as many rows as the scattered inputs, or as what another ``shard`` of the same function
-        is given.
+        If ``v`` is not a dense array variable, lacks the axis, or has length 1 along the axis. A call raises ValueError
+        if ``v`` has a different number of rows than the scattered inputs or another ``shard`` in the function.
 
     Examples
     --------
-    A program of the kind that tutorials have: the data is in a shared variable, and a call is given an index.
+    The data is in a shared variable, and a call passes an index:
 
     >>> import synkhronos as synk
     >>> import numpy as np, theano, theano.tensor as T
@@ -55,14 +54,14 @@ def shard(v: Any, axis: int = 0) -> Any:
     >>> train = synk.function(
     ...     [index], loss, updates=[(w, w - 0.5 * T.grad(loss, w))], givens={x: synk.ops.shard(minibatch)}, exact=True
     ... )
-    >>> [float(train(i)) for i in (0, 1)]       # rank 0 takes rows 0, 1 and 3, 4; rank 1 takes rows 2 and 5
+    >>> [float(train(i)) for i in (0, 1)]       # rank 0 computes rows 0, 1 and 3, 4; rank 1 rows 2 and 5
     [1.6666666666666667, 9.666666666666666]
     >>> train.last_rows, w.get_value()
     ([2, 1], array(4.))
     """
     engine = engines.find([v])
     if engine is None:
-        hint = "only what is computed in a function's graph can be divided there; see synkhronos.scatter for values"
+        hint = "to divide the rows of an array between calls, use synkhronos.scatter"
         raise ArgumentTypeError("v", "a variable", f"{type(v).__name__}", hint)
     if isinstance(axis, (bool, np.bool_)) or not isinstance(axis, (int, np.integer)):
         raise ArgumentTypeError("axis", "an int", f"{axis!r} of type {type(axis).__name__}")

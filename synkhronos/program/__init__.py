@@ -1,4 +1,4 @@
-"""What lives as long as this process: its memory, its keeper, its functions, its session.
+"""The state of this process: memory, keeper, functions, and session.
 
 ::
 
@@ -7,5 +7,5 @@
     session         |-- fork() ... close() --|      |-- fork() ... close() --|        one at a time
     ranks           |-- new processes -------|      |-- new processes -------|
 
-`program` has that object, `lifecycle` the published calls, and `devices` the command by which ranks open theirs.
+`program` defines ``PROGRAM``, `lifecycle` defines the public functions, and `devices` opens the ranks' devices.
 """

@@ -1,4 +1,4 @@
-"""Which device every rank uses, and the command by which they open them."""
+"""Selection of each rank's device, and the command that opens the devices."""
 
 from __future__ import annotations
 
@@ -8,34 +8,26 @@ import os
 from typing import Any, List, Optional, Sequence
 
 from .. import engines
+from ..cluster.environment import settings_of_nccl
+from ..cluster.facts import HostFacts
 from ..errors import ArgumentValueError, SynkhronosError
 from ..host import gpus
 from ..host.interfaces import interfaces
-from ..launchers.hosts.environment import settings_of_nccl
-from ..launchers.hosts.facts import Facts
 from ..runtime.command import Command
 from ..runtime.context import RankContext
 
-#: The engine that devices are opened for.
-ENGINE = "theano"
+ENGINE = "theano"  #: The engine that uses devices.
 
 logger = logging.getLogger("synkhronos")
 
 
 class OpenDevices(Command):
-    """Have every rank open its own device: the others first, so that the master opens none if one of them cannot.
+    """Open every rank's device. The master opens its device last, and only if all other ranks succeeded.
 
-    When another process has taken the place of a rank, all meet again; those that have a device keep it.
-
-    Parameters
-    ----------
-    names : list of str
-        By rank.
-    over_hosts : bool
-        Whether the ranks are on several.
+    After a rank is replaced, all ranks run this command again; open devices stay open. ``names`` lists devices by rank.
     """
 
-    title = "opening of the devices"
+    title = "opening devices"
     repeats = False
 
     def __init__(self, names: List[str], over_hosts: bool) -> None:
@@ -51,7 +43,7 @@ class OpenDevices(Command):
         context.barrier.wait()
         if context.rank == context.root:
             opened = _open(engine, context.rank, name)
-        gpu = importlib.import_module("synkhronos.transports.gpu")  # pygpu is there now, which it needs
+        gpu = importlib.import_module("synkhronos.transports.gpu")  # pygpu, which it imports, is available now
         there = context.transport
         host = there.disconnect() if isinstance(there, gpu.GpuTransport) else there
         transport = gpu.GpuTransport(host, opened, name)
@@ -67,45 +59,40 @@ def _open(engine: Any, rank: int, name: str) -> Any:
 
 
 def choose_devices(
-    devices: Optional[Sequence[str]], use_gpu: Optional[bool], n_parallel: Optional[int], hosts: Sequence[Facts] = ()
+    devices: Optional[Sequence[str]],
+    use_gpu: Optional[bool],
+    n_ranks: Optional[int],
+    hosts: Sequence[HostFacts] = (),
 ) -> Optional[List[List[str]]]:
-    """Return the devices of every host's ranks, or None if they are to be CPU processes.
-
-    Parameters
-    ----------
-    devices, use_gpu, n_parallel
-        See `fork`.
-    hosts : sequence of Facts
-        If there are several, this one first.
-    """
-    # Ranks of this host are given the environment that this process has now, in which CUDA is asked for devices.
+    """Return the devices of every host's ranks (this host's first), or None for CPU processes; see `fork`."""
+    # The ranks of this host inherit the current environment, so query CUDA in it.
     counts = [gpus.count_gpus(), *(host.n_gpus for host in hosts[1:])]
     if devices is None and not use_gpu and (use_gpu is not None or not any(counts)):
         return None
     if use_gpu is not None and not use_gpu:
-        raise ArgumentValueError("devices", "none, as use_gpu is False", repr(devices), "leave out one of them")
+        raise ArgumentValueError("devices", "no devices if use_gpu is False", repr(devices), "omit devices or use_gpu")
     missing, names = _missing(hosts), []
     if devices is None and not all(counts):
         where = f"host {hosts[counts.index(0)].name}" if hosts else "this machine"
-        missing = missing or f"there is no GPU on {where} that CUDA would show: see python -m synkhronos doctor"
+        missing = missing or f"CUDA finds no GPU on {where}: run python -m synkhronos doctor"
     elif devices is not None or use_gpu or not missing:
         try:
             of_hosts = zip(counts, [host.name for host in hosts] or [""])
-            names = [gpus.place(devices, n_parallel, count, name) for count, name in of_hosts]
+            names = [gpus.place(devices, n_ranks, count, name) for count, name in of_hosts]
         except ValueError as error:
             if devices is not None or use_gpu:
                 raise
             missing = str(error)
     if hosts and len({name.startswith("cuda") for of_host in names for name in of_host}) > 1:
         raise ArgumentValueError(
-            "devices", "devices of one kind, as there are several hosts", repr(devices), "name cuda or opencl alone"
+            "devices", "devices of one kind on several hosts", repr(devices), "name only cuda or only opencl devices"
         )
     if missing and devices is None and use_gpu is None:
         logger.warning(
-            "the %d GPUs of %s are not used, CPU processes take their place: %s",
-            sum(counts),
-            "the hosts" if hosts else "this machine",
+            "GPUs are not used; CPU processes are started instead: %s (number of GPUs on %s: %d)",
             missing,
+            "the hosts" if hosts else "this machine",
+            sum(counts),
         )
         return None
     if missing:
@@ -113,15 +100,15 @@ def choose_devices(
     return names
 
 
-def _missing(hosts: Sequence[Facts]) -> str:
-    """Return what is missing for using devices at all, with the remedy; "" if nothing is."""
+def _missing(hosts: Sequence[HostFacts]) -> str:
+    """Return the missing requirement for using devices, with the remedy; "" if there is none."""
     try:
         missing = engines.get(ENGINE).check_devices()
     except ArgumentValueError as error:
         return f"only Theano computes on GPUs: {error.hint}"
     except ImportError as error:
-        return f"Theano cannot be imported ({error}): python -m synkhronos doctor says what to do"
+        return f"Theano cannot be imported ({error}): run python -m synkhronos doctor"
     without = [host.name for host in hosts[1:] if not host.has_pygpu]
     if without and not missing:
-        return f"pygpu is not installed on host {without[0]}: docs/installation.rst says how"
+        return f"pygpu is not installed on host {without[0]}: see docs/gpus.rst"
     return missing

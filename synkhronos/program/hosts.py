@@ -1,4 +1,4 @@
-"""The processes of a program that was started on several hosts: the first runs it, the others serve."""
+"""Processes of a program on several hosts: the first process runs the program; all other processes serve it."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import threading
 import traceback
 from typing import NoReturn
 
+from ..cluster.serve import Server
+from ..cluster.world import MEETING, ToldWorld, World, world_of_process
 from ..errors import ArgumentError, StateError, SynkhronosError
-from ..launchers.hosts.serve import Server
-from ..launchers.hosts.world import MEETING, ToldWorld, World, world_of_process
 from .program import PROGRAM
 
 
 def take_place() -> None:
-    """If this process was started on one of several hosts: on the first get ready to speak to the others, else serve.
+    """On several hosts, connect the first host's process to the other hosts' processes, which serve and do not return.
 
-    To be called once, before the program has begun to use the library. On other hosts it does not return.
+    Call this once, before the program uses the library. On a single host this function does nothing.
     """
     world = world_of_process()
     mpi = sys.modules.get("mpi4py.MPI")
     if world is not None and mpi is not None and mpi.Is_initialized():
         raise StateError(
-            "this program was started on several hosts, and MPI was initialised before synkhronos (by Theano, "
-            "where mpi4py is installed): run it by python -m synkhronos, or import synkhronos first"
+            "this program was started on several hosts, and MPI was initialized before synkhronos (by Theano, "
+            "if mpi4py is installed): run the program with python -m synkhronos, or import synkhronos first"
         )
     if world is not None:
         ignore_ends_of_others()
@@ -36,7 +36,7 @@ def take_place() -> None:
 
 
 def ignore_ends_of_others() -> None:
-    """Have this process go on when MPICH's launcher tells it that another one of the job has ended: by SIGUSR1."""
+    """Ignore SIGUSR1: MPICH's launcher sends it when another process of the job ends."""
     of_main_thread = threading.current_thread() is threading.main_thread()
     if of_main_thread and signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -45,7 +45,7 @@ def ignore_ends_of_others() -> None:
 def serve(world: World) -> NoReturn:
     """Serve the first host, then end this process."""
     status = 1
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # MPICH's launcher sends it to all hosts; the program decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # MPICH's launcher sends it to all hosts; only the program reacts
     try:
         together = Server(world, PROGRAM.enter_rank).serve()
         flush()
@@ -61,7 +61,6 @@ def serve(world: World) -> NoReturn:
 
 
 def flush() -> None:
-    """Write out what this process has printed."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
 

@@ -1,4 +1,4 @@
-"""The profile of a session: recorded from `fork` to its end, and written then; `synkhronos.report` shows it before."""
+"""Profile of a session: recorded from `fork` on, and written when the session ends; `synkhronos.report` reads it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from typing import List, Optional, Sequence, Tuple
 from .. import engines
 from ..errors import StateError
 from ..host.machine import working_directory
-from ..profiling import ring
-from ..profiling.files import Unfinished, files_of, report_of
-from ..profiling.folder import Claim
-from ..profiling.profile import Setting
-from ..profiling.recording import RECORDING
-from ..profiling.report import Report
+from ..profile import ring
+from ..profile.files import Unfinished, files_of, report_of
+from ..profile.folder import Claim
+from ..profile.profile import Setting
+from ..profile.recording import RECORDING
+from ..profile.report import Report
 from ..runtime.command import Command
 from ..runtime.context import RankContext
 from ..runtime.session import Session
 
 logger = logging.getLogger("synkhronos")
 
-#: How often the clocks of hosts are compared: the quickest answer counts.
-_COMPARISONS = 10
+_COMPARISONS = 10  # number of exchanges for comparing clocks; the fastest one counts
 
 
 class Clocks(Command):
-    """Return the time on this rank's clock."""
+    """Return the time on each rank's monotonic clock, in nanoseconds."""
 
     title = "comparison of the clocks"
 
@@ -36,13 +35,7 @@ class Clocks(Command):
 
 
 class SetClocks(Command):
-    """Note in every rank's ring how far its clock is ahead of the master's.
-
-    Parameters
-    ----------
-    offsets : list of (int, int)
-        By rank: nanoseconds, and how wrong they may be.
-    """
+    """Store each rank's clock offset and its uncertainty, in nanoseconds, in the rank's ring."""
 
     title = "setting of the clocks"
 
@@ -54,13 +47,7 @@ class SetClocks(Command):
 
 
 class ReadRings(Command):
-    """Return the ring of this rank, if it is on another host than the master.
-
-    Parameters
-    ----------
-    far : sequence of int
-        The ranks that are.
-    """
+    """Return this rank's ring if the rank is in ``far``, the ranks on hosts other than the master's."""
 
     title = "reading of the rings"
 
@@ -72,10 +59,9 @@ class ReadRings(Command):
 
 
 def set_clocks(session: Session) -> None:
-    """Have the ranks of other hosts know how their clocks differ from the master's.
+    """Measure and store the offsets of other hosts' clocks from the master's.
 
-    A rank reads its clock at a moment between the master's sending of a command and its having the answers; taken to
-    be the middle, it is wrong by at most half of the time between. The quickest of ten such exchanges counts.
+    A rank reads its clock between request and answer. The assumed time, their midpoint, errs by at most half the delay.
     """
     far = () if session.hosts is None else session.hosts.far
     best: List[Tuple[int, int]] = [(0, 0)] * session.size
@@ -90,23 +76,14 @@ def set_clocks(session: Session) -> None:
     session.run(SetClocks(best))
 
 
-class Profiled:
-    """One session's record, and the folder that its profile is written to.
+class SessionProfile:
+    """The record of one session, and the folder of its profile.
 
-    Parameters
-    ----------
-    path : str
-        The folder that the program was given.
-    before : Profiled, optional
-        The last one of this program: with the same folder, this one takes a folder inside of it.
-
-    Raises
-    ------
-    ArgumentValueError
-        The folder cannot be taken; nothing has begun.
+    If ``before``, the program's previous profile, has the same folder, this profile uses a subfolder. An unusable
+    folder raises `ArgumentValueError` before anything is recorded.
     """
 
-    def __init__(self, path: str, before: Optional[Profiled] = None) -> None:
+    def __init__(self, path: str, before: Optional[SessionProfile] = None) -> None:
         self.asked = os.path.normpath(os.path.join(working_directory(), path))
         self.number = 1
         if before is not None and before.asked == self.asked:
@@ -115,7 +92,7 @@ class Profiled:
         self._claim = Claim(path)
         self.folder = self._claim.path
         if self._claim.is_unfinished:
-            words = "%s has an unfinished profile, of a program that was killed or could not write it: it is replaced"
+            words = "replacing the unfinished profile in %s, whose program was killed or could not write the files"
             logger.warning(words, self.folder)
         self._session: Optional[Session] = None
         self._cores: List[int] = []
@@ -123,33 +100,32 @@ class Profiled:
         self._last: Optional[Report] = None
 
     def begin(self, session: Session, cores: List[int], devices: Optional[List[str]]) -> None:
-        """Record the session from now on."""
         self._session, self._cores = session, cores
         self._devices = devices or ["cpu"] * session.size
         RECORDING.add(session.root, session.block.spans[session.root], any_thread=True)
         session.at_end = self._end
 
-    def outlive(self) -> None:
-        """Have the profile written also if this process is killed: the session has begun."""
+    def write_if_killed(self) -> None:
+        """Arrange for the profile to be written even if this process is killed; requires a started session."""
         session = self._session
         assert session is not None
-        session.launcher.outlive(Unfinished(self.folder, session.root, self._setting()).write)
+        session.launcher.write_if_killed(Unfinished(self.folder, session.root, self._setting()).write)
 
-    def give_up(self) -> None:
-        """Leave the folder as it was: there is no session."""
+    def abandon(self) -> None:
+        """Restore the folder, because the session did not start."""
         self._claim.give_up()
 
     def detach_after_fork(self) -> None:
-        """In a process that the user forked: the record is the parent's."""
+        """Stop recording in a child process that the user forked; the record belongs to the parent."""
         if self._session is not None:
             RECORDING.remove(self._session.root)
 
     def report(self) -> Report:
-        """Return the report of what has been recorded up to now, or of all of it."""
+        """Return the report of the recording so far, or of the whole session if it has ended."""
         session = self._session
         if session is None:
             if self._last is None:
-                raise StateError("the record of the last session was lost; its log says why")
+                raise StateError("the record of the last session was lost: see the session's log for the reason")
             return self._last
         if session.hosts is not None and not session.closed:
             far = session.hosts.far
@@ -175,7 +151,7 @@ class Profiled:
         )
 
     def _end(self) -> None:
-        """Write the profile: the ranks have ended. What goes wrong is a line of the log, since the program goes on."""
+        """Write the profile after the ranks have ended. A failure is only logged, so that the program continues."""
         session = self._session
         assert session is not None
         RECORDING.remove(session.root)
@@ -193,14 +169,14 @@ class Profiled:
 
 
 def report() -> Report:
-    """Return where the time of the session went, up to now; after its end, where all of it went.
+    """Return a report of the time spent in the open session so far or, if none is open, in the whole last session.
 
-    Only a session with ``fork(profile="...")``, or under ``python -m synkhronos --profile``, is recorded.
+    A session is recorded only with ``fork(profile="...")`` or under ``python -m synkhronos --profile``.
 
     Returns
     -------
     Report
-        It prints as ``report.txt``, a notebook shows it as ``report.html``, and ``profile`` has the numbers.
+        Prints as ``report.txt`` and displays in a notebook as ``report.html``; ``profile`` contains the numbers.
 
     Raises
     ------
@@ -209,20 +185,16 @@ def report() -> Report:
 
     Examples
     --------
-    >>> import tempfile
-    >>> import synkhronos as synk
-    >>> import theano.tensor as T
-    >>> synk.fork(2, profile=tempfile.mkdtemp())
-    2
-    >>> x = T.dvector("x")
+    >>> import tempfile, synkhronos as synk, theano
+    >>> n_ranks = synk.fork(2, profile=tempfile.mkdtemp())
+    >>> x = theano.tensor.dvector("x")
     >>> f = synk.function([x], x.sum(), name="f")
-    >>> for _ in range(3):
-    ...     total = f([1., 2., 3.])
+    >>> total = f([1., 2., 3.])
     >>> [(command["name"], command["count"]) for command in synk.report().profile["commands"] if command["name"] == "f"]
-    [('f', 3)]
+    [('f', 1)]
     """
     from .program import PROGRAM
 
     if PROGRAM.profiled is None:
-        raise StateError('nothing was recorded: call synkhronos.fork(profile="FOLDER")')
+        raise StateError('no session was recorded: call synkhronos.fork(profile="FOLDER")')
     return PROGRAM.profiled.report()

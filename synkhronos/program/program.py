@@ -1,7 +1,6 @@
-"""The program: what lives as long as this process. Its memory, its keeper, its functions, its session.
+"""The state that lives as long as this process: memory, keeper, functions, and session.
 
-`PROGRAM` is the library's one piece of module-level state. The published functions find it here and pass on what they
-need.
+`PROGRAM` is the library's only module-level state. The public functions read it and pass on the necessary parts.
 """
 
 from __future__ import annotations
@@ -15,25 +14,25 @@ import weakref
 from typing import Any, Dict, List, NamedTuple, Optional, Type
 
 from .. import engines
+from ..cluster.bridge import Bridge
+from ..cluster.facts import HostFacts
+from ..cluster.host_memory import shadow
+from ..cluster.launcher import HostsLauncher
+from ..cluster.spec import SessionSpec, modules_to_import
+from ..cluster.world import World, environment_of_ranks
 from ..errors import ArgumentValueError, StateError, SynkhronosError
 from ..host import machine
 from ..host.affinity import CoreClaims, MasterAffinity
 from ..host.heap import keep_freed_memory
 from ..host.signals import DeferredSignals
 from ..kernels.copy import log_missing_kernels
-from ..launchers.hosts.bridge import Bridge
-from ..launchers.hosts.facts import Facts
-from ..launchers.hosts.host_memory import shadow
-from ..launchers.hosts.launcher import HostsLauncher
-from ..launchers.hosts.spec import SessionSpec, modules_to_import
-from ..launchers.hosts.world import World, environment_of_ranks
-from ..launchers.local import LocalLauncher
-from ..launchers.processes.keeper import Keeper
-from ..launchers.processes.launcher import ProcessLauncher
 from ..memory.memfd import nameless_file
 from ..memory.pool import Pool
-from ..profiling.ring import ring_bytes
-from ..runtime.command import Start
+from ..processes.keeper import Keeper
+from ..processes.launcher import ProcessLauncher
+from ..processes.local import LocalLauncher
+from ..profile.ring import ring_bytes
+from ..runtime.command import CheckStart
 from ..runtime.launcher import Launcher, RankConfig
 from ..runtime.session import GRACE_S, Session
 from ..sync.control_block import ControlBlock
@@ -41,28 +40,22 @@ from ..sync.hosts import Hosts
 from ..sync.semaphore import WaitPolicy
 from ..trace import log_as_the_environment_says
 from .devices import OpenDevices
-from .profiled import Profiled, set_clocks
+from .profiled import SessionProfile, set_clocks
 
 logger = logging.getLogger("synkhronos")
 
-#: How the other ranks run, by the name that `Program.open` is given.
+#: Launchers of the other ranks, by their name in `Program.open`.
 LAUNCHERS: Dict[str, Type[Launcher]] = {"fork": ProcessLauncher, "threads": LocalLauncher}
 
-#: The environment variable by which ``python -m synkhronos --check`` has every session check.
-CHECK = "SYNK_CHECK"
+CHECK = "SYNK_CHECK"  #: Variable that enables ``check`` in every session; set by ``python -m synkhronos --check``.
+PROFILE = "SYNK_PROFILE"  #: Variable with the folder for profiles; set by ``python -m synkhronos --profile``.
 
-#: That by which ``python -m synkhronos --profile`` has every session profiled, into this folder.
-PROFILE = "SYNK_PROFILE"
-
-#: Seconds in which the ranks must be ready.
-START_TIMEOUT_S = 60.0
-
-#: Seconds in which they must have opened their devices; Theano may compile a while for that.
-DEVICES_TIMEOUT_S = 600.0
+START_TIMEOUT_S = 60.0  #: Time limit for the start of the ranks.
+DEVICES_TIMEOUT_S = 600.0  #: Time limit for opening the devices; Theano may compile for a while.
 
 
 class SessionOptions(NamedTuple):
-    """The options of `fork` other than ranks and devices; `fork` documents and checks them."""
+    """The options of `fork` except ranks and devices; `fork` documents and checks them."""
 
     timeout: Optional[float] = None
     pin: bool = True
@@ -79,16 +72,10 @@ class SessionOptions(NamedTuple):
     recorded: bool = False
 
 
-class Checked(NamedTuple):
-    """A call that was compared with the serial function, because `fork` or the environment says so.
+class CheckedCall(NamedTuple):
+    """Result of comparing one call with the serial function, as `fork` or the environment requested.
 
-    Attributes
-    ----------
-    name : str
-        The function's.
-    n_differences : int
-    not_compared : str
-        Why it was not; "" if it was.
+    ``not_compared`` is the reason if no comparison was made; otherwise "".
     """
 
     name: str
@@ -97,69 +84,59 @@ class Checked(NamedTuple):
 
 
 class Program:
-    """What this process shares between sessions."""
+    """The state that this process keeps between sessions."""
 
     def __init__(self) -> None:
         self.session: Optional[Session] = None
         self.inside_rank = False
-        #: Whether functions are exact if they do not say it themselves: as the last session was started.
-        self.exact = False
-        #: The number of rows that is written in functions that do not say it themselves; likewise.
+        self.exact = False  # `exact`, `rows` and `check` are those passed to the last `fork`
         self.rows: Optional[int] = None
-        #: Whether the first calls of functions are compared with the serial ones; likewise.
         self.check = False
-        self.checked: List[Checked] = []
-        #: Of the session, or of the last one that was profiled.
-        self.profiled: Optional[Profiled] = None
+        self.checked: List[CheckedCall] = []
+        self.profiled: Optional[SessionProfile] = None  # of the open session, or of the last profiled session
         self._profile_to: Optional[str] = None
         self._functions: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
         self._built = itertools.count()
         self._pool: Optional[Pool] = None
-        self._inherited: List[Pool] = []  # in a process that the user forked: of the Data made before
+        self._inherited: List[Pool] = []  # in a forked child: pools of Data that its parent created
         self._keeper: Optional[Keeper] = None
         self._bridge: Optional[Bridge] = None
         self._lock = threading.Lock()
 
     @property
     def pool(self) -> Pool:
-        """The shared memory of this process: Data, plain arguments, and the master's share of variables."""
+        """The shared memory of this process: Data, plain arguments, and the master's part of shared variables."""
         if self._pool is None:
             self._pool = Pool(-1 - len(self._inherited))
         return self._pool
 
     @property
     def functions(self) -> List[Any]:
-        """Every function that the program has built and still has, in that order."""
-        living = (reference() for reference in self._functions.valuerefs())  # safe while other threads build more
+        """The program's functions that are still alive, in building order."""
+        living = (reference() for reference in self._functions.valuerefs())  # safe while other threads build functions
         return [function for function in living if function is not None]
 
     def add(self, function: Any) -> None:
-        """Note that a function was built; it is held weakly."""
+        """Register a new function by weak reference."""
         self._functions[next(self._built)] = function
 
     @property
     def keeper_pid(self) -> Optional[int]:
-        """Process id of the keeper, if one runs."""
         return None if self._keeper is None else self._keeper.pid
 
     @property
     def world(self) -> Optional[World]:
-        """The hosts on which this program was started, if there are several."""
+        """The hosts of this program, if there are several."""
         return None if self._bridge is None else self._bridge.world
 
     def meet(self, world: World) -> None:
-        """Have the sessions of this program run on several hosts."""
+        """Run this program's sessions on several hosts."""
         self._bridge = Bridge(world)
 
-    def all_hosts(self) -> List[Facts]:
-        """Return what the hosts say of themselves on which sessions run, this one first; nothing if it is alone.
+    def all_hosts(self) -> List[HostFacts]:
+        """Return the facts of all hosts, this host first; an empty list if no other host exists or is left.
 
-        It may be alone because all others were lost, or the bridge to them.
-
-        Raises
-        ------
-        SynkhronosError
-            They do not go together, or do not come.
+        Raise `SynkhronosError` if the hosts are incompatible or do not connect.
         """
         bridge = self._bridge
         if bridge is None:
@@ -169,19 +146,13 @@ class Program:
         except SynkhronosError as error:
             if bridge.alive() or not bridge.has_met:
                 raise
-            logger.warning("the other hosts cannot be reached any more, and sessions run on this one: %s", error)
+            logger.warning("the other hosts are unreachable, so sessions run on this host alone: %s", error)
             self._bridge = None
             return []
         return there if len(there) > 1 else []
 
     def current(self) -> Session:
-        """Return the open session.
-
-        Raises
-        ------
-        StateError
-            No session is open.
-        """
+        """Return the open session, or raise `StateError`."""
         session = self.session
         if session is None:
             raise StateError("synkhronos is not forked: call synkhronos.fork() first")
@@ -200,29 +171,17 @@ class Program:
         profile_to: Optional[str] = None,
         **options: Any,
     ) -> Session:
-        """Start a session.
+        """Start a session; ``devices[rank]``: the device of a rank; ``options``: the fields of `SessionOptions`.
 
-        Parameters
-        ----------
-        size, root : int
-            Number of ranks, and the master's.
-        launcher : {"fork", "threads"}
-            How the other ranks run: as processes, or as threads of this one.
-        devices : list of str, optional
-            By rank.
-        hosts : Hosts, optional
-            If the ranks are on several.
-        profile_to : str, optional
-            The folder that is to have the session's profile, if the environment does not say another.
-        **options
-            See `SessionOptions`.
+        ``launcher`` runs the other ranks as processes ("fork") or as threads of this process ("threads").
+        ``profile_to`` is the folder for the profile, unless the environment names another folder.
 
         Raises
         ------
         ArgumentValueError
-            The launcher or the value of a variable is not known, or no profile can be written to that folder.
+            The launcher or the value of an environment variable is invalid, or the folder for the profile is unusable.
         StateError
-            A session is open, this is a rank, or what this process has opened does not go with the session.
+            A session is open, this process is a rank, or a device that it has opened conflicts with the session.
         SynkhronosError
             The ranks cannot be started.
         """
@@ -238,34 +197,35 @@ class Program:
                 raise StateError("synkhronos.fork() was called inside a rank: only the master may have a session")
             if self.session is not None and not self.session.closed:
                 raise StateError(
-                    f"synkhronos is forked already ({self.session.size} ranks): call synkhronos.close() before fork()"
+                    f"synkhronos is forked already (number of ranks: {self.session.size}): "
+                    "call synkhronos.close() before fork()"
                 )
             self._check_device(devices is not None)
             session = profiled = None
             try:
-                # Programs that this one starts are not meant.
+                # Do not pass the variable on to programs that this program starts.
                 self._profile_to = os.environ.pop(PROFILE, None) or self._profile_to
-                profile_to = self._profile_to or profile_to  # who starts the program decides
+                profile_to = self._profile_to or profile_to  # the command line has precedence
                 if profile_to:
-                    profiled = Profiled(profile_to, self.profiled)
+                    profiled = SessionProfile(profile_to, self.profiled)
                     options["recorded"] = True
-                with DeferredSignals():  # or a process could be left behind
+                with DeferredSignals():  # otherwise an interrupt could leave a process behind
                     session = self._start(size, root, launcher, devices is not None, hosts, SessionOptions(**options))
                     if profiled is not None:
                         profiled.begin(session, self._cores_of(hosts), devices)
-                session.run(Start(), START_TIMEOUT_S)
+                session.run(CheckStart(), START_TIMEOUT_S)
                 if profiled is not None and hosts is not None:
                     set_clocks(session)
                 if devices is not None:
                     session.setup = OpenDevices(devices, hosts is not None)
                     session.run(session.setup, DEVICES_TIMEOUT_S)
                 if profiled is not None:
-                    profiled.outlive()
+                    profiled.write_if_killed()
             except BaseException:
                 if session is not None:
                     session.close("it could not be started")
                 if profiled is not None:
-                    profiled.give_up()
+                    profiled.abandon()
                 raise
             if profiled is not None:
                 self.profiled = profiled
@@ -274,15 +234,15 @@ class Program:
             return session
 
     def _check_device(self, wanted: bool) -> None:
-        """Raise if what this process has opened does not go with the session."""
+        """Raise `StateError` if a device that this process has opened conflicts with the session."""
         for engine in engines.loaded():
             foreign, device = engine.foreign_device(), engine.opened_device()
             if foreign:
                 raise StateError(
                     f"this process has opened a device before synkhronos.fork(): {foreign}. Its children could "
-                    "not use devices, and synkhronos opens the master's itself. Set THEANO_FLAGS="
-                    "device=cpu,init_gpu_device= (and remove these from .theanorc), and call no "
-                    "theano.gpuarray.use()"
+                    "not use devices, and synkhronos opens the master's device itself. Set THEANO_FLAGS="
+                    "device=cpu,init_gpu_device= (and remove both from .theanorc), and do "
+                    "not call theano.gpuarray.use()"
                 )
             if device is None:
                 continue
@@ -294,7 +254,7 @@ class Program:
                 )
             if self._keeper is None or not self._keeper.alive():
                 raise StateError(
-                    "the keeper process is gone, and no other can be forked after this process has "
+                    "the keeper process is gone, and a new one cannot be forked after this process has "
                     f"opened {device}: start a new program"
                 )
 
@@ -313,11 +273,11 @@ class Program:
         starter: Launcher = LocalLauncher()  # also if there is no other rank to start
         try:
             block = ControlBlock(size, hosts=hosts, span_bytes=span_bytes)
-            if processes and (size > 1 or devices):  # the keeper before any device, so that it can fork ranks later
+            if processes and (size > 1 or devices):  # before any device opens, so that the keeper can fork ranks later
                 if options.pin and size > 1 and len(near) <= budget:
                     groups = dict(zip(near, claims.claim(len(near))))
                 starter = ProcessLauncher(self._living_keeper(), options.heal > 0 and options.standby)
-                if options.keep_heap:  # after the keeper was forked: each of its ranks has its own setting
+                if options.keep_heap:  # after the keeper's fork: each of its ranks has its own setting
                     keep_freed_memory()
             for rank in range(size):
                 if rank not in near:
@@ -384,7 +344,7 @@ class Program:
                 options.seed,
                 options.random,
                 hosts,
-                options.heal if processes else 0,  # (threads cannot be killed)
+                options.heal if processes else 0,  # threads cannot be killed
             )
         except BaseException as error:
             starter.kill()
@@ -393,7 +353,8 @@ class Program:
                 block.close()
             if isinstance(error, OSError):
                 raise SynkhronosError(
-                    f"{size} ranks could not be started: {error}; see ulimit -n (open files) and df -h /dev/shm"
+                    f"the session could not be started (number of ranks: {size}): {error}; "
+                    "see ulimit -n (open files) and df -h /dev/shm"
                 ) from error
             raise
         finally:
@@ -402,14 +363,13 @@ class Program:
                     os.close(each)
 
     def _cores_of(self, hosts: Optional[Hosts]) -> List[int]:
-        """Return how many cores the ranks of each host may use."""
         if hosts is None:
             return [machine.core_budget()]
         return [host.cores for host in self.all_hosts()[: len(hosts.ranks)]]
 
     def _living_keeper(self) -> Keeper:
         if self._keeper is not None:
-            self._keeper.kill()  # no rank is left: it answers, or is known to be gone, also if just killed
+            self._keeper.kill()  # no rank is left to kill, so this tests whether the keeper answers
             if not self._keeper.alive():
                 self._keeper.end()
                 self._keeper = None
@@ -418,22 +378,22 @@ class Program:
         return self._keeper
 
     def close(self, wait_s: float = -1) -> None:
-        """Close the session, if one is open, and take back the names of shared Data; the keeper stays for the next.
+        """Close the session, if any, and unlink the names of shared Data; the keeper stays for the next session.
 
-        For ``wait_s`` see `Session.close`.
+        `Session.close` documents ``wait_s``.
         """
         session = self.session
         try:
             if session is not None:
                 session.close(wait_s=wait_s)
-                if self.session is session:  # another thread may have begun the next one
+                if self.session is session:  # another thread may have started the next session
                     self.session = None
         finally:
             if self._pool is not None:
                 self._pool.unshare()
 
     def shut_down(self) -> None:
-        """Close the session and end the keeper: nothing of ours runs any more."""
+        """Close the session and end the keeper, so that no process of the library keeps running."""
         try:
             self.close(GRACE_S)
         finally:
@@ -443,7 +403,7 @@ class Program:
             self._keeper = self._bridge = None
 
     def detach_after_fork(self) -> None:
-        """In a process that the user forked: what runs belongs to the parent."""
+        """Drop everything that belongs to the parent, in a child process that the user forked."""
         for servant in (self._keeper, self._bridge):
             if servant is not None:
                 servant.detach_after_fork()
@@ -460,7 +420,7 @@ class Program:
         self._lock = threading.Lock()
 
     def enter_rank(self) -> None:
-        """Be a process of which nothing but ranks come."""
+        """Mark this process as a process that only runs or forks ranks."""
         self.inside_rank = True
 
 

@@ -1,13 +1,8 @@
-"""Reduce operations: what becomes of the values that all ranks have.
+"""Reduce operations, which combine the values of all ranks.
 
-One set of rules serves every transport and the slices of a call: ``avg`` is
-weighted, weight 0 and a rank without a value do not take part, float16
-accumulates in float32, and the order of evaluation is the order of the ranks,
-so that the same values give the same bits in every run.
-
-`op` knows what users may ask for; `mean` defines the average; `combining`
-reduces the ranks' values, `accumulator` those of a rank's slices, and `device`
-does both for arrays on devices::
+All transports, and the slices of a call, follow the rules of `mean`. On the host they evaluate in rank order, so equal
+inputs produce the same bits in every run. `op` lists the operations. `combining` reduces the ranks' values,
+`accumulator` reduces the values of a rank's slices, and `device` does both for device arrays::
 
     rank 0, slices of its rows   x_00 x_01 x_02 --Accumulator--> x_0, w_0 --+
     rank 1                       x_10 x_11      --Accumulator--> x_1, w_1 --+-- combine --> the master's result

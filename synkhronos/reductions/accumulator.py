@@ -1,4 +1,4 @@
-"""One value out of those of a rank's slices, as they come."""
+"""Incremental reduction of the values of a rank's slices."""
 
 from __future__ import annotations
 
@@ -12,21 +12,11 @@ from .op import ReduceOp, compute_dtype
 
 
 class Accumulator:
-    """Accumulate the values of one rank's slices, one after the other, in the memory of one value.
+    """Accumulates the values of one rank's slices one by one, in the memory of one value.
 
-    Combining the ranks' accumulated values, with their total weights, gives
-    what combining the values of all slices of all ranks at once would give,
-    but for rounding.
+    Combining the ranks' accumulated values, with their total weights, gives the same result as combining the values of
+    all slices directly, up to rounding. The op None allows only one slice.
 
-    Parameters
-    ----------
-    op : ReduceOp
-        ``None`` takes one slice only.
-    keep_dtype : bool
-        As in `combine`.
-
-    Examples
-    --------
     >>> mean = Accumulator(ReduceOp("avg"))
     >>> mean.add(np.array(1.0), weight=3)
     >>> mean.add(np.array(5.0), weight=1)
@@ -45,20 +35,7 @@ class Accumulator:
         self._count = 0
 
     def add(self, value: NDArray[Any], weight: Any = 1) -> None:
-        """Add the value of the next slice; it is copied.
-
-        Parameters
-        ----------
-        value : ndarray
-            As the parts of `combine` or `gather_outputs`.
-        weight : number
-            The weight of the slice.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `combine`; and if a second value comes under the op None.
-        """
+        """Add (a copy of) the next slice's value; raise like `combine`, also if op None gets a second value."""
         value = np.asarray(value)
         if self._op.name == "gather":
             self._collected.append(value.copy())
@@ -70,7 +47,7 @@ class Accumulator:
         else:
             if value.dtype == self._given:
                 value = value.astype(self._value.dtype, copy=False)
-            # Slices of weight 0 count the same among themselves, and nothing beside the others.
+            # Slices with weight 0 are averaged equally among themselves, and ignored if other slices have weights.
             weights = (self._weight, weight) if self._weight or weight else (self._count, 1)
             combine(self._op, [self._value, value], weights, out=self._value, keep_dtype=self._keep_dtype)
         self._weight = self._weight + weight

@@ -1,7 +1,6 @@
-"""Arithmetic of arrays that live on a device, by pygpu, under the rules of `reductions`.
+"""Reductions of device arrays with pygpu, under the rules of `reductions`.
 
-Everything here works on CUDA and on OpenCL. Kernels are made once per context
-and element type, at their first use.
+All functions support CUDA and OpenCL. Kernels are compiled on first use, once per context and element type.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from pygpu.gpuarray import GpuArray, GpuContext
 from ..errors import ArgumentValueError
 from . import Accumulator, ReduceOp, compute_dtype, narrowed
 
-#: What combines two elements, as C; NaN wins, as in NumPy.
+#: C expressions that combine two elements; NaN propagates, as in NumPy.
 _EXPRESSIONS: Dict[Optional[str], str] = {
     "sum": "{a} + b",
     "prod": "{a} * b",
     "min": "({a} != {a} || {a} < b) ? {a} : b",
     "max": "({a} != {a} || {a} > b) ? {a} : b",
 }
-#: The formula of `mean`, for two: the clamp comes last, and comparisons with NaN are false.
+#: The weighted mean of two values; the clamp of `mean` follows, and its comparisons with NaN are false.
 _MEAN = "({a} * v + b * w) / (v + w)"
 _EXPRESSIONS["avg"] = (
     "({m} < {{a}} && {m} < b) ? ({{a}} < b ? {{a}} : b) : ({m} > {{a}} && {m} > b) ? ({{a}} > b ? {{a}} : b) : {m}"
@@ -33,35 +32,33 @@ _kernels: Dict[Tuple[Any, ...], GpuElemwise] = {}
 
 
 def is_on_device(array: Any) -> bool:
-    """Return whether an array lives on a device."""
     return isinstance(array, GpuArray)
 
 
 def upload(array: NDArray[Any], context: GpuContext) -> GpuArray:
-    """Return a copy of a host's array on the device."""
     return pygpu.array(array, context=context)
 
 
 def download(array: GpuArray, into: NDArray[Any]) -> NDArray[Any]:
-    """Copy a device's array into a host's of the same shape and dtype; return that."""
+    """Copy a device array into a host array of the same shape and dtype; return the host array."""
     if array.size:
         contiguous(array).read(into)
     return into
 
 
 def contiguous(array: GpuArray) -> GpuArray:
-    """Return the array, or a copy of it, with its elements in C order."""
+    """Return the array, or a copy, in C order."""
     return array if array.flags["C_CONTIGUOUS"] else array.copy("C")
 
 
 def empty(shape: Tuple[int, ...], dtype: Any, context: GpuContext) -> GpuArray:
-    """Return an array with undefined contents on the device."""
+    """Return an uninitialized array on the device."""
     return pygpu.empty(shape, dtype=dtype, context=context)
 
 
 def filled(value: Any, shape: Tuple[int, ...], dtype: np.dtype[Any], context: GpuContext) -> GpuArray:
-    """Return an array of equal elements on the device."""
-    if not shape:  # pygpu does not index these
+    """Return an array on the device with all elements equal to ``value``."""
+    if not shape:  # pygpu cannot index 0-d arrays
         return upload(np.full(shape, value, dtype), context)
     array = empty(shape, dtype, context)
     array[...] = np.asarray(value, dtype)
@@ -69,7 +66,7 @@ def filled(value: Any, shape: Tuple[int, ...], dtype: np.dtype[Any], context: Gp
 
 
 def scale(array: GpuArray, weight: float, total: float = 1.0, dtype: Any = None) -> GpuArray:
-    """Return ``array * weight / total`` in new memory, in the given floating type (the array's own by default)."""
+    """Return ``array * weight / total`` in new memory, as a floating-point ``dtype`` (by default the array's own)."""
     dtype = np.dtype(array.dtype if dtype is None else dtype)
     out = empty(array.shape, dtype, array.context)
     number = np.float64 if dtype == np.float64 else np.float32
@@ -86,7 +83,7 @@ def scale(array: GpuArray, weight: float, total: float = 1.0, dtype: Any = None)
 
 
 def clamp(array: GpuArray, low: GpuArray, high: GpuArray) -> GpuArray:
-    """Return the array, moved into the range from ``low`` to ``high`` element by element, in its memory; NaN stays."""
+    """Clamp an array in place to the range from ``low`` to ``high``, element by element; NaN is kept."""
     _run(
         "out = (out < l) ? l : (out > h) ? h : out",
         [
@@ -99,7 +96,7 @@ def clamp(array: GpuArray, low: GpuArray, high: GpuArray) -> GpuArray:
 
 
 def nan_mark(array: GpuArray) -> GpuArray:
-    """Return NaN where the array is NaN, and 0 elsewhere."""
+    """Return an array that is NaN where ``array`` is NaN, and 0 elsewhere."""
     out = empty(array.shape, array.dtype, array.context)
     _run(
         "out = (a != a) ? a : 0",
@@ -113,11 +110,11 @@ def combine(
 ) -> GpuArray:
     """Return ``op(a, b)`` element by element, in ``out`` (which may be ``a``) or in new memory.
 
-    ``avg`` is weighted, by weights that are not 0, and lies between the two: see `mean`.
+    ``avg`` is weighted and clamped as in `mean`; weights must not be 0.
     """
     if a.shape != b.shape or a.dtype != b.dtype:
         got = f"{a.dtype}{a.shape} and {b.dtype}{b.shape}"
-        raise ArgumentValueError(f"values of '{op}'", "one shape and type", got)
+        raise ArgumentValueError(f"values of '{op}'", "the same shape and type on all ranks", got)
     if out is None:
         out = empty(a.shape, a.dtype, a.context)
     operands = [(arg("out", a.dtype, read=out is a, write=True), out)]
@@ -133,27 +130,21 @@ def combine(
 
 
 def concatenate(parts: Sequence[GpuArray]) -> GpuArray:
-    """Join arrays along axis 0; those of 0 dimensions become one entry each."""
+    """Concatenate arrays along axis 0; a 0-d array becomes one entry."""
     parts = [part if part.ndim else part.reshape((1,)) for part in parts]
     there = [part for part in parts if part.size] or list(parts[:1])
     return there[0].copy() if len(there) == 1 else pygpu.concatenate(there, axis=0, context=there[0].context)
 
 
 def take(array: GpuArray, indices: NDArray[Any]) -> GpuArray:
-    """Return rows of the array, in new memory; no index is negative."""
+    """Return rows of the array in new memory; indices must not be negative."""
     return contiguous(array).take1(upload(np.ascontiguousarray(indices, np.int64), array.context))
 
 
 class DeviceAccumulator:
-    """Does what `Accumulator` does, on the device where the values are; or on the host if they are there.
+    """An `Accumulator` whose values may be on the device or on the host.
 
-    Nothing else may write to the values afterwards.
-
-    Parameters
-    ----------
-    op : ReduceOp
-    keep_dtype : bool
-        Whether sums and products of bools are bools.
+    Values must not be written to after they have been added. With ``keep_dtype``, sums and products of bools are bools.
     """
 
     def __init__(self, op: ReduceOp, keep_dtype: bool = False) -> None:
@@ -163,7 +154,7 @@ class DeviceAccumulator:
         self._dtype: Any = None
         self._weight: Any = 0
         self._count = 0
-        self._is_own = False  # else the first slice's, which may be another output as well
+        self._is_own = False  # False: the value is the first slice's array, which may also be another output
 
     def add(self, value: Any, weight: Any = 1) -> None:
         """Add the value of the next slice."""
@@ -182,7 +173,7 @@ class DeviceAccumulator:
         if op.name == "gather":
             self._collected.append(value)
         elif op.name is None and self._collected:
-            raise ArgumentValueError("values of 'None'", "one", "several")
+            raise ArgumentValueError("values for op None", "one value", "several values")
         else:
             value = value.astype(compute_dtype(op, np.dtype(self._dtype)), copy=False)
             if self._collected:
@@ -206,13 +197,12 @@ class DeviceAccumulator:
         if self._op.name == "gather":
             if len({(part.ndim, part.shape[1:]) for part in self._collected}) > 1:
                 got = " and ".join(str(part.shape) for part in self._collected)
-                raise ArgumentValueError("values of 'gather'", "shapes that differ in the first axis only", got)
+                raise ArgumentValueError("values of 'gather'", "shapes that differ only in the first axis", got)
             return concatenate(self._collected), self._weight
         return self._collected[0].astype(self._dtype, copy=False), self._weight
 
 
 def _run(expression: str, operands: Sequence[Tuple[Any, Any]]) -> None:
-    """Run an elementwise kernel, made at its first use."""
     arrays = [value for _, value in operands if is_on_device(value)]
     if not arrays[0].size:
         return

@@ -1,23 +1,22 @@
-"""The weighted mean of the ranks' values: its one definition.
+"""Definition of the weighted mean of the ranks' values.
 
 .. math:: m = \\frac{\\sum_r w_r x_r}{\\sum_r w_r}, \\quad \\min_r x_r \\le m \\le \\max_r x_r
 
-element by element, over the ranks ``r`` that count. `mean_into` is this definition, for arrays on the host. What else
-averages (the kernels in C, `reductions.device`, `transports.nccl`, `extensions.train_theano`) keeps the same contract:
+element by element, over the ranks ``r`` that count. `mean_into` implements it for arrays on the host. All other code
+that averages (the C kernels, `reductions.device`, `transports.nccl`, `extensions.train_theano`) has the same contract,
+tested with one table in tests/reductions/test_mean.py:
 
-- **Which ranks count.** A rank without a value does not, nor one of weight 0 beside others: NaN or infinity there does
-  not matter. If all weights are 0, all ranks that have a value count the same.
-- **Weights first.** They are multiplied by the power of 2 that brings their sum into [0.5, 1), which is exact, so that
-  no weighted sum overflows; then the sum is divided by the sum of the weights.
-- **Accumulated in** float32 for float16, else in the values' own type or a wider one. Complex numbers are averaged by
-  their parts.
-- **Clamped** to the least and the greatest value that counts. So the average of equal values is that value, bit for
-  bit, the one of huge values is not infinite, and the one of tiny values is not 0.
-- **NaN** wins, as in NumPy's ``minimum`` and ``maximum``.
+- **Ranks that count** have a value and a weight other than 0, so NaN or infinity at weight 0 has no effect. If all
+  weights are 0, all ranks with a value count equally.
+- **Weights first.** Weights are multiplied by the power of 2 that brings their sum into [0.5, 1). This is exact, and no
+  weighted sum overflows. The weighted sum is then divided by the sum of the weights.
+- **Accumulated in** float32 for float16, else in the values' own type or a wider type. Real and imaginary parts of
+  complex numbers are averaged separately.
+- **Clamped** to the range of the averaged values. The average of equal values is therefore that value, bit for bit. The
+  average of huge values is not infinite, and the average of tiny values is not 0.
+- **NaN** propagates, as in NumPy's ``minimum`` and ``maximum``.
 
-The order of evaluation is that of the ranks on the host. On devices it may be another, which may change the rounding.
-
-tests/reductions/test_mean.py holds all of them to it, in one table.
+On the host values are added in rank order. Devices may use another order, which may change the rounding.
 """
 
 from __future__ import annotations
@@ -34,22 +33,14 @@ from ..errors import ArgumentTypeError, ArgumentValueError
 from .op import AVG, compute_dtype
 
 BLOCK_BYTES = 1 << 18
-"""Values are combined in blocks of this size, so that intermediate results stay in the core's cache."""
+"""Size of the blocks that are combined one at a time, so that intermediate results stay in the core's cache."""
 
 
 def mean_into(parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Sequence[float]], out: NDArray[Any]) -> None:
-    """Average the ranks' values; see the module.
+    """Average the ranks' values into ``out``, as defined by this module.
 
-    NumPy must be set to ignore floating-point errors.
-
-    Parameters
-    ----------
-    parts : sequence of (ndarray or None)
-        For each rank its value, shape ``(size,)``, or None.
-    weights : sequence of float, optional
-        For each rank its weight, as `checked_weights` returns them; the same without.
-    out : ndarray, shape ``(size,)``
-        Takes the result: apart from all parts, or exactly one of them.
+    NumPy must be set to ignore floating-point errors. ``parts`` have shape ``(size,)``, or are None for ranks without a
+    value. ``weights`` must come from `checked_weights`. ``out`` must be one of the parts or overlap none.
     """
     ranks, counted = counting([part is not None for part in parts], weights)
     present: List[Any] = [parts[rank] for rank in ranks]
@@ -57,7 +48,7 @@ def mean_into(parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Sequenc
         np.copyto(out, present[0])
         return
     if out.dtype.kind == "c":
-        # NumPy orders complex numbers by their real part, and inf times a real weight has a nan in it.
+        # NumPy orders complex numbers by their real part, and inf times a real weight contains a nan.
         present = [part.view(part.real.dtype) for part in present]
         out = out.view(out.real.dtype)
     compute = compute_dtype(AVG, out.dtype)
@@ -77,7 +68,7 @@ def mean_into(parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Sequenc
 def _weighted_mean(
     weights: NDArray[Any], values: Sequence[NDArray[Any]], out: NDArray[Any], scratch: NDArray[Any]
 ) -> None:
-    """Average real values; only the last step writes to ``out``, which may be one of them."""
+    """Average real values; only the last step writes to ``out``, which may be one of the values."""
     mean, term, low, high = scratch
     np.multiply(values[0], weights[0], out=mean)
     low[...] = high[...] = values[0]
@@ -91,12 +82,12 @@ def _weighted_mean(
 
 
 def _midpoint(first: NDArray[Any], second: NDArray[Any], out: NDArray[Any], scratch: NDArray[Any]) -> None:
-    """Average two values of equal weights, the most frequent case, in a third of the steps: no clamp is needed.
+    """Average two values with equal weights, the most frequent case, in a third of the steps and without a clamp.
 
-    The bits are those of `_weighted_mean`, but for values so small that their weighted ones underflow.
+    Bit-identical to `_weighted_mean`, unless the weighted values underflow.
     """
     try:
-        with np.errstate(over="raise"):  # costs nothing, and looking for infinities would cost another pass
+        with np.errstate(over="raise"):  # costs nothing; a search for infinities would need another pass
             total = np.add(first, second, out=scratch)
     except FloatingPointError:
         total = np.add(first, second, out=scratch)
@@ -107,77 +98,52 @@ def _midpoint(first: NDArray[Any], second: NDArray[Any], out: NDArray[Any], scra
 
 
 def counting(present: Sequence[bool], weights: Optional[Sequence[float]]) -> Tuple[List[int], Tuple[float, ...]]:
-    """Return the ranks that count in an average, and their weights.
+    """Return the ranks that count in an average and their weights; `present` lists which ranks have a value.
 
-    Parameters
-    ----------
-    present : sequence of bool
-        Which ranks have a value.
-    weights : sequence of float, optional
-        Of all ranks, as `combine_into` takes them.
-
-    Raises
-    ------
-    ValueError
-        If there is not one weight for each rank.
-
-    Examples
-    --------
     >>> counting([True, True, False, True], [2.0, 0.0, 1.0, 1.0])
     ([0, 3], (2.0, 1.0))
     """
     if weights is None:
         weights = (1.0,) * len(present)
     elif len(weights) != len(present):
-        raise ArgumentValueError("weights", f"one number for each of the {len(present)} ranks", str(len(weights)))
+        raise ArgumentValueError("weights", f"one number for each rank ({len(present)} in all)", str(len(weights)))
     there = [rank for rank, is_there in enumerate(present) if is_there]
     ranks = [rank for rank in there if weights[rank]] or there
     return ranks, tuple([float(weights[rank]) for rank in ranks])
 
 
 def scaled_weights(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Multiply weights by the power of 2 that brings their sum into [0.5, 1); equal ones if all are 0.
+    """Multiply weights by the power of 2 that brings their sum into [0.5, 1); equal weights if all are 0.
 
-    This is exact (whole numbers of rows give the average that dividing by
-    their sum gives), and no sum weighted so overflows.
+    This is exact (integer row counts give the same average as division by their sum), and weighted sums cannot
+    overflow.
 
-    Examples
-    --------
     >>> scaled_weights(np.array([3.0, 0.0, 1.0]))
     array([0.375, 0.   , 0.125])
     """
     if not weights.any():
         weights = np.ones_like(weights)
-    for size in (np.max, np.sum):  # the largest first: the sum of huge weights would overflow
+    for size in (np.max, np.sum):  # the maximum first, because the sum of huge weights would overflow
         weights = np.ldexp(weights, -np.frexp(size(weights))[1])
     return weights
 
 
 @lru_cache(maxsize=256)
 def narrowed(weights: Tuple[float, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return scaled weights in that type. None is 0, and none may become 0 in a narrower type: 0 * inf is nan.
-
-    Its cache is keyed by all that the result depends on, so nothing makes an entry invalid.
-    """
+    """Return scaled weights as ``dtype``, at least its smallest positive number, because 0 * inf is nan."""
     with np.errstate(all="ignore"):
         return np.maximum(scaled_weights(np.array(weights)).astype(dtype), np.nextafter(dtype.type(0), dtype.type(1)))
 
 
 def checked_weights(weights: Sequence[Any]) -> NDArray[np.float64]:
-    """Return weights as float64 if all are real numbers, finite and 0 or more.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If one is not; it is named.
-    """
+    """Return weights as float64; raise TypeError or ValueError for the first weight not finite, real and >= 0."""
     if all([type(weight) is int or type(weight) is float for weight in weights]):
         try:
             checked = np.array(weights, np.float64)
         except OverflowError:
             pass
         else:
-            if 0 <= checked.min(initial=0.0) and checked.max(initial=0.0) < math.inf:  # neither if one is nan
+            if 0 <= checked.min(initial=0.0) and checked.max(initial=0.0) < math.inf:  # both are false for nan
                 return checked
     return np.array([_checked_weight(weight, position) for position, weight in enumerate(weights)], np.float64)
 
@@ -192,5 +158,5 @@ def _checked_weight(weight: Any, position: int) -> float:
     except OverflowError:
         number = math.inf
     if not (math.isfinite(number) and number >= 0):
-        raise ArgumentValueError(f"weights[{position}]", "a finite number, 0 or more", repr(weight))
+        raise ArgumentValueError(f"weights[{position}]", "a finite nonnegative number", repr(weight))
     return number

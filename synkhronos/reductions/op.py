@@ -1,4 +1,4 @@
-"""The reduce operations that users name, and the types that have them."""
+"""Reduce operations for users, and the types that support them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from numpy.typing import DTypeLike
 from ..errors import ArgumentTypeError, ArgumentValueError
 
 NAMES: Tuple[Optional[str], ...] = ("avg", "sum", "prod", "min", "max", "gather", None)
-"""What users may write."""
+"""All ops that users may name."""
 
 COMBINING = NAMES[:5]
-"""Those that make one value of several, element by element; they need numbers."""
+"""Ops that combine several values into one, element by element; they require numbers."""
 
 IN_GRAPH = ("avg", "sum", "min", "max")
-"""Those of collectives that programs write into a function's graph."""
+"""Ops of collectives that programs write into a function's graph."""
 
 WHOLES = (*IN_GRAPH, "prod")
-"""Those of collectives that are put into graphs, after their gradients were taken."""
+"""Ops of collectives that are inserted into graphs after gradients have been computed."""
 
 
 class _Missing(Enum):
@@ -30,24 +30,15 @@ class _Missing(Enum):
 
 
 MISSING = _Missing.MISSING
-"""The op of an output or update for which the user gave none; None is an op."""
+"""Marks an output or update without an op from the user, because None is an op."""
 
 
 @dataclass(frozen=True)
 class ReduceOp:
-    """One of the reduce operations.
+    """A reduce operation; the name None stands for the master's own value.
 
-    Parameters
-    ----------
-    name : str or None
-        ``"avg"``, ``"sum"``, ``"prod"``, ``"min"``, ``"max"``, ``"gather"``,
-        or None: the master's own value.
-    on_host : bool
-        Whether the CPU transport is asked for (the prefix ``c_``).
-    axis : int
-        That of the rows, if an output of a function is gathered along it; users write no other than the first.
-    dtypes : (str, str), optional
-        Of an output of a function: in which ranks compute it and put it together, and to which it is rounded then.
+    ``on_host`` requests the CPU transport (prefix ``c_``). For an output of a function, ``axis`` is the axis of
+    gathered rows (always 0 in ops from users). ``dtypes`` are then the types of its reduction and of its result.
     """
 
     name: Optional[str]
@@ -56,40 +47,18 @@ class ReduceOp:
     dtypes: Optional[Tuple[str, str]] = None
 
     def __reduce__(self) -> Any:
-        # Ops travel with every command, and a dataclass by itself is slow.
+        # Ops are sent with every command, and default pickling of dataclasses is slow.
         return _made, (self.name, self.on_host, self.axis, self.dtypes)
 
     def __str__(self) -> str:
-        """Return the op as users write it."""
         return ("c_" if self.on_host else "") + str(self.name)
 
     @classmethod
     def parse(cls, op: object, argument: str = "op", allowed: Collection[Optional[str]] = NAMES) -> ReduceOp:
-        """Return the op that the user means.
+        """Return the op that the user has specified; raise TypeError or ValueError if it is invalid.
 
-        Parameters
-        ----------
-        op : str, None or ReduceOp
-            ``"sum"``, ``"c_sum"``, ...
-        argument : str
-            What error messages call it.
-        allowed : collection of (str or None)
-            The names that make sense here.
+        ``argument`` is the argument's name in error messages; ``allowed`` are the valid names.
 
-        Returns
-        -------
-        ReduceOp
-            The op.
-
-        Raises
-        ------
-        TypeError
-            If ``op`` is not a string, None or ReduceOp.
-        ValueError
-            If there is no such op, or not here.
-
-        Examples
-        --------
         >>> ReduceOp.parse("c_sum")
         ReduceOp(name='sum', on_host=True, axis=0, dtypes=None)
         """
@@ -104,35 +73,16 @@ class ReduceOp:
             raise ArgumentTypeError(argument, listed(allowed), f"{op!r} of type {type(op).__name__}")
         if parsed.name not in allowed:
             raise ArgumentValueError(
-                argument, f"{listed(allowed)} ('c_' before it: by the CPU transport)", repr(str(op))
+                argument, f"{listed(allowed)} (with prefix 'c_' for the CPU transport)", repr(str(op))
             )
         return parsed
 
     @classmethod
     def for_output(cls, op: object, dtype: DTypeLike, label: str) -> ReduceOp:
-        """Return the op of a function's output: the given one, or ``avg`` if it is `MISSING`.
+        """Return the op of a function's output, ``avg`` if it is `MISSING`.
 
-        Parameters
-        ----------
-        op : str, None, ReduceOp or MISSING
-            What the user gave.
-        dtype : dtype
-            The type of the output.
-        label : str
-            What error messages call the output.
-
-        Returns
-        -------
-        ReduceOp
-            The op.
-
-        Raises
-        ------
-        TypeError
-            If ``op`` is of a wrong type, or the output's type cannot be
-            reduced by it; integers and bools have no default op.
-        ValueError
-            If there is no such op.
+        Raises TypeError or ValueError, with the output's ``label``, if there is no such op or ``dtype`` does not
+        support it. Integers and bools have no default op.
         """
         parsed = AVG if op is MISSING else cls.parse(op, argument=f"the op of {label}")
         check_dtype(parsed, dtype, label)
@@ -145,31 +95,13 @@ def _made(name: Optional[str], on_host: bool, axis: int, dtypes: Optional[Tuple[
 
 
 AVG = ReduceOp("avg")
-"""What is done with floats if the user gives no op."""
+"""The default op for floats."""
 
 
 def check_dtype(op: ReduceOp, dtype: DTypeLike, label: str, allowed: Collection[Optional[str]] = NAMES) -> None:
-    """Refuse an op that a type does not have: ``avg`` of integers and bools, arithmetic of what is not a number.
+    """Raise TypeError for ``avg`` of integers and bools, and for arithmetic on types other than numbers.
 
-    Parameters
-    ----------
-    op : ReduceOp
-        The op.
-    dtype : dtype
-        The type of the values.
-    label : str
-        What the error message calls them.
-    allowed : collection of (str or None)
-        The names of ops that it may advise.
-
-    Raises
-    ------
-    TypeError
-        If the op is not defined for the type.
-
-    Examples
-    --------
-    >>> check_dtype(ReduceOp("sum"), "int64", "output 0")
+    ``label`` names the values in the message; ``allowed`` are the ops that it may suggest.
     """
     dtype = np.dtype(dtype)
     if op.name == "avg" and dtype.kind in "biu":
@@ -180,29 +112,23 @@ def check_dtype(op: ReduceOp, dtype: DTypeLike, label: str, allowed: Collection[
             label,
             "a floating-point type for 'avg', the default op (integers and bools have no average)",
             str(dtype),
-            f"give the op {', '.join(others[:-1])} or {others[-1]}, or cast {label} to a float",
+            f"use the op {', '.join(others[:-1])} or {others[-1]}, or cast {label} to a float",
         )
     if op.name in COMBINING and dtype.kind not in "biufc":
         raise ArgumentTypeError(
             label,
-            f"numbers, which alone can be reduced by '{op}'",
+            f"numbers, as required by '{op}'",
             str(dtype),
-            "give the op 'gather' or None (the master's own value)",
+            "use the op 'gather' or None (the master's own value)",
         )
 
 
 def compute_dtype(op: ReduceOp, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type, in the machine's byte order, that values of type ``dtype`` are accumulated in.
-
-    Examples
-    --------
-    >>> compute_dtype(ReduceOp("sum"), np.dtype("float16"))
-    dtype('float32')
-    """
+    """Return the type that accumulates ``dtype``, in native byte order: float32 for arithmetic with float16."""
     wide = dtype == np.float16 and op.name in ("avg", "sum", "prod")
     return np.dtype(np.float32) if wide else dtype.newbyteorder("=")
 
 
 def listed(names: Collection[Optional[str]]) -> str:
-    """Return names as error messages list them."""
+    """Format names for error messages."""
     return ", ".join(repr(name) for name in names)

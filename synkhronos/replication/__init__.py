@@ -1,4 +1,4 @@
-"""What the ranks hold of the program's functions and shared variables, and how it gets there.
+"""Replicas of the program's functions and shared variables on all ranks.
 
 ::
 
@@ -8,5 +8,5 @@
     shared w     (weakly)    --- blueprint, value --->   replica of w   (owned)
     del f                    --- "forget" ----------->   dropped with the next command
 
-Both sides know a function or a variable by the same number; `replicator` is the master's side, `command` what travels.
+Functions and variables have the same numbers on all ranks. `replicator` runs on the master, `command` on all ranks.
 """

@@ -1,11 +1,11 @@
-"""The command that gives ranks functions and shared variables.
+"""Commands that send functions and shared variables to all ranks.
 
-It is a command like any other: all ranks run it, against registries of one type. What differs is where the entries
-come from, which `Replicas` hides: the master binds what the program has, the others build replicas. ::
+All ranks run the same code on registries of the same type. `Replicas` hides the origin of the entries: the master
+registers the program's own objects, and all other ranks build replicas. ::
 
     rank     values of arrays               other values          functions
     -----    ---------------------------    ------------------    --------------------
-    root     its own, bound in the pool     its own, or jumped    the program's, weakly
+    root     its own, copied to the pool    its own, or jumped    the program's, weakly
     other    transport.broadcast            unpickled, jumped     unpickled
                                \\                  |                   /
                                  one commit: on all ranks or on none
@@ -28,23 +28,11 @@ from ..transports.base import Pending
 
 
 class SharedItem(NamedTuple):
-    """A shared variable on its way to the ranks.
+    """A shared variable to be sent to the ranks.
 
-    Attributes
-    ----------
-    number : int
-        Under which the ranks will know it.
-    engine : Engine
-    blueprint : bytes
-        Pickled: what `Engine.build` makes a replica of.
-    value : bytes or None
-        Pickled, unless it is a dense array: that goes through the transport.
-    on_device : bool
-        Whether the value lives on the rank's device.
-    storage_of : int or None
-        The number of the variable with which it shares its storage.
-    begins : int or None
-        The rank whose random state the value is; the others' begin long jumps further on.
+    ``blueprint`` is the pickled input of `Engine.build`; ``value`` is pickled, or None for a dense array, which the
+    transport sends. ``storage_of`` is the number of the variable with the same storage. Rank ``begins`` starts at the
+    random state ``value``, and the following ranks (cyclically) start 1, 2, ... long jumps further on.
     """
 
     number: int
@@ -57,26 +45,25 @@ class SharedItem(NamedTuple):
 
     @property
     def is_dense(self) -> bool:
-        """Return whether the value goes through the transport."""
+        """Whether the transport sends the value."""
         return self.value is None and self.storage_of is None
 
 
 class FunctionItem(NamedTuple):
-    """Functions of one engine on their way to the ranks: their numbers, and all of them in one pickle."""
+    """Functions of one engine to be sent to the ranks, with their numbers, in one pickle."""
 
     engine: Any
     numbers: List[int]
     pickled: bytes
 
 
-class Place(NamedTuple):
-    """Where modules and files are looked for: the program's path and working directory, which ranks have, too."""
+class ImportPaths(NamedTuple):
+    """The program's module search path and working directory, which ranks adopt."""
 
     path: List[str]
     directory: str
 
     def enter(self) -> None:
-        """Look there from now on."""
         if sys.path != self.path:
             sys.path[:] = self.path
         if self.directory and machine.working_directory() != self.directory:
@@ -84,14 +71,14 @@ class Place(NamedTuple):
 
 
 class Distribute(Command):
-    """Give the ranks functions and the shared variables that they use."""
+    """Send functions and their shared variables to the ranks."""
 
     title = "distribute"
     counts = "modules and functions ready"
 
     def __init__(self, shareds: Sequence[SharedItem], functions: Sequence[FunctionItem]) -> None:
         self.shareds, self.items = list(shareds), list(functions)
-        self.place = Place(list(sys.path), machine.working_directory())
+        self.place = ImportPaths(list(sys.path), machine.working_directory())
 
     def details(self, context: RankContext) -> str:
         return f"functions: {sum(len(item.numbers) for item in self.items)}, variables: {len(self.shareds)}"
@@ -99,7 +86,7 @@ class Distribute(Command):
     def run(self, context: RankContext) -> None:
         self.place.enter()
         if context.replicas is None:
-            context.replicas = Builder(context)
+            context.replicas = ReplicaBuilder(context)
         source, held, values = context.replicas, dict(context.shareds), []
         for item in self.shareds:
             held[item.number], value = source.shared(item, held, context.rank, context.size)
@@ -116,7 +103,7 @@ class Distribute(Command):
         if context.rank == context.root:
             keep_borrowed(dense, arrays)
         if context.deposits is not None:
-            context.deposits.tell(values)
+            context.deposits.record(values)
         origins = {item.number: Origin.COMMON if item.begins is None else Origin.OWN for item in self.shareds}
 
         def change() -> None:
@@ -128,27 +115,16 @@ class Distribute(Command):
 
 
 def keep_borrowed(entries: Sequence[SharedEntry], arrays: Pending) -> None:
-    """Have the master keep what the program has borrowed, rather than its copy that was sent to all ranks."""
+    """On the master, restore the program's borrowed arrays in place of their copies in shared memory."""
     for entry, array in zip(entries, arrays.release()):
         if entry.borrowed is not None:
             entry.set(array, Origin.MOVED)
 
 
 class Rejoin(Command):
-    """Give new ranks what those had whose places they take; have the others forget what they do not know.
+    """Restore functions, variables and values on replaced ranks; on all other ranks, undo unfinished changes.
 
-    Parameters
-    ----------
-    shareds : sequence of SharedItem
-        All variables.
-    functions : sequence of FunctionItem
-        All functions.
-    held : dict of int to dict of int to Deposit
-        By rank: where the values of its variables lie.
-    plans : dict of (int, int) to Plan
-        The plans of calls that ranks know.
-    place : Place
-        Where the others are.
+    ``held`` maps a replaced rank to the saved values of its variables; ``plans`` are the ranks' cached call plans.
     """
 
     title = "loading of a new rank"
@@ -160,7 +136,7 @@ class Rejoin(Command):
         functions: Sequence[FunctionItem],
         held: Mapping[int, Mapping[int, Any]],
         plans: Mapping[Any, Any],
-        place: Place,
+        place: ImportPaths,
     ) -> None:
         self.shareds, self.items, self.held, self.plans = list(shareds), list(functions), held, plans
         self.place = place
@@ -168,17 +144,17 @@ class Rejoin(Command):
     def run(self, context: RankContext) -> None:
         assert context.deposits is not None
         context.deposits.restore(even_kept=True)
-        context.transport.forget(("function",))  # what functions' collectives keep, which all ranks make together
+        context.transport.forget(("function",))  # collectives in functions keep state that all ranks create together
         if context.rank not in self.held:
             return
         self.place.enter()
-        source = context.replicas = Builder(context)
+        source = context.replicas = ReplicaBuilder(context)
         found: Dict[int, SharedEntry] = {}
         for item in self.shareds:
             value = None
             if item.storage_of is None:
                 deposit = self.held[context.rank][item.number]
-                value = context.deposits.take(item.number, deposit, item.on_device)
+                value = context.deposits.restored(item.number, deposit, item.on_device)
             found[item.number], _ = source.shared(item, found, context.rank, context.size, value)
         context.registry.add(found.values(), ())
         functions: List[FunctionEntry] = []
@@ -189,8 +165,8 @@ class Rejoin(Command):
             context.plans[place] = plan.prepared(context)
 
 
-class Builder(Replicas):
-    """Builds the replicas of a rank other than the master, which owns them."""
+class ReplicaBuilder(Replicas):
+    """Builder and owner of the replicas on a rank other than the master."""
 
     def __init__(self, context: RankContext) -> None:
         self._rank, self._barrier, self._counts = context.rank, context.barrier, context.pools.spans_hosts
@@ -223,7 +199,7 @@ class Builder(Replicas):
 
     @contextmanager
     def _counting(self, engine: Any) -> Iterator[Callable[..., object]]:
-        """Count what is ready, in the words of steps, for the log of the master: another host may have to compile."""
+        """Count loaded functions and modules for the master's log, because compilation on another host can be slow."""
         block, rank = self._barrier.block, self._rank
 
         def count(*_: object) -> None:
@@ -231,7 +207,7 @@ class Builder(Replicas):
 
         block.steps[rank] = block.undone[rank] = 0
         block.steps_command[rank] = self._barrier.command
-        if self._counts:  # (otherwise other ranks may be threads of this process, which has one to tell)
+        if self._counts:  # on one host, other ranks may be threads of this process, which has only one such hook
             engine.watch_modules(count)
         try:
             yield count
@@ -240,7 +216,7 @@ class Builder(Replicas):
                 engine.watch_modules(None)
 
     def forget(self, thing: Tuple[str, int]) -> None:
-        pass  # the registry was all that had it
+        pass  # the registry held the only reference
 
 
 def _owned(number: int, engine: Any, compiled: Any) -> FunctionEntry:
@@ -248,5 +224,5 @@ def _owned(number: int, engine: Any, compiled: Any) -> FunctionEntry:
 
 
 def jumped_from(begins: int, engine: Any, shared: Any, state: Any, rank: int, size: int) -> Any:
-    """Return a rank's state of a random stream, of which another rank begins at ``state``."""
+    """Return a rank's initial state of a random stream that starts at ``state`` on rank ``begins``."""
     return engine.jumped(shared, state, (rank - begins) % size)

@@ -1,4 +1,4 @@
-"""`synkhronos.distribute`."""
+"""The function `synkhronos.distribute`."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from .replicator import replicator_of
 
 
 def distribute() -> None:
-    """Send every function built so far, and the shared variables that they use, to all ranks.
+    """Send all functions built so far, and the shared variables that they use, to all ranks.
 
-    Optional: it happens by itself at a function's first call. May be called again after more functions have been built;
-    what the ranks hold already is not sent again, and keeps its values.
+    This call is optional, because the first call of a function sends the function. Repeat it after building more
+    functions; ranks keep the functions and values that they already have.
 
     Raises
     ------
     StateError
         Before `fork`, or after `close`.
     TypeError
-        If something cannot be pickled; names the function and the object. All other functions have been sent.
+        If an object cannot be pickled; the message names it and its function. All other functions have been sent.
     SharedMemoryError
-        If there is no memory for the values; the ranks hold none of what was to be sent then.
+        If there is not enough memory for the values. Earlier functions may have been sent (in groups of 16).
     WorkerError
-        If a rank cannot load what it was sent; no rank holds it then.
+        If a rank cannot load the functions or values of a group; then no rank keeps this group.
     WorkerDied, WorkerTimeout
-        If a rank ended, or did not answer in time; the session is closed then.
+        If a rank died or did not answer in time; the session is then closed.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Random streams: the position at which each rank's begins."""
+"""Initial states of random streams on each rank."""
 
 from __future__ import annotations
 
@@ -12,21 +12,12 @@ from ..errors import ArgumentValueError
 class RandomStreams:
     """The random streams of one session.
 
-    What the master holds when a stream is first sent is where rank 0 begins, which then draws what the program alone
-    would; rank r begins r long jumps further on the same sequence. A stream that is sent once more, because no
-    function used it for a while, is not moved again: the master goes on, and the others begin as many jumps after it
-    as they come after it in the circle of ranks, at numbers that no rank has drawn.
+    When a stream is first sent, rank 0 starts at the master's state and draws the same numbers as the serial program.
+    With ``seed``, streams are seeded instead. With ``split``, rank r starts r long jumps further on in the sequence.
+    Otherwise, and for numbers that all rows of an exact function share, all ranks start at the same state.
 
-    A stream from which an exact function draws what all rows have in common begins at the same state on all ranks.
-
-    Parameters
-    ----------
-    seed : int, optional
-        Streams are seeded by it, instead of beginning at what the master holds.
-    split : bool
-        Whether ranks begin long jumps apart; otherwise all begin where rank 0 does.
-    root : int
-        The master's rank.
+    When a stream is sent again, the master continues without a jump. Each other rank starts as many jumps ahead of the
+    master as its distance from the master in the ring of ranks. No rank has drawn these numbers before.
     """
 
     def __init__(self, seed: Optional[int], split: bool, root: int) -> None:
@@ -37,17 +28,7 @@ class RandomStreams:
         self._next = itertools.count()
 
     def begin(self, engine: Any, shared: Any, functions: Iterable[Any]) -> Tuple[Any, Optional[int]]:
-        """Return the state that is sent, and the rank that begins there (None: all ranks do).
-
-        Parameters
-        ----------
-        engine : Engine
-        shared
-            Holds the master's state, which is not changed.
-        functions
-            All that the program has, in the order in which they were built: so streams are numbered, whichever is
-            sent first.
-        """
+        """Return the state to send and the rank that starts there (None: all); ``functions`` are in building order."""
         state, again = engine.get(shared), shared in self._sent
         if self.seed is not None and not again:
             state = engine.reseeded(shared, state, self.seed, self._index(shared, functions))
@@ -61,28 +42,22 @@ class RandomStreams:
         return state, self.root if again else 0
 
     def check(self, function: Any, functions: Iterable[Any], find: Callable[[Any, Any], Any]) -> None:
-        """Refuse a function if ranks draw the same numbers from a stream in some functions, and each its own in others.
+        """Refuse a function that draws common numbers from a stream if another function draws per rank, or vice versa.
 
-        Those of the others are made by ranks that have rows, slice by slice: ranks draw from the stream unequally
-        often, and no longer have the same state. ``functions`` are all that the program has; ``find(engine, shared)``
-        returns the number of a variable that ranks hold, or None.
-
-        Raises
-        ------
-        ArgumentValueError
+        The states would diverge, because ranks do not draw equally often. ``functions`` are all functions of the
+        program. ``find(engine, shared)`` returns the number of a variable that ranks have, or None.
         """
         engine = function.engine
         common = [engine.identity(other) for other in self._common if engine.owns(other)]
         for shared in function.common_streams:
             if find(engine, shared) is not None and engine.identity(shared) not in common:
                 raise ArgumentValueError(
-                    f"function {function.name}",
-                    "random streams of its own, for it is exact and draws what all rows have in common",
-                    f"one from which another function draws, which the ranks were given before "
-                    f"({engine.label(shared)})",
-                    "build it before the first call of the other function, or give it another stream",
+                    f"function {function.name or 'without a name'}",
+                    "separate random streams, because it is exact and draws numbers that all rows share",
+                    f"a stream of another function, which was sent to the ranks earlier ({engine.label(shared)})",
+                    "build it before the first call of the other function, or use a separate stream in it",
                 )
-        users = dict.fromkeys(common, "")  # functions that are gone have no name
+        users = dict.fromkeys(common, "")  # no names, because their functions may have been dropped
         for other in functions:
             if other.engine is engine:
                 users.update({engine.identity(shared): f" {other.name}" for shared in other.common_streams})
@@ -90,15 +65,15 @@ class RandomStreams:
             user = users.get(engine.identity(shared))
             if user is not None:
                 raise ArgumentValueError(
-                    f"function {function.name}",
-                    "random streams of its own, for its ranks draw from them as often as they have rows",
-                    f"one from which the exact function{user} draws what all rows have in common "
+                    f"function {function.name or 'without a name'}",
+                    "separate random streams, because each rank draws numbers for its own rows",
+                    f"a stream that the exact function{user} uses for numbers that all rows share "
                     f"({engine.label(shared)})",
-                    "build both with exact=True, or give it another stream",
+                    "build both with exact=True, or use a separate stream in one of them",
                 )
 
     def undo(self, shared: Any) -> None:
-        """Forget that the stream was sent; the caller gives it its old state back."""
+        """Mark a stream as not sent; the caller restores its state."""
         self._sent.discard(shared)
 
     def _index(self, shared: Any, functions: Iterable[Any]) -> int:

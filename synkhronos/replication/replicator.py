@@ -1,4 +1,4 @@
-"""What the ranks of a session hold of the program, as the master knows it, and what they still need."""
+"""Master side of replication: record of the functions and variables on the ranks, and transfer of missing objects."""
 
 from __future__ import annotations
 
@@ -18,29 +18,22 @@ from ..program.program import PROGRAM
 from ..runtime.borrowed import Borrowed
 from ..runtime.registry import FunctionEntry, Replicas, SharedEntry
 from ..runtime.session import Session
-from .command import Distribute, FunctionItem, Place, Rejoin, SharedItem, jumped_from
+from .command import Distribute, FunctionItem, ImportPaths, Rejoin, SharedItem, jumped_from
 from .random_streams import RandomStreams
 
 logger = logging.getLogger("synkhronos")
 
-#: Bytes from which on a function's constant is shared by all ranks instead of copied to each.
+#: Minimum size in bytes for a function's constant to be shared by all ranks in one copy.
 SHARED_CONSTANT_BYTES = 1 << 16
 
-#: Functions that are sent at a time if there are many, so that the log can say how far it is.
+#: Maximum number of functions per command, so that the log can report progress between commands.
 FUNCTIONS_AT_A_TIME = 16
 
 
 class Sent:
-    """A shared variable of the program that the ranks hold, or are being given; known weakly.
+    """A shared variable that the ranks have or are about to receive; referenced weakly.
 
-    Attributes
-    ----------
-    number : int
-    engine : Engine
-    key : int
-        The variable's ``id``, which is another object's once it is dead: see `variable`.
-    identity
-        What it has in common with other variables of the same storage.
+    ``key`` is the variable's ``id``, which another object may reuse later. ``identity`` identifies its storage.
     """
 
     def __init__(self, number: int, engine: Any, shared: Any, dropped: Any) -> None:
@@ -55,15 +48,10 @@ class Sent:
 
 
 class Replicator(Replicas):
-    """The master's `Replicas`: binds what the program has.
+    """Replicas on the master: registers the program's own functions and shared variables, by weak reference.
 
-    Functions and shared variables are known by identity and held weakly: when the program drops one, the ranks drop it
-    with the next command. A variable that the program still has keeps its values on all ranks, whether or not a
-    function uses it at the moment.
-
-    Parameters
-    ----------
-    session : Session
+    Objects are compared by identity. If the program drops an object, so do the ranks with the next command. While the
+    program keeps a variable, its values stay on all ranks, even if no function uses it.
     """
 
     def __init__(self, session: Session) -> None:
@@ -71,31 +59,28 @@ class Replicator(Replicas):
         self._next = 0
         self._functions: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._sent: Dict[int, Sent] = {}  # by number
-        self._by_variable: Dict[int, Sent] = {}  # by the id of the variable; of a living one if it still is that one
-        self._by_storage: Dict[Hashable, Sent] = {}  # the first variable with that storage
-        self._offered: Dict[int, Any] = {}  # while they are sent: functions by number
-        self._living: Dict[int, Any] = {}  # references by number, which note when a function has been dropped
-        #: By function: its large constants, and their copies in shared memory.
+        self._by_variable: Dict[int, Sent] = {}  # by the variable's id, which is valid while the variable is alive
+        self._by_storage: Dict[Hashable, Sent] = {}  # the first variable with each storage
+        self._offered: Dict[int, Any] = {}  # functions by number, while they are being sent
+        self._living: Dict[int, Any] = {}  # weak references by number, to notice dropped functions
+        #: Large constants of each function (by number), with their copies in shared memory.
         self._constants: Dict[int, List[Tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]] = {}
-        self._place: Optional[Place] = None  # of the ranks, since the last time that something was distributed
+        self._place: Optional[ImportPaths] = None  # the ranks' search path, set by the last distribution
         self._streams = RandomStreams(session.seed, session.random == "split", session.root)
-
-    # -- what the ranks hold -------------------------------------------------------------------------------------
 
     def __contains__(self, function: Any) -> bool:
         return function in self._functions
 
     def number(self, function: Any) -> int:
-        """Return the number of a function that the ranks hold."""
+        """Return the registry number under which the ranks store a function."""
         return self._functions[function]
 
     def find(self, engine: Any, shared: Any) -> Optional[int]:
-        """Return the number of a shared variable that the ranks hold (of the first one with its storage), or None."""
+        """Return the registry number of the ranks' variable with the same storage, or None."""
         base = self._base_of(engine, shared)
         return None if base is None else base.number
 
     def variable(self, number: int) -> Any:
-        """Return the shared variable that the ranks know under a number."""
         return self._sent[number].variable
 
     def _sent_of(self, shared: Any) -> Optional[Sent]:
@@ -106,22 +91,12 @@ class Replicator(Replicas):
         sent = self._by_storage.get(engine.identity(shared))
         return sent if sent is not None and sent.variable is not None else None
 
-    # -- giving them what they lack ------------------------------------------------------------------------------
-
     def ensure(self, functions: Iterable[Any]) -> None:
-        """Give the ranks the functions that they do not hold yet.
-
-        Those that can travel do, even if others cannot.
-
-        Raises
-        ------
-        TypeError
-            If something cannot be pickled; names the function and the object.
-        """
+        """Send missing functions to the ranks; raise `TypeError` at the end if some cannot be pickled."""
         new = [function for function in functions if function not in self._functions]
         if not new:
             return
-        self.session.check()  # before anything is moved: a command in progress may be using it
+        self.session.check()  # before any value moves, because a command in progress may be using the value
         for function in new:
             self._streams.check(function, PROGRAM.functions, self.find)
         began = time.monotonic()
@@ -136,12 +111,12 @@ class Replicator(Replicas):
             raise errors[0]
 
     def ensure_shared(self, engine: Any, shared: Any) -> None:
-        """Give the ranks a shared variable that no function uses yet."""
+        """Send a shared variable that no function uses yet."""
         self.session.check()
         self._send([], [(engine, shared)])
 
     def _ensure_some(self, new: List[Any]) -> List[TypeError]:
-        """Send functions together, or if that fails each by itself; return why some cannot be sent."""
+        """Send functions together, or one by one if that fails; return the errors."""
         try:
             self._send(new)
             return []
@@ -151,7 +126,7 @@ class Replicator(Replicas):
         return [error for function in new for error in self._ensure_some([function])]
 
     def _send(self, new: List[Any], alone: Sequence[Tuple[Any, Any]] = ()) -> None:
-        """Give the ranks new functions, and shared variables (each after its engine), all or none."""
+        """Send new functions and (engine, variable) pairs to the ranks: all or none."""
         added: List[Sent] = []
         numbers: List[int] = []
         used = [(function.engine, shared) for function in new for shared in function.get_shared()]
@@ -184,7 +159,7 @@ class Replicator(Replicas):
         return self._next
 
     def _item(self, engine: Any, shared: Any, added: List[Sent]) -> SharedItem:
-        """Note that a variable is being sent, and return what travels of it."""
+        """Register a variable as sent, and return its `SharedItem`."""
         base = self._base_of(engine, shared)
         sent = Sent(self._take_number(), engine, shared, self.session.dropped.append)
         self._sent[sent.number] = self._by_variable[sent.key] = sent
@@ -200,22 +175,22 @@ class Replicator(Replicas):
         return SharedItem(sent.number, engine, blueprint, pickled, begins=begins)
 
     def pickled(self, engine: Any, shared: Any) -> Tuple[bytes, Optional[int]]:
-        """Return a value of the master's that does not go through the transport, and the rank that begins there."""
+        """Return a variable's pickled value, which bypasses the transport, and the rank whose stream starts at it."""
         value, begins = engine.get(shared), None
         if engine.is_random(shared):
             value, begins = self._streams.begin(engine, shared, PROGRAM.functions)
             if begins is not None and self.session.size > 1:
-                engine.jumped(shared, value, 1)  # what other ranks will do: if it cannot be done, that is said here
+                engine.jumped(shared, value, 1)  # raises here, before sending, if the engine cannot jump
         return _pickled(engine, shared, value), begins
 
     def _functions_item(self, functions: List[Any], own: List[int]) -> FunctionItem:
-        """Return what travels of functions of one engine, which have these numbers."""
+        """Return the `FunctionItem` of functions of one engine; ``own`` lists their registry numbers."""
         engine = functions[0].engine
         used = {id(shared): shared for function in functions for shared in function.get_shared()}
         constants: Dict[int, Any] = {}
         for function, number in zip(functions, own):
             constants.update(self._share_constants(function, number))
-        for function in functions:  # before ranks load them: they find in the engine's cache what is compiled now
+        for function in functions:  # before ranks load the functions, so that they reuse the compiled modules
             engine.warm_up(function.on_ranks)
         pickled = engine.dumps(
             [function.on_ranks for function in functions],
@@ -226,7 +201,7 @@ class Replicator(Replicas):
         return FunctionItem(engine, own, pickled)
 
     def _functions_items(self, numbered: Iterable[Tuple[Any, int]]) -> List[FunctionItem]:
-        """Return what travels of functions, each with its number, by engine."""
+        """Return one item per engine for the given pairs of a function and its number."""
         by_engine: Dict[str, Tuple[List[Any], List[int]]] = {}
         for function, number in numbered:
             functions, numbers = by_engine.setdefault(function.engine.name, ([], []))
@@ -237,9 +212,9 @@ class Replicator(Replicas):
     def rejoin(self, held: Mapping[int, Mapping[int, Any]], plans: Mapping[Any, Any]) -> Rejoin:
         there = set(self.session.context.functions)
         shareds = []
-        for number in self.session.context.shareds:  # those of the same storage after the first
+        for number in self.session.context.shareds:  # a base precedes the variables that share its storage
             sent = self._sent.get(number)
-            variable = None if sent is None else sent.variable  # the garbage collector may take it at any time
+            variable = None if sent is None else sent.variable  # may be garbage-collected at any time
             if sent is not None and variable is not None:
                 blueprint = _pickled(sent.engine, variable, sent.engine.blueprint(variable))
                 base = self._base_of(sent.engine, variable)
@@ -247,11 +222,11 @@ class Replicator(Replicas):
                 on_device = self.session.context.shareds[number].on_device
                 shareds.append(SharedItem(number, sent.engine, blueprint, None, on_device, storage_of))
         functions = self._functions_items(pair for pair in self._functions.items() if pair[1] in there)
-        assert self._place is not None  # something was distributed
+        assert self._place is not None  # set by the first distribution
         return Rejoin(shareds, functions, held, plans, self._place)
 
     def _share_constants(self, function: Any, number: int) -> Dict[int, Any]:
-        """Copy a function's large constants to where all ranks can read them; return the places by ``id``."""
+        """Copy a function's large constants to shared memory; return their handles by ``id``."""
         pool = self.session.pool
         if self.session.size == 1:
             return {}
@@ -274,7 +249,7 @@ class Replicator(Replicas):
         if self._by_storage.get(sent.identity) is sent:
             del self._by_storage[sent.identity]
 
-    # -- as the command asks for it on the master ----------------------------------------------------------------
+    # -- `Replicas`, for the command on the master ----------------------------------------------------------------
 
     def shared(
         self, item: SharedItem, held: Mapping[int, SharedEntry], rank: int, size: int
@@ -284,12 +259,12 @@ class Replicator(Replicas):
         base = None if item.storage_of is None else held[item.storage_of].reference()
         entry = SharedEntry(item.number, engine, sent.reference, engine.storage(variable), item.on_device, base)
         if base is None:
-            if Borrowed(entry.cell[0]).is_held(entry.cell, self.session.pool):  # by `shared(value, borrow=True)`, say
+            if Borrowed(entry.cell[0]).is_held(entry.cell, self.session.pool):  # e.g. `shared(value, borrow=True)`
                 entry.lent()
             observe(entry.cell, entry)
         value = None if item.value is None else engine.get(variable)
         if item.value is not None and engine.is_random(variable):
-            value = pickle.loads(item.value)  # it may have been seeded
+            value = pickle.loads(item.value)  # a seeded stream's state differs from the state in the variable
         if item.begins is not None:
             value = jumped_from(item.begins, engine, variable, value, rank, size)
         return entry, value
@@ -301,7 +276,7 @@ class Replicator(Replicas):
         self, engine: Any, numbers: Sequence[int], pickled: bytes, held: Mapping[int, SharedEntry], pools: Any
     ) -> List[FunctionEntry]:
         for number in numbers:
-            # A function outlives many sessions, and keeps nothing of them.
+            # A function may outlive this session, so the callback must not refer to the session.
             noted = partial(_note, self.session.dropped.append, number)
             self._living[number] = weakref.ref(self._offered[number], noted)
         return [FunctionEntry(number, engine, engine.reference(self._offered[number])) for number in numbers]
@@ -316,25 +291,22 @@ class Replicator(Replicas):
 
 
 def _note(dropped: Any, number: int, reference: Any) -> None:
-    """Note that the program has dropped a function."""
     dropped(("function", number))
 
 
 def _pickled(engine: Any, shared: Any, thing: Any) -> bytes:
-    """Pickle what travels of a variable, or say that it cannot be."""
     try:
         pickled: bytes = cloudpickle.dumps(thing)
     except Exception as error:
         raise ArgumentTypeError(
             f"shared variable {engine.label(shared)}",
-            "a value that pickles, to be sent to the other ranks",
+            "a value that can be pickled and sent to the other ranks",
             f"{type(thing).__name__} ({type(error).__name__}: {error})",
         ) from error
     return pickled
 
 
 def replicator_of(session: Session) -> Replicator:
-    """Return what the session's ranks hold; a new session's hold nothing."""
     replicator = session.context.replicas
     if not isinstance(replicator, Replicator):
         replicator = session.context.replicas = Replicator(session)

@@ -1,7 +1,7 @@
-"""A value that the program has borrowed: it can be written to at any time, without a call that anybody sees.
+"""Borrowed values, which the program can write to at any time without a call to the library.
 
-``get_value(borrow=True)`` lends a variable's array, and ``set_value(value, borrow=True)`` leaves it with the program.
-Before each command the master compares it with a copy, as long as the program holds it and nothing has replaced it.
+``get_value(borrow=True)`` lends a variable's array, and ``set_value(value, borrow=True)`` leaves the value with the
+program. Before each command the master compares a borrowed value with a copy, until the program drops or replaces it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from ..memory.pool import Pool
 
-#: Bytes of arrays that are compared by copies of both: finding their addresses takes longer.
+#: Maximum size in bytes of arrays that are copied to compare them, which is faster than computing their addresses.
 FEW_BYTES = 1 << 14
 
 _compare = ctypes.CDLL(None).memcmp
@@ -23,17 +23,10 @@ _compare.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Borrowed:
-    """An object that the program can write to, and what it was when it was last looked at.
+    """A value that the program can write to, with a copy from the last comparison.
 
-    Parameters
-    ----------
-    value
-        The object. It counts as changed until `remember` is called.
-
-    Attributes
-    ----------
-    elsewhere : object
-        What has the same value in memory of the library's own, to be used where the object itself is not to be moved.
+    The value counts as changed until `remember` is called. ``elsewhere`` is an equal value in the library's memory,
+    used because the borrowed object must not be moved.
     """
 
     __slots__ = ("value", "elsewhere", "_copy")
@@ -42,33 +35,25 @@ class Borrowed:
         self.value, self.elsewhere, self._copy = value, None, None
 
     def remember(self) -> None:
-        """Take what the object is now for what the ranks have."""
+        """Record that the ranks have the current content."""
         self._copy = _copied(self.value)
 
     def forget(self) -> None:
-        """Have the object count as changed."""
+        """Mark the value as changed."""
         self._copy = None
 
     @property
     def is_forgotten(self) -> bool:
-        """Whether the object counts as changed, whatever it is."""
+        """Whether the value is marked as changed, regardless of its content."""
         return self._copy is None
 
     def has_changed(self) -> bool:
-        """Return whether the object is not what it was."""
         return self._copy is None or not _is_equal(self.value, self._copy)
 
     def is_held(self, cell: Any, pool: Pool, n_others: int = 0) -> bool:
-        """Return whether the program may hold the object, or its memory.
+        """Return whether the program may still refer to the object or its memory.
 
-        Parameters
-        ----------
-        cell : list
-            The variable's storage.
-        pool : Pool
-            The master's memory: an array in there is a view of bytes, and so are views of the array.
-        n_others : int
-            How many other references the library has.
+        An array in ``pool``, and every view of it, is a view of bytes. The library has ``n_others`` other references.
         """
         if getattr(self.value, "base", None) is not None:
             if not pool.owns(self.value) or self._n_references_to_base() > _BASE_ALONE:
@@ -82,19 +67,19 @@ class Borrowed:
         return sys.getrefcount(self.value.base)
 
 
-#: The references to an object that nobody but this class has, and to the bytes of an array that nobody else has.
+#: Reference counts of an object that only `Borrowed` refers to, and of the base of such an array.
 _ALONE = Borrowed(object())._n_references()
 _BASE_ALONE = Borrowed(np.zeros(8, np.uint8).view(np.float64))._n_references_to_base()
 
 
 def _copied(value: Any) -> Optional[Any]:
-    """Return a copy to compare with: an array, or a pickle; not None, unless the value cannot be pickled."""
+    """Return a copy for comparison: an array, a pickle, or ``b""`` if the value cannot be pickled."""
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return np.array(value, order="K", subok=False)
     try:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception:
-        return b""  # it cannot be compared, nor sent
+        return b""  # the value can be neither compared nor sent
 
 
 def _is_equal(value: Any, copy: Any) -> bool:

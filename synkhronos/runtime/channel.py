@@ -1,20 +1,19 @@
-"""The channel between the master and the ranks: commands out, answers back, through shared memory.
+"""The channel between master and ranks: commands out, answers back, through shared memory.
 
-A message lies in a slot of the control block and is announced by a semaphore. Commands and answers alternate strictly,
-so a slot is never written while it may be read. ::
+A semaphore announces a message in a slot of the control block. Commands and answers alternate, so a slot is never
+overwritten while it may be read. ::
 
     master   MasterEnd.send --- command slot, commands[r] ---> RankEnd.wait, RankEnd.read   rank r
              MasterEnd.wait, .read <--- answers[r], slot of r --- RankEnd.send
 
-If there are several hosts, a rank *promises* its answer as it comes to the last barrier of a command, or to the
-one before, if it knows it by then. When the master has decided that the barrier is complete, it has the answer, and
-need not wait for the network again. What crosses the network is the business of the root and of a leader on each other
-host (`sync.leading`), which they do while they wait here. ::
+With several hosts, or if dead ranks are replaced, a rank *promises* its answer at the last or second-to-last barrier of
+a command. The answer is valid once the master has decided that barrier. This saves a network round trip::
 
-    master   ........ barrier k: wait, decide --- decided >= k ---> go on   .............   rank r
+    master   ........ barrier k: wait, decide --- decided >= k ---> continue   ..........   rank r
              MasterEnd.wait, .read <--- promised[r] = k, slot of r --- RankEnd.promise
 
-The rank may still be busy with the end of that command when the next one comes; nothing in there can fail.
+The rank may still be finishing that command, which can no longer fail, when the next command arrives. While they wait,
+the root and the leader of each other host handle all network traffic (`sync.host_relay`).
 """
 
 from __future__ import annotations
@@ -27,18 +26,17 @@ from ..memory.attach import PoolMap
 from ..memory.pool import Pool
 from ..sync.barrier import is_due
 from ..sync.control_block import COMMAND_LENGTH, COMMAND_NUMBER, ControlBlock
-from ..sync.leading import Leader, Leading
+from ..sync.host_relay import HostRelay, LeaderRelay
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
 from .command import Envelope
 from .news import detached
 
-#: Frozen commands that a rank keeps, and the bytes of each, at most.
-MAX_FROZEN, FROZEN_BYTES = 16, 4096
+MAX_FROZEN, FROZEN_BYTES = 16, 4096  # maximum number and size of the frozen commands that a rank caches
 
 
 class MasterEnd:
-    """The master's end: sends every command to all other ranks, and receives their answers."""
+    """The master's end of the channel: sends every command to all other ranks and receives their answers."""
 
     def __init__(
         self,
@@ -47,7 +45,7 @@ class MasterEnd:
         pool: Pool,
         pools: PoolMap,
         policy: WaitPolicy,
-        leading: Optional[Leading] = None,
+        leading: Optional[HostRelay] = None,
     ) -> None:
         self.block, self.pool, self.pools, self.policy, self.leading = block, pool, pools, policy, leading
         self.ranks = list(ranks) if leading is None else leading.others
@@ -55,7 +53,7 @@ class MasterEnd:
 
     @point("channel")
     def send(self, number: int, payload: bytes, watch: Callable[[], object] = bool) -> None:
-        """Publish the command of that number. If this raises SharedMemoryError, no rank has been woken."""
+        """Publish command ``number``. If this raises `SharedMemoryError`, no rank has been woken."""
         block, words = self.block, self.block.words
         if len(payload) <= len(block.command_slot):
             block.command_slot[: len(payload)] = payload
@@ -64,19 +62,18 @@ class MasterEnd:
             words[COMMAND_LENGTH], self._keep = messages.put(payload, block.command_slot, self.pool)
         words[COMMAND_NUMBER] = number
         if self.leading is not None:
-            self.leading.tell(watch)
+            self.leading.forward(watch)
         for rank in self.ranks:
             block.commands[rank].release()
 
     @point("channel")
     def wait(self, rank: int, number: int, watch: Callable[[], object]) -> None:
-        """Wait until the rank has answered the command of that number."""
         block = self.block
         if self.leading is not None:
             if not self.has_answered(rank, number):
                 self.leading.wait(lambda: self.has_answered(rank, number), watch, self.policy)
             return
-        while block.finished[rank] < number:  # the semaphore may also be a call for attention
+        while block.finished[rank] < number:  # the semaphore is also released for other events
             if block.promised[rank] and self.has_answered(rank, number):
                 return
             block.answers[rank].wait(watch, self.policy)
@@ -84,20 +81,20 @@ class MasterEnd:
                 watch()
 
     def has_answered(self, rank: int, number: int) -> bool:
-        """Return whether the rank's answer to the command of that number can be read."""
+        """Return whether the rank's answer to command ``number`` can be read."""
         block = self.block
         return bool(block.finished[rank] >= number) or is_due(block, block.promised[rank], number)
 
     @point("channel")
     def read(self, rank: int) -> Any:
-        """Return the rank's answer to the last command; whatever unpickling it raises comes out."""
+        """Return the rank's answer to the last command; unpickling errors propagate."""
         length, slot = self.block.answer_length[rank], self.block.answer_slots[rank]
         answer = pickle.loads(slot[:length] if length >= 0 else messages.get(length, slot, self.pools))
         return answer
 
 
 class RankEnd:
-    """Another rank's end: receives commands, and answers them."""
+    """Another rank's end of the channel: receives commands and answers them."""
 
     @point("channel")
     def __init__(
@@ -107,27 +104,25 @@ class RankEnd:
         pool: Pool,
         pools: PoolMap,
         policy: WaitPolicy,
-        leading: Optional[Leading] = None,
+        leading: Optional[HostRelay] = None,
         printed: Optional[Callable[[], int]] = None,
     ) -> None:
         self.block, self.rank, self.pool, self.pools, self.policy = block, rank, pool, pools, policy
-        self._printed = printed  # returns how many bytes this rank has printed, if they have to come from another host
-        self._leader = leading if isinstance(leading, Leader) else None
+        self._printed = printed  # returns the number of bytes printed so far, if another host fetches the output
+        self._leader = leading if isinstance(leading, LeaderRelay) else None
         self._frozen: Dict[bytes, Envelope] = {}
         self._keep: Any = None
 
     def is_called(self) -> bool:
-        """Return whether there is a command that the rank has not answered."""
         block = self.block
         return bool(block.command_number > block.finished[self.rank])
 
     def may_be_called(self) -> bool:
-        """Return whether this rank is to go on with `wait`: a command may have come, or be on its way."""
+        """Return whether this rank should continue with `wait`, because a command has arrived or may arrive soon."""
         return self.is_called() or self._leader is not None and self._leader.has_news()
 
     @point("channel")
     def wait(self, watch: Callable[[], object]) -> int:
-        """Wait for the next command; return its number."""
         block, leader = self.block, self._leader
         while not self.is_called():
             if leader is None:
@@ -140,10 +135,9 @@ class RankEnd:
 
     @point("channel")
     def read(self) -> Envelope:
-        """Return the command; whatever unpickling it raises comes out.
+        """Return the command; unpickling errors propagate.
 
-        Hot commands come again and again. Key: the bytes of a frozen command. Reused: its envelope. Nothing makes it
-        invalid (see `Command.freeze`); beyond `MAX_FROZEN` the oldest is dropped.
+        A cache maps the bytes of a frozen command to its envelope. Entries stay valid (see `Command.freeze`).
         """
         length, slot = self.block.command_length, self.block.command_slot
         if not 0 <= length <= FROZEN_BYTES:
@@ -164,21 +158,21 @@ class RankEnd:
 
     @point("channel")
     def promise(self, barrier: int, payload: bytes) -> None:
-        """Answer the command in progress, provided that this barrier of it will be complete."""
+        """Answer the command in progress; the answer is valid only if this barrier completes."""
         self._put(payload)
         self.block.promised[self.rank] = barrier
 
     def has_answered(self, number: int) -> bool:
-        """Return whether the answer to the command of that number has been promised, and is due."""
+        """Return whether a promised answer to command ``number`` has become valid."""
         return is_due(self.block, self.block.promised[self.rank], number)
 
     def finish(self, number: int) -> None:
-        """Be ready for the next command, once this one has been answered by a promise."""
+        """Become ready for the next command after a promised answer."""
         self.block.finished[self.rank] = number
 
     @point("channel")
     def send(self, number: int, payload: bytes) -> None:
-        """Answer the command of that number. If this raises SharedMemoryError, nothing was sent."""
+        """Answer command ``number``. If this raises `SharedMemoryError`, nothing was sent."""
         block = self.block
         self._put(payload)
         block.finished[self.rank] = number
@@ -194,8 +188,8 @@ class RankEnd:
                 block.bridge.release()
 
     def end(self, watch: Callable[[], object]) -> None:
-        """Send no answers any more: a leader tells those of the other ranks of its host before."""
+        """Stop answering; a leader first forwards the answers of the other ranks of its host."""
         if self._leader is not None:
             self._leader.wait(self._leader.have_answered, watch, self.policy)
-            self._leader.tell(watch)  # the last may have answered since
+            self._leader.forward(watch)  # the last rank may have answered since then
             self._leader.close()

@@ -1,18 +1,16 @@
-"""Commands: what every rank does together, pickled once and executed everywhere in the same way.
+"""Commands: operations of all ranks, pickled once and executed on every rank in the same way.
 
-There is one path::
+::
 
     master                                 every rank, the master included
-    ------                                 -------------------------------
     Session.run(command) -- Envelope --->  RankContext.execute(envelope)
-                                               forget what the program has dropped
+                                               drop objects that the program has dropped
                                                command.run(context)
-                         <-- Answer -----  result, error, or given up
+                         <-- Answer -----  result, error, or aborted
     command.finish(results, context)
 
-All ranks execute the same command, each with its own context. A command may look at ``context.rank == context.root``
-to decide *values* (who supplies, who keeps), never to decide *which calls are made*: two ranks that disagree on those
-are a deadlock.
+A command may use ``context.rank == context.root`` to decide *values* (which rank supplies or keeps them), never to
+decide *which calls are made*, because ranks that disagree on the calls deadlock.
 """
 
 from __future__ import annotations
@@ -27,18 +25,11 @@ if TYPE_CHECKING:
     from .news import News
 
 
-class Amounts(NamedTuple):
-    """What a command was about, as a profile has it; -1 for what is not known.
+class CommandStats(NamedTuple):
+    """Statistics of a command for profiles; ``rows`` is -1 if unknown.
 
-    Attributes
-    ----------
-    kind : {"function", "steps", "collective", "other"}
-    name : str
-        Of the function, or of the collective.
-    rows : int
-        That this rank took.
-    nbytes, arrays : int
-        Of a collective: this rank's values, together, and how many. ``arrays`` of many steps: how many those are.
+    ``kind`` is "function", "steps", "collective" or "other"; ``rows`` counts rows processed by this rank. ``nbytes``
+    and ``arrays`` are the size and number of this rank's values in a collective; ``arrays`` also counts steps.
     """
 
     kind: str
@@ -49,70 +40,56 @@ class Amounts(NamedTuple):
 
 
 class Command(ABC):
-    """What every rank does together. Its fields are few, small, picklable, and do not change once it has been run."""
+    """An operation of all ranks, with few, small, picklable fields that do not change after its first run."""
 
-    #: The command in an envelope with nothing else, pickled; see `freeze`.
-    frozen: Optional[bytes] = None
-    #: Whether ranks count steps in the control block: a deadline begins with the last one, and errors say how many.
+    frozen: Optional[bytes] = None  #: The command pickled in an otherwise empty envelope; see `freeze`.
+    #: Whether ranks count steps in the control block; each step restarts the timeout, and errors report the counts.
     has_steps = False
-    #: What ranks on several hosts count in the words of steps meanwhile, as the log says it, if it takes long.
+    #: Log text for the units that ranks count instead of steps, if the command is slow and there are several hosts.
     counts = ""
-    #: Whether `synkhronos.traffic` counts it.
-    is_counted = False
-    #: Whether the command can be repeated if a rank dies in it.
-    repeats = True
-    #: The step about which `finish` has raised; by default an error is about the one that its rank was making.
+    is_counted = False  #: Whether `synkhronos.traffic` counts the command.
+    repeats = True  #: Whether the command can be repeated if a rank dies during it.
+    #: The step that an error of `finish` concerns; by default the current step of the rank that failed.
     failed_step: Optional[int] = None
 
     @property
     def title(self) -> str:
-        """How messages name the command, e.g. ``all_reduce``."""
+        """The command's name in messages, e.g. ``all_reduce``."""
         return type(self).__name__
 
     @abstractmethod
     def run(self, context: RankContext) -> Any:
-        """Do this rank's part and return what the master needs of it.
-
-        Every rank makes the same transport calls in the same order.
-        """
+        """Do this rank's part and return the result that the master needs; all ranks make the same transport calls."""
 
     def reads(self, context: RankContext) -> Iterable[Any]:
-        """Return the handles of what the program gives to the ranks: few bytes travel to other hosts with the command.
+        """Return handles of the program's data that ranks read; small data is sent to other hosts with the command.
 
-        They do not change before all ranks have answered.
+        The data must not change before all ranks have answered.
         """
         return ()
 
     def finish(self, results: List[Any], context: RankContext) -> Any:
-        """Return what `Session.run` returns; called on the master alone, when all ranks have succeeded.
-
-        Parameters
-        ----------
-        results : list
-            What `run` has returned, in rank order.
-        context : RankContext
-            The master's.
-        """
+        """Return the value of `Session.run` from all ranks' results; called on the master if all ranks succeed."""
         return results
 
     def details(self, context: RankContext) -> str:
-        """Return what the log says of the command besides its title."""
+        """Return details of the command for the log, e.g. variables and op."""
         return ""
 
-    def amounts(self, context: RankContext) -> Amounts:
-        """Return what the command was about, in numbers, once this rank has executed it: for profiles."""
-        return Amounts("other", self.title)
+    def amounts(self, context: RankContext) -> CommandStats:
+        """Return statistics for profiles, after this rank has executed the command."""
+        return CommandStats("other", self.title)
 
-    def undeposited(self, failed: bool) -> Sequence[int]:
-        """Return the variables whose values are still to be deposited after the command: see `deposits`."""
+    def unsaved(self, failed: bool) -> Sequence[int]:
+        """Return the numbers of variables that must be deposited after the command: see `deposits`."""
         return ()
 
     def refusal(self) -> str:
-        """Return why the command cannot be repeated if a rank dies in it, as a clause; "" if it can."""
+        """Return why the command cannot be repeated if a rank dies during it, as a clause; "" if it can."""
         return "" if self.repeats else f"{self.title} cannot be repeated"
 
     def freeze(self) -> None:
-        """Pickle the command now, because it will be run again and again: on every rank, as here, the same object."""
+        """Pickle the command now, because it will run many times; ranks then also reuse one object."""
         self.frozen = pickle.dumps(Envelope((), self, is_frozen=True), pickle.HIGHEST_PROTOCOL)
 
     def __getstate__(self) -> Dict[str, Any]:
@@ -120,19 +97,11 @@ class Command(ABC):
 
 
 class Envelope(NamedTuple):
-    """What is sent to every rank, and executed there as one thing.
+    """A message to every rank: a command and everything that must precede it.
 
-    Attributes
-    ----------
-    forget : sequence of (str, int)
-        The functions and shared variables that the program has dropped: ``("function", 3)``, ``("shared", 5)``.
-    command : Command
-    enclosed : sequence of (Handle, bytes)
-        What the command reads of the program's memory, if that is little and there are other hosts.
-    is_frozen : bool
-        Whether the same envelope may come again and again.
-    news : sequence of News
-        New values of shared variables, which all ranks have before they run the command.
+    ``forget`` lists objects that the program has dropped: ``("function", 3)``, ``("shared", 5)``. ``enclosed`` is small
+    data that the command reads, for other hosts. An ``is_frozen`` envelope may be sent many times. ``news`` are new
+    values of shared variables, set before the command runs.
     """
 
     forget: Sequence[Tuple[str, int]]
@@ -143,10 +112,10 @@ class Envelope(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A rank's answer to a command: its result, its error, or that it was told to give up.
+    """A rank's answer to a command: its result, its error, or its abort.
 
-    ``error`` is the exception itself on the rank where it was raised, and a `failures.Failure` once it has travelled.
-    ``deposits`` says, if dead ranks are replaced, where values lie that have changed: see `deposits`.
+    ``error`` is the exception itself on the rank where it was raised, and a `failures.Failure` after transmission.
+    ``deposits`` locates changed values, if dead ranks are replaced: see `deposits`.
     """
 
     rank: int
@@ -156,8 +125,8 @@ class Answer(NamedTuple):
     deposits: Optional[Dict[int, Any]] = None
 
 
-class Start(Command):
-    """Answer, so that `fork` learns whether every rank works."""
+class CheckStart(Command):
+    """Do nothing; `fork` uses the answers to check that every rank works."""
 
     title = "start"
 
@@ -166,7 +135,7 @@ class Start(Command):
 
 
 class Stop(Command):
-    """End the ranks: each stops serving once it has answered."""
+    """Stop the ranks, after each rank has answered."""
 
     title = "stop"
     repeats = False
@@ -176,13 +145,7 @@ class Stop(Command):
 
 
 class DepositValues(Command):
-    """Deposit the values of variables, which functions may change from now on, or have changed: see `deposits`.
-
-    Parameters
-    ----------
-    numbers : list of int
-        In the registry.
-    """
+    """Deposit the values of variables that functions have changed, or may change from now on: see `deposits`."""
 
     title = "deposit of values"
 

@@ -1,4 +1,4 @@
-"""What one rank knows and holds: the second argument of every command."""
+"""The state of one rank, which every command uses."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..sync.barrier import Barrier
 from ..sync.barrier_over_hosts import BarrierOverHosts
 from ..sync.control_block import ControlBlock
 from ..sync.fetching import Fetcher
+from ..sync.host_relay import HostRelay, LeaderRelay, RootRelay
 from ..sync.hosts import Hosts
-from ..sync.leading import Leader, Leading, Root
 from ..sync.link import Link
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
@@ -28,53 +28,23 @@ from .failures import encode
 from .news import learn
 from .registry import FunctionEntry, Origin, Registry, Replicas, SharedEntry
 
-#: Steps that can be undone, at most: what they have changed is kept for it.
-MAX_TRIED = 16
+MAX_TRIED = 16  #: Maximum number of steps that can be undone; their previous values are kept in memory.
 
 
 class RankContext:
-    """One rank's place in the session, and what it holds.
+    """One rank's state in a session.
 
-    Attributes
-    ----------
-    rank, size, root : int
-        This rank, the number of ranks, and the rank of the master.
-    barrier : Barrier
-        At which ranks wait for each other.
-    is_over_hosts : bool
-        Whether some of them are on other hosts.
-    pool : Pool
-        The shared memory that this rank allocates; the others read it through their ``pools``.
-    pools : PoolMap
-        The shared memory of all ranks.
-    transport : Transport
-        How arrays move between ranks.
-    registry : Registry
-        The functions and shared variables that the ranks hold.
-    replicas : Replicas, optional
-        Makes the entries of the registry: on the master from what the program has, elsewhere from what was sent.
-    plans : dict of (int, int) to object
-        What calls of functions have in common, by the function's number and the plan's.
-    bytes_inside : dict of (int, int) to int
-        What each collective inside a function has reduced, the last time: by the function's number and its own.
-    started : dict of int to array
-        By the variable's number, the value that an ``all_reduce(wait=False)`` has found, until it is waited for.
-    begun : dict of int to object
-        Or by that of the first variable, what `Transport.begin` has begun with the values.
-    errors : dict of int to array
-        By the variable's number, what has been left out of its last value by ``all_reduce(exchange=, feedback=True)``.
-    row_buffers : dict of (int, int) to array
-        Reusable buffers for the rows of a batch, by the function's number and the argument's.
-    results : object
-        What the master may read of this rank's memory until the next command: kept alive so long.
-    stopped : bool
-        Whether the rank was told to end.
-    promises : callable, optional
-        `RankEnd.promise`, on ranks but the root if there are several hosts, or if dead ranks are replaced.
-    deposits : Deposits, optional
-        If dead ranks are replaced.
-    leading : Leading, optional
-        If this rank speaks for its host.
+    ``pool`` is this rank's memory; ``pools`` maps the memory of all ranks. ``replicas`` builds the registry's
+    entries, on the master from the program's objects and on other ranks from received data. ``leading`` is the
+    `HostRelay` of a rank that leads a host.
+
+    Tables by the numbers of a function and of its plan, collective or argument: ``plans`` (data that many calls share),
+    ``bytes_inside`` (the bytes last reduced inside functions), ``row_buffers`` (memory for a batch's rows). Tables by
+    the number of a variable: ``started`` (values copied for a pending ``all_reduce(wait=False)``), ``begun`` (states of
+    `Transport.begin`), ``errors`` (error feedback of ``feedback=True``).
+
+    ``results`` keeps memory alive that the master may read until the next command. ``promises`` is `RankEnd.promise` on
+    ranks other than the root, if there are several hosts or dead ranks are replaced.
     """
 
     def __init__(self, barrier: Barrier, pool: Pool, pools: PoolMap, transport: Transport, registry: Registry) -> None:
@@ -95,7 +65,7 @@ class RankContext:
         self.stopped = False
         self.promises: Optional[Callable[[int, bytes], None]] = None
         self.deposits: Optional[Deposits] = None
-        self.leading: Optional[Leading] = None
+        self.leading: Optional[HostRelay] = None
         self._changes: Sequence[Callable[[], object]] = ()
         self._commitment: Optional[int] = None
         self._promised = 0
@@ -116,33 +86,18 @@ class RankContext:
         watch_hosts: Optional[Callable[[], object]] = None,
         links: Sequence[Link] = (),
     ) -> RankContext:
-        """Assemble a rank's state: the one place that does it, for the master, for processes and for threads.
+        """Create a rank's state; used for the master, for processes and for threads.
 
-        Parameters
-        ----------
-        rank, root : int
-        block : ControlBlock
-        pool : Pool
-            This rank's own memory.
-        pools : dict of int to Pool or descriptor
-            The memory of every rank, by the pools' idents.
-        watch : callable
-            Called while the rank waits at a barrier; raises if waiting has become pointless.
-        policy : WaitPolicy
-        hosts : Hosts, optional
-            If the ranks are on several; then the pools of other hosts' ranks are shadows.
-        watch_hosts : callable, optional
-            Called instead while it waits for what it fetches from another host, or until another host takes what it
-            is told: then others may be done with the command. By default ``watch``.
-        links : sequence of Link
-            If this rank speaks for its host: of the root those to all other hosts, of another one that to the root.
+        ``pools`` contains shadows of other hosts' pools. ``watch`` is called at barriers, and raises if the barrier can
+        no longer complete. ``watch_hosts`` (by default ``watch``) is called during exchanges with another host, when
+        other ranks may have finished the command. ``links`` are the root's links, or a leader's link to the root.
         """
         known = PoolMap()
         for ident, each in pools.items():
             known.add(ident, each)
         leading, barrier, registry, fetcher = None, Barrier(block, rank, root, watch, policy), Registry(), None
         if hosts is not None and links:
-            leading = (Root if rank == root else Leader)(rank, hosts, block, pool, known, links)
+            leading = (RootRelay if rank == root else LeaderRelay)(rank, hosts, block, pool, known, links)
             barrier = BarrierOverHosts(leading, root, watch, policy, watch_hosts or watch)
         if hosts is not None:
             fetcher = Fetcher(barrier, pool, watch_hosts or watch)
@@ -156,24 +111,21 @@ class RankContext:
     def __repr__(self) -> str:
         return f"RankContext(rank={self.rank} of {self.size}, root={self.root}, {self.registry})"
 
-    # -- commands ------------------------------------------------------------------------------------------------
-
     @point("command")
     def execute(self, envelope: Envelope) -> Answer:
-        """Run what the envelope holds on this rank; never raises.
+        """Run the command of an envelope on this rank; never raises.
 
-        Whatever goes wrong, KeyboardInterrupt and SystemExit included, is in the answer, and the peers that wait for
-        this rank are freed.
+        Every exception, even KeyboardInterrupt and SystemExit, becomes part of the answer and releases waiting ranks.
         """
         self.results = None
         if self.deposits is not None:
-            self.deposits.told = {}
+            self.deposits.pending = {}
         try:
             if envelope.forget:
                 self.forget(envelope.forget)
             begun = self.transport.traffic.begin() if envelope.command.is_counted else None
             if envelope.enclosed:
-                self.transport.traffic.arrive(self.pools.take(envelope.enclosed))
+                self.transport.traffic.arrive(self.pools.receive(envelope.enclosed))
             if envelope.news and self.rank != self.root:
                 learn(self, envelope.news)
             if begun is None:
@@ -194,21 +146,19 @@ class RankContext:
                 self.pools.drop_taken()
 
     def abort(self) -> None:
-        """Free the peers that wait for this rank."""
+        """Release the ranks that wait for this rank."""
         self.barrier.abort()
 
     def described(self, command: Command) -> str:
-        """Return the command as a line of the log says it."""
         details = command.details(self)
         return f"{command.title} {details}" if details else command.title
 
     # -- the values of shared variables --------------------------------------------------------------------------
 
     def bind(self, numbers: Sequence[int]) -> Tuple[List[Key], List[Any]]:
-        """Return the keys of variables for transports, and this rank's values, in the transport's memory.
+        """Return the transport's keys for variables, and this rank's values in the transport's memory.
 
-        The storage of the variables refers to that memory from then on, so that what a function writes in place is
-        there already the next time. What the program has borrowed stays where it is.
+        The storage then refers to that memory, so later in-place updates need no copy. Borrowed values are not moved.
         """
         keys, values = [], []
         for number in numbers:
@@ -222,7 +172,7 @@ class RankContext:
         return keys, bound
 
     def name_of(self, numbers: Sequence[int]) -> Callable[[int], str]:
-        """Return how messages name the i-th of the variables with these numbers."""
+        """Return a function that names the i-th of the numbered variables in messages."""
         return lambda i: self.shareds[numbers[i]].label(f"shared_vars[{i}]")
 
     # -- commits -------------------------------------------------------------------------------------------------
@@ -230,25 +180,24 @@ class RankContext:
     def commit_values(
         self, numbers: Sequence[int], results: Pending, *changes: Callable[[], object], same: bool = False
     ) -> None:
-        """Make the results of a collective the values of variables, on all ranks or on none: a command's last call.
+        """Commit the results of a collective as values of variables, on all ranks or on none; ends the command.
 
-        A result that is None leaves this rank's value as it is. For ``changes`` see `commit`; ``same`` says that all
-        ranks have the same results.
+        A result of None leaves this rank's value unchanged; with ``same`` all ranks have the same results.
         """
         if self.promises is not None and self.deposits is None:
-            self.promise(None)
+            self.answer_if_committed(None)
         self.commit_entries(list(map(self.shareds.__getitem__, numbers)), results, *changes, same=same)
 
     def commit_entries(
         self, entries: Sequence[SharedEntry], results: Pending, *changes: Callable[[], object], same: bool = False
     ) -> None:
-        """Do the same for variables that need not be in the registry yet."""
+        """Commit results as `commit_values` does, for entries that may not be in the registry yet."""
         for i, entry in enumerate(entries):
             if entry.on_device:
                 results.bring(i, entry.engine.to_device, entry.reference())
         if self.deposits is not None:
             self.deposits.note(entries, results.release())
-            changes = (*changes, self.deposits.accept)
+            changes = (*changes, self.deposits.apply)
         origin = Origin.COMMON if same else Origin.OWN
 
         def change() -> None:
@@ -263,57 +212,49 @@ class RankContext:
 
     @point("commit")
     def commit(self, *changes: Callable[[], object], label: Optional[str] = None) -> None:
-        """Commit atomically: make the changes on all ranks or on none.
+        """Make changes on all ranks or on none, at the last barrier of a command that changes values.
 
-        This is the last barrier of a command that changes values. Up to it a rank prepares what it will change,
-        beside the current values; the changes themselves only make that current.
-
-        Parameters
-        ----------
-        changes : callables
-            Must not fail, and may be called twice (if the master is interrupted in the middle).
-        label : str, optional
-            What ends here, if functions have decided how many collectives there were before: `Transport.agree` checks
-            that all ranks have come to the same end.
+        Before this barrier, a rank prepares new values next to the current values. ``changes`` only make the new values
+        current: they must not fail, and are called twice if the master is interrupted. If functions decided the number
+        of collectives, `Transport.agree` checks that all ranks have reached the end named ``label``.
         """
         if self.deposits is not None and label is None and self._promised <= self.barrier.current:
-            self.promise(None)
+            self.answer_if_committed(None)
         self._changes, self._commitment = changes, self.barrier.current + 1
         if label is None:
             self.barrier.wait()
         else:
             try:
                 self.transport.agree(label)
-            except SynkhronosError:  # all ranks have arrived, but not here
+            except SynkhronosError:  # all ranks have arrived, but at different ends
                 self._commitment = None
                 raise
         self.settle()
 
     def begin_changes(self, numbers: Sequence[int], keeps: bool = False) -> None:
-        """Begin to change variables by a function, if dead ranks are replaced: see `Deposits.begin`."""
+        """If dead ranks are replaced, save variables before a function changes them: see `Deposits.begin`."""
         assert self.deposits is not None
         self.deposits.begin([self.shareds[number] for number in numbers], keeps)
 
     def commit_changes(self, numbers: Sequence[int], result: Any) -> None:
-        """Commit what a function has changed, on all ranks or on none; ``result`` is what the command returns."""
+        """Commit a function's changes on all ranks or on none; ``result`` is the return value of the command."""
         assert self.deposits is not None
         self.deposits.stage([self.shareds[number] for number in numbers])
-        self.promise(result)
-        self.commit(self.deposits.accept)
+        self.answer_if_committed(result)
+        self.commit(self.deposits.apply)
 
-    def promise(self, result: Any) -> None:
-        """Say what the command will return if the next barrier, a commit without a label, is complete."""
+    def answer_if_committed(self, result: Any) -> None:
+        """Promise the command's result, valid if the next barrier, a commit without a label, completes."""
         number = self.barrier.current + 1
-        if self.promises is not None and not self.barrier.is_complete(number):  # else it was promised early
-            told = None if self.deposits is None else self.deposits.told
+        if self.promises is not None and not self.barrier.is_complete(number):  # otherwise promised early
+            told = None if self.deposits is None else self.deposits.pending
             self._promised = number
             self.promises(number, encode(Answer(self.rank, result, deposits=told)))
 
-    def promise_early(self, result: Any) -> None:
-        """Say so at the first barrier of a command, of which the commit is the second, if nothing can fail between.
+    def answer_early_if_committed(self, result: Any) -> None:
+        """Promise the result at a command's first barrier, if nothing can fail between this barrier and the commit.
 
-        If all ranks do, the root decides both barriers at once, so that they cross the network once. It does so when
-        it has come to the commit itself.
+        If all ranks do so, the root decides both barriers at its own commit, which saves one network round trip.
         """
         number = self.barrier.current + 2
         if self.promises is not None:
@@ -323,7 +264,7 @@ class RankContext:
 
     @point("commit")
     def settle(self) -> None:
-        """Make the changes of a commit that was decided, and forget those of one that was not; as for `try_out`."""
+        """Apply the changes of a commit if it is complete, else discard them; undo unconfirmed tentative changes."""
         if self._commitment is not None:
             if self.barrier.is_complete(self._commitment):
                 for change in self._changes:
@@ -337,34 +278,26 @@ class RankContext:
             self.deposits.restore()
 
     @point("commit")
-    def try_out(self, undo: Callable[[], object], *changes: Callable[[], object], label: str) -> None:
-        """Make changes now, and undo them if not all ranks come to the next barrier: a commit without one of its own.
+    def apply_tentatively(self, undo: Callable[[], object], *changes: Callable[[], object], label: str) -> None:
+        """Make changes now, and undo them unless all ranks reach the next barrier: a commit without its own barrier.
 
-        For steps of one command in which ranks meet anyway. It ends with a `commit`.
-
-        Parameters
-        ----------
-        undo : callable
-            Must not fail, and may be called when some of the changes, or none, have been made.
-        changes, label
-            As in `commit`.
+        Used for steps inside one command, where ranks synchronize anyway; the last step must end with `commit`.
+        ``undo`` must not fail, and is called even if only some of the changes, or none, have been made.
         """
-        self._tried.append((self.barrier.current + 1, undo))  # first: Ctrl-C may come before the changes are made
+        self._tried.append((self.barrier.current + 1, undo))  # first, because Ctrl-C may arrive before the changes
         for change in changes:
             change()
-        if len(self._tried) >= MAX_TRIED:  # a condition may leave out the collectives of step after step
+        if len(self._tried) >= MAX_TRIED:  # a condition may skip the collectives of many steps
             self.commit(label=label)
 
-    def forget_tried(self) -> None:
-        """Forget how to undo changes after which all ranks have come to a barrier: the values before need memory."""
+    def drop_undo_log(self) -> None:
+        """Drop the undo log of changes that a later barrier has confirmed, to free the memory of old values."""
         if self._tried and self.barrier.is_complete(self._tried[-1][0]):
             self._tried = []
 
-    # -- what the program has dropped ----------------------------------------------------------------------------
-
     @point("command")
     def forget(self, things: Iterable[Tuple[str, int]]) -> None:
-        """Drop functions and shared variables, ``(kind, number)`` each, that the program has dropped."""
+        """Drop functions and shared variables, each a ``(kind, number)``, that the program has dropped."""
         for thing in things:
             kind, number = thing
             if kind == "function":
@@ -382,12 +315,12 @@ class RankContext:
             if self.replicas is not None:
                 self.replicas.forget(thing)
         if self.rank != self.root:
-            gc.collect()  # graphs are cycles, and a rank may make too little garbage to have them collected by itself
+            gc.collect()  # graphs have reference cycles, and a rank may allocate too little to trigger collection
 
 
 def memory_in_cells(registry: Registry) -> Set[int]:
-    """Return the ids of the memory that variables hold now: of every array the one of which it is a view.
+    """Return the ids of the base arrays in the storage of all variables.
 
-    A function may have put one variable's array into another's storage, by an update that swaps them for example.
+    A function may have stored one variable's array in another variable, for example by an update that swaps them.
     """
     return {id(getattr(entry.cell[0], "base", None)) for entry in registry.shareds.values()}

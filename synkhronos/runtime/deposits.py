@@ -1,18 +1,16 @@
-"""What a rank that takes another's place needs to have of it: the values of its variables, as of the last command.
+"""Deposits: the values of a rank's variables as of the last command, stored so that a replacement rank can load them.
 
-A rank's memory outlives it, and the master knows where in there the rank has *deposited* its values. What is deposited
-is never written to: functions work on copies, and what they leave is put beside it before the commit. ::
+A rank's memory outlives the rank, and the master records the locations of the *deposited* values. Deposits are never
+overwritten: functions work on copies, and new values are staged next to the deposit before the commit. ::
 
-    rank 1          cell          memory of rank 1                     the master knows
-    ------------    ----------    ---------------------------------    ----------------
+    rank 1          cell          memory of rank 1                     recorded by the master
     all_reduce      current       [current]  [spare]                   current
     call, begins    copy          [current]  [spare]                   current
           ends      copy          [current]  [spare := copy]           current
-          commit    copy          [spare  ]  [current]                 the other one
+          commit    copy          [spare  ]  [current]                 the new current
 
-What lives on a device is copied to that memory before each commit. So whenever a rank dies, all ranks can go back to
-where they were when the command began, and it is repeated. The master, whose death ends everything, puts copies aside
-for that instead, when a command begins.
+Values on a device are copied to the rank's memory before each commit. So after a death all ranks can return to the
+state before the command and repeat the command. The master, whose death ends the session, only copies old values.
 """
 
 from __future__ import annotations
@@ -29,56 +27,38 @@ from ..transports.base import Key
 from ..transports.shared_memory import SharedMemoryTransport
 from .registry import Origin, SharedEntry
 
-#: Where a value lies in the memory of its rank; or the value itself, pickled, if it is no array in C order.
+#: The location of a value in its rank's memory; or the pickled value, if it is not an array in C order.
 Deposit = Union[Handle, bytes]
 
 
 class Deposits:
-    """What one rank has deposited.
+    """The deposits of one rank, in slots of its transport.
 
-    Parameters
-    ----------
-    pool : Pool
-        The rank's memory.
-    transport : SharedMemoryTransport
-        In whose slots the values lie.
-    is_root : bool
-        Whether this is the master.
-
-    Attributes
-    ----------
-    told : dict of int to Deposit
-        By the variable's number: what the master learns with the answer to the command in progress.
+    ``pending`` maps variables' numbers to new deposits; the master receives it with the answer to the command.
     """
 
     def __init__(self, pool: Pool, transport: SharedMemoryTransport, is_root: bool) -> None:
         self._pool, self._transport, self._is_root = pool, transport, is_root
-        self.told: Dict[int, Deposit] = {}
-        self._entries: Sequence[SharedEntry] = ()  # which the command in progress may change
+        self.pending: Dict[int, Deposit] = {}
+        self._entries: Sequence[SharedEntry] = ()  # variables that the command in progress may change
         self._keeps = False
         self._staged: List[Any] = []
-        self._pickled: Dict[int, bytes] = {}  # what is deposited, or put aside, of what does not lie in a slot
-        self._aside: Dict[int, Tuple[Any, Any]] = {}  # of the master's arrays: each, and a copy
+        self._pickled: Dict[int, bytes] = {}  # deposits, or copies on the master, of values without a slot
+        self._aside: Dict[int, Tuple[Any, Any]] = {}  # on the master: each array and its copy
 
     @classmethod
     def of(cls, context: Any) -> Deposits:
-        """Return those of a rank, by its context."""
         return cls(context.pool, context.transport, context.rank == context.root)
 
     @property
     def has_begun(self) -> bool:
-        """Whether values may have changed that are not deposited."""
+        """Whether values may have changed without being deposited."""
         return bool(self._entries)
 
     def begin(self, entries: Sequence[SharedEntry], keeps: bool = False) -> None:
-        """Have what is deposited stay as it is, whatever a function does to the variables.
+        """Protect the deposits of variables that a function is about to update.
 
-        Parameters
-        ----------
-        entries : sequence of SharedEntry
-            Those that the function updates.
-        keeps : bool
-            Whether an error leaves values as they are then, and only a death undoes the command.
+        With ``keeps``, an error leaves the new values in place, and only a death undoes the command.
         """
         if self._is_root:
             for entry in entries:
@@ -100,7 +80,7 @@ class Deposits:
         if not _is_dense(value):
             self._pickled[entry.number] = dump(value)
             return
-        if not value.flags.writeable:  # to which compiled code may write all the same
+        if not value.flags.writeable:  # compiled code may write to the array anyway
             self._aside[entry.number] = None, value.copy("K")
             return
         if before is None or copy.shape != value.shape or copy.dtype != value.dtype:
@@ -109,9 +89,9 @@ class Deposits:
         self._aside[entry.number] = value, copy
 
     def leave(self, changed: Container[SharedEntry]) -> None:
-        """Have `restore` leave arrays of before as they are, which may be the program's: it can write to them now.
+        """Make `restore` set copies, instead of overwriting old arrays that the program may now use.
 
-        Those of variables that it has changed, and of variables that have others by now.
+        These are the old arrays of variables that are in ``changed`` or now have another array.
         """
         for entry in self._entries:
             value, copy = self._aside.get(entry.number, (None, None))
@@ -119,7 +99,7 @@ class Deposits:
                 self._aside[entry.number] = None, copy
 
     def stage(self, entries: Sequence[SharedEntry]) -> None:
-        """Put what the variables hold beside what is deposited of them: to be called before the commit."""
+        """Copy the variables' values into memory next to their deposits; must precede the commit."""
         if self._is_root:
             return
         staged = []
@@ -128,24 +108,24 @@ class Deposits:
             if entry.on_device or _is_dense(value) and value.flags.c_contiguous:
                 staged.append((entry, value, self._staged_copy(entry, value)))
             else:
-                self.told[entry.number] = dump(value)
+                self.pending[entry.number] = dump(value)
         self._staged = staged
 
     def _staged_copy(self, entry: SharedEntry, value: Any) -> np.ndarray[Any, Any]:
         value = entry.engine.to_host(value)
         spare = self._transport.allocate(_key(entry.number, entry.on_device), value.shape, value.dtype)
         copy_into(spare, value)
-        self.told[entry.number] = self._pool.handle(spare)
+        self.pending[entry.number] = self._pool.handle(spare)
         return spare
 
-    def accept(self) -> None:
-        """Deposit what was staged: the command is decided."""
+    def apply(self) -> None:
+        """Make the staged values the deposits, once the command is decided."""
         staged, self._staged = self._staged, []
         for entry, value, spare in staged:
             self._transport.swap_in(_key(entry.number, entry.on_device), spare)
             if not entry.on_device:
-                self._transport.pair(entry.key, value)
-        for number, told in self.told.items():
+                self._transport.set_mirror(entry.key, value)
+        for number, told in self.pending.items():
             if isinstance(told, bytes):
                 self._pickled[number] = told
             else:
@@ -153,9 +133,9 @@ class Deposits:
         self._entries = ()
 
     def note(self, entries: Iterable[SharedEntry], results: Iterable[Any]) -> None:
-        """Note that results will be the values of variables once the command is decided; they lie in the slots.
+        """Record results of a collective as deposits that become valid once the command is decided.
 
-        Those on a device are staged: see `accept`.
+        Results are already in slots, except results on a device, which are staged (see `apply`).
         """
         if self._is_root:
             return
@@ -164,17 +144,17 @@ class Deposits:
             if result is not None and entry.on_device:
                 staged.append((entry, result, self._staged_copy(entry, result)))
             elif result is not None:
-                self.told[entry.number] = self._pool.handle(result)
+                self.pending[entry.number] = self._pool.handle(result)
         self._staged = staged
 
-    def tell(self, values: Iterable[Tuple[SharedEntry, Any]]) -> None:
-        """Note that variables, new ones, will have these values, which do not come from the transport."""
+    def record(self, values: Iterable[Tuple[SharedEntry, Any]]) -> None:
+        """Record the values of new variables that do not arrive through the transport."""
         if not self._is_root:
             for entry, value in values:
-                self.told[entry.number] = dump(value)
+                self.pending[entry.number] = dump(value)
 
     def restore(self, even_kept: bool = False) -> None:
-        """Give the variables the values of before, if the command in progress was not decided."""
+        """Restore the previous values of the variables if the command in progress was not decided."""
         if self._keeps and not even_kept:
             return
         self._staged = []
@@ -195,14 +175,11 @@ class Deposits:
                 entry.set(entry.engine.to_device(entry.reference(), current), Origin.UNDONE)
             elif current is not None:
                 entry.set(current.copy(), Origin.UNDONE)
-                self._transport.pair(entry.key, entry.cell[0])
-        self._entries = ()  # at the end: after an interrupt all of this is made again
+                self._transport.set_mirror(entry.key, entry.cell[0])
+        self._entries = ()  # last, so that after an interrupt everything is restored again
 
-    def take(self, number: int, deposit: Deposit, on_device: bool) -> Any:
-        """Return the value that the rank before this one has deposited; this one has deposited it from now on.
-
-        On the host, also of a variable on a device.
-        """
+    def restored(self, number: int, deposit: Deposit, on_device: bool) -> Any:
+        """Adopt a deposit of this rank's previous process; return its value, which is always on the host."""
         if not isinstance(deposit, Handle):
             self._pickled[number] = deposit
             return load(deposit)
@@ -211,19 +188,18 @@ class Deposits:
         return array
 
     def forget(self, number: int) -> None:
-        """Let go of what is kept of a variable."""
         self._aside.pop(number, None)
         self._pickled.pop(number, None)
         self._transport.forget(("deposit", number))
 
 
 def _key(number: int, on_device: bool) -> Key:
-    """Return what the transport knows the deposit by: of a value on a device it has another copy, for collectives."""
+    """Return the transport's key of a deposit; a value on a device has a second copy, for collectives."""
     return ("deposit" if on_device else "shared", number)
 
 
 def dump(value: Any) -> bytes:
-    """Pickle a value; an array with its axes in the order in which they lie in memory: bits of results depend on it."""
+    """Pickle a value; an array keeps the memory order of its axes, because the bits of results depend on it."""
     axes = None
     if isinstance(value, np.ndarray) and value.ndim > 1 and not value.flags.c_contiguous:
         axes = sorted(range(value.ndim), key=lambda axis: -abs(value.strides[axis]))
@@ -232,7 +208,6 @@ def dump(value: Any) -> bytes:
 
 
 def load(pickled: bytes) -> Any:
-    """Return what `dump` has pickled."""
     axes, value = pickle.loads(pickled)
     return value if axes is None else value.transpose(np.argsort(axes))
 

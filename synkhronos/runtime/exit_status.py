@@ -1,33 +1,21 @@
-"""How messages say what happened to a process."""
+"""Descriptions of exit codes and process states for messages."""
 
 from __future__ import annotations
 
 import signal
 
-#: The status of a rank whose host cannot be reached any more.
-LOST = -1000
+LOST = -1000  #: Status of a rank whose host can no longer be reached.
 
 
 def describe_end(status: int, memory: int = 0) -> str:
-    """Return how a process ended, as messages say it.
+    """Return a clause on how a process ended, for messages.
 
-    Parameters
-    ----------
-    status : int
-        Its exit code, minus the number of the signal, or `LOST`.
-    memory : int
-        Peak memory in bytes; 0 if unknown.
+    ``status`` is its exit code, its negative signal number, or `LOST`; ``memory`` is its peak in bytes, 0 if unknown.
 
-    Examples
-    --------
-    >>> describe_end(-11)
-    'was killed by SIGSEGV'
     >>> describe_end(3)
     'ended with exit code 3'
     >>> describe_end(-9, 700 << 20)
-    'was killed by SIGKILL (unless it was sent on purpose, the kernel ran out of memory; the rank held up to 700 MB)'
-    >>> describe_end(LOST)
-    'was lost with its host'
+    'was killed by SIGKILL (out of memory, unless a user sent the signal; peak memory of the rank: 700 MB)'
     """
     if status == LOST:
         return "was lost with its host"
@@ -39,12 +27,12 @@ def describe_end(status: int, memory: int = 0) -> str:
         name = f"signal {-status}"
     if -status != signal.SIGKILL:
         return f"was killed by {name}"
-    held = f"; the rank held up to {-(-memory >> 20)} MB" if memory else ""
-    return f"was killed by {name} (unless it was sent on purpose, the kernel ran out of memory{held})"
+    held = f"; peak memory of the rank: {-(-memory >> 20)} MB" if memory else ""
+    return f"was killed by {name} (out of memory, unless a user sent the signal{held})"
 
 
 def describe_state(pid: int) -> str:
-    """Return what the kernel says of a process: running, sleeping, stopped."""
+    """Return a process's state and resident memory as reported by the kernel, or "gone"."""
     try:
         with open(f"/proc/{pid}/status") as file:
             fields = dict(line.split(":", 1) for line in file if ":" in line)

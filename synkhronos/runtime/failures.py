@@ -1,4 +1,4 @@
-"""What went wrong on a rank: as it travels, and as the master raises it."""
+"""Errors of ranks: transmission to the master, and exceptions that the master raises."""
 
 from __future__ import annotations
 
@@ -11,19 +11,14 @@ from ..errors import RankFailure, RemoteTraceback, WorkerDied, WorkerError
 from .command import Answer, Command
 from .exit_status import describe_end
 
-#: Characters of a traceback, and of its last line, that travel. Mostly they fit into the slot of an answer.
+#: Maximum number of characters of a transmitted traceback, and of its last line; both usually fit into an answer slot.
 MAX_TEXT_CHARS, MAX_SUMMARY_CHARS = 10000, 2000
 
 
 class Failure:
-    """An exception of another rank as it travels: as text, since not every exception can be pickled.
+    """An exception of another rank, transmitted as text because not every exception can be pickled.
 
-    Attributes
-    ----------
-    text, summary : str
-        The traceback, and its last line.
-    module : str, optional
-        The name of the module that the rank does not find.
+    ``text`` is the traceback and ``summary`` its last line; ``module`` is a module that the rank failed to import.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -38,7 +33,7 @@ def _text(error: BaseException) -> str:
     except BaseException as second:  # an exception whose __str__ raises
         text = (
             "".join(traceback.format_tb(error.__traceback__))
-            + f"{type(error).__name__} (its text could not be made: {type(second).__name__})\n"
+            + f"{type(error).__name__} (formatting its text raised {type(second).__name__})\n"
         )
     if len(text) > MAX_TEXT_CHARS:
         half = MAX_TEXT_CHARS // 2
@@ -55,7 +50,7 @@ def _summary(error: BaseException) -> str:
 
 
 def encode(answer: Answer) -> bytes:
-    """Pickle an answer; if its result cannot be pickled, the answer is that error."""
+    """Pickle an answer; if its result cannot be pickled, pickle the resulting error instead."""
     if answer.error is not None:
         answer = answer._replace(result=None, error=Failure(answer.error))
     try:
@@ -67,7 +62,7 @@ def encode(answer: Answer) -> bytes:
 def worker_error(
     command: Command, failures: Mapping[int, Failure], updated: Sequence[str], host: Callable[[int], str]
 ) -> WorkerError:
-    """Return the error for what other ranks than the master raised; its cause shows their tracebacks."""
+    """Return the error for exceptions of ranks other than the master; its cause contains their tracebacks."""
     ranks = sorted(failures)
     where = {rank: f" on host {host(rank)}" if host(rank) else "" for rank in ranks}
     message = f"rank {ranks[0]}{where[ranks[0]]} raised {failures[ranks[0]].summary} in {command.title}"
@@ -76,7 +71,7 @@ def worker_error(
     for module in sorted({failures[rank].module or "" for rank in ranks if where[rank]} & set(sys.modules)):
         file = getattr(sys.modules[module], "__file__", None)
         if file is not None:
-            message += f"\nmodule {module} is here from {file}: put it where all hosts see it, or install it on them"
+            message += f"\nthis host loaded module {module} from {file}: install it on all hosts or share its directory"
     texts = {rank: failures[rank].text for rank in ranks}
     error = WorkerError(message, ranks[0], texts, updated)
     error.command = command.title
@@ -87,10 +82,10 @@ def worker_error(
 def worker_died(
     rank: int, pid: int, status: int, memory: int, when: str, fatal_error: str, updated: Sequence[str], where: str = ""
 ) -> WorkerDied:
-    """Return the error for a rank whose process ended; its cause shows the rank's traceback if it left one."""
+    """Return the error for a rank whose process ended; its cause contains the rank's traceback, if any."""
     error = WorkerDied(
-        f"rank {rank} (pid {pid}{where}) {describe_end(status, memory)} {when}; the session is closed, "
-        "synkhronos.fork() starts a new one",
+        f"rank {rank} (pid {pid}{where}) {describe_end(status, memory)} {when}; the session is closed: "
+        "call synkhronos.fork() to start a new one",
         rank,
         pid,
         status,
@@ -103,7 +98,7 @@ def worker_died(
 
 
 def add_failures(error: BaseException, failures: Dict[int, Failure]) -> None:
-    """Add to an error what other ranks raised in the same command; what all of them found wrong is said once."""
+    """Add the failures of other ranks to an error, except those with the same text."""
     own = Failure(error).summary
     for rank, failure in failures.items():
         if failure.summary != own:
@@ -113,26 +108,23 @@ def add_failures(error: BaseException, failures: Dict[int, Failure]) -> None:
 def add_steps(
     error: BaseException, made: Sequence[int], undone: Sequence[int], root: int, step: Optional[int] = None
 ) -> None:
-    """Say in an error how many steps every rank has made, without those undone, and the step that it is about.
-
-    By default that is the step that the rank was making whose error it is.
-    """
+    """Add to an error its step (by default the failed rank's current step) and every rank's completed steps."""
     if step is None:
         step = made[error.rank if isinstance(error, RankFailure) else root]
     steps = [of_rank - back for of_rank, back in zip(made, undone)]
-    sentence = f"in step {step} (steps made, by rank: {', '.join(map(str, steps))})"
+    sentence = f"in step {step} (steps completed, by rank: {', '.join(map(str, steps))})"
     try:
         error.step, error.steps = step, list(steps)  # type: ignore[attr-defined]
     except AttributeError:  # an exception without a __dict__
         pass
     if isinstance(error, RankFailure):
-        error.args = (f"{error}\nIt happened {sentence}",)
+        error.args = (f"{error}\nThe error occurred {sentence}",)
     else:
         add_note(error, sentence)
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Do what ``error.add_note`` does from Python 3.11 on; before, notes are kept but not shown."""
+    """Add a note as ``error.add_note`` in Python 3.11 does; older versions of Python store but do not display notes."""
     notes: Any = getattr(error, "__notes__", None)
     try:
         error.__notes__ = (notes or []) + [note]

@@ -1,4 +1,4 @@
-"""What a launcher must promise."""
+"""Interface of launchers, which start and end the ranks of a session."""
 
 from __future__ import annotations
 
@@ -9,53 +9,47 @@ from ..errors import SynkhronosError
 from ..memory.attach import PoolMap
 from ..sync.hosts import Hosts
 from ..sync.link import Link
-from ..sync.meeting import Meeting
+from ..sync.rendezvous import Rendezvous
 
 
 class RankConfig(NamedTuple):
-    """What a rank is told at its start. Small and picklable."""
+    """Start-up configuration of one rank; small and picklable."""
 
     rank: int
     size: int
     root: int
-    cores: List[int]  # to run on; empty if the rank is not pinned
-    threads: int  # of BLAS and OpenMP
-    budget: int  # cores that all ranks share
+    cores: List[int]  # CPU affinity; empty if the rank is not pinned
+    threads: int  # number of BLAS and OpenMP threads
+    budget: int  # cores shared by all ranks
     path: List[str]  # sys.path
     directory: str  # working directory; empty if it has been deleted
     environment: Dict[str, str]
-    profile: Optional[str]  # where to write a cProfile file at the end
-    keep_heap: bool = True  # whether the C library's heap is to keep what is freed
-    hosts: Optional[Hosts] = None  # if the ranks are on several
-    meeting: Optional[Meeting] = None  # where the root waits for this rank, if it is to speak for its host
-    heals: bool = False  # whether a rank that has died is replaced
-    taken: Sequence[Tuple[int, int]] = ()  # what is to be kept of the memory of the rank whose place this one takes
+    profile: Optional[str]  # path of the cProfile file written at the end
+    keep_heap: bool = True  # whether the C library keeps freed heap memory
+    hosts: Optional[Hosts] = None  # set if the ranks are on several hosts
+    meeting: Optional[Rendezvous] = None  # rendezvous with the root, if this rank is its host's leader
+    heals: bool = False  # whether dead ranks are replaced
+    taken: Sequence[Tuple[int, int]] = ()  # for a replacement: ranges of the old rank's pool that must be kept
 
 
 class Launcher(ABC):
-    """Starts the ranks of one session other than the master, knows how they ended, and ends them.
+    """Starts and ends all ranks of a session except the master, and reports how they ended.
 
-    The ranks find the session's memory by what `start` hands them, serve commands until they are told to stop, and
-    never outlive the master.
-
-    Attributes
-    ----------
-    links : sequence of Link
-        If there are several hosts, those of the root, in the order of the other hosts.
+    Ranks serve commands until stopped, and never outlive the master. ``links``: the root's links to the other hosts.
     """
 
     links: Sequence[Link] = ()
 
     @abstractmethod
     def start(self, configs: List[RankConfig], block: Any, pools: Dict[int, Any]) -> None:
-        """Start one rank per config; return when all exist (they need not be ready)."""
+        """Start one rank per config; return once all processes exist (they need not be ready)."""
 
     @abstractmethod
     def is_alive(self) -> bool:
-        """Return whether the launcher itself can still see how ranks end."""
+        """Return whether the launcher can still observe how ranks end."""
 
     def error(self) -> SynkhronosError:
-        """Return what to raise if it cannot."""
+        """Return the error to raise if `is_alive` is false."""
         return SynkhronosError("the launcher has ended")
 
     @abstractmethod
@@ -63,52 +57,43 @@ class Launcher(ABC):
         """Return the process id of a rank."""
 
     def host(self, rank: int) -> str:
-        """Return the name of the host on which a rank is; "" if there is only this one."""
+        """Return the name of a rank's host; "" if there is only one host."""
         return ""
 
     @abstractmethod
     def fatal_error(self, rank: int) -> str:
-        """Return the traceback of a rank that ended because it could not start or broke; "" otherwise."""
+        """Return the traceback of a rank that failed to start or crashed; "" otherwise."""
 
     @abstractmethod
     def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
-        """Return what ranks are doing: the Python stacks of those that can answer in that time."""
+        """Return the activity of ranks: the Python stacks of the ranks that reply within ``seconds``."""
 
     @abstractmethod
     def forward(self, idle: bool = False) -> None:
-        """Pass on what ranks have printed; ``idle`` if none of them is in a command."""
+        """Forward the output of ranks; ``idle`` if none of them is executing a command."""
 
     @abstractmethod
-    def outlive(self, write: Callable[[Sequence[memoryview]], object]) -> None:
-        """Have a process that outlives the master call this with the ranks' rings if the master is killed.
+    def write_if_killed(self, write: Callable[[Sequence[memoryview]], object]) -> None:
+        """Register a function to be called with the ranks' rings, by another process, if the master is killed.
 
-        Parameters
-        ----------
-        write : callable
-            It is pickled. If there is no such process it is never called.
+        ``write`` is pickled; it is never called if no process of the session outlives the master.
         """
 
     @abstractmethod
     def join(self, seconds: float) -> bool:
-        """Wait at most so long until all ranks have ended; return whether they have."""
+        """Wait up to ``seconds`` until all ranks have ended; return whether they have."""
 
     def end(self, ranks: Iterable[int]) -> None:
-        """Kill some ranks, if they live, and wait until they are gone."""
+        """Kill some ranks, if they are alive, and wait until they are gone."""
         raise NotImplementedError("this launcher does not replace ranks")
 
     def replace(self, rank: int, taken: Sequence[Tuple[int, int]], pools: PoolMap) -> None:
-        """Start another rank in the place of one that has ended.
+        """Start a process that replaces a rank that has ended.
 
-        Parameters
-        ----------
-        rank : int
-        taken : sequence of (int, int)
-            What it keeps of the memory of the one before: see `Pool`.
-        pools : PoolMap
-            The memory of all ranks, as the master knows it.
+        ``taken`` are the ranges of the old rank's memory that must be kept (see `Pool`).
         """
         raise NotImplementedError("this launcher does not replace ranks")
 
     @abstractmethod
     def kill(self) -> None:
-        """End all ranks at once, whatever they are doing, and wait until they are gone. May be called again."""
+        """Kill all ranks immediately and wait until they are gone; idempotent."""

@@ -1,11 +1,10 @@
-"""New values of shared variables that travel with a command: those that the program has given them on the master.
+"""News: values set on the master by the program, sent to the ranks along with the next command.
 
-A learning rate that changes before each call costs no command of its own then. Each rank but the master makes them
-current before it runs the command, so they are the same on all ranks, whatever becomes of that. A command that was
-frozen stays so: its bytes come after theirs. ::
+A learning rate that changes before each call then needs no extra command. Each rank makes the values current before it
+runs the command, so all ranks agree even if the command fails. News precede the bytes of a frozen command::
 
     frozen                        [ pickle of the envelope         ]    begins with \\x80, as pickles do
-    with news   [ "N" ][ length ][ pickle of the news ][ the same ]
+    with news   [ "N" ][ length ][ pickle of the news ][ same pickle ]
 """
 
 from __future__ import annotations
@@ -17,18 +16,13 @@ import numpy as np
 
 from .registry import Origin, SharedEntry
 
-#: Bytes of values that travel with a command, at most; larger ones are broadcast.
-MAX_NEWS_BYTES = 1 << 10
-
-#: What a payload begins with if it has news.
-MARK = b"N"
-
-#: Bytes of their length, after the mark.
-LENGTH_BYTES = 4
+MAX_NEWS_BYTES = 1 << 10  #: Maximum size of the values sent with a command; larger values are broadcast.
+MARK = b"N"  #: First byte of a payload that has news.
+LENGTH_BYTES = 4  #: Size of the length field after the mark.
 
 
 class News(NamedTuple):
-    """A value of a dense array, by the number of the variable."""
+    """The new value of one shared variable, a dense array."""
 
     number: int
     dtype: str
@@ -37,13 +31,12 @@ class News(NamedTuple):
 
     @classmethod
     def of(cls, entry: SharedEntry) -> News:
-        """Return the value that the master has."""
         value = entry.engine.to_host(entry.cell[0])
         return cls(entry.number, value.dtype.str, value.shape, value.tobytes())
 
 
 def learn(context: Any, news: Sequence[News]) -> None:
-    """Make values of the master this rank's own."""
+    """Set this rank's variables to the master's values."""
     for number, dtype, shape, content in news:
         entry = context.shareds[number]
         value = np.frombuffer(content, dtype).reshape(shape).copy()
@@ -51,16 +44,14 @@ def learn(context: Any, news: Sequence[News]) -> None:
 
 
 def attached(news: Sequence[News], payload: bytes) -> bytes:
-    """Return the payload of a command with news."""
+    """Return the payload of a command, prefixed with news."""
     pickled = pickle.dumps([tuple(each) for each in news], pickle.HIGHEST_PROTOCOL)
     return b"".join([MARK, len(pickled).to_bytes(LENGTH_BYTES, "little"), pickled, payload])
 
 
 def detached(payload: bytes) -> Tuple[bytes, Sequence[News]]:
-    """Return a payload without its news, and these.
+    """Return a payload without its news, and the news.
 
-    Examples
-    --------
     >>> detached(b"\\x80..."), detached(attached([News(1, "<f4", (), b"....")], b"\\x80..."))
     ((b'\\x80...', ()), (b'\\x80...', [(1, '<f4', (), b'....')]))
     """

@@ -1,16 +1,15 @@
-"""What the master has compiled is loaded by the ranks while it compiles the next.
+"""Prefetching: ranks load the master's compiled modules while the master compiles the next function.
 
-A function's graph travels when it is complete, as a command. Most of the time that loading it takes goes into the C
-modules of its operations, which the master has long before: it announces every module that it loads or compiles. ::
+A function's graph is sent once it is complete. Most of its loading time is spent on the C modules of its operations,
+which the master has much earlier. So the master announces every module that it loads or compiles. ::
 
     master   compile, load 1 | compile, load 2 | ...                 | Distribute
                       | announce        |                            |
     rank            load 1            load 2   (between commands)    | the rest
 
-An announcement is no command: nobody waits for it, or answers. A rank reads them while it waits for a command; one that
-comes meanwhile waits for one module at most, or for Theano's index of its cache, which is read once. Whatever is not
-announced, not read or not loaded (the slot is full, the file has gone, the rank was busy) is loaded with the functions
-that need it, and what is wrong with it is said then.
+Announcements have no answer. A rank reads them while it waits for a command. This delays the command by the loading
+time of at most one module, or once by the time to read the index of Theano's cache. If an announcement is lost (full
+slot, deleted file, busy rank), the module is loaded with the functions that need it, and errors are reported then.
 """
 
 from __future__ import annotations
@@ -27,25 +26,19 @@ logger = logging.getLogger("synkhronos")
 
 
 class Announcer:
-    """The master's side.
-
-    Parameters
-    ----------
-    block : ControlBlock
-    """
+    """The master's side of prefetching: announces modules to the ranks."""
 
     def __init__(self, block: ControlBlock) -> None:
         self._block = block
         self._engines: Dict[str, Any] = {}
 
     def begin(self, engine: Any) -> None:
-        """Announce what the engine has loaded, and from now on what it loads."""
+        """Announce the modules that the engine has loaded, and from now on every module that it loads."""
         if self._block.size > 1 and engine.name not in self._engines:
             self._engines[engine.name] = engine
             engine.watch_modules(partial(_announce, self._block, engine.name))
 
     def end(self) -> None:
-        """Announce nothing more."""
         while self._engines:
             self._engines.popitem()[1].watch_modules(None)
 
@@ -55,19 +48,13 @@ def _announce(block: ControlBlock, engine: str, file: str) -> None:
     begin, slot = block.words[ANNOUNCED], block.announcements
     if begin + len(line) <= len(slot):
         slot[begin : begin + len(line)] = line
-        block.words[ANNOUNCED] = begin + len(line)  # last: ranks read up to here
+        block.words[ANNOUNCED] = begin + len(line)  # last, because ranks read up to this position
 
 
 class Preloader:
-    """A rank's side: to be called while it waits for a command.
+    """A rank's side of prefetching: loads announced modules while the rank waits for a command.
 
-    Parameters
-    ----------
-    block : ControlBlock
-    watch : callable
-        What else is to be done while it waits.
-    is_called : callable
-        Returns whether there may be something else to do: a command.
+    ``watch`` does other work while the rank waits; ``is_called`` returns whether a command may have arrived.
     """
 
     def __init__(self, block: ControlBlock, watch: Callable[[], object], is_called: Callable[[], bool]) -> None:
@@ -76,7 +63,6 @@ class Preloader:
         self._lines: List[bytes] = []
 
     def __call__(self) -> None:
-        """Load what was announced, until there is a command."""
         self._watch()
         block = self._block
         if self._read < block.words[ANNOUNCED]:
@@ -90,8 +76,8 @@ class Preloader:
 def _preload(line: str) -> None:
     name, file = line.split(" ", 1)
     try:
-        for engine in engines.loaded():  # others would be imported here, by a path that the program may have changed
+        for engine in engines.loaded():  # importing an engine here might use a path that the program has changed
             if engine.name == name:
                 engine.preload(file)
     except Exception as error:
-        logger.debug("not loaded before it is needed: %s (%s: %s)", file, type(error).__name__, error)
+        logger.debug("not prefetched: %s (%s: %s)", file, type(error).__name__, error)

@@ -1,7 +1,6 @@
-"""The functions and shared variables that ranks hold, by number: one type of table on every rank.
+"""Registry: the functions and shared variables of one rank, by number; a number means the same object on all ranks.
 
-The master's entries refer to what the program has, weakly; the entries of the other ranks own their replicas. All
-ranks give a thing the same number, so a number is all that a command says of it.
+The master's entries have weak references to the program's objects; the entries of other ranks own their replicas.
 """
 
 from __future__ import annotations
@@ -10,40 +9,32 @@ import enum
 from abc import ABC, abstractmethod
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ..engines.observer import Observer
+from ..engines.observer import ValueObserver
 from ..errors import StateError
 from .borrowed import Borrowed
 
-#: Returns the thing, or None if the program has dropped it.
-Reference = Callable[[], Any]
+Reference = Callable[[], Any]  #: Returns the object, or None if the program has dropped it.
 
 
 class Origin(enum.Enum):
-    """What has given a variable its value.
+    """The source of a variable's current value.
 
-    The first three say how the ranks' values compare, and are what `SharedEntry.origin` can be. The others leave that
-    as it was.
+    `SharedEntry.origin` is one of the first three members, which state whether the ranks' values are equal.
     """
 
-    #: A commit, or the distribution, after which all ranks have the same.
-    COMMON = enum.auto()
-    #: A commit after which each rank may have its own.
-    OWN = enum.auto()
-    #: The program, on the master: the other ranks do not have it.
-    PROGRAM = enum.auto()
-    #: A function: ranks that had the same value have the same again, if it updates the variable alike on all.
-    FUNCTION = enum.auto()
-    #: The value of before is back.
-    UNDONE = enum.auto()
-    #: The same value, in other memory.
-    MOVED = enum.auto()
+    COMMON = enum.auto()  #: A commit or the distribution: all ranks have the same value.
+    OWN = enum.auto()  #: A commit: ranks may have different values.
+    PROGRAM = enum.auto()  #: The program, on the master: the other ranks do not have the value.
+    FUNCTION = enum.auto()  #: A function: equal values stay equal if it updates the variable identically on all ranks.
+    UNDONE = enum.auto()  #: The undo of a change: the previous value is restored.
+    MOVED = enum.auto()  #: A move of the same value to other memory.
 
 
-_OF_ALL = {Origin.COMMON, Origin.OWN, Origin.PROGRAM}
+_OF_ALL = (Origin.COMMON, Origin.OWN, Origin.PROGRAM)
 
 
 class _Running:
-    """What `SharedEntry.known` is while functions run that put new values beside the old one: that is not kept."""
+    """Placeholder in `SharedEntry.known` while functions run, so that the old value is not kept alive."""
 
     def __repr__(self) -> str:
         return "<a value that a function is about to change>"
@@ -53,18 +44,10 @@ RUNNING: Any = _Running()
 
 
 class RowsOfRanks:
-    """What the master knows of a shared variable that has the batch's rows: see `functions.state_rows`.
+    """The master's record of a shared variable that has one row per row of the batch: see `functions.state_rows`.
 
-    Attributes
-    ----------
-    axis : int
-        Of the rows.
-    whole, own
-        The rows of all ranks, and the master's own, since they were brought together.
-    taken : list of (int, int)
-        Which of all rows every rank has.
-    is_away : bool
-        Whether the variable holds the master's own rows, because a function is being called.
+    ``whole`` and ``own`` are the rows of all ranks and of the master, as last gathered; ``taken[rank]``: the range of
+    a rank's rows. ``is_away`` means that a call is in progress and the variable contains only the master's rows.
     """
 
     __slots__ = ("axis", "whole", "own", "taken", "is_away")
@@ -76,38 +59,20 @@ class RowsOfRanks:
         self.taken: List[Tuple[int, int]] = []
 
     def are_on_ranks(self, entry: SharedEntry, taken: Sequence[Tuple[int, int]]) -> bool:
-        """Return whether every rank has these of the rows that the master's variable holds."""
+        """Return whether every rank has its range ``taken`` of the rows in the master's variable."""
         is_same = entry.cell[0] is self.whole and entry.origin is Origin.COMMON and entry.borrowed is None
         return is_same and self.taken == list(taken)
 
 
-class SharedEntry(Observer):
+class SharedEntry(ValueObserver):
     """A shared variable on this rank.
 
-    Parameters
-    ----------
-    number : int
-    engine : Engine
-    reference : callable
-        Returns the variable: on the master the program's own, or None if that has been dropped.
-    cell : list
-        Its storage: a list of one element, which is its value.
-    on_device : bool
-        Whether the value lives on the rank's device.
-    base : shared variable, optional
-        The first one with the same storage, if this is another; kept alive with it.
+    ``reference`` returns the variable; on the master, it returns None once the program has dropped the variable.
+    ``cell``, a list of one element, is its storage. ``base``, kept alive, is the first variable with the same storage.
 
-    Attributes
-    ----------
-    known
-        On the master: the object in the storage, if the program cannot have changed it since it was last looked at.
-        Anything else (None, say) has `has_changed` look.
-    origin : Origin
-        On the master: what has given the variable its value, of the first three.
-    borrowed : Borrowed, optional
-        On the master: what the program can write to.
-    rows : RowsOfRanks, optional
-        On the master: what the ranks have, if the variable has the batch's rows.
+    Only on the master: ``known`` is the object in the storage, if the program cannot have changed it since the last
+    check; with any other object (or None), `has_changed` must check. ``origin`` is the source of the value.
+    ``borrowed`` is set if the program can write to the value; ``rows`` is set if the variable has a row per batch row.
     """
 
     __slots__ = (
@@ -129,32 +94,30 @@ class SharedEntry(Observer):
     ) -> None:
         self.number, self.engine, self.reference, self.cell = number, engine, reference, cell
         self.on_device, self._base = on_device, base
-        #: What transports know its value by.
-        self.key = ("shared", number)
+        self.key = ("shared", number)  # key of the value in transports
         self.known, self.origin = cell[0], Origin.COMMON
         self.borrowed: Optional[Borrowed] = None
         self.rows: Optional[RowsOfRanks] = None
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over engine and variable, as in ``engine, variable = context.shareds[number]``."""
         return iter((self.engine, self.reference()))
 
     def label(self, place: str = "unnamed") -> str:
-        """Return what messages call the variable: its name, or its place among others and its type."""
+        """Return the name of the variable in messages: its own name, or ``place`` and its type."""
         variable = self.reference()
         return place if variable is None else str(self.engine.label(variable, place))
 
-    # -- the value: what the library does to it ------------------------------------------------------------------
+    # -- the value: changes by the library -----------------------------------------------------------------------
 
     def set(self, value: Any, origin: Origin) -> None:
-        """Give the variable a value: the only way in which the library changes what the storage holds.
+        """Set the variable's value, and record its origin.
 
-        What the program has borrowed stays where it is if the value is the same in other memory.
+        A borrowed object stays in place if ``value`` is the same value in other memory.
         """
         cell, before = self.cell, self.borrowed
         borrowed = before
         if borrowed is not None and borrowed.value is not cell[0] and borrowed.value is not value:
-            borrowed = None  # an engine has replaced it
+            borrowed = None  # replaced by an engine
         if origin is Origin.MOVED and borrowed is not None:
             borrowed.elsewhere = value
             return
@@ -175,30 +138,24 @@ class SharedEntry(Observer):
         if origin in _OF_ALL:
             self.origin = origin
             if borrowed is not None and origin is not Origin.PROGRAM:
-                borrowed.remember()  # as a broadcast of what the program has set: the ranks have it
+                borrowed.remember()  # e.g. after a broadcast of the program's value, which all ranks now have
 
     def ran(self, updates: bool) -> None:
-        """Note what a function, which ranks have called, has left where the program has borrowed the value.
-
-        Parameters
-        ----------
-        updates : bool
-            Whether it updates the variable.
-        """
+        """Update the record of a borrowed value after all ranks have run a function, which may have updated it."""
         borrowed, value = self.borrowed, self.cell[0]
         assert borrowed is not None
         if not updates:
-            self.cell[0] = borrowed.value  # an engine may have put a copy there that suits its functions better
+            self.cell[0] = borrowed.value  # an engine may have stored a copy with a layout that its functions prefer
         elif value is not borrowed.value:
             self.borrowed, self.known = None, None if borrowed.is_forgotten else value
         elif not borrowed.is_forgotten:
             borrowed.remember()
 
-    # -- the value: what the program does to it ------------------------------------------------------------------
+    # -- the value: changes by the program -----------------------------------------------------------------------
 
     @property
     def stands_in(self) -> bool:  # type: ignore[override]
-        """Whether the program cannot have the value: every rank has its own rows, and a function is being called."""
+        """Whether the program cannot access the value, because its rows are on the ranks during a call."""
         return self.rows is not None and self.rows.is_away
 
     def get(self, get: Callable[[], Any], borrow: bool) -> Any:
@@ -211,7 +168,7 @@ class SharedEntry(Observer):
 
     def _check_here(self) -> None:
         if self.stands_in:
-            raise StateError(f"{self.label()} has its rows on the ranks until the call, or the last step, has ended")
+            raise StateError(f"{self.label()}: its rows are on the ranks until the call or its last step has ended")
 
     def lent(self) -> None:
         value = self.cell[0]
@@ -237,21 +194,18 @@ class SharedEntry(Observer):
         self.known = None
 
     def may_have_changed(self) -> bool:
-        """Return whether the program has changed the value, though not by writing into the storage itself."""
+        """Return whether the program has changed the value, other than by writing into the storage itself."""
         return self.known is None and (self.borrowed is None or self.borrowed.has_changed())
 
     def has_changed(self, pool: Any, n_others: int = 0) -> bool:
-        """Return whether the program has changed the value since this was asked last; it is asked if `known` is not.
+        """Return whether the program has changed the value since the last check; needed only if `known` is not valid.
 
-        Parameters
-        ----------
-        pool, n_others
-            As of `Borrowed.is_held`.
+        For ``pool`` and ``n_others`` see `Borrowed.is_held`.
         """
         borrowed, found = self.borrowed, True
         if borrowed is not None and self.cell[0] is borrowed.value:
             found = borrowed.has_changed()
-        elif borrowed is not None or self.known is not None:  # it was written into the storage itself
+        elif borrowed is not None or self.known is not None:  # the program wrote into the storage itself
             self.borrowed = borrowed = None
             self.origin = Origin.PROGRAM
         if found and self.origin is not Origin.OWN:
@@ -265,8 +219,17 @@ class SharedEntry(Observer):
         return found
 
 
+def set_all(entries: Iterable[SharedEntry], values: Iterable[Any]) -> None:
+    """Set variables to values that a function has computed: a faster loop over `SharedEntry.set`."""
+    for entry, value in zip(entries, values):
+        if entry.known is not None and entry.borrowed is None:
+            entry.cell[0] = entry.known = value
+        else:
+            entry.set(value, Origin.FUNCTION)
+
+
 class FunctionEntry:
-    """A compiled function on this rank; parameters as for `SharedEntry`."""
+    """A compiled function on this rank; for the arguments see `SharedEntry`."""
 
     __slots__ = ("number", "engine", "reference")
 
@@ -274,18 +237,11 @@ class FunctionEntry:
         self.number, self.engine, self.reference = number, engine, reference
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over engine and function, as in ``engine, compiled = context.functions[number]``."""
         return iter((self.engine, self.reference()))
 
 
 class Registry:
-    """The tables of one rank.
-
-    Attributes
-    ----------
-    shareds : dict of int to SharedEntry
-    functions : dict of int to FunctionEntry
-    """
+    """The tables of functions and shared variables of one rank, by number."""
 
     def __init__(self) -> None:
         self.shareds: Dict[int, SharedEntry] = {}
@@ -295,53 +251,41 @@ class Registry:
         return f"Registry(functions={len(self.functions)}, shareds={len(self.shareds)})"
 
     def add(self, shareds: Iterable[SharedEntry], functions: Iterable[FunctionEntry]) -> None:
-        """Add variables and functions; those that are there are replaced."""
         self.shareds.update({entry.number: entry for entry in shareds})
         self.functions.update({entry.number: entry for entry in functions})
 
     def forget(self, thing: Tuple[str, int]) -> None:
-        """Drop a function or a variable, if it is there."""
         kind, number = thing
         (self.functions if kind == "function" else self.shareds).pop(number, None)
 
 
 class Replicas(ABC):
-    """Makes the entries of a rank's registry from what was sent; see `replication.command`."""
+    """Builds the entries of a rank's registry from received data; see `replication.command`."""
 
     @abstractmethod
     def shared(self, item: Any, held: Mapping[int, SharedEntry], rank: int, size: int) -> Tuple[SharedEntry, Any]:
-        """Return the entry of a shared variable, and its value on this rank unless that comes from the transport.
+        """Return the entry of a shared variable, and its value on this rank (None if the transport will bring it).
 
-        Parameters
-        ----------
-        item : replication.command.SharedItem
-        held : dict of int to SharedEntry
-            The variables that the rank has, those of the same command included.
-        rank, size : int
+        ``item`` is a `replication.command.SharedItem`; ``held`` contains all variables of the rank, even new ones.
         """
 
     @abstractmethod
     def value(self, number: int) -> Any:
-        """Return the dense array of a variable that is being sent: the array itself on the master; None elsewhere."""
+        """Return the master's dense array of a variable that is being sent; None on other ranks."""
 
     @abstractmethod
     def functions(
         self, engine: Any, numbers: Sequence[int], pickled: bytes, held: Mapping[int, SharedEntry], pools: Any
     ) -> List[FunctionEntry]:
-        """Return the entries of functions, which may use any of the variables that are held."""
+        """Return the entries of functions, which may use any variable in ``held``."""
 
     def rejoin(self, held: Mapping[int, Mapping[int, Any]], plans: Mapping[Any, Any]) -> Any:
-        """Return the command that gives new ranks what those before them had; on the master.
+        """Return the command that restores functions and values on replacement ranks; called on the master.
 
-        Parameters
-        ----------
-        held : dict of int to dict of int to Deposit
-            By rank: where the values of its variables lie.
-        plans : dict
-            Those of `RankContext.plans`.
+        ``held[rank]``: the deposits of a replaced rank's variables; ``plans`` is the content of `RankContext.plans`.
         """
-        raise NotImplementedError("only the master knows")
+        raise NotImplementedError("only the master can build this command")
 
     @abstractmethod
     def forget(self, thing: Tuple[str, int]) -> None:
-        """Drop what is kept of a function or a variable, if anything is."""
+        """Drop everything stored for a function or a variable."""

@@ -1,4 +1,4 @@
-"""The life of a rank other than the master: wait for a command, execute it, answer, until told to stop."""
+"""Main loop of a rank other than the master: wait for a command, execute it, answer."""
 
 from __future__ import annotations
 
@@ -11,28 +11,18 @@ from .command import Answer
 from .context import RankContext
 from .failures import encode
 
-#: The ranks that this process serves, by the thread that does: one in a rank's process, else threads of the program.
+#: Ranks served by this process, by thread: one rank in a rank's process, otherwise one per thread of the program.
 _served: Dict[int, RankContext] = {}
 
 
 def served(in_any_thread: bool) -> Optional[RankContext]:
-    """Return the rank that this thread serves, or else any thread of this process; None if there is none."""
+    """Return the rank served by this thread or, with ``in_any_thread``, by any thread of the process; else None."""
     others = list(_served.values()) if in_any_thread else []
     return _served.get(threading.get_ident()) or (others[0] if others else None)
 
 
 def serve(context: RankContext, channel: RankEnd, watch: Callable[[], object]) -> None:
-    """Execute commands until one of them stops the rank.
-
-    Parameters
-    ----------
-    context : RankContext
-        This rank's.
-    channel : RankEnd
-        From which commands come.
-    watch : callable
-        Called at every step of a wait for the next command; ends the rank if its master is gone.
-    """
+    """Execute commands until one stops the rank; ``watch``, called while waiting, raises if the master is gone."""
     _served[threading.get_ident()] = context
     try:
         _execute_until_stopped(context, channel, watch)
@@ -46,14 +36,14 @@ def _execute_until_stopped(context: RankContext, channel: RankEnd, watch: Callab
         context.barrier.begin(number)
         try:
             envelope = channel.read()
-        except BaseException as error:  # anything can be raised by unpickling a user's objects
+        except BaseException as error:  # unpickling a user's objects can raise anything
             context.abort()
             answer = Answer(context.rank, error=error)
         else:
             answer = context.execute(envelope)
             del envelope
         if channel.has_answered(number):
-            if answer.error is not None:  # the others count on what this rank has not done
+            if answer.error is not None:  # the other ranks rely on work that this rank did not finish
                 raise answer.error
             channel.finish(number)
         else:
@@ -61,5 +51,5 @@ def _execute_until_stopped(context: RankContext, channel: RankEnd, watch: Callab
                 channel.send(number, encode(answer))
             except SharedMemoryError as error:
                 channel.send(number, encode(Answer(context.rank, error=error)))
-        del answer  # and what it keeps alive, an error's frames included
+        del answer  # free the objects that it refers to, such as the frames of an error
     channel.end(watch)

@@ -1,4 +1,4 @@
-"""How the values in a function's graph lie over the ranks, and what it takes to compute what the serial program does.
+"""Propagation of placements: how a function's values are distributed over the ranks, and where collectives are needed.
 
 ::
 
@@ -9,30 +9,23 @@
                                  |
                             sum over rows   Partial(sum)    an output: summed
                                  |
-                            sqrt        needs the whole: a collective, or nothing is known
+                            sqrt        needs the whole value: without a collective, the placement is unknown
 
-``placements``   what there is: replicated, rows, parts
-``layout``       how rows lie in an axis
-``rule``         what a rule says of an operation; kinds: ``axes``, ``pieces``, ``shapes``, ``subscripts``,
-                 ``chosen``, ``shares``, ``nested``
-``arithmetic``   what becomes of numbers of rows that are computed with
-``propagate``    through a whole graph
-
-Engines describe their graphs with these rules. All of it is pure: nothing here knows ranks, arrays or an engine.
+Engines describe their graphs with the rules of this package, which is independent of ranks, arrays and engines.
 """
 
 from .arithmetic import Arithmetic, Kind
-from .axes import MIXED, ONE, TAKE_SHARE, Axes, Checked, Elementwise, Moved, Reduction, along
+from .axes import MIXED, ONE, TAKE_SHARE, Axes, AxisReduction, CheckedInput, Elementwise, Moved, along
 from .chosen import Coordinate, Coordinates, Masked, Where
-from .completion import Builder, Collective, complete, parts_of_rows
-from .layout import ROWS, Layout, Product, Quotient, product
-from .nested import Choice, Completed, Graph, Inner, Loop, State
+from .completion import Collective, GraphBuilder, complete, parts_of_rows
+from .layout import ROWS, Product, Quotient, RowLayout, product
+from .nested import Choice, Completed, Inner, LoopState, NestedGraph, ScanLoop
 from .pieces import Divided, Joined
 from .placements import REPLICATE, ZERO, Index, Partial, Placement, Replicate, Shard, Size, Stream, Unknown
 from .propagate import Propagated, propagate
-from .rule import Common, Node, NotNegative, Opaque, Placed, Rule
-from .shapes import Changed, Drawn, Element, Filled, Positions, Reshaped, ShapeOf, Together
-from .shares import Put, Taken
+from .rule import Common, Node, NoRemainder, Opaque, PlacementRule, RuleResult, WithinRows
+from .shapes import Changed, Drawn, Element, Filled, JoinedShape, Positions, Reshaped, ShapeOf
+from .shares import Put, TakenShare
 from .subscripts import Slice, Subscript
 
 __all__ = [
@@ -48,8 +41,8 @@ __all__ = [
     "Changed",
     "Kind",
     "Quotient",
-    "Checked",
-    "Builder",
+    "CheckedInput",
+    "GraphBuilder",
     "Collective",
     "complete",
     "parts_of_rows",
@@ -63,38 +56,39 @@ __all__ = [
     "Element",
     "Elementwise",
     "Filled",
-    "Graph",
+    "NestedGraph",
     "Index",
     "Inner",
     "Joined",
-    "Layout",
-    "Loop",
+    "RowLayout",
+    "ScanLoop",
     "Moved",
     "Node",
-    "NotNegative",
+    "NoRemainder",
     "Opaque",
     "Partial",
-    "Placed",
+    "RuleResult",
     "Placement",
     "Positions",
     "Product",
     "product",
     "Propagated",
     "Put",
-    "Reduction",
+    "AxisReduction",
     "Replicate",
     "Reshaped",
-    "Rule",
+    "PlacementRule",
     "Shard",
     "ShapeOf",
     "Size",
     "Slice",
-    "State",
+    "LoopState",
     "Stream",
     "Subscript",
-    "Taken",
-    "Together",
+    "TakenShare",
+    "JoinedShape",
     "Unknown",
+    "WithinRows",
     "Where",
     "along",
     "propagate",

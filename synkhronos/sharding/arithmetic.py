@@ -1,11 +1,11 @@
-"""Arithmetic with lengths: whether a result is in proportion to the rows, and how many times as many it is.
+"""Arithmetic with lengths: whether a result is proportional to the number of rows, and by what factor.
 
 ::
 
     rows * t // t             rows
-    rows * t * 4 / 4          rows * t          also of real numbers, if they are whole
-    rows * v // 3             rows * (v // 3)   if v is a multiple of 3, which is checked in every call
-    rows // 2                 of 5 rows 2, of 2 and 3 rows 1 + 1: not in proportion
+    rows * t * 4 / 4          rows * t          also in floating point, if the result is a whole number
+    rows * v // 3             rows * (v // 3)   if v is a multiple of 3, which every call checks
+    rows // 2                 not proportional: 3 for 6 rows, but 1 + 1 on ranks with 3 rows each
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import NamedTuple, Optional, Sequence, Tuple
 from .layout import Product, Quotient, over, product
 from .placements import Length, Power
 
-#: Pairs of lengths that have to be equal.
+#: Pairs of lengths that must be equal.
 Equal = Sequence[Tuple[Product, Product]]
 
 
 class Kind(enum.Enum):
-    """What an operation does with numbers."""
+    """Effect of an operation on lengths."""
 
     OTHER = enum.auto()
     SUM = enum.auto()
     DIFFERENCE = enum.auto()
     PRODUCT = enum.auto()
     QUOTIENT = enum.auto()
-    #: A quotient without its remainder.
+    #: A quotient rounded down.
     FLOOR = enum.auto()
-    #: The first input as it is.
+    #: The first input, unchanged.
     SAME = enum.auto()
-    #: The first input made a whole number: as it is, if it is one.
+    #: The first input converted to a whole number; unchanged if it already is one.
     WHOLE = enum.auto()
-    #: In the shape of the first input, the second.
+    #: The second input, with the shape of the first.
     SECOND = enum.auto()
     #: One of the inputs.
     ONE_OF = enum.auto()
@@ -43,36 +43,20 @@ class Kind(enum.Enum):
 
 
 class Arithmetic(NamedTuple):
-    """An operation on numbers, or on vectors of them element by element.
-
-    Attributes
-    ----------
-    kind : Kind
-    values : sequence of (sequence of (Product or None), or None)
-        For each input what is known of its elements, if all ranks have the same; one for a number.
-    results : sequence of (Product or None), optional
-        What is known of the elements of the result.
-    """
+    """An operation on numbers, which applies to vectors element by element."""
 
     kind: Kind
-    values: Sequence[Optional[Sequence[Optional[Product]]]]
-    results: Optional[Sequence[Optional[Product]]] = None
+    values: Sequence[Optional[Sequence[Optional[Product]]]]  # the known elements of each input, if equal on all ranks
+    results: Optional[Sequence[Optional[Product]]] = None  # the known elements of the result
 
     def result(self, k: int) -> Optional[Product]:
         return self.results[k] if self.results is not None and k < len(self.results) else None
 
 
 def computed(kind: Kind, lengths: Sequence[Length], power: Optional[Power], exact: bool) -> Tuple[Length, Equal]:
-    """Return what an operation makes of lengths, and what has to be equal for that.
+    """Return the result of an operation on lengths, and pairs of lengths whose equality it requires.
 
-    Parameters
-    ----------
-    kind : Kind
-    lengths : sequence of Length
-    power : number, optional
-        Of the result, as far as that follows from those of the inputs alone.
-    exact : bool
-        Whether something can be checked.
+    ``power`` is the result's power if the inputs determine it; ``exact`` allows conditions that every call checks.
     """
     if kind == Kind.FLOOR:
         return _quotient(lengths[0], lengths[1], exact)
@@ -93,7 +77,6 @@ def computed(kind: Kind, lengths: Sequence[Length], power: Optional[Power], exac
 
 
 def _candidates(kind: Kind, lengths: Sequence[Length]) -> Sequence[Length]:
-    """Return those of the inputs of which one is the result."""
     if kind in (Kind.SAME, Kind.WHOLE):
         return lengths[:1]
     if kind == Kind.ONE_OF:
@@ -115,7 +98,7 @@ def _times(kind: Kind, times: Sequence[Optional[Product]]) -> Optional[Product]:
 
 
 def _sum(times: Sequence[Optional[Product]], sign: int) -> Optional[Product]:
-    """Return the sum of multiples of the same; None if they are of different lengths."""
+    """Return the sum of multiples of one length; None if lengths differ or are unknown, or the sum is negative."""
     signs = [1, *[sign] * (len(times) - 1)]
     terms = [(one, by) for one, by in zip(times, signs) if one is not None and one.number != 0]
     factors = {one.factors for one, _ in terms}
@@ -130,7 +113,7 @@ def _difference(one: Length, other: Length) -> Optional[Power]:
 
 
 def _quotient(one: Length, other: Length, exact: bool) -> Tuple[Length, Equal]:
-    """Return a quotient that has no remainder on any rank, or on no rank if that is checked."""
+    """Return a quotient that has no remainder on any rank; with ``exact``, calls may have to check this."""
     if one.power == other.power == 0:
         return Length(), ()
     if one.power is None or other.power is None or one.times is None or other.times is None:

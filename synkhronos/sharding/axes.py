@@ -1,12 +1,12 @@
-"""Operations that treat each axis by itself: nearly all of them, described by labels as in ``einsum``.
+"""Placement rules for operations that treat each axis separately, described by labels as in ``einsum``.
 
 ::
 
-    dot of matrices           ik, kj  -> ij      linear in each; k is summed
-    convolution               nc--, oc-- -> no-- linear in each; c is summed; "-": neighbours depend on each other
-    its gradient (weights)    nc--, no-- -> oc-- n is summed: every rank has a part
+    dot of matrices           ik, kj  -> ij      linear in each input; k is summed
+    convolution               nc--, oc-- -> no-- linear in each input; c is summed; "-": neighbors interact
+    its weight gradient       nc--, no-- -> oc-- n is summed, so the result is partial
     softmax                   n-      -> n-
-    exp(x + b)                ij, .j  -> ij      ".": of length 1
+    exp(x + b)                ij, .j  -> ij      ".": length 1
 """
 
 from __future__ import annotations
@@ -14,58 +14,53 @@ from __future__ import annotations
 from typing import Any, Callable, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .arithmetic import Arithmetic, Equal, Kind, computed
-from .layout import ONE_ELEMENT, Layout, Product, product
+from .layout import ONE_ELEMENT, Product, RowLayout, product
 from .placements import Index, Length, Partial, Placement, Power, Replicate, Shard, Size, Stream, Unknown
-from .rule import Placed, Rule, taken_whole
+from .rule import PlacementRule, RuleResult, taken_whole
 
-#: The label of an axis of length 1, along which the value is repeated.
+#: Label of an axis of length 1, along which the value is repeated.
 ONE = "."
-#: The label of an axis along which elements depend on each other.
+#: Label of an axis along which elements depend on each other.
 MIXED = "-"
 
-#: Of parts that have to be put together before they are cast: integers may have wrapped around.
-LATE = Unknown("is rounded to, or widened from, whole numbers, for which it needs the whole of a value", is_late=True)
+#: Placement after a cast that needs the whole value: partials may have wrapped around, or would be truncated.
+LATE = Unknown("casts to or from integers, and so needs the whole value", is_late=True)
 NONE_CHOSEN = Unknown(
-    "has no value on a rank where the mask selects no rows: write switch(mask, x, -inf), or inf for a minimum, in the "
-    "place of x[mask]"
+    "has no value on a rank if the mask selects none of its rows: replace x[mask] with switch(mask, x, -inf) for a "
+    "maximum, or with switch(mask, x, inf) for a minimum"
 )
 
 Labels = Sequence[Any]
 NO_POWERS: Mapping[int, Power] = {}
 
-#: What to do with a value that has all rows on every rank, unless it is an input that could be divided.
-TAKE_SHARE = ": take the rank's share of it with synkhronos.ops.shard"
+#: Remedy for a value that has all rows on every rank; omitted if the value is an input that could be scattered.
+TAKE_SHARE = ": take the rank's share of that value with synkhronos.ops.shard"
 
 
-class Axes(Rule):
-    """An operation on axes.
+class Axes(PlacementRule):
+    """Placement rule for an operation that keeps, merges or reduces labeled axes.
 
     Parameters
     ----------
     inputs, outputs : sequence of labels
-        One label for each axis of each input and output: any hashable object, `ONE` or `MIXED`. An axis of an input
-        whose label an output does not have is reduced there.
-    linear : sequence of sequence of int
-        Groups of inputs: the operation is linear in those of a group together, if the others are fixed.
+        A label for each axis: any hashable object, `ONE` or `MIXED`. An output lacks the labels of reduced axes.
+    linear, late : sequence of sequence of int
+        Groups of inputs; the operation is jointly linear in each group. Partial inputs in ``late`` groups must be
+        combined first, because integers may have wrapped around, or a cast would truncate each part separately.
     powers : mapping from int to number
-        Of further inputs in which it is homogeneous: the degree. A quotient has degree -1 in its second.
+        Degree of homogeneity in inputs outside these groups; a quotient has degree -1 in its second input.
     reduce : sequence of (str or None)
-        For each output, by what axes are reduced; None if parts cannot be put together.
-    moves : bool
-        Whether it only moves elements of its inputs together.
-    keeps_order : bool, optional
-        Whether extremes of parts are parts of extremes; by default if it only moves elements.
-    late : sequence of sequence of int
-        Groups of inputs in which it is linear, but not of parts, because of their dtypes: parts may have wrapped
-        around, or would be truncated each by itself. Only the whole can be computed with.
+        The op that reduces axes, for each output; None if partial results cannot be combined.
+    moves, keeps_order : bool
+        Whether the operation only moves elements, and whether it commutes with maxima and minima (default: ``moves``).
     shapes_only : sequence of int
-        Inputs whose values do not matter, only their shapes.
+        Inputs whose shapes matter but whose values do not.
     degree : number, optional
-        If it is homogeneous in all its inputs together: the degree. A comparison has degree 0.
+        Degree of homogeneity in all inputs together; 0 for a comparison.
     added : sequence of int
-        Inputs to which the others, whole numbers as they are, are added.
+        Inputs; the operation adds all other inputs, which are integers, to them.
     factors : sequence of (Product or None)
-        If the inputs are multiplied: what is known of their values.
+        The inputs' values (None if unknown), if the operation multiplies them.
     """
 
     def __init__(
@@ -96,9 +91,9 @@ class Axes(Rule):
         )
         self.reduce = ["sum"] * len(self.outputs) if reduce is None else list(reduce)
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
         streams = {one for one in inputs if isinstance(one, Stream)}
-        if streams:  # a loop has its state in an array with others
+        if streams:  # a loop may store a stream's state and other values in one array
             placed = self.place([Replicate() if isinstance(one, Stream) else one for one in inputs], exact)
             found: Placement = Unknown("computes with the states of several random streams")
             if len(streams) == 1:
@@ -115,15 +110,15 @@ class Axes(Rule):
         if partial and (any(isinstance(one, Shard) for one in inputs) or not self._keeps(partial, inputs)):
             whole, inputs = taken_whole(inputs, partial, exact)
             if self.late and not exact and any(partial <= set(group) for group in self.late):
-                return Placed([LATE] * len(self.outputs), sizes)
+                return RuleResult([LATE] * len(self.outputs), sizes)
         unknown = next((one for one in inputs if isinstance(one, Unknown)), None)
         if unknown is not None:
-            return Placed([unknown] * len(self.outputs), sizes | whole)
+            return RuleResult([unknown] * len(self.outputs), sizes | whole)
         outputs, equal = self._outputs(inputs, exact)
-        return Placed(outputs, sizes | whole, equal)
+        return RuleResult(outputs, sizes | whole, equal)
 
     def _averaged(self, inputs: List[Placement]) -> List[Placement]:
-        """Take replicated values that are added to averages for averages, too: of equal values, they are that value."""
+        """Treat replicated values added to averages as averages of equal values."""
         after = list(inputs)
         for group in self.linear:
             powers = {one.power for one in (inputs[i] for i in group) if isinstance(one, Partial)}
@@ -134,7 +129,7 @@ class Axes(Rule):
         return after
 
     def _keeps(self, partial: Set[int], inputs: Sequence[Any]) -> bool:
-        """Return whether results of parts are parts of the result, by the same op."""
+        """Return whether partial inputs yield partial results with the same op."""
         ops = {inputs[i].op for i in partial}
         if ops == {"prod"} and self.late:
             return False
@@ -147,13 +142,12 @@ class Axes(Rule):
         )
 
     def _outputs(self, inputs: Sequence[Any], exact: bool) -> Tuple[List[Placement], Equal]:
-        """Return the placements of the outputs, and the lengths that have to be equal."""
         power = self._power(inputs)
         if power is None:
-            why = "combines values that depend in different ways on how many rows the rank has"
+            why = "combines values that scale differently with the rank's number of rows"
             return [Unknown(why)] * len(self.outputs), ()
         partial = next((one for one in inputs if isinstance(one, Partial)), None)
-        # Zeros that are not so on a rank without rows.
+        # A value that is zero on every rank that has rows.
         weak = next((one for one in inputs if isinstance(one, Replicate) and one.zero and one.power != 0), None)
         if partial is not None:
             found = Partial(partial.op, power) if weak is None else Unknown("computes with the inverse of a length")
@@ -170,7 +164,7 @@ class Axes(Rule):
             return [Unknown(fault)] * len(self.outputs), ()
         _, loose, (layout, equal), (index, of, size) = faults
         if of.is_unordered:
-            of = layout  # they have not been moved
+            of = layout  # the positions have not been moved
         (label,) = labels
         results: List[Placement] = []
         for of_output, reduce in zip(self.outputs, self.reduce):
@@ -179,7 +173,7 @@ class Axes(Rule):
                 axis = list(of_output).index(label)
                 results.append(Shard(axis, power, layout, zero, uniform, bool(loose), index, of, size))
             elif loose:
-                results.append(Unknown("computes with random numbers of which there are more than rows"))
+                results.append(Unknown("computes with more random numbers than rows"))
             elif index:
                 results.append(Unknown("computes with positions of rows, which every rank counts from 0"))
             elif self.needs_elements and not layout.is_even:
@@ -190,7 +184,7 @@ class Axes(Rule):
         return results, equal
 
     def _is_uniform(self, of_output: Labels, inputs: Sequence[Any]) -> bool:
-        """Return whether the elements of an output are as good in any order as in that which they have."""
+        """Return whether the order of an output's elements is irrelevant."""
         names = set(of_output) - {ONE}
         for labels, one in zip(self.inputs, inputs):
             own = set(labels) - {ONE}
@@ -199,36 +193,35 @@ class Axes(Rule):
         return MIXED not in names
 
     def _fault(self, labels: Set[Any], inputs: Sequence[Any]) -> Optional[str]:
-        """Return why the rows of one rank are not enough; None if they are."""
+        """Return why a rank's own rows are insufficient; None if they suffice."""
         if len(labels) > 1:
             return "combines each row with all others (its inputs have the rows along different axes)"
         if MIXED in labels:
             return "works along the axis of the rows"
         if ONE in labels:
-            return "needs an axis of length 1, which is that of the rows"
+            return "needs length 1 along the axis of the rows"
         for i, of_input in enumerate(self.inputs):
             if not isinstance(inputs[i], Shard) and labels & set(of_input):
                 return (
-                    f"combines a rank's own rows with a value that has all rows on every rank (its input {i})"
-                    f"{TAKE_SHARE}"
+                    f"combines a rank's own rows with a value that has all rows on every rank (input {i}){TAKE_SHARE}"
                 )
         if not any(labels <= set(of_output) for of_output in self.outputs):
             for i in (i for group in self.linear if len(group) > 1 for i in group):
-                # (an input that is repeated along the rows is added once for each of them)
+                # (An input that is repeated along the rows would be added once per row.)
                 if not labels & set(self.inputs[i]) and MIXED in self.inputs[i] and not is_zero(inputs[i]):
                     sets = None in self.reduce
                     return (
-                        "sets elements of what every rank has to values of its own rows"
+                        "assigns values of a rank's own rows to elements of a replicated value"
                         if sets
-                        else "adds what every rank has a part of to what every rank has"
+                        else "adds a partial value to a replicated value"
                     )
         return None
 
     def _positions(self, shards: Sequence[Tuple[int, Shard]]) -> Any:
-        """Return what positions of rows become, of which layout and size, or why they cannot be computed with."""
+        """Return the kind of positions in the result, their layout and size, or why the operation is unsupported."""
         found = [(i, one) for i, one in shards if one.positions and i not in self.shapes_only]
         if not found:
-            return Index.NO, Layout(), ONE_ELEMENT
+            return Index.NO, RowLayout(), ONE_ELEMENT
         i, one = found[0]
         if self.moves and len({(other.positions, other.of, other.size) for _, other in found}) == 1:
             if len(found) == len(self.inputs) - len(self.shapes_only):
@@ -242,10 +235,9 @@ class Axes(Rule):
         return "computes with positions of rows, which every rank counts from 0"
 
     def _power(self, inputs: Sequence[Any]) -> Optional[Power]:
-        """Return the result's power of the share of rows; None if it has none.
+        """Return the power of the rank's share of rows in the result; None if there is no such power.
 
-        Of a share of 0, that of a rank without rows, the 0th power of what was another is not 1: only arrays that have
-        no elements then are right.
+        A rank without rows has share 0. If factors cancel to power 0, that rank's result would be wrong unless empty.
         """
         found = self._power_of(inputs)
         has_other = any(one.power != 0 and not is_zero(one) for one in inputs)
@@ -272,8 +264,8 @@ class Axes(Rule):
 
 
 def _layout(shards: Sequence[Tuple[int, Shard]], exact: bool) -> Any:
-    """Return the layout of the result, and lengths that have to be equal; or why rows cannot be combined."""
-    found: Optional[Layout] = None
+    """Return the result's layout and the pairs of lengths that must be equal, or why rows cannot be combined."""
+    found: Optional[RowLayout] = None
     equal: List[Tuple[Product, Product]] = []
     for _, one in shards:
         if one.uniform:
@@ -285,19 +277,19 @@ def _layout(shards: Sequence[Tuple[int, Shard]], exact: bool) -> Any:
                 both = found
                 equal.append(lengths)
         if both is None:
-            return "combines rows that may lie in different orders"
+            return "combines rows that may be in different orders"
         found = both
     if found is not None:
         return found, equal
     layouts = [one.layout for _, one in shards]
     known = next((one for one in layouts if not one.is_unordered), layouts[0])
-    return Layout() if Layout() in layouts else known, ()
+    return RowLayout() if RowLayout() in layouts else known, ()
 
 
 def _fault_of_loose(shards: Sequence[Tuple[int, Shard]]) -> Any:
-    """Return whether there are more random numbers than rows, or why these cannot be combined with rows."""
+    """Return whether the arrays are loose (see `Shard`), or why they cannot be combined."""
     loose = {one.loose for _, one in shards}
-    return "combines rows with random numbers of which there are more" if len(loose) > 1 else loose.pop()
+    return "combines rows with more random numbers than rows" if len(loose) > 1 else loose.pop()
 
 
 def is_zero(placement: Placement) -> bool:
@@ -306,7 +298,7 @@ def is_zero(placement: Placement) -> bool:
 
 
 def _element(one: Any, values: Optional[Sequence[Optional[Product]]], k: int) -> Length:
-    """Return an element of lengths, or of numbers that all ranks have."""
+    """Return element k of a vector of lengths, or of numbers that are equal on all ranks."""
     if isinstance(one, Size):
         return one.lengths[k % len(one.lengths)]
     return Length(one.power, None, values[k % len(values)] if values and one.power == 0 else None)
@@ -316,20 +308,10 @@ _OPPOSITE = {"max": "min", "min": "max"}
 
 
 class Elementwise(Axes):
-    """An operation on single elements, whose inputs have one number of dimensions.
+    """Placement rule for an elementwise operation on inputs with equal numbers of dimensions.
 
-    Parameters
-    ----------
-    broadcastable : sequence of sequence of bool
-        For each input, along which axes it is of length 1.
-    n_outputs : int
-    linear, powers, **kwargs
-        As for `Axes`.
-    reverses : int, optional
-        The input whose order it reverses, if the others are constants: the negative of a largest element is the
-        smallest of negatives.
-    arithmetic : callable, optional
-        Returns what it does with lengths.
+    ``broadcastable`` marks each input's axes of length 1. The operation is decreasing in input ``reverses``, so it
+    turns a maximum into a minimum. ``arithmetic`` returns the operation's effect on lengths.
     """
 
     keeps_shapes = True
@@ -350,7 +332,7 @@ class Elementwise(Axes):
         output = [axis if any(labels[axis] == axis for labels in inputs) else ONE for axis in range(self.ndim)]
         super().__init__(inputs, [output] * n_outputs, linear, powers, **kwargs)
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
         has_lengths = any(isinstance(one, Size) for one in inputs)
         if self.ndim <= 1 and has_lengths and all(isinstance(one, (Size, Replicate)) for one in inputs):
             placed = self._of_lengths(inputs, exact)
@@ -358,11 +340,11 @@ class Elementwise(Axes):
                 return placed
         part = None if self.reverses is None else inputs[self.reverses]
         if isinstance(part, Partial) and part.op in _OPPOSITE and (part.power == 0 or len(inputs) == 1):
-            return Placed([part._replace(op=_OPPOSITE[part.op])])
+            return RuleResult([part._replace(op=_OPPOSITE[part.op])])
         return super().place(inputs, exact)
 
-    def _of_lengths(self, inputs: Sequence[Any], exact: bool) -> Optional[Placed]:
-        """Return what arithmetic with numbers of rows gives, element by element; None if it cannot be followed."""
+    def _of_lengths(self, inputs: Sequence[Any], exact: bool) -> Optional[RuleResult]:
+        """Apply arithmetic to numbers of rows, element by element; return None if the result is unknown."""
         done = Arithmetic(Kind.OTHER, [None] * len(inputs)) if self.arithmetic is None else self.arithmetic()
         count = max(len(one.lengths) for one in inputs if isinstance(one, Size))
         is_vector = self.outputs[0] in [labels for labels, one in zip(self.inputs, inputs) if isinstance(one, Size)]
@@ -372,8 +354,8 @@ class Elementwise(Axes):
                 return None  # more elements than lengths
             count = max(len(one or ()) for one in vectors)
         elif not exact and any(all(is_zero(inputs[i]) for i in group) for group in self.linear):
-            # Also by 1 / rows; but not on a rank without rows.
-            return Placed([Replicate(-1, zero=True)] * len(self.outputs))
+            # Zeros multiplied by 1 / rows remain zeros, except on a rank without rows.
+            return RuleResult([Replicate(-1, zero=True)] * len(self.outputs))
         lengths: List[Length] = []
         equal: List[Any] = []
         for k in range(count):
@@ -386,21 +368,14 @@ class Elementwise(Axes):
             equal += more
             lengths.append(length._replace(times=done.result(k) or length.times) if length.power == 0 else length)
         if count > 1 and sum(one.power != 0 for one in lengths) > 1 and not is_vector:
-            return None  # of no use as a shape, but perhaps as numbers
-        return Placed([Size(tuple(lengths))] * len(self.outputs), equal=equal)
+            return None  # not a shape, but perhaps usable as numbers
+        return RuleResult([Size(tuple(lengths))] * len(self.outputs), equal=equal)
 
 
-class Reduction(Axes):
-    """A reduction over some axes.
+class AxisReduction(Axes):
+    """Placement rule for a reduction over axes; ``op`` is None if partial results cannot be combined.
 
-    Parameters
-    ----------
-    ndim : int
-    axes : sequence of int
-    op : str or None
-        ``sum``, ``max``, ``min`` or ``prod``; None if parts cannot be put together.
-    is_late : bool
-        If the op is None, whether parts could be put together before they are cast to the dtype of the result.
+    ``is_late`` marks a reduction without an op whose partials could be combined before the cast to its result's dtype.
     """
 
     keeps_shapes = True
@@ -410,53 +385,44 @@ class Reduction(Axes):
         late = [[0]] if op is None and is_late else []
         super().__init__([range(ndim)], [left], [[0]] if op == "sum" else [], reduce=[op], late=late)
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
         (one,) = inputs
         if isinstance(one, Size) and self.reduce == ["prod"]:  # the number of elements, from a shape
             powers = [length.power for length in one.lengths]
             power = None if None in powers else sum(powers)  # type: ignore[arg-type]
             times = None if power is None else product(length.times for length in one.lengths)
-            return Placed([Size((Length(power, None, times),))])
+            return RuleResult([Size((Length(power, None, times),))])
         if isinstance(one, Partial) and one.op == self.reduce[0] != "sum" and one.power == 0:
-            return Placed([one])
+            return RuleResult([one])
         return super().place(inputs, exact)
 
 
 def along(inputs: Sequence[int], outputs: Sequence[int], axes: Sequence[int], **kwargs: Any) -> Axes:
-    """Return the rule of an operation that mixes along some axes and treats all others by themselves.
-
-    Parameters
-    ----------
-    inputs, outputs : sequence of int
-        The number of dimensions of each.
-    axes : sequence of int
-    **kwargs
-        As for `Axes`.
-    """
+    """Return the rule for an operation that mixes elements along some axes and treats all other axes separately."""
     labels = [[MIXED if axis in axes else axis for axis in range(ndim)] for ndim in (*inputs, *outputs)]
     return Axes(labels[: len(inputs)], labels[len(inputs) :], **kwargs)
 
 
 class Moved(Axes):
-    """A transposition: ``order`` has, for each axis of the output, that of the input, or ``"x"`` for a new one."""
+    """Placement rule for a transposition; ``order`` lists the input's axes in output order, ``"x"`` for a new axis."""
 
     keeps_shapes = True
 
     def __init__(self, ndim: int, order: Sequence[Any]) -> None:
         super().__init__([range(ndim)], [[ONE if axis == "x" else axis for axis in order]], [[0]], moves=True)
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
         if isinstance(inputs[0], Size) and len(self.outputs[0]) <= 1:
-            return Placed([inputs[0]])
+            return RuleResult([inputs[0]])
         return super().place(inputs, exact)
 
 
-class Checked(Axes):
-    """The first input as it is, if conditions hold: of parts the whole is checked, if it can be had."""
+class CheckedInput(Axes):
+    """Placement rule for a check that returns its first input; partial conditions are combined before the check."""
 
     def __init__(self, ndim: int, n_conditions: int) -> None:
         super().__init__([range(ndim), *[[]] * n_conditions], [range(ndim)], [[0]])
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
         conditions = [one if exact and isinstance(one, (Partial, Size)) else Replicate() for one in inputs[1:]]
         return super().place([inputs[0], *conditions], exact)

@@ -1,16 +1,17 @@
-"""The same graph with collectives, so that its values are the serial program's: as few and as late as possible.
+"""Insert collectives, as few and as late as possible, into a graph to make it compute the serial program's values.
 
-Of a variable there are up to two images in the new graph: the rank's own, and the whole. The whole of
+Each variable has up to two images in the new graph: the rank's own value, and the whole value.
 
-* a part is a collective's result; or computed from the wholes of what it was computed from, if these are wanted anyway
-  (Adam wants a gradient, and also the gradient by 0.1);
-* a number of rows is that of all ranks, which needs no collective: the call knows it.
+* The whole of a partial value is a collective's result. If the whole values of its inputs are needed anyway, the whole
+  is computed from them instead. (Adam needs a gradient, and also 0.1 times the gradient.)
+* The whole of a number of rows is the total over all ranks, which the call provides. Only a count of elements that a
+  mask chooses needs a collective.
 
-Collectives that wait for the same ones are one::
+Collectives that wait for the same earlier collectives are merged::
 
-    level 0    everything that needs no collective     parts p, q ---+
+    level 0    everything that needs no collective     partial p, q -+
                                                                      |  one collective of p and q
-    level 1    what needs the whole of p or q          part r    <---+
+    level 1    needs p or q in full                    partial r <---+
                                                           +--- a second collective, of r
     level 2    ...
 """
@@ -28,29 +29,26 @@ from .shapes import ShapeOf
 
 
 def _not_needed(*args: Any) -> Any:
-    raise AssertionError("the rules of this engine do not choose rows, nor merge axes")
+    raise AssertionError("the rules of this engine neither choose rows nor merge axes")
 
 
-class Builder(NamedTuple):
-    """How an engine makes nodes.
+class GraphBuilder(NamedTuple):
+    """An engine's functions for building nodes.
 
-    Attributes
+    Parameters
     ----------
     apply : callable
-        From a node and inputs to new outputs. The inputs are the node's own if the output is a part that the operation
-        has rounded: it is to be computed in two steps.
+        Applies a node to new inputs. It is also called with a node's own inputs if a partial output is rounded.
     all_reduce : callable
-        From variables and the name of an op to results.
-    whole_length : callable
-        From the output of a `ShapeOf`, and the position in it of the number of rows, to that with the rows of all.
+        Maps variables and the name of an op to the reduced variables.
+    whole_length, counted : callable
+        Replace an element of a `ShapeOf` output with the number of rows of all ranks, or with its sum over ranks.
     as_average : callable
-        From parts of a sum to numbers whose average over the rows of all ranks is that sum; None if they have none.
-    counted : callable
-        From the output of a `ShapeOf`, the sum of those of all ranks, and a position, to it with the sum there.
+        Maps partial sums to values whose average over all rows is the sum; returns None if there are no such values.
     checked : callable
-        From the outputs of a node, and conditions (see `Placed.equal`), to the same variables, with checks of these.
+        Adds checks of conditions (see `RuleResult.equal`) to the outputs of a node.
     template : callable
-        From a variable to another of its type and shape, if its type says what shape that is; else None.
+        Returns a variable with the type and shape of its argument if the type determines the shape, else None.
     """
 
     apply: Callable[[Node, Sequence[Any]], Sequence[Any]]
@@ -63,39 +61,29 @@ class Builder(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """A collective that was put into a graph."""
+    """A collective inserted into a graph."""
 
     op: str
     variables: List[Any]  # of the old graph
 
 
 class CompletedGraph(NamedTuple):
-    """A graph that was completed.
+    """A graph with collectives.
 
-    Attributes
-    ----------
-    own, whole : dict
-        From variables to their images; a variable that is not listed is its own image, and one without a whole has the
-        rank's own.
-    collectives : list of Collective
-    late : set of variables
-        Those that wait for a collective.
-    waiting_rows : str, optional
-        The operation because of which rows wait for a collective, too, so that they cannot be computed in slices.
-    waiting_factor : bool
-        Whether they wait for a factor that is the same for all rows, which the sum over rows could be given instead.
+    ``own`` and ``whole`` map old variables to new variables with the rank's value or the whole value. A variable
+    missing from ``own`` is unchanged; a variable missing from ``whole`` is looked up in ``own``.
     """
 
     own: Dict[Any, Any]
     whole: Dict[Any, Any]
     collectives: List[Collective]
-    late: Set[Any]
-    waiting_rows: Optional[str]
-    waiting_factor: bool = False
+    late: Set[Any]  # variables that wait for a collective
+    waiting_rows: Optional[str]  # an operation on rows that waits for a collective, so rows cannot be sliced
+    waiting_factor: bool = False  # whether it waits for a factor of all rows, which could scale their sum instead
 
 
 def _is_factor(node: Node, waits: Sequence[bool]) -> bool:
-    """Return whether rows are scaled by a number that waits, or filled with it, as in gradients of sums."""
+    """Return whether a scalar that waits for a collective scales or fills rows, as in gradients of sums."""
     rule = node.rule
     if not isinstance(rule, Elementwise) or any(
         waiting and any(label is not ONE for label in labels) for labels, waiting in zip(rule.inputs, waits)
@@ -104,22 +92,8 @@ def _is_factor(node: Node, waits: Sequence[bool]) -> bool:
     return bool(rule.shapes_only) or any(not any(waits[i] for i in group) for group in rule.linear)
 
 
-def complete(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], builder: Builder) -> CompletedGraph:
-    """Build the graph with collectives.
-
-    Parameters
-    ----------
-    nodes : sequence of Node
-    found : Propagated
-        Their placements, ``exact``.
-    roots : sequence of variables
-        Of which the whole is wanted.
-    builder : Builder
-
-    Returns
-    -------
-    CompletedGraph
-    """
+def complete(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], builder: GraphBuilder) -> CompletedGraph:
+    """Build the graph with collectives that yields the whole values of ``roots``; ``found`` is an exact propagation."""
     plan = _Plan(nodes, found, roots, builder)
     own: Dict[Any, Any] = {}
     whole: Dict[Any, Any] = {}
@@ -167,26 +141,25 @@ def complete(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], bui
 
 
 def _of_rows(shape: Any) -> int:
-    """Return the position in a shape of the length that differs between ranks."""
     return next(k for k, length in enumerate(shape.lengths) if length.power != 0)
 
 
 def is_counted(placement: Placement) -> bool:
-    """Return whether the whole of a length has to be counted by all ranks."""
+    """Return whether each rank counts its own part of a length, so that the total needs a collective."""
     return isinstance(placement, Size) and any(length.is_counted for length in placement.lengths)
 
 
 def parts_of_rows(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any]) -> List[Any]:
-    """Return the parts from which variables are computed, and that are themselves computed from rows.
+    """Return the partial values computed from rows and used to compute ``roots``.
 
     ::
 
-        rows ---> dot, sum, ... ---> parts ---> all else ---> roots
-                  slice by slice     added up   once
+        rows ---> dot, sum, ... ---> partial values ---> all else ---> roots
+                  slice by slice     accumulated         once
     """
     maker = {variable: node for node in nodes for variable in node.outputs}
     parts: List[Any] = []
-    ahead, seen = list(dict.fromkeys(roots)), set(roots)  # (each once: two variables may be updated alike)
+    ahead, seen = list(dict.fromkeys(roots)), set(roots)  # (no repeats, because two variables may share an update)
     while ahead:
         variable = ahead.pop()
         node = maker.get(variable)
@@ -201,33 +174,33 @@ def parts_of_rows(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any]
 
 
 def _may_reshape(node: Node, reshaped: Set[Any]) -> bool:
-    """Return whether outputs may have other shapes for inputs of other values, some of which are `reshaped`."""
+    """Return whether the outputs' shapes may change with the inputs' values or with `reshaped` inputs."""
     return not node.rule.keeps_shapes or any(one in reshaped for one in node.inputs)
 
 
 class _Plan:
-    """Of which variables the whole is made in which way, and at which level every node is computed."""
+    """Plan of a completed graph: how each whole value is computed, and the level of each node."""
 
-    def __init__(self, nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], builder: Builder) -> None:
+    def __init__(self, nodes: Sequence[Node], found: Propagated, roots: Sequence[Any], builder: GraphBuilder) -> None:
         self.nodes, self.found = nodes, found
         self.maker = {variable: k for k, node in enumerate(nodes) for variable in node.outputs}
         wanted = set(roots)
         for node, whole in zip(nodes, found.whole):
             wanted.update(node.inputs[i] for i in whole)
-        #: Parts whose whole can be computed from other wholes, by a collective's result in the end.
+        #: Partial values whose whole values are computed from other whole values, not by a collective.
         self.derived = self._derived(wanted)
-        #: Nodes that are computed a second time, from wholes.
+        #: Nodes that are also computed on whole values.
         again = self._computed_again(wanted)
         self.own_level: List[int] = []
         self.whole_level: Dict[int, int] = {}
         self.groups: Dict[int, Dict[str, List[Any]]] = {}
         levels: Dict[Any, int] = {}
         whole_levels: Dict[Any, int] = {}
-        #: For every node, by input: what it is given in place of a variable that waits for a collective if it needs the
-        #: shape alone. (The gradient of a loss is filled with ones in its shape.)
+        #: By node and input: replacement of a variable that waits for a collective, if only its shape is needed. (The
+        #: gradient of a loss starts with ones shaped like the loss.)
         self.templates: List[Dict[int, Any]] = []
-        #: Variables that have another value in the old graph, and perhaps another shape: a mask has chosen other
-        #: elements, a length was that of the rank.
+        #: Variables whose value (perhaps even shape) differs in the old graph, because a mask chose other elements
+        #: there, or a length was the rank's own.
         altered: Set[Any] = set()
         reshaped: Set[Any] = set()
         has_collectives = any(isinstance(node.rule, Completed) for node in nodes)
@@ -261,7 +234,7 @@ class _Plan:
             for variable in node.outputs:
                 placement = found.of(variable)
                 if variable in wanted and isinstance(placement, Partial) and variable not in self.derived:
-                    assert placement.reduction is not None  # rules ask for no other
+                    assert placement.reduction is not None  # rules request only whole values that a collective yields
                     self.groups.setdefault(level, {}).setdefault(placement.reduction, []).append(variable)
                     whole_levels[variable] = level + 1
 
@@ -270,7 +243,7 @@ class _Plan:
         return {one for node, level in zip(self.nodes, self.own_level) if level for one in node.outputs}
 
     def waiting_rows(self) -> Tuple[Optional[str], bool]:
-        """Return which operation on rows waits for a collective, None if none does; and whether for a factor."""
+        """Return the first operation on rows that waits for a collective, and whether it waits for a factor."""
         late = self.late()
         for node, level in zip(self.nodes, self.own_level):
             if level and any(isinstance(self.found.of(one), Shard) for one in (*node.inputs, *node.outputs)):
@@ -281,7 +254,7 @@ class _Plan:
         return variable in late or isinstance(self.found.of(variable), Partial)
 
     def _derived(self, wanted: Set[Any]) -> Set[Any]:
-        """Return the parts that are computed from parts of which all are wanted whole, or derived themselves."""
+        """Return the partial values whose partial inputs are all needed whole or themselves derived."""
         derived: Set[Any] = set()
         for node in self.nodes:
             placements = [self.found.of(one) for one in node.inputs]
@@ -296,7 +269,7 @@ class _Plan:
         return derived
 
     def _computed_again(self, wanted: Set[Any]) -> Set[int]:
-        """Return the nodes whose outputs are wanted whole and derived, or are numbers of rows."""
+        """Return the nodes to compute on whole values, which yield derived values or numbers of rows."""
         again: Set[int] = set()
         ahead = list(wanted)
         while ahead:

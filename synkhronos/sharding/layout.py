@@ -1,17 +1,16 @@
-"""How the rows lie in an axis: what of the axis is before them, and what each of them consists of.
+"""Layouts of rows in an axis: the number of elements before the rows and per row.
 
 ::
 
     axis of length    outer * rows * inner
 
-    (rows,)           as it is                                          outer 1, inner 1
-    (rows * c,)       merged from (rows, c): each row c elements        outer 1, inner c
+    (rows,)           the axis of rows                                  outer 1, inner 1
+    (rows * c,)       merged from (rows, c): c elements per row         outer 1, inner c
     (t * rows,)       merged from (t, rows): t times all rows           outer t, inner 1
-    (rows * c,)       a length that was computed: c elements a row,     neither is known
-                      which lie in the one way or the other
+    (rows * c,)       a computed length: c elements per row             both unknown, as is the order
 
-Two axes of the same length can only be combined, element by element, if they are laid out alike. The lengths are not
-known when the graph is built; they are products of symbols, of which the same are equal.
+Axes of equal length can be combined element by element only if their layouts agree. Lengths are unknown when the graph
+is built, so they are products of symbols. Equal symbols denote equal lengths.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ from typing import Any, FrozenSet, Iterable, NamedTuple, Optional, Tuple
 
 
 class Product(NamedTuple):
-    """A number times symbols, each to a power: symbols are whatever hashable objects the engine has for lengths."""
+    """A length: a number times powers of symbols, which are any hashable objects of the engine."""
 
     number: int = 1
     factors: FrozenSet[Tuple[Any, int]] = frozenset()
 
     @staticmethod
     def of(symbol: Any) -> Product:
-        """Return the product that is a symbol."""
         return Product(1, frozenset([(symbol, 1)]))
 
     def times(self, other: Product) -> Product:
@@ -39,7 +37,7 @@ class Product(NamedTuple):
         return Product(self.number * other.number, frozenset(powers.items()))
 
     def over(self, other: Product) -> Optional[Product]:
-        """Return the quotient if it is certain to be a whole number; None if not."""
+        """Return the quotient if it is certainly a whole number, else None."""
         powers = dict(self.factors)
         for symbol, power in other.factors:
             left = powers.get(symbol, 0) - power
@@ -56,12 +54,12 @@ ONE_ELEMENT = Product()
 
 
 def over(one: Optional[Product], other: Optional[Product]) -> Optional[Product]:
-    """Return the quotient of lengths; None if one of them is not known, or it may be no whole number."""
+    """Return the quotient of two lengths; None if a length is unknown or the quotient might not be whole."""
     return None if one is None or other is None else one.over(other)
 
 
 def product(lengths: Iterable[Optional[Product]]) -> Optional[Product]:
-    """Return the product of lengths; None if one of them is not known."""
+    """Return the product of lengths; None if any length is unknown."""
     total = ONE_ELEMENT
     for one in lengths:
         if one is None:
@@ -71,27 +69,24 @@ def product(lengths: Iterable[Optional[Product]]) -> Optional[Product]:
 
 
 class Chosen(NamedTuple):
-    """The symbol of how many elements of a row a mask chooses: a number for each row."""
+    """Symbol for the number of elements that a mask chooses in each row."""
 
     mask: Any
 
 
 class Quotient(NamedTuple):
-    """The symbol of a length divided by another, of which it has to be a multiple: that is checked in every call."""
+    """Symbol for a quotient of lengths; every call checks that there is no remainder."""
 
     length: Product
     divisor: Product
 
 
-class Layout(NamedTuple):
-    """What is before the rows in an axis, and what each row consists of; None for what is not known.
-
-    Of an axis of a computed length ``per_row`` alone is known: how many elements there are for each row.
-    """
+class RowLayout(NamedTuple):
+    """Numbers of elements before the rows of an axis (``outer``) and per row (``inner``); None if unknown."""
 
     outer: Optional[Product] = ONE_ELEMENT
     inner: Optional[Product] = ONE_ELEMENT
-    per_row: Optional[Product] = None
+    per_row: Optional[Product] = None  # elements per row; the only known number if the length was computed
 
     @property
     def is_known(self) -> bool:
@@ -99,61 +94,56 @@ class Layout(NamedTuple):
 
     @property
     def is_unordered(self) -> bool:
-        """Return whether the axis has a computed length, so that nothing is known of its order.
-
-        Its elements are positions that have not been moved, or no different from each other.
-        """
+        """Whether the length is computed and the order unknown; elements are then unmoved positions, or all equal."""
         return self.per_row is not None
 
     @property
     def times(self) -> Optional[Product]:
-        """How many elements there are for each row."""
         return product([self.outer, self.inner]) if self.is_known else self.per_row
 
     @property
     def in_order(self) -> bool:
-        """Return whether what a rank has of the axis is one piece of it."""
+        """Whether a rank's part of the axis is contiguous."""
         return self.outer == ONE_ELEMENT
 
     @property
     def is_even(self) -> bool:
-        """Return whether all rows have the same number of elements."""
         return self.inner is None or not any(isinstance(symbol, Chosen) for symbol, _ in self.inner.factors)
 
-    def with_(self, other: Layout) -> Optional[Layout]:
-        """Return the layout of an axis, of one length, that has both; None if they may differ."""
+    def with_(self, other: RowLayout) -> Optional[RowLayout]:
+        """Return the common layout of two axes of equal length; None if their layouts may differ."""
         if self.is_unordered or other.is_unordered:
             more = other if self.is_unordered else self
             return more if more.is_even else None
         same_outer = self.outer is not None and self.outer == other.outer
         same_inner = self.inner is not None and self.inner == other.inner
-        # Of even rows the one follows from the other, as the lengths are equal.
+        # The lengths are equal. If every row has the same number of elements, outer and inner determine each other.
         if not (same_inner or same_outer and self.is_even and other.is_even):
             return None
-        # The one that says more: 1 before a symbol, a symbol before None.
-        return Layout(_simpler(self.outer, other.outer), _simpler(self.inner, other.inner))
+        # Keep the simpler description: 1 before a symbol, a symbol before None.
+        return RowLayout(_simpler(self.outer, other.outer), _simpler(self.inner, other.inner))
 
-    def if_equal(self, other: Layout) -> Optional[Tuple[Product, Product]]:
-        """Return which lengths have to be equal so that both are the same; None if they cannot be, or are not known.
+    def if_equal(self, other: RowLayout) -> Optional[Tuple[Product, Product]]:
+        """Return the two lengths whose equality makes the layouts agree; None if they cannot agree or are unknown.
 
-        Both are of axes of one length, so that of what is before the rows nothing has to be compared.
+        The axes have equal lengths, so the elements before the rows need not be compared.
         """
         if self.in_order != other.in_order or not (self.is_even and other.is_even):
             return None
         return comparable(self.inner, other.inner)
 
-    def within(self, axis: Layout) -> Layout:
-        """Return the layout of the first so many elements of an axis, if their number is all that is known."""
+    def within(self, axis: RowLayout) -> RowLayout:
+        """Return the layout of an axis's leading elements, if only their number per row is known."""
         if self.per_row is None or axis.inner is None:
             return self
         pieces = self.per_row.over(axis.inner)
-        return self if pieces is None else Layout(pieces, axis.inner)
+        return self if pieces is None else RowLayout(pieces, axis.inner)
 
 
 def comparable(one: Optional[Product], other: Optional[Product]) -> Optional[Tuple[Product, Product]]:
-    """Return two lengths if they may be equal, which has to be checked in every call.
+    """Return two lengths if they may be equal, for every call to check; else None.
 
-    Where one is a multiple of the other, or both are numbers, nobody would take them for equal.
+    Plain numbers and known multiples of each other yield None, because programs do not mean them to be equal.
     """
     if one is None or other is None or not (one.factors or other.factors):
         return None
@@ -166,7 +156,7 @@ def _simpler(one: Optional[Product], other: Optional[Product]) -> Optional[Produ
     return min(one, other, key=lambda product: (len(product.factors), product.number))
 
 
-#: The axis is that of the rows.
-ROWS = Layout()
-#: Each row is several elements, of a number that is not known.
-MERGED = Layout(ONE_ELEMENT, None)
+#: Layout of an axis with one element per row.
+ROWS = RowLayout()
+#: Layout of an axis with an unknown number of elements per row.
+MERGED = RowLayout(ONE_ELEMENT, None)

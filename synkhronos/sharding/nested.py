@@ -1,17 +1,17 @@
-"""Operations with a graph inside, or with branches."""
+"""Placement rules for operations with an inner graph or with branches."""
 
 from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from .layout import ROWS, Layout, Product
+from .layout import ROWS, Product, RowLayout
 from .placements import REPLICATE, Length, Partial, Placement, Replicate, Shard, Size, Stream, Unknown
 from .propagate import propagate
-from .rule import Node, Placed, Rule, taken_whole
+from .rule import Node, PlacementRule, RuleResult, taken_whole
 
 
-class Graph(NamedTuple):
-    """A graph inside an operation; ``known`` has the placements of its constants."""
+class NestedGraph(NamedTuple):
+    """A graph of placement rules, such as the inner graph of an operation; ``known`` places its constants."""
 
     nodes: Sequence[Node]
     inputs: Sequence[Any]
@@ -19,79 +19,75 @@ class Graph(NamedTuple):
     known: Mapping[Any, Placement]
 
     def place(self, inputs: Sequence[Placement]) -> List[Placement]:
-        """Return the placements of the outputs. No collective can be put inside."""
+        """Return the placements of the outputs without collectives, which cannot be inserted into an inner graph."""
         found = propagate(self.nodes, {**self.known, **dict(zip(self.inputs, inputs))}, exact=False)
         return [found.of(variable) for variable in self.outputs]
 
 
-class Inner(Rule):
-    """An operation that is a graph of its own.
+class Inner(PlacementRule):
+    """Placement rule for an operation defined by an inner graph.
 
-    Parameters
-    ----------
-    graph : Graph
-    is_here : bool
-        Whether its inputs are those of the operation itself, so that symbols of lengths mean the same outside.
+    With ``is_here``, the graph has the operation's own inputs, so symbols of lengths keep their meaning outside.
     """
 
-    def __init__(self, graph: Graph, is_here: bool = False) -> None:
+    def __init__(self, graph: NestedGraph, is_here: bool = False) -> None:
         self.graph, self.is_here = graph, is_here
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
         return _with_wholes(self._place, inputs, exact)
 
-    def _place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+    def _place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
         found = self.graph.place(inputs)
-        return Placed(found if self.is_here else _escaped(found, inputs, exact))
+        return RuleResult(found if self.is_here else _escaped(found, inputs, exact))
 
 
-class Choice(Rule):
-    """A condition, what is computed if it holds, and what if it does not."""
+class Choice(PlacementRule):
+    """Placement rule for a condition with two branches."""
 
     def __init__(self, n_outputs: int) -> None:
         self.n_outputs = n_outputs
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
         n = self.n_outputs
         whole, after = taken_whole(inputs, [0], exact)
         if not (isinstance(after[0], Replicate) and after[0].power == 0):
-            why = "decides by a value that differs between ranks"
-            return Placed([after[0] if isinstance(after[0], Unknown) else Unknown(why)] * n, whole)
+            why = "branches on a value that differs between ranks"
+            return RuleResult([after[0] if isinstance(after[0], Unknown) else Unknown(why)] * n, whole)
         outputs: List[Placement] = []
         for i in range(1, n + 1):
             found = joined(after[i], after[i + n])
             if found is None:
                 more, after = taken_whole(after, [i, i + n], exact)
                 whole |= more
-                found = joined(after[i], after[i + n]) or Unknown("has branches whose rows lie differently")
+                found = joined(after[i], after[i + n]) or Unknown("has branches with different row layouts")
             outputs.append(found)
-        return Placed(outputs, whole)
+        return RuleResult(outputs, whole)
 
 
-class Completed(Rule):
-    """A collective that the program has put into the graph: an ``all_reduce`` of some variables.
+class Completed(PlacementRule):
+    """Placement rule for a collective in the program itself: an ``all_reduce`` of some variables.
 
-    In a graph that may be changed it says that the whole value is wanted here, whatever its op.
+    In a graph that may be rewritten, the rule only requests whole values; the op is irrelevant.
     """
 
     def __init__(self, count: int, op: str) -> None:
         self.count, self.op = count, op
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
         if not exact:
-            return Placed([REPLICATE] * self.count)
+            return RuleResult([REPLICATE] * self.count)
         whole, after = taken_whole(inputs, range(self.count), exact)
-        why = "takes values together of which every rank has its own rows"
-        return Placed([Unknown(why) if isinstance(one, Shard) else one for one in after[: self.count]], whole)
+        why = "reduces values that consist of each rank's own rows"
+        return RuleResult([Unknown(why) if isinstance(one, Shard) else one for one in after[: self.count]], whole)
 
 
 def joined(one: Placement, other: Placement) -> Optional[Placement]:
-    """Return the placement of a value that has the one or the other; None if there is none."""
+    """Return the placement of a value that may have either of two placements; None if no placement covers both."""
     for first, second in ((one, other), (other, one)):
         if isinstance(first, Unknown) or first == second:
             return first
         if isinstance(first, Shard) and first.zero and isinstance(second, Shard):
-            first = first._replace(power=second.power)  # zero by anything is zero
+            first = first._replace(power=second.power)  # zero times any power is zero
             if first._replace(zero=second.zero, uniform=second.uniform) == second:
                 return second._replace(uniform=False)
         if isinstance(first, Replicate) and first.zero and isinstance(second, Stream):
@@ -111,52 +107,40 @@ def joined(one: Placement, other: Placement) -> Optional[Placement]:
     return None
 
 
-class State(NamedTuple):
-    """What a loop carries from step to step.
+class LoopState(NamedTuple):
+    """A value carried by a loop from step to step."""
 
-    Attributes
-    ----------
-    outer : int
-        The position of its initial values among the inputs of the loop.
-    inputs, outputs : sequence of int
-        Positions in the inner graph.
-    has_steps : bool
-        Whether its first axis, outside, is that of the steps.
-    """
-
-    outer: int
-    inputs: Sequence[int]
-    outputs: Sequence[int]
-    has_steps: bool = True
+    outer: int  # position of the state's initial values among the inputs of the loop
+    inputs: Sequence[int]  # positions of its values among the inputs of the inner graph
+    outputs: Sequence[int]  # positions of its new values among the outputs of the inner graph
+    has_steps: bool = True  # whether, outside the loop, the first axis is the axis of steps
 
 
-class Loop(Rule):
-    """A loop over the first axis of its sequences.
+class ScanLoop(PlacementRule):
+    """Placement rule for a loop over the first axis of its sequences; ``graph`` is the graph of one step.
 
     Parameters
     ----------
-    graph : Graph
-        Of one step.
     sequences, fixed : sequence of (int, int)
-        Positions in the loop's inputs, and in the graph's.
-    states : sequence of State
-        Outputs of the loop, in this order: those with steps come first, those without last.
+        Positions in the loop's inputs and in the graph's inputs.
+    states : sequence of LoopState
+        Outputs of the loop, in this order: states with steps come first, states without steps last.
     collected : sequence of int
-        Outputs of the graph that are outputs of the loop in between, with an axis of the steps.
+        Outputs of the graph that the loop returns between these two kinds of states, with an axis of steps.
     unchanging : sequence of int
-        Positions of inputs that say how many steps there are.
+        Positions of inputs that determine the number of steps.
     until : int, optional
         The output of the graph that ends the loop.
     """
 
-    #: So often a state's placement can change, from zero to a part, or to a row that is not zero, and to unknown.
+    #: Maximum number of changes of a state's placement, such as from zero to partial and then to unknown.
     MOST_CHANGES = 4
 
     def __init__(
         self,
-        graph: Graph,
+        graph: NestedGraph,
         sequences: Sequence[Tuple[int, int]],
-        states: Sequence[State],
+        states: Sequence[LoopState],
         collected: Sequence[int],
         fixed: Sequence[Tuple[int, int]],
         unchanging: Sequence[int],
@@ -165,17 +149,18 @@ class Loop(Rule):
         self.graph, self.sequences, self.states = graph, sequences, states
         self.collected, self.fixed, self.unchanging, self.until = collected, fixed, unchanging, until
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
         return _with_wholes(self._place, inputs, exact)
 
-    def _place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+    def _place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
         n_outputs = len(self.states) + len(self.collected)
         for i in self.unchanging:
             if not _is_fixed(inputs[i]):
                 why = (
-                    "takes a number of steps that depends on how many rows the rank has: compute with all rows at once"
+                    "runs a number of steps that depends on how many rows the rank has: replace the loop with "
+                    "operations on whole arrays"
                 )
-                return Placed([Unknown(why)] * n_outputs)
+                return RuleResult([Unknown(why)] * n_outputs)
         whole, inputs = self._whole_sequences(inputs, exact)
         given = self.given(inputs)
         carried = [_inside(inputs[one.outer]) if one.has_steps else inputs[one.outer] for one in self.states]
@@ -185,23 +170,23 @@ class Loop(Rule):
                 given.update(dict.fromkeys(state.inputs, placement))
             unknown = next((one for one in given.values() if isinstance(one, Unknown)), None)
             if unknown is not None:
-                return Placed([unknown] * n_outputs, whole)
+                return RuleResult([unknown] * n_outputs, whole)
             outputs = self.graph.place([given[i] for i in range(len(self.graph.inputs))])
             after = [self._carried(one, placement, outputs) for one, placement in zip(self.states, carried)]
             if after == carried:
                 break
             carried = after
         else:
-            return Placed([Unknown("carries values whose placements do not settle")] * n_outputs, whole)
+            return RuleResult([Unknown("carries values whose placements do not settle")] * n_outputs, whole)
         if self.until is not None and not _is_fixed(outputs[self.until]):
-            return Placed([Unknown("ends by a condition on values of which every rank has its own")] * n_outputs, whole)
+            return RuleResult([Unknown("ends on a condition that differs between ranks")] * n_outputs, whole)
         with_steps = [_outside(one) for state, one in zip(self.states, carried) if state.has_steps]
         others = [one for state, one in zip(self.states, carried) if not state.has_steps]
         placements = [*with_steps, *[_outside(outputs[i]) for i in self.collected], *others]
-        return Placed(_escaped(placements, inputs, exact), whole)
+        return RuleResult(_escaped(placements, inputs, exact), whole)
 
     def given(self, inputs: Sequence[Placement]) -> Dict[int, Placement]:
-        """Return the placements of what the graph is given in the first step, by position."""
+        """Return the placements of the graph's inputs in the first step, by position."""
         given: Dict[int, Placement] = {inner: inputs[outer] for outer, inner in self.fixed}
         given.update({inner: _inside(inputs[outer]) for outer, inner in self.sequences})
         for state in self.states:
@@ -210,29 +195,26 @@ class Loop(Rule):
         return given
 
     def _whole_sequences(self, inputs: Sequence[Placement], exact: bool) -> Any:
-        """Take sequences whole that are extremes, or lengths: their elements are not parts of anything."""
+        """Request whole values of sequences of lengths, because their elements are not partial values."""
         positions = [outer for outer, _ in self.sequences if isinstance(inputs[outer], Size)]
         return taken_whole(inputs, positions, exact)
 
-    def _carried(self, state: State, before: Placement, outputs: Sequence[Placement]) -> Placement:
+    def _carried(self, state: LoopState, before: Placement, outputs: Sequence[Placement]) -> Placement:
         for i in state.outputs:
             found = joined(before, outputs[i])
             if found is None:
                 return Unknown(
-                    f"carries a value that is {before} at first and {outputs[i]} after a step; give it an initial "
-                    "value with a row for each row of the inputs"
+                    f"carries a value that is {before} at first and {outputs[i]} after a step; initialize that value "
+                    "with a row for each row of the inputs"
                 )
             before = found
         return before
 
 
 def _with_wholes(
-    place: Callable[[Sequence[Placement], bool], Placed], inputs: Sequence[Placement], exact: bool
-) -> Placed:
-    """Place a graph with its inputs as they are, or with the wholes of parts if something in it needs them.
-
-    No collective can be put inside, but what is given to the graph can be made whole before.
-    """
+    place: Callable[[Sequence[Placement], bool], RuleResult], inputs: Sequence[Placement], exact: bool
+) -> RuleResult:
+    """Place an inner graph; request whole values of partial inputs if an inner operation needs them."""
     first = place(inputs, exact)
     if not exact or not any(isinstance(one, Unknown) for one in first.outputs):
         return first
@@ -256,10 +238,10 @@ def _is_fixed(placement: Placement) -> bool:
 def _inside(placement: Placement) -> Placement:
     if isinstance(placement, Shard):
         if placement.axis == 0:
-            return Unknown("takes steps along the axis of the rows")
+            return Unknown("iterates along the axis of the rows")
         return placement._replace(axis=placement.axis - 1)
     if isinstance(placement, Size) and not _is_fixed(placement):
-        return Unknown("takes steps through numbers that follow from how many rows the rank has")
+        return Unknown("iterates over numbers that depend on how many rows the rank has")
     return REPLICATE if isinstance(placement, Size) else placement
 
 
@@ -267,15 +249,15 @@ def _outside(placement: Placement) -> Placement:
     if isinstance(placement, Shard):
         return placement._replace(axis=placement.axis + 1, uniform=False)
     if isinstance(placement, Size):
-        return Unknown("collects numbers that follow from how many rows the rank has")
+        return Unknown("collects numbers that depend on how many rows the rank has")
     return placement
 
 
 def _escaped(placements: Sequence[Placement], inputs: Sequence[Placement], exact: bool) -> List[Placement]:
-    """Return placements from a graph inside as what is outside sees them.
+    """Convert placements inside a graph to placements outside.
 
-    Symbols of lengths inside are another's in another call of the same graph, so they mean nothing outside; and where
-    whole values are wanted, one that depends on the number of a rank's rows has been computed too early.
+    Symbols of inner lengths have no meaning outside, because each call of the graph uses them for different lengths.
+    Exact functions refuse results that depend on the rank's number of rows, because no collective can complete them.
     """
     known = {length for one in inputs if isinstance(one, Shard) for length in (*one.layout, *one.of, one.size)}
 
@@ -286,23 +268,21 @@ def _escaped(placements: Sequence[Placement], inputs: Sequence[Placement], exact
     for one in placements:
         if isinstance(one, Shard):
             layouts = [
-                Layout(outside(layout.outer), outside(layout.inner), outside(layout.per_row))
+                RowLayout(outside(layout.outer), outside(layout.inner), outside(layout.per_row))
                 for layout in (one.layout, one.of)
             ]
             if not one.layout.is_even and layouts[0].is_even:
-                after.append(
-                    Unknown("chooses elements of rows inside another graph, so that their number is not known")
-                )
+                after.append(Unknown("chooses elements of rows inside a nested graph, so that their number is unknown"))
                 continue
             if outside(one.size) is None:
-                after.append(Unknown("computes positions by a length inside another graph"))
+                after.append(Unknown("computes positions from a length inside a nested graph"))
                 continue
             one = one._replace(layout=layouts[0], of=layouts[1])
         lost = isinstance(one, (Replicate, Shard)) and one.power != 0
         if exact and (lost or isinstance(one, Partial) and one.reduction is None):
-            one = Unknown("computes with the number of a rank's rows inside another graph")
+            one = Unknown("computes with the number of a rank's rows inside a nested graph")
         if exact and isinstance(one, Size) and not _is_fixed(one):
-            one = Unknown("gives a number that follows from how many rows the rank has, from inside another graph")
+            one = Unknown("returns, from a nested graph, a number that depends on how many rows the rank has")
         if isinstance(one, Size):
             one = Size(
                 tuple(

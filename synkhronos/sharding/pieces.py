@@ -1,9 +1,9 @@
-"""Axes that are put together of pieces with rows, and divided into them again.
+"""Placement rules for joining arrays along the axis of the rows, and for splitting the result again.
 
 ::
 
     x, y          two pieces        on rank 0: x0 y0, on rank 1: x1 y1
-    join(x, y)    2 times all rows  x0 y0 | x1 y1: not in order, but each rank has its rows of both
+    join(x, y)    2 times all rows  x0 y0 | x1 y1: not in order, but each rank has its rows of x and y
     [:x.shape[0]], [x.shape[0]:]    x0 | x1, y0 | y1
 """
 
@@ -12,21 +12,13 @@ from __future__ import annotations
 from typing import Any, List, Optional, Sequence
 
 from .axes import MIXED, Axes
-from .layout import MERGED, Layout, Product
+from .layout import MERGED, Product, RowLayout
 from .placements import Index, Length, Placement, Shard, Size
-from .rule import Placed
+from .rule import RuleResult
 
 
 class Joined(Axes):
-    """Arrays joined along an axis.
-
-    Parameters
-    ----------
-    count, ndim, axis : int
-        How many arrays, of how many dimensions, along which axis.
-    has_axis : bool
-        Whether the axis itself is the first input.
-    """
+    """Placement rule for joining ``count`` arrays along an axis; with ``has_axis``, the axis is the first input."""
 
     def __init__(self, count: int, ndim: int, axis: int, has_axis: bool = True) -> None:
         self.axis, self.first = axis, int(has_axis)
@@ -34,56 +26,40 @@ class Joined(Axes):
         arrays = range(self.first, self.first + count)
         super().__init__([*[[]] * self.first, *[labels] * count], [labels], [arrays])
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
         arrays = [one for one in inputs[self.first :] if isinstance(one, Shard) and one.axis == self.axis]
         if len(arrays) == len(inputs) - self.first and len({(one.power, one.loose) for one in arrays}) == 1:
-            # The rows of the one and then those of the others, on every rank.
+            # On every rank, the rows of the first array precede the rows of the other arrays.
             if all(one.loose for one in arrays):
-                return Placed([Shard(self.axis, arrays[0].power, MERGED, uniform=True, loose=True)])
+                return RuleResult([Shard(self.axis, arrays[0].power, MERGED, uniform=True, loose=True)])
             layout = _together([one.layout for one in arrays])
             if layout is not None and not any(one.positions for one in arrays):
                 zero = all(one.zero for one in arrays)
-                return Placed([Shard(self.axis, arrays[0].power, layout, zero=zero)])
+                return RuleResult([Shard(self.axis, arrays[0].power, layout, zero=zero)])
         return super().place(inputs, exact)
 
 
 class Divided(Axes):
-    """An array divided along an axis; the last input is the lengths of the pieces.
-
-    Parameters
-    ----------
-    count, ndim, axis : int
-        Into how many pieces, of how many dimensions, along which axis.
-    has_axis : bool
-        Whether the axis itself is the second input.
-    """
+    """Placement rule for a split; the last input contains the lengths, and the second is the axis if ``has_axis``."""
 
     def __init__(self, count: int, ndim: int, axis: int, has_axis: bool = True) -> None:
         self.axis = axis
         labels: List[Any] = [MIXED if one == axis else one for one in range(ndim)]
         super().__init__([labels, *[[]] * has_axis, [MIXED]], [labels] * count, [[0]])
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
         one, lengths = inputs[0], inputs[-1]
         if isinstance(one, Shard) and one.axis == self.axis and isinstance(lengths, Size) and not one.loose:
             lengths_of_rows = [length for length in lengths.lengths if length.power == 1 or length.is_counted]
             known = [length.of_axis.within(one.layout) for length in lengths_of_rows]
             together = _together(known)
             if len(known) == len(self.outputs) and one.positions == Index.NO and together == one.layout:
-                return Placed([one._replace(layout=layout, uniform=False) for layout in known])
+                return RuleResult([one._replace(layout=layout, uniform=False) for layout in known])
         return super().place(inputs, exact)
 
 
-def between(layout: Layout, start: Optional[Length], stop: Optional[Length]) -> Optional[Layout]:
-    """Return the layout of a slice of an axis between two lengths; None if it is not known to be whole pieces.
-
-    Parameters
-    ----------
-    layout : Layout
-        Of the axis.
-    start, stop : Length, optional
-        The ends of the slice, if given.
-    """
+def between(layout: RowLayout, start: Optional[Length], stop: Optional[Length]) -> Optional[RowLayout]:
+    """Return the layout of a slice of an axis between two lengths; None if it might cut through a joined array."""
     whole = _pieces(layout)
     ends: List[Optional[int]] = []
     for end, default in ((start, 0), (stop, whole)):
@@ -102,8 +78,8 @@ def between(layout: Layout, start: Optional[Length], stop: Optional[Length]) -> 
     return layout._replace(outer=Product(min(last, whole) - first))
 
 
-def _together(layouts: Sequence[Layout]) -> Optional[Layout]:
-    """Return the layout of an axis that consists of pieces; None if it has none."""
+def _together(layouts: Sequence[RowLayout]) -> Optional[RowLayout]:
+    """Return the layout of an axis joined from pieces; None if no layout describes it."""
     if not layouts or not layouts[0].is_known or len({one.inner for one in layouts}) != 1:
         return None
     first, numbers = layouts[0], [_pieces(one) for one in layouts]
@@ -114,6 +90,6 @@ def _together(layouts: Sequence[Layout]) -> Optional[Layout]:
     return first._replace(outer=Product(sum(total))) if len(total) == len(numbers) else None
 
 
-def _pieces(layout: Layout) -> Optional[int]:
-    """Return how many times all rows are in an axis, if that is a number."""
+def _pieces(layout: RowLayout) -> Optional[int]:
+    """Return how many times the axis repeats all rows; None if this number is unknown."""
     return None if layout.outer is None or layout.outer.factors else layout.outer.number

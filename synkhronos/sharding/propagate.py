@@ -1,51 +1,33 @@
-"""From the placements of a graph's inputs to those of all its variables."""
+"""Propagate placements from a graph's inputs to all its variables."""
 
 from __future__ import annotations
 
 from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence
 
 from .placements import REPLICATE, Partial, Placement, Unknown
-from .rule import Node, Placed
+from .rule import Node, RuleResult
 
 
 class Propagated(NamedTuple):
-    """What is known of a graph.
+    """The placements found for a graph."""
 
-    Attributes
-    ----------
-    placements : dict
-        By variable.
-    whole : list of set of int
-        For each node, the inputs of which it is given the whole value.
-    equal : list of sequence of (Product, Product) or NotNegative
-        For each node, the lengths that have to be equal, and other conditions.
-    """
-
-    placements: Dict[Any, Placement]
-    whole: List[FrozenSet[int]]
-    equal: List[Sequence[Any]]
+    placements: Dict[Any, Placement]  # by variable
+    whole: List[FrozenSet[int]]  # for each node, the inputs whose whole value it receives
+    equal: List[Sequence[Any]]  # for each node, lengths that must be equal, and other conditions
 
     def of(self, variable: Any) -> Placement:
-        """Return the placement of a variable; constants, and inputs of which nothing was said, are replicated."""
+        """Return the placement of a variable; constants and unlisted inputs are replicated."""
         return self.placements.get(variable, REPLICATE)
 
 
 def propagate(
     nodes: Sequence[Node], known: Mapping[Any, Placement], exact: bool, completed: Optional[Propagated] = None
 ) -> Propagated:
-    """Propagate placements through a graph.
+    """Propagate placements through a graph, with ``nodes`` in topological order; unlisted inputs are replicated.
 
-    Parameters
-    ----------
-    nodes : sequence of Node
-        Each after those whose outputs it is given.
-    known : mapping from variable to Placement
-        Those of the graph's inputs and constants; replicated if not listed.
-    exact : bool
-        Whether whole values can be asked for; see `Rule.place`.
-    completed : Propagated, optional
-        What is known of the exact graph: parts that are made whole there are so here. With ``exact`` False this says of
-        the completed graph, if numbers of rows were the rank's own, which parts are averages over rows.
+    ``exact`` determines whether whole values can be requested (`PlacementRule.place`). Partial values that are made
+    whole in ``completed``, the result for the exact graph, are treated as whole here. With ``exact=False``, the result
+    shows which values of the completed graph would be averages if each rank used its own number of rows.
     """
     found = Propagated(dict(known), [], [])
     for k, node in enumerate(nodes):
@@ -55,7 +37,7 @@ def propagate(
                 if isinstance(completed.of(node.inputs[i]), Partial):
                     inputs[i] = REPLICATE
         unknown = next((one for one in inputs if isinstance(one, Unknown)), None)
-        placed = Placed([unknown] * len(node.outputs)) if unknown is not None else node.rule.place(inputs, exact)
+        placed = RuleResult([unknown] * len(node.outputs)) if unknown is not None else node.rule.place(inputs, exact)
         for variable, one in zip(node.outputs, placed.outputs):
             if isinstance(one, Unknown) and unknown is None:
                 one = one._replace(why=f"{node.describe()} {one.why}")

@@ -1,7 +1,6 @@
-"""What a rule is: from the placements of an operation's inputs to those of its outputs.
+"""Interface of placement rules, which map the placements of an operation's inputs to the placements of its outputs.
 
-An engine describes its graph as `Node` objects, each with a rule from this package that it has chosen for the
-operation; what the rule must know of the operation (axes, constants) the engine has put into it.
+An engine describes its graph as `Node` objects, and creates their rules from facts about operations (axes, constants).
 """
 
 from __future__ import annotations
@@ -14,102 +13,85 @@ from .layout import Product
 from .placements import REPLICATE, Partial, Placement, Power, Replicate, Size, Unknown
 
 
-class NotNegative(NamedTuple):
-    """What has to hold in every call: no element of an input, given by its position, is negative."""
+class WithinRows(NamedTuple):
+    """Condition checked in every call: elements of ``input`` are valid positions along ``axis`` of the first input."""
 
     input: int
+    axis: int
 
 
-class Placed(NamedTuple):
-    """What a rule says.
+class NoRemainder(NamedTuple):
+    """Condition checked in every call: a reshape to an unknown number of rows leaves no remainder."""
 
-    Attributes
-    ----------
-    outputs : list of Placement
-    whole : set of int
-        The inputs, by position, of which the operation needs the whole value: a collective, if they are partial.
-    equal : sequence of (Product, Product) or NotNegative
-        Lengths that the rule takes for equal, and other conditions, which are checked in every call.
-    """
+
+class RuleResult(NamedTuple):
+    """The result of a placement rule: placements of the outputs, and requirements on the inputs."""
 
     outputs: List[Placement]
-    whole: FrozenSet[int] = frozenset()
-    equal: Sequence[Union[Tuple[Product, Product], NotNegative]] = ()
+    whole: FrozenSet[int] = frozenset()  # inputs whose whole value is needed, from a collective if they are partial
+    equal: Sequence[Union[Tuple[Product, Product], WithinRows, NoRemainder]] = ()  # conditions checked per call
 
 
-class Rule(ABC):
-    """How an operation moves shards."""
+class PlacementRule(ABC):
+    """Base class of placement rules, one for each kind of operation."""
 
-    #: Inputs of which only the shape matters, not the values.
+    #: Inputs whose shapes matter but whose values do not.
     shapes_only: Sequence[int] = ()
-    #: Whether its result is rounded to a narrower type than it is computed in.
+    #: Whether the result is rounded to a narrower type than the computation's type.
     is_rounded = False
-    #: Whether it fails if there is nothing to reduce, because there is no smallest or largest.
+    #: Whether the operation fails without elements to reduce, because there is no smallest or largest element.
     needs_elements = False
-    #: Whether the shapes of the outputs follow from those of the inputs, and no values of these are refused.
+    #: Whether the inputs' shapes determine the outputs' shapes, and the operation accepts all values.
     keeps_shapes = False
 
     @abstractmethod
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
-        """Return the placements of the outputs.
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
+        """Return the placements of the outputs; no input may be `Unknown`.
 
-        Parameters
-        ----------
-        inputs : sequence of Placement
-            None of them is `Unknown`.
-        exact : bool
-            Whether the graph may be changed, so that whole values can be asked for. If not, a number of rows is that of
-            the rank, and what needs the whole of a part is unknown.
+        If ``exact``, the graph may be rewritten, so rules can request whole values. Otherwise, numbers of rows are the
+        rank's own, and an operation that needs the whole of a partial value has an unknown result.
         """
 
 
 class Node(NamedTuple):
-    """An operation in a graph; variables are whatever hashable objects the engine has.
+    """An operation in a graph; variables are any hashable objects of the engine."""
 
-    Attributes
-    ----------
-    rule : Rule
-    inputs, outputs : tuple of variables
-    describe : callable
-        Returns what is done, to what, in a few words: the subject of a sentence.
-    """
-
-    rule: Rule
+    rule: PlacementRule
     inputs: Tuple[Any, ...]
     outputs: Tuple[Any, ...]
-    describe: Callable[[], str]
+    describe: Callable[[], str]  # returns the operation and its inputs as text, the subject of a sentence
 
 
-class Opaque(Rule):
-    """An operation of which nothing is known, but that it gives equal results for equal values."""
+class Opaque(PlacementRule):
+    """Placement rule for an operation with a single known property: equal inputs yield equal results."""
 
     def __init__(self, n_outputs: int, why: str = "has no rule for rows that are divided over ranks") -> None:
         self.n_outputs, self.why = n_outputs, why
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
         whole, inputs = taken_whole(inputs, range(len(inputs)), exact)
         if all(isinstance(one, Replicate) and one.power == 0 for one in inputs):
-            return Placed([REPLICATE] * self.n_outputs, whole)
+            return RuleResult([REPLICATE] * self.n_outputs, whole)
         unknown = next((one for one in inputs if isinstance(one, Unknown)), Unknown(self.why))
-        return Placed([unknown] * self.n_outputs, whole)
+        return RuleResult([unknown] * self.n_outputs, whole)
 
 
-class Common(Rule):
-    """What the call knows, whatever the inputs are: the same on all ranks, but for a power of the rank's share."""
+class Common(PlacementRule):
+    """Placement rule for a value provided by the call, equal on all ranks up to a power of the rank's share of rows."""
 
     def __init__(self, power: Power = 0) -> None:
         self.power = power
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
-        return Placed([Replicate(self.power)])
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
+        return RuleResult([Replicate(self.power)])
 
 
 def taken_whole(
     inputs: Sequence[Placement], positions: Iterable[int], exact: bool
 ) -> Tuple[FrozenSet[int], List[Placement]]:
-    """Take some inputs whole: return which of them have to be made so, and the placements of all of them then.
+    """Request whole values of some inputs; return the positions to make whole, and all placements afterwards.
 
-    The number of rows of a rank, if it may not be made that of all ranks, is a replicated value but for its power.
+    If the graph must not be rewritten, a rank's own number of rows becomes a replicated value up to its power.
     """
     after, wanted = list(inputs), set()
     for i in positions:
@@ -122,7 +104,7 @@ def taken_whole(
             unknown = Unknown("depends on how many rows the rank has")
             after[i] = unknown if powers or power is None else Replicate(power)
         elif isinstance(one, Partial) and (not exact or one.reduction not in WHOLES):
-            after[i] = Unknown("needs the whole of a value of which every rank has a part")
+            after[i] = Unknown("needs the whole value, and every rank has only a part of it")
         elif isinstance(one, (Size, Partial)):
             wanted.add(i)
             after[i] = REPLICATE

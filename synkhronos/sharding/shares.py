@@ -1,38 +1,40 @@
-"""A rank's rows of a value that all ranks have, and what it adds to the gradient of that value."""
+"""Placement rules for selecting a rank's rows of a replicated value, and for the gradient of this operation."""
 
 from __future__ import annotations
 
 from typing import Sequence
 
 from .placements import Partial, Placement, Replicate, Shard, Unknown
-from .rule import Placed, Rule, taken_whole
+from .rule import PlacementRule, RuleResult, taken_whole
 
 
-class Taken(Rule):
-    """The rank's rows, along an axis."""
+class TakenShare(PlacementRule):
+    """Placement rule for selecting a rank's rows of a replicated value along an axis."""
 
     def __init__(self, axis: int) -> None:
         self.axis = axis
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
         whole, (one,) = taken_whole(inputs, [0], exact)
         if isinstance(one, Replicate) and one.power == 0:
-            return Placed([Shard(self.axis, zero=one.zero)], whole)
+            return RuleResult([Shard(self.axis, zero=one.zero)], whole)
         if isinstance(one, Shard):
-            one = Unknown("takes the rank's share of rows that are divided already")
-        return Placed([one if isinstance(one, Unknown) else Unknown("takes a share of what ranks hold differently")])
+            one = Unknown("divides rows that are divided already")
+        return RuleResult(
+            [one if isinstance(one, Unknown) else Unknown("takes a share of values that differ between ranks")]
+        )
 
 
-class Put(Rule):
-    """Zeros in the shape of the first input, with the second as the rank's rows."""
+class Put(PlacementRule):
+    """Placement rule for an array shaped like the first input: zeros, but the second input as the rank's rows."""
 
     shapes_only = (0,)
 
     def __init__(self, axis: int) -> None:
         self.axis = axis
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
         like, rows = inputs
         if isinstance(like, Shard) or not (isinstance(rows, Shard) and rows.axis == self.axis):
-            return Placed([Unknown("puts something else than the rank's rows where these were taken")])
-        return Placed([Partial("sum", rows.power)])
+            return RuleResult([Unknown("replaces the rank's rows with values that are not rows")])
+        return RuleResult([Partial("sum", rows.power)])

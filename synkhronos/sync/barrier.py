@@ -1,30 +1,26 @@
 """A barrier that survives the death of any of its ranks.
 
-Every rank but the root announces that it has arrived and waits to be released; the root waits for all, *decides*
-that the barrier is complete, and releases them. Only the root decides, so all surviving ranks agree on whether a
-barrier was complete, whatever happens meanwhile: this is what makes collectives all or nothing. ::
+Every rank except the root announces its arrival and waits for its release. The root waits for all ranks, *decides* that
+the barrier is complete, and releases them. Only the root decides, so all surviving ranks agree on whether a barrier was
+complete. This makes collectives all-or-nothing. ::
 
-    rank 1   arrived[1] = k   post arrivals ........................ wait for releases[1] ... decided >= k: go on
-    rank 2   arrived[2] = k   post arrivals ........................ wait for releases[2] ... decided >= k: go on
+    rank 1   arrived[1] = k   post arrivals ........................ wait for releases[1] ... decided >= k: continue
+    rank 2   arrived[2] = k   post arrivals ........................ wait for releases[2] ... decided >= k: continue
     root     arrived[0] = k   wait for arrivals twice, decided = k,  post releases[1], releases[2]
 
-The state of a barrier is in four words of the session and one of each rank::
+The state of a barrier consists of four words of the session and one word of each rank::
 
     word             written by       state
     arrived[r] = k   rank r           r waits at barrier k
-    decided = k      root             barrier k is complete, for all ranks, whatever happens from here on
-    abort_requested  a rank failing   command c is to be given up; the root looks at it before it decides
+    decided = k      root             barrier k is complete for all ranks, whatever happens from here on
+    abort_requested  a failing rank   command c must be aborted; the root checks this before it decides
       = c
-    aborted = c      root             no barrier of command c will be decided any more
-    deaths = 1       keeper           a rank has ended: as abort_requested
+    aborted = c      root             no further barrier of command c will be decided
+    deaths = 1       keeper           a rank has ended; same effect as abort_requested
 
-A rank that fails requests that the command be given up; the root *aborts* it then, and all waiting ranks raise
-`Aborted`. Numbers tell the barriers and the commands apart, so that nothing of an old one is taken for a new one. The
-words of the control block alone say what has happened; the semaphores wake waiting ranks so that they look at the words
-again, and may do so too often.
-
-If there are several hosts, the ranks that speak for one (`leading`) have a barrier of another class, in which the root
-may decide two at once: see `barrier_over_hosts`.
+A rank that fails requests an abort; the root then *aborts* the command, and all waiting ranks raise `Aborted`. Barriers
+and commands are numbered, so stale words have no effect. Only the words store state. Semaphores wake waiting ranks to
+read the words again; spurious wake-ups are harmless. Ranks that lead a host (`host_relay`) use `barrier_over_hosts`.
 """
 
 from __future__ import annotations
@@ -37,37 +33,27 @@ from ..trace import point
 from .control_block import ABORT_REQUESTED, ABORTED, DEATHS, DECIDED, ControlBlock
 from .semaphore import WaitPolicy
 
-#: Barriers that one command can have; a barrier's number is command * BARRIERS_PER_COMMAND + index.
+#: Maximum number of barriers per command; a barrier's number is command * BARRIERS_PER_COMMAND + index.
 BARRIERS_PER_COMMAND = 1 << 28
 
 
 def is_due(block: ControlBlock, promised: int, command: int) -> bool:
-    """Return whether the answer to a command is due that was promised for a barrier: if that is of it, and complete."""
+    """Return whether a promised answer is valid: whether its barrier belongs to the command and is complete."""
     return bool(promised // BARRIERS_PER_COMMAND == command and promised <= block.words[DECIDED])
 
 
 def turn_of(number: int) -> int:
-    """Return which of the two slots of a rank has its notice for a barrier: another one for the next barrier.
+    """Return which of a rank's two slots (0 or 1) contains the rank's notice (message) for a barrier.
 
-    And for the first barrier of the next command, which a rank may come to before others have read this notice.
+    Barriers and commands alternate the slot, because other ranks may not have read the previous notice yet.
     """
     return (number // BARRIERS_PER_COMMAND + number) % 2
 
 
 class Barrier:
-    """One rank's part of the barrier.
+    """One rank's part of the barrier; ``watch`` is called at every step of a wait.
 
-    Parameters
-    ----------
-    block : ControlBlock
-        The memory shared by the ranks.
-    rank, root : int
-        This rank, and the one that decides.
-    watch : callable
-        Called at every step of a wait; raises if waiting has become pointless: `Aborted` on the root if the command
-        is to be given up; on the others it ends the process if the root is gone.
-    policy : WaitPolicy
-        How to wait.
+    On the root, it raises `Aborted` if the barrier cannot complete. Elsewhere, it ends the process if the root is gone.
     """
 
     def __init__(
@@ -76,7 +62,7 @@ class Barrier:
         self.block, self.rank, self.root = block, rank, root
         self.watch, self.policy = watch, policy
         self.command = 0
-        self.current = 0  # number of the barrier in progress, or of the last one
+        self.current = 0  # number of the barrier in progress, or of the last barrier
         self._end = BARRIERS_PER_COMMAND
         self._words, self._arrived, self._noticed = block.words, block.arrived, block.noticed
         self._others = [r for r in range(block.size) if r != root]
@@ -84,26 +70,20 @@ class Barrier:
 
     @point("barrier")
     def begin(self, command: int) -> None:
-        """Start counting for the command of that number, which is larger than any before."""
+        """Start counting barriers for a command; command numbers must increase."""
         self.command = command
         self.current = command * BARRIERS_PER_COMMAND
         self._end = self.current + BARRIERS_PER_COMMAND
 
     @point("barrier")
     def wait(self) -> None:
-        """Wait until every rank has called this as often as this rank has.
-
-        Raises
-        ------
-        Aborted
-            On every rank, if one of them failed or died before all had arrived.
-        """
+        """Wait for all ranks to call this; raise `Aborted` on all ranks if one fails or dies before that."""
         self.current += 1
         if self.current >= self._end:
             raise SynkhronosError(
-                f"one command cannot have more than {BARRIERS_PER_COMMAND:,} barriers: make fewer steps"
+                f"one command cannot have more than {BARRIERS_PER_COMMAND:,} barriers: run fewer steps per command"
             )
-        if self._words[DECIDED] >= self.current:  # with the one before
+        if self._words[DECIDED] >= self.current:  # decided together with the previous barrier
             return
         self._arrived[self.rank] = self.current
         if self.rank == self.root:
@@ -118,10 +98,10 @@ class Barrier:
             if words[ABORT_REQUESTED] >= self.command or words[DEATHS]:
                 raise Aborted
         for rank in self._others:
-            while self._arrived[rank] < current:  # a token was not about this barrier
+            while self._arrived[rank] < current:  # a wake-up had another cause
                 block.arrivals.wait(self.look, self.policy)
                 self.check()
-        words[DECIDED] = current  # from here on it is complete, for every rank, whatever happens
+        words[DECIDED] = current  # from here on the barrier is complete for every rank
         for rank in self._others:
             block.releases[rank].release()
 
@@ -137,14 +117,11 @@ class Barrier:
 
     def _watch_other(self) -> bool:
         self.watch()
-        # True if the root was interrupted before it could wake this rank.
+        # True if the root was interrupted before it woke this rank.
         return self._words[DECIDED] >= self.current or self._words[ABORTED] >= self.command
 
     def check(self) -> None:
-        """Raise `Aborted` if the command in progress is given up: on the root, if a rank or the keeper requests it.
-
-        It costs a look at one word or two, so a rank can do it between any two steps.
-        """
+        """Raise `Aborted` if the command is aborted; on the root, also if a rank or the keeper requests an abort."""
         words = self._words
         if self.rank == self.root:
             if words[ABORT_REQUESTED] >= self.command or words[DEATHS]:
@@ -153,25 +130,15 @@ class Barrier:
             raise Aborted
 
     def look(self) -> None:
-        """Raise `Aborted` if the command in progress is given up: for waits on something other than a barrier."""
+        """Raise `Aborted` if the command is aborted, as `check` does; otherwise call ``watch``."""
         self.check()
         self.watch()
 
     def exchange(self, notice: bytes, pool: Any, pools: Any) -> Tuple[bytes, ...]:
-        """Wait as `wait` does; return the notice that every rank came with, in rank order.
-
-        Parameters
-        ----------
-        notice : bytes
-            What this rank has to say. A long one travels through shared memory.
-        pool : Pool
-            This rank's memory.
-        pools : PoolMap
-            All ranks' memory.
-        """
-        # Two slots in turn, by the number of the barrier: that is the same on all ranks, even after a command that
-        # some of them gave up earlier than others. The slot was read for the last time before the barrier in between.
-        turn = (self.command + self.current + 1) % 2  # as `turn_of` says: a call less
+        """Wait as `wait` does; return the notices (messages) of all ranks, in order. Long notices use the pools."""
+        # Two slots alternate with the barrier's number, which is equal on all ranks even after an abort. The slot's
+        # last readers have passed the barrier in between.
+        turn = (self.command + self.current + 1) % 2  # inlined from `turn_of`
         slots, length = self.block.notice_slots[turn], self.block.notice_length[turn]
         if len(notice) <= len(slots[self.rank]):
             slots[self.rank][: len(notice)] = notice
@@ -189,23 +156,23 @@ class Barrier:
         return tuple(found)
 
     def is_complete(self, number: int) -> bool:
-        """Return whether the barrier of that number was decided; on ranks but the root, once it is or was aborted."""
+        """Return whether a barrier was decided; on ranks other than the root, False is final only after an abort."""
         return self._words[DECIDED] >= number
 
     def abort(self) -> None:
-        """Give up the command in progress: free every rank that waits, or will wait, at a barrier of it."""
+        """Abort the command in progress: release every rank that waits, or will wait, at one of its barriers."""
         block, words = self.block, self._words
         if self.rank == self.root:
             words[ABORTED] = max(words[ABORTED], self.command)
             for rank in self._others:
                 block.releases[rank].release()
         elif words[ABORTED] < self.command:
-            words[ABORT_REQUESTED] = self.command  # any other rank that writes it is in the same command
+            words[ABORT_REQUESTED] = self.command  # every rank that writes this word is in the same command
             block.call_root()
 
     def clear(self) -> None:
-        """Forget what is left of a command that was given up. On the root, while no rank is in a command."""
+        """Reset semaphores after an aborted command; only on the root, while no rank executes a command."""
         self.block.arrivals.drain()
         for release in self.block.releases:
-            if release is not self.block.bridge:  # which may not have looked yet
+            if release is not self.block.bridge:  # the bridge may not have reacted yet
                 release.drain()

@@ -1,8 +1,8 @@
-"""The barrier of a rank that speaks for its host: the others of this host meet as always, and it meets other hosts.
+"""The barrier of the root and of the leaders of other hosts, which exchange messages between hosts.
 
-**Two at once.** Between hosts every barrier costs a round trip. If all ranks, the root included, have ``promised``
-their answer for barrier k + 1 when they come to barrier k, then nothing can fail between the two, and the root does not
-decide k: it goes on to k + 1, and decides both. The others need not arrive there.
+**Two barriers in one round trip.** Between hosts every barrier costs a round trip. Suppose all ranks, including the
+root, have ``promised`` their answer for barrier k + 1 on arrival at barrier k. Then nothing can fail between the two
+barriers. So the root does not decide k, but continues to k + 1 and decides both. Other ranks need not arrive at k + 1.
 """
 
 from __future__ import annotations
@@ -12,28 +12,20 @@ from typing import Callable, Optional
 from ..errors import Aborted
 from .barrier import Barrier
 from .control_block import ABORT_REQUESTED, ABORTED, DEATHS, DECIDED
-from .leading import Leading
+from .host_relay import HostRelay
 from .semaphore import WaitPolicy
 
 
 class BarrierOverHosts(Barrier):
-    """The barrier of the root, or of a leader.
+    """The barrier of a rank that leads its host.
 
-    Parameters
-    ----------
-    leading : Leading
-        By which this rank speaks for its host.
-    root : int
-    watch, policy
-        As of `Barrier`.
-    watch_telling : callable, optional
-        Called instead while other hosts do not take what they are told of a decision: then others may be done with
-        the command. By default ``watch``.
+    While other hosts have not yet read a decision, ``watch_telling`` (by default ``watch``) is called instead of
+    ``watch``, because other ranks may have finished the command.
     """
 
     def __init__(
         self,
-        leading: Leading,
+        leading: HostRelay,
         root: int,
         watch: Callable[[], object],
         policy: WaitPolicy,
@@ -42,7 +34,7 @@ class BarrierOverHosts(Barrier):
         super().__init__(leading.block, leading.rank, root, watch, policy)
         self._watch_telling = watch_telling or watch
         self._leading, self._promised = leading, leading.block.promised
-        self._held = -1  # number of a barrier that the root decides together with the next one
+        self._held = -1  # number of a barrier that is decided together with the next barrier
 
     def _decide(self) -> None:
         current, leading = self.current, self._leading
@@ -52,8 +44,8 @@ class BarrierOverHosts(Barrier):
         if self._held != current - 1 and all([promised > current for promised in self._promised]):
             self._held = current
             return
-        self._words[DECIDED] = current  # from here on it is complete, for every rank, whatever happens
-        leading.tell(self._watch_telling)
+        self._words[DECIDED] = current  # from here on the barrier is complete for every rank
+        leading.forward(self._watch_telling)
         for rank in leading.others:
             self.block.releases[rank].release()
 
@@ -65,7 +57,7 @@ class BarrierOverHosts(Barrier):
 
     def _follow(self) -> None:
         self._leading.wait(self._is_over, self._watch_other, self.policy)
-        if self._words[DECIDED] < self.current:  # else it is complete, whatever has become of the command since
+        if self._words[DECIDED] < self.current:  # otherwise complete, even if the command was aborted later
             raise Aborted
 
     def _is_over(self) -> bool:

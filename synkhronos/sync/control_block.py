@@ -1,20 +1,20 @@
-"""The control block: the shared memory through which the ranks of a session meet.
+"""The control block: shared memory through which the ranks of a session synchronize.
 
-A small file without a name that every rank, the master and the keeper map. It has no logic. ::
+It is an unnamed file that every rank, the master and the keeper map. It contains no logic. ::
 
     first lines   words of the session (`SESSION_WORDS`)
     lines of r    words of rank r (`RANK_WORDS`)
     semaphores    arrivals | releases, by rank | commands, by rank | answers, by rank | fetched, by rank
-    command       the command in progress, or the handle of a longer one
+    command       the command in progress, or its handle if it is long
     answers       by rank: its answer to the command
-    notices       by rank, twice: what it tells the others at a barrier
-    fatal errors  by rank: what it died of
-    fetches       by rank: what it wants to have of other hosts' memory
-    announcements what ranks may load while they wait: see `runtime.prefetch`
-    spans         by rank: what it has done when, if it is recorded: see `profiling`
+    notices       by rank, twice: its notice to the other ranks at a barrier
+    fetches       by rank: its request to other hosts
+    fatal errors  by rank: the error that ended it
+    announcements modules that ranks can load while they wait: see `runtime.prefetch`
+    spans         by rank: its recorded activity, if any: see `profile`
 
-A line is a cache line of eight words of 64 bits: ranks that write to their own words do not slow each other. Words are
-written by one process each, as the tables say; a semaphore only wakes its waiters to look at the words.
+A line is a cache line of eight 64-bit words, so that ranks do not slow each other down by writing. The tables list the
+writer of each word; only ``abort_requested`` has several.
 """
 
 from __future__ import annotations
@@ -25,59 +25,54 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..memory.memfd import nameless_file
 from . import semaphore
-from .bell import Bell
+from .event_fd import EventFd
 from .hosts import Hosts
 from .semaphore import Semaphore
 
-#: Bytes of a command that travel in the block itself; longer ones go through the master's pool.
-COMMAND_BYTES = 1 << 16
-#: Bytes of an answer, and of a notice, likewise.
-ANSWER_BYTES = NOTICE_BYTES = 1 << 14
-#: Bytes of what a rank wants to have of other hosts, likewise.
-FETCH_BYTES = 1 << 12
-#: Bytes of what a rank can leave when it ends.
-FATAL_ERROR_BYTES = 1 << 14
-#: Bytes of the announcements of a session: of more than a thousand modules.
-ANNOUNCEMENT_BYTES = 1 << 18
+COMMAND_BYTES = 1 << 16  # longer commands are sent through the master's pool
+ANSWER_BYTES = NOTICE_BYTES = 1 << 14  # longer answers and notices are sent through the rank's pool
+FETCH_BYTES = 1 << 12  # longer requests to other hosts are sent through the rank's pool
+FATAL_ERROR_BYTES = 1 << 14  # maximum size of the text of an error that ends a rank
+ANNOUNCEMENT_BYTES = 1 << 18  # size of a session's announcements, enough for more than a thousand modules
 
 #: The words of the session: name, writer, meaning.
 SESSION_WORDS = (
-    ("decided", "root", "the last barrier that the root has decided to be complete"),
-    ("abort_requested", "any rank", "the last command that some rank asked to give up (all write the same)"),
-    ("aborted", "root", "the last command that the root gave up"),
-    ("command_number", "root", "the command in progress, or the last one"),
-    ("command_length", "root", "bytes of the command in its slot; negative if they are the handle of a longer one"),
+    ("decided", "root", "the last barrier that the root has decided"),
+    ("abort_requested", "any rank", "the last command that a rank has asked to abort (all write the same number)"),
+    ("aborted", "root", "the last command that the root has aborted"),
+    ("command_number", "root", "the command in progress, or the last command"),
+    ("command_length", "root", "bytes of the command in its slot; negative for the handle of a longer command"),
     ("deaths", "keeper", "whether the keeper has seen any rank end"),
-    ("stop_requested", "root", "the last command whose further steps the program does not want"),
+    ("stop_requested", "root", "the last command whose remaining steps the program has canceled"),
     ("announced", "root", "bytes of announcements"),
-    ("let_go", "bridge", "the last command given up of which nothing more is written into this host's memory"),
+    ("let_go", "bridge", "the last aborted command that no longer writes into this host's memory"),
 )
 
-#: The words of every rank, likewise.
+#: The words of every rank.
 RANK_WORDS = (
     ("ended", "keeper", "whether the keeper has seen the process end"),
-    ("status", "keeper", "and how: its exit code, or minus the signal's number"),
-    ("memory", "keeper", "and its peak memory in bytes; 0 if unknown"),
+    ("status", "keeper", "its exit code, or the negative signal number"),
+    ("memory", "keeper", "its peak memory in bytes; 0 if unknown"),
     ("arrived", "the rank", "the barrier that it has reached"),
     ("finished", "the rank", "the command that it has answered"),
-    ("answer_length", "the rank", "bytes of its answer in the slot; negative as for commands"),
-    ("notice_length_0", "the rank", "bytes of its notice in the first slot; negative as for commands"),
-    ("notice_length_1", "the rank", "and in the second"),
-    ("steps_command", "the rank", "the command that the next two words are about"),
-    ("steps", "the rank", "how many steps of it the rank has made"),
-    ("undone", "the rank", "and how many of these it has undone"),
-    ("noticed_0", "the rank", "the barrier that its notice in the first slot is for"),
-    ("noticed_1", "the rank", "and in the second: it may have come to the next one before the last is told elsewhere"),
-    ("fetch_asked", "the rank", "how often it has asked for memory of other hosts"),
-    ("fetch_length", "the rank", "bytes of what it asks for in the slot; negative as for commands"),
-    ("fetch_done", "bridge", "how often it was answered; negative if the slot says, up to a 0, what went wrong"),
-    ("received", "bridge", "bytes that have come from other hosts because it has asked"),
-    ("promised", "the rank", "the barrier which, once complete, makes what is in the slot its answer"),
-    ("printed", "the rank", "with several hosts: bytes that it had printed when it answered"),
-    ("shown", "bridge", "and bytes of these that the first host has"),
+    ("answer_length", "the rank", "bytes of its answer in the slot; negative for a handle"),
+    ("notice_length_0", "the rank", "bytes of its notice in the first slot; negative for a handle"),
+    ("notice_length_1", "the rank", "bytes of its notice in the second slot; negative for a handle"),
+    ("steps_command", "the rank", "the command that the next two words refer to"),
+    ("steps", "the rank", "number of steps of that command that the rank has completed"),
+    ("undone", "the rank", "number of these steps that the rank has undone"),
+    ("noticed_0", "the rank", "the barrier of the notice in the first slot"),
+    ("noticed_1", "the rank", "the barrier of the notice in the second slot; the first notice may still be unsent"),
+    ("fetch_asked", "the rank", "number of its requests to other hosts"),
+    ("fetch_length", "the rank", "bytes of its request in the slot; negative for a handle"),
+    ("fetch_done", "bridge", "number of answered requests; negative if the slot has a 0-terminated error message"),
+    ("received", "bridge", "bytes received from other hosts for its requests"),
+    ("promised", "the rank", "the barrier whose completion makes the answer slot's content its answer"),
+    ("printed", "the rank", "with several hosts: bytes of its output before its answer"),
+    ("shown", "bridge", "bytes of this output that have reached the first host"),
 )
 
-#: Places of the session's words in `ControlBlock.words`, for code on a hot path.
+#: Indices of the session's words in `ControlBlock.words`, for hot paths.
 DECIDED, ABORT_REQUESTED, ABORTED, COMMAND_NUMBER, COMMAND_LENGTH, DEATHS, STOP_REQUESTED, ANNOUNCED, LET_GO = range(
     len(SESSION_WORDS)
 )
@@ -88,18 +83,18 @@ _WORD_BYTES = 8
 
 
 def _regions(size: int, span_bytes: int) -> Tuple[Dict[str, Tuple[int, int, int]], int]:
-    """Return where everything lies, by name: first byte, number of items, bytes of each; and the bytes of all."""
+    """Return each region's first byte, number of items and bytes per item, by name; and the total size."""
     found, begin = {}, 0
     for name, count, nbytes in (
         ("words", _SESSION_LINES + _RANK_LINES * size, _LINE_WORDS * _WORD_BYTES),
         ("semaphores", 1 + 4 * size, semaphore.SEMAPHORE_BYTES),
         ("command", 1, COMMAND_BYTES),
         ("answers", size, ANSWER_BYTES),
-        ("notices", 2 * size, NOTICE_BYTES),  # two per rank, in turn: one may be read while the next is written
+        ("notices", 2 * size, NOTICE_BYTES),  # two per rank, because one may be read while the next is written
         ("fetches", size, FETCH_BYTES),
-        ("fatal errors", size, FATAL_ERROR_BYTES),  # apart from the answers, which may still wait to be read
+        ("fatal errors", size, FATAL_ERROR_BYTES),  # separate from the answers, which may still be unread
         ("announcements", 1, ANNOUNCEMENT_BYTES),
-        ("spans", size, span_bytes),  # last: who opens the block finds by its length whether there are any
+        ("spans", size, span_bytes),  # last, because an opener infers span_bytes from the length of the file
     ):
         found[name] = (begin, count, nbytes)
         begin += count * nbytes
@@ -107,7 +102,7 @@ def _regions(size: int, span_bytes: int) -> Tuple[Dict[str, Tuple[int, int, int]
 
 
 def _session_word(name: str) -> property:
-    """Make a word of the session an attribute, for code that is not on a hot path."""
+    """Return a property for a word of the session; hot paths use indices."""
     index = [word[0] for word in SESSION_WORDS].index(name)
 
     def read(block: ControlBlock) -> int:
@@ -120,42 +115,16 @@ def _session_word(name: str) -> property:
 
 
 class ControlBlock:
-    """Words, semaphores and slots shared by ``size`` ranks.
+    """Words, semaphores and slots shared by ``size`` ranks; ``fd`` is the descriptor of an existing block.
 
-    Parameters
-    ----------
-    size : int
-        Number of ranks.
-    fd : int, optional
-        Descriptor of a block that another process created; without it a new one is made.
-    hosts : Hosts, optional
-        If the ranks are on several. Each has a block of its own for all of them, in which the rank that speaks for it
-        (`leading`) and the process that does (the *bridge*, or on other hosts than the first a deputy) write what
-        happens elsewhere.
-    bells : sequence of int
-        Then the descriptors of the bells of such a block, which the caller may close afterwards.
-    span_bytes : int
-        Of a new block: what each rank has to record what it does; a multiple of 8, or 0.
+    ``span_bytes`` (a multiple of 8, or 0) is the memory per rank for recording its activity. With several ``hosts``,
+    each host has a block for all ranks. Its leading rank (`host_relay`) and its bridge or deputy process copy the state
+    of other hosts into it. ``bells`` are the descriptors of an existing block's eventfds; the caller may close
+    them afterwards.
 
-    Attributes
-    ----------
-    words : memoryview of int
-        All words, one line after the other.
-    arrivals : Semaphore
-        Counts the ranks that have arrived at a barrier; the root waits.
-    releases, commands, answers : list of (Semaphore or Bell)
-        By rank: the root lets it pass a barrier; there is a command for it; there is its answer for the master.
-    bridge, lead : Bell
-        If there are several hosts: there may be something for the process, or for the rank, that speaks for this one.
-    fetched : list of Semaphore
-        By rank: what it has asked for is there.
-    command_slot, announcements : memoryview
-    answer_slots, fetch_slots, fatal_error : list of memoryview
-        By rank.
-    spans : list of memoryview
-        By rank; empty memory if nothing is recorded.
-    notice_slots, notice_length, noticed : pairs of list of memoryview, and of memoryview of int
-        By turn and by rank.
+    The root waits for `arrivals` at a barrier. By rank, the root signals `releases` (from a barrier) and `commands`,
+    ranks signal `answers`, and the bridge signals `fetched`. `bridge` and `lead` wake the bridge process and the
+    leading rank. `notice_slots`, `notice_length` and `noticed` are indexed by turn and rank.
     """
 
     decided = _session_word("decided")
@@ -212,7 +181,7 @@ class ControlBlock:
         self.bridge: Any = None
         self.lead: Any = None
         if hosts is not None:
-            self.bridge, self.lead = map(Bell, bells)
+            self.bridge, self.lead = map(EventFd, bells)
             self._bridge_over(hosts)
 
         (self.command_slot,), (self.announcements,) = items("command"), items("announcements")
@@ -222,9 +191,9 @@ class ControlBlock:
         self.notice_slots = notices[:size], notices[size:]
 
     def _bridge_over(self, hosts: Hosts) -> None:
-        """Have whatever would wake the rank that speaks for this host ring its bell, which it can wait for with links.
+        """Replace semaphores with the two eventfds, so that the leading rank can wait for them and its links together.
 
-        And have the bridge look whenever ranks of other hosts are to be woken: at a command that is given up.
+        To wake a rank on another host after an abort, wake the bridge.
         """
         self.arrivals, self.answers = self.lead, [self.lead] * self.size
         if hosts.own > 0:
@@ -233,24 +202,24 @@ class ControlBlock:
             self.releases[rank] = self.commands[rank] = self.bridge
 
     def call_root(self) -> None:
-        """Have the root, wherever it is, look at the words while it waits at a barrier."""
+        """If the root (on any host) waits at a barrier, wake it to read the words again."""
         self.arrivals.release()
         if self.bridge is not None:
             self.bridge.release()
 
     def steps_of(self, rank: int) -> Tuple[int, int, int]:
-        """Return about which command the steps of a rank are, how many it has made, and how many of these undone."""
+        """Return the command of a rank's steps, and the numbers of steps completed and undone."""
         return self.steps_command[rank], self.steps[rank], self.undone[rank]
 
     def note_steps(self, steps: Dict[int, Tuple[int, int, int]]) -> None:
-        """Write what ranks of other hosts have made, unless it is older: it comes by two ways."""
+        """Write the step counts of ranks on other hosts; ignore outdated counts, because counts arrive on two paths."""
         for rank, made in steps.items():
             if made > self.steps_of(rank):
                 _, self.steps[rank], self.undone[rank] = made
                 self.steps_command[rank] = made[0]
 
     def reset(self, rank: int) -> None:
-        """Prepare the words of a rank that has ended for another one, which waits for the next command."""
+        """Reset the words of a dead rank for its replacement, which waits for the next command."""
         self.ended[rank] = self.status[rank] = self.memory[rank] = self.promised[rank] = 0
         self.finished[rank] = self.command_number
         self.fatal_error[rank][:] = bytes(len(self.fatal_error[rank]))
@@ -258,7 +227,7 @@ class ControlBlock:
             semaphores[rank].drain()
 
     def close(self) -> None:
-        """Close the descriptor; the memory lives as long as this object."""
+        """Close the descriptor; the memory stays mapped as long as this object exists."""
         if self.fd >= 0:
-            fd, self.fd = self.fd, -1  # first, so that nothing is closed twice, whatever interrupts
+            fd, self.fd = self.fd, -1  # first, so that an interrupt cannot cause a second close
             os.close(fd)

@@ -1,17 +1,14 @@
-"""How a rank gets what lies in the memory of another host.
+"""Fetching: a rank's access to memory on other hosts.
 
-Every host has a *shadow* of each pool of the others: memory with the same number and the same places, in which nothing
-lies until somebody has asked for it. ::
+Every host has a *shadow* of each pool on the other hosts: memory with the same number and layout, filled on request. ::
 
-    rank        writes what it wants into its slot, fetch_asked += 1, posts bridge, waits for fetched[r]
-    bridge      asks the bridge of the host that has it, writes what comes into the shadow
-    rank        goes on when fetch_done has come up to fetch_asked
+    rank        writes a request into its slot, fetch_asked += 1, wakes bridge, waits for fetched[r]
+    bridge      asks the bridge of the host that has the memory, writes the reply into the shadow
+    rank        continues when fetch_done has reached fetch_asked
 
-What lies in the shadow is what lay there when it was asked for: ask again after it may have changed. What has few bytes
-comes without being asked for: see `runtime.command.Envelope` and `transports.layouts`.
-
-In the same way the ranks of a host have what they have reduced together reduced over hosts. They wait for the result,
-or until that is under way, and for the result later.
+A shadow contains the pool as of the request; fetch again if the pool may have changed. Small data is sent without a
+request: see `runtime.command.Envelope` and `transports.layouts`. Ranks request reductions over hosts in the same way,
+after reducing their values within the host. Ranks wait for the result, or only until the reduction has begun.
 """
 
 from __future__ import annotations
@@ -29,44 +26,21 @@ from ..trace import point
 from .barrier import Barrier
 
 
-class Part(NamedTuple):
-    """A reduction over hosts, as ranks ask for it.
+class FetchPart(NamedTuple):
+    """One array's reduction over hosts, requested by ranks; for ``wire`` and ``leaves_errors`` see `HostReduction`."""
 
-    Attributes
-    ----------
-    partial, result : Handle
-        Arrays of one axis in the memory of this host's ranks: what they give together, and what takes the result.
-    op : ReduceOp
-    weights : tuple of float, optional
-        Of the hosts that give.
-    givers, takers : tuple of int
-        Hosts, in their order.
-    wire, leaves_errors
-        As of `launchers.hosts.all_reduce.Reduction`.
-    """
-
-    partial: Handle
-    result: Handle
+    partial: Handle  # the partial result of this host's ranks, a one-dimensional array
+    result: Handle  # the destination of the result
     op: ReduceOp
-    weights: Optional[Tuple[float, ...]]
-    givers: Tuple[int, ...]
-    takers: Tuple[int, ...]
+    weights: Optional[Tuple[float, ...]]  # of the sources
+    sources: Tuple[int, ...]  # the source hosts in order
+    destinations: Tuple[int, ...]  # the destination hosts in order
     wire: Optional[str] = None
     leaves_errors: bool = False
 
 
 class Fetcher:
-    """One rank's end.
-
-    Parameters
-    ----------
-    barrier : Barrier
-        This rank's: it says when the command is given up.
-    pool : Pool
-        Its memory.
-    watch : callable
-        Called while it waits; raises if that has become pointless.
-    """
+    """One rank's requests to other hosts; methods raise `Aborted` if ``barrier`` aborts, or exceptions of ``watch``."""
 
     def __init__(self, barrier: Barrier, pool: Pool, watch: Callable[[], object]) -> None:
         self._watch = watch
@@ -75,68 +49,32 @@ class Fetcher:
 
     @point("channel")
     def fetch(self, ranges: Sequence[Ranges]) -> None:
-        """Bring these ranges here, none of them twice.
-
-        Raises
-        ------
-        Aborted
-            If the command is given up meanwhile.
-        SynkhronosError
-            They cannot be had.
-        """
+        """Copy ranges to this host; raise `Aborted`, or `SynkhronosError` if the ranges are not available."""
         self._ask("fetch", [tuple(each) for each in ranges])
 
     @point("channel")
     def check_room(self, ranges: Sequence[Ranges]) -> None:
-        """Have it checked that this host has memory for these ranges; called by all of its ranks in a command.
-
-        Raises
-        ------
-        Aborted
-            As in `fetch`.
-        SynkhronosError
-            It has not, for those of all ranks together.
-        """
+        """Raise `SynkhronosError` if this host lacks memory for its ranks' ranges; all its ranks must call this."""
         self._ask("room", [tuple(each) for each in ranges])
 
     @point("channel")
-    def all_reduce(self, parts: Sequence[Part], meanwhile: bool = False) -> int:
-        """Have arrays reduced over hosts; called by all ranks of all hosts, in the same order.
+    def all_reduce(self, parts: Sequence[FetchPart], meanwhile: bool = False) -> int:
+        """Reduce arrays over hosts; all ranks of all hosts must call this in the same order.
 
-        Parameters
-        ----------
-        parts : sequence of Part
-            The same on all hosts, but for the arrays.
-        meanwhile : bool
-            Whether to return once it is under way: then `finish` waits for it.
-
-        Returns
-        -------
-        int
-            By which `finish` knows it.
-
-        Raises
-        ------
-        Aborted, SynkhronosError
-            As in `fetch`.
+        ``parts`` are equal on all hosts except for the arrays. With ``meanwhile``, return once the reduction has begun.
+        Return the number for `finish`; raise as `fetch` does.
         """
         self._ask("reduce", list(parts), meanwhile)
         return self._barrier.current
 
     @point("channel")
     def finish(self, number: int) -> None:
-        """Wait until a reduction that is under way is over: nothing is written into its arrays any more.
-
-        Raises
-        ------
-        Aborted, SynkhronosError
-            As in `fetch`; the latter also if it has failed, or was given up.
-        """
+        """Wait until a reduction no longer writes into its arrays; raise as `fetch` does, or if the reduction fails."""
         self._ask("finish", number)
 
     @property
     def received(self) -> int:
-        """The bytes that have come from other hosts for this rank; what several have asked for counts for the first."""
+        """The bytes received from other hosts for this rank; a shared request counts for the first rank."""
         return self._block.received[self._rank]
 
     def _ask(self, *request: Any) -> None:
@@ -148,7 +86,7 @@ class Fetcher:
         block.bridge.release()
         while abs(block.fetch_done[rank]) < asked:
             block.fetched[rank].wait(self._look, self._barrier.policy)
-            if abs(block.fetch_done[rank]) < asked:  # it was woken because the command is given up
+            if abs(block.fetch_done[rank]) < asked:  # woken because the command is aborted
                 self._look()
         if block.fetch_done[rank] < 0:
             raise SynkhronosError(bytes(block.fetch_slots[rank]).split(b"\0")[0].decode(errors="replace"))

@@ -1,8 +1,7 @@
-"""Locks that a death cannot leave locked: the kernel's, on a byte of a file that all ranks have.
+"""File locks that the kernel releases when their owner dies.
 
-They belong to an open file description (``F_OFD_SETLK``), of which every rank opens its own. The kernel releases a lock
-when its description is closed, at the latest when the process ends, however that comes about. So no rank needs to find
-out whether the holder of a lock still lives. See ``fcntl(2)``, "Open file description locks".
+A lock belongs to an open file description (``F_OFD_SETLK`` in ``fcntl(2)``), and every rank opens its own
+description. The kernel releases the lock when the description is closed, at the latest when the process ends.
 """
 
 from __future__ import annotations
@@ -12,38 +11,20 @@ import fcntl
 import os
 import struct
 
-#: Linux's number, the same for all processors; Python has a name for it from version 3.9 on.
-_F_OFD_SETLK = 37
+_F_OFD_SETLK = 37  # Linux's constant on all processors; available in the fcntl module since Python 3.9
 
 
 class FileLock:
-    """A lock that one holder at a time has, in this process or in others.
+    """An exclusive lock on the byte of a file at ``position``, between threads or processes.
 
-    Parameters
-    ----------
-    fd : int
-        A descriptor of an open file description that nobody else has; it belongs to the lock from now on.
-    position : int
-        The byte of the file: locks of different bytes are different locks. The byte itself is not touched.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.NamedTemporaryFile() as file:
-    ...     one, other = (FileLock(os.open(file.name, os.O_RDWR), 0) for _ in range(2))
-    ...     print(one.try_acquire(), other.try_acquire())
-    ...     one.close()                             # as the end of its process would
-    ...     print(other.try_acquire())
-    ...     other.close()
-    True False
-    True
+    The byte is not accessed. The lock owns ``fd``; its open file description must be used for nothing else.
     """
 
     def __init__(self, fd: int, position: int) -> None:
         self._fd, self._position = fd, position
 
     def try_acquire(self) -> bool:
-        """Take the lock if nobody has it; return whether this one has it now."""
+        """Acquire the lock if it is free; return whether this object has it now."""
         try:
             self._set(fcntl.F_WRLCK)
         except OSError as error:
@@ -53,11 +34,10 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        """Give the lock back; if it is not held, nothing happens."""
         self._set(fcntl.F_UNLCK)
 
     def close(self) -> None:
-        """Give the lock back, for good. May be called again."""
+        """Release the lock permanently; idempotent."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)

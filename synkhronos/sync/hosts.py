@@ -1,4 +1,4 @@
-"""Which ranks are on which host, as one host sees it."""
+"""The hosts of a session and their ranks, as seen by one host."""
 
 from __future__ import annotations
 
@@ -6,32 +6,19 @@ from typing import NamedTuple, Optional, Tuple
 
 
 class Hosts(NamedTuple):
-    """The hosts of a session.
-
-    Attributes
-    ----------
-    names : tuple of str
-    ranks : tuple of tuple of int
-        Of each host, in its order: ranks are numbered host by host, and the root is on the first.
-    own : int
-        The host on which this process runs.
-    places : tuple of int, optional
-        Their numbers in MPI's world, if large arrays travel by MPI: on all hosts, or on none.
-    """
+    """The hosts of a session and their ranks. Ranks are numbered host by host; the root is on the first host."""
 
     names: Tuple[str, ...]
-    ranks: Tuple[Tuple[int, ...], ...]
-    own: int
-    places: Optional[Tuple[int, ...]] = None
+    ranks: Tuple[Tuple[int, ...], ...]  # by host
+    own: int  # the number of this process's host
+    places: Optional[Tuple[int, ...]] = None  # the hosts' ranks in MPI_COMM_WORLD, if large arrays are sent with MPI
 
     @classmethod
     def of_counts(
         cls, names: Tuple[str, ...], counts: Tuple[int, ...], own: int = 0, places: Optional[Tuple[int, ...]] = None
     ) -> Hosts:
-        """Return hosts with so many ranks each.
+        """Return hosts with the numbers of ranks in ``counts``.
 
-        Examples
-        --------
         >>> Hosts.of_counts(("a", "b"), (1, 2)).ranks
         ((0,), (1, 2))
         """
@@ -40,7 +27,7 @@ class Hosts(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of ranks."""
+        """The number of ranks."""
         return sum(map(len, self.ranks))
 
     @property
@@ -50,13 +37,13 @@ class Hosts(NamedTuple):
 
     @property
     def far(self) -> Tuple[int, ...]:
-        """All others."""
+        """The ranks of all other hosts."""
         return tuple(rank for rank in range(self.size) if rank not in self.near)
 
     def of(self, rank: int) -> int:
-        """Return the host of a rank; the memory of the program, whose pools have negative numbers, is on the first."""
+        """Return the host of a rank; negative numbers are the program's pools, on the first host."""
         return 0 if rank < 0 else next(host for host, ranks in enumerate(self.ranks) if rank in ranks)
 
     def is_far(self, pool: int) -> bool:
-        """Return whether the memory with this number, a rank's or the program's, is on another host."""
+        """Return whether a pool, of a rank or of the program, is on another host."""
         return self.of(pool) != self.own

@@ -1,12 +1,12 @@
-"""A link: a connection between ranks of different hosts, whose messages Ctrl-C cannot cut.
+"""Links: interrupt-safe message connections between ranks of different hosts.
 
-KeyboardInterrupt may come between any two steps of the master: after the kernel has taken what is sent, say, and before
-that was noted. So messages are cut into *frames*, each of which the kernel takes whole or not at all, and what has come
-is dealt with before it is taken out of the kernel's queue. ::
+KeyboardInterrupt may arrive between any two steps of the master, for example after the kernel has accepted data but
+before the master has recorded it. So messages are split into *frames*, which the kernel accepts whole or not at all.
+Received frames are processed before they leave the kernel's queue. ::
 
-    | bytes: 4 | which one: 4 | is last: 1 | part of a message, pickled |
+    | length: 4 bytes | index: 4 | is last: 1 | part of a pickled message |
 
-What was interrupted is done again. So a message may come twice, and dealing with it again must change nothing.
+Interrupted operations are retried. A message may be processed twice, so processing must be idempotent.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ import socket
 import struct
 from typing import Any, Callable, List, Tuple
 
-from .meeting import PATIENCE_S
+from .rendezvous import PATIENCE_S
 from .semaphore import POLL_INTERVAL_S
 
-#: Bytes of a frame, at most: fewer than the kernel has room for if it says that it has any.
+#: Maximum size of a frame: less than the free space of a socket that the kernel reports as writable.
 FRAME_BYTES = 1 << 14
 
-#: Bytes for which the kernel is asked to have room at either end. What it counts against that may be several times of
-#: what can be read: with its default of 128 KiB it may have no room for the rest of a frame.
+#: Size of socket buffers, including the kernel's overhead, which can be several times the payload. The default of
+#: 128 KiB may leave no space for the rest of a frame.
 BUFFER_BYTES = 1 << 18
 
-#: What the kernel is asked for. A rank that computes does not read: so, unlike elsewhere (`meeting`), an end that has
-#: had no room for a while is not gone. (The bridge and the deputies notice that a host is.) When nothing has come for
-#: half a minute, the kernel asks whether the other end is there: firewalls forget connections that are quiet.
+#: Socket options. A full buffer does not mean a lost host, because a rank does not read while it computes. The bridge
+#: and the deputies detect lost hosts. Keepalive starts after 30 s, because firewalls drop idle connections.
 _OPTIONS = (
     (socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES),
     (socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES),
@@ -45,38 +44,20 @@ _RANK = struct.Struct("!I")
 
 
 def introduce(sock: socket.socket, rank: int) -> None:
-    """Tell who listens which rank has come."""
     sock.sendall(_RANK.pack(rank))
 
 
 def introduced(sock: socket.socket) -> int:
-    """Return which rank has come.
-
-    Raises
-    ------
-    OSError
-        It does not say that in time.
-    """
+    """Return the rank number that a connecting rank sends; raise `OSError` if it does not arrive in time."""
     sock.settimeout(PATIENCE_S)
     said = sock.recv(_RANK.size, socket.MSG_WAITALL)
     if len(said) < _RANK.size:
-        raise ConnectionError("a rank of another host has come, and was gone before it said which one")
+        raise ConnectionError("a rank of another host disconnected before it sent its rank number")
     return int(_RANK.unpack(said)[0])
 
 
 class Link:
-    """One end of a link.
-
-    Parameters
-    ----------
-    sock : socket
-        Connected, and used by nobody else.
-
-    Attributes
-    ----------
-    is_lost : bool
-        Whether nothing can be sent any more: it is thrown away then. The other end finds its own lost, too.
-    """
+    """One end of a link; owns its socket. Once ``is_lost``, messages are discarded, and the other end is lost, too."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -88,26 +69,17 @@ class Link:
         self._poll.register(sock, select.POLLOUT)
         self._buffer = memoryview(bytearray(2 * (_HEADER.size + FRAME_BYTES)))
         self._thrown_away = bytearray(len(self._buffer))
-        self._parts: List[bytes] = []  # of a message that has not come whole
+        self._parts: List[bytes] = []  # parts of an incomplete message
 
     def fileno(self) -> int:
-        """Return the descriptor."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Close this end."""
         self.is_lost = True
         self._socket.close()
 
     def send(self, message: Tuple[Any, ...], watch: Callable[[], object]) -> None:
-        """Send a message.
-
-        Parameters
-        ----------
-        message : tuple
-        watch : callable
-            Called now and then while the other end does not read; raises if waiting has become pointless.
-        """
+        """Send a message; ``watch`` is called while the other end does not read, and may raise to end the wait."""
         payload = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         parts = [payload]
         if len(payload) > FRAME_BYTES:
@@ -118,27 +90,19 @@ class Link:
             try:
                 frame = _HEADER.pack(len(part), i, i == len(parts) - 1) + part
                 if not self.is_lost and self._socket.send(frame, socket.MSG_NOSIGNAL) < len(frame):
-                    self._lose()  # the kernel is out of memory: the other end cannot make anything of a part
+                    self._lose()  # the kernel is out of memory, and the other end cannot use a partial frame
             except OSError:
                 self._lose()
 
     def _lose(self) -> None:
         self.is_lost = True
         try:
-            self._socket.shutdown(socket.SHUT_RDWR)  # so that the other end need not find that out by itself
+            self._socket.shutdown(socket.SHUT_RDWR)  # so that the other end notices immediately
         except OSError:
             pass
 
     def receive(self, deal_with: Callable[..., object], is_gone: bool = False) -> None:
-        """Deal with the messages that have come.
-
-        Parameters
-        ----------
-        deal_with : callable
-            Is given the parts of each message.
-        is_gone : bool
-            Whether nothing more can come.
-        """
+        """Call ``deal_with(*message)`` for each message received; with ``is_gone``, no other message can arrive."""
         try:
             n = self._socket.recv_into(self._buffer, 0, socket.MSG_PEEK)
         except BlockingIOError:
@@ -149,7 +113,7 @@ class Link:
         while n - at >= _HEADER.size:
             length, i, is_last = _HEADER.unpack_from(self._buffer, at)
             begin, needed = at + _HEADER.size, _HEADER.size + length
-            if n - at < needed:  # the rest is on its way
+            if n - at < needed:  # the rest has not arrived yet
                 break
             part = self._buffer[begin : begin + length]
             if is_last and not i:

@@ -1,11 +1,8 @@
-"""Semaphores that live in shared memory and have no name.
+"""Unnamed semaphores in shared memory: POSIX ``sem_t`` objects, used through the C library.
 
-POSIX ``sem_t`` objects, reached through the C library: every process that maps the memory can use them, nothing needs
-to be inherited, and a ``kill -9`` leaves nothing behind (a named semaphore would stay in /dev/shm).
-
-A wait tries for a short while and then blocks, in bounded steps between which the waiter checks that its peers
-live. All waits of ranks for each other, and of the master for answers, are `Semaphore.wait`. (The keeper polls its
-socket, `close` waits for ranks to end, and NCCL is polled.)
+Every process that maps the memory can use them. ``kill -9`` leaves nothing behind, whereas a named semaphore would stay
+in /dev/shm. A wait spins briefly and then blocks in bounded steps; between steps the waiter checks that its peers are
+alive. Ranks wait for each other with `Semaphore.wait`, except on the keeper's socket, in `close` and in NCCL.
 """
 
 from __future__ import annotations
@@ -17,23 +14,17 @@ import sys
 import time
 from typing import Any, Callable, NamedTuple
 
-#: Bytes to set aside for one semaphore: a cache line of its own, so that spinning on one does not slow its neighbours.
+#: Size reserved for one semaphore: a cache line, so that spinning on it does not slow its neighbors.
 SEMAPHORE_BYTES = 64
 
-#: Longest time, in seconds, between two checks that the peers live.
-POLL_INTERVAL_S = 0.1
+POLL_INTERVAL_S = 0.1  # maximum time between two checks that the peers are alive
 
 
 class WaitPolicy(NamedTuple):
-    """How long to try before blocking.
+    """Waiting policy: how long to spin before blocking.
 
-    Parameters
-    ----------
-    tries : int
-        How often a semaphore is tried: about the time that blocking and waking would cost. A try costs a fifth of a
-        microsecond, blocking and being woken tens.
-    yields : bool
-        Whether to yield the core between tries: with more ranks than cores, the peer may need it.
+    ``tries`` should take about as long as blocking and waking: a try costs 0.2 microseconds, and blocking costs
+    tens of microseconds. With ``yields``, the core is yielded between tries, because the peer may need it.
     """
 
     tries: int
@@ -41,19 +32,19 @@ class WaitPolicy(NamedTuple):
 
     @classmethod
     def of_processes(cls, ranks: int, cores: int, pinned: bool) -> WaitPolicy:
-        """Return what suits ``ranks`` processes on ``cores`` cores, each pinned to its own or not."""
-        # Yielding gives away whole time slices to any other process, so it is done only if the peer may need the core:
-        # if there are more ranks, or if the kernel may have put two on one.
+        """Return the policy for processes on ``cores`` cores, each pinned to its own core or not."""
+        # Yielding costs whole time slices if other processes run. So yield only if the peer may need this core: with
+        # more ranks than cores, or if the kernel may run two ranks on one core.
         return cls(600, False) if pinned and ranks <= cores else cls(60, True)
 
     @classmethod
     def of_hosts(cls) -> WaitPolicy:
-        """Return what suits processes that wait for the network; the bridge may need the core."""
+        """Return the policy for processes that wait for the network; the bridge may need the core."""
         return cls(60, True)
 
     @classmethod
     def of_threads(cls) -> WaitPolicy:
-        """Return what suits ranks that share one interpreter: trying would keep it from the peer."""
+        """Return the policy for ranks in one interpreter, where spinning would stop the peer."""
         return cls(1, False)
 
 
@@ -62,14 +53,11 @@ class _Timespec(ctypes.Structure):
 
 
 def _load() -> Any:
-    """Return the C library's semaphore functions, bound once per process."""
+    """Return two handles of the C library: one that releases the GIL during calls, and one that keeps it."""
     if not sys.platform.startswith("linux"):
-        raise ImportError(
-            "synkhronos needs Linux: its semaphores live in shared memory without a name, "
-            f"which {sys.platform} does not offer"
-        )
-    blocking = ctypes.CDLL(None, use_errno=True)  # lets other Python threads run meanwhile
-    quick = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter: for calls that return at once
+        raise ImportError(f"synkhronos needs Linux: {sys.platform} has no unnamed semaphores in shared memory")
+    blocking = ctypes.CDLL(None, use_errno=True)  # releases the GIL during calls
+    quick = ctypes.PyDLL(None, use_errno=True)  # keeps the GIL, for calls that return immediately
     if not hasattr(blocking, "sem_clockwait"):  # glibc before 2.34 keeps semaphores in libpthread
         blocking = ctypes.CDLL("libpthread.so.0", use_errno=True)
         quick = ctypes.PyDLL("libpthread.so.0", use_errno=True)
@@ -83,7 +71,7 @@ _post.argtypes = _trywait.argtypes = [ctypes.c_void_p]
 if hasattr(_blocking, "sem_clockwait"):
     _clockwait = _blocking.sem_clockwait
     _clockwait.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(_Timespec)]
-else:  # glibc before 2.30: only the wall clock, which may be set back; the steps of a wait are short
+else:  # glibc before 2.30 has only the wall clock, which may be set back, but each wait is short
 
     def _clockwait(semaphore: Any, clock: int, until: Any, _wait: Any = _blocking.sem_timedwait) -> int:
         moment = time.time() + max(0.0, until.tv_sec + until.tv_nsec * 1e-9 - time.monotonic())
@@ -92,14 +80,9 @@ else:  # glibc before 2.30: only the wall clock, which may be set back; the step
 
 
 class Semaphore:
-    """A counter in shared memory that processes wait on.
+    """A counter in shared memory that processes wait for; ``memory`` is aligned to 64 bytes and kept alive.
 
-    Parameters
-    ----------
-    memory : writable buffer
-        At least `SEMAPHORE_BYTES` bytes of shared memory, aligned to 64 bytes. Kept alive by this object.
-    create : bool
-        Whether to initialise it with the count 0; else it must have been created elsewhere.
+    ``create`` initializes the count to 0; otherwise another process must have done so.
     """
 
     __slots__ = ("_keep", "_address")
@@ -116,14 +99,14 @@ class Semaphore:
             raise OSError(ctypes.get_errno(), "sem_post: " + os.strerror(ctypes.get_errno()))
 
     def try_acquire(self) -> bool:
-        """Take one from the count if it is positive; return whether it was."""
+        """Decrement the count if it is positive; return whether it was."""
         taken: bool = _trywait(self._address) == 0
         return taken
 
     def acquire(self, seconds: float) -> bool:
-        """Wait at most so long for a positive count and take one from it; return whether it succeeded.
+        """Wait up to ``seconds`` for a positive count and decrement it; return whether this succeeded.
 
-        Returns early, with False, if a signal arrives: Python runs its handler before the next attempt.
+        Return False early if a signal arrives, so that Python runs its handler before the next attempt.
         """
         until = time.monotonic() + seconds
         moment = _Timespec(int(until), int(until % 1 * 1e9))
@@ -131,14 +114,7 @@ class Semaphore:
         return taken
 
     def wait(self, watch: Callable[[], object], policy: WaitPolicy) -> None:
-        """Take one from the count, however long it takes.
-
-        Parameters
-        ----------
-        watch : callable
-            Called at every step; ends the wait by raising, or by returning True.
-        policy : WaitPolicy
-        """
+        """Wait for a positive count and decrement it; ``watch`` (called at every step) may raise or return True."""
         address, yields = self._address, policy.yields
         for _ in range(policy.tries):
             if _trywait(address) == 0:
@@ -150,6 +126,6 @@ class Semaphore:
                 return
 
     def drain(self) -> None:
-        """Set the count to zero, while no other process uses the semaphore."""
+        """Set the count to zero; call this only while no other process uses the semaphore."""
         while _trywait(self._address) == 0:
             pass

@@ -1,1 +1,1 @@
-"""An engine that needs only NumPy: for tests of the library, and of programs that use it."""
+"""NumPy-only engine for tests of the library, and of programs that use the library."""

@@ -1,8 +1,8 @@
-"""How arrays move between ranks: the collectives, over one medium each.
+"""Transports: collectives between ranks, one class per medium.
 
 ::
 
-    `base`            what each must promise: lists of arrays in, `Pending` or complete results out
-    `shared_memory`   arrays on the host: every rank reads the others' pools;  `layouts` keeps where they lie
-    `gpu`             wraps it: arrays on the ranks' devices go through `nccl` if possible, else through the host
+    `base`            the interface: lists of arrays in, `Pending` or complete results out
+    `shared_memory`   arrays in host memory: every rank reads its peers' pools; `layouts` caches their addresses
+    `gpu`             wraps `shared_memory`: device arrays use `nccl` if possible, otherwise host memory
 """

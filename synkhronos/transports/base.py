@@ -1,31 +1,20 @@
-"""What a transport must promise.
+"""Interface of transports, which move arrays between ranks.
 
-A transport moves arrays between the ranks. Every method that is not called *local* is called by every rank, in the
-same order, with lists of the same length; it treats all arrays of a call together, so that many small ones cost little
-more than one large one.
+Every rank calls each method that is not marked *local*, in the same order and with lists of the same length. Each
+call handles all its arrays together, so a call with many small arrays costs little more than a call with one.
 
-**All or nothing.** No method changes an array that it is given. What becomes the value of something is returned as
-`Pending`: it lies beside the current array and is complete once the ranks have met again, so only
-`RankContext.commit_values` gets the arrays out.
+**All or nothing.** No method changes the arrays passed to it. Methods return new values as `Pending`: arrays
+next to the current arrays, complete after the next barrier. `RankContext.commit_values` then accepts them.
 
-**Keys.** A key names what an array is the value of (a shared variable, an output), so that a transport can keep memory
-for it from call to call.
+**Keys.** A key names the owner of an array (a shared variable, an output), so that later calls can reuse its memory.
 
-**Devices.** Arrays are NumPy arrays here. If ranks have devices, their transport takes the arrays that live there as
-well, in the same lists, and returns results for those on the device or on the host, as it comes. An op's ``on_host``,
-and the argument of that name, ask for the way through the host.
+**Devices.** If ranks have devices, the lists may contain device arrays, and results are on the device or the host.
+``on_host`` (an argument, or an attribute of the op) forces the route through host memory.
 
-**Words.** Moving an array is called, everywhere in the library:
-
-=============  =================================================================================
-``bind``       make it lie in the memory that the transport keeps for its key
-``to_host``    make an array of a device lie there
-``allocate``   make room for a result, beside the current array of the key
-``swap_in``    make a result the current array of its key
-``to_device``  make an array of the host lie on the rank's device (of engines)
-``put``        make a variable's storage refer to it (of engines)
-``coerce``     convert a user's value as the variable's own ``set_value`` would (of engines)
-=============  =================================================================================
+**Terms.** Throughout the library, ``bind`` copies a host array into the memory kept for its key, and ``to_host`` copies
+a device array there. ``allocate`` reserves memory for a result next to the current array, and ``swap_in`` makes the
+result the current one. In engines, ``to_device`` copies a host array to the rank's device, and ``put`` makes a
+variable's storage refer to an array. ``coerce`` converts a user's value as the variable's own ``set_value`` does.
 """
 
 from __future__ import annotations
@@ -39,17 +28,11 @@ import numpy as np
 from ..reductions import ReduceOp
 
 Key = Tuple[Any, ...]  # e.g. ("shared", 3)
-NameOf = Callable[[int], str]  # from the position in a call's lists to how messages name the array
+NameOf = Callable[[int], str]  # returns the name of the array at a position, for messages
 
 
 class Pending:
-    """Results that may be incomplete until the ranks have met again.
-
-    Parameters
-    ----------
-    results : list of (array or None)
-        None if this rank keeps its value.
-    """
+    """Results that may be incomplete until the next barrier; None where this rank keeps its value."""
 
     __slots__ = ("_results",)
 
@@ -57,55 +40,36 @@ class Pending:
         self._results = results
 
     def bring(self, i: int, to_device: Callable[[Any, Any], Any], variable: Any) -> None:
-        """Bring the i-th result to where the variable lives; for results that are complete on this rank."""
+        """Move the i-th result, which must be complete on this rank, to the variable's device or host memory."""
         if self._results[i] is not None:
             self._results[i] = to_device(variable, self._results[i])
 
     def release(self) -> List[Any]:
-        """Return the results: to be called after waiting at the barrier that completes them."""
+        """Return the results. Call this only after the barrier that completes them."""
         return self._results
 
 
-class Mix(NamedTuple):
-    """One reduction of the ranks' values.
+class Reduction(NamedTuple):
+    """One reduction of the ranks' values; a collective may compute several reductions.
 
-    Attributes
-    ----------
-    weights : tuple of float, optional
-        Of the ranks, for ``avg``; all equal by default.
-    takers : tuple of int, optional
-        The ranks that take the result; all of them by default.
-    sharers : tuple of int, optional
-        The ranks that share the work; all of them by default.
+    ``weights[r]`` (for ``avg``): the weight of rank r; equal weights by default. The ranks in ``contributors`` share
+    the work, and the ranks in ``destinations`` receive the result. Both default to all ranks.
     """
 
     weights: Optional[Tuple[float, ...]] = None
-    takers: Optional[Tuple[int, ...]] = None
-    sharers: Optional[Tuple[int, ...]] = None
+    destinations: Optional[Tuple[int, ...]] = None
+    contributors: Optional[Tuple[int, ...]] = None
 
 
-#: One reduction for all ranks, whatever their weights.
-ALL_ALIKE = (Mix(),)
+ALL_ALIKE = (Reduction(),)  #: A single reduction for all ranks, with equal weights.
 
 
-class Traffic:
-    """What one rank has read of the others' memory, and written to it.
+class TrafficCounter:
+    """Counts the bytes that one rank reads from, and writes to, the memory of other ranks.
 
-    On devices with NCCL it is what a ring sends: of n ranks each sends and is sent 2 (n - 1) / n of what is reduced.
-
-    Parameters
-    ----------
-    received : callable, optional
-        Returns the bytes that this rank has fetched from other hosts; none by default.
-    is_first : bool
-        Whether it is the first rank of its host, which counts values that come to the host with messages.
-
-    Attributes
-    ----------
-    read, sent : float
-        Bytes, of everything.
-    of : dict of str to list
-        By collective: calls, bytes read, bytes sent, bytes received from other hosts, seconds.
+    With NCCL, each of n ranks counts (n - 1) / n of the reduced bytes as read, and the same number as sent. `of` lists
+    for each collective: calls, bytes read, bytes sent, bytes received from other hosts, seconds. ``received`` returns
+    the bytes fetched from other hosts. Only the host's first rank counts values that arrive with notices.
     """
 
     __slots__ = ("of", "read", "sent", "_fetched", "_arrived", "_is_first")
@@ -115,11 +79,11 @@ class Traffic:
         self.of: Dict[str, List[float]] = {}
 
     def begin(self) -> Tuple[float, float, float, float]:
-        """Return where the counters stand; to be given to `end`."""
+        """Return the current counters, to pass to `end`."""
         return time.perf_counter(), self.read, self.sent, self._fetched() + self._arrived
 
     def end(self, collective: str, begun: Tuple[float, float, float, float]) -> None:
-        """Count a collective that has begun there."""
+        """Add one collective to the totals, from the counters that `begin` returned."""
         row = self.of.get(collective)
         if row is None:
             row = self.of[collective] = [0, 0.0, 0.0, 0.0, 0.0]
@@ -131,30 +95,23 @@ class Traffic:
         row[4] += time.perf_counter() - began
 
     def add(self, read: float, sent: float) -> None:
-        """Count bytes."""
         self.read += read
         self.sent += sent
 
     def arrive(self, nbytes: int) -> None:
-        """Count bytes of values that have come to this host with a message."""
+        """Count the bytes of values that arrived at this host with notices."""
         if self._is_first:
             self._arrived += nbytes
 
 
 class Transport(ABC):
-    """Collectives over lists of arrays; one object per rank.
+    """Collectives over lists of arrays; one object per rank. `traffic` counts the bytes that it moves."""
 
-    Attributes
-    ----------
-    traffic : Traffic
-        What this rank has read of the others' memory, and written to it.
-    """
-
-    traffic: Traffic
+    traffic: TrafficCounter
 
     @abstractmethod
     def exchange(self, notice: Any) -> List[Any]:
-        """Return every rank's notice (small, picklable), in rank order."""
+        """Return the notices of all ranks, in rank order. A notice is small and picklable."""
 
     @abstractmethod
     def all_reduce(
@@ -162,34 +119,24 @@ class Transport(ABC):
         keys: Sequence[Key],
         arrays: Sequence[Any],
         op: ReduceOp,
-        mixes: Sequence[Mix],
+        mixes: Sequence[Reduction],
         name_of: NameOf,
         into: Optional[Sequence[Key]] = None,
     ) -> Pending:
-        """Reduce over the ranks: ``result := op(x_0, ..., x_{n-1})``, the same bits on all that take it.
+        """Reduce over the ranks: ``result := op(x_0, ..., x_{n-1})``, with identical bits on all ranks that receive it.
 
-        Parameters
-        ----------
-        into : list of keys, optional
-            Whose values the results become; those of the arrays by default.
-        mixes : sequence of Mix
-            Every rank takes the results of one of them, or of none: then they are None.
-
-        Raises
-        ------
-        ValueError
-            On every rank, if shapes or dtypes differ between ranks.
+        The results become values of the keys ``into`` (by default ``keys``). Each rank receives the results of one
+        `Reduction`, or None if it is not a destination. If shapes or dtypes differ, all ranks raise ValueError.
         """
 
-    def meets_once(self, arrays: Sequence[Any]) -> bool:
-        """Return whether ranks with such arrays need not meet again, after `all_reduce`, for complete results. Local.
-
-        If it says so on all ranks. Then nothing can fail any more, either.
-        """
+    def completes_in_one_round(self, arrays: Sequence[Any]) -> bool:
+        """Return whether `all_reduce` needs no further barrier. If true on all ranks, nothing can fail later. Local."""
         return False
 
-    def carries(self, arrays: Sequence[Any], op: ReduceOp, mixes: Sequence[Mix], keeps_errors: bool) -> bool:
-        """Return whether `begin` has values travel in 16 bits, and can keep what that leaves out. Local."""
+    def supports_wire(
+        self, arrays: Sequence[Any], op: ReduceOp, mixes: Sequence[Reduction], keeps_errors: bool
+    ) -> bool:
+        """Return whether `begin` can send these values in 16 bits and return the encoding errors. Local."""
         return False
 
     def begin(
@@ -197,46 +144,27 @@ class Transport(ABC):
         keys: Sequence[Key],
         arrays: Sequence[Any],
         op: ReduceOp,
-        mixes: Sequence[Mix],
+        mixes: Sequence[Reduction],
         name_of: NameOf,
         wire: Optional[str] = None,
         keeps_errors: bool = False,
         into: Optional[Sequence[Key]] = None,
     ) -> Any:
-        """Begin a reduction in a way of this transport's own; return what `finish` takes, None if it has none.
+        """Start a reduction that `finish` completes; return its state, or None if the transport does not support it.
 
-        What is returned has ``kinds``: of every array, its shape and dtype.
-
-        Parameters
-        ----------
-        keys, arrays, op, mixes, name_of
-            As of `all_reduce`.
-        wire : str, optional
-            One of `reductions.sixteen_bits.FORMATS`, if values travel in it: `carries` must have said so.
-        keeps_errors : bool
-            Whether what encoding leaves out is kept.
-        into : list of keys, optional
-            Those that `finish` will be given, if it follows at once. By default other collectives may come before it,
-            and the arrays change.
-
-        Raises
-        ------
-        ValueError
-            On every rank, if shapes or dtypes differ between ranks.
+        The state has an attribute ``kinds``: the shape and dtype of every array. ``wire``, one of
+        `reductions.half_precision.FORMATS`, is the transfer format; it requires that `supports_wire` returned True.
+        ``keeps_errors`` keeps the encoding error. With the keys ``into``, `finish` must follow immediately. Otherwise,
+        other collectives may run, and the arrays may change, before `finish`. Other arguments: see `all_reduce`.
         """
         return None
 
     def finish(self, begun: Any, into: Sequence[Key], errors: Optional[Sequence[Any]] = None) -> Pending:
-        """Return the results of what `begin` has begun, as values of some keys.
+        """Complete a reduction started by `begin`, and return its results as values of the keys ``into``.
 
-        Parameters
-        ----------
-        begun : object
-        into : list of keys
-        errors : list of ndarray, optional
-            What is overwritten with this rank's part of the errors, unless nothing of it was sent.
+        ``errors`` is overwritten with this rank's part of the encoding errors, unless none of its values were sent.
         """
-        raise NotImplementedError("this transport begins nothing")
+        raise NotImplementedError("this transport cannot start a reduction that is finished later")
 
     @abstractmethod
     def reduce(
@@ -248,28 +176,16 @@ class Transport(ABC):
         name_of: NameOf,
         keep_dtype: bool = True,
     ) -> Optional[List[Any]]:
-        """Reduce over the ranks, for the root; None on the others.
+        """Reduce over the ranks; return complete results, referenced nowhere else, on the root, and None elsewhere.
 
-        The results are complete, and nothing else refers to them.
-
-        Parameters
-        ----------
-        arrays
-            None if this rank has nothing to contribute.
-        ops
-            One per array; ``gather`` concatenates, None takes the root's own (or the first there is).
-        weights
-            Of the ranks, for ``avg``.
-        keep_dtype
-            Whether sums of bool stay bool (they become counts otherwise).
+        An array is None if this rank does not contribute to it. The op ``gather`` concatenates arrays; the op None
+        returns the root's array, or the first available array. ``weights[r]`` (for ``avg``): the weight of rank r. With
+        ``keep_dtype``, sums of bool stay bool; otherwise they become counts.
         """
 
     @abstractmethod
     def gather(self, keys: Sequence[Key], arrays: Sequence[Any]) -> Optional[List[List[np.ndarray[Any, Any]]]]:
-        """Return, on the root, every rank's arrays: for each array a list in rank order; None on the others.
-
-        They are readable until the end of the command, no longer.
-        """
+        """On the root, return all ranks' arrays by position, readable until the command ends; elsewhere return None."""
 
     @abstractmethod
     def all_reduce_values(
@@ -280,66 +196,48 @@ class Transport(ABC):
         weights: Optional[Sequence[float]],
         label: Callable[[], str],
     ) -> List[Any]:
-        """Reduce values that belong to no variable, in the middle of a function's call, as `all_reduce` does.
+        """Reduce values that belong to no variable, inside a function call; memory is kept for the ``key``.
 
-        The results are complete, and nothing changes them as long as anything refers to them or to views of them.
-        They may be the arrays themselves if there is one rank.
+        The results are complete, and stay unchanged while they or their views are referenced. With one rank they may be
+        the arrays themselves. ``weights[r]``: the weight of rank r; not all are 0. Ranks with weight 0 are ignored, for
+        every op. ``label`` returns a description of the collective, constant for a key.
 
-        Parameters
-        ----------
-        key
-            Of the collective: memory is kept for it.
-        weights
-            Of the ranks, not all 0: those of weight 0 do not count, whatever the op.
-        label
-            Returns what the collective is, in words: always the same for a key.
-
-        Raises
-        ------
-        SynkhronosError
-            On every rank, if ranks have come here for different labels, or for `agree`.
-        ValueError
-            On every rank, if shapes or dtypes differ between ranks.
+        Every rank raises SynkhronosError if ranks call different collectives, or one calls `agree`. Every rank raises
+        ValueError if shapes or dtypes differ between ranks.
         """
 
     @abstractmethod
     def agree(self, label: str) -> None:
-        """Wait until all ranks have come here for the same thing.
-
-        Raises
-        ------
-        SynkhronosError
-            On every rank, if they have not.
-        """
+        """Wait until all ranks have called this; raise `SynkhronosError` on all ranks if labels differ."""
 
     @abstractmethod
     def all_gather(self, keys: Sequence[Key], arrays: Sequence[Any], name_of: NameOf, on_host: bool = False) -> Pending:
-        """Concatenate the ranks' arrays along axis 0, in rank order, for every rank. Lengths may differ."""
+        """Concatenate the ranks' arrays along axis 0, in rank order, on every rank. Lengths may differ."""
 
     @abstractmethod
     def broadcast(self, keys: Sequence[Key], arrays: Sequence[Any], root: int, on_host: bool = False) -> Pending:
-        """Return, on every rank, the arrays of the root. Those of the others may have any shape, or be None."""
+        """Return the root's arrays on every rank. Other ranks' arrays are ignored and may be None."""
 
     @abstractmethod
     def bind(self, keys: Sequence[Key], values: Sequence[Any]) -> List[Any]:
-        """Return the current arrays of the keys, holding the values; not copies if they are there already. Local."""
+        """Return the current arrays of the keys, with the given values; copy only where necessary. Local."""
 
     @abstractmethod
     def copies(self, keys: Sequence[Key], values: Sequence[Any]) -> List[Any]:
-        """Return copies of the values, under keys of their own: arrays that `all_reduce` takes later. Local."""
+        """Copy the values into memory of the given keys, for a later `all_reduce`. Local."""
 
     @abstractmethod
     def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """Return an array to be filled and given to a `Pending`; its contents are undefined. Local."""
+        """Return an uninitialized array, to be filled and passed to `Pending`. Local."""
 
     @abstractmethod
     def swap_in(self, key: Key, result: Any) -> None:
-        """Make a result the current array of its key; for `RankContext.commit_values`. Local."""
+        """Replace the current array of a key with a result; called by `RankContext.commit_values`. Local."""
 
     def keeps(self, key: Key, array: Any) -> bool:
-        """Return whether an array is the current one of its key, to which the transport then refers. Local."""
+        """Return whether an array is the key's current array and the transport references it. Local."""
         return False
 
     @abstractmethod
     def forget(self, prefix: Tuple[Any, ...]) -> None:
-        """Give back the memory that is kept for the keys that begin so. Local."""
+        """Release the memory of all keys with this prefix. Local."""

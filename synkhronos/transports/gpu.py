@@ -1,9 +1,7 @@
-"""Collectives of ranks that have a device each: NCCL if it can be used, otherwise the host's shared memory.
+"""Collectives between ranks with one device each: through NCCL if possible, otherwise through shared memory.
 
-An array on the host goes as it would without devices. One on a device goes
-through NCCL if there is a clique of the ranks' devices and NCCL knows its
-type; else it is staged: read into this rank's slot in shared memory, reduced
-there, and brought back. A call's arrays may be of both kinds.
+A device array goes through NCCL if the devices have a communicator and NCCL supports the dtype. Otherwise it is staged:
+copied into this rank's slot in shared memory, reduced there, and copied back. One call may also contain host arrays.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import numpy as np
 from ..reductions import ReduceOp
 from ..reductions.device import contiguous, download, is_on_device, upload
 from ..trace import point
-from .base import Key, Mix, NameOf, Pending, Transport
+from .base import Key, NameOf, Pending, Reduction, Transport
 from .nccl import Clique, Meta, is_known, open_clique
 from .shared_memory import SharedMemoryTransport, check_same
 from .value_buffers import participants
@@ -25,37 +23,26 @@ logger = logging.getLogger("synkhronos")
 
 
 class GpuTransport(Transport):
-    """Collectives over arrays on devices and on the host; see the module.
-
-    Parameters
-    ----------
-    host : SharedMemoryTransport
-        The rank's transport for arrays on the host.
-    context
-        The rank's device, opened by pygpu.
-    device : str
-        Its name.
-    """
+    """Collectives over arrays on the rank's device (opened by pygpu) and, through ``host``, on the host."""
 
     def __init__(self, host: SharedMemoryTransport, context: Any, device: str) -> None:
         self.host, self.context, self.device = host, context, device
-        #: The clique of all ranks' devices, or None, for which `why` says why.
-        self.nccl: Optional[Clique] = None
+        self.nccl: Optional[Clique] = None  # communicator of all devices; if it is None, `why` states the reason
         self.why = ""
         self.traffic = host.traffic
 
     def connect(self) -> None:
-        """Open the clique of the ranks' devices, if they can have one. Every rank calls this."""
+        """Open the communicator of the ranks' devices, if possible. Every rank calls this."""
         self.nccl, self.why = open_clique(self.host, self.context, self.device)
         if self.nccl is None and self.host.rank == self.host.root:
             level = logging.WARNING if self.device.startswith("cuda") else logging.INFO
             logger.log(level, "NCCL is not used (%s): arrays on devices go through the host's shared memory", self.why)
 
     def disconnect(self) -> SharedMemoryTransport:
-        """Give the clique up, of which a rank may have died; return the transport for arrays on the host."""
+        """Abort the communicator, because a rank may have died; return the transport for host arrays."""
         if self.nccl is not None:
             self.nccl.give_up()
-        self.nccl, self.why = None, "another one is being opened"
+        self.nccl, self.why = None, "another communicator is being opened"
         return self.host
 
     # -- this rank's arrays --------------------------------------------------------------------------------------
@@ -71,7 +58,7 @@ class GpuTransport(Transport):
         return bound
 
     def to_host(self, key: Key, array: Any) -> np.ndarray[Any, Any]:
-        """Return an array, or a copy of one that lives on the device, in this rank's shared memory. Local."""
+        """Return an array in host memory; a device array is copied into this rank's shared memory. Local."""
         if not is_on_device(array):
             return np.asarray(array)
         staged = download(array, self.host.allocate(key, array.shape, array.dtype))
@@ -101,13 +88,10 @@ class GpuTransport(Transport):
     def _on_host(self, keys: Sequence[Key], arrays: Sequence[Any]) -> List[Any]:
         return [None if array is None else self.to_host(key, array) for key, array in zip(keys, arrays)]
 
-    # -- which way -----------------------------------------------------------------------------------------------
-
     def _metas(self, arrays: Sequence[Any], on_host: Sequence[bool]) -> List[List[Optional[Meta]]]:
-        """Return, for every array, what the ranks say of theirs, if it goes through NCCL; else an empty list.
+        """Return, per array, all ranks' metadata if the array goes through NCCL, otherwise an empty list.
 
-        Every rank decides the same, from what all have said. All have arrived when this returns, so that no rank
-        enters NCCL while another can still fail before.
+        All ranks make the same choice and have arrived on return, so no rank enters NCCL while another rank can fail.
         """
         if self.nccl is None or all(on_host):
             return [[] for _ in arrays]
@@ -132,7 +116,7 @@ class GpuTransport(Transport):
         keys: Sequence[Key],
         arrays: Sequence[Any],
         op: ReduceOp,
-        mixes: Sequence[Mix],
+        mixes: Sequence[Reduction],
         name_of: NameOf,
         into: Optional[Sequence[Key]] = None,
     ) -> Pending:
@@ -149,19 +133,19 @@ class GpuTransport(Transport):
                 None if into is None else [into[i] for i in staged],
             )
             if any(is_on_device(arrays[i]) for i in staged):
-                self.host.barrier.wait()  # the others' shares of the results are complete
+                self.host.barrier.wait()  # the other ranks' shares of the results are complete
             for i, result in zip(staged, pending.release()):
                 goes_up = result is not None and is_on_device(arrays[i])
                 results[i] = upload(result, self.context) if goes_up else result
         for i, of_ranks in enumerate(metas):
             for mix in mixes if of_ranks else ():
-                if mix.takers == (self.host.root,):
+                if mix.destinations == (self.host.root,):
                     result = self._nccl.reduce(arrays[i], of_ranks, op, mix.weights)
                     self._count_sent(arrays[i])
                 else:
                     result = self._nccl.all_reduce(arrays[i], op, mix.weights)
                     self._count_ring(arrays[i])
-                if mix.takers is None or self.host.rank in mix.takers:
+                if mix.destinations is None or self.host.rank in mix.destinations:
                     results[i] = result
         return Pending(self._finished(results, len(arrays)))
 
@@ -237,7 +221,7 @@ class GpuTransport(Transport):
             gathered = self.host.all_gather(
                 mine, self._on_host(mine, [arrays[i] for i in staged]), lambda j: name_of(staged[j])
             )
-            results.update(zip(staged, gathered.release()))  # every rank has made its own: they are complete
+            results.update(zip(staged, gathered.release()))  # complete, since each rank builds its own result
         for i, of_ranks in enumerate(metas):
             if of_ranks:
                 results[i] = self._nccl.all_gather(arrays[i], [meta.shape[0] for meta in of_ranks if meta is not None])
@@ -249,11 +233,11 @@ class GpuTransport(Transport):
         results: Dict[int, Any] = {}
         if staged:
             mine, is_root = [keys[i] for i in staged], self.host.rank == root
-            # Only the root's values are read.
+            # Values of ranks other than the root are not read.
             sent = self.host.broadcast(
                 mine, self._on_host(mine, [arrays[i] if is_root else None for i in staged]), root
             )
-            for i, result in zip(staged, sent.release()):  # the rank's own copy, so it is complete
+            for i, result in zip(staged, sent.release()):  # complete, since each result is this rank's own copy
                 results[i] = arrays[i] if is_root else result
         for i, of_ranks in enumerate(metas):
             meta = of_ranks[root] if of_ranks else None
@@ -265,12 +249,9 @@ class GpuTransport(Transport):
     def _ways(
         self, arrays: Sequence[Any], on_host: Sequence[bool], name_of: Optional[NameOf], but_lengths: bool = False
     ) -> Tuple[List[List[Optional[Meta]]], List[int]]:
-        """Return what the ranks say of the arrays that go through NCCL (else nothing), and which go through the host.
+        """Return the ranks' metadata of arrays that NCCL exchanges, and the positions of all other arrays.
 
-        Raises
-        ------
-        ValueError
-            If shapes or dtypes differ between ranks, unless ``name_of`` is None.
+        Unless ``name_of`` is None, raise `ValueError` if shapes or dtypes differ between ranks.
         """
         metas = self._metas(arrays, on_host)
         if name_of is not None:
@@ -279,31 +260,28 @@ class GpuTransport(Transport):
         return metas, [i for i, of_ranks in enumerate(metas) if not of_ranks]
 
     def _count_ring(self, array: Any, rounds: int = 2) -> None:
-        """Count what a ring sends of an array: in a round each rank sends, and is sent, all but its own part."""
+        """Count a ring's traffic: per round the array without this rank's part, half as read and half as sent."""
         nbytes = nbytes_of(array) * (self.host.size - 1) / self.host.size * rounds / 2
         self.traffic.add(nbytes, nbytes)
 
     def _count_sent(self, array: Any) -> None:
-        """Count an array that goes to the root, if this rank has one."""
         self.traffic.add(0, 0 if array is None or self.host.rank == self.host.root else nbytes_of(array))
 
     @property
     def _nccl(self) -> Clique:
-        assert self.nccl is not None  # an array has metas only if there is a clique
+        assert self.nccl is not None  # an array has metadata only if there is a communicator
         return self.nccl
 
     def _finished(self, results: Dict[int, Any], count: int) -> List[Any]:
-        """Return the results in order, once NCCL has computed those that it computes."""
         if self.nccl is not None:
             self.nccl.finish()
-        return [results.get(i) for i in range(count)]  # there is none if only the root has it
+        return [results.get(i) for i in range(count)]  # None on all ranks but the root, after a reduction to the root
 
 
 def nbytes_of(array: Any) -> int:
-    """Return the bytes of an array, which on a device does not say so."""
+    """Return the size of an array in bytes; device arrays have no ``nbytes``."""
     return int(array.size) * int(np.dtype(array.dtype).itemsize)
 
 
 def _downloaded(array: Any) -> np.ndarray[Any, Any]:
-    """Return an array on the host, as it is or copied."""
     return download(array, np.empty(array.shape, array.dtype)) if is_on_device(array) else array

@@ -1,33 +1,26 @@
-"""Where the arrays of all ranks lie, as they have told each other.
+"""Locations of the arrays of all ranks, exchanged as notices and cached.
 
-What a collective keeps on every rank. Arrays mostly lie where they lay the last time, or the time before that (the
-current and the spare array of a slot change places), so a hot collective neither pickles notices nor attaches anything:
+An array's location usually equals its location in one of the last two calls, because the current and the spare array
+of a slot swap. A frequent collective therefore neither pickles notices nor attaches memory. Caches on every rank:
 
-=================  ===============================  ==========================================  =====================
-level              key                              what is reused                              what makes it invalid
-=================  ===============================  ==========================================  =====================
-`Layouts.notice`   the label, and the stamps of     the notice that it sends, pickled           a new array has a new
-                   this rank's own arrays                                                       stamp
-`Layouts.of`       the notices of all ranks         the `Layout`: arrays of other ranks,        another notice of any
-                                                    attached                                    rank
-`Layout.plans`     what the collective does with    its share of the work, with the views       nothing: a layout
-                   them: takers, or ops; inside a   that it reads and writes                    never changes
-                   function, who has rows
-`Portion` (of      whether the kernel is used; the  the kernel's table of addresses, the        the layout is dropped;
-`kernels.reduce`)  op and the weights               blocks for NumPy, weights prepared          ``MAX_RECIPES`` weights
-`ValueBuffers`     inside a function, the           memory for what this rank gives, and for    another shape or
-                   collective                       results that nothing refers to any more     dtype; the function
-                                                                                                is dropped
-=================  ===============================  ==========================================  =====================
+=================  ===============================  =================================  ================================
+level              key                              reused                             invalidated by
+=================  ===============================  =================================  ================================
+`Layouts.notice`   label, stamps of own arrays      this rank's pickled notice         a new array, with a new stamp
+`Layouts.of`       all ranks' notices               `Layout`: peers' attached arrays   a changed notice of any rank
+`Layout.plans`     destinations or ops; inside      this rank's share of the work,     nothing: a layout is immutable
+                   functions, ranks with rows       with its views of arrays
+`Portion`          use of the kernel; op, weights   address table, blocks, weights     layout dropped; ``MAX_RECIPES``
+`ValueBuffers`     a collective inside a function   memory for values and results      new shape or dtype; function end
+=================  ===============================  =================================  ================================
 
-Beyond `MAX_LAYOUTS` notices or layouts the oldest is dropped.
+Beyond `MAX_LAYOUTS` notices or layouts, the oldest is dropped.
 
-If the ranks are on several hosts, values of few bytes travel behind the notice that says where they lie, so that nobody
-has to fetch them afterwards: MPI's libraries call that the *eager* protocol. ::
+With several hosts, small values travel behind the notice, which saves a fetch (MPI's *eager* protocol)::
 
-    | bytes of the notice | notice | values of its first arrays |
+    | length of the notice | notice | values of its first arrays |
 
-The notice says whether values follow. They are copied into arrays that the layout has for them, once all have met.
+The notice states the number of these arrays. When all notices have arrived, the values are copied into the layout.
 """
 
 from __future__ import annotations
@@ -44,54 +37,31 @@ from ..errors import SynkhronosError
 from ..memory.attach import PoolMap
 from ..memory.handles import Handle
 
-#: Layouts that are kept: two for each set of variables that a program reduces, as arrays change places.
-MAX_LAYOUTS = 64
-
-#: Bytes of all values behind a notice, at most: both fit into a slot of the control block.
-EAGER_BYTES = 1 << 13
+MAX_LAYOUTS = 64  #: Maximum number of cached layouts; each set of variables needs two, because arrays swap.
+EAGER_BYTES = 1 << 13  #: Maximum size of the values behind a notice; both fit into a slot of the control block.
 
 _stamps = itertools.count(1)
 _PREFIX = struct.Struct("i")
 
 
-class Placed(NamedTuple):
-    """An array in this rank's pool.
-
-    One object, because Ctrl-C may come between any two assignments. No two of a process have the same stamp.
-    """
+class PooledArray(NamedTuple):
+    """An array in this rank's pool, its handle, and a unique stamp; one object, so that Ctrl-C cannot separate them."""
 
     array: np.ndarray[Any, Any]
     handle: Handle
     stamp: int
 
     @classmethod
-    def at(cls, array: np.ndarray[Any, Any], handle: Handle) -> Placed:
-        """Return the array with a new stamp."""
+    def at(cls, array: np.ndarray[Any, Any], handle: Handle) -> PooledArray:
         return cls(array, handle, next(_stamps))
 
 
 class Layout:
-    """Where the arrays of all ranks lie.
+    """Locations of the arrays of all ranks in one collective.
 
-    Parameters
-    ----------
-    handles : list of list of (Handle or None)
-    pools : PoolMap
-    eager : dict of int to int, optional
-        Of which ranks the values of how many arrays come with their notices.
-    far : sequence of int
-        The ranks of other hosts.
-
-    Attributes
-    ----------
-    handles : list of list of (Handle or None)
-        By rank, and by position in the notices.
-    plans : dict
-        What collectives have worked out from it.
-    is_all_eager : bool
-        Whether the values of all ranks have come: no rank reads anything of another one's memory.
-    far_bytes : int
-        Of values that come with the notices of other hosts.
+    ``handles[rank][i]``: the handle of array i, or None. ``eager`` maps a rank to the number of arrays whose values are
+    sent with its notice, and ``far`` lists the ranks of other hosts. If `is_all_eager`, no rank reads a peer's memory.
+    Collectives cache derived data in `plans`. `far_bytes` counts the values in notices from other hosts.
     """
 
     def __init__(
@@ -118,11 +88,9 @@ class Layout:
         self.plans: Dict[Tuple[Any, ...], Any] = {}
 
     def of_ranks(self, i: int) -> List[Optional[Handle]]:
-        """Return every rank's handle at a position."""
         return [handles[i] for handles in self.handles]
 
     def array(self, rank: int, i: int) -> np.ndarray[Any, Any]:
-        """Return the array that a rank has at a position, attached again."""
         handle = self.handles[rank][i]
         if handle is None:
             raise LookupError(f"rank {rank} has no array at position {i}")
@@ -130,7 +98,6 @@ class Layout:
         return self._pools.here(handle) if found is None else found
 
     def arrays(self, i: int) -> List[Any]:
-        """Return every rank's array at a position, attached."""
         found = self._arrays.get(i)
         if found is None:
             found = self._arrays[i] = [
@@ -139,11 +106,10 @@ class Layout:
         return found
 
     def is_eager(self, rank: int, i: int) -> bool:
-        """Return whether what a rank has at a position comes with its notice."""
         return rank in self._eager and i < len(self._eager[rank])
 
     def take(self, values: Sequence[memoryview]) -> None:
-        """Take the values that have come behind the notices of all ranks."""
+        """Copy the values that were sent with the notices into the layout's arrays."""
         for rank, arrays in self._eager_bytes.items():
             begin = 0
             for array in arrays:
@@ -153,17 +119,7 @@ class Layout:
 
 
 class Layouts:
-    """The layouts that one rank knows; see the module for what is kept and for how long.
-
-    Parameters
-    ----------
-    pools : PoolMap
-        All ranks' memory.
-    far : sequence of int
-        The ranks of other hosts.
-    arrive : callable, optional
-        Called with the bytes of values that have come with notices from other hosts.
-    """
+    """One rank's cache of notices and layouts; ``arrive`` receives the size of values in notices from ``far`` ranks."""
 
     def __init__(
         self, pools: PoolMap, far: Sequence[int] = (), arrive: Callable[[int], None] = lambda nbytes: None
@@ -172,16 +128,8 @@ class Layouts:
         self._notices: OrderedDict[Tuple[Any, ...], Tuple[bytes, int]] = OrderedDict()
         self._layouts: OrderedDict[Tuple[bytes, ...], Layout] = OrderedDict()
 
-    def notice(self, placed: Sequence[Optional[Placed]], label: Optional[str] = None, n_given: int = 0) -> bytes:
-        """Return what this rank tells the others: where its arrays lie, and what they are for.
-
-        Parameters
-        ----------
-        placed : sequence of (Placed or None)
-        label : str, optional
-        n_given : int
-            How many of them, the first ones, others will read.
-        """
+    def notice(self, placed: Sequence[Optional[PooledArray]], label: Optional[str] = None, n_given: int = 0) -> bytes:
+        """Return this rank's notice: array locations and a label; peers read the first ``n_given`` arrays."""
         key = (label, n_given, *[0 if each is None else each.stamp for each in placed])
         known = self._notices.get(key)
         if known is None:
@@ -198,13 +146,7 @@ class Layouts:
         return b"".join([_PREFIX.pack(len(notice)), notice, *values])
 
     def of(self, notices: Tuple[bytes, ...]) -> Layout:
-        """Return the layout that the notices of all ranks describe.
-
-        Raises
-        ------
-        SynkhronosError
-            On every rank, if they are for different things.
-        """
+        """Return the layout that all ranks' notices describe; raise `SynkhronosError` if labels differ."""
         values: Sequence[memoryview] = ()
         if self._far:
             ends = [_PREFIX.size + _PREFIX.unpack_from(each)[0] for each in notices]
@@ -214,8 +156,8 @@ class Layouts:
         if layout is None:
             labels, handles, eager = zip(*[pickle.loads(each) for each in notices])
             if len(set(labels)) > 1:
-                came = "; ".join(f"rank {rank} to {label or 'another'}" for rank, label in enumerate(labels))
-                raise SynkhronosError(f"the ranks have come to different collectives: {came}")
+                came = "; ".join(f"rank {rank}: {label or 'unnamed'}" for rank, label in enumerate(labels))
+                raise SynkhronosError(f"all ranks must reach the same collective, got {came}")
             of_some = {rank: n for rank, n in enumerate(eager) if n}
             layout = self._layouts[notices] = Layout(list(handles), self._pools, of_some, self._far)
             if len(self._layouts) > MAX_LAYOUTS:
@@ -227,5 +169,5 @@ class Layouts:
 
 
 def are_few(arrays: Sequence[np.ndarray[Any, Any]]) -> bool:
-    """Return whether values of arrays travel with the notice, if there are several hosts."""
+    """Return whether the values of these arrays are sent with the notice if there are several hosts."""
     return sum([array.nbytes for array in arrays]) <= EAGER_BYTES and all([a.flags.c_contiguous for a in arrays])

@@ -1,16 +1,12 @@
-"""Collectives of arrays on devices, which do not pass the host: NCCL through pygpu.
+"""Collectives of device arrays that bypass the host: NCCL through pygpu.
 
-NCCL sums, multiplies, and takes least and greatest elements, of arrays of one
-size. What `reductions` promises beyond that is done here, by kernels around its
-calls: averages are weighted before the sum and divided after it, with more
-digits or a clamp (`Clique._average`); float16 is summed in float32; NaN wins
-against numbers; a rank that has nothing takes part
-with what changes nothing; arrays of different lengths are padded and cut.
+NCCL computes sum, prod, min and max of arrays of equal size. Kernels before and after its calls add the remaining
+guarantees of `reductions`. For an average, values are weighted before NCCL adds them, and the sum is
+divided (`Clique._average`). float16 is summed in float32, and NaN takes precedence over numbers. A rank without a value
+contributes a neutral element. Gathered arrays are padded to equal length and trimmed.
 
-Its calls return before the work is done, and the work waits for all ranks: one
-that dies in the middle leaves the others' devices waiting. So `Clique.finish`
-checks that the ranks live until the device is done, and aborts if that has
-become pointless.
+NCCL's calls return before the work is done, and the work waits for all ranks. If a rank died, the other devices would
+wait forever. `Clique.finish` therefore checks for failed ranks until the device is done, and aborts if one has failed.
 """
 
 from __future__ import annotations
@@ -30,30 +26,21 @@ from ..reductions import ReduceOp, compute_dtype, counting, narrowed
 from ..reductions.device import clamp, combine, concatenate, empty, filled, nan_mark, scale
 from .shared_memory import SharedMemoryTransport
 
-#: Types that both NCCL and pygpu know.
+#: Types that both NCCL and pygpu support.
 KNOWN = ("int8", "int32", "int64", "uint64", "float16", "float32", "float64")
 
-#: Lets NCCL, from 2.32 on, have several ranks on one device.
-MULTI_RANK = "NCCL_MULTI_RANK_GPU_ENABLE"
-
-#: Which GPUs of its machine a process is shown, and in which order.
+MULTI_RANK = "NCCL_MULTI_RANK_GPU_ENABLE"  #: Variable that allows several ranks per device (NCCL 2.32 on).
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+EAGER, PAUSE = 0.001, 0.0002  #: Seconds of busy-waiting for a device, then seconds between two checks.
+CUDA_ERROR_NOT_READY = 600  #: Status from cuEventQuery while the device is busy.
 
-#: Seconds that a device's work is waited for without giving away the core, and between two looks after that.
-EAGER, PAUSE = 0.001, 0.0002
+_NEUTRAL = {"sum": -0.0, "prod": 1}  # adding 0 would turn a sum of -0 into 0
 
-#: What cuEventQuery answers while the device works.
-CUDA_ERROR_NOT_READY = 600
-
-#: What changes nothing when it is combined; 0 would make 0 of a sum that is -0.
-_NEUTRAL = {"sum": -0.0, "prod": 1}
-
-
-_aborted: List[Any] = []  # communicators that must not be collected as garbage
+_aborted: List[Any] = []  # communicators that must not be garbage-collected
 
 
 class Meta(NamedTuple):
-    """What a rank says of an array to the others."""
+    """Location, shape and dtype of one rank's array."""
 
     on_device: bool
     shape: Tuple[int, ...]
@@ -61,26 +48,17 @@ class Meta(NamedTuple):
 
 
 def is_known(dtype: np.dtype[Any]) -> bool:
-    """Return whether NCCL knows elements of that type."""
     return dtype.name in KNOWN
 
 
 def open_clique(host: SharedMemoryTransport, context: Any, device: str) -> Tuple[Optional[Clique], str]:
-    """Open the clique of the ranks' devices; every rank calls this.
-
-    Returns
-    -------
-    Clique or None
-        None on all ranks if any of them cannot take part.
-    str
-        Why there is none.
-    """
-    # Hosts have environments of their own: what a rank reads in its own is told to all, so that all decide the same.
+    """Open a communicator of the ranks' devices, on every rank; if any rank cannot, return None and the reason."""
+    # Environments may differ between hosts, so ranks exchange them to reach the same decision.
     said = host.exchange((device, (machine.boot_id(), os.environ.get(VISIBLE)), os.environ.get(MULTI_RANK)))
     devices = [name for name, _, _ in said]
     of_cuda = [(name, shown_by) for name, shown_by, _ in said if name.startswith("cuda")]
     if len(set(of_cuda)) < len(of_cuda) and any(may_share != "1" for _, _, may_share in said):
-        return None, f"several ranks share a device, which NCCL allows from 2.32 on with {MULTI_RANK}=1"
+        return None, f"several ranks share a device, which NCCL supports from version 2.32 on with {MULTI_RANK}=1"
     collectives: Any = None
     ident, trouble = b"", ""
     try:
@@ -89,7 +67,7 @@ def open_clique(host: SharedMemoryTransport, context: Any, device: str) -> Tuple
         ident = bytes(clique_id.comm_id)
     except Exception as error:
         trouble = error_text(error)
-    said = host.exchange((trouble, ident))  # no rank goes on if one cannot
+    said = host.exchange((trouble, ident))  # no rank continues unless all can
     for rank, (theirs, _) in enumerate(said):
         if theirs:
             return None, f"rank {rank}, {devices[rank]}: {theirs}"
@@ -108,38 +86,37 @@ def open_clique(host: SharedMemoryTransport, context: Any, device: str) -> Tuple
     return Clique(comm, context, host.rank, host.size, host.root, progress, host.barrier.look), ""
 
 
-class Progress(ABC):
-    """Says when a device is done."""
+class NcclProgress(ABC):
+    """Interface for polling and aborting a device's work."""
 
     @abstractmethod
     def mark(self) -> None:
-        """Note all work that the device has been given."""
+        """Record all work submitted to the device so far."""
 
     @abstractmethod
     def is_done(self) -> bool:
-        """Return whether the device has done what it had been given when `mark` was called."""
+        """Return whether the work recorded by `mark` is done."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Give the work up: free the device from waiting for peers."""
+        """Abort the work, so that the device stops waiting for peers."""
 
 
-class Cuda(Progress):
-    """Looks at a CUDA device without waiting for it, which pygpu cannot do, and aborts NCCL, which it cannot either.
+class Cuda(NcclProgress):
+    """Polls a CUDA device and aborts NCCL through ctypes; pygpu offers neither.
 
-    By ctypes. An event of the default stream comes after the work of all streams that were not made to be independent
-    of it, and pygpu's was not.
+    An event on the default stream follows the work of all blocking streams, including pygpu's.
     """
 
     def __init__(self, context: Any, comm: Any) -> None:
-        self._context, self._owner = context, comm  # (entering the context makes it CUDA's current one)
+        self._context, self._owner = context, comm  # entering the context makes it CUDA's current context
         self._cuda, self._nccl = ctypes.CDLL("libcuda.so"), ctypes.CDLL("libnccl.so")
         # pygpu's object is a Python header and a pointer to {context, communicator, ...}.
         structure = ctypes.c_void_p.from_address(id(comm) + object.__basicsize__).value or 0
         self._comm = ctypes.c_void_p(ctypes.c_void_p.from_address(structure + ctypes.sizeof(ctypes.c_void_p)).value)
         count = ctypes.c_int()
         if self._nccl.ncclCommCount(self._comm, ctypes.byref(count)) or count.value != comm.count:
-            raise RuntimeError("this version of pygpu keeps its NCCL communicator elsewhere")
+            raise RuntimeError("cannot locate the NCCL communicator in this version of pygpu")
         self._event = ctypes.c_void_p()
         with context:
             _check(self._cuda.cuEventCreate(ctypes.byref(self._event), 2))  # without timing
@@ -157,11 +134,11 @@ class Cuda(Progress):
         error = ctypes.c_int()
         self._nccl.ncclCommGetAsyncError(self._comm, ctypes.byref(error))
         if error.value not in (0, 7):  # success, in progress
-            raise RuntimeError(f"NCCL error {error.value} in the middle of a collective")
+            raise RuntimeError(f"NCCL error {error.value} during a collective")
         return False
 
     def abort(self) -> None:
-        _aborted.append(self._owner)  # else pygpu would destroy what is gone
+        _aborted.append(self._owner)  # otherwise pygpu would destroy it a second time
         self._nccl.ncclCommAbort(self._comm)
 
 
@@ -171,23 +148,20 @@ def _check(status: int) -> None:
 
 
 class Clique:
-    """Collectives of the ranks' devices, over one array each.
+    """Collectives between devices, one array per call; every rank makes the same calls in the same order.
 
-    Every rank makes the same calls in the same order. Results are in new memory, and there after `finish`.
-
-    Parameters
-    ----------
-    comm : pygpu.collectives.GpuComm
-    context
-        This rank's device.
-    rank, size, root : int
-    progress : Progress
-    look : callable
-        Raises `Aborted` if a peer has failed or died.
+    Results are in new memory and complete after `finish`. ``look`` raises `Aborted` if a peer has failed or died.
     """
 
     def __init__(
-        self, comm: Any, context: Any, rank: int, size: int, root: int, progress: Progress, look: Callable[[], object]
+        self,
+        comm: Any,
+        context: Any,
+        rank: int,
+        size: int,
+        root: int,
+        progress: NcclProgress,
+        look: Callable[[], object],
     ) -> None:
         self.comm, self.context, self.rank, self.size, self.root = comm, context, rank, size, root
         self.progress, self._look = progress, look
@@ -200,7 +174,7 @@ class Clique:
         weights: Optional[Sequence[float]] = None,
         present: Optional[Sequence[bool]] = None,
     ) -> Any:
-        """Return ``op(x_0, ..., x_{n-1})`` on every rank, of those ranks that are present (all by default)."""
+        """Return ``op(x_0, ..., x_{n-1})`` over the ranks that are present (all by default), on every rank."""
         there = [True] * self.size if present is None else present
         mine = array if there[self.rank] else None
         return self._reduced(mine, _meta(array), op, weights, there, self._all_reduce)
@@ -208,12 +182,12 @@ class Clique:
     def reduce(
         self, array: Any, metas: Sequence[Optional[Meta]], op: ReduceOp, weights: Optional[Sequence[float]] = None
     ) -> Any:
-        """Return the same on the root, None elsewhere. Ranks whose meta is None have no array."""
+        """Return the reduction on the root, None elsewhere. Ranks whose metadata is None have no array."""
         meta = next(meta for meta in metas if meta is not None)
         return self._reduced(array, meta, op, weights, [each is not None for each in metas], self._to_root)
 
     def all_gather(self, array: Any, lengths: Sequence[int]) -> Any:
-        """Return the concatenation of all ranks' arrays, which have those lengths."""
+        """Return the concatenation of all ranks' arrays, which have the given lengths."""
         longest = max(lengths)
         if not longest or not array.size and not all(array.shape[1:]):
             return empty((sum(lengths),) + array.shape[1:], array.dtype, self.context)
@@ -229,7 +203,7 @@ class Clique:
         return concatenate([out[rank * longest : rank * longest + length] for rank, length in enumerate(lengths)])
 
     def broadcast(self, array: Any, meta: Meta, root: int) -> Any:
-        """Return the root's array, which the meta describes; the root its own."""
+        """Return the root's array, of the shape and dtype in ``meta``."""
         if self.rank != root:
             array = empty(meta.shape, meta.dtype, self.context)
         if array.size:
@@ -238,13 +212,7 @@ class Clique:
         return array
 
     def finish(self) -> None:
-        """Wait until the device has done what it was given.
-
-        Raises
-        ------
-        Aborted
-            If a peer has failed or died before.
-        """
+        """Wait until the device has completed its work; raise `Aborted` if a peer fails or dies first."""
         if not self._busy:
             return
         self._busy = False
@@ -260,7 +228,7 @@ class Clique:
             raise
 
     def give_up(self) -> None:
-        """Free the device from waiting for peers; what NCCL has given up cannot be used again."""
+        """Abort NCCL, so that the device stops waiting for peers; the communicator becomes unusable."""
         if not self.broken:
             self.broken = True
             self.progress.abort()
@@ -281,7 +249,7 @@ class Clique:
         present: Sequence[bool],
         call: Callable[[Any, str], Any],
     ) -> Any:
-        """Prepare this rank's part, have NCCL combine the parts, and finish what comes out."""
+        """Prepare this rank's part, combine the parts with NCCL, and finish the result."""
         name, shape, dtype = str(op.name), meta.shape, meta.dtype
         if name == "avg":
             return self._average(array, meta, weights, present, call)
@@ -293,7 +261,7 @@ class Clique:
         if not part.size:
             return self._cut(part, call)
         mark = None
-        if name in ("min", "max") and wide.kind == "f":  # NCCL lets numbers win against NaN, NumPy does not
+        if name in ("min", "max") and wide.kind == "f":  # NCCL prefers numbers to NaN; NumPy propagates NaN
             mark = nan_mark(part)
             mark = call(mark, "sum")
         out = call(part, name)
@@ -311,14 +279,12 @@ class Clique:
         present: Sequence[bool],
         call: Callable[[Any, str], Any],
     ) -> Any:
-        """Return the mean of the ranks that count, under the contract of `reductions.mean`.
+        """Return the mean over the participating ranks, with the guarantees of `reductions.mean`.
 
-        NCCL adds in an order of its own and rounds at each step, which takes the sum of equal values off that value,
-        and every rank knows only its own. Half and single precision are therefore added in the next wider type: the
-        error is far below half a digit of the narrow one, so that what is rounded to it lies between the least and the
-        greatest value, without any clamp. That is one call with twice the bytes. The least and the greatest elements
-        to clamp to would be two more calls, and three times the bytes: they are for double precision, which has no
-        wider type.
+        NCCL adds in its own order and rounds at each step, so the sum of equal values can miss the exact multiple. A
+        rank cannot check this, because it has only its own value. Half- and single-precision values are therefore added
+        in the next wider type. The error is then far below half a unit in the last place of the narrow type, so the
+        rounded mean is between the least and greatest value. For double precision, two more calls clamp the mean.
         """
         ranks, counted = counting(present, weights)
         wide = np.dtype(np.float32 if meta.dtype == np.float16 else np.float64)
@@ -343,7 +309,6 @@ class Clique:
         return out.astype(meta.dtype, copy=False)
 
     def _cut(self, part: Any, call: Callable[[Any, str], Any]) -> Any:
-        """Return the result of an array without elements."""
         if call == self._to_root and self.rank != self.root:
             return None
         return part
@@ -369,7 +334,6 @@ def _meta(array: Any) -> Meta:
 
 
 def _neutral(name: str, dtype: np.dtype[Any]) -> Any:
-    """Return the element that changes nothing."""
     if name in _NEUTRAL:
         return _NEUTRAL[name]
     if dtype.kind == "f":

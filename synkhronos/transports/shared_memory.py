@@ -1,18 +1,18 @@
-"""Collectives through shared memory: every rank reads the others' arrays where they lie.
+"""Collectives through shared memory: every rank reads the other ranks' arrays in place.
 
-Each key has a *slot* in the memory of each rank: its *current* array, to which the variable's storage normally refers,
-and a *spare* one into which results are written::
+Each key has a *slot* in the memory of each rank: a *current* array, which normally is the variable's storage, and a
+*spare* array for results::
 
               rank 0's pool          rank 1's pool
     current   [ x_0         ]        [ x_1         ]     read by both
     spare     [ 0 0 0 | 1 1 ]        [ 0 0 0 | 1 1 ]     each rank writes its share into both
 
-Every rank works out its share of the elements, for all ranks: it reads n current arrays and writes into n spare ones.
-So all ranks hold the same bits, no element is computed twice, and the current arrays stay as they are until every rank
-has finished; the commit lets current and spare change places.
+Every rank computes its share of the elements for all ranks: it reads n current arrays and writes into n spare arrays.
+So all ranks get identical bits, and no element is computed twice. The current arrays stay unchanged until every rank
+has finished; the commit then swaps current and spare.
 
-If the ranks are on several hosts, a rank reads what lies on another one once it has been fetched from there, and writes
-into the memory of its own host's ranks alone: each host works out all elements that its ranks take.
+With several hosts, a rank first fetches the arrays of other hosts, and writes only into the memory of its own host.
+Each host computes all elements that its ranks receive.
 """
 
 from __future__ import annotations
@@ -34,44 +34,30 @@ from ..sync.barrier import Barrier
 from ..sync.fetching import Fetcher
 from ..sync.hosts import Hosts
 from ..trace import point
-from .base import Key, Mix, NameOf, Pending, Traffic, Transport
-from .layouts import Layout, Layouts, Placed, are_few
-from .over_hosts import TAKEN_BYTES, Begun, OverHosts
+from .base import Key, NameOf, Pending, Reduction, TrafficCounter, Transport
+from .layouts import Layout, Layouts, PooledArray, are_few
+from .over_hosts import TAKEN_BYTES, Begun, HostTransport
 from .value_buffers import ValueBuffers, kinds_of, participants
 
-#: The largest array, in bytes, that the root reduces alone: sharing the work would take another barrier.
-ROOT_REDUCES_BELOW_BYTES = 1 << 16
+ROOT_REDUCES_BELOW_BYTES = 1 << 16  #: Up to this size the root reduces an array alone, to save a barrier.
 
 
 class Slot:
-    """The current and the spare array of one key on one rank; and another one with what the current holds, if any."""
+    """One rank's current and spare array for a key; ``mirror`` is an identical copy of the current array, if known."""
 
-    __slots__ = ("current", "spare", "twin")
+    __slots__ = ("current", "spare", "mirror")
 
     def __init__(self) -> None:
-        self.current: Optional[Placed] = None
-        self.spare: Optional[Placed] = None
-        self.twin: Any = None
+        self.current: Optional[PooledArray] = None
+        self.spare: Optional[PooledArray] = None
+        self.mirror: Any = None
 
 
 class SharedMemoryTransport(Transport):
-    """Collectives over the pools of the ranks; see the module.
+    """Collectives over the ranks' memory pools.
 
-    Parameters
-    ----------
-    barrier : Barrier
-    pool : Pool
-        This rank's memory.
-    pools : PoolMap
-        All ranks' memory.
-    borrowed : callable
-        Returns the ids of the memory to which the storage of any variable refers now. A variable may have *borrowed*
-        an array of another one's slot (an update can swap two variables): then it is left to the borrower, and not
-        written to.
-    hosts : Hosts, optional
-        If there are several.
-    fetcher : Fetcher, optional
-        If there are several.
+    ``borrowed`` returns the ids of the memory that any variable's storage refers to. That memory is not overwritten. It
+    may be in another variable's slot, because an update can swap two variables. On a single host, ``fetcher`` is None.
     """
 
     def __init__(
@@ -86,17 +72,17 @@ class SharedMemoryTransport(Transport):
         self.barrier, self.pool, self.pools, self._borrowed = barrier, pool, pools, borrowed
         self.rank, self.root, self.size = barrier.rank, barrier.root, barrier.block.size
         self.everybody = range(self.size)
-        #: The ranks of this host, in whose memory this one can write, and of others.
+        # The ranks of this host, whose memory this rank can write to, and the ranks of other hosts.
         self.near: Sequence[int] = self.everybody if hosts is None else hosts.near
         self.far: Sequence[int] = () if hosts is None else hosts.far
-        self._over_hosts: Optional[OverHosts] = None
+        self._over_hosts: Optional[HostTransport] = None
         if hosts is not None and hosts.places is not None and fetcher is not None:
-            self._over_hosts = OverHosts(hosts, barrier.rank, pool, fetcher)
+            self._over_hosts = HostTransport(hosts, barrier.rank, pool, fetcher)
         self._slots: Dict[Key, Slot] = {}
         self._values: Dict[Key, ValueBuffers] = {}
         self._replaced: Optional[ValueBuffers] = None
         is_first = barrier.rank == self.near[0]
-        self.traffic = Traffic() if fetcher is None else Traffic(lambda: fetcher.received, is_first)
+        self.traffic = TrafficCounter() if fetcher is None else TrafficCounter(lambda: fetcher.received, is_first)
         self._layouts = Layouts(pools, self.far, self.traffic.arrive)
 
     # -- the slots of this rank ----------------------------------------------------------------------------------
@@ -111,11 +97,11 @@ class SharedMemoryTransport(Transport):
                 slot = self._slots[key] = Slot()
             current = slot.current
             if current is None or current.array is not value:
-                if current is None or not (slot.twin is value or _is_same_memory(value, current.array)):
+                if current is None or not (slot.mirror is value or _is_same_memory(value, current.array)):
                     borrowed = self._borrowed() if borrowed is None else borrowed
                     current = slot.current = self._fitting(current, value.shape, value.dtype, borrowed)
                     copy_into(current.array, value)
-                    slot.twin = None
+                    slot.mirror = None
             bound.append(current.array)
         return bound
 
@@ -126,8 +112,7 @@ class SharedMemoryTransport(Transport):
         return self._spares([key], [(shape, dtype)])[0].array
 
     @point("transport")
-    def _spares(self, keys: Sequence[Key], kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]]) -> List[Placed]:
-        """Return the spare arrays of the keys, with these shapes and dtypes."""
+    def _spares(self, keys: Sequence[Key], kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]]) -> List[PooledArray]:
         borrowed, found = self._borrowed(), []
         for key, (shape, dtype) in zip(keys, kinds):
             slot = self._slots.get(key)
@@ -138,27 +123,26 @@ class SharedMemoryTransport(Transport):
         return found
 
     def _fitting(
-        self, placed: Optional[Placed], shape: Tuple[int, ...], dtype: np.dtype[Any], borrowed: Set[int]
-    ) -> Placed:
-        """Return the array if it can be overwritten with a value of that shape and dtype, else another one."""
+        self, placed: Optional[PooledArray], shape: Tuple[int, ...], dtype: np.dtype[Any], borrowed: Set[int]
+    ) -> PooledArray:
+        """Return the array if a value of that shape and dtype can overwrite it, otherwise a new array."""
         if placed is not None and placed.array.shape == shape and placed.array.dtype == dtype:
             if id(placed.array.base) not in borrowed:
                 return placed
         array = self.pool.allocate(shape, dtype)
-        return Placed.at(array, self.pool.handle(array))
+        return PooledArray.at(array, self.pool.handle(array))
 
     @point("transport")
     def swap_in(self, key: Key, result: np.ndarray[Any, Any]) -> None:
         slot = self._slots.get(key)
         if slot is not None and slot.spare is not None and result is slot.spare.array:
             before, after = slot.current, slot.spare
-            slot.spare = None  # first: an array must never be both, wherever this is interrupted
+            slot.spare = None  # first, so that an interrupt never leaves one array in both roles
             slot.current = after
             slot.spare = before
-            slot.twin = None
+            slot.mirror = None
 
     def current(self, key: Key) -> Optional[np.ndarray[Any, Any]]:
-        """Return the current array of a key, None if there is none. Local."""
         slot = self._slots.get(key)
         return None if slot is None or slot.current is None else slot.current.array
 
@@ -166,13 +150,13 @@ class SharedMemoryTransport(Transport):
         return self.current(key) is array
 
     def take_over(self, key: Key, array: np.ndarray[Any, Any]) -> None:
-        """Make an array in this rank's pool the current one of a key. Local."""
+        """Make an array in this rank's pool the current array of a key. Local."""
         slot = self._slots[key] = Slot()
-        slot.current = Placed.at(array, self.pool.handle(array))
+        slot.current = PooledArray.at(array, self.pool.handle(array))
 
-    def pair(self, key: Key, twin: np.ndarray[Any, Any]) -> None:
-        """Note that an array holds what the current one of the key does: `bind` need not copy it. Local."""
-        self._slots[key].twin = twin
+    def set_mirror(self, key: Key, twin: np.ndarray[Any, Any]) -> None:
+        """Record that an array is a copy of the key's current array, so that `bind` need not copy it. Local."""
+        self._slots[key].mirror = twin
 
     def forget(self, prefix: Tuple[Any, ...]) -> None:
         tables: Sequence[Dict[Key, Any]] = (self._slots, self._values)
@@ -182,27 +166,25 @@ class SharedMemoryTransport(Transport):
         if self._over_hosts is not None:
             self._over_hosts.forget(prefix)
 
-    # -- telling each other --------------------------------------------------------------------------------------
+    # -- exchanging locations ------------------------------------------------------------------------------------
 
     def exchange(self, notice: Any) -> List[Any]:
         notices = self.barrier.exchange(pickle.dumps(notice, pickle.HIGHEST_PROTOCOL), self.pool, self.pools)
         return [notice if rank == self.rank else pickle.loads(each) for rank, each in enumerate(notices)]
 
     @point("transport")
-    def _layout(self, placed: Sequence[Optional[Placed]], label: Optional[str] = None, n_given: int = 0) -> Layout:
-        """Tell all ranks where this rank's arrays lie, and what for; return where all lie.
-
-        Of the first ``n_given`` the others read what is there now.
-        """
+    def _layout(self, placed: Sequence[Optional[PooledArray]], label: Optional[str] = None, n_given: int = 0) -> Layout:
+        """Exchange array locations and a label; return the layout. Peers read the first ``n_given`` arrays."""
         notice = self._layouts.notice(placed, label, n_given)
         return self._layouts.of(self.barrier.exchange(notice, self.pool, self.pools))
 
     def agree(self, label: str) -> None:
         self._layout([], label)
 
-    def _current(self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray[Any, Any]]]) -> List[Optional[Placed]]:
-        """Bring arrays into their slots, if they are not there; return the slots' current arrays."""
-        found: List[Optional[Placed]] = []
+    def _current(
+        self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray[Any, Any]]]
+    ) -> List[Optional[PooledArray]]:
+        found: List[Optional[PooledArray]] = []
         for key, array in zip(keys, arrays):
             slot = self._slots.get(key)
             if array is None:
@@ -221,7 +203,7 @@ class SharedMemoryTransport(Transport):
         keys: Sequence[Key],
         arrays: Sequence[np.ndarray[Any, Any]],
         op: ReduceOp,
-        mixes: Sequence[Mix],
+        mixes: Sequence[Reduction],
         name_of: NameOf,
         into: Optional[Sequence[Key]] = None,
     ) -> Pending:
@@ -229,35 +211,37 @@ class SharedMemoryTransport(Transport):
             begun = self._begin(keys, arrays, op, mixes, name_of, into=into or keys)
             if begun is not None:
                 return self.finish(begun, into or keys)
-        placed: List[Optional[Placed]] = self._current(keys, arrays)
+        placed: List[Optional[PooledArray]] = self._current(keys, arrays)
         results: List[Any] = [None] * len(keys)
-        if mixes and mixes[0].takers is None or self._takes(mixes):
+        if mixes and mixes[0].destinations is None or self._takes(mixes):
             spares = self._spares(into or keys, [(array.shape, array.dtype) for array in arrays])
             placed, results = [*placed, *spares], [spare.array for spare in spares]
         layout = self._layout(placed, n_given=len(keys))
         for mix in mixes:
-            key = ("all_reduce", mix.takers, mix.sharers)
+            key = ("all_reduce", mix.destinations, mix.contributors)
             plan = layout.plans.get(key)
             if plan is None:
-                takers = self.everybody if mix.takers is None else mix.takers
-                portion = self._portion_of(layout, len(keys), takers, mix.sharers or self.everybody, name_of)
+                destinations = self.everybody if mix.destinations is None else mix.destinations
+                portion = self._portion_of(layout, len(keys), destinations, mix.contributors or self.everybody, name_of)
                 if layout.is_all_eager:
-                    takers = (self.rank,)
-                plan = layout.plans[key] = portion, takers, self._moved(portion, None, takers)
-            portion, takers, (read, sent) = plan
+                    destinations = (self.rank,)
+                plan = layout.plans[key] = portion, destinations, self._moved(portion, None, destinations)
+            portion, destinations, (read, sent) = plan
             if self.far and portion.nbytes and not layout.is_all_eager:
                 self._fetch(layout, range(len(keys)), participants(mix.weights))
             portion.combine(op, mix.weights)
             if mix.weights is not None:
-                read, sent = self._moved(portion, mix.weights, takers)
+                read, sent = self._moved(portion, mix.weights, destinations)
             self.traffic.read += read
             self.traffic.sent += sent
-        return Pending(results)  # the others' shares are complete at the next barrier
+        return Pending(results)  # the other ranks' shares are complete at the next barrier
 
-    def meets_once(self, arrays: Sequence[np.ndarray[Any, Any]]) -> bool:
+    def completes_in_one_round(self, arrays: Sequence[np.ndarray[Any, Any]]) -> bool:
         return bool(self.far) and are_few(arrays)
 
-    def carries(self, arrays: Sequence[Any], op: ReduceOp, mixes: Sequence[Mix], keeps_errors: bool) -> bool:
+    def supports_wire(
+        self, arrays: Sequence[Any], op: ReduceOp, mixes: Sequence[Reduction], keeps_errors: bool
+    ) -> bool:
         return self._over_hosts is not None and self._over_hosts.ways(arrays, op, mixes, True, keeps_errors) is not None
 
     def begin(
@@ -265,14 +249,14 @@ class SharedMemoryTransport(Transport):
         keys: Sequence[Key],
         arrays: Sequence[Any],
         op: ReduceOp,
-        mixes: Sequence[Mix],
+        mixes: Sequence[Reduction],
         name_of: NameOf,
         wire: Optional[str] = None,
         keeps_errors: bool = False,
         into: Optional[Sequence[Key]] = None,
     ) -> Optional[Begun]:
         begun = self._begin(keys, arrays, op, mixes, name_of, wire, keeps_errors, into)
-        if begun is None and self._over_hosts is not None:  # other ranks, with other arrays, may see it differently
+        if begun is None and self._over_hosts is not None:  # ranks whose arrays differ may have started a reduction
             layout = self._layout(self._current(keys, arrays))
             for i in range(len(keys)):
                 check_same(layout.of_ranks(i), name_of, i)
@@ -283,7 +267,7 @@ class SharedMemoryTransport(Transport):
         keys: Sequence[Key],
         arrays: Sequence[Any],
         op: ReduceOp,
-        mixes: Sequence[Mix],
+        mixes: Sequence[Reduction],
         name_of: NameOf,
         wire: Optional[str] = None,
         keeps_errors: bool = False,
@@ -295,13 +279,13 @@ class SharedMemoryTransport(Transport):
             return None
         meanwhile = into is None
         given: List[Any] = list(self._current(keys, arrays))
-        targets: List[Placed] = []
+        targets: List[PooledArray] = []
         if into is not None and self._takes(mixes):
             targets = self._spares(into, kinds_of(arrays))
         names = tuple([(*key, "started") for key in keys] if meanwhile else keys)
         room = over_hosts.room(names, given, targets, len(mixes), not (meanwhile or keeps_errors))
         lent = []
-        if into is not None and room.takes:  # they are spare arrays again when it is over, and not if it is given up
+        if into is not None and room.takes:  # spare again after the reduction, unless the command is aborted
             lent = [spare.array for spare in targets]
             for key in into:
                 self._slots[key].spare = None
@@ -324,38 +308,34 @@ class SharedMemoryTransport(Transport):
         self.traffic.add(*self._over_hosts.finish(begun, results, errors))
         return Pending(results)
 
-    def _takes(self, mixes: Sequence[Mix]) -> bool:
-        """Return whether this rank takes the result of a mix."""
-        return any([mix.takers is None or self.rank in mix.takers for mix in mixes])
+    def _takes(self, mixes: Sequence[Reduction]) -> bool:
+        return any([mix.destinations is None or self.rank in mix.destinations for mix in mixes])
 
     def _moved(
-        self, portion: Portion, weights: Optional[Sequence[float]], takers: Sequence[int]
+        self, portion: Portion, weights: Optional[Sequence[float]], destinations: Sequence[int]
     ) -> Tuple[float, float]:
-        """Return the bytes that this rank reads of the others for its share, and writes to those that take the result.
-
-        It reads none of ranks without weight.
-        """
+        """Return the bytes that this rank reads (except from ranks with weight 0) and writes for its share."""
         counting = participants(weights) or (True,) * self.size
-        read_from, sent_to = sum(counting) - counting[self.rank], len(takers) - (self.rank in takers)
+        read_from, sent_to = sum(counting) - counting[self.rank], len(destinations) - (self.rank in destinations)
         return portion.nbytes * read_from, portion.nbytes * sent_to
 
     def _portion_of(
-        self, layout: Layout, n: int, takers: Sequence[int], sharers: Sequence[int], name_of: NameOf
+        self, layout: Layout, n: int, destinations: Sequence[int], contributors: Sequence[int], name_of: NameOf
     ) -> Portion:
-        """Return this rank's share of n arrays, whose results follow them in the layout of the takers.
+        """Return this rank's share of n arrays; their results are the next n arrays of the receiving ranks.
 
-        If it has the values of all ranks, its share is its own results.
+        If the layout is all eager, the share is this rank's own results.
         """
         for i in range(n):
             check_same(layout.of_ranks(i), name_of, i)
         if self.far:
             near = (self.rank,) if layout.is_all_eager else self.near
-            takers = [rank for rank in takers if rank in near]
-            sharers = takers and ([rank for rank in sharers if rank in near] or takers)
-        if self.rank not in sharers:
+            destinations = [rank for rank in destinations if rank in near]
+            contributors = destinations and ([rank for rank in contributors if rank in near] or destinations)
+        if self.rank not in contributors:
             return Portion([], [], 0, 1)
-        targets = [[layout.array(taker, n + i) for taker in takers] for i in range(n)]
-        return Portion([layout.arrays(i) for i in range(n)], targets, sharers.index(self.rank), len(sharers))
+        targets = [[layout.array(destination, n + i) for destination in destinations] for i in range(n)]
+        return Portion([layout.arrays(i) for i in range(n)], targets, contributors.index(self.rank), len(contributors))
 
     def all_reduce_values(
         self,
@@ -366,16 +346,16 @@ class SharedMemoryTransport(Transport):
         label: Callable[[], str],
     ) -> List[np.ndarray[Any, Any]]:
         if self.size == 1:
-            self.barrier.wait()  # as in every collective: steps before it need not be undone any more
+            self.barrier.wait()  # as in every collective, so that earlier steps need no undo
             return list(arrays)
         kinds = kinds_of(arrays)
         buffers = self._values.get(key)
         if buffers is None or buffers.kinds != kinds:
-            self._replaced = buffers  # until all meet again, others may read what lies in there
+            self._replaced = buffers  # peers may read the old buffers until the next exchange
             buffers = self._values[key] = ValueBuffers(self.pool, kinds, label())
         staged = buffers.stage(arrays)
         result = None if buffers.is_small else buffers.result()
-        over_hosts, mixes = self._over_hosts, (Mix(None if weights is None else tuple(weights)),)
+        over_hosts, mixes = self._over_hosts, (Reduction(None if weights is None else tuple(weights)),)
         ways = None if over_hosts is None or result is None else over_hosts.ways(arrays, op, mixes)
         if over_hosts is not None and result is not None and ways is not None:
             lent = result.lend()
@@ -391,15 +371,17 @@ class SharedMemoryTransport(Transport):
         counting = participants(weights)
         plan = layout.plans.get(("all_reduce_values", counting))
         if plan is None:
-            plan = layout.plans["all_reduce_values", counting] = self._values_plan(layout, buffers, counting)
-        portion, own = plan
+            portion, own = self._values_plan(layout, buffers, counting)
+            moved = self._moved(portion, weights, (self.rank,) if own else self.everybody)
+            plan = layout.plans["all_reduce_values", counting] = portion, own, moved
+        portion, own, moved = plan
         if self.far:
             self._fetch(layout, range(len(kinds)), counting)
         portion.combine(op, weights)
-        self.traffic.add(*self._moved(portion, weights, (self.rank,) if own else self.everybody))
+        self.traffic.add(*moved)
         if result is None:
             return [array.copy() for array in own]
-        lent = result.lend()  # before the others can know that this rank is done with the result of the last time
+        lent = result.lend()  # before other ranks can see that this rank has released its last result
         self.barrier.wait()
         return lent
 
@@ -409,7 +391,7 @@ class SharedMemoryTransport(Transport):
         buffers: ValueBuffers,
         counting: Optional[Tuple[bool, ...]],
     ) -> Tuple[Portion, List[np.ndarray[Any, Any]]]:
-        """Return what this rank reduces, and where it puts it if that is for itself alone."""
+        """Return this rank's share of the reduction, and its result arrays if it computes them for itself."""
         kinds, label = buffers.kinds, buffers.label
         n = len(kinds)
         own: List[np.ndarray[Any, Any]] = []
@@ -467,9 +449,9 @@ class SharedMemoryTransport(Transport):
         weights: Optional[Sequence[float]],
         chosen: Sequence[int],
     ) -> Dict[int, np.ndarray[Any, Any]]:
-        """Reduce the chosen arrays, each rank its share; return copies of the results on the root."""
-        spares: List[Optional[Placed]] = [None] * len(chosen)
-        if self.rank == self.root:  # it says where the results will lie, which takes an exchange of its own
+        """Reduce the chosen arrays, one share per rank; return copies of the results on the root."""
+        spares: List[Optional[PooledArray]] = [None] * len(chosen)
+        if self.rank == self.root:  # the root sends the locations of the results, in a separate exchange
             spares = list(self._spares([keys[i] for i in chosen], [_kind_of(layout.of_ranks(i)) for i in chosen]))
         targets = self._layout(spares)
         if self.root in self.near:
@@ -523,7 +505,7 @@ class SharedMemoryTransport(Transport):
     def broadcast(
         self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray[Any, Any]]], root: int, on_host: bool = False
     ) -> Pending:
-        if self.size == 1:  # nobody else reads it where it is
+        if self.size == 1:  # no other rank reads the arrays in place
             self.barrier.wait()
             return Pending(list(arrays))
         if self.rank == root:
@@ -542,19 +524,15 @@ class SharedMemoryTransport(Transport):
         return Pending(results)
 
     def _fetch(self, layout: Layout, positions: Iterable[int], counting: Optional[Sequence[bool]] = None) -> None:
-        """Bring what ranks of other hosts have at these positions, except those that do not count.
-
-        What has come with their notices is here.
-        """
+        """Fetch these arrays from the participating ranks of other hosts, unless they arrived with the notices."""
         ranks = [rank for rank in self.far if counting is None or counting[rank]]
         self.pools.fetch(layout.handles[rank][i] for i in positions for rank in ranks if not layout.is_eager(rank, i))
 
     def _given_to_root(self, keys: Sequence[Key]) -> int:
-        """Return how many arrays of this rank others read, if the root alone reads what the others have."""
+        """Return the number of this rank's arrays that other ranks read, if only the root reads."""
         return 0 if self.rank == self.root else len(keys)
 
     def _count_read(self, parts: Sequence[Optional[np.ndarray[Any, Any]]]) -> None:
-        """Count that this rank has read the others' arrays."""
         for rank, part in enumerate(parts):
             if part is not None and rank != self.rank:
                 self.traffic.add(part.nbytes, 0)
@@ -571,13 +549,12 @@ def _is_same_memory(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
 
 
 def _kind_of(handles: Sequence[Optional[Handle]]) -> Tuple[Tuple[int, ...], np.dtype[Any]]:
-    """Return the shape and the dtype that the ranks' arrays have in common."""
     handle = next(handle for handle in handles if handle is not None)
     return handle.shape, handle.dtype
 
 
 def check_same(handles: Sequence[Any], name_of: NameOf, i: int, but_lengths: bool = False) -> None:
-    """Raise if shapes or dtypes differ; every rank sees the same handles, so all raise or none."""
+    """Raise if shapes or dtypes differ. Every rank compares the same handles, so either all ranks raise or none do."""
     there = [(rank, handle) for rank, handle in enumerate(handles) if handle is not None]
     if len({(handle.shape[but_lengths:], len(handle.shape), handle.dtype) for _, handle in there}) > 1:
         raise ArgumentValueError(

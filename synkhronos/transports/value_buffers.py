@@ -1,13 +1,12 @@
-"""Where the values of one collective inside a function lie in this rank's shared memory, from call to call.
+"""Buffers for the values of one collective inside a function, in this rank's shared memory.
 
 ::
 
-    a few bytes   sources, twice, in turn          every rank reads all sources and makes its own result
-    more          sources | results                every rank works out its share of all ranks' results
+    small   two sources, used in turn     every rank reads all sources and computes its own result
+    large   sources | results             every rank computes its share of all ranks' results
 
-A source of the first kind is written again at the next collective but one; by then all ranks have read it, as they come
-to the collective in between after that. A result of the second kind is what the function goes on with, without a copy:
-its memory is used again once nothing refers to it any more.
+A small source is overwritten two collectives later. All ranks have read it by then, because they have reached the next
+collective. The function uses a large result without copying it; its memory is reused once nothing refers to it.
 """
 
 from __future__ import annotations
@@ -19,24 +18,16 @@ import numpy as np
 from ..memory.lending import Lender
 from ..memory.pool import Pool
 from ..trace import point
-from .layouts import Placed
+from .layouts import PooledArray
 
-#: The most bytes of which every rank makes its own result: sharing the work would take another barrier.
+#: Up to this size every rank computes its own result, because sharing the work would cost another barrier.
 EACH_REDUCES_BELOW_BYTES = 1 << 16
 
-#: Where arrays begin in a region: at multiples of a cache line.
-ALIGNMENT_BYTES = 64
+ALIGNMENT_BYTES = 64  #: Size of a cache line; arrays in a block begin at multiples of it.
 
 
-class Region:
-    """Arrays one after another in one piece of shared memory.
-
-    Attributes
-    ----------
-    arrays : list of ndarray
-    placed : list of Placed
-        The same, as other ranks are told of them.
-    """
+class ArrayBlock:
+    """Arrays one after another in one block of shared memory; ``placed`` describes them for other ranks."""
 
     def __init__(self, pool: Pool, kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]]) -> None:
         self._places, nbytes = [], 0
@@ -46,68 +37,56 @@ class Region:
             nbytes += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         self._memory = Lender(pool, nbytes)
         self.arrays = self._views(self._memory.block)
-        self.placed = [Placed.at(array, pool.handle(array)) for array in self.arrays]
+        self.placed = [PooledArray.at(array, pool.handle(array)) for array in self.arrays]
 
     def _views(self, block: np.ndarray[Any, Any]) -> List[np.ndarray[Any, Any]]:
         return [np.ndarray(shape, dtype, block, offset) for shape, dtype, offset in self._places]
 
     @property
     def is_lent(self) -> bool:
-        """Whether anything refers to what `lend` has returned."""
+        """Whether anything refers to the arrays that `lend` has returned."""
         return self._memory.is_lent
 
     def lend(self) -> List[np.ndarray[Any, Any]]:
-        """Return the arrays as new objects, which, and whose views, count as lent as long as they live."""
+        """Return the arrays as new objects. They count as lent as long as they or their views are alive."""
         return self._views(self._memory.lend())
 
 
 class ValueBuffers:
-    """The memory of one collective on this rank.
-
-    Parameters
-    ----------
-    pool : Pool
-    kinds : list of (shape, dtype)
-        Of its arrays.
-    label : str
-        How messages call it.
-    """
+    """One rank's memory for one collective over arrays of the given shapes and dtypes; messages use ``label``."""
 
     def __init__(self, pool: Pool, kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]], label: str) -> None:
         self.kinds, self.label, self._pool = kinds, label, pool
-        self._sources = [Region(pool, kinds)]
+        self._sources = [ArrayBlock(pool, kinds)]
         nbytes = sum(array.nbytes for array in self._sources[0].arrays)
-        #: Whether every rank makes its own result.
-        self.is_small = nbytes <= EACH_REDUCES_BELOW_BYTES
-        self._results: List[Region] = []
+        self.is_small = nbytes <= EACH_REDUCES_BELOW_BYTES  # every rank computes its own result
+        self._results: List[ArrayBlock] = []
         self._turn = 0
         if self.is_small:
-            self._sources.append(Region(pool, kinds))
+            self._sources.append(ArrayBlock(pool, kinds))
 
     @point("transport")
-    def stage(self, arrays: Sequence[np.ndarray[Any, Any]]) -> List[Placed]:
-        """Copy the arrays to where other ranks can read them; return where that is."""
+    def stage(self, arrays: Sequence[np.ndarray[Any, Any]]) -> List[PooledArray]:
+        """Copy the arrays into memory that other ranks can read; return the locations."""
         self._turn = (self._turn + 1) % len(self._sources)
         region = self._sources[self._turn]
         for target, array in zip(region.arrays, arrays):
             np.copyto(target, array)
         return region.placed
 
-    def result(self) -> Region:
-        """Return memory for the results, to which nothing refers."""
+    def result(self) -> ArrayBlock:
         free = [region for region in self._results if not region.is_lent]
         if not free:
-            free.append(Region(self._pool, self.kinds))
-        # Those that were lent may come back, but a program that kept many for a while must not keep their memory.
+            free.append(ArrayBlock(self._pool, self.kinds))
+        # Keep the lent blocks and one free block. Keeping all would retain the memory of a brief peak.
         self._results = [region for region in self._results if region.is_lent] + free[:1]
         return free[0]
 
 
 def kinds_of(arrays: Sequence[Any]) -> List[Tuple[Tuple[int, ...], np.dtype[Any]]]:
-    """Return shape and dtype of every array."""
     return [(array.shape, array.dtype) for array in arrays]
 
 
 def participants(weights: Optional[Sequence[float]]) -> Optional[Tuple[bool, ...]]:
-    """Return which ranks count in a reduction of any op: those whose weight is not 0; None if all do."""
+    """Return for each rank whether it participates, i.e. has a nonzero weight; None if all ranks participate."""
     return None if weights is None or all(weights) or not any(weights) else tuple([weight > 0 for weight in weights])

@@ -1,6 +1,6 @@
 """`python -m synkhronos predict`: what it prints, and what it refuses.
 
-Modules: `synkhronos.prediction.drawing`, `synkhronos.prediction.text`.
+Modules: `synkhronos.contrib.prediction.drawing`, `synkhronos.contrib.prediction.text`.
 """
 
 import importlib.util
@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[2]
 
 def synthetic():
     """The module of tests/prediction that makes profiles up."""
-    spec = importlib.util.spec_from_file_location("synthetic", str(ROOT / "tests" / "prediction" / "synthetic.py"))
+    spec = importlib.util.spec_from_file_location(
+        "synthetic", str(ROOT / "tests" / "contrib" / "prediction" / "synthetic.py")
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -52,23 +54,23 @@ def test_table(profiles, capsys):
     # (1 + 10.24 + 0.5) ms 1.1 times as long, 0.8 of all_reduce, three commands of 40 us, 0.3.
     assert lines_of(printed, 2)[:4] == ["2", "1", "512", "14.13"]
     assert lines_of(printed, 4)[0] == "4*"
-    assert "* is extrapolated: profiled were at most 2 ranks, 1 host, and 128 to 1024 rows of a rank" in printed
+    assert "* is extrapolated: the profiles have at most 2 ranks, 1 host, and 128 to 1024 rows per rank" in printed
     assert lines_of(printed, 8)[-1] == "communicating"
     assert "   8  communicating: exchanges between ranks" in printed
     assert "every 16th step" in printed and "16 bits" not in printed
-    assert "Fewest rows of a rank with 90 %" in printed
+    assert "Fewest rows per rank with 90 %" in printed
 
 
 def test_picture(profiles, capsys):
     assert predict.main([*profiles, "--ranks", "1,2,8"]) == 0
     picture = Path(profiles[0]) / "prediction.svg"
-    assert f"{picture}: the same as a picture" in capsys.readouterr().out
+    assert f"{picture}: this prediction as a picture" in capsys.readouterr().out
     root = xml.etree.ElementTree.parse(str(picture)).getroot()
     namespace = {"svg": "http://www.w3.org/2000/svg"}
     assert len(root.findall("svg:circle", namespace)) == 3
     titles = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
-    assert any(title.startswith("8 ranks: ") and title.endswith("(extrapolated)") for title in titles)
-    assert "8 ranks: program 0.3 ms" in titles
+    assert any(title.startswith("ranks: 8, ") and title.endswith("(extrapolated)") for title in titles)
+    assert "ranks: 8, program: 0.3 ms" in titles
 
 
 def test_one_number_of_ranks_alone(profiles, capsys):
@@ -95,10 +97,7 @@ def test_hosts(profiles, capsys):
     assert lines_of(printed, 8)[1] == "2"
     assert float(lines_of(printed, 8)[-4]) == pytest.approx(32 + 3.2 + 1.6)
     assert "16 bits" in printed
-    assert (
-        "(profiles of one host do not have the rows that travel to others, nor what commands take there: left out)"
-        in (printed)
-    )
+    assert "(costs of sending data to other hosts are left out, because profiles of one host lack them)" in printed
     assert predict.main([*profiles, "--ranks", "1,8", "--hosts", "1,4", "--link", "mpi:0,1e30"]) == 0
 
 
@@ -113,8 +112,8 @@ def test_cores(profiles, capsys):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--ranks", "1,two"], "--ranks: expected whole numbers from 1 on, separated by commas, got 'two'"),
-        (["--ranks", "0"], "--ranks: expected whole numbers from 1 on, separated by commas, got '0'"),
+        (["--ranks", "1,two"], "--ranks: expected positive whole numbers, separated by commas, got 'two'"),
+        (["--ranks", "0"], "--ranks: expected positive whole numbers, separated by commas, got '0'"),
         (["--hosts", "1,2"], "--hosts: expected one number, or as many as --ranks has (7), got 2 numbers"),
         (["--hosts", "2"], "--link: expected the link between the hosts, unless the program was profiled on several"),
         (["--hosts", "2", "--link", "shared-memory"], "got shared-memory for 2 hosts"),
@@ -124,13 +123,13 @@ def test_cores(profiles, capsys):
         (["--link", "mpi:1us,0"], "got 'mpi:1us,0'"),
         (
             ["--link", "nccl"],
-            "--link: expected figures of nccl, since no profile has any, got 'nccl'; give its figures",
+            "--link: expected latency and bandwidth for nccl, which no profile has, got 'nccl'; add both",
         ),
         (["--rows", "-3"], "--rows: expected a number above 0, got '-3'"),
         (["--cores", "none"], "--cores: expected a number above 0, got 'none'"),
         (
             ["--rows", "8", "--rows-per-rank", "8"],
-            "expected one of --rows and --rows-per-rank, got both; leave one out",
+            "expected either --rows or --rows-per-rank, got both; leave one out",
         ),
     ],
 )
@@ -161,7 +160,7 @@ def test_a_folder_that_cannot_be_written(profiles, capsys):
     """The prediction is printed."""
     (Path(profiles[0]) / "prediction.svg").mkdir()
     assert predict.main(profiles) == 0
-    assert "without a picture: " in capsys.readouterr().out
+    assert "no picture: " in capsys.readouterr().out
 
 
 def test_command_line(profiles):

@@ -238,7 +238,7 @@ def test_version(folder):
 @pytest.mark.parametrize(
     "arguments, named",
     [
-        ([], "a program is missing, or one of the commands doctor, predict"),
+        ([], "expected a program or one of the commands doctor, predict"),
         (["-m"], "-m: expected PACKAGE.MODULE"),
         (["-c", "1"], "-c"),
         (["--chek", "sibling.py"], "--chek"),
@@ -297,7 +297,7 @@ def test_program_in_a_deleted_folder(folder):
     "arguments, said",
     [
         (["prog.py"], "can't open file 'prog.py': [Errno 2] No such file or directory"),
-        (["--profile", "x", "prog.py"], "--profile: expected a folder that can be written"),
+        (["--profile", "x", "prog.py"], "--profile: expected a writable folder"),
     ],
 )
 def test_relative_paths_in_a_deleted_folder_are_named(folder, arguments, said):

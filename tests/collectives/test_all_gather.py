@@ -43,7 +43,7 @@ def test_scatter_then_all_gather_is_the_whole(world):
 
 def test_bad_input(three, refused):
     W, scale = three.shareds([np.zeros((2, 2)), np.zeros(())], ["W", "scale"])
-    refused(three, ValueError, lambda: synk.all_gather([W, scale]), got="scale of 0", hint="use gather")
+    refused(three, ValueError, lambda: synk.all_gather([W, scale]), got="scale with 0", hint="use gather")
     parts = [table.value("float64", shape) for shape in ((2, 2), (1, 2), (2, 3))]
     three.set_values(W, parts)
     shapes = ["float64 (2, 2) on rank 0", "float64 (1, 2) on rank 1", "float64 (2, 3) on rank 2"]

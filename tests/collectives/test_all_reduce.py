@@ -253,7 +253,7 @@ def test_weights_of_a_function_do_not_outlive_the_session(make_world, refused):
     [
         ([1, 2], ValueError, "weights", "3, one per rank", "2"),
         ([1, 2, 3, 4], ValueError, "weights", "3, one per rank", "4"),
-        ([1, -1, 1], ValueError, "weights[1]", "not negative", "-1"),
+        ([1, -1, 1], ValueError, "weights[1]", "nonnegative", "-1"),
         ([1, 1, np.nan], ValueError, "weights[2]", "finite", "nan"),
         ([np.inf, 1, 1], ValueError, "weights[0]", "finite", "inf"),
         ([np.float32(np.inf), 1, 1], ValueError, "weights[0]", "finite", "inf"),
@@ -267,7 +267,7 @@ def test_weights_of_a_function_do_not_outlive_the_session(make_world, refused):
         (np.ones((3, 3, 3)), TypeError, "weights", "one", "array"),
         (np.eye(4), ValueError, "weights", "3, one row per rank", "4"),
         ([[1, 0, 0], [0, 1, 0], [0, 0, 0]], ValueError, "weights[2]", "positive", "[0, 0, 0]"),
-        ([[1, 0, 0], [0, 1, -1], [0, 0, 1]], ValueError, "weights[1][2]", "not negative", "-1"),
+        ([[1, 0, 0], [0, 1, -1], [0, 0, 1]], ValueError, "weights[1][2]", "nonnegative", "-1"),
         ([[1, 0, 0], [0, np.nan, 1], [0, 0, 1]], ValueError, "weights[1][1]", "finite", "nan"),
         ([[1, 0, 0], [0, "1", 1], [0, 0, 1]], TypeError, "weights[1][1]", "a number", "str"),
         (3, TypeError, "weights", "one", "3"),

@@ -82,7 +82,7 @@ def test_what_is_no_variable_of_the_ranks(three, refused, call):
         ([W, state], TypeError, "shared_vars", "state, which is not a dense array but dict"),
         (state, TypeError, "shared_vars", "state, which is not a dense array but dict"),
         ([W, V, W], ValueError, "shared_vars", "W, which is listed twice"),
-        ([W, alias], ValueError, "shared_vars", "W, which is listed twice (its value is that of W)"),
+        ([W, alias], ValueError, "shared_vars", "W, which is listed twice (it shares the value of W)"),
     ]:
         refused(three, error, lambda variables=variables: call(variables), argument=argument, got=got)
     lonely = engine.shared(np.zeros((4, 2)), "lonely")
@@ -100,7 +100,7 @@ def test_variables_without_a_name_are_named_by_position_and_type(make_world, ref
     lonely, integers = engine.shared(np.zeros((4, 2))), world.shared(np.zeros(2, int))
     refused(world, ValueError, lambda: synk.all_reduce([w, lonely]), got="shared_vars[1] (float64 matrix), which no")
     refused(world, ValueError, lambda: synk.all_reduce(lonely), got="shared_vars (float64 matrix), which no")
-    twice = "shared_vars[2] (float64 vector), which is listed twice (its value is that of shared_vars[1] (float64"
+    twice = "shared_vars[2] (float64 vector), which is listed twice (it shares the value of shared_vars[1] (float64"
     refused(world, ValueError, lambda: synk.all_reduce([w, u, u]), got=twice)
     integers.name = None
     with refuses(TypeError, "shared_vars[1] (int64 vector)"):
@@ -165,7 +165,7 @@ def test_a_value_is_kept_for_the_first_function_that_uses_the_variable(world, wo
     synk.broadcast(given, [3.0, 4.0])
     synk.scatter(parts, rows)
     synk.set_value(last, one, [8.0, 9.0])
-    assert [name for name in names for r in caplog.records if r.getMessage().startswith(name + " is kept")] == names
+    assert [name for name in names for r in caplog.records if r.getMessage().startswith(name + " is stored")] == names
     np.testing.assert_array_equal(synk.gather(own, nd_up=0), [5.0, 6.0] * world.n)
     caplog.clear()
     f = words.function([], [(each * 1, "gather") for each in (own, given, parts, one)])
@@ -176,7 +176,7 @@ def test_a_value_is_kept_for_the_first_function_that_uses_the_variable(world, wo
     np.testing.assert_array_equal(found[3], [1.0] * 2 * last + [8.0, 9.0])
     synk.scatter(parts, rows * 2)  # as to any other, without a word
     np.testing.assert_array_equal(f()[2], rows * 2)
-    assert not [r.getMessage() for r in caplog.records if "is kept" in r.getMessage()]
+    assert not [r.getMessage() for r in caplog.records if "is stored" in r.getMessage()]
 
 
 def test_a_variable_that_no_function_uses_goes_when_it_is_dropped(three):

@@ -83,7 +83,7 @@ def test_bad_values(three, refused):
     one = np.zeros((1, 1), "float32")
     for values, got in [([one], "1"), ([one, one[0], one], "3"), (one, "ndarray")]:
         call = functools.partial(synk.broadcast, [W, b], values)
-        refused(three, ValueError, call, argument="values", expected="a list of 2", got=got)
+        refused(three, ValueError, call, argument="values", expected="a list of length 2", got=got)
     refused(three, TypeError, lambda: synk.broadcast([W, b], [one, one]), argument="values for b", got="(1, 1)")
     for got in three.values(W):
         table.assert_same_bits([got], np.ones((2, 2), "float32"))

@@ -1,6 +1,6 @@
 """`synkhronos.all_reduce` in 16 bits; truth is NumPy, which knows float16, and for bfloat16 arithmetic by hand.
 
-Modules: `synkhronos.reductions.sixteen_bits`.
+Modules: `synkhronos.reductions.half_precision`.
 """
 
 import functools
@@ -11,7 +11,7 @@ import table
 from refusals import refuses, reports
 
 import synkhronos as synk
-from synkhronos.reductions.sixteen_bits import rounded
+from synkhronos.reductions.half_precision import rounded
 
 ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 FORMS = pytest.mark.parametrize("form", ROUNDOFF)
@@ -264,6 +264,6 @@ def test_errors_need_variables_of_their_own(make_world, refused):
     w, mean, error = [world.shared(np.full(2, 0.1), name) for name in ("w", "mean", "error")]
     for into, feedback in ((None, w), (mean, mean), (mean, w)):
         call = functools.partial(synk.all_reduce, w, exchange="bfloat16", into=into, feedback=feedback)
-        refused(world, ValueError, call, argument="feedback", expected="nothing else", got="values")
+        refused(world, ValueError, call, argument="feedback", expected="errors only", got="values")
     synk.all_reduce(w, exchange="bfloat16", into=mean, feedback=error)
     np.testing.assert_array_equal(world.values(w), np.full((2, 2), 0.1))

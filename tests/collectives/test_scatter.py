@@ -150,7 +150,7 @@ def test_bad_input(three, refused):
         ([0, 9], ValueError, "shortest value, which has length 9", "index 9"),  # an index equal to the length
         (np.array([3, 9]), ValueError, "length 9", "index 9"),
         ([-10], ValueError, "length 9", "index -10"),
-        (10, ValueError, "at most 9 rows", "the first 10 rows"),
+        (10, ValueError, "at most 9, the length", "10"),
         (-1, ValueError, "0 or more", "-1"),
         ([1.0], TypeError, "integers", "1.0"),
         (np.array([1.0]), TypeError, "integers", "float64"),
@@ -173,10 +173,10 @@ def test_bad_input(three, refused):
         ([values[0], 3.0], TypeError, "values for y", "()"),
     ]:
         refused(three, error, lambda given=given: synk.scatter([X, y], given), argument=argument, got=got)
-    refused(three, ValueError, lambda: synk.scatter([X, scale], [values[0], 3.0]), got="scale of 0", hint="broadcast")
+    refused(three, ValueError, lambda: synk.scatter([X, scale], [values[0], 3.0]), got="scale with 0", hint="broadcast")
     few = synk.data(values[0][:2], minibatch=True)
     call = functools.partial(synk.scatter, [X, y], [few, values[1]], batch=3)
-    refused(three, ValueError, call, argument="values for X", expected="a minibatch of at least 3", got="2 rows")
+    refused(three, ValueError, call, argument="values for X", expected="as many rows as batch selects (3)", got="2")
     table.assert_same_bits(three.values(X), np.ones((1, 2)))
     table.assert_same_bits(three.values(y), np.ones(1))
 
@@ -189,14 +189,14 @@ def test_part_that_does_not_suit_the_variable(make_world, refused):
     world.set_values(world.shared(np.ones(1)), [np.ones(1)] * 3)
     for call, argument, expected, got in [
         (lambda: synk.scatter(row, np.zeros((4, 2))), "values for row", "length 1", "(4, 2)"),
-        (lambda: synk.scatter(row, np.zeros((1, 2))), "the part of rank 0 of the values for row", "exactly 1 row", "0"),
+        (lambda: synk.scatter(row, np.zeros((1, 2))), "rank 0's part of the values for row", "exactly 1 row", "0"),
         (
             lambda: synk.set_value(0, row, np.zeros((1, 2)), batch=[]),
             "the selected rows of the values for row",
             "exactly 1 row",
             "0",
         ),
-        (lambda: synk.all_gather(row), "the rows of all ranks of row", "exactly 1 row", "3"),
+        (lambda: synk.all_gather(row), "all ranks' rows of row", "exactly 1 row", "3"),
     ]:
         refused(world, TypeError, call, argument=argument, expected=expected, got=got)
     table.assert_same_bits(synk.gather(row, nd_up=0), np.ones(2))

@@ -44,7 +44,7 @@ def test_minibatch_data_hold_the_selected_rows_already(three, refused):
     table.assert_same_bits(three.values(X)[2:], held.data[:3])
     table.assert_same_bits(three.values(y)[2:], labels[[10, 3, 5]])
     call = functools.partial(synk.set_value, 0, [X, y], [held, labels], batch=5)
-    refused(three, ValueError, call, argument="values for X", expected="a minibatch of at least 5", got="4 rows")
+    refused(three, ValueError, call, argument="values for X", expected="as many rows as batch selects (5)", got="4")
 
 
 def test_large_values(make_world):
@@ -61,8 +61,8 @@ def test_large_values(make_world):
 @pytest.mark.parametrize(
     "rank, error, expected, got",
     [
-        (3, ValueError, "from 0 to 2", "3"),
-        (-1, ValueError, "from 0 to 2", "-1"),
+        (3, ValueError, "an int from 0 to 2", "3"),
+        (-1, ValueError, "an int from 0 to 2", "-1"),
         (True, TypeError, "an int", "True of type bool"),
         (np.bool_(True), TypeError, "an int", f"{np.bool_(True)!r} of type bool"),
         (1.0, TypeError, "an int", "1.0 of type float"),
@@ -73,7 +73,7 @@ def test_large_values(make_world):
 )
 def test_bad_rank(three, refused, rank, error, expected, got):
     variable = three.shared(np.ones(2), "W")
-    for call in (lambda: synk.set_value(rank, variable, np.zeros(2)), lambda: synk.get_value(rank, variable)):
+    for call in (lambda: synk.set_value(variable, np.zeros(2), rank), lambda: synk.get_value(variable, rank)):
         refused(three, error, call, argument="rank", expected=expected, got=got)
     table.assert_same_bits(three.values(variable), np.ones(2))
 
@@ -86,7 +86,27 @@ def test_bad_values(three, refused):
         call = functools.partial(synk.set_value, 0, W, np.zeros((2, 2)), batch=batch)
         refused(three, error, call, argument="batch", got=got)
     call = functools.partial(synk.set_value, 0, scale, 1.0, batch=1)
-    refused(three, ValueError, call, got="scale of 0, which has no rows", hint="batch")
+    refused(three, ValueError, call, got="scale with 0 dimensions, which has no rows", hint="batch")
     call = functools.partial(synk.set_value, 0, [W, scale], [np.zeros((2, 2))])
-    refused(three, ValueError, call, argument="values", expected="a list of 2", got="1")
+    refused(three, ValueError, call, argument="values", expected="a list of length 2", got="1")
     table.assert_same_bits(three.values(W), np.ones((2, 2)))
+
+
+def test_the_order_of_2017(three):
+    """The rank first, as an int of any kind, with or without keywords."""
+    variable = three.shared(np.zeros(2), "W")
+    synk.set_value(1, variable, [1.0, 2.0])
+    synk.set_value(np.int64(2), variable, values=[3.0, 4.0])
+    synk.set_value(rank=0, shared_vars=variable, values=[5.0, 6.0, 7.0], batch=[2, 0])
+    expected = [[7.0, 5.0], [1.0, 2.0], [3.0, 4.0]]
+    np.testing.assert_array_equal(three.values(variable), expected)
+    for rank in range(3):
+        found = [synk.get_value(rank, variable), synk.get_value(rank, shared_vars=variable)]
+        np.testing.assert_array_equal([*found, synk.get_value(variable, rank)], [expected[rank]] * 3)
+    for call in (
+        lambda: synk.get_value(1),
+        lambda: synk.set_value(1, variable),
+        lambda: synk.get_value(1, variable, 2),
+    ):
+        with pytest.raises(TypeError):
+            call()

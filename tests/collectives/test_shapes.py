@@ -32,4 +32,4 @@ def test_after_scatter(threads):
 def test_of_0_dimensions(three, refused):
     scale = three.shared(table.value("float64", ()), "scale")
     assert synk.get_shapes(scale) == [(), (), ()]
-    refused(three, ValueError, lambda: synk.get_lengths(scale), got="scale of 0", hint="use get_shapes")
+    refused(three, ValueError, lambda: synk.get_lengths(scale), got="scale with 0", hint="use get_shapes")

@@ -126,7 +126,7 @@ def test_all_programs_compute_the_same(tmp_path):
         "2",
         "--warm-up",
         "1",
-        "--n-parallel",
+        "--n-ranks",
         "3",
         "--plot",
         str(tmp_path / "plot.png"),
@@ -155,9 +155,9 @@ def test_a_wrong_parallel_program_is_found_out(tmp_path, program):
         f"sys.path.insert(0, {str(FOLDER)!r})\n"
         f"runpy.run_path({str(FOLDER / program)!r}, run_name='__main__')\n"
     )
-    done = run(wrong, *SMALL, "--epochs", "1", "--n-parallel", "2", "--check")
+    done = run(wrong, *SMALL, "--epochs", "1", "--n-ranks", "2", "--check")
     assert done.returncode == 1
-    assert "did not compute what the serial one does" in done.stderr
+    assert "results differ from the serial program's" in done.stderr
 
 
 @pytest.mark.long
@@ -173,7 +173,7 @@ def test_cnn_learns_what_the_serial_one_does():
         "50",
         "--epochs",
         "3",
-        "--n-parallel",
+        "--n-ranks",
         "2",
         "--no-progress",
         "--check",
@@ -197,13 +197,13 @@ def test_other_ranks_go_on_from_a_checkpoint(tmp_path):
         *SMALL,
         "--epochs",
         "2",
-        "--n-parallel",
+        "--n-ranks",
         "2",
         "--checkpoint",
         str(tmp_path / "begun.npz"),
     )
     assert begun.returncode == 0, begun.stderr
-    for program, ranks in (("train_mnist_cpu_data.py", ["--n-parallel", "3"]), ("train_mnist_theano.py", [])):
+    for program, ranks in (("train_mnist_cpu_data.py", ["--n-ranks", "3"]), ("train_mnist_theano.py", [])):
         shutil.copy(str(tmp_path / "begun.npz"), str(tmp_path / "mnist.npz"))
         ended = run(FOLDER / program, *SMALL, "--epochs", "4", *ranks, "--checkpoint", str(tmp_path / "mnist.npz"))
         assert ended.returncode == 0, ended.stderr
@@ -217,7 +217,7 @@ def test_the_same_ranks_go_on_from_a_checkpoint_to_the_bit(tmp_path):
     """With dropout: the random states are in the file."""
 
     def saved(name, epochs):
-        arguments = [*SMALL[2:], "--model", "custom_mlp:1,16,0.2,0.5", "--n-parallel", "2", "--epochs", str(epochs)]
+        arguments = [*SMALL[2:], "--model", "custom_mlp:1,16,0.2,0.5", "--n-ranks", "2", "--epochs", str(epochs)]
         path = str(tmp_path / name)
         done = run(FOLDER / "train_mnist_cpu_data.py", *arguments, "--checkpoint", path)
         assert done.returncode == 0, done.stderr

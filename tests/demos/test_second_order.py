@@ -197,7 +197,7 @@ check("a wrong derivative", 2)
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_checks_tell_right_from_wrong():
     done = subprocess.run(
         [sys.executable, "-c", CHECKS.format(demos=str(DEMOS))],
@@ -230,7 +230,7 @@ def test_the_whole_program(tmp_path):
         "784",
         "12",
         "784",
-        "--n-parallel",
+        "--n-ranks",
         "3",
         "--num-slices",
         "2",
@@ -244,8 +244,8 @@ def test_the_whole_program(tmp_path):
     rows = re.findall(r"^(Hessian-free|SGD.*|Adam.*\)) +((?:\d+\.\d+ *){6})$", done.stdout, re.MULTILINE)
     assert [name.split(" (")[0] for name, _ in rows] == [
         "Hessian-free",
-        "SGD, 100 rows a step",
-        "Adam, 100 rows a step",
+        "SGD, 100 rows per step",
+        "Adam, 100 rows per step",
         "SGD, all rows in each step",
         "Adam, all rows in each step",
     ], done.stdout
@@ -261,7 +261,7 @@ def test_the_whole_program(tmp_path):
 def test_missing_matplotlib_is_a_sentence(demo, monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     demo.draw([demo.Curve("a", [(0, 1.0)], 0.0)], 1, str(tmp_path / "a.png"))
-    assert "no picture: matplotlib is not installed" in capsys.readouterr().out
+    assert "no plot, because matplotlib is not installed" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
 
 

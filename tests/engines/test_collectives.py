@@ -7,7 +7,7 @@ import pytest
 from calls import Unchanged, call_on_ranks, record
 from refusals import refuses
 
-from synkhronos.engines.base import Degree
+from synkhronos.engines.base import CollectiveDependence
 from synkhronos.errors import ArgumentTypeError
 from synkhronos.reductions import ReduceOp
 
@@ -186,7 +186,7 @@ def updates_of_every_kind(language, x, w, y, draw):
     """Return new values, whether all ranks make them, and how they depend on collectives; None: on a rank's rows, too."""
     varying = language.mean(x, 0)
     lowest = reduce(language, x[0], MIN)
-    none, affine, other = Degree
+    none, affine, other = CollectiveDependence
     return [
         (w + 1, True, none),  # on nothing that differs
         (w * w + varying * varying, False, none),
@@ -216,11 +216,13 @@ def test_common_and_degree(language):
     kept = snapshot(language, [x], [], list(zip(targets, [new for new, _, _ in kinds])))
     found = language.engine.collectives(kept, {x: 0})
     assert language.engine.updated_in(kept)[: len(targets)] == targets
-    assert found.common == [common for _, common, _ in kinds] + [False]  # and the random state
-    assert found.updates == [Degree.OTHER if degree is None else degree for _, _, degree in kinds] + [Degree.NONE]
+    assert found.replicated_updates == [common for _, common, _ in kinds] + [False]  # and the random state
+    assert found.updates == [CollectiveDependence.OTHER if degree is None else degree for _, _, degree in kinds] + [
+        CollectiveDependence.NONE
+    ]
     as_outputs = snapshot(language, [x], [new for new, _, _ in kinds], [])
     found = language.engine.collectives(as_outputs, {x: 0})
-    assert found.outputs == [Degree.AFFINE if degree is None else degree for _, _, degree in kinds]
+    assert found.outputs == [CollectiveDependence.AFFINE if degree is None else degree for _, _, degree in kinds]
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------

@@ -55,16 +55,16 @@ OF_THEANO = 'pip install "theano==1.0.5" "numpy<1.24" "scipy<1.11" "setuptools<8
     [
         ("import theano", (3, 11, 7), "Theano is not installed in this environment: " + OF_THEANO),
         ("import theano.tensor as T", (3, 9, 18), f"Theano is not installed in this environment: {OF_THEANO}"),
-        ("import theano.tensor as T", (3, 13, 0), "Theano runs on Python 3.8 to 3.11 (here: 3.13.0): run the program"),
-        ("import lasagne", (3, 13, 0), "Lasagne, which needs Theano, runs on Python 3.8 to 3.11 (here: 3.13.0): run"),
+        ("import theano.tensor as T", (3, 13, 0), "Theano runs on Python 3.8 to 3.11 (here: 3.13.0): use one of"),
+        ("import lasagne", (3, 13, 0), "Lasagne, which needs Theano, runs on Python 3.8 to 3.11 (here: 3.13.0): use"),
         ("import lasagne", (3, 11, 7), "not installed in this environment: pip install lasagne " + OF_THEANO[12:]),
         (
             "import pytensor",
             (3, 13, 0),
             'PyTensor is not installed in this environment: pip install "pytensor>=3.0,<4"',
         ),
-        ("import pytensor", (3, 8, 18), "PyTensor runs on Python 3.11 to 3.14 (here: 3.8.18): run the program there"),
-        ("import synkhronos.extensions.updates", (3, 13, 0), "or port it to PyTensor (docs/pytensor.rst)"),
+        ("import pytensor", (3, 8, 18), "PyTensor runs on Python 3.11 to 3.14 (here: 3.8.18): use one of these"),
+        ("import synkhronos.extensions.updates", (3, 13, 0), "or port the program to PyTensor (docs/pytensor.rst)"),
     ],
 )
 def test_import_of_what_is_missing(tmp_path, options, program, version, said):

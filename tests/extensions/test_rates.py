@@ -101,7 +101,7 @@ def test_a_rate_of_zero(make_world):
 @pytest.mark.parametrize(
     "rate, velocities, argument, expected",
     [
-        (np.zeros(1), [], "rate", "0 dimensions"),
+        (np.zeros(1), [], "rate", "0-dimensional"),
         (np.asarray(1), [], "rate[0]", "floating-point"),
         (np.asarray(1.0), [np.zeros(2, "float32")], "velocities[0]", "float64"),
     ],

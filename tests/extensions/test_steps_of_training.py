@@ -279,7 +279,7 @@ def test_givens_are_for_the_gradients_alone(three_ranks):
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-6)
     np.testing.assert_allclose(values, expected, rtol=1e-6)
     assert step.function is None
-    with refuses(ValueError, "givens", "reads", "one that replaces w", "once"):
+    with refuses(ValueError, "givens", "reads", "a replacement of w", "once"):
         step.steps(X, Y, batches=BATCHES)
 
 

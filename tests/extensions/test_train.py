@@ -683,7 +683,7 @@ def bad_arguments():
         "learning_rate": 0.1,
     }
     n = T.lscalar("n")
-    scalar, variable = "a floating-point expression of 0 dimensions", "the variable of an input"
+    scalar, variable = "a 0-dimensional floating-point expression", "an input variable"
     average = "integers have no average"
     return good, [
         ({"params": model.params + [other]}, ValueError, "params[3] ('other')", "the loss depends on", None),
@@ -696,7 +696,7 @@ def bad_arguments():
         ({"x": X}, TypeError, "x", variable, None),
         ({"x": 3}, TypeError, "x", variable, "3"),
         ({"y": model.y * 2}, TypeError, "y", variable, None),
-        ({"y": model.c}, TypeError, "y", variable, "c of TensorType(float64, scalar), which is a shared variable"),
+        ({"y": model.c}, TypeError, "y", variable, "c of type TensorType(float64, scalar), which is a shared variable"),
         ({"update_rule": "sgd"}, TypeError, "update_rule", "a rule of synkhronos.extensions.updates", None),
         (
             {"update_rule": lambda loss, params, learning_rate: {}},
@@ -709,14 +709,14 @@ def bad_arguments():
             {"learnig_rate": 0.1},
             TypeError,
             "update_rule sgd",
-            "its options learning_rate",
+            "its options (learning_rate)",
             "unexpected keyword argument 'learnig_rate'",
         ),
         (
             {"update_rule": updates.adam, "beta3": 0.1},
             TypeError,
             "update_rule adam",
-            "its options learning_rate, beta1, beta2, epsilon",
+            "its options (learning_rate, beta1, beta2, epsilon)",
             None,
         ),
         ({"learning_rate": "high"}, TypeError, "learning_rate", "a number", None),
@@ -725,7 +725,7 @@ def bad_arguments():
             ValueError,
             "the step of w",
             "shared variables",
-            "rate of TensorType(float64, scalar)",
+            "rate of type TensorType(float64, scalar)",
         ),
         ({"max_norm": 0}, ValueError, "max_norm", "a positive number", "0"),
         ({"max_norm": "1"}, TypeError, "max_norm", "a number", None),

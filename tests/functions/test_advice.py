@@ -20,7 +20,12 @@ LOSS = T.sqr(T.dot(X, W) - Y).mean()
 
 #: By name: inputs, inputs that go whole, an output, and the advice.
 REFUSED = {
-    "weights": ([X, Y, W], [], T.dot(X, W) - Y, "if w does not have the batch's rows, list it apart: bcast_inputs=[w]"),
+    "weights": (
+        [X, Y, W],
+        [],
+        T.dot(X, W) - Y,
+        "if w does not have the batch's rows, list it separately: bcast_inputs=[w]",
+    ),
     "their gradient": ([X, Y, W], [], T.grad(LOSS, W), "bcast_inputs=[w]"),
     "weights and biases": ([X, W, B], [], T.dot(X, W) * B.sum() ** 2 + X.dot(B), "bcast_inputs=[b, w]"),
     "a table": ([idx, Z], [], Z[idx], "bcast_inputs=[Z]"),
@@ -56,7 +61,9 @@ def test_what_was_advised_builds(make_world, exact):
 def test_a_warning_has_it_too(caplog):
     with caplog.at_level(logging.WARNING):
         synk.function([X, Y, W], LOSS, mode=L.quick)
-    assert "If w does not have the batch's rows, list it apart: bcast_inputs=[w]; or give it an op" in caplog.text
+    assert (
+        "If w does not have the batch's rows, list it separately: bcast_inputs=[w]; or give the output" in caplog.text
+    )
 
 
 @pytest.mark.parametrize("exact", [False, True])

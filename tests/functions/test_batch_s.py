@@ -106,6 +106,26 @@ def test_every_form(make_world, numpy_words, name):
         check_form(world, build(world, numpy_words), name)
 
 
+def test_both_names(make_world, numpy_words):
+    """`batch_s` is what 2017 called it."""
+    f, ss, ts = build(make_world("threads", 2, 0), numpy_words)
+    rows = [[2, 0], slice(1, 3)]
+    truth = [np.concatenate([(s.sum(1) + t)[each] for s, t, each in zip(ss, ts, one)]) for one in (rows, rows[::-1])]
+    for name in ("batch_shared", "batch_s"):
+        np.testing.assert_allclose(f(**{name: rows})[2], truth[0], rtol=1e-13)
+        np.testing.assert_allclose(f.compare(**{name: rows}).results[2], truth[0], rtol=1e-13)
+    for name in ("batches_shared", "batches_s"):
+        found = f.steps(**{name: [rows, rows[::-1]]})
+        assert [each.tolist() for each in found[2]] == [each.tolist() for each in truth]
+    for call, name, former in (
+        (f, "batch_shared", "batch_s"),
+        (f.compare, "batch_shared", "batch_s"),
+        (f.steps, "batches_shared", "batches_s"),
+    ):
+        with refuses(TypeError, former, name, got=repr([rows])):
+            call(**{name: [rows], former: [rows]})
+
+
 @pytest.mark.parametrize("name", ["nothing", "backwards", "list", "long list", "mixed", "long lists", "some empty"])
 def test_forms_on_processes_and_theano(world, program, name):
     check_form(world, program, name)
@@ -162,7 +182,9 @@ def test_after_scatter_with_uneven_lengths(world, words, shards):
             f(batch_s=rows)[1], np.concatenate([part[::-1] for part in shards(values, world.n, world.root)])
         )
         if world.n == 3:  # only the last rank has that row
-            with refuses(ValueError, "batch_s", "shortest sliceable shared variable of rank", f"index {n_rows // 3}"):
+            with refuses(
+                ValueError, "batch_shared", "shortest sliceable shared variable of rank", f"index {n_rows // 3}"
+            ):
                 f(batch_s=[n_rows // 3])
 
 
@@ -230,7 +252,7 @@ def test_with_scattered_inputs_of_other_rows_there_is_no_average(world, words):
     g = words.function([x], (words.sum(s), "sum"), updates=[(w, w + words.sum(s))], sliceable_shareds=[s])
     rows = np.arange(6.0)
     chosen = take(ss, [[0, 1, 3]] * world.n)
-    fields = ("batch_s", "'avg'", "different numbers", "select")
+    fields = ("batch_shared", "'avg'", "different numbers", "select")
     if world.n == 2:
         rows = np.arange(5.0)  # the same on rank 0, and not on rank 1
     if world.n == 1:
@@ -338,19 +360,19 @@ def test_what_is_refused(make_world, words_of, launcher, n, engine):
     x = words.variable("x")
     without = words.function([x], words.mean(x))
     wrong = [
-        ([0, 4], ValueError, "batch_s", "index 4"),
-        ([[0]] * (n - 1) + [[-99]], ValueError, f"batch_s[{n - 1}]", "index -99"),
-        ([slice(0, 2)] * (n + 1), ValueError, "batch_s", str(n + 1)),
-        (3, TypeError, "batch_s", "3 of type int"),
-        (True, TypeError, "batch_s", "True of type bool"),
-        ("abc", TypeError, "batch_s", "'abc' of type str"),
-        (1.5, TypeError, "batch_s", "1.5 of type float"),
-        ([0, 1.0], TypeError, "batch_s", "a list with 1.0 of type float"),
-        ([True, False], TypeError, "batch_s", "bools"),
-        ([[0], 1], TypeError, "batch_s", "both in one list: 1"),
-        (slice(0, 3, 0), ValueError, "batch_s", "slice(0, 3, 0)"),
-        (np.array([0.5]), TypeError, "batch_s", "an array of type float64"),
-        ([[[0, 1]]] * n, ValueError, "batch_s[0]", "dimension"),
+        ([0, 4], ValueError, "batch_shared", "index 4"),
+        ([[0]] * (n - 1) + [[-99]], ValueError, f"batch_shared[{n - 1}]", "index -99"),
+        ([slice(0, 2)] * (n + 1), ValueError, "batch_shared", str(n + 1)),
+        (3, TypeError, "batch_shared", "3 of type int"),
+        (True, TypeError, "batch_shared", "True of type bool"),
+        ("abc", TypeError, "batch_shared", "'abc' of type str"),
+        (1.5, TypeError, "batch_shared", "1.5 of type float"),
+        ([0, 1.0], TypeError, "batch_shared", "a list with 1.0 of type float"),
+        ([True, False], TypeError, "batch_shared", "bools"),
+        ([[0], 1], TypeError, "batch_shared", "a list that mixes both: 1"),
+        (slice(0, 3, 0), ValueError, "batch_shared", "slice(0, 3, 0)"),
+        (np.array([0.5]), TypeError, "batch_shared", "an array of type float64"),
+        ([[[0, 1]]] * n, ValueError, "batch_shared[0]", "dimension"),
     ]
     for batch_s, error, argument, got in wrong:
         for k in (1, 2):
@@ -358,14 +380,14 @@ def test_what_is_refused(make_world, words_of, launcher, n, engine):
                 f(batch_s=batch_s, num_slices=k)
             assert is_local(raised.value, error)
         check(f(batch_s=[2, 3]), take(ss, [[2, 3]] * n), take(ts, [[2, 3]] * n))
-    with refuses(ValueError, "batch_s", "no sliceable_shareds", "[0]"):
+    with refuses(ValueError, "batch_shared", "no sliceable_shareds", "[0]"):
         without([1.0] * n, batch_s=[0])
     assert without([1.0] * n) == 1
     for more, all_of_them in zip(f(batch_s=[2, 3], num_slices=7), f(batch_s=[2, 3], num_slices=2)):
         np.testing.assert_array_equal(more, all_of_them)
     s, t = f.get_shared()
     world.set_values(t, [np.zeros((rank + 9,) + value.shape[1:]) for rank, value in enumerate(world.values(t))])
-    with refuses(ValueError, "sliceable_shareds", "length", "on rank 0", "batch_s"):
+    with refuses(ValueError, "sliceable_shareds", "length", "on rank 0", "batch_shared"):
         f(num_slices=2)
     assert len(f(batch_s=[2, 3], num_slices=2)[2]) == 2 * n
 
@@ -378,9 +400,9 @@ def test_sliceable_shareds_that_are_none(words_of):
         thing, x = words.shared({"a": 1}, "thing"), words.variable("x", 2)
         outputs = words.mean(s + row + scalar)
         for sliceable, error, got in [
-            ([other], ValueError, "other, which it does not use"),
+            ([other], ValueError, "other, which is unused"),
             ([s, s], ValueError, "s, which is listed twice"),
-            ([s, s.clone()], ValueError, "s, which it does not use"),
+            ([s, s.clone()], ValueError, "s, which is unused"),
             ([row], ValueError, "row with broadcastable rows"),
             ([scalar], ValueError, "scalar with 0 dimensions"),
             ([thing], TypeError, "thing, which is not a dense array of data"),

@@ -101,7 +101,7 @@ def test_per_rank():
     "batches, error, fields",
     [
         (np.arange(4), TypeError, {"got": "shape (4,)", "hint": "reshape"}),
-        ([1, 2, 3], TypeError, {"got": "3 integers", "hint": "reshape"}),
+        ([1, 2, 3], TypeError, {"got": "integers (length 3)", "hint": "reshape"}),
         ([np.int32(1)], TypeError, {"hint": "reshape"}),
         (range(3), TypeError, {"hint": "reshape"}),
         (np.array(3), ValueError, {"got": "shape ()"}),
@@ -144,11 +144,11 @@ def test_a_wrong_batch_is_named(batches, argument, fields):
 
 
 def test_a_wrong_batch_of_a_rank_is_named():
-    with refuses(ValueError, "batches_s[1]", got="5"):
+    with refuses(ValueError, "batches_shared[1]", got="5"):
         table_per_rank([[0], [5]], [10, 5])
-    with refuses(ValueError, "batches_s[0][1]", got="7"):
+    with refuses(ValueError, "batches_shared[0][1]", got="7"):
         table_per_rank([[[9], [7]]], [10, 5])
-    with refuses(TypeError, "batches_s", hint="reshape"):
+    with refuses(TypeError, "batches_shared", hint="reshape"):
         read_all(None, [1, 2], None)
 
 
@@ -160,7 +160,7 @@ def test_a_wrong_batch_of_a_rank_is_named():
         ((None, None, 2.0), TypeError, "n_steps"),
         ((None, None, 0), ValueError, "n_steps"),
         (([[0]], None, -1), ValueError, "n_steps"),
-        (([[0]], [[0], [1]], None), ValueError, "batches_s"),
+        (([[0]], [[0], [1]], None), ValueError, "batches_shared"),
     ],
 )
 def test_how_many_steps_there_are(given, error, argument):

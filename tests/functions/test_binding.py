@@ -35,7 +35,7 @@ def test_values_by_position_and_by_name(args, kwargs, values):
 @pytest.mark.parametrize(
     "args,kwargs,expected,got",
     [
-        ((1, 2, 3, 4), {}, "at most 3 inputs", "4"),
+        ((1, 2, 3, 4), {}, "at most one value per input (3 in total)", "4"),
         ((1,), {}, "a value for input 'y'", "none"),
         ((), {"y": 2}, "a value for input 'x'", "none"),
         ((1, 2), {"w": 3}, "inputs called 'x', 'y', 'z'", "'w'"),

@@ -8,7 +8,7 @@ from refusals import refuses
 
 from synkhronos.functions import chunks
 from synkhronos.functions.chunks import Results, run_in_chunks
-from synkhronos.functions.steps import Steps
+from synkhronos.functions.steps import StepSequence
 
 
 def steps_of(n_steps, total=False):
@@ -17,7 +17,7 @@ def steps_of(n_steps, total=False):
     table[::3, 0] = 1
     counts = np.bincount(table[:, 0], minlength=2).tolist()
     plans = [SimpleNamespace(), SimpleNamespace()]
-    return Steps(plans, counts, [1, 0], None, None, None, True, [], [], total=total), table
+    return StepSequence(plans, counts, [1, 0], None, None, None, True, [], [], total=total), table
 
 
 class Made:

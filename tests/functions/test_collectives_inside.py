@@ -355,7 +355,7 @@ def test_ranks_that_come_to_different_collectives(make_world):
     f = synk.function([x], total, updates=[(w, w + total)], mode=L.lazy)
     assert f([1.0, 2.0]) == 6
     synk.set_value(1, which, 1)
-    with reports(SynkhronosError, "rank 0 to all_reduce", "rank 1 to all_reduce"):
+    with reports(SynkhronosError, "rank 0: all_reduce", "rank 1: all_reduce"):
         f([1.0, 2.0])
     assert synk.gather(w).tolist() == [6, 6]
     synk.broadcast(which)
@@ -410,7 +410,7 @@ def test_rows_of_shared_variables(threads):
 
 
 def test_collectives_of_equal_shapes_that_one_rank_swaps(make_world, monkeypatch):
-    from synkhronos.functions.calling import CollectivesOfCall
+    from synkhronos.functions.rank_call import CollectivesOfCall
 
     make_world("threads", 3, 0, engine=NAME)
     x, w = T.dvector("x"), L.shared(0.0, "w")
@@ -423,7 +423,7 @@ def test_collectives_of_equal_shapes_that_one_rank_swaps(make_world, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(CollectivesOfCall, "all_reduce", swapped)
-        with reports(SynkhronosError, "rank 0 to all_reduce 0", "rank 1 to all_reduce 1", "ends"):
+        with reports(SynkhronosError, "rank 0: all_reduce 0", "rank 1: all_reduce 1", "ends"):
             f([1.0, 2.0, 3.0])
     assert synk.gather(w).tolist() == [0, 0, 0]
     assert [float(value) for value in f([1.0, 2.0, 3.0])] == [1, 3]

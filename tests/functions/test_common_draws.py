@@ -120,7 +120,7 @@ def test_a_stream_that_ranks_have_split_before_is_refused(threads):
     synk.fork(2)
     early(rows(4))
     late = synk.function([x], x.sum(axis=0) + draw, exact=True, name="late", **FAST)
-    with refuses(ValueError, "function late", "streams", "given before"):
+    with refuses(ValueError, "function late", "streams", "earlier"):
         late(rows(4))
     assert early(rows(4))[0].shape == (6,)
 
@@ -154,7 +154,7 @@ def test_one_stream_in_an_exact_function_and_in_another(make_world, random, with
     f, own, _ = common_and_own(streams_of(7), with_collective)
     serial = common_and_own(streams_of(7))[2]
     np.testing.assert_allclose(f(rows(7)), serial(rows(7)))
-    with refuses(ValueError, "function own", "streams", "exact function exact draws", "exact=True"):
+    with refuses(ValueError, "function own", "streams", "exact function exact uses", "exact=True"):
         own(rows(1))
     np.testing.assert_allclose(f(rows(2)), serial(rows(2)))
     synk.close()

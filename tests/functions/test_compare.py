@@ -2,7 +2,7 @@
 
 Truth is NumPy, or plain Theano with variables of its own.
 
-Modules: `checks`, `comparison`, `held`, `reasons`, `rounding`, `serial`.
+Modules: `comparison`, `explanations`, `first_calls`, `rank_values`, `rounding`, `serial`.
 """
 
 import logging
@@ -19,7 +19,7 @@ from trainers import updates as rules
 from twins import Twins
 
 import synkhronos as synk
-from synkhronos.program.program import PROGRAM, Checked
+from synkhronos.program.program import PROGRAM, CheckedCall
 
 pytestmark = getattr(pytest.mark, NAME)
 
@@ -182,7 +182,7 @@ def test_what_an_all_reduce_after_the_call_makes_right_is_told_as_such(threads):
     twins = Twins(regression(descent), exact=False, **FAST)
     found = twins.f.compare(*rows(6))  # equally many on all ranks
     assert set(reasons(found)) == {"w", "b"}
-    assert all("the mean over the ranks agrees, so synk.all_reduce" in reason for reason in reasons(found).values())
+    assert all("the mean over the ranks agrees: call synk.all_reduce" in reason for reason in reasons(found).values())
     synk.all_reduce(twins.params)
     twins.g(*rows(6))
     twins.compare()
@@ -196,7 +196,10 @@ def test_ops_that_make_something_else(threads):
     value = np.array([1.0, 2, 3, 4, 5, 60])
     found = f.compare(value)
     total, largest, summed, squares = found.differences
-    assert (total.value, total.expected) == (25, 75) and "op 'avg', but it is a part by 'sum'" in str(total)
+    assert (total.value, total.expected) == (
+        25,
+        75,
+    ) and "op 'avg', but op 'sum' combines its parts" in str(total)
     assert (largest.value, largest.expected) == (66, 60) and "is 66, 60 in the serial" in str(largest)
     assert (summed.value, summed.expected) == ((2,), (6,)) and "has shape (2,), shape (6,)" in str(summed)
     assert squares.expected == value.mean() ** 2 and "it has op 'avg', but" in str(squares)
@@ -270,7 +273,7 @@ def test_other_engines_are_compared_too(make_world, numpy_words):
     f = synk.function([x], [(numpy_words.sum(x), "avg"), numpy_words.mean(x)], updates=[(w, w + numpy_words.max(x))])
     found = f.compare(np.array([1.0, 2, 3, 5]))
     output, update = found.differences
-    assert (output.value, output.expected) == (5.5, 11) and "it is a part by 'sum'" in output.reason
+    assert (output.value, output.expected) == (5.5, 11) and "op 'sum' combines its parts" in output.reason
     assert (update.value, update.expected) == (2, 5) and "exact=True" in update.reason
 
 
@@ -364,7 +367,7 @@ def test_what_the_serial_function_raises(make_world, numpy_words, told):
     assert synk.gather(w, nd_up=1).tolist() == [0, 0] and f.last_rows is None
     assert f(np.ones(6)).tolist() == [1] * 6  # a check that cannot be made does not stop the program
     (text,) = told()
-    assert "function few is not compared with the serial one: that one raised ValueError: too many rows" in text
+    assert "few is not compared with the serial function: the serial function raised ValueError: too many rows" in text
     assert f(np.ones(6)).tolist() == [1] * 6 and told() == [] and synk.gather(w, nd_up=1).tolist() == [2, 2]
 
 
@@ -396,10 +399,10 @@ def test_the_first_calls_are_compared(checking, told):
         assert len(texts) == (1 if i == 0 else 0), texts
         if texts:
             assert texts[0].startswith(
-                "function wrong differs from the serial one: w is 1 on rank 0 after the call, 15 in"
+                "function wrong differs from the serial function: w is 1 on rank 0 after the call, 15 in"
             )
     assert synk.gather(w, nd_up=1).tolist() == [5.0, 25.0, 45.0]
-    assert [each for each in PROGRAM.checked if each.name == "right"] == [Checked("right", 0)] * 3
+    assert [each for each in PROGRAM.checked if each.name == "right"] == [CheckedCall("right", 0)] * 3
     assert [each.n_differences for each in PROGRAM.checked if each.name == "wrong"] == [1, 2, 2]  # before, too
 
 
@@ -417,7 +420,7 @@ def test_random_functions_are_said_not_to_be_compared(checking, caplog):
     f(np.ones(3)), f(np.ones(3)), f.steps(np.ones(3), n_steps=2)
     texts = [record.getMessage() for record in caplog.records if "compared" in record.getMessage()]
     assert texts == [
-        "function noise is not compared with the serial one: it draws random numbers, and every rank draws its own"
+        "function noise is not compared with the serial function: it draws random numbers, and every rank draws its own numbers"
     ]
 
 
@@ -501,12 +504,12 @@ def run(folder, op, *options):
 def test_the_command_line(tmp_path):
     out, lines = run(tmp_path, "sum", "--check")
     assert out == "[9.0, 9.0, 9.0, 9.0] ['--check', 'a']"
-    assert lines == ["synkhronos: 3 calls of 1 function compared with the serial one: all agree"]
+    assert lines == ["synkhronos: 3 calls of 1 function compared with the serial function: all agree"]
     out, lines = run(tmp_path, "max", "--check")
     assert out == "[6.0, 6.0, 6.0, 6.0] ['--check', 'a']"
     assert (
-        "function total differs from the serial one: output is 6, 9 in the serial program: it has op 'max', but"
+        "function total differs from the serial function: output is 6, 9 in the serial program: it has op 'max', but"
         in lines[-2]
     )
-    assert lines[-1] == "synkhronos: 3 calls of 1 function compared with the serial one: total differs"
+    assert lines[-1] == "synkhronos: 3 calls of 1 function compared with the serial function: total differs"
     assert run(tmp_path, "sum") == ("[9.0, 9.0, 9.0, 9.0] ['--check', 'a']", [])

@@ -186,7 +186,7 @@ def test_integers_of_which_nothing_is_known_are_refused(threads):
 
 #: By name: an output with its op, and words of the warning; None if there is none.
 GIVEN = {
-    "the average of a sum": ((x.sum(), "avg"), "an n-th of"),
+    "the average of a sum": ((x.sum(), "avg"), "1/n of"),
     "the sum of an average": ((x.mean(), "sum"), "n times"),
     "the sum of what all have": ((W.sum(), "sum"), "n times"),
     "the product of what all have": ((W.sum(), "prod"), "n-th power"),

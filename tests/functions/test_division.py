@@ -59,11 +59,11 @@ def test_slices_of_scattered_rows(size, root, n_rows, k, expected):
         (dict(lengths=[[9], [9]], batch_s=[[], [0, 1]]), 3, 2),
     ],
 )
-@pytest.mark.parametrize("joint", [False, True])
-def test_no_more_slices_than_rows(counted, k, expected, joint):
-    division = divide(2, 0, num_slices=k, joint=joint, **counted)
+@pytest.mark.parametrize("all_ranks_call", [False, True])
+def test_no_more_slices_than_rows(counted, k, expected, all_ranks_call):
+    division = divide(2, 0, num_slices=k, all_ranks_call=all_ranks_call, **counted)
     assert division.num_slices == expected
-    if joint:
+    if all_ranks_call:
         assert [len(division.pieces(rank)) for rank in (0, 1)] == [expected] * 2
         assert all(any(division.pieces(rank)[i][0] for rank in (0, 1)) or division.is_empty for i in range(expected))
 
@@ -181,20 +181,26 @@ def test_every_selected_row_of_shared_variables_once_and_in_order(lengths, data)
             dict(lengths=[[2, 2], [2, 3]], num_slices=2),
             ValueError,
             "sliceable_shareds",
-            "same length",
+            "equal length",
             "[2, 3] on rank 1",
         ),
-        (dict(lengths=[[2, 2], [2, 3]]), ValueError, "sliceable_shareds", "same length", "[2, 3] on rank 1"),
-        (dict(n_rows=4, batch_s=[0]), ValueError, "batch_s", "None, because", "[0]"),
-        (dict(lengths=[[3], [2]], batch_s=[2]), ValueError, "batch_s", "of rank 1, which has length 2", "index 2"),
-        (dict(lengths=[[3, 2], [3, 3]], batch_s=[[-3], []]), ValueError, "batch_s[0]", "of rank 0, which has", "-3"),
-        (dict(lengths=[[3], [3]], batch_s=[slice(1)] * 3), ValueError, "batch_s", "for each of the 2 ranks", "3"),
-        (dict(lengths=[[3], [3]], batch_s=[slice(1)]), ValueError, "batch_s", "for each of the 2 ranks", "1"),
-        (dict(lengths=[[3], [3]], batch_s=2), TypeError, "batch_s", "integers", "2"),
-        (dict(lengths=[[3], [3]], batch_s=[[0], 1]), TypeError, "batch_s", "integers", "both in one list: 1"),
-        (dict(lengths=[[3], [3]], batch_s=[0.5]), TypeError, "batch_s", "integers", "a list with 0.5"),
-        (dict(lengths=[[3], [3]], batch_s=np.ones(3, bool)), TypeError, "batch_s", "integers", "bool"),
-        (dict(lengths=[[3], [3]], batch_s=np.zeros((2, 2), int)), ValueError, "batch_s", "1-D", "shape (2, 2)"),
+        (dict(lengths=[[2, 2], [2, 3]]), ValueError, "sliceable_shareds", "equal length", "[2, 3] on rank 1"),
+        (dict(n_rows=4, batch_s=[0]), ValueError, "batch_shared", "None, because", "[0]"),
+        (dict(lengths=[[3], [2]], batch_s=[2]), ValueError, "batch_shared", "of rank 1, which has length 2", "index 2"),
+        (
+            dict(lengths=[[3, 2], [3, 3]], batch_s=[[-3], []]),
+            ValueError,
+            "batch_shared[0]",
+            "of rank 0, which has",
+            "-3",
+        ),
+        (dict(lengths=[[3], [3]], batch_s=[slice(1)] * 3), ValueError, "batch_shared", "for each rank (2 in all)", "3"),
+        (dict(lengths=[[3], [3]], batch_s=[slice(1)]), ValueError, "batch_shared", "for each rank (2 in all)", "1"),
+        (dict(lengths=[[3], [3]], batch_s=2), TypeError, "batch_shared", "integers", "2"),
+        (dict(lengths=[[3], [3]], batch_s=[[0], 1]), TypeError, "batch_shared", "integers", "mixes both: 1"),
+        (dict(lengths=[[3], [3]], batch_s=[0.5]), TypeError, "batch_shared", "integers", "a list with 0.5"),
+        (dict(lengths=[[3], [3]], batch_s=np.ones(3, bool)), TypeError, "batch_shared", "integers", "bool"),
+        (dict(lengths=[[3], [3]], batch_s=np.zeros((2, 2), int)), ValueError, "batch_shared", "1-D", "shape (2, 2)"),
     ],
 )
 def test_what_is_refused(kwargs, error, argument, expected, got):
@@ -204,5 +210,5 @@ def test_what_is_refused(kwargs, error, argument, expected, got):
 
 
 def test_a_hint_says_how_to_use_variables_of_several_lengths():
-    with refuses(ValueError, "sliceable_shareds", hint="batch_s"):
+    with refuses(ValueError, "sliceable_shareds", hint="batch_shared"):
         divide(2, 0, lengths=[[2, 2], [2, 3]], num_slices=2)

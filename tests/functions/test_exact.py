@@ -2,15 +2,18 @@
 
 Truth is the same function as plain Theano, called with all rows.
 
-Modules: `table`, `synkhronos.engines.graph.table`.
+Modules: `placement_table`, `synkhronos.engines.graph.table`.
 """
 
 import functools
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-from library import NAME, L, T
+from library import NAME, L, T, needs_theano
 from refusals import refuses, reports
 from regression import by_signs, descent, regression, rows
 from trainers import updates as rules
@@ -18,6 +21,8 @@ from twins import Twins
 
 import synkhronos as synk
 from synkhronos.engines.graph import lengths
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = [getattr(pytest.mark, NAME), pytest.mark.thorough("threads-1")]
 
@@ -372,8 +377,8 @@ def test_a_copy_in_slices_is_exact(threads):
     [
         (lambda x, w: w + T.dot(x, x.T).sum() * T.sort(x, axis=0).sum(axis=0), "each row"),
         (lambda x, w: w + (x * T.sort(x, axis=0)).sum(axis=0), "axis"),
-        (lambda x, w: T.set_subtensor(w[T.cast(x[:, 0], "int64")], x[:, 1]), "sets"),
-        (lambda x, w: x, "own"),
+        (lambda x, w: T.set_subtensor(w[T.cast(x[:, 0], "int64")], x[:, 1]), "assigns"),
+        (lambda x, w: x, "differ"),
         (
             lambda x, w: w + T.shared_randomstreams.RandomStreams(1).normal((3,), avg=x.sum()),
             "draws",
@@ -383,7 +388,7 @@ def test_a_copy_in_slices_is_exact(threads):
     ids=["gram", "sort", "set", "rows", "noise", "det"],
 )
 def test_updates_that_cannot_be_exact_are_refused(threads, update, why):
-    x, w = T.dmatrix("x"), L.shared(np.zeros(3) if why != "own" else np.zeros((1, 3)), "w")
+    x, w = T.dmatrix("x"), L.shared(np.zeros(3) if why != "differ" else np.zeros((1, 3)), "w")
     with refuses(ValueError, "the update of w", got=why):
         synk.function([x], updates=[(w, update(x, w))], exact=True, on_unused_input="ignore", **FAST)
     f = synk.function([x], updates=[(w, w + x.sum())], exact=True, **FAST)
@@ -504,7 +509,7 @@ def test_slices_of_rows_that_depend_on_all_rows_are_refused(threads):
     twins.call(*rows(6))
     x = T.dmatrix("x")
     f = synk.function([x], x - x.mean(axis=0), exact=True, **FAST)
-    with refuses(ValueError, "num_slices", "common"):
+    with refuses(ValueError, "num_slices", "all rows"):
         f(rows(6)[0], num_slices=2)
 
 
@@ -574,7 +579,7 @@ def test_building_says_that_slices_cannot_be_exact(threads, caplog):
         synk.function([x], updates=[(w, w - T.grad(T.sqr(normal - 1).mean(), w))], exact=True, name="f", **FAST)
         synk.function([x], updates=[(w, w - T.sgn(T.grad(T.sqr(z).mean(), w)))], exact=True, name="g", **FAST)
     (said,) = [each.getMessage() for each in caplog.records if "num_slices" in each.getMessage()]
-    assert said.startswith("function f cannot be called in slices") and "have in common" in said
+    assert said.startswith("function f cannot be called in slices") and "computed from all rows" in said
 
 
 def test_lengths_are_those_of_all_rows(world):
@@ -632,3 +637,38 @@ def test_the_table_shows_the_completed_graph(threads):
     want = g(rows(7)[0])
     for got, one in zip(f(rows(7)[0]), want):
         np.testing.assert_allclose(got, one)
+
+
+FLAGS = """
+import synkhronos as synk
+if {first}:
+    import theano
+synk.fork(2, use_gpu=False)
+import numpy as np
+import theano, theano.tensor as T
+theano.config.cxx = ""
+x = T.dmatrix("x")
+w, m = theano.shared(np.random.RandomState(0).randn(4, 3), "w"), theano.shared(np.zeros((4, 3)), "m")
+gradient = T.grad(T.log(1 + T.exp(-T.tanh(T.dot(x, w)))).mean(), w)
+new = 0.9 * m + 0.1 * T.sqr(gradient)
+updates = [(m, new), (w, w - 0.01 * gradient / (T.sqrt(new) + 1e-8))]
+f = synk.function([x], updates=updates, exact=True)
+for i in range(50):
+    f(np.random.RandomState(i).randn(9, 4))
+print(synk.in_sync([w, m]))
+"""
+
+
+@needs_theano
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [True, False], ids=["imported before fork", "imported after fork"])
+def test_ranks_compile_with_the_flags_that_the_program_sets_after_fork(first):
+    """As C code, against Python code of the program, theirs would compute other bits."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FLAGS.format(first=first)],
+        cwd=str(ROOT),
+        stdout=subprocess.PIPE,
+        universal_newlines=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "in sync")

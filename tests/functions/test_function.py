@@ -1,6 +1,6 @@
 """`function`: every form in which the library takes inputs, outputs and updates, and what else its functions offer.
 
-Modules: `build`, `upkeep`, `synkhronos.engines.theano.profiles`.
+Modules: `build`, `function_commands`, `synkhronos.engines.theano.profiles`.
 """
 
 import copy
@@ -113,7 +113,7 @@ def test_downcasting_inputs(two, words):
 
 
 #: The keywords of a call, with a value that each may be given.
-KEYWORDS = dict(batch=4, batch_s=[0], num_slices=2, output_subset=[0], timeout=60)
+KEYWORDS = dict(batch=4, batch_shared=[0], batch_s=[0], num_slices=2, output_subset=[0], timeout=60)
 
 
 @pytest.mark.parametrize("name", KEYWORDS)
@@ -132,9 +132,9 @@ def test_inputs_with_names_of_keywords(one, words, name):
         assert g.steps(ROWS, 3, batches=[[0], [0, 1]])[0].tolist() == [3, 9]
         assert bool(g.compare(ROWS, 3, batch_s=[0]))
         assert [float(np.sum(each)) for each in g.build_inputs(ROWS, 3)] == [21, 3]
-        if name in ("batch", "batch_s"):  # no keywords of steps
+        if name in ("batch", "batch_shared", "batch_s"):  # no keywords of steps
             assert g.steps(ROWS, n_steps=1, **{name: 3})[0].tolist() == [63]
-        for made in [g, g.compare] + [partial(g.steps, n_steps=1)] * (name not in ("batch", "batch_s")):
+        for made in [g, g.compare] + [partial(g.steps, n_steps=1)] * (name not in ("batch", "batch_shared", "batch_s")):
             with refuses(TypeError, "function", f"input '{name}' (argument 1) by position", f"{name} by name"):
                 made(ROWS, **{name: KEYWORDS[name]})
             with refuses(TypeError, "function", f"a value for input '{name}' (argument 1)", "none"):
@@ -184,7 +184,7 @@ def test_wrong_arguments_of_a_call(one, words):
     f = words.function([x, y], (x + y, "gather"), name="f")
     for args, kwargs, argument, expected, got in [
         ((ROWS,), {}, "function f", "a value for input 'y' (argument 1)", "none"),
-        ((ROWS, ROWS, ROWS), {}, "function f", "at most 2 inputs", "3"),
+        ((ROWS, ROWS, ROWS), {}, "function f", "at most one value per input (2 in total)", "3"),
         ((ROWS,), {"z": ROWS}, "function f", "inputs called 'x', 'y'", "'z'"),
         ((ROWS, ROWS), {"x": ROWS}, "function f", "once", "input 'x' (argument 0)"),
     ]:
@@ -250,7 +250,7 @@ def test_results_have_the_form_that_the_library_returns(two, words):
 
 def test_ops_of_integers_and_bools(one, words):
     i, b = T.lvector("i"), L.variable("bool", 1, "flags")
-    with refuses(TypeError, "outputs[1] (count)", "floating-point", "int64", "give the op 'sum', "):
+    with refuses(TypeError, "outputs[1] (count)", "floating-point", "int64", "use the op 'sum', "):
         count = i.sum()
         count.name = "count"
         words.function([i], [T.cast(i.sum(), "float64"), (count, "avg")])

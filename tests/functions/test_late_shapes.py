@@ -5,7 +5,7 @@ What is needed for its shape alone may come from the graph without collectives o
 
 import numpy as np
 import pytest
-from library import NAME, L, T
+from library import IS_THEANO, NAME, L, T
 
 import synkhronos as synk
 
@@ -87,3 +87,28 @@ def test_lengths_of_several_rows_together(make_world):
     serial = L.function([x], outputs, mode="FAST_COMPILE")
     for value in (np.arange(36.0).reshape(12, 3), np.arange(18.0).reshape(6, 3)):
         np.testing.assert_allclose(f(value), serial(value), rtol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["FAST_COMPILE", "FAST_RUN"])
+@pytest.mark.parametrize("form", [lambda v: v.shape[0], lambda v: T.eye(v.shape[0]), lambda v: T.ones_like(v).sum()])
+def test_rows_that_leave_elements_over_in_a_reshape(make_world, form, mode):
+    """As if the array were computed, of which only the shape is needed."""
+    make_world("threads", 2)
+    x = T.dvector("x")
+    e = form(T.tanh(x.reshape((-1, 3))))
+    mode = L.quick if mode == "FAST_COMPILE" else L.Mode("py" if IS_THEANO else L.full.linker, "fast_run")
+    f, serial = synk.function([x], e, exact=True, mode=mode), L.function([x], e, mode=mode)
+    np.testing.assert_array_equal(f(np.ones(12)), serial(np.ones(12)))
+    for given in (f, lambda value: f(value, num_slices=3)):
+        with pytest.raises((AssertionError, ValueError, synk.WorkerError)):
+            given(np.ones(3))
+    np.testing.assert_array_equal(f(np.ones(6)), serial(np.ones(6)))
+
+
+def test_sums_of_ranks_that_leave_elements_over_in_a_reshape(make_world):
+    make_world("threads", 2)
+    x = T.dvector("x")
+    f = synk.function([x], (T.ones_like(x.reshape((-1, 3))).sum(), "sum"), mode=L.quick)
+    assert f(np.ones(12)) == 12
+    with pytest.raises((AssertionError, ValueError, synk.WorkerError)):
+        f(np.ones(3))

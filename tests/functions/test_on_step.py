@@ -62,7 +62,7 @@ def test_what_it_changes_before_it_raises_counts(world, change):
     assert [value.tolist() for value in world.values(ours.w)] == [(seen[0] + 1).tolist()] * world.n
 
 
-class Commands(trace.Observer):
+class Commands(trace.TraceObserver):
     """Counts the commands of steps."""
 
     def __init__(self):

@@ -13,7 +13,7 @@ from worlds import ENGINES
 import synkhronos as synk
 from synkhronos import engines
 from synkhronos.functions.arguments import Arguments
-from synkhronos.functions.call import CallFunction
+from synkhronos.functions.command import CallFunction
 from synkhronos.functions.plan import MAX_PLANS
 from synkhronos.memory.pool import Pool
 from synkhronos.program.program import PROGRAM

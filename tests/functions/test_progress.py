@@ -5,7 +5,7 @@ import pytest
 from library import L, T
 
 import synkhronos as synk
-from synkhronos.functions.progress import Progress
+from synkhronos.functions.progress import StepProgress
 
 
 class Bar:
@@ -28,7 +28,7 @@ class Bar:
 
 
 def test_what_is_no_bar_stays():
-    progress = Progress()
+    progress = StepProgress()
     for batches in (None, [[0]], np.zeros((2, 2), int), iter([[0]])):
         assert progress.taken_off(batches) is batches
     assert not progress

@@ -1,6 +1,6 @@
 """Many steps in one command: bit for bit what as many calls give, and what NumPy says; and what ends them early.
 
-Modules: `planning`, `step_outputs`.
+Modules: `plan_builder`, `step_outputs`.
 """
 
 import gc
@@ -234,7 +234,7 @@ def test_rows_of_both(two, numpy_words):
         f.steps(Y, batches=batches, batches_s=batches_s),
         [g(Y, batch=batch, batch_s=batch_s) for batch, batch_s in zip(batches, batches_s)],
     )
-    with refuses(ValueError, "batches_s[1]", "rows"):
+    with refuses(ValueError, "batches_shared[1]", "rows"):
         f.steps(Y, batches=[[0, 1, 2, 3], [1]], batches_s=[[5, 6], [7]])
 
 
@@ -587,7 +587,7 @@ REFUSED = {
     "a ragged array": (dict(batches=np.array([[0, 1], [2]], object)), TypeError, "batches"),
     "no batches": (dict(batches=[]), ValueError, "batches"),
     "a number": (dict(batches=3), TypeError, "batches"),
-    "no such variables": (dict(batches_s=[[0]]), ValueError, "batches_s"),
+    "no such variables": (dict(batches_s=[[0]]), ValueError, "batches_shared"),
     "no slices": (dict(batches=[[0, 1, 2], [0]], num_slices=0, output_subset=[0]), ValueError, "num_slices"),
     "slices of another type": (dict(n_steps=1, num_slices=1.0), TypeError, "num_slices"),
     "steps of another type": (dict(n_steps="2"), TypeError, "n_steps"),
@@ -626,13 +626,13 @@ def test_before_fork_and_after_close(make_world, numpy_words):
     assert program.f.steps(X, Y, 1.0, n_steps=1)[10].tolist() == [0]
 
 
-@pytest.mark.parametrize("name", ["batches", "batches_s", "n_steps", "on_step", "total"])
+@pytest.mark.parametrize("name", ["batches", "batches_shared", "batches_s", "n_steps", "on_step", "total"])
 def test_names_that_are_not_reserved(two, numpy_words, name):
     x, n = numpy_words.variable("x"), numpy_words.variable(name, 0)
     f = synk.function([x], numpy_words.mean(x) * n, [n])
     np.testing.assert_allclose(f(Y, **{name: 2.0}), Y.mean() * 2)
     np.testing.assert_allclose(f.steps(Y, 2.0, n_steps=3), [Y.mean() * 2] * 3)
-    own = {"batches": [[0]], "batches_s": [[0]], "n_steps": 1, "on_step": print, "total": True}[name]
+    own = {"n_steps": 1, "on_step": print, "total": True}.get(name, [[0]])
     with refuses(TypeError, "function", "by position", name):
         f.steps(Y, **{"n_steps": 1, name: own})
     with refuses(TypeError, "function", f"'{name}'"):

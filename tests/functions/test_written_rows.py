@@ -338,6 +338,23 @@ def test_each_rank_divides_by_its_own_rows(threads, divided):
     np.testing.assert_allclose(weights @ values, v.get_value(), rtol=1e-12)
 
 
+def test_sums_of_complex_numbers_are_divided(threads):
+    x = L.variable("complex128", 2, "x")
+    f = synk.function([x], [x.sum(axis=0) / np.complex128(N), ((x * 1j).sum(), "sum")], rows=N, **FAST)
+    value = data()[0] * (1 + 2j)
+    means, total = f(value)
+    np.testing.assert_allclose(means, value.mean(axis=0))
+    np.testing.assert_allclose(total, value.sum() * 1j)
+
+
+def test_an_axis_of_length_1_that_a_type_does_not_say(threads):
+    x, p = T.bmatrix("x"), T.bvector("p")
+    column = p.dimshuffle(0, "x")
+    f = synk.function([x], [T.tensordot(T.triu(column), column, axes=2), x], [p], exact=True, rows=N, **FAST)
+    value = np.arange(64, dtype="int8") % 5
+    np.testing.assert_array_equal(f(np.ones((N, 2), "int8"), value)[0], value[0] ** 2)
+
+
 def test_an_op_that_is_given_stays(threads):
     x = T.dmatrix("x")
     f = synk.function([x], [(x.sum() / N, "sum"), (x.sum() / N, "avg"), x.sum() / N], rows=N, **FAST)

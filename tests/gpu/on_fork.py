@@ -36,11 +36,7 @@ def test_what_is_wrong_is_said_before_any_device_is_open():
         (dict(devices=["opencl0:77"]), synk.SynkhronosError, ["rank 0", "opencl0:77"]),
         (dict(devices=[DEVICE, "opencl0:77"]), synk.WorkerError, ["rank 1", "opencl0:77"]),
         (dict(devices=["opencl0:77", DEVICE]), synk.SynkhronosError, ["rank 0", "opencl0:77"]),
-        (
-            dict(devices=[DEVICE], n_parallel=2),
-            ValueError,
-            ["n_parallel", "devices", 1, 2],
-        ),
+        (dict(devices=[DEVICE], n_ranks=2), ValueError, ["n_ranks", "devices", 1, 2]),
         (
             dict(devices=[f"cuda{synk.get_n_gpu()}"]),
             ValueError,
@@ -145,7 +141,7 @@ def test_gpus_that_cannot_be_used_are_no_reason_to_fail():
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
     )
     assert "ranks 2" in done.stdout and "TensorSharedVariable" in done.stdout
-    assert "GPUs are not used, CPU processes take their place: rank 1 raised" in done.stdout
+    assert "GPUs are not used; CPU processes are started instead: rank 1 raised" in done.stdout
 
 
 def test_nccl_is_not_there_and_said_so_once(caplog):

@@ -15,7 +15,7 @@ from theano import tensor as T
 from worlds import DEVICE
 
 import synkhronos as synk
-from synkhronos.launchers.hosts.world import StartedWorld
+from synkhronos.cluster.world import StartedWorld
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.command import Command
 
@@ -196,8 +196,8 @@ def test_what_cannot_be_is_said_before_a_rank_is_started():
     n = synk.get_n_gpu()
     for keywords, error, facts in [
         (dict(devices=[f"cuda{n}"]), ValueError, ["devices[0]", n, "host"]),
-        (dict(use_gpu=True, n_parallel=n + 1), (ValueError, synk.SynkhronosError), ["GPUs", "host"]),
-        (dict(devices=[DEVICE], n_parallel=2), ValueError, ["n_parallel", 1, "devices", 2]),
+        (dict(use_gpu=True, n_ranks=n + 1), (ValueError, synk.SynkhronosError), ["GPUs" if n else "no GPU", "host"]),
+        (dict(devices=[DEVICE], n_ranks=2), ValueError, ["n_ranks", 1, "devices", 2]),
         (dict(devices=[DEVICE], master_rank=1), ValueError, ["master_rank", 0, 1]),
     ]:
         with reports(error, *facts):

@@ -22,7 +22,7 @@ def device():
     return ENGINE.open_device(DEVICE)
 
 
-class OnDevice(in_graph.Call):
+class OnDevice(in_graph.CurrentCall):
     """Records where the arrays are; gives ``2 x + number + 1`` in the same place."""
 
     def __init__(self, context):

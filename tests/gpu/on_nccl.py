@@ -16,12 +16,12 @@ from synkhronos.reductions import ReduceOp
 from synkhronos.reductions.device import empty
 from synkhronos.runtime.command import Command
 from synkhronos.transports.base import ALL_ALIKE
-from synkhronos.transports.nccl import KNOWN, Clique, Progress
+from synkhronos.transports.nccl import KNOWN, Clique, NcclProgress
 
 REAL = DEVICE.startswith("cuda")
 
 
-class Slow(Progress):
+class Slow(NcclProgress):
     """A device that is done at the third look, or never."""
 
     def __init__(self):

@@ -58,7 +58,7 @@ DEMOS = ["01_functions", "02_data", "03_shared_variables", "04_batch", "05_batch
 @pytest.mark.parametrize("demo", DEMOS)
 def test_demo(demo):
     done = run("-m", "synkhronos", str(ROOT / "demos" / (demo + ".py")), "--devices", DEVICE, DEVICE)
-    assert done.returncode == 0 and "all as in" in done.stdout.splitlines()[-1], done.stdout[-10000:]
+    assert done.returncode == 0 and "all equal to" in done.stdout.splitlines()[-1], done.stdout[-10000:]
 
 
 @pytest.mark.theano

@@ -180,7 +180,7 @@ def test_a_death_after_a_change_in_compiled_functions(divides):
     check(Program(LibraryWords, divides), 2, CHANGES)
 
 
-class AtPoints(trace.Observer):
+class AtPoints(trace.TraceObserver):
     """Kills ranks at points of the master, each after so many of them: ``due`` has pairs of a count and a rank."""
 
     def __init__(self):
@@ -246,7 +246,7 @@ def test_what_counts_on_the_master_alone_cannot_be_repeated(change):
         program.f.steps(ROWS, on_step=on_step, **program.some)
     (note,) = caught.value.__notes__
     assert re.search(
-        r"not repaired \(heal=9\): steps in which on_step has changed (rate|w|big, rate|rate, big) cannot", note
+        r"not replaced \(heal=9\): on_step has changed (rate|w|big, rate|rate, big), so the steps cannot", note
     )
     assert caught.value.steps[0] == 6 and not synk.is_forked()
 
@@ -270,7 +270,7 @@ def test_a_random_state_that_was_set_on_the_master_alone():
 
     with pytest.raises(synk.WorkerDied) as caught:
         f.steps(ROWS, n_steps=60, on_step=on_step)
-    assert "on_step has changed stream cannot be repeated" in caught.value.__notes__[0]
+    assert "on_step has changed stream, so the steps cannot be repeated" in caught.value.__notes__[0]
     assert caught.value.steps[0] == 46
 
 

@@ -9,7 +9,7 @@ from library import NAME, L, T, needs_theano
 
 import synkhronos as synk
 from synkhronos import trace
-from synkhronos.functions.call import CallFunction
+from synkhronos.functions.command import CallFunction
 from synkhronos.program.program import PROGRAM
 
 pytestmark = [getattr(pytest.mark, NAME), needs_theano, pytest.mark.thorough]
@@ -103,7 +103,7 @@ def test_what_the_program_changes_counts_on_ranks_that_are_replaced():
     assert killer.kills
 
 
-class InCall(trace.Observer):
+class InCall(trace.TraceObserver):
     """Kills rank 1 when the next call has begun: the master is about to make its own."""
 
     due = False

@@ -22,7 +22,7 @@ from refusals import lacks, refuses, reports
 
 import synkhronos as synk
 from synkhronos.kernels.copy import copy_into
-from synkhronos.launchers.processes.keeper import _Watch
+from synkhronos.processes.keeper import _Watch
 from synkhronos.program.program import PROGRAM
 from synkhronos.replication.replicator import Replicator, replicator_of
 from synkhronos.runtime import deposits
@@ -131,7 +131,8 @@ def test_the_log_says_who_died_of_what_where_and_when(caplog, standby):
     (record,) = caplog.records
     said = record.getMessage()
     assert (
-        f"rank 1 (pid {before}) was killed by SIGKILL" in said and "function step is repeated (1 of 2 deaths)" in said
+        f"rank 1 (pid {before}) was killed by SIGKILL" in said
+        and "function step is repeated (deaths: 1 of at most 2)" in said
     )
     assert pid_of(1) != before
     np.testing.assert_array_equal(synk.gather(w), [[2.0] * 3] * 2)
@@ -158,7 +159,7 @@ def test_more_deaths_than_that_end_the_session():
     kill(1)
     with pytest.raises(synk.WorkerDied) as caught:
         f()
-    assert not lacks(str(caught.value.__notes__), "1 of at most 1")
+    assert not lacks(str(caught.value.__notes__), "1 of at most 1 dead ranks have been replaced")
     np.testing.assert_array_equal(w.get_value(), [2.0] * 3)
     assert synk.fork(2) == 2
 
@@ -282,7 +283,7 @@ def test_a_process_that_dies_while_it_takes_a_place_is_one_more_death(tmp_path, 
         np.testing.assert_array_equal(f(np.arange(4.0)), np.arange(4.0))
     np.testing.assert_array_equal(synk.gather(w), [[2.0] * 3] * 2)
     (record,) = caplog.records
-    assert "in loading of a new rank" in record.getMessage() and "(3 of 3 deaths)" in record.getMessage()
+    assert "in loading of a new rank" in record.getMessage() and "(deaths: 3 of at most 3)" in record.getMessage()
 
 
 def test_deaths_of_those_that_take_a_place_end_the_session_when_they_are_too_many(tmp_path):
@@ -431,7 +432,7 @@ def test_two_deaths_at_once_count_as_two():
     until(lambda: PROGRAM.session.block.ended[1] and PROGRAM.session.block.ended[2])
     with pytest.raises(synk.WorkerDied) as caught:
         synk.broadcast(w)
-    assert not lacks(str(caught.value.__notes__), "0 of at most 1", 2)
+    assert not lacks(str(caught.value.__notes__), "0 of at most 1 dead ranks have been replaced", 2)
 
 
 def crash_elsewhere(value):

@@ -52,7 +52,7 @@ def test_count_gpus_asks_nvidia_smi_where_there_are_no_device_files(fake, monkey
 
 
 @pytest.mark.parametrize(
-    "devices, n_parallel, n_gpus, expected",
+    "devices, n_ranks, n_gpus, expected",
     [
         (None, None, 3, ["cuda0", "cuda1", "cuda2"]),
         (None, 2, 3, ["cuda0", "cuda1"]),
@@ -62,32 +62,32 @@ def test_count_gpus_asks_nvidia_smi_where_there_are_no_device_files(fake, monkey
         (["opencl0:0", "opencl10:2"], None, 0, ["opencl0:0", "opencl10:2"]),
     ],
 )
-def test_place(devices, n_parallel, n_gpus, expected):
-    assert place(devices, n_parallel, n_gpus) == expected
+def test_place(devices, n_ranks, n_gpus, expected):
+    assert place(devices, n_ranks, n_gpus) == expected
 
 
 @pytest.mark.parametrize(
-    "devices, n_parallel, n_gpus, error, argument, expected, got",
+    "devices, n_ranks, n_gpus, error, argument, expected, got",
     [
-        (None, 3, 2, ValueError, "n_parallel", "at most 2, as there are 2 GPUs", "3"),
+        (None, 3, 2, ValueError, "n_ranks", "at most 2, the number of GPUs", "3"),
         ("cuda0", None, 2, TypeError, "devices", "a list", "'cuda0'"),
         (5, None, 2, TypeError, "devices", "a list", "5"),
         ([], None, 2, ValueError, "devices", "name", "empty"),
         (["cuda0", 1], None, 2, TypeError, "devices[1]", "a str", "1 of type int"),
         (["cuda"], None, 2, ValueError, "devices[0]", "'cuda0' or 'opencl0:0'", "'cuda'"),
         (["gpu0"], None, 2, ValueError, "devices[0]", "name", "'gpu0'"),
-        (["cuda0", "cuda2"], None, 2, ValueError, "devices[1]", "one of the 2 GPUs", "cuda2"),
-        (["cuda0"], 2, 1, ValueError, "n_parallel", "1, the number of names in devices", "2"),
-        (["cuda0", "cuda0"], 1, 1, ValueError, "n_parallel", "2, the number of names in devices", "1"),
+        (["cuda0", "cuda2"], None, 2, ValueError, "devices[1]", "(number of GPUs: 2)", "cuda2"),
+        (["cuda0"], 2, 1, ValueError, "n_ranks", "1, the number of names in devices", "2"),
+        (["cuda0", "cuda0"], 1, 1, ValueError, "n_ranks", "2, the number of names in devices", "1"),
     ],
 )
-def test_what_cannot_be(devices, n_parallel, n_gpus, error, argument, expected, got):
+def test_what_cannot_be(devices, n_ranks, n_gpus, error, argument, expected, got):
     with refuses(error, argument, expected, got):
-        place(devices, n_parallel, n_gpus)
+        place(devices, n_ranks, n_gpus)
 
 
 def test_hint_shows_how_to_share_gpus():
-    with refuses(ValueError, "n_parallel", hint="devices=['cuda0', 'cuda1', 'cuda0']"):
+    with refuses(ValueError, "n_ranks", hint="devices=['cuda0', 'cuda1', 'cuda0']"):
         place(None, 3, 2)
 
 

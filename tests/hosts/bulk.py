@@ -15,7 +15,7 @@ from synkhronos.errors import StateError, WorkerDied, WorkerError
 from synkhronos.reductions import ReduceOp
 from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
-from synkhronos.transports.base import Mix
+from synkhronos.transports.base import Reduction
 
 #: Of each array.
 NBYTES = 1 << 20
@@ -57,13 +57,13 @@ class Failing(Command):
             if self.where == "fetch":
                 transport.all_gather(keys, [array], str)
             elif self.where == "groups":  # each a reduction of its own
-                mixes = [Mix((1.0,) * n, (0,)), Mix((1.0,) * (n - 1) + (2.0,), tuple(range(1, n)))]
+                mixes = [Reduction((1.0,) * n, (0,)), Reduction((1.0,) * (n - 1) + (2.0,), tuple(range(1, n)))]
                 transport.all_reduce(keys, [array], ReduceOp("avg"), mixes, str)
             elif self.where in ("begun", "finish"):
-                begun = transport.begin(keys, [array], ReduceOp("sum"), [Mix()], str, "bfloat16")
+                begun = transport.begin(keys, [array], ReduceOp("sum"), [Reduction()], str, "bfloat16")
                 transport.finish(begun, keys)
             else:
-                transport.all_reduce(keys, [array], ReduceOp("sum"), [Mix()], str)
+                transport.all_reduce(keys, [array], ReduceOp("sum"), [Reduction()], str)
             context.barrier.wait()
         finally:
             transport._over_hosts = whole
@@ -468,7 +468,7 @@ def main(hosts, ranks):
     try:
         synk.close()  # it is given up
     except StateError as error:
-        assert "had not waited for this" in str(error), error
+        assert "did not wait for this" in str(error), error
     else:
         raise AssertionError("something was under way")
     synk.fork(1)

@@ -10,10 +10,10 @@ import time
 
 import numpy as np
 
-from synkhronos.launchers.hosts.all_reduce import Reduction
-from synkhronos.launchers.hosts.courier import Courier
-from synkhronos.launchers.hosts.environment import settings
-from synkhronos.launchers.hosts.operation import Cancelled
+from synkhronos.cluster.all_reduce import HostReduction
+from synkhronos.cluster.environment import settings
+from synkhronos.cluster.mpi_thread import MpiThread
+from synkhronos.cluster.operation import Cancelled
 from synkhronos.reductions import ReduceOp
 
 os.environ.update(settings(os.environ, []))
@@ -39,13 +39,13 @@ def main():
     MPI.Init_thread(MPI.THREAD_MULTIPLE)  # it is not at import, once synkhronos was imported
     comm = MPI.COMM_WORLD
     host, hosts = comm.rank, comm.size
-    courier = Courier(comm.Dup(), comm.Get_attr(MPI.TAG_UB), 1 << 16)
+    courier = MpiThread(comm.Dup(), comm.Get_attr(MPI.TAG_UB), 1 << 16)
     number, given_up = 0, 0
     for turn in range(ROUNDS):
         size = (1000, 300_000, 2_000_000)[turn % 3]
         late = turn % (hosts + 1)  # in some rounds nobody is
         result = np.zeros(size, "float32")
-        reduction = Reduction(values(host, number, size), result, ReduceOp("sum"))
+        reduction = HostReduction(values(host, number, size), result, ReduceOp("sum"))
         if host == late:
             time.sleep(0.02)
         ticket = courier.all_reduce(number, reduction)
@@ -61,7 +61,7 @@ def main():
             target = np.empty(size, "float32")
             parts = [values(each, number, size) for each in range(hosts)]
             others.append((parts, op, target))
-            others[-1] += (courier.all_reduce(number, Reduction(parts[host], target, ReduceOp(op), wire=wire)),)
+            others[-1] += (courier.all_reduce(number, HostReduction(parts[host], target, ReduceOp(op), wire=wire)),)
         for parts, op, target, ticket in others:
             ticket.result(60)
             check(np.array_equal(target, np.max(parts, 0) if op == "max" else np.sum(parts, 0)), f"{op} is wrong")

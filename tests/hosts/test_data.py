@@ -49,5 +49,5 @@ def test_several_processes_on_a_host(mpi, variables, tmp_path):
     status, printed = mpi.run(["-m", "synkhronos", tmp_path / "program.py"], n=2, variables=variables)
     option = {"openmpi": "--map-by ppr:1:node", "mpich": "-ppn 1"}[mpi.kind]
     assert status != 0 and "has begun" not in printed, printed
-    assert f"but each host needs exactly one, which forks the ranks there: start them with {option}" in printed, printed
+    assert f"one, which forks the ranks there: start one process per host with {option}" in printed, printed
     assert "more than once" not in printed, printed  # MPI is begun once

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.thorough
 
 PROGRAM = """
 import os, subprocess, sys
-from synkhronos.launchers.hosts import environment
+from synkhronos.cluster import environment
 from synkhronos.host.interfaces import interfaces
 
 place = environment.place(os.environ)

@@ -115,5 +115,5 @@ for _ in range(2):
         universal_newlines=True,
     )
     assert done.returncode == 0, done.stdout
-    (line,) = [line for line in done.stdout.splitlines() if "no kernels in C (" in line]
+    (line,) = [line for line in done.stdout.splitlines() if "the C kernels are missing (" in line]
     assert "_kernels" in line and "python -m synkhronos doctor" in line

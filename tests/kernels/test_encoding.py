@@ -1,4 +1,4 @@
-"""Values in 16 bits as they travel: what arrives is what `reductions.sixteen_bits` says, with the kernel and without."""
+"""Values in 16 bits as they travel: what arrives is what `reductions.half_precision` says, with the kernel and without."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from refusals import reports
 
 from synkhronos.kernels import copy as streaming
 from synkhronos.kernels import encoding
-from synkhronos.reductions.sixteen_bits import rounded
+from synkhronos.reductions.half_precision import rounded
 
 SPECIAL = [
     0,

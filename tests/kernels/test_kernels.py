@@ -2,7 +2,10 @@
 
 import array
 import gc
+import re
+import sys
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -199,3 +202,22 @@ def test_numbers_that_change_their_sequence_while_they_are_read():
     pieces = kernels.Pieces([([np.ones(2), np.full(2, 3.0)], [target])], "d")
     pieces.reduce(MEAN, (0, 1), weights, 2.0, False)
     assert list(target) == [2, 2]
+
+
+def test_none_is_returned_with_a_reference():
+    """By a build with the headers of any Python: after a reference less in each of 50,000 calls, Python 3.11 would end."""
+    numbers, halves = np.ones(4, np.float32), np.zeros(4, np.uint16)
+    pieces, empty = kernels.Pieces([([numbers], [numbers.copy()])], "f"), kernels.Pieces([], "f")
+    calls = [
+        lambda: pieces.reduce(SUM, [0], [], 1.0, False),
+        lambda: empty.reduce(SUM, [0], [], 1.0, False),
+        lambda: kernels.copy(np.zeros(4, np.float32), numbers),
+        lambda: kernels.encode_bfloat16(halves, numbers),
+        lambda: kernels.decode_bfloat16(np.zeros(4, np.float32), halves),
+    ]
+    for call in calls:
+        before = sys.getrefcount(None)
+        for _ in range(1000):
+            assert call() is None
+        assert sys.getrefcount(None) > before - 500
+    assert not re.findall(r"Py_RETURN_\w+;", (Path(streaming.__file__).parent / "_kernels.c").read_text())

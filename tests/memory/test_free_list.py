@@ -30,27 +30,27 @@ def test_takes_first_fit_and_joins(seed):
         if taken and rng.random() < 0.5:
             start, length = taken.pop(rng.randrange(len(taken)))
             flags[start : start + length] = [False] * length
-            assert free.give(start, length) == next(r for r in runs(flags) if r[0] <= start < r[1])
+            assert free.free(start, length) == next(r for r in runs(flags) if r[0] <= start < r[1])
         else:
             length = rng.randint(1, 40)
             expected = next((low for low, high in runs(flags) if high - low >= length), None)
-            start = free.take(length)
+            start = free.allocate(length)
             assert start == expected
             if start is not None:
                 flags[start : start + length] = [True] * length
                 taken.append((start, length))
         assert list(free) == runs(flags)
     for start, length in taken:
-        free.give(start, length)
+        free.free(start, length)
     assert list(free) == [(0, size)]
 
 
 def test_exact_fit_leaves_nothing():
     free = FreeList(10)
-    assert free.take(10) == 0
+    assert free.allocate(10) == 0
     assert list(free) == []
-    assert free.take(1) is None
-    assert free.give(0, 10) == (0, 10)
+    assert free.allocate(1) is None
+    assert free.free(0, 10) == (0, 10)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -72,17 +72,17 @@ def test_takes_ranges_that_are_named(seed):
 def test_an_interrupt_between_any_two_steps_takes_or_gives_or_does_neither(what):
     """No range that is used may become free: it would be used twice."""
     made = {
-        "take": ([], lambda free: free.take(10)),
-        "take all of a range": ([(0, 10), (20, 80)], lambda free: free.take(10)),
+        "take": ([], lambda free: free.allocate(10)),
+        "take all of a range": ([(0, 10), (20, 80)], lambda free: free.allocate(10)),
         "take at": ([], lambda free: free.take_at(30, 10)),
-        "give": ([(0, 50)], lambda free: free.give(0, 50)),
-        "give between": ([(20, 10)], lambda free: free.give(20, 10)),
-        "give alone": ([(0, 100)], lambda free: free.give(30, 10)),
+        "give": ([(0, 50)], lambda free: free.free(0, 50)),
+        "give between": ([(20, 10)], lambda free: free.free(20, 10)),
+        "give alone": ([(0, 100)], lambda free: free.free(30, 10)),
     }
     taken, change = made[what]
     if what == "take all of a range":
         taken = [(10, 90)]
-    for step in range(1, 500):
+    for step in range(500):  # (the first time, CPython 3.12.1 reports nothing)
         free, left = FreeList(100), step
         for start, size in taken:
             free.take_at(start, size)
@@ -110,6 +110,6 @@ def test_an_interrupt_between_any_two_steps_takes_or_gives_or_does_neither(what)
             after.take_at(start, size)
         change(after)
         assert list(free) in (before, list(after))
-        if left > 0:
+        if left > 0 and step:
             break
     assert 5 < step < 499

@@ -772,7 +772,7 @@ def test_attach_takes_microseconds():
 def test_repr(pool):
     keep = pool.allocate(10, "u1")
     assert repr(pool) == "<Pool 3: 64 bytes used of a window of 4.0 GiB (4294967296 bytes)>"
-    assert repr(peer_of(pool)) == "<PoolMap: pools [3], 0 files>"
+    assert repr(peer_of(pool)) == "<PoolMap: pools [3], files mapped: 0>"
     del keep
 
 

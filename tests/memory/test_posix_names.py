@@ -114,7 +114,7 @@ def test_existing_name_is_refused(name):
 
 @pytest.mark.parametrize("bad", ["", "/", "name", "/a/b", "/" + "x" * 255, "/a\0b"])
 def test_names_that_cannot_be(bad):
-    with refuses(ValueError, "share_as", expected="a slash", got=repr(bad)):
+    with refuses(ValueError, "share_as", expected="'/' followed", got=repr(bad)):
         NamedMemory(bad, 8)
 
 
@@ -163,7 +163,7 @@ def test_ranks_attach_by_name(name, shape):
 def test_handle_that_is_longer_than_the_memory(name):
     memory = NamedMemory(name, 8)
     handle = memory.handle(memory.memory)
-    with reports(ValueError, name, "shorter"):
+    with reports(ValueError, name, "shortened"):
         PoolMap().attach(NameHandle(name, (9000,), handle.dtype, handle.identity))
     memory.unlink()
 

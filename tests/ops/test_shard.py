@@ -103,7 +103,7 @@ def test_beside_scattered_inputs(world):
     for found in (serial(DATA[:8]), f(DATA[:8]), f(DATA[:8], num_slices=2), f(DATA[::-1], batch=slice(22, 14, -1))):
         np.testing.assert_allclose(found[0], expected)
         np.testing.assert_allclose(found[1], expected.mean())
-    with refuses(ValueError, "synkhronos.ops.shard", "7 rows", "8 rows"):
+    with refuses(ValueError, "synkhronos.ops.shard", "length 7", "length 8"):
         f(DATA[:7])
     np.testing.assert_allclose(f(DATA[:8])[1], expected.mean())
 
@@ -221,7 +221,7 @@ def test_what_cannot_be(threads, capfd):
     with refuses(TypeError, "output", None, "divided already"):
         synk.function([x], synk.ops.shard(x) * 2, exact=True)
     f = synk.function([], [synk.ops.shard(v).sum(), synk.ops.shard(v[:5]).sum()])
-    with refuses(ValueError, "synkhronos.ops.shard", "rows", "rows"):
+    with refuses(ValueError, "synkhronos.ops.shard", "length", "length"):
         f()
     assert capfd.readouterr() == ("", "")  # nor does Theano say something about the exception
 

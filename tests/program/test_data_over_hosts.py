@@ -15,7 +15,7 @@ from refusals import reports
 from worlds import Meeting
 
 import synkhronos as synk
-from synkhronos.launchers.hosts.world import StartedWorld
+from synkhronos.cluster.world import StartedWorld
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime import session as session_module
 from synkhronos.sync.hosts import Hosts
@@ -116,7 +116,7 @@ def test_memory_of_a_constant_that_is_used_again(session, sums):
     for value in range(3):
         for constant in (True, False):
             x = synk.data(ROWS + value, constant=constant)
-            places.add(x.handle().offset)
+            places.add(x._handle().offset)
             np.testing.assert_array_equal(sums(x, batch=slice(0, 4000)), (ROWS + value)[:4000].sum(axis=0))
             x.free_memory()
             del x
@@ -198,7 +198,7 @@ def test_an_argument_that_is_too_large_for_a_host(poor_host, numpy_words, way):
 def test_more_ranks_than_a_host_can_hold(poor_host):
     poor_host(FEW_FILES)
     Meeting.begin(2)
-    with reports(synk.SynkhronosError, "n_parallel", 21, 20, "ulimit -n", "host1", 160):
+    with reports(synk.SynkhronosError, "n_ranks", 21, 20, "ulimit -n", "host1", 160):
         synk.fork(7)
     assert synk.fork(6) == 18  # as many as there can be
     assert [host.ranks[-1] for host in synk.hosts()] == [5, 11, 17]
@@ -236,7 +236,7 @@ def test_a_text_file_that_only_the_first_host_has(numpy_words, sums, tmp_path):
     path.write_text("3.0")
     x = numpy_words.variable("x", 2)
     f = synk.function([x], (numpy_words.apply(Read(str(path)), x), "gather"))
-    with reports(synk.WorkerError, "on host there", "FileNotFoundError", f"{path}host1", rank=1):
+    with reports(synk.WorkerError, "on host there", f"{path}host1 not found", rank=1):
         f(ROWS[:6])
     np.testing.assert_array_equal(sums(ROWS), ROWS.sum(axis=0))
     synk.close()
@@ -322,14 +322,14 @@ class Slow:
 def test_the_log_says_which_host_is_awaited(session, sums, numpy_words, monkeypatch, caplog, tmp_path):
     clock, gate = Clock(), Gate(tmp_path / "gate")
     monkeypatch.setattr(session_module, "time", clock)
-    clock.when(gate.is_reached, lambda: clock.advance(session_module.TELL_EVERY_S + 1))
+    clock.when(gate.is_reached, lambda: clock.advance(session_module.REPORT_INTERVAL_S + 1))
     clock.when(lambda: caplog.messages, gate.open)
     x = numpy_words.variable("x", 2)
     f = synk.function([x], (numpy_words.apply(Slow(gate), x), "gather"))
     with caplog.at_level("INFO", "synkhronos"):
         np.testing.assert_array_equal(f(ROWS[:8]), 2 * ROWS[:8])
     said = [message for message in caplog.messages if message.startswith("waiting")]
-    sentence = r"waiting for rank\(s\) .* on host there \(0 modules and functions ready\) in distribute, since \d+ s"
+    sentence = r"waiting for rank\(s\) .* on host there \(0 modules and functions ready\) in distribute \(\d+ s .*\)"
     assert said and all(re.fullmatch(sentence, message) for message in said), said
     assert {record.levelname for record in caplog.records} == {"INFO"}
 
@@ -346,7 +346,7 @@ def test_other_hosts_compile_into_folders_of_their_own(poor_host, tmp_path, monk
     cache.mkdir()
     poor_host(OTHER_CACHE.format(str(cache)))
     opened()
-    monkeypatch.setattr(session_module, "time", Clock(tick=session_module.TELL_EVERY_S + 1))
+    monkeypatch.setattr(session_module, "time", Clock(tick=session_module.REPORT_INTERVAL_S + 1))
     x = theano.tensor.matrix("x", dtype="float64")
     f = synk.function([x], (theano.tensor.exp(-x * 0.123).sum(axis=0) + 3.5, "gather"))
     with caplog.at_level("INFO", "synkhronos"):

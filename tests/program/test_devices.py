@@ -9,8 +9,8 @@ from refusals import refuses, reports
 from worlds import INSTALLED
 
 import synkhronos as synk
+from synkhronos.cluster.facts import HostFacts, facts
 from synkhronos.host import gpus
-from synkhronos.launchers.hosts.facts import Facts, facts
 from synkhronos.program.devices import choose_devices
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,8 @@ def test_use_gpu_says_what_is_missing(monkeypatch, caplog):
     with caplog.at_level("WARNING", "synkhronos"):
         assert synk.fork(2) == 2
     synk.close()
-    assert "the 2 GPUs of this machine are not used, CPU processes take their place: pygpu cannot" in caplog.text
+    assert "GPUs are not used; CPU processes are started instead: pygpu cannot" in caplog.text
+    assert "(number of GPUs on this machine: 2)" in caplog.text
     monkeypatch.setattr(theano_gpu, "missing", lambda: "")
     monkeypatch.setattr(gpus, "count_gpus", lambda: 0)
     with reports(synk.SynkhronosError, "use_gpu=True", "GPU", "machine"):
@@ -49,7 +50,7 @@ def test_without_theano_no_gpu_is_used(monkeypatch, caplog):
     with caplog.at_level("WARNING", "synkhronos"):
         assert synk.fork(2) == 2
     synk.close()
-    assert "CPU processes take their place: only Theano computes on GPUs" in caplog.text
+    assert "CPU processes are started instead: only Theano computes on GPUs" in caplog.text
 
 
 @pytest.mark.theano
@@ -58,17 +59,17 @@ def test_more_ranks_than_gpus(monkeypatch, caplog):
     theano_gpu = pytest.importorskip("synkhronos.engines.theano.gpu")
     monkeypatch.setattr(theano_gpu, "missing", lambda: "")
     monkeypatch.setattr(gpus, "count_gpus", lambda: 1)
-    with refuses(ValueError, "n_parallel", "at most 1, as there are 1 GPUs", "2"):
+    with refuses(ValueError, "n_ranks", "at most 1, the number of GPUs", "2"):
         synk.fork(2, use_gpu=True)
     with caplog.at_level("WARNING", "synkhronos"):
         assert synk.fork(2) == 2
     synk.close()
-    assert "n_parallel: expected at most 1" in caplog.text
+    assert "n_ranks: expected at most 1" in caplog.text
 
 
 def hosts(*counts, **changes):
     """What hosts say of themselves that have so many GPUs; the first is counted anew."""
-    facts = [Facts(f"node{i}", 4, {}, (1,), n_gpus=count, has_pygpu=True) for i, count in enumerate(counts)]
+    facts = [HostFacts(f"node{i}", 4, {}, (1,), n_gpus=count, has_pygpu=True) for i, count in enumerate(counts)]
     return [*facts[:-1], facts[-1]._replace(**changes)]
 
 
@@ -81,7 +82,7 @@ def usable(monkeypatch):
 
 
 CHOICES = [
-    # (devices, use_gpu, n_parallel, GPUs of the hosts, devices of their ranks)
+    # (devices, use_gpu, n_ranks, GPUs of the hosts, devices of their ranks)
     (None, None, None, (2, 2), [["cuda0", "cuda1"], ["cuda0", "cuda1"]]),
     (None, True, None, (2, 1, 3), [["cuda0", "cuda1"], ["cuda0"], ["cuda0", "cuda1", "cuda2"]]),
     (None, None, 1, (2, 1, 3), [["cuda0"], ["cuda0"], ["cuda0"]]),
@@ -107,9 +108,9 @@ def test_the_first_host_is_asked_when_ranks_are_started(usable, monkeypatch):
 
 @pytest.mark.theano
 def test_what_hosts_cannot_do(usable, caplog):
-    with refuses(ValueError, "n_parallel", "at most 1, as there are 1 GPUs on host node1", "2"):
+    with refuses(ValueError, "n_ranks", "at most 1, the number of GPUs on host node1", "2"):
         choose_devices(None, True, 2, hosts(2, 1))
-    with refuses(ValueError, "devices[1]", "one of the 1 GPUs that host node1 shows", "cuda1"):
+    with refuses(ValueError, "devices[1]", "a GPU visible on host node1 (number of GPUs: 1)", "cuda1"):
         choose_devices(["cuda0", "cuda1"], None, None, hosts(2, 1))
     with refuses(ValueError, "devices", "one kind", "['cuda0', 'opencl0:0']"):
         choose_devices(["cuda0", "opencl0:0"], None, None, hosts(2, 2))
@@ -123,9 +124,13 @@ def test_what_hosts_cannot_do(usable, caplog):
 @pytest.mark.parametrize(
     "n, facts, reason",
     [
-        (None, hosts(2, 0), "the 2 GPUs of the hosts .*: there is no GPU on host node1"),
-        (2, hosts(2, 1), "the 3 GPUs of the hosts .*: n_parallel: expected at most 1, .* on host node1, got 2"),
-        (None, hosts(2, 1, has_pygpu=False), "the 3 GPUs of the hosts .*: pygpu is not installed on host node1"),
+        (None, hosts(2, 0), r"CUDA finds no GPU on host node1.* \(number of GPUs on the hosts: 2\)"),
+        (2, hosts(2, 1), r"n_ranks: expected at most 1, .* on host node1, got 2.* \(number of GPUs on the hosts: 3\)"),
+        (
+            None,
+            hosts(2, 1, has_pygpu=False),
+            r"pygpu is not installed on host node1.* \(number of GPUs on the hosts: 3\)",
+        ),
     ],
 )
 def test_hosts_compute_on_cpus_if_one_of_them_has_to(usable, caplog, n, facts, reason):
@@ -144,7 +149,7 @@ def test_what_a_host_says_of_its_gpus(monkeypatch):
         [
             sys.executable,
             "-c",
-            "import sys; from synkhronos.launchers.hosts.facts import facts; has_pygpu = facts().has_pygpu\n"
+            "import sys; from synkhronos.cluster.facts import facts; has_pygpu = facts().has_pygpu\n"
             "print([name for name in ('theano', 'pygpu') if name in sys.modules])\n"
             "try:\n    import pygpu\nexcept ModuleNotFoundError:\n    pygpu = None\n"
             "assert has_pygpu == (pygpu is not None)",

@@ -149,13 +149,13 @@ def test_keywords():
 @pytest.mark.parametrize(
     "keywords, error, argument, expected, got",
     [
-        (dict(n_parallel=0), ValueError, "n_parallel", "at least 1", "0"),
-        (dict(n_parallel=-2), ValueError, "n_parallel", "at least 1", "-2"),
-        (dict(n_parallel=2.0), TypeError, "n_parallel", "an int", "2.0 of type float"),
-        (dict(n_parallel=True), TypeError, "n_parallel", "an int", "True of type bool"),
-        (dict(n_parallel="2"), TypeError, "n_parallel", "an int", "'2' of type str"),
-        (dict(n_parallel=2, master_rank=2), ValueError, "master_rank", "from 0 to 1, as there are 2 ranks", "2"),
-        (dict(n_parallel=2, master_rank=-1), ValueError, "master_rank", "from 0 to 1", "-1"),
+        (dict(n_parallel=0), ValueError, "n_ranks", "at least 1", "0"),
+        (dict(n_parallel=-2), ValueError, "n_ranks", "at least 1", "-2"),
+        (dict(n_parallel=2.0), TypeError, "n_ranks", "an int", "2.0 of type float"),
+        (dict(n_parallel=True), TypeError, "n_ranks", "an int", "True of type bool"),
+        (dict(n_parallel="2"), TypeError, "n_ranks", "an int", "'2' of type str"),
+        (dict(n_parallel=2, master_rank=2), ValueError, "master_rank", "an int from 0 to 1 (number of ranks: 2)", "2"),
+        (dict(n_parallel=2, master_rank=-1), ValueError, "master_rank", "an int from 0 to 1", "-1"),
         (dict(n_parallel=2, master_rank=None), TypeError, "master_rank", "an int", "None"),
         (dict(n_parallel=2, threads=10**400), ValueError, "threads", "at most 4096", "1000"),
         (dict(n_parallel=2, random="other"), ValueError, "random", "'split' or 'same'", "'other'"),
@@ -167,7 +167,7 @@ def test_keywords():
         (dict(n_parallel=2, profile_workers=1), TypeError, "profile_workers", "True", "1 of type int"),
         (dict(n_parallel=2, keep_heap=0), TypeError, "keep_heap", "True", "0 of type int"),
         (dict(devices=["cuda0"], use_gpu=False), ValueError, "devices", "use_gpu", "['cuda0']"),
-        (dict(n_parallel=2, devices=["cuda0"]), ValueError, "devices[0]", "one of the 0 GPUs", "cuda0"),
+        (dict(n_parallel=2, devices=["cuda0"]), ValueError, "devices[0]", "(number of GPUs: 0)", "cuda0"),
     ],
 )
 def test_bad_arguments(keywords, error, argument, expected, got, monkeypatch):

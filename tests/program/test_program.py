@@ -8,7 +8,7 @@ import pytest
 from refusals import refuses, reports
 
 import synkhronos as synk
-from synkhronos.launchers.local import LocalLauncher
+from synkhronos.processes.local import LocalLauncher
 from synkhronos.program.program import PROGRAM, Program
 
 pytestmark = pytest.mark.slow
@@ -81,10 +81,10 @@ def test_ranks_do_not_depend_on_the_thread_that_forked():
     thread = threading.Thread(target=PROGRAM.open, args=(3, 0))
     thread.start()
     thread.join()
-    from synkhronos.runtime.command import Start
+    from synkhronos.runtime.command import CheckStart
 
     for _ in range(3):
-        assert PROGRAM.session.run(Start()) == [None] * 3
+        assert PROGRAM.session.run(CheckStart()) == [None] * 3
 
 
 def test_failed_start_leaves_nothing(monkeypatch):

@@ -15,18 +15,18 @@ import synkhronos.functions.function  # noqa: F401, what is first imported while
 from synkhronos import engines, in_graph
 from synkhronos.collectives import mixing
 from synkhronos.collectives import scatter as scatter_module
-from synkhronos.collectives.all_reduce import AllReduce
+from synkhronos.collectives.all_reduce import AllReduceCommand
 from synkhronos.collectives.broadcast import Broadcast
-from synkhronos.collectives.started import Start
+from synkhronos.collectives.started import StartReduction
 from synkhronos.functions import (
     arguments,
     batches,
-    calling,
     changes,
     default_ops,
     division,
-    held,
-    planning,
+    plan_builder,
+    rank_call,
+    rank_values,
     slicing,
     state_rows,
     step_outputs,
@@ -34,14 +34,14 @@ from synkhronos.functions import (
 from synkhronos.functions.plan import Plans
 from synkhronos.functions.variants import Variants
 from synkhronos.kernels import reduce as kernel
-from synkhronos.reductions import Accumulator, ReduceOp, combining, mean, single_numbers
+from synkhronos.reductions import Accumulator, ReduceOp, combining, mean, scalars
 from synkhronos.runtime.borrowed import Borrowed
 from synkhronos.runtime.registry import RowsOfRanks, SharedEntry
-from synkhronos.selection import Indices, Rows
-from synkhronos.sharding import Axes, Elementwise, NotNegative, Partial, Placed, Subscript, completion, rule
-from synkhronos.testing.numpy_engine import Function, NumpyEngine, Shared, _substituted
+from synkhronos.selection import Indices, RowRange
+from synkhronos.sharding import Axes, Elementwise, Partial, RuleResult, Subscript, WithinRows, completion, rule
+from synkhronos.testing.numpy_engine import NumpyEngine, NumpyFunction, Shared, _substituted
 from synkhronos.transports.shared_memory import SharedMemoryTransport
-from synkhronos.transports.value_buffers import Region, ValueBuffers
+from synkhronos.transports.value_buffers import ArrayBlock, ValueBuffers
 
 
 class Stale(Exception):
@@ -120,8 +120,8 @@ def average_of_averages(plant):
     """As in 2017: the ranks' results are averaged with equal weights, whatever rows they had."""
     right = division.divide
 
-    def wrong(size, root, n_rows=None, lengths=None, batch_s=None, num_slices=1, joint=False, written=None):
-        found = right(size, root, n_rows, lengths, batch_s, num_slices, joint, written)
+    def wrong(size, root, n_rows=None, lengths=None, batch_s=None, num_slices=1, all_ranks_call=False, written=None):
+        found = right(size, root, n_rows, lengths, batch_s, num_slices, all_ranks_call, written)
         return found if found.weights is None else found._replace(weights=[min(1, rows) for rows in found.weights])
 
     plant.replace(division, "divide", wrong)
@@ -149,12 +149,12 @@ def weights_lost_in_arrays(plant):
 
 def weights_lost_in_numbers(plant):
     """The short way for single numbers forgets the weights."""
-    right = single_numbers.combine_numbers
+    right = scalars.combine_numbers
 
     def wrong(op, parts, weights):
         return right(op, parts, None)
 
-    plant.replace(single_numbers, "combine_numbers", wrong)
+    plant.replace(scalars, "combine_numbers", wrong)
 
 
 def weights_lost_in_steps(plant):
@@ -288,20 +288,20 @@ def rows_in_order(plant):
 
 def step_forgotten(plant):
     """A slice of rows with a step takes as many rows without it."""
-    right = Rows.part
+    right = RowRange.part
 
     def wrong(self, lo, hi):
         part = right(self, lo, hi)
-        return Rows(part.start, part.start + len(part)) if part.step > 1 else part
+        return RowRange(part.start, part.start + len(part)) if part.step > 1 else part
 
-    plant.replace(Rows, "part", wrong)
+    plant.replace(RowRange, "part", wrong)
 
 
 def one_selection_for_all_ranks(plant):
     """Of ``batch_s`` with a selection for each rank, all ranks take the first."""
     right = division.parse_per_rank
 
-    def wrong(batch_s, lengths, argument="batch_s", of="the shortest sliceable shared variable"):
+    def wrong(batch_s, lengths, argument="batch_shared", of="the shortest sliceable shared variable"):
         found = right(batch_s, lengths, argument, of)
         fits = all(len(selection) == len(found[0]) for selection in found) and len(set(lengths)) == 1
         return [found[0]] * len(found) if fits else found
@@ -370,7 +370,7 @@ def update_per_slice(plant):
         compiled = right(self, snapshot, sliced, as_inputs)
         if sliced and snapshot.halves is None:
             at_once = right(self, snapshot, False, as_inputs)
-            compiled = Function(
+            compiled = NumpyFunction(
                 snapshot._replace(
                     inputs=at_once.inputs,
                     outputs=at_once.outputs + [new for _, new in at_once.updates],
@@ -398,7 +398,7 @@ def stale_variant(plant):
             for node in compiled.order
             if isinstance(node, Shared) and node not in targets
         ]
-        return Function(
+        return NumpyFunction(
             snapshot._replace(
                 inputs=compiled.inputs,
                 outputs=_substituted(compiled.outputs, frozen),
@@ -557,29 +557,29 @@ def weight_0_counts_inside(plant):
 
 def no_updates_without_rows(plant):
     """Ranks without rows do not make the updates that are common."""
-    right = calling._change
+    right = rank_call._change
 
     def wrong(plan, chosen, news, context):
         return right(plan, chosen if plan.division.takes_part(context.rank) else [], news, context)
 
-    plant.replace(calling, "_change", wrong)
+    plant.replace(rank_call, "_change", wrong)
 
 
 def all_updates_without_rows(plant):
     """Ranks without rows make all updates."""
-    right = calling._change
+    right = rank_call._change
 
     def wrong(plan, chosen, news, context):
         return right(plan, range(len(news)) if plan.division.num_slices == 1 else chosen, news, context)
 
-    plant.replace(calling, "_change", wrong)
+    plant.replace(rank_call, "_change", wrong)
 
 
 def results_while_they_are_held(plant):
     """The memory of a collective's results is used again, though a variable holds them."""
 
     def wrong(self):
-        self._results = self._results or [Region(self._pool, self.kinds)]
+        self._results = self._results or [ArrayBlock(self._pool, self.kinds)]
         return self._results[0]
 
     plant.replace(ValueBuffers, "result", wrong)
@@ -598,7 +598,7 @@ def sources_without_turns(plant):
 
 def weights_of_the_step_before(plant):
     """In steps, collectives weigh ranks by the rows of the step before."""
-    right, before = calling.CollectivesOfCall.__init__, {}
+    right, before = rank_call.CollectivesOfCall.__init__, {}
 
     def wrong(self, plan, weights, rows, context):
         steps = (context.barrier.command, plan.number)
@@ -608,12 +608,12 @@ def weights_of_the_step_before(plant):
             weights = last if known == steps else weights
         right(self, plan, weights, rows, context)
 
-    plant.replace(calling.CollectivesOfCall, "__init__", wrong)
+    plant.replace(rank_call.CollectivesOfCall, "__init__", wrong)
 
 
 def not_linear_in_slices(plant):
     """What is not linear in collectives is computed in slices."""
-    plant.replace(planning, "_check_degree", lambda division, label, degree, op, hint: None)
+    plant.replace(plan_builder, "_check_degree", lambda division, label, degree, op, hint: None)
 
 
 # -- outputs without ops -------------------------------------------------------------------------------------------------
@@ -679,7 +679,7 @@ def collective_too_late(plant):
 
     def wrong(self, inputs, exact):
         if [type(one) for one in inputs] == [Partial] and not self.linear:
-            return Placed([inputs[0]])
+            return RuleResult([inputs[0]])
         return right(self, inputs, exact)
 
     plant.replace(Elementwise, "place", wrong)
@@ -738,25 +738,25 @@ def parts_of_slices_added(plant):
 
 
 def other_op_of_slices(plant, wrong_ops):
-    right = planning.Planner._second_half
+    right = plan_builder.PlanBuilder._second_half
 
     def wrong(self, cut, replicator, wanted, num_slices):
         half = right(self, cut, replicator, wanted, num_slices)
         return half._replace(ops=[op and ReduceOp(wrong_ops.get(op.name, op.name)) for op in half.ops])
 
-    plant.replace(planning.Planner, "_second_half", wrong)
+    plant.replace(plan_builder.PlanBuilder, "_second_half", wrong)
 
 
 def equal_weights_after_slices(plant):
     """The ranks' parts of all slices are averaged with equal weights."""
-    right = calling.CollectivesOfCall.__init__
+    right = rank_call.CollectivesOfCall.__init__
 
     def wrong(self, plan, weights, rows, context):
-        if plan.second_half is not None and weights is plan.division.weights:
+        if plan.after_collective is not None and weights is plan.division.weights:
             weights = [int(weight > 0) for weight in weights]
         right(self, plan, weights, rows, context)
 
-    plant.replace(calling.CollectivesOfCall, "__init__", wrong)
+    plant.replace(rank_call.CollectivesOfCall, "__init__", wrong)
 
 
 def length_of_the_rank(plant):
@@ -789,24 +789,24 @@ def groups_without_weights(plant):
 
 def results_in_place(plant):
     """Results that should go into others take the places of the values."""
-    right = AllReduce.__init__
+    right = AllReduceCommand.__init__
 
     def wrong(self, numbers, op, mixes, into=None, started=False, exchange=None):
         right(self, numbers, op, mixes, None, started, exchange)
 
-    plant.replace(AllReduce, "__init__", wrong)
+    plant.replace(AllReduceCommand, "__init__", wrong)
 
 
 def values_of_the_end(plant):
     """A collective that was started reduces the values that there are when it is waited for."""
-    right = AllReduce.run
+    right = AllReduceCommand.run
 
     def wrong(self, context):
         if self.started:
-            Start(self).run(context)
+            StartReduction(self).run(context)
         right(self, context)
 
-    plant.replace(AllReduce, "run", wrong)
+    plant.replace(AllReduceCommand, "run", wrong)
 
 
 # -- what the program does to its variables ------------------------------------------------------------------------------
@@ -818,7 +818,7 @@ def news_are_kept(plant):
     def wrong(session, entries, dense, in_command=False):
         return []
 
-    plant.replace(changes, "give", wrong)
+    plant.replace(changes, "send_master_values", wrong)
 
 
 def writes_in_place_are_not_seen(plant):
@@ -861,7 +861,7 @@ def rows_of_before(plant):
 
 def rows_of_one_rank(plant):
     """Where the shares of two ranks are as long, the program is given one of them twice."""
-    right = state_rows.held
+    right = state_rows.values_by_rank
 
     def wrong(session, numbers):
         found = []
@@ -870,18 +870,18 @@ def rows_of_one_rank(plant):
             found.append([parts[1], *parts[1:]] if same else parts)
         return found
 
-    plant.replace(held, "held", wrong)
+    plant.replace(rank_values, "values_by_rank", wrong)
 
 
 def shares_from_the_first_row_on(plant):
     """Of what is as long as a number of rows that is written, every rank takes the first."""
-    right = calling.CollectivesOfCall.share
+    right = rank_call.CollectivesOfCall.share
 
     def wrong(self, length):
         begin, end = right(self, length)
         return 0, end - begin
 
-    plant.replace(calling.CollectivesOfCall, "share", wrong)
+    plant.replace(rank_call.CollectivesOfCall, "share", wrong)
 
 
 # -- types and positions in graphs ---------------------------------------------------------------------------------------
@@ -940,7 +940,7 @@ def negative_positions_stay_on_the_rank(plant):
 
     def wrong(self, inputs, exact):
         placed = right(self, inputs, exact)
-        return placed._replace(equal=[one for one in placed.equal if not isinstance(one, NotNegative)])
+        return placed._replace(equal=[one for one in placed.equal if not isinstance(one, WithinRows)])
 
     plant.replace(Subscript, "place", wrong)
 

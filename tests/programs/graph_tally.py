@@ -14,7 +14,7 @@ IN_DOCUMENT, IN_PRINT = 10, 25
 def reason_of(error):
     """Return why something was refused, without names and numbers."""
     text = error.got if isinstance(error, ArgumentError) else str(error)
-    text = re.sub("^(none|one that is not|one that depends on more): ", "", text)
+    text = re.sub("^(none|an inexact value|one that depends on more): ", "", text)
     text = re.sub(r"\d+(\.\d+)?", "#", NAME.sub("_", text))
     text = re.sub(r"\(_\) ?| and _", "", re.sub(r"of _(, _)*( and _)*", "of _", text))
     return re.sub(r"\s+", " ", text)[:150]
@@ -86,10 +86,11 @@ class Tally:
         """Return what was found, in a sentence."""
         refused = sum(self.reasons.values())
         return (
-            f"{self.graphs:,} graphs had {self.offered:,} outputs and updates, of which {refused:,} "
-            f"({100 * refused / max(self.offered, 1):.0f} %) were refused; {self.whole:,} graphs had none refused, "
-            f"{self.none:,} had all. {self.compared:,} values were compared, and {self.undecided:,} others depend on rounding. "
-            f"{sum(self.calls.values()):,} calls were refused, {sum(self.broken.values()):,} graphs had no serial function."
+            f"{self.graphs:,} graphs had {self.offered:,} outputs and updates; {refused:,} of them "
+            f"({100 * refused / max(self.offered, 1):.0f} %) were refused. None was refused in {self.whole:,} graphs, and all "
+            f"in {self.none:,} graphs. {self.compared:,} values were compared, and {self.undecided:,} more values depend on "
+            f"rounding. Refused calls: {sum(self.calls.values()):,}. Graphs without a serial function: "
+            f"{sum(self.broken.values()):,}."
         )
 
     def document(self):

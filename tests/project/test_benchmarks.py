@@ -53,7 +53,8 @@ TINY = [
 ]
 
 
-@pytest.mark.thorough("^(calls|steps|rules|exact|loading|start)-")
+@pytest.mark.thorough("^(calls|steps|rules|loading)-")
+@pytest.mark.long("^(exact|start)-")
 @pytest.mark.alone
 @pytest.mark.parametrize("module, options, case", TINY, ids=lambda value: value if type(value) is str else "")
 def test_runs(module, options, case):
@@ -70,9 +71,7 @@ def test_every_part_is_measured_or_says_why_not(monkeypatch):
         if command_line.left_out(name) is None:
             assert callable(importlib.import_module(f"benchmarks.{module}").run)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    reason = (
-        "pip install lasagne mlxtend tqdm" if NAME == "theano" else "they are Lasagne's, which is written in Theano"
-    )
+    reason = "pip install lasagne mlxtend tqdm" if NAME == "theano" else "it needs Lasagne, which is written for Theano"
     assert command_line.left_out("exact") == reason and command_line.left_out("calls") is None
 
 
@@ -122,7 +121,7 @@ def test_calls_beside_those_of_another_environment():
 
 def test_no_calls_beside_those_of_an_environment_that_is_not_there(tmp_path, capsys):
     assert list(engines.run(NO_PEERS, theano=tmp_path / "python", pytensor=sys.executable)) == []
-    assert "python is not there; make install" in capsys.readouterr().out
+    assert "python does not exist; create it with make install" in capsys.readouterr().out
 
 
 class Alone(Collective):
@@ -308,7 +307,7 @@ def test_judged():
         "call, no inputs, p50": (0.2, False),
         "call, no inputs, p99": (0.667, False),
         "all_reduce in slots, 1 MB": (0.3, True),
-        "all_reduce in slots, 1 MB, beside memcpy": (3.0, False),
+        "all_reduce in slots, 1 MB, relative to memcpy": (3.0, False),
         "speedup, MLP gradient, 2 ms of work": (1.95, True),
         "waiting ranks, % CPU": (3.0, False),
         "copy of shuffled rows": (1.05, True),
@@ -336,7 +335,7 @@ def test_report(tmp_path):
             "times": {"synkhronos": times(6e5), PLAIN: times(9e5), CEILING: times(5e5)},
         },
         {
-            "case": "where the time of a step goes, ResNet-20",
+            "case": "time of a step by part, ResNet-20",
             "n": 2,
             "parts": {"synkhronos": {"all_reduce": 1500.0, "total": 120000.0}, PLAIN: {"total": 180000.0}},
         },

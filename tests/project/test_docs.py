@@ -1,12 +1,12 @@
-"""What README, docs and docstrings say is there, is complete, and runs."""
+"""README, docs and docstrings: links exist, docstrings are complete, examples run."""
 
-import contextlib
-import doctest
 import inspect
+import json
 import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ MARKDOWN += sorted((ROOT / "docs").glob("*.md"))
 README = (ROOT / "README.md").read_text()
 
 
-# -- what pages refer to is there --------------------------------------------------------------------------------------
+# -- links of pages exist -----------------------------------------------------------------------------------------------
 
 
 def referred(path, text):
@@ -33,7 +33,9 @@ def referred(path, text):
         targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
         return [path.parent / target for target in targets if not re.match(r"\w+:", target)]
     targets = re.findall(r"^\.\. (?:literal)?include:: (\S+)", text, re.MULTILINE)
-    documents = [path.parent / name for name in re.findall(r":doc:`([\w/]+)`", text)]
+    targets += re.findall(r"^\.\. (?:image|figure):: (\S+)", text, re.MULTILINE)
+    targets += re.findall(r":download:`[^<`]*<([^>`]+)>`", text)
+    documents = [path.parent / name for name in re.findall(r":doc:`(?:[^<`]*<)?([\w/]+)>?`", text)]
     found = [
         next((page for page in (name.with_suffix(".rst"), name.with_suffix(".md")) if page.exists()), name)
         for name in documents
@@ -53,9 +55,18 @@ def test_what_a_page_refers_to_exists(path):
 def test_references_are_found():
     readme, page = ROOT / "README.md", ROOT / "docs" / "index.rst"
     assert referred(readme, "[a](b/c.md) [d](https://e.f) [g\nh](i.rst#j)") == [ROOT / "b" / "c.md", ROOT / "i.rst"]
-    text = ".. include:: a.inc\n\n.. literalinclude:: ../b.py\n   :pyobject: c\n\nSee :doc:`d`, :doc:`data`, :doc:`performance`."
+    text = ".. include:: a.inc\n\n.. literalinclude:: ../b.py\n   :pyobject: c\n\nSee :doc:`d`, :doc:`data`, :doc:`the tables <performance>`."
+    text += "\n\n.. image:: e.svg\n\n:download:`A notebook <f.ipynb>`"
     docs = ROOT / "docs"
-    expected = [docs / "a.inc", docs / ".." / "b.py", docs / "d", docs / "data.rst", docs / "performance.md"]
+    expected = [
+        docs / "a.inc",
+        docs / ".." / "b.py",
+        docs / "e.svg",
+        docs / "f.ipynb",
+        docs / "d",
+        docs / "data.rst",
+        docs / "performance.md",
+    ]
     assert referred(page, text) == expected
 
 
@@ -78,7 +89,7 @@ def test_pages_build_without_warnings(tmp_path):
     ]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
     assert done.returncode == 0, done.stdout
-    interface = (tmp_path / "html" / "api.html").read_text()
+    interface = "".join(path.read_text() for path in (tmp_path / "html").glob("api*.html"))
     # (of a module, such as `ops`, what is in it)
     ids = re.findall(r'id="synkhronos\.(\w+)[".]', interface)
     assert [name for name in synk.__all__ if name not in ids] == []
@@ -152,10 +163,11 @@ def test_docstring_of_method_of_data(name):
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_docstring_of_class(name):
+    described = documented(sections(getattr(synk, name).__doc__).get("Attributes", ""))
     members = [
         member
         for member, value in vars(getattr(synk, name)).items()
-        if not member.startswith("_") and not inspect.getdoc(value)
+        if not member.startswith("_") and member not in described and not inspect.getdoc(value)
     ]
     assert getattr(synk, name).__doc__ and members == []
 
@@ -165,10 +177,15 @@ def test_docstrings_of_update_rules():
     pytest.importorskip("theano")
     from synkhronos.extensions import updates
 
+    common = sections(updates.__doc__)  # a rule refers to it for everything that all rules share
+    assert {"Parameters", "Returns", "Raises"} < set(common)
     for name in updates.__all__:
         rule = getattr(updates, name)
-        assert faults(rule) == [], name
-        assert {"Returns", "Raises"} < set(sections(rule.__doc__)) and ":=" in rule.__doc__.split("Parameters")[0], name
+        found = sections(rule.__doc__)
+        shared = [*documented(common["Parameters"]), "Returns"] * ("`synkhronos.extensions.updates`" in found[""])
+        assert [fault for fault in faults(rule) if fault not in shared] == [], name
+        assert shared or {"Returns", "Raises"} < set(found), name
+        assert ":=" in found[""], name
 
 
 @pytest.mark.theano
@@ -222,29 +239,128 @@ def test_faults_of_docstrings_are_found():
     assert faults(bare) == ["docstring"]
 
 
-# -- what pages show runs ----------------------------------------------------------------------------------------------
+# -- examples of pages run ----------------------------------------------------------------------------------------------
+
+
+#: A line of PyTensor's, and the same of Theano's: such a page, or program, runs with either.
+EITHER = r"(import pytensor.*?) +# Theano: (import .*)"
 
 
 def page_with_examples(path):
-    """Return a page as a parameter, marked with the engine that it imports."""
-    engine = "pytensor" if re.search(r">>> import .*\bpytensor\b", path.read_text()) else "theano"
-    return pytest.param(path, engine, id=path.name, marks=getattr(pytest.mark, engine))
+    """Return a page as parameters, each marked with an engine that the page imports, or that it says how to import."""
+    text = path.read_text()
+    engines = ["pytensor" if re.search(r">>> import .*\bpytensor\b", text) else "theano"]
+    if re.search(EITHER, text):
+        engines = ["pytensor", "theano"]
+    ids = [path.name, f"{path.name}-theano"]
+    return [pytest.param(path, engine, id=id, marks=getattr(pytest.mark, engine)) for engine, id in zip(engines, ids)]
 
 
-@pytest.mark.thorough("porting|exact|training|batches|large|communicating|asynchronous|first|loading|trouble")
+@pytest.mark.thorough("porting|exact|training|batches|large|communicating|data|trouble")
 @pytest.mark.timeout(300)  # compiling takes long where nothing is cached
-@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # what the optimizer is for
-@pytest.mark.parametrize("path, engine", [page_with_examples(path) for path in PAGES if ">>>" in path.read_text()])
-def test_examples_of_page(path, engine):
-    module = pytest.importorskip(engine)
-    # What Numba and compilers do to a graph is not what a page is about.
-    uncompiled = module.config.change_flags(linker="py", cxx="") if engine == "pytensor" else contextlib.nullcontext()
-    try:
-        with uncompiled:
-            results = doctest.testfile(str(path), module_relative=False, optionflags=doctest.REPORT_NDIFF)
-        assert results.attempted and not results.failed  # what failed is in the output above
-    finally:
-        synk.close()
+@pytest.mark.parametrize(
+    "path, engine", [one for path in PAGES if ">>>" in path.read_text() for one in page_with_examples(path)]
+)
+def test_examples_of_page(path, engine, tmp_path):
+    """In a process of their own: graphs are run by Python code on all ranks, which costs no minutes of compiling."""
+    pytest.importorskip(engine)
+    page = tmp_path / path.name
+    page.write_text(with_engine(path.read_text(), engine))
+    variable = f"{engine.upper()}_FLAGS"
+    flags = ",".join(filter(None, [os.environ.get(variable), "linker=py,cxx="]))
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_EXAMPLES, str(page)],
+        cwd=str(ROOT),
+        env={**os.environ, "PYTHONPATH": str(ROOT), variable: flags},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+        timeout=280,
+    )
+    assert done.returncode == 0 and "Warning: " not in done.stdout, done.stdout[-8000:]
+
+
+RUN_EXAMPLES = """
+import doctest, sys, warnings
+warnings.filterwarnings("ignore", "DeprecationWarning: there is no c")  # by Theano
+warnings.filterwarnings("ignore", "overflow", RuntimeWarning)  # in the serial program, without the optimizer
+import synkhronos
+results = doctest.testfile(sys.argv[1], module_relative=False, optionflags=doctest.REPORT_NDIFF)
+synkhronos.close()
+sys.exit(bool(results.failed or not results.attempted))
+"""
+
+
+def with_engine(text, engine):
+    """Return a text whose lines for either engine are those of one."""
+    return re.sub(EITHER, r"\2" if engine == "theano" else r"\1", text)
+
+
+ENGINES = [pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine in ("theano", "pytensor")]
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)  # Numba compiles
+@pytest.mark.parametrize("engine", ENGINES)
+def test_program_of_landing_page(tmp_path, engine):
+    pytest.importorskip(engine)
+    page = (ROOT / "docs" / "index.rst").read_text()
+    (program,) = re.findall(r"^\.\. code-block:: python\n((?:\n|   .*\n)+)", page, re.MULTILINE)
+    (said,) = re.findall(r"On two cores the program prints ``(.*?)``", page)
+    text = "import os\nos.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])\n" + textwrap.dedent(program)
+    assert run_program(tmp_path, with_engine(text, engine)) == said + "\n"
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)  # Theano compiles
+@pytest.mark.parametrize("engine", ENGINES)
+def test_conftest_and_test_of_users(tmp_path, engine):
+    """The files that notebooks_and_containers.rst shows."""
+    pytest.importorskip(engine)
+    page = (ROOT / "docs" / "notebooks_and_containers.rst").read_text()
+    blocks = re.findall(
+        r"^\.\. code-block:: python\n((?:\n|   .*\n)+)", page.partition("\npytest\n---")[2], re.MULTILINE
+    )
+    for name, block in zip(("conftest.py", "test_mean.py"), blocks):
+        (tmp_path / name).write_text(with_engine(textwrap.dedent(block), engine))
+    program = "import sys, pytest; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', *sys.argv[1:]]))"
+    assert "1 passed" in run_program(
+        tmp_path, program, [], ["--rootdir", str(tmp_path), str(tmp_path / "test_mean.py")]
+    )
+
+
+#: Runs the cells of a notebook one after another, as Jupyter does, and prints the last expression of each.
+CELLS = """
+import ast, json, sys
+
+namespace = {"__name__": "__main__"}
+for cell in json.load(open(sys.argv[1]))["cells"]:
+    if cell["cell_type"] == "code":
+        tree = ast.parse("".join(cell["source"]))
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, "<cell>", "exec"), namespace)
+        if last is not None:
+            value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), namespace)
+            print("Out:", repr(value)) if value is not None else None
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)  # Numba compiles
+@pytest.mark.parametrize("engine", ENGINES)
+def test_notebook(tmp_path, engine):
+    pytest.importorskip(engine)
+    notebook = ROOT / "docs" / "notebook.ipynb"
+    assert not any(cell.get("outputs") for cell in json.loads(notebook.read_text())["cells"])
+    printed = run_program(tmp_path, CELLS, [], [str(notebook)]).splitlines()
+    assert [line for line in printed if line.startswith("Out:")] == [
+        "Out: 2",
+        "Out: <Data: float64 (2000, 20)>",
+        "Out: as the serial function",
+        "Out: in sync",
+    ]
+    (last,) = [line for line in printed if line.startswith("epoch 5")]
+    assert float(last.split()[-1]) > 0.95
 
 
 TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.rst").read_text()
@@ -288,7 +404,7 @@ theano.printing.debugprint(synkhronos.function([], []))
 
 
 def test_every_environment_variable_is_on_the_page():
-    """Those that a user may set, and no others."""
+    """The page lists the variables that a user may set, and no others."""
     sources = [*(ROOT / "synkhronos").rglob("*.py"), *(ROOT / "demos").rglob("*.py")]
     used = {name for path in sources for name in re.findall(r"\bSYNK_[A-Z_]+", path.read_text())}
     page = (ROOT / "docs" / "environment_variables.rst").read_text()
@@ -310,7 +426,7 @@ def run_alone(tmp_path, *arguments):
 
 @pytest.mark.thorough
 def test_texts_of_troubleshooting_are_what_the_library_says():
-    """Those of which there are examples, which run, and the others."""
+    """Texts with an example are checked by running it; the others must be in the sources."""
     headings = re.findall(r"^(``.*)\n---", TROUBLESHOOTING, re.MULTILINE)
     texts = [text for heading in headings for text in re.findall("``(.*?)``", heading)]
     assert texts[0] == next(iter(FOREIGN)) and len(headings) == TROUBLESHOOTING.count("\n---") > 15
@@ -336,7 +452,9 @@ def test_remedies_of_troubleshooting(tmp_path):
     pytest.importorskip("lasagne")
     (tmp_path / "program.py").write_text("import theano, lasagne")
     for arguments in (["-m", "synkhronos", "program.py"], ["-c", "import synkhronos as synk, theano, lasagne"]):
-        assert run_alone(tmp_path, *arguments) == (0, "")
+        # (Some versions of setuptools warn Lasagne.)
+        quiet = ["-W", "ignore:pkg_resources is deprecated as an API:UserWarning"]
+        assert run_alone(tmp_path, *quiet, *arguments) == (0, "")
 
 
 @pytest.mark.parametrize("launcher, n, root", [("threads", 1, 0), ("threads", 2, 1), ("threads", 3, 0), ("fork", 3, 2)])
@@ -357,7 +475,7 @@ PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 (DIFF,) = re.findall(r"```diff\n(.*?)```", README, re.DOTALL)
 
-#: What the program in the README leaves to the reader. The last batch of an epoch has 7 rows, which do not divide evenly.
+#: The parts of the program that the README leaves to the reader. The last batch of an epoch has 7 rows, which do not divide evenly.
 GIVEN = """
 import os
 import numpy as np
@@ -377,7 +495,7 @@ def iter_minibatch_idxs(length, size, shuffle):
 #: After the imports, so that the initial values are the same.
 SEEDED = "\nlasagne.random.set_rng(np.random.RandomState(3))\n"
 
-#: Says what the program has arrived at.
+#: Prints the results of the program.
 SHOWN = """
 print(*losses)
 for p in params:
@@ -407,13 +525,13 @@ def test_changed():
         changed("a\nb", "-e\n")
 
 
-def run_program(tmp_path, text, *options):
+def run_program(tmp_path, text, options=(), arguments=()):
     """Run a program as a script and return what it prints."""
     path = tmp_path / "program.py"
     path.write_text(text)
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
     done = subprocess.run(
-        [sys.executable, *options, str(path)],
+        [sys.executable, *options, str(path), *arguments],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -435,7 +553,7 @@ def test_program_of_readme_arrives_at_the_same(tmp_path):
     def shown(text, *options):
         seeded = text.replace("import theano.tensor as T\n", "import theano.tensor as T\n" + SEEDED)
         assert seeded != text
-        return np.array(run_program(tmp_path, GIVEN + seeded + SHOWN, *options).split(), float)
+        return np.array(run_program(tmp_path, GIVEN + seeded + SHOWN, options).split(), float)
 
     serial, parallel = shown(before, "-m", "synkhronos"), shown(after)
     assert serial.shape == (4 + 2 * 100 + 100 + 10,)
@@ -445,9 +563,7 @@ def test_program_of_readme_arrives_at_the_same(tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "engine", [pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine in ("theano", "pytensor")]
-)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_complete_program_of_readme_prints_what_is_said(tmp_path, engine):
     """With PyTensor, its comment says which line is another."""
     pytest.importorskip(engine)

@@ -14,16 +14,17 @@ LAYERS = [
     ["reductions", "partition", "host"],
     ["kernels", "in_graph", "sharding"],
     ["selection", "memory"],
-    ["sync", "profiling"],
+    ["sync", "profile"],
     ["transports", "engines"],
     ["runtime"],
-    ["launchers"],
+    ["processes"],
+    ["cluster"],
     ["program"],
     ["shared_data", "replication"],
     ["functions"],
     ["collectives"],
     ["ops"],
-    ["extensions", "testing", "prediction"],
+    ["extensions", "testing", "contrib"],
     ["__init__", "cli", "__main__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -35,7 +36,7 @@ RESTRICTED = {
     "numba": {"engines"},
     "pymc": {"extensions"},
     "pygpu": {"transports", "engines", "reductions"},
-    "mpi4py": {"launchers", "transports", "cli"},
+    "mpi4py": {"cluster", "transports", "cli"},
 }
 # Written on the published interface alone, as any user's program.
 PUBLIC_USERS = {"extensions"}
@@ -174,7 +175,7 @@ def cycle(edges):
         ("shared_data.py", "from . import collectives", "imports run downwards"),
         ("shared_data.py", "def f():\n    import theano", "only engines and extensions may"),
         ("shared_data.py", "from pygpu.gpuarray import GpuArray", "only engines and reductions and transports may"),
-        ("functions/call.py", "import lasagne", "only engines and extensions may"),
+        ("functions/command.py", "import lasagne", "only engines and extensions may"),
         ("shared_data.py", "from synkhronos.helpers import x", "unknown module"),
     ],
 )

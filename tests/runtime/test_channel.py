@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from synkhronos.errors import SharedMemoryError
-from synkhronos.launchers.processes.rank_main import fatal_error, record_fatal_error
 from synkhronos.memory.attach import PoolMap
 from synkhronos.memory.pool import Pool
+from synkhronos.processes.rank_main import fatal_error, record_fatal_error
 from synkhronos.runtime.channel import FROZEN_BYTES, MAX_FROZEN, MasterEnd, RankEnd
 from synkhronos.runtime.command import Command, Envelope
 from synkhronos.sync.control_block import ANSWER_BYTES, COMMAND_BYTES, ControlBlock

@@ -17,7 +17,7 @@ from synkhronos.runtime.exit_status import describe_end, describe_state
         (70, "ended with exit code 70"),
         (-11, "was killed by SIGSEGV"),
         (-15, "was killed by SIGTERM"),
-        (-9, "was killed by SIGKILL (unless it was sent on purpose, the kernel ran out of memory)"),
+        (-9, "was killed by SIGKILL (out of memory, unless a user sent the signal)"),
         (-99, "was killed by signal 99"),
     ],
 )
@@ -27,7 +27,7 @@ def test_end(status, text):
 
 def test_end_for_lack_of_memory():
     assert describe_end(-9, (3 << 30) + 1) == (
-        "was killed by SIGKILL (unless it was sent on purpose, the kernel ran out of memory; the rank held up to 3073 MB)"
+        "was killed by SIGKILL (out of memory, unless a user sent the signal; peak memory of the rank: 3073 MB)"
     )
     assert describe_end(-15, 1 << 30) == "was killed by SIGTERM"
 

@@ -7,7 +7,7 @@ import pytest
 from refusals import reports
 
 from synkhronos.errors import SharedMemoryError
-from synkhronos.runtime.command import Answer, Command, Envelope, Start, Stop
+from synkhronos.runtime.command import Answer, CheckStart, Command, Envelope, Stop
 from synkhronos.runtime.context import RankContext
 from synkhronos.runtime.failures import MAX_SUMMARY_CHARS, MAX_TEXT_CHARS, Failure, encode
 from synkhronos.runtime.serve import serve
@@ -79,7 +79,7 @@ UNPICKLABLE = pickle.dumps(Envelope(["thing"], Say(1))).replace(b"Say", b"Gon")
 
 
 def test_serves_until_stop():
-    channel, context = Channel(Say(5), Start(), Say(np.arange(3)), Stop(), Say(6)), Context()
+    channel, context = Channel(Say(5), CheckStart(), Say(np.arange(3)), Stop(), Say(6)), Context()
     serve(context, channel, None)
     assert [answer.rank for answer in channel.answers] == [1] * 4 and channel.has_ended
     assert channel.answers[0].result == 5 and channel.answers[1].result is None
@@ -106,7 +106,7 @@ def test_answers_errors_and_goes_on(bad, text):
         class Local(Say):
             pass
 
-        context, channel = Context(), Channel(Start(), Stop())
+        context, channel = Context(), Channel(CheckStart(), Stop())
         channel.read = lambda: Envelope([], Local(lambda: 0) if channel.number == 1 else Stop())
         serve(context, channel, None)
         text = "pickle"

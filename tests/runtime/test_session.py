@@ -16,7 +16,7 @@ from refusals import lacks, reports
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime import session as session_module
-from synkhronos.runtime.command import Command, Start
+from synkhronos.runtime.command import CheckStart, Command
 from synkhronos.sync.control_block import COMMAND_BYTES
 
 
@@ -128,7 +128,7 @@ def test_commands_and_results_of_any_length(launcher, nbytes, open_session):
 @both
 def test_closed(launcher, open_session):
     session = open_session(launcher)
-    assert repr(session) == "Session(size=3, root=0, open, 1 commands)"
+    assert repr(session) == "Session(size=3, root=0, open, commands=1)"
     session.close()
     session.close()
     with reports(synk.StateError, "synkhronos.close()", "synkhronos.fork()"):
@@ -203,7 +203,7 @@ def test_warns_who_is_waited_for(launcher, open_session, clock, gate, monkeypatc
     clock.when(is_awaited, gate.open)
     with caplog.at_level(logging.WARNING, "synkhronos"):
         session.run(Pass(2, gate))
-    assert caplog.messages == [f"waiting for rank(s) 2 in pass, since {seconds} s" for seconds in (21, 42)]
+    assert caplog.messages == [f"waiting for rank(s) 2 in pass ({seconds} s so far)" for seconds in (21, 42)]
 
 
 @both
@@ -329,7 +329,7 @@ def test_profiles(tmp_path, monkeypatch, open_session, gate):
     session = open_session("fork", 2, profile=True)
     gate.open()
     session.run(Pass(1, gate))
-    session.run(Start())
+    session.run(CheckStart())
     synk.close()
     for rank in range(2):
         stats = pstats.Stats(f"synkhronos_rank_{rank}.prof")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from synkhronos.memory.pool import Pool
-from synkhronos.runtime.registry import RUNNING, Origin, SharedEntry
+from synkhronos.runtime.registry import RUNNING, Origin, SharedEntry, set_all
 
 PACKAGE = Path(__file__).parents[2] / "synkhronos"
 
@@ -173,3 +173,22 @@ def test_a_borrowed_value_that_ranks_were_given_is_no_news(entry, pool, origin):
     entry.lent()
     held[...] = 5
     assert entry.has_changed(pool)
+
+
+def state_after(set_value, known, borrow, origin):
+    """Return what an entry knows after a value was set in a state."""
+    entry, value = SharedEntry(1, None, lambda: None, [np.zeros(3)], False), np.ones(3)
+    entry.set(np.zeros(3), origin)
+    if borrow:
+        entry.lent()
+    entry.known = {"the value": entry.cell[0], "nothing": None, "running": RUNNING}[known]
+    set_value(entry, value)
+    return entry.cell[0] is value, entry.known is value, entry.known is None, entry.borrowed is None, entry.origin
+
+
+@pytest.mark.parametrize("origin", [Origin.COMMON, Origin.OWN, Origin.PROGRAM])
+@pytest.mark.parametrize("borrow", [True, False])
+@pytest.mark.parametrize("known", ["the value", "nothing", "running"])
+def test_the_quick_way_leaves_the_state_that_set_leaves(known, borrow, origin):
+    expected = state_after(lambda entry, value: entry.set(value, Origin.FUNCTION), known, borrow, origin)
+    assert state_after(lambda entry, value: set_all([entry], [value]), known, borrow, origin) == expected

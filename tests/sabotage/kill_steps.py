@@ -49,7 +49,7 @@ class _Memory(ctypes.Structure):
     ]
 
 
-class Steps(trace.Observer):
+class Steps(trace.TraceObserver):
     """The plan, and what happened.
 
     Attributes

@@ -24,8 +24,8 @@ sys.path.insert(0, HERE)
 import everyday  # noqa: E402
 
 import synkhronos as synk  # noqa: E402
+from synkhronos.cluster.world import StartedWorld  # noqa: E402
 from synkhronos.errors import SynkhronosError  # noqa: E402
-from synkhronos.launchers.hosts.world import StartedWorld  # noqa: E402
 from synkhronos.program.program import PROGRAM  # noqa: E402
 
 #: Seconds that the program goes on without being told anything, before it ends by itself.

@@ -68,7 +68,7 @@ SITUATIONS = {
             f = build()
             synk.distribute()""",
     "close": """
-        from synkhronos.launchers.processes import rank_main as process
+        from synkhronos.processes import rank_main as process
         serve = process.serve
         process.serve = lambda *args: (serve(*args), flag[0] and time.sleep(1000))
         flag[0] = 1
@@ -161,7 +161,7 @@ def test_ctrl_c_that_nobody_catches(situation, script):
     assert not program.wait_others()
 
 
-@pytest.mark.thorough("-9$")
+@pytest.mark.thorough("-(9|Signals.SIGKILL)$")
 @pytest.mark.parametrize(
     "situation, number",
     [(situation, signal.SIGKILL) for situation in SITUATIONS]

@@ -16,7 +16,7 @@ from refusals import reports
 
 import synkhronos as synk
 from synkhronos.errors import WorkerDied, WorkerTimeout
-from synkhronos.launchers.processes.launcher import ProcessLauncher
+from synkhronos.processes.launcher import ProcessLauncher
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime import session as session_module
 from synkhronos.runtime.context import RankContext

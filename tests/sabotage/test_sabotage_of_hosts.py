@@ -19,20 +19,20 @@ FAULTS = {
         "sleep 60",
     ),
     "an error without its host": (
-        "from synkhronos.launchers.hosts.launcher import HostsLauncher\nHostsLauncher.host = lambda self, rank: ''\n",
+        "from synkhronos.cluster.launcher import HostsLauncher\nHostsLauncher.host = lambda self, rank: ''\n",
         RANK,
         "does not say what has happened",
     ),
     "a death that is told late": (
         "import time\n"
-        "from synkhronos.launchers.hosts.stand_in import StandIn\n"
+        "from synkhronos.cluster.stand_in import StandIn\n"
         "lose = StandIn.lose\n"
         "StandIn.lose = lambda self, *arguments: time.sleep(1.5) or lose(self, *arguments)\n",
         SERVER,
         "told after",
     ),
     "a host that is given up": (
-        "from synkhronos.launchers.hosts.bridge import Bridge\n"
+        "from synkhronos.cluster.bridge import Bridge\n"
         "hosts, calls = Bridge.hosts, []\n"
         "def fewer(self):\n"
         "    calls.append(hosts(self))\n"
@@ -42,7 +42,7 @@ FAULTS = {
         "does not work on",
     ),
     "a wrong sum": (
-        "from synkhronos.launchers.hosts.host_memory import HostMemory\n"
+        "from synkhronos.cluster.host_memory import HostMemory\n"
         "write = HostMemory.write\n"
         "def wrong(self, content, start):\n"
         "    content = bytearray(content)\n"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import synkhronos
-from synkhronos.launchers.processes import fd_passing as descriptors
 from synkhronos.memory.memfd import nameless_file
+from synkhronos.processes import fd_passing as descriptors
 
 pytestmark = pytest.mark.slow
 
@@ -112,7 +112,7 @@ def test_messages_are_the_owners_alone(monkeypatch):
     """What is unpickled stands in files of the owner, which only descriptors lead to."""
     modes = []
     monkeypatch.setattr(descriptors, "nameless_file", lambda *args: modes.append(nameless_file(*args)) or modes[-1])
-    ours, theirs = descriptors.pair()
+    ours, theirs = descriptors.socket_pair()
     with ours, theirs:
         close, os_close = [], os.close
         monkeypatch.setattr(os, "close", lambda fd: (close.append(os.fstat(fd).st_mode), os_close(fd)))

@@ -11,7 +11,7 @@ from refusals import reports
 
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
-from synkhronos.runtime.command import Start
+from synkhronos.runtime.command import CheckStart
 from synkhronos.testing import numpy_engine as engine
 
 pytestmark = pytest.mark.slow
@@ -95,19 +95,19 @@ def test_calls_from_several_threads():
     assert not wrong
 
 
-class Inside(Start):
+class Inside(CheckStart):
     """A command that runs another."""
 
     def run(self, context):
         if context.rank == context.root:
-            PROGRAM.session.run(Start())
+            PROGRAM.session.run(CheckStart())
 
 
 def test_a_call_inside_a_call_is_refused():
     session = PROGRAM.open(2, 0, launcher="threads")
     with reports(synk.StateError, "thread"):
         session.run(Inside())
-    assert session.run(Start()) == [None, None]
+    assert session.run(CheckStart()) == [None, None]
 
 
 def test_fork_inside_a_rank_is_refused(script):

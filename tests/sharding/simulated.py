@@ -189,9 +189,10 @@ class _Run:
                 if all(isinstance(self.found.of(one), Unknown) for one in results):
                     continue
             for condition in equal:
-                if isinstance(condition, sharding.NotNegative):
+                if isinstance(condition, sharding.WithinRows):
                     for values in (self.serial, *self.ranks):
-                        assert np.all(_value_of(node.inputs[condition.input], values) >= 0), "a negative position"
+                        at, of = (_value_of(node.inputs[i], values) for i in (condition.input, 0))
+                        assert np.all((at >= 0) & (at < of.shape[condition.axis])), "a position outside the rows"
                 elif len({self._number(one) for one in condition}) > 1:
                     assert self.may_fail, "lengths are not equal"
                     return
@@ -234,7 +235,7 @@ class _Run:
 
     def _is_reordered(self, node, rule):
         """Return whether random numbers get another order, in which they are as good, or are drawn inside a loop."""
-        if isinstance(rule, sharding.Loop):
+        if isinstance(rule, sharding.ScanLoop):
             return any(isinstance(one.rule, sharding.Drawn) for one in rule.graph.nodes)
         if not isinstance(rule, sharding.Reshaped) or node.inputs[0] not in self.drawn:
             return False
@@ -356,7 +357,7 @@ class _Run:
             return None
         number = product.number
         for atom, exponent in product.factors:
-            if isinstance(atom, lengths.Less):
+            if isinstance(atom, lengths.ShiftedLength):
                 number *= (self._number(atom.length) - atom.number) ** exponent
                 continue
             if isinstance(atom, sharding.Quotient):

@@ -12,9 +12,18 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "exact.rst"
 
 
 def section():
-    text = PAGE.read_text().split("Which operations have rules\n")[1]
-    table, without = text.split("These have none, nor have those of your own, at first:")
-    return table, without.split("\n\nWith ")[0]
+    """Return the table of operations with rules, and the text about those without."""
+    without = ".. operations without rules"
+    return between("Operations with rules\n", without), between(without, ".. operations of PyTensor")
+
+
+def of_pytensor():
+    return between(".. operations of PyTensor", ".. end of the operations")
+
+
+def between(begin, end):
+    """Return a part of the page, between a title and comments."""
+    return PAGE.read_text().split(begin)[1].split(end)[0]
 
 
 def names_in_table(text):
@@ -29,7 +38,10 @@ def known():
 
 
 def test_the_tables_have_no_operation_twice():
-    tables = (section()[0], PAGE.read_text().split("These are PyTensor's own:\n")[1].split("\n\nWhat has")[0])
+    tables = (
+        section()[0],
+        of_pytensor(),
+    )
     names = [name for table in tables for name in names_in_table(table)]
     assert len(names) > 60 and len(names) == len(set(names))
 
@@ -41,8 +53,7 @@ def test_the_table_has_all_operations_with_rules_and_no_others():
 
 @pytest.mark.skipif(IS_THEANO, reason="PyTensor is not installed")
 def test_the_table_of_pytensor_has_all_operations_that_the_other_has_not():
-    own = PAGE.read_text().split("These are PyTensor's own:\n")[1].split("\n\nWhat has")[0]
-    assert set(names_in_table(own)) == known() - set(names_in_table(section()[0]))
+    assert set(names_in_table(of_pytensor())) == known() - set(names_in_table(section()[0]))
 
 
 @needs_theano

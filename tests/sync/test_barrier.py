@@ -10,8 +10,8 @@ from synkhronos.errors import Aborted
 from synkhronos.sync.barrier import BARRIERS_PER_COMMAND, Barrier
 from synkhronos.sync.barrier_over_hosts import BarrierOverHosts
 from synkhronos.sync.control_block import ControlBlock
+from synkhronos.sync.host_relay import RootRelay
 from synkhronos.sync.hosts import Hosts
-from synkhronos.sync.leading import Root
 from synkhronos.sync.semaphore import WaitPolicy
 
 
@@ -33,7 +33,7 @@ class Ranks:
         policy = WaitPolicy.of_threads()
         self.ranks = [Barrier(self.block, rank, root, self.watch, policy) for rank in range(n)]
         if speaks:
-            leading = Root(root, hosts, self.block, None, None, [])
+            leading = RootRelay(root, hosts, self.block, None, None, [])
             self.ranks[root] = BarrierOverHosts(leading, root, self.watch, policy)
         self.root = root
 

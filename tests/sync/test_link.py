@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from synkhronos.sync import meeting
+from synkhronos.sync import rendezvous as meeting
 from synkhronos.sync.link import FRAME_BYTES, Link, introduce, introduced
 
 

@@ -17,13 +17,13 @@ stand_ins.install()
 
 import synkhronos as synk  # noqa: E402, before Theano: it has what Python 3.11 needs
 from synkhronos import trace  # noqa: E402
-from synkhronos.functions.call import CallFunction  # noqa: E402
+from synkhronos.functions.command import CallFunction  # noqa: E402
 
 import theano  # noqa: E402, isort: skip
 from theano.compile.function_module import Function as TheanoFunction  # noqa: E402, isort: skip
 
 
-class Calls(trace.Observer):
+class Calls(trace.TraceObserver):
     """Counts the calls of Theano's functions by where they are made: by a command for all ranks, or around the ranks.
 
     It sees where by the trace. A call that counts is made by the engine, for a `CallFunction` that has a plan with as

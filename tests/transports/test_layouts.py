@@ -6,7 +6,7 @@ import pytest
 import synkhronos as synk
 from synkhronos.memory.attach import PoolMap
 from synkhronos.memory.pool import Pool
-from synkhronos.transports.layouts import EAGER_BYTES, MAX_LAYOUTS, Layouts, Placed
+from synkhronos.transports.layouts import EAGER_BYTES, MAX_LAYOUTS, Layouts, PooledArray
 
 
 class CountingMap:
@@ -42,7 +42,7 @@ def place(pool):
         value = np.asarray(value)
         array = pool.allocate(value.shape, value.dtype)
         array[...] = value
-        return Placed.at(array, pool.handle(array))
+        return PooledArray.at(array, pool.handle(array))
 
     return make
 
@@ -140,7 +140,7 @@ def elsewhere(pools):
         value = np.asarray(value)
         array = own.allocate(value.shape, value.dtype)
         array[...] = value
-        return Placed.at(array, own.handle(array))
+        return PooledArray.at(array, own.handle(array))
 
     yield make
     own.close()

@@ -15,10 +15,10 @@ from synkhronos.memory.lending import Lender
 from synkhronos.memory.pool import Pool
 from synkhronos.reductions import ReduceOp
 from synkhronos.sync.hosts import Hosts
-from synkhronos.transports.base import Mix
-from synkhronos.transports.layouts import Layout, Placed
-from synkhronos.transports.over_hosts import MAX_PARTS, OverHosts, Plan, Way, joined, together
-from synkhronos.transports.value_buffers import Region, kinds_of
+from synkhronos.transports.base import Reduction
+from synkhronos.transports.layouts import Layout, PooledArray
+from synkhronos.transports.over_hosts import MAX_PARTS, HostPlan, HostRoute, HostTransport, joined, together
+from synkhronos.transports.value_buffers import ArrayBlock, kinds_of
 
 TIMEOUT_S = 30.0
 
@@ -47,8 +47,8 @@ class Fetcher:
         if not bridges.meeting.wait(TIMEOUT_S):
             for of_hosts in zip(*[bridges.asked[host] for host in range(len(bridges.counts))]):
                 attach = bridges.pools.attach
-                given = [attach(of_hosts[host].partial) for host in of_hosts[0].givers]
-                taken = [attach(of_hosts[host].result) for host in of_hosts[0].takers]
+                given = [attach(of_hosts[host].partial) for host in of_hosts[0].sources]
+                taken = [attach(of_hosts[host].result) for host in of_hosts[0].destinations]
                 result = np.empty_like(given[0])
                 Portion([given], [[result]], 0, 1).combine(of_hosts[0].op, of_hosts[0].weights)
                 for each in taken:
@@ -65,7 +65,7 @@ class Fetcher:
 
 def placed_in(pool, arrays, together=False):
     """Return copies of arrays in a pool: each by itself, or one after another."""
-    there = Region(pool, kinds_of(arrays)).placed if together else []
+    there = ArrayBlock(pool, kinds_of(arrays)).placed if together else []
     for array in arrays[len(there) :]:
         there.append(placed_at(pool, pool.allocate(array.shape, array.dtype)))
     for each, array in zip(there, arrays):
@@ -74,7 +74,7 @@ def placed_in(pool, arrays, together=False):
 
 
 def placed_at(pool, array):
-    return Placed.at(array, pool.handle(array))
+    return PooledArray.at(array, pool.handle(array))
 
 
 def reduced(
@@ -85,7 +85,7 @@ def reduced(
     With ``gives`` and ``takes`` hosts may send the arrays themselves, and write into those that take the results.
     """
     size = sum(counts)
-    mixes = mixes or [Mix(None if weights is None else tuple(weights))]
+    mixes = mixes or [Reduction(None if weights is None else tuple(weights))]
     own = [Pool(rank) for rank in range(size)]
     pools = PoolMap()
     for pool in own:
@@ -96,10 +96,10 @@ def reduced(
     for rank in range(size):
         hosts = Hosts.of_counts(tuple(map(str, range(len(counts)))), counts)
         hosts = hosts._replace(own=hosts.of(rank))
-        parts.append(OverHosts(hosts, rank, own[rank], bridges.of(rank, hosts.own)))
+        parts.append(HostTransport(hosts, rank, own[rank], bridges.of(rank, hosts.own)))
         current = placed_in(own[rank], arrays[rank], gives)
         results = placed_in(own[rank], [np.zeros_like(array) for array in arrays[rank]], takes)
-        taken = takes and any(mix.takers is None or rank in mix.takers for mix in mixes)
+        taken = takes and any(mix.destinations is None or rank in mix.destinations for mix in mixes)
         rooms.append(parts[-1].room(keys, current, results if taken else (), len(mixes), gives))
         placed.append([*current, *rooms[-1].placed])
         targets.append([each.array for each in results])
@@ -190,8 +190,8 @@ def test_huge_weights_and_values():
     ],
 )
 def test_what_is_taken(dtype, shape, op, weights, is_taken):
-    part = OverHosts(Hosts.of_counts(("a", "b"), (1, 1)), 0, Pool(0), None)
-    assert (part.ways([np.zeros(shape, dtype)], ReduceOp(op), [Mix(weights)]) is not None) == is_taken
+    part = HostTransport(Hosts.of_counts(("a", "b"), (1, 1)), 0, Pool(0), None)
+    assert (part.ways([np.zeros(shape, dtype)], ReduceOp(op), [Reduction(weights)]) is not None) == is_taken
 
 
 @pytest.mark.parametrize("counts", [(1, 1), (2, 2), (1, 2, 1)])
@@ -203,7 +203,7 @@ def test_mixes(counts, dtype, directly):
     matrix = random.randint(0, 4, (size, size)) + np.roll(np.eye(size, dtype=int), 1, axis=0)
     matrix[0] = np.arange(size) < counts[0]  # of its host alone
     arrays = [[random.normal(size=shape).astype(dtype) for shape in ((100, 3), (7,))] for _ in range(size)]
-    mixes = [Mix(tuple(map(float, row)), (rank,), (rank,)) for rank, row in enumerate(matrix)]
+    mixes = [Reduction(tuple(map(float, row)), (rank,), (rank,)) for rank, row in enumerate(matrix)]
     results = reduced(counts, "avg", arrays, mixes=mixes, gives=directly, takes=directly)
     for row, result in zip(matrix, results):
         for i in range(2):
@@ -226,7 +226,7 @@ def test_halves_are_rounded_once():
 def test_errors_of_a_host_are_those_of_its_ranks(op, of_rank):
     arrays = [[np.full(5, 1.0)] for _ in range(4)]
     errors = [[np.full(5, 9.0)] for _ in range(4)]
-    mixes = [Mix((1.0, 0.0, 0.0, 0.0), (0,)), Mix((0.0, 1.0, 1.0, 1.0), (1, 2, 3))] if op == "avg" else None
+    mixes = [Reduction((1.0, 0.0, 0.0, 0.0), (0,)), Reduction((0.0, 1.0, 1.0, 1.0), (1, 2, 3))] if op == "avg" else None
     reduced((2, 2), op, arrays, mixes=mixes, errors=errors, wire="bfloat16", leaves_errors=True)
     local = 0.0 if op == "avg" else of_rank
     assert [error.tolist() for (error,) in errors] == [[local] * 5] + [[of_rank] * 5] * 3
@@ -259,35 +259,35 @@ A, B = np.zeros(1 << 14, "float32"), np.zeros(1 << 15, "float16")
     ],
 )
 def test_ways(counts, array, weights, ways):
-    part = OverHosts(Hosts.of_counts(tuple("abc"[: len(counts)]), counts), 0, Pool(0), None)
+    part = HostTransport(Hosts.of_counts(tuple("abc"[: len(counts)]), counts), 0, Pool(0), None)
     rows = [tuple(map(float, row)) for row in weights]
-    mixes = [Mix(row, tuple(i for i, each in enumerate(rows) if each == row)) for row in dict.fromkeys(rows)]
+    mixes = [Reduction(row, tuple(i for i, each in enumerate(rows) if each == row)) for row in dict.fromkeys(rows)]
     assert part.ways([array], ReduceOp("avg"), mixes) == ways
 
 
 def test_values_that_travel_in_16_bits():
-    part = OverHosts(Hosts.of_counts(("a", "b"), (1, 1)), 0, Pool(0), None)
-    assert part.ways([A], ReduceOp("sum"), [Mix()], True) is not None
-    assert part.ways([A, B], ReduceOp("sum"), [Mix()], True) is None
-    groups = [Mix((1.0, 0.0, 1.0, 0.0), (0, 2)), Mix((0.0, 1.0, 0.0, 1.0), (1, 3))]
-    ring = [Mix((1.0, 0.0, 0.0, 1.0), (0,)), Mix((0.0, 1.0, 1.0, 0.0), (1, 2, 3))]
-    part = OverHosts(Hosts.of_counts(("a", "b"), (2, 2)), 0, Pool(0), None)
+    part = HostTransport(Hosts.of_counts(("a", "b"), (1, 1)), 0, Pool(0), None)
+    assert part.ways([A], ReduceOp("sum"), [Reduction()], True) is not None
+    assert part.ways([A, B], ReduceOp("sum"), [Reduction()], True) is None
+    groups = [Reduction((1.0, 0.0, 1.0, 0.0), (0, 2)), Reduction((0.0, 1.0, 0.0, 1.0), (1, 3))]
+    ring = [Reduction((1.0, 0.0, 0.0, 1.0), (0,)), Reduction((0.0, 1.0, 1.0, 0.0), (1, 2, 3))]
+    part = HostTransport(Hosts.of_counts(("a", "b"), (2, 2)), 0, Pool(0), None)
     for mixes, has_errors_of_hosts in ((groups, True), (ring, False)):
         assert part.ways([A], ReduceOp("avg"), mixes, True) is not None
         assert (part.ways([A], ReduceOp("avg"), mixes, True, True) is not None) == has_errors_of_hosts
 
 
 def test_more_mixes_than_can_be_told_apart():
-    part = OverHosts(Hosts.of_counts(("a", "b"), (20, 20)), 0, Pool(0), None)
+    part = HostTransport(Hosts.of_counts(("a", "b"), (20, 20)), 0, Pool(0), None)
     groups = [tuple(float(rank in (i, i + 20)) for rank in range(40)) for i in range(20)]
-    mixes = [Mix(row, (i, i + 20)) for i, row in enumerate(groups)]
+    mixes = [Reduction(row, (i, i + 20)) for i, row in enumerate(groups)]
     assert part.ways([A], ReduceOp("avg"), mixes[:MAX_PARTS]) is not None
     assert part.ways([A], ReduceOp("avg"), mixes) is None
 
 
 def test_room_is_kept_until_the_key_is_forgotten():
     pool = Pool(0)
-    part = OverHosts(Hosts.of_counts(("a", "b"), (1, 1)), 0, pool, None)
+    part = HostTransport(Hosts.of_counts(("a", "b"), (1, 1)), 0, pool, None)
     arrays = placed_in(pool, [np.zeros(5), np.zeros(3, "int32")])
     keys = (("shared", 1), ("shared", 2))
 
@@ -312,7 +312,7 @@ def test_room_is_kept_until_the_key_is_forgotten():
 def test_only_the_first_rank_of_a_host_has_room():
     for rank, there in ((0, 2), (1, 0), (2, 2), (3, 0)):
         pool, hosts = Pool(rank), Hosts.of_counts(("a", "b"), (2, 2), own=rank // 2)
-        room = OverHosts(hosts, rank, pool, None).room((("shared", 0),), placed_in(pool, [np.zeros(9)]))
+        room = HostTransport(hosts, rank, pool, None).room((("shared", 0),), placed_in(pool, [np.zeros(9)]))
         assert len(room.placed) == there
 
 
@@ -347,7 +347,7 @@ def test_what_mpi_may_still_write_into_is_kept():
             return 1
 
     fetcher, keys = Failing(), (("shared", 0),)
-    part = OverHosts(Hosts.of_counts(("a", "b"), (1, 1)), 0, pool, fetcher)
+    part = HostTransport(Hosts.of_counts(("a", "b"), (1, 1)), 0, pool, fetcher)
     arrays = placed_in(pool, [np.zeros(9)])
 
     def reduce(lender):
@@ -355,9 +355,9 @@ def test_what_mpi_may_still_write_into_is_kept():
         room = part.room(keys, arrays, targets, gives=True)
         assert room.gives and room.takes
         layout = Layout([[each.handle for each in (*arrays, *room.placed)]] * 2, None)
-        part._plan = lambda *_: Plan([None], [[]], [[]], [[]])
-        given, ways = [arrays[0].array], [Way((0, 1), (0, 1))]
-        part.begin(layout, keys, room, given, ReduceOp("sum"), [Mix()], ways, lent=[lender.lend()])
+        part._plan = lambda *_: HostPlan([None], [[]], [[]], [[]])
+        given, ways = [arrays[0].array], [HostRoute((0, 1), (0, 1))]
+        part.begin(layout, keys, room, given, ReduceOp("sum"), [Reduction()], ways, lent=[lender.lend()])
 
     first, second = Lender(pool, 72), Lender(pool, 72)
     with pytest.raises(KeyboardInterrupt):

@@ -108,7 +108,7 @@ def test_memory_is_used_again_when_nothing_refers_to_it(make_world, launcher, ho
 @pytest.mark.parametrize("length", LENGTHS)
 def test_ranks_that_come_for_different_things(make_world, length):
     world = make_world("threads", 2, 0)
-    with reports(SynkhronosError, "rank 0 to one", "rank 1 to another thing"):
+    with reports(SynkhronosError, "rank 0: one", "rank 1: another thing"):
         world.session.run(Reduce(rounds_of(2, 1, (length,)), labels=["one", "another thing"]))
     rounds = rounds_of(2, 1, (length,))
     want = expected(rounds, np.add, [0, 1])

@@ -1,7 +1,4 @@
-"""Compare what hosts tell of themselves: one finding for each thing that must be so, or the same, on all of them.
-
-Every check is a function of a list of `Facts`, host 0's first; nothing is asked of this machine.
-"""
+"""Checks that compare the `MachineFacts` of all hosts, host 0's first, without inspecting this machine."""
 
 from __future__ import annotations
 
@@ -9,17 +6,17 @@ from collections import Counter
 from ipaddress import IPv4Network
 from typing import Callable, Dict, Hashable, Iterable, List, Sequence, Tuple
 
+from ...cluster.environment import INTERFACE, ONE_PER_HOST, with_variable
 from ...host.units import readable_bytes
-from ...launchers.hosts.environment import INTERFACE, ONE_PER_HOST, with_variable
 from ..doctor import ENOUGH_SHM_BYTES, MISSING, OK, WARN, Finding
-from .facts import PACKAGES, Facts, labels
+from .facts import PACKAGES, MachineFacts, labels
 
-#: Seconds by which clocks may differ: files on a shared file system seem to come from the future otherwise.
+#: Largest accepted difference between clocks; beyond it, files on shared file systems may have future dates.
 CLOCK_TOLERANCE_S = 1.0
-#: Hosts are named up to this number.
+#: Maximum number of host names in a list; longer lists are abbreviated.
 MOST_NAMES = 4
 
-#: What lets a process use all cores of its host.
+#: Launcher options that let a process use all cores of its host.
 UNBOUND = {
     "Open MPI": "start with --bind-to none",
     "PMIx": "start with --bind-to none",
@@ -28,39 +25,39 @@ UNBOUND = {
 }
 
 
-def check_processes(facts: List[Facts]) -> Finding:
+def check_processes(facts: List[MachineFacts]) -> Finding:
     """Check that there is one process per host."""
     several = [each for each in facts if each.local_size > 1]
     if several and not all(each.one_machine for each in several):
         text = f"{several[0].local_size} processes on {joined(sorted({each.host for each in several}))}"
-        return Finding("Processes", MISSING, text, f"one per host: start with {ONE_PER_HOST[several[0].started_by]}")
-    machines = " on one machine, as hosts to try things out" if several else ", one per host"
+        return Finding("Processes", MISSING, text, f"start one per host with {ONE_PER_HOST[several[0].started_by]}")
+    machines = " on one machine that simulate hosts" if several else ", one per host"
     return Finding("Processes", OK, f"{len(facts)}{machines}, started by {facts[0].started_by}")
 
 
-def check_names(facts: List[Facts]) -> Finding:
+def check_names(facts: List[MachineFacts]) -> Finding:
     """Check that no two hosts have the same name."""
     times = Counter(each.host for each in facts if each.local_size == 1)
     same = sorted(name for name, n in times.items() if n > 1)
     if same:
-        text = f"several hosts are called {joined(same)}: messages about one of them do not say which"
+        text = f"several hosts are called {joined(same)}, so messages cannot distinguish them"
         return Finding("Names", WARN, text, "hostnamectl set-hostname NAME")
     return Finding("Names", OK, joined(labels(facts)))
 
 
-def check_python(facts: List[Facts]) -> Finding:
-    """Check that all have the same Python."""
+def check_python(facts: List[MachineFacts]) -> Finding:
+    """Check that all hosts have the same Python."""
     if all_same([each.python for each in facts]):
         return Finding("Python", OK, facts[0].python)
     minors = [tuple(each.python.split(".")[:2]) for each in facts]
     status = WARN if all_same(minors) else MISSING
     text = by_value(facts, [each.python for each in facts])
-    remedy = "functions travel between hosts, and with them code of Python: install one version on all"
+    remedy = "install one version on all hosts, because functions are sent between hosts as Python bytecode"
     return Finding("Python", status, text, remedy)
 
 
-def check_packages(facts: List[Facts]) -> Finding:
-    """Check that all have the same versions of what functions and arrays are made of."""
+def check_packages(facts: List[MachineFacts]) -> Finding:
+    """Check that all hosts have the same versions of `PACKAGES`, which serialize functions and arrays."""
     parts, lines = [], []
     for name in PACKAGES:
         versions = [each.versions.get(name, "none") for each in facts]
@@ -72,8 +69,8 @@ def check_packages(facts: List[Facts]) -> Finding:
     return Finding("Packages", OK, ", ".join(f"{name} {version}" for name, version in facts[0].versions.items()))
 
 
-def check_library(facts: List[Facts]) -> Finding:
-    """Check that all run the same sources of this library."""
+def check_library(facts: List[MachineFacts]) -> Finding:
+    """Check that all hosts run the same sources of this library."""
     prints = [each.library for each in facts]
     if all_same(prints):
         return Finding("Synkhronos", OK, f"the same sources ({prints[0]})")
@@ -81,42 +78,42 @@ def check_library(facts: List[Facts]) -> Finding:
     return Finding("Synkhronos", MISSING, text, "install the same release on all hosts")
 
 
-def check_machines(facts: List[Facts]) -> Finding:
-    """Check that all have the same architecture and byte order, and the same processors."""
+def check_machines(facts: List[MachineFacts]) -> Finding:
+    """Check that all hosts have the same architecture, byte order and processor."""
     machines = [each.machine for each in facts]
     if not all_same(machines):
         text = by_value(facts, machines)
-        return Finding("Machines", MISSING, text, "use hosts of one kind: arrays travel as they lie in memory")
+        return Finding("Machines", MISSING, text, "use hosts of one kind, because arrays are sent as raw memory")
     processors = [each.processor for each in facts]
     if not all_same(processors):
-        text = f"{by_value(facts, processors)}: what ranks compute may differ in the last bits"
-        remedy = "hosts of one kind, for equal speed; each compiles for its own processor"
+        text = f"{by_value(facts, processors)}, so results of ranks may differ in the last bits"
+        remedy = "use hosts of one kind, for equal speed; each host compiles for its own processor"
         return Finding("Machines", WARN, text, remedy)
     return Finding("Machines", OK, f"{machines[0]}, {processors[0]}")
 
 
-def check_kernels(facts: List[Facts]) -> Finding:
-    """Check that the library's kernels in C were built everywhere."""
+def check_kernels(facts: List[MachineFacts]) -> Finding:
+    """Check that the library's C kernels were built on all hosts."""
     without = [label for label, each in zip(labels(facts), facts) if not each.kernels]
     if without:
-        text = f"not built on {joined(without)}: collectives of all hosts wait for them"
-        remedy = "install g++ and Python's headers there, then: install Synkhronos there once more"
+        text = f"not built on {joined(without)}, so collectives wait for these hosts"
+        remedy = "install g++ and Python's headers there, then reinstall Synkhronos there"
         return Finding("Kernels", WARN, text, remedy)
     return Finding("Kernels", OK, "built")
 
 
-def check_mpi(facts: List[Facts]) -> Finding:
-    """Check that all have the same MPI."""
+def check_mpi(facts: List[MachineFacts]) -> Finding:
+    """Check that all hosts have the same MPI."""
     libraries = [each.mpi for each in facts]
     if all_same(libraries):
         return Finding("MPI", OK, libraries[0])
-    return Finding("MPI", MISSING, by_value(facts, libraries), "install one MPI, of one version, on all hosts")
+    return Finding("MPI", MISSING, by_value(facts, libraries), "install one MPI library, in one version, on all hosts")
 
 
-def check_cores(facts: List[Facts]) -> Finding:
-    """Check that no launcher has bound a process, and so the ranks that it will fork, to some of the cores."""
+def check_cores(facts: List[MachineFacts]) -> Finding:
+    """Check that the launcher has not bound processes, and thus the ranks that they fork, to a few cores."""
 
-    def is_bound(each: Facts) -> bool:
+    def is_bound(each: MachineFacts) -> bool:
         most = each.all_cores - 1 if each.started_by in ("Open MPI", "PMIx") else 1
         return each.cores <= most
 
@@ -125,42 +122,42 @@ def check_cores(facts: List[Facts]) -> Finding:
         cores = bound[0][1]
         text = (
             f"the process may use {cores.cores} of {cores.all_cores} cores on {joined([label for label, _ in bound])}, "
-            "and so may all ranks there"
+            "and all ranks there share these cores"
         )
         return Finding("Cores", WARN, text, UNBOUND[cores.started_by])
     return Finding("Cores", OK, by_value(facts, [f"{each.cores} of {each.all_cores}" for each in facts]))
 
 
-def check_gpus(facts: List[Facts]) -> Finding:
-    """Check that all hosts have GPUs, or none."""
+def check_gpus(facts: List[MachineFacts]) -> Finding:
+    """Check that either all hosts have GPUs or none has."""
     text = by_value(facts, [str(each.n_gpus or "none") for each in facts])
     if len({bool(each.n_gpus) for each in facts}) > 1:
-        remedy = "CUDA_VISIBLE_DEVICES must show them; a job of Slurm gets some by --gpus-per-node=N"
-        return Finding("GPUs", WARN, f"{text}: fork() starts CPU processes on all hosts", remedy)
+        remedy = "CUDA_VISIBLE_DEVICES must list the GPUs; a Slurm job requests GPUs with --gpus-per-node=N"
+        return Finding("GPUs", WARN, f"{text}, so fork() starts CPU processes on all hosts", remedy)
     return Finding("GPUs", OK, text)
 
 
-def check_interfaces(facts: List[Facts]) -> Finding:
-    """Check that hosts have a network in common, and no address that is on several of them."""
+def check_interfaces(facts: List[MachineFacts]) -> Finding:
+    """Check that the hosts share a network, and that no two of them have the same address."""
     if any(each.one_machine for each in facts) or len(facts) < 2:
         return Finding("Interfaces", OK, ", ".join(map(str, facts[0].chosen)) or "none")
     common = common_networks(facts)
     option = str(common[0]) if common else "NETWORK/BITS"
     for name, address, on in shared_addresses(facts):
-        text = f"{name} has the same address {address} on {joined(on)}: hosts that talk to it reach themselves"
+        text = f"{name} has the same address {address} on {joined(on)}, so hosts that connect to it reach themselves"
         remedy = with_variable(facts[0].started_by, INTERFACE, option)
-        if "Open MPI" in facts[0].mpi:  # which uses all interfaces, and hangs; others choose one
+        if "Open MPI" in facts[0].mpi:  # it uses all interfaces and hangs; other MPIs choose one
             return Finding("Interfaces", MISSING, text, f"{remedy}, or mpirun --mca btl_tcp_if_include {option} ...")
         return Finding("Interfaces", WARN, text, remedy)
     if not common:
         each = "; ".join(f"{label}: {joined(map(str, of.chosen)) or 'none'}" for label, of in zip(labels(facts), facts))
         text = f"no network is common to all hosts ({each})"
-        return Finding("Interfaces", WARN, text, "there must be routes between them, which the links below show")
+        return Finding("Interfaces", WARN, text, "hosts need routes to each other: see the links below")
     return Finding("Interfaces", OK, f"all are in {joined(map(str, common))}")
 
 
-def check_folders(facts: List[Facts]) -> Finding:
-    """Check that every host can keep what it compiles."""
+def check_folders(facts: List[MachineFacts]) -> Finding:
+    """Check that every host can write to its compilation cache."""
     parts, engines = [], []
     for label, each in zip(labels(facts), facts):
         for folder in each.folders:
@@ -169,37 +166,37 @@ def check_folders(facts: List[Facts]) -> Finding:
                 engines.append(folder.engine)
     if parts:
         flags = " and ".join(f"{engine.upper()}_FLAGS=base_compiledir=FOLDER" for engine in sorted(set(engines)))
-        return Finding("Compiled", WARN, "; ".join(parts), f"{flags}, with a folder that every host may write to")
+        return Finding("Compiled", WARN, "; ".join(parts), f"{flags}, with a folder that every host can write to")
     paths = [", ".join(folder.path for folder in each.folders) or "none" for each in facts]
     return Finding("Compiled", OK, by_value(facts, paths))
 
 
-def check_clocks(facts: List[Facts]) -> Finding:
-    """Check that clocks agree."""
+def check_clocks(facts: List[MachineFacts]) -> Finding:
+    """Check that the clocks agree."""
     far = [(label, each) for label, each in zip(labels(facts), facts) if abs(each.clock) > CLOCK_TOLERANCE_S]
     if far:
         parts = [
             f"{label} is {abs(each.clock):.1f} s {'ahead of' if each.clock > 0 else 'behind'} host 0"
             for label, each in far
         ]
-        text = ", ".join(parts) + ": files that hosts share seem older or newer than they are"
-        return Finding("Clocks", WARN, text, "let chrony or systemd-timesyncd run on all hosts")
+        text = ", ".join(parts) + ", so shared files seem older or newer than they are"
+        return Finding("Clocks", WARN, text, "run chrony or systemd-timesyncd on all hosts")
     worst = max(abs(each.clock) for each in facts)
-    return Finding("Clocks", OK, f"they agree to {1e3 * worst:.1f} ms")
+    return Finding("Clocks", OK, f"they agree within {1e3 * worst:.1f} ms")
 
 
-def check_memory(facts: List[Facts]) -> Finding:
+def check_memory(facts: List[MachineFacts]) -> Finding:
     """Check that no host has far less memory than the others."""
     sizes = [each.memory for each in facts]
     least = min(range(len(facts)), key=sizes.__getitem__)
-    text = f"{short(sizes[least])} available on {labels(facts)[least]}, {short(max(sizes))} on the best"
+    text = f"{short(sizes[least])} available on {labels(facts)[least]}, up to {short(max(sizes))} on other hosts"
     if 2 * min(sizes) < max(sizes):
         return Finding("Memory", WARN, text, "fork fewer ranks on that host, or free memory there")
     return Finding("Memory", OK, text if len(facts) > 1 else short(sizes[0]))
 
 
-def check_shared_memory(facts: List[Facts]) -> Finding:
-    """Check that ``/dev/shm`` is large enough where nameless memory cannot be made."""
+def check_shared_memory(facts: List[MachineFacts]) -> Finding:
+    """Check that ``/dev/shm`` is large enough on hosts without ``memfd_create``."""
     small = [
         label
         for label, each in zip(labels(facts), facts)
@@ -213,7 +210,7 @@ def check_shared_memory(facts: List[Facts]) -> Finding:
     return Finding("Shared memory", OK, "memfd" if all(each.memfd for each in facts) else "memfd, or a large /dev/shm")
 
 
-CHECKS: Tuple[Callable[[List[Facts]], Finding], ...] = (
+CHECKS: Tuple[Callable[[List[MachineFacts]], Finding], ...] = (
     check_processes,
     check_names,
     check_python,
@@ -232,8 +229,8 @@ CHECKS: Tuple[Callable[[List[Facts]], Finding], ...] = (
 )
 
 
-def common_networks(facts: List[Facts]) -> List[IPv4Network]:
-    """Return the networks that all hosts have chosen interfaces in, where each has an address of its own."""
+def common_networks(facts: List[MachineFacts]) -> List[IPv4Network]:
+    """Return the networks where every host has a chosen interface with a unique address."""
     doubtful = {address for _, address, _ in shared_addresses(facts)}
     each = [
         {
@@ -246,8 +243,8 @@ def common_networks(facts: List[Facts]) -> List[IPv4Network]:
     return sorted(set.intersection(*each))
 
 
-def shared_addresses(facts: List[Facts]) -> List[Tuple[str, str, List[str]]]:
-    """Return chosen interfaces whose address is on several hosts, as names, addresses and labels of hosts."""
+def shared_addresses(facts: List[MachineFacts]) -> List[Tuple[str, str, List[str]]]:
+    """Return (interface name, address, host labels) for each chosen address that several hosts have."""
     names: Dict[str, str] = {}
     on: Dict[str, List[str]] = {}
     for label, of in zip(labels(facts), facts):
@@ -263,8 +260,8 @@ def all_same(values: Sequence[Hashable]) -> bool:
     return len(set(values)) < 2
 
 
-def by_value(facts: List[Facts], values: Sequence[str]) -> str:
-    """Return which hosts have which value, as text; the value alone if all have the same."""
+def by_value(facts: List[MachineFacts], values: Sequence[str]) -> str:
+    """Return text that lists the hosts with each value, or the value alone if all hosts have it."""
     if all_same(values):
         return values[0]
     names = labels(facts)
@@ -275,10 +272,8 @@ def by_value(facts: List[Facts], values: Sequence[str]) -> str:
 
 
 def joined(names: Iterable[str]) -> str:
-    """Return names as text, not all of them if they are many.
+    """Join names with commas and "and"; abbreviate long lists.
 
-    Examples
-    --------
     >>> joined(["a"]), joined(["a", "b", "c"]), joined(list("abcdefg"))
     ('a', 'a, b and c', 'a, b, c and 4 more')
     """
@@ -289,11 +284,5 @@ def joined(names: Iterable[str]) -> str:
 
 
 def short(nbytes: int) -> str:
-    """Return a number of bytes in binary units alone.
-
-    Examples
-    --------
-    >>> short(3 << 30)
-    '3.0 GiB'
-    """
+    """Format a number of bytes in binary units only, such as 3.0 GiB."""
     return readable_bytes(nbytes).split(" (")[0]

@@ -1,4 +1,4 @@
-"""What one host is like, as far as others have to be like it."""
+"""Facts about one host, for comparison with the other hosts."""
 
 from __future__ import annotations
 
@@ -10,111 +10,55 @@ import sys
 from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Tuple
 
+from ...cluster.environment import ProcessPlace, chosen_interfaces, on_one_machine
 from ...host import gpus, machine
 from ...host.interfaces import Interface, interfaces
 from ...kernels import copy as streaming
-from ...launchers.hosts.environment import Place, chosen_interfaces, on_one_machine
 from .. import doctor
 
-#: What travels between hosts is made of these: their versions have to be the same.
+#: Packages that serialize or execute the code and data that hosts exchange, so their versions must be equal.
 PACKAGES = ("numpy", "scipy", "cloudpickle", "theano", "pytensor", "numba", "lasagne", "mpi4py")
 
 
 class CompileFolder(NamedTuple):
-    """Where an engine keeps what it has compiled.
-
-    Attributes
-    ----------
-    engine : str
-        The name of its package.
-    path : str
-        The folder; empty if the engine does not say.
-    trouble : str
-        What is wrong with it, or "".
-    """
+    """Compilation cache of an engine: package, folder (or "") and error (or "")."""
 
     engine: str
     path: str
     trouble: str = ""
 
 
-class Facts(NamedTuple):
-    """What one process tells of its host.
-
-    Attributes
-    ----------
-    process, started_by, local_size
-        As in `launchers.hosts.environment.Place`.
-    one_machine : bool
-        Whether each process counts as a host.
-    host : str
-        Its name.
-    python, machine, processor : str
-        The version of Python; architecture and byte order; the model.
-    versions : dict
-        Of those `PACKAGES` that are installed, by name.
-    library : str
-        A fingerprint of this library's sources.
-    kernels, memfd : bool
-        Whether the library's kernels in C were built, and nameless memory can be made.
-    mpi : str
-        Name and version of the MPI library.
-    cores, all_cores : int
-        Those that this process may use, and those that the machine has.
-    interfaces, chosen : tuple of Interface
-        Those that are up, and those by which other hosts may be reached.
-    folders : tuple of CompileFolder
-        Of the engines that are installed.
-    clock : float
-        Seconds by which the clock is ahead of host 0's.
-    memory, shm : int
-        Bytes of memory that are available, and that ``/dev/shm`` has in all.
-    n_gpus : int
-        GPUs that CUDA would show.
-    """
+class MachineFacts(NamedTuple):
+    """Facts that one process reports about its host; `process`, `started_by` and `local_size` as in `ProcessPlace`."""
 
     process: int
     started_by: str
     local_size: int
-    one_machine: bool
+    one_machine: bool  # whether each process counts as a host
     host: str
     python: str
-    machine: str
-    processor: str
-    versions: Dict[str, str]
-    library: str
-    kernels: bool
-    memfd: bool
-    mpi: str
-    cores: int
+    machine: str  # architecture and byte order
+    processor: str  # model
+    versions: Dict[str, str]  # of the installed `PACKAGES`
+    library: str  # fingerprint of this library's sources
+    kernels: bool  # whether the library's C kernels were built
+    memfd: bool  # whether ``memfd_create`` exists
+    mpi: str  # name and version
+    cores: int  # usable by this process
     all_cores: int
-    interfaces: Tuple[Interface, ...]
-    chosen: Tuple[Interface, ...]
-    folders: Tuple[CompileFolder, ...]
-    clock: float
-    memory: int
-    shm: int
+    interfaces: Tuple[Interface, ...]  # interfaces that are up
+    chosen: Tuple[Interface, ...]  # interfaces that may connect to other hosts
+    folders: Tuple[CompileFolder, ...]  # of the installed engines
+    clock: float  # its lead over host 0's clock, in seconds
+    memory: int  # bytes available
+    shm: int  # size of ``/dev/shm`` in bytes
     n_gpus: int
 
 
-def gather(place: Place, environ: Mapping[str, str], mpi: str, local_size: int, clock: float) -> Facts:
-    """Return the facts of this host.
-
-    Parameters
-    ----------
-    place : Place
-        The place of this process.
-    environ : mapping
-        The environment.
-    mpi : str
-        What the MPI library says about itself, of which the beginning is taken.
-    local_size : int
-        How many processes MPI sees on this host.
-    clock : float
-        Seconds by which its clock is ahead of host 0's.
-    """
+def gather(place: ProcessPlace, environ: Mapping[str, str], mpi: str, local_size: int, clock: float) -> MachineFacts:
+    """Return the facts of this host; `mpi` is the MPI library's long description of itself."""
     found = interfaces()
-    return Facts(
+    return MachineFacts(
         process=place.process,
         started_by=place.started_by,
         local_size=local_size,
@@ -141,10 +85,8 @@ def gather(place: Place, environ: Mapping[str, str], mpi: str, local_size: int, 
 
 
 def name_of_mpi(text: str) -> str:
-    """Return name and version from what an MPI library says about itself in many words.
+    """Return name and version from an MPI library's long description of itself.
 
-    Examples
-    --------
     >>> name_of_mpi("Open MPI v5.0.11, package: Open MPI runner@host Distribution, ident: 5.0.11, repo rev: v5.0.11")
     'Open MPI v5.0.11'
     >>> name_of_mpi("MPICH Version:      5.0.2\\nMPICH Release date: unreleased")
@@ -155,7 +97,7 @@ def name_of_mpi(text: str) -> str:
 
 
 def fingerprint(folder: Path) -> str:
-    """Return some digits that change with any of the modules in a folder."""
+    """Return a short hash of all modules in a folder."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
@@ -163,7 +105,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def processor(cpuinfo: str = "/proc/cpuinfo") -> str:
-    """Return the model of the processor, or what Python knows of it."""
+    """Return the model of the processor, or Python's name for it if ``/proc/cpuinfo`` has no model."""
     try:
         found = re.search(r"^model name\s*:\s*(.*)$", Path(cpuinfo).read_text(), re.M)
     except OSError:
@@ -172,7 +114,7 @@ def processor(cpuinfo: str = "/proc/cpuinfo") -> str:
 
 
 def compile_folder(engine: str) -> CompileFolder:
-    """Ask an engine, in a process of its own, where it compiles, and try to write there."""
+    """Query an engine's compilation cache in a subprocess, and try to write to it."""
     status, text = doctor.try_python(
         f"import os, tempfile, {engine}",
         f"folder = {engine}.config.base_compiledir",
@@ -184,7 +126,7 @@ def compile_folder(engine: str) -> CompileFolder:
 
 
 def size_of_shm(folder: str = "/dev/shm") -> int:
-    """Return how many bytes the folder of shared memory has in all, 0 if there is none."""
+    """Return the size of a shared-memory folder in bytes, 0 if it does not exist."""
     try:
         room = os.statvfs(folder)
     except OSError:
@@ -192,7 +134,7 @@ def size_of_shm(folder: str = "/dev/shm") -> int:
     return room.f_blocks * room.f_frsize
 
 
-def labels(facts: List[Facts]) -> List[str]:
-    """Return a name for each host that no other has: with the number of the process if two have the same."""
+def labels(facts: List[MachineFacts]) -> List[str]:
+    """Return a unique name for each host; equal names get the process number as a suffix."""
     names = [each.host for each in facts]
     return [each.host if names.count(each.host) == 1 else f"{each.host}#{each.process}" for each in facts]

@@ -1,7 +1,6 @@
-"""What ``python -m synkhronos doctor`` does if an MPI launcher has started it on several hosts.
+"""``python -m synkhronos doctor`` under an MPI launcher on several hosts.
 
-It has to come to an end where nothing else would: if MPI cannot connect the hosts, each process says so by itself and
-ends all.
+The command always terminates. If MPI cannot connect the hosts, each process reports this and aborts the job.
 """
 
 from __future__ import annotations
@@ -15,42 +14,29 @@ import time
 from importlib import import_module
 from typing import Any, List, Sequence
 
-from ...host.interfaces import Interface, interfaces
-from ...launchers.hosts.environment import (
+from ...cluster.environment import (
     INTERFACE,
-    Place,
+    ProcessPlace,
     chosen_interfaces,
     on_one_machine,
     settings,
     with_variable,
     wrong_world,
 )
+from ...host.interfaces import Interface, interfaces
 from ..doctor import MISSING, Finding, installed, show
 from .comparison import CHECKS, joined, short
-from .facts import Facts, gather, labels
-from .links import FACTS, Link, check_links, measure, rate_text, receive
+from .facts import MachineFacts, gather, labels
+from .links import FACTS, HostLink, check_links, measure, rate_text, receive
 
-#: Seconds in which MPI has to connect the hosts.
+#: Time limit for MPI to connect the hosts.
 CONNECT_TIMEOUT_S = 30.0
-#: Round trips of which the fastest tells how far two clocks are apart.
+#: Round trips for a clock offset; only the fastest quarter counts.
 CLOCK_PINGS = 20
 
 
-def main(place: Place, connect_timeout: float = CONNECT_TIMEOUT_S) -> int:
-    """Examine all hosts together; host 0 prints what is found.
-
-    Parameters
-    ----------
-    place : Place
-        The place of this process among those that were started.
-    connect_timeout : float
-        Seconds after which hosts that MPI does not connect give up.
-
-    Returns
-    -------
-    int
-        0 if nothing that is needed is missing, else 1, on every host.
-    """
+def main(place: ProcessPlace, connect_timeout: float = CONNECT_TIMEOUT_S) -> int:
+    """Examine all hosts, and print the findings on host 0; return 1 if anything needed is missing, else 0."""
     here = platform.node()
     found = interfaces()
     try:
@@ -64,7 +50,7 @@ def main(place: Place, connect_timeout: float = CONNECT_TIMEOUT_S) -> int:
     watch = threading.Timer(connect_timeout, give_up, (silent,))
     watch.daemon = True
     watch.start()
-    os.environ["MPI4PY_RC_INITIALIZE"] = "true"  # importing synkhronos has seen to it that Theano does not do it
+    os.environ["MPI4PY_RC_INITIALIZE"] = "true"  # `import synkhronos` keeps Theano from initializing MPI
     try:
         MPI: Any = import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as error:
@@ -75,7 +61,7 @@ def main(place: Place, connect_timeout: float = CONNECT_TIMEOUT_S) -> int:
         watch.cancel()
         text, _, remedy = other.rpartition("; ")
         return complain(Finding("MPI", MISSING, text, remedy)) if place.process == 0 else 1
-    clock = offset_of_clock(comm)  # the first words that all hosts exchange
+    clock = offset_of_clock(comm)  # the first messages between the hosts
     local_size = comm.Split_type(MPI.COMM_TYPE_SHARED).size
     comm.Barrier()
     watch.cancel()
@@ -85,13 +71,13 @@ def main(place: Place, connect_timeout: float = CONNECT_TIMEOUT_S) -> int:
         measure(comm, comm.size)
         status = 0
     else:
-        # Without spinning: it takes its time if an engine is imported for the first time.
+        # `receive` sleeps between polls, because a host's facts take long if an engine is imported for the first time.
         status = examine(comm, [mine] + [receive(comm, other, FACTS) for other in range(1, comm.size)])
     return int(comm.bcast(status))
 
 
-def examine(comm: Any, facts: List[Facts]) -> int:
-    """Compare, measure and print, on host 0; return the exit status."""
+def examine(comm: Any, facts: List[MachineFacts]) -> int:
+    """Compare the hosts, measure links and print everything, on host 0; return the exit status."""
     names = labels(facts)
     findings = [check(facts) for check in CHECKS]
     say(*map(show, findings), "", *table_of_hosts(facts), "", title_of_links(names))
@@ -104,7 +90,7 @@ def examine(comm: Any, facts: List[Facts]) -> int:
 
 
 def offset_of_clock(comm: Any) -> float:
-    """Return the seconds by which this clock is ahead of host 0's; called by all processes."""
+    """Measure how many seconds this clock is ahead of host 0's; all processes must call this."""
     offset = 0.0
     for other in range(1, comm.size):
         if comm.rank == 0:
@@ -124,41 +110,39 @@ def offset_of_clock(comm: Any) -> float:
     return offset
 
 
-def silence(place: Place, here: str, chosen: Sequence[Interface], seconds: float, one_machine: bool) -> Finding:
-    """Return what a host says that has not heard of all others."""
+def silence(place: ProcessPlace, here: str, chosen: Sequence[Interface], seconds: float, one_machine: bool) -> Finding:
+    """Return the finding of a host that MPI has not connected to all other hosts."""
     text = (
-        f"{here} has not heard of all other hosts for {seconds:.0f} s; MPI may use {joined(map(str, chosen)) or 'none'}"
+        f"{here} has not heard from all other hosts for {seconds:.0f} s; MPI may use "
+        f"{joined(map(str, chosen)) or 'none'}"
     )
     network = "lo" if one_machine else str(chosen[0].network) if chosen else "NETWORK/BITS"
     remedy = f"name the network that connects the hosts: {with_variable(place.started_by, INTERFACE, network)}"
     if len(chosen) < 2 and not one_machine:
-        remedy = "look at cables and firewalls: MPI needs TCP connections to any port between all hosts"
+        remedy = "check cables and firewalls: MPI needs TCP connections to any port between all hosts"
     return Finding("MPI", MISSING, text, remedy)
 
 
 def give_up(finding: Finding) -> None:
-    """Say what is wrong and end this process, and with it, by mpirun, all others."""
+    """Print the finding and end this process; mpirun then ends all other processes."""
     say(show(finding))
     sys.stdout.flush()
-    os._exit(1)  # MPI would wait for those that do not answer
+    os._exit(1)  # a normal exit would wait in MPI for hosts that do not answer
 
 
 def complain(finding: Finding) -> int:
-    """Say what is wrong; return the exit status."""
+    """Print the finding; return the exit status."""
     say(show(finding))
     return 1
 
 
 def say(*lines: str) -> None:
-    """Print lines at once, and together: others print at the same time."""
+    """Print lines in one write, because other processes print at the same time."""
     sys.stdout.write("".join(line + "\n" for line in lines))
     sys.stdout.flush()
 
 
-# -- tables ------------------------------------------------------------------------------------------------------------
-
-
-def table_of_hosts(facts: List[Facts]) -> List[str]:
+def table_of_hosts(facts: List[MachineFacts]) -> List[str]:
     """Return a line for each host."""
     rows = [("host", "Python", "cores", "memory", "/dev/shm", "clock", "interfaces")]
     for label, of in zip(labels(facts), facts):
@@ -172,17 +156,15 @@ def table_of_hosts(facts: List[Facts]) -> List[str]:
 
 
 def title_of_links(names: List[str]) -> str:
-    """Return the first line of the table of links."""
+    """Return the heading of the table of links."""
     width = max(map(len, names))
     return f"{'between':<{2 * width + 3}}  {'latency':>9}  rate"
 
 
-def line_of_link(link: Link, names: List[str]) -> str:
-    """Return a link's line of the table.
+def line_of_link(link: HostLink, names: List[str]) -> str:
+    """Return the table row of a link.
 
-    Examples
-    --------
-    >>> line_of_link(Link(0, 1, 23e-6, 117e6), ["h0", "h1"])
+    >>> line_of_link(HostLink(0, 1, 23e-6, 117e6), ["h0", "h1"])
     'h0 - h1      23 us  117 MB/s (0.94 Gbit/s)'
     """
     width = max(map(len, names))

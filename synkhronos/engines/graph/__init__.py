@@ -1,8 +1,6 @@
-"""What Theano and its descendants have in common: graphs of variables, function makers, storages.
+"""Engine parts shared by Theano and its descendants: graphs of variables, function makers, storages.
 
-The storage of a value is a list of one element. A shared variable's container
-has it, and every function that uses the variable has it too, so a value that
-is put into the list is seen by all of them::
+A value's storage is a list of one element, shared by the variable's container and all functions that use it::
 
     shared variable      clone of it           function
       container            container             maker.inputs[i].variable -> the shared variable

@@ -1,4 +1,4 @@
-"""Which operations are affine, and in which of their inputs."""
+"""Affine operations, and the groups of inputs that they depend on affinely."""
 
 from __future__ import annotations
 
@@ -8,25 +8,20 @@ from .classes import Classes
 
 
 class Affine:
-    """What is known of the operations of a library that are common in update rules.
-
-    Parameters
-    ----------
-    classes : Classes
-    """
+    """Finder of groups of inputs that a node depends on affinely, for operations that are common in update rules."""
 
     def __init__(self, classes: Classes) -> None:
         scalar = classes.scalar
         self.classes = classes
-        #: Affine in all inputs together.
+        #: Operations that are affine in all inputs jointly.
         self._all = (
             *(scalar.Add, scalar.Sub, scalar.Neg, scalar.Identity, scalar.Second),
             *(classes.DimShuffle, *classes.rebroadcasts, classes.DeepCopyOp),
             *(classes.ScalarFromTensor, classes.TensorFromScalar, classes.MakeVector),
         )
-        #: Affine in each of the inputs, if the others are fixed.
+        #: Operations that are affine in each input, if the other inputs are fixed.
         self._each = (scalar.Mul, classes.Dot, *classes.batched_dots)
-        #: Affine in the first inputs together, as many as said here.
+        #: Operations that are jointly affine in their leading inputs, and the number of these inputs (1 or 2).
         self._first = {
             **dict.fromkeys((scalar.TrueDiv, classes.Alloc, classes.Reshape, classes.Split, classes.SpecifyShape), 1),
             **dict.fromkeys((classes.Subtensor, classes.AdvancedSubtensor, *classes.rows_at), 1),
@@ -34,10 +29,7 @@ class Affine:
         }
 
     def __call__(self, node: Any) -> List[Sequence[int]]:
-        """Return groups of positions: the node is affine in the inputs of each group, if the others are fixed.
-
-        No groups for operations that are not among these.
-        """
+        """Return groups of inputs: the node is affine in the inputs of each group if the other inputs are fixed."""
         classes, scalar = self.classes, self.classes.scalar
         op, positions = node.op, range(len(node.inputs))
         if isinstance(op, classes.CAReduce):

@@ -1,12 +1,12 @@
-"""Bounds of whole numbers in a graph: may a part of a sum wrap around?
+"""Bounds of integers in a graph, to determine whether a partial sum may wrap around.
 
-Integers are added modulo ``2 ** bits``, so the parts of a sum that wraps still add up to the serial program's value, in
-their own type. In a wider type, or as floats, they do not::
+Integers are added modulo ``2 ** bits``. If a sum wraps, its partials add up to the serial value in their own type, but
+not in a wider type or as floats::
 
-    int32:      2 ** 30 + 2 ** 30 + 2 ** 30     ->  -2 ** 30        as modular arithmetic has it
-    float64:    2 ** 30 + 2 ** 30 | 2 ** 30     ->  -2 ** 31 + 2 ** 30 on two ranks, as the first part has wrapped
+    int32:      2 ** 30 + 2 ** 30 + 2 ** 30 + 2 ** 30    ->  0           by modular arithmetic
+    float64:    2 ** 30 + 2 ** 30 | 2 ** 30 + 2 ** 30    ->  -2 ** 32    on two ranks, whose partials wrap to -2 ** 31
 
-A count of rows, on the other hand, cannot wrap in int64, and may be divided, cast and averaged part by part.
+A count of rows cannot wrap in int64, so its partials may be divided, cast and averaged.
 """
 
 from __future__ import annotations
@@ -17,30 +17,22 @@ import numpy as np
 
 from .lengths import Lengths
 
-#: Lengths, and numbers of elements, are taken to be at most so large: an array of more does not fit into memory.
+#: Assumed upper bound of lengths and element counts.
 MAX_ELEMENTS = 2**31 - 1
 
-#: How many operations back a number is followed.
+#: Maximum number of operations traced back from a value.
 MAX_DEPTH = 12
 
 
 class Bounds(NamedTuple):
-    """The least and the greatest value that a variable, or any rank's part of it, can have.
-
-    Attributes
-    ----------
-    low, high : int
-    wraps : bool
-        Whether a part may have wrapped around before, so that it differs from the sum that it stands for.
-    """
+    """Lower and upper bound of a variable's values, and of all ranks' partials of it."""
 
     low: int
     high: int
-    wraps: bool = False
+    wraps: bool = False  # an earlier partial may have wrapped, so the sum of partials may differ from the value
 
 
 def bounds(lengths: Lengths, variable: Any) -> Bounds:
-    """Return the bounds of a variable of whole numbers, or bools."""
     return _found(lengths, variable, 0, {})
 
 
@@ -85,7 +77,7 @@ def _of_node(lengths: Lengths, variable: Any, depth: int, known: Dict[Any, Bound
         return info._replace(wraps=isinstance(scalar_op, classes.scalar.Mul) and not is_size)
     if isinstance(op, (classes.Shape, classes.Shape_i)):
         return Bounds(0, MAX_ELEMENTS)
-    if isinstance(op, classes.argmaxes):  # and, with Theano, the extreme before its position
+    if isinstance(op, classes.argmaxes):  # Theano's operation returns the extreme, then its position
         return Bounds(0, MAX_ELEMENTS) if variable is node.outputs[-1] else of(0)._replace(wraps=False)
     if isinstance(op, classes.ARange):
         start, _, step = map(lengths.constant, node.inputs)
@@ -137,7 +129,7 @@ def _of_scalars(lengths: Lengths, node: Any, of: Callable[[int], Bounds], info: 
             low, high = _product(total, of(i))
             total = Bounds(low, high, total.wraps or of(i).wraps)
         return total
-    return info  # not linear, so that it is not computed from parts
+    return info  # not linear, so it is never computed from partials
 
 
 def _product(one: Bounds, other: Bounds) -> Tuple[int, int]:
@@ -159,6 +151,6 @@ def _limits(dtype: Any) -> Bounds:
     if dtype.kind == "b":
         return Bounds(0, 1)
     if dtype.kind not in "iu":
-        return Bounds(-(2**63), 2**64)  # of what is cast from a float
+        return Bounds(-(2**63), 2**64)  # for values cast from floats
     info = np.iinfo(dtype)
     return Bounds(int(info.min), int(info.max))

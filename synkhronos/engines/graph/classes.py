@@ -1,15 +1,15 @@
-"""The operations of a tensor library that rules are about, and what has to be read differently from their nodes."""
+"""The operations of a tensor library that have rules, and accessors for their differences between libraries."""
 
 from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 
-#: One or several classes, as `isinstance` takes them; none if the library has no such operation.
+#: A tuple of classes, as for `isinstance`; () if the library has no such operation.
 Kinds = Tuple[Type[Any], ...]
 
 
-class Steps(NamedTuple):
-    """What a scan is made of; all names as in ``theano.scan_module.scan_op.Scan``."""
+class ScanParts(NamedTuple):
+    """Structure of a scan, with the attribute names of ``theano.scan_module.scan_op.Scan``."""
 
     n_seqs: int
     tap_array: Sequence[Sequence[int]]
@@ -25,14 +25,14 @@ class Steps(NamedTuple):
 
     @property
     def n_buffers(self) -> int:
-        """Number of states that are kept in arrays."""
+        """Number of states stored in arrays."""
         return self.n_mit_mot + self.n_mit_sot + self.n_sit_sot
 
 
 class Classes(NamedTuple):
-    """The operations of a tensor library; those with other names than in Theano have Theano's."""
+    """The operations of a tensor library, under Theano's names."""
 
-    #: Its modules ``tensor`` and ``scalar``.
+    #: The library's modules ``tensor`` and ``scalar``.
     tensor: Any
     scalar: Any
     io_toposort: Callable[..., Any]
@@ -41,7 +41,7 @@ class Classes(NamedTuple):
     #: Operations on scalars.
     Maximum: Type[Any]
     Minimum: Type[Any]
-    #: Those that make numbers whole.
+    #: Operations that round to integers.
     rounds: Kinds
     #: Homogeneous operations on one scalar, and their degrees.
     powers: Dict[Type[Any], Any]
@@ -51,7 +51,7 @@ class Classes(NamedTuple):
     AllocEmpty: Type[Any]
     ARange: Type[Any]
     Assert: Type[Any]
-    #: Of all elements, or along axes.
+    #: Argmax operations over all elements or along axes.
     argmaxes: Kinds
     CAReduce: Type[Any]
     CumOp: Type[Any]
@@ -77,32 +77,32 @@ class Classes(NamedTuple):
     IncSubtensor: Type[Any]
     AdvancedSubtensor: Type[Any]
     AdvancedIncSubtensor: Type[Any]
-    #: The elements of the first axis at positions in a vector, if that is an operation of its own.
+    #: Indexing of the first axis by a vector, if the library has a separate operation for it.
     rows_at: Kinds
     inc_rows_at: Kinds
-    #: Operations whose output is their first input, but for its gradient, or for what else they do with it.
+    #: Operations whose output equals their first input; they differ in gradients or side effects.
     views: Kinds
-    #: And those that give it another type, or none of these.
+    #: Operations that change only the type of their input; () if there are none.
     rebroadcasts: Kinds
     batched_dots: Kinds
-    #: The operations of `graph.operations`, made for the library.
+    #: The library's versions of `graph.operations`.
     AllReduce: Type[Any]
     WholeLength: Type[Any]
     InverseShare: Type[Any]
     TakeShare: Type[Any]
     PutShare: Type[Any]
-    #: From inputs, and an operation's list, to the entries of an index.
+    #: Maps inputs and an operation's index list to the entries of the index.
     get_idx_list: Callable[..., Any]
-    #: From the node of an advanced index, and the position of the first input that is in the index, to its entries:
-    #: positions of arrays, and slices of positions; None if they cannot be told.
+    #: Maps the node of an advanced index, and the position of its first index input, to a list with the position of
+    #: each array and a slice of positions for each slice; None if these are undetermined.
     advanced_entries: Callable[[Any, int], Optional[List[Any]]]
-    #: From the node of a `Join` to its axis (None if it is computed) and what is joined.
+    #: Maps the node of a `Join` to its axis (None if it is computed) and the joined arrays.
     joined: Callable[[Any], Tuple[Optional[int], Sequence[Any]]]
-    #: From the node of a `Split`, a sort or an argsort to its axis.
+    #: Maps the node of a `Split`, a sort or an argsort to its axis.
     axis_of: Callable[[Any], Optional[int]]
-    #: From a scan to what it is made of.
-    steps: Callable[[Any], Steps]
-    #: From an ``OpFromGraph`` to the inputs and outputs of its graph.
+    #: Maps a scan to its structure.
+    steps: Callable[[Any], ScanParts]
+    #: Maps an ``OpFromGraph`` to the inputs and outputs of its graph.
     inner: Callable[[Any], Tuple[Sequence[Any], Sequence[Any]]]
-    #: From a variable and a type to an equal variable that is taken for one of that type.
+    #: Converts a variable to a type, without changing its value.
     as_type: Callable[[Any, Any], Any]

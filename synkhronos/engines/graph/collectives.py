@@ -1,13 +1,13 @@
-"""The collectives inside a function's graph, numbered and put in order.
+"""Numbering and ordering of the collectives in a function's graph.
 
-All ranks call the same graph, but what makes a graph run is free to choose an order, and may choose another on
-another rank. Every collective therefore takes a token from the one before it::
+All ranks execute the same graph, but their linkers may choose different orders of execution. Every collective therefore
+depends on a token from the previous collective::
 
     x --> [0: avg] --> ...          y --> [1: sum] --> ...         z --> [ scan of [2: avg] ] --> ...
               \\------ token -------------/     \\------- token -------------/
 
-Those that are computed in a branch of an ``ifelse`` alone have a number, but no token: another collective that waited
-for them would have the branch computed even if it is not taken.
+A collective in a branch of an ``ifelse`` has a number, but no token, because a later collective that depends on the
+token would force the branch to be computed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .library import Library
 
 
 def ops_in(library: Library, outputs: Sequence[Any]) -> List[ReduceOp]:
-    """Return the ops of a graph's collectives, by number; those of graphs inside its operations are among them."""
+    """Return the ops of a graph's collectives, including those of inner graphs, by number."""
     ops: List[ReduceOp] = []
     for node in library.io_toposort([], outputs):
         if isinstance(node.op, library.AllReduce):
@@ -31,7 +31,7 @@ def ops_in(library: Library, outputs: Sequence[Any]) -> List[ReduceOp]:
 
 
 def needs_call(library: Library, outputs: Sequence[Any]) -> bool:
-    """Return whether a graph has operations that ask the call on this rank: collectives, all rows, or its own."""
+    """Return whether a graph has operations that query the current call: collectives, or numbers of rows."""
     return any(
         isinstance(node.op, (library.AllReduce, library.WholeLength, library.InverseShare, library.Share))
         or needs_call(library, library.inner_outputs(node.op))
@@ -40,7 +40,6 @@ def needs_call(library: Library, outputs: Sequence[Any]) -> bool:
 
 
 def divides(library: Library, outputs: Sequence[Any]) -> bool:
-    """Return whether a graph divides rows over the ranks."""
     return any(
         isinstance(node.op, library.Share) or divides(library, library.inner_outputs(node.op))
         for node in library.io_toposort([], outputs)
@@ -48,7 +47,7 @@ def divides(library: Library, outputs: Sequence[Any]) -> bool:
 
 
 def unconditional(library: Library, outputs: Sequence[Any]) -> Set[Any]:
-    """Return the nodes of a graph that are computed whatever the conditions in it are."""
+    """Return the nodes of a graph that are computed regardless of conditions."""
     nodes: Set[Any] = set()
     ahead = list(outputs)
     while ahead:
@@ -65,23 +64,7 @@ def in_order(
     token: Optional[Any] = None,
     numbers: Optional[Iterator[int]] = None,
 ) -> Tuple[List[Any], Any]:
-    """Return the outputs of a graph that is the same but for the order of its collectives.
-
-    Parameters
-    ----------
-    library : Library
-    outputs : list of variables
-    token : variable, optional
-        Of the collective before this graph; there is none by default.
-    numbers : iterator, optional
-        The numbers of the collectives; from 0 by default.
-
-    Returns
-    -------
-    outputs : list of variables
-    token : variable
-        Of the last collective.
-    """
+    """Return equivalent outputs with ordered collectives, and the last token; ``token`` precedes them all."""
     token = library.AllReduce.first_token() if token is None else token
     numbers = count() if numbers is None else numbers
     always = unconditional(library, outputs)

@@ -1,32 +1,26 @@
-"""How the values in a function's graph depend on the rows that a rank has, and on its collectives.
-
-==============  ===================================================  ===============================================
-``differs``     on values that differ between ranks: their rows,     a condition or a number of steps that does would
-                their random numbers                                 bring ranks to different collectives
-``degree``      on collectives: not at all, as an affine function    values of slices have a mean that is right only
-                of averages, or in another way                       up to the second
-==============  ===================================================  ===============================================
-
-What a collective gives is the same on all ranks, whatever it is given.
-"""
+"""Dependence of a graph's values on the rank's rows and on collectives."""
 
 from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ...errors import ArgumentValueError
-from ..base import Collectives, Degree
+from ..base import CollectiveDependence, Collectives
 from .collectives import divides, needs_call, ops_in, unconditional
 from .library import Library
 from .snapshot import Snapshot
 
 
 class Dependence(NamedTuple):
-    """How a value depends on values of the rank, and on collectives."""
+    """Dependence of a value on the rank's own values (rows, random numbers) and on collectives.
+
+    If a condition or a number of steps ``differs``, ranks could execute different collectives. The mean over slices is
+    correct unless ``degree`` is OTHER. A collective's result is equal on all ranks, even if its inputs differ.
+    """
 
     differs: bool = False
-    degree: Degree = Degree.NONE
-    axis: int = 0  # of what is scattered: along which the rows lie
+    degree: CollectiveDependence = CollectiveDependence.NONE
+    axis: int = 0  # axis of the rows, for scattered inputs
 
 
 FIXED = Dependence()
@@ -36,7 +30,7 @@ OF_A_RANK = Dependence(differs=True)
 def survey(
     library: Library, snapshot: Snapshot, scattered: Mapping[Any, int], is_random: Callable[[Any], bool]
 ) -> Optional[Collectives]:
-    """Return what there is to know of the collectives of a function; see `Engine.collectives`."""
+    """Describe the collectives of a function; see `Engine.collectives`."""
     roots = snapshot.expressions()
     if not snapshot.is_joint(library):
         return None
@@ -44,7 +38,7 @@ def survey(
     if isinstance(snapshot.settings["mode"], library.DebugMode) and needs_call(library, roots):
         raise ArgumentValueError(
             "mode",
-            "one that computes operations once, for ranks meet in those of synkhronos.ops",
+            "a mode that computes operations once, because all ranks execute operations of synkhronos.ops together",
             "DebugMode, which computes them several times",
             "use another mode",
         )
@@ -58,12 +52,12 @@ def survey(
     of_outputs = [known.get(output.variable, FIXED).degree for output in snapshot.outputs]
     later = _with_updates(library, snapshot, of_ranks)
     _check(library, roots, later)
-    # A count of steps is the same on all ranks, as long as those without rows count, too.
+    # A step counter is equal on all ranks, provided that ranks without rows also count.
     differ = [later.get(new, FIXED).differs for _, new in snapshot.updates]
-    common = [degree != Degree.NONE or not differs for degree, differs in zip(degrees, differ)]
+    common = [degree != CollectiveDependence.NONE or not differs for degree, differs in zip(degrees, differ)]
     cut = None
     if snapshot.halves is not None:
-        cut, common = snapshot.halves.cut, snapshot.halves.common
+        cut, common = snapshot.halves.cut, snapshot.halves.replicated_updates
     return Collectives(ops, common, degrees, of_outputs, cut, divides(library, roots))
 
 
@@ -72,7 +66,7 @@ def _is_state(library: Library, variable: Any, is_random: Callable[[Any], bool])
 
 
 def _with_updates(library: Library, snapshot: Snapshot, of_ranks: Mapping[Any, Dependence]) -> Dict[Any, Dependence]:
-    """Return the dependences once ranks have updated shared variables each by itself: these differ, too, then."""
+    """Return the dependences after local updates have made more shared variables differ between ranks."""
     while True:
         known = dependences(library, snapshot.expressions(), of_ranks)
         more = [one for one, new in snapshot.updates if known.get(new, FIXED).differs and one not in of_ranks]
@@ -82,7 +76,7 @@ def _with_updates(library: Library, snapshot: Snapshot, of_ranks: Mapping[Any, D
 
 
 def dependences(library: Library, outputs: Sequence[Any], given: Mapping[Any, Dependence]) -> Dict[Any, Dependence]:
-    """Return the dependences of all variables of a graph, from those of its inputs; others are `FIXED`."""
+    """Return the dependences of all variables of a graph; unlisted inputs are `FIXED`."""
     known = dict(given)
     for node in library.io_toposort([], outputs):
         found = _of_node(library, node, [known.get(variable, FIXED) for variable in node.inputs])
@@ -91,30 +85,37 @@ def dependences(library: Library, outputs: Sequence[Any], given: Mapping[Any, De
 
 
 def _of_node(library: Library, node: Any, inputs: List[Dependence]) -> Dependence:
-    differs, degree = any(one.differs for one in inputs), max([one.degree for one in inputs], default=Degree.NONE)
+    differs, degree = (
+        any(one.differs for one in inputs),
+        max([one.degree for one in inputs], default=CollectiveDependence.NONE),
+    )
     if isinstance(node.op, library.AllReduce):
-        # Of sums the mean over slices is not that over all their rows, nor of extremes.
-        return Dependence(False, max(degree, Degree.AFFINE) if node.op.op.name == "avg" else Degree.OTHER)
+        # The mean over slices of sums or extremes is not the sum or extreme over all rows.
+        return Dependence(
+            False, max(degree, CollectiveDependence.AFFINE) if node.op.op.name == "avg" else CollectiveDependence.OTHER
+        )
     if isinstance(node.op, library.WholeLength):
         return FIXED
     if isinstance(node.op, (library.Share, library.InverseShare)):
         return Dependence(True, degree)
     inner = library.inner_outputs(node.op)
     if ops_in(library, inner) or divides(library, inner):
-        return Dependence(True if divides(library, inner) else differs, Degree.OTHER)
+        return Dependence(True if divides(library, inner) else differs, CollectiveDependence.OTHER)
     if isinstance(node.op, library.Shape_i) and node.op.i != inputs[0].axis and node.inputs[0].owner is None:
-        return FIXED  # what is scattered differs in the number of rows
+        return FIXED  # shapes of scattered inputs differ only in the number of rows
     if isinstance(node.op, (library.Shape, library.Shape_i)):
-        return Dependence(differs, Degree.OTHER if degree == Degree.OTHER else Degree.NONE)
-    if degree == Degree.AFFINE and not any(
+        return Dependence(
+            differs, CollectiveDependence.OTHER if degree == CollectiveDependence.OTHER else CollectiveDependence.NONE
+        )
+    if degree == CollectiveDependence.AFFINE and not any(
         all(one == FIXED or i in group for i, one in enumerate(inputs)) for group in library.affine_inputs(node)
     ):
-        degree = Degree.OTHER
+        degree = CollectiveDependence.OTHER
     return Dependence(differs, degree)
 
 
 def _check(library: Library, outputs: Sequence[Any], known: Mapping[Any, Dependence], is_inner: bool = False) -> None:
-    """Refuse conditions and numbers of steps that differ between ranks and decide over collectives."""
+    """Raise ArgumentValueError if a condition or step count that controls collectives differs between ranks."""
     always = unconditional(library, outputs)
     for node in library.io_toposort([], outputs):
         if isinstance(node.op, library.IfElse) and _differs(library, node.inputs[0], known, is_inner):
@@ -127,8 +128,8 @@ def _check(library: Library, outputs: Sequence[Any], known: Mapping[Any, Depende
         if not isinstance(node.op, library.Scan):
             raise ArgumentValueError(
                 "all_reduce",
-                "a collective of the function's own graph, or inside scan",
-                f"one in the graph of {node.op}",
+                "a collective in the function's own graph or in a scan",
+                f"a collective in the graph of {node.op}",
                 "call the Python function that builds that graph instead",
             )
         if _differs(library, node.inputs[0], known, is_inner):
@@ -147,7 +148,7 @@ def _check(library: Library, outputs: Sequence[Any], known: Mapping[Any, Depende
 
 
 def _differs(library: Library, variable: Any, known: Mapping[Any, Dependence], is_inner: bool) -> bool:
-    """Return whether a condition or a number of steps differs between ranks: of a shape, only the rows do."""
+    """Return whether a condition or step count differs between ranks; shapes differ only in the number of rows."""
     if not known.get(variable, FIXED).differs or is_inner:
         return known.get(variable, FIXED).differs
     by_shapes = library.by_shapes_of_inputs(variable)
@@ -161,7 +162,7 @@ def _is_collective(library: Library, node: Any) -> bool:
 def _refuse(what: str, why: str) -> None:
     raise ArgumentValueError(
         "all_reduce",
-        "collectives that all ranks come to alike",
-        f"one that is computed or not by {what}, which {why}",
-        "make it depend on what is the same on all ranks, such as the result of another all_reduce",
+        "collectives that all ranks execute",
+        f"a collective whose execution depends on {what}, which {why}",
+        "let its execution depend on a value that is equal on all ranks, such as the result of another all_reduce",
     )

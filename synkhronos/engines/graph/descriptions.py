@@ -1,7 +1,4 @@
-"""Operations in words that the author of a program knows: what they do, and the named variables it is done with.
-
-``Elemwise{mul,no_inplace}`` of something computed from ``x`` and of ``w`` is "mul of x and w".
-"""
+"""Descriptions of operations in terms of the named variables that they depend on, such as "mul of x and w"."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from typing import Any, List, Set
 
 from .classes import Classes, Kinds
 
-#: Names in a description; and variables that are looked at to find them.
+#: Maximum number of names in a description, and of variables visited to find these names.
 MAX_NAMES, MAX_VISITED = 4, 500
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "maximum": "max", "minimum": "min"}
@@ -17,7 +14,7 @@ _NAMES = {"Dot": "dot", "SortOp": "sort", "ArgSortOp": "argsort", "Reshape": "re
 
 
 def described(classes: Classes, node: Any) -> str:
-    """Return what a node does, to which named variables: those next to it, on all paths to it."""
+    """Describe a node's operation and its nearest named ancestors."""
     names = _names_before(classes, node)
     own = next((f" ({output.name})" for output in node.outputs if output.name), "")
     of = "" if not names else f" of {names[0]}" if len(names) == 1 else f" of {', '.join(names[:-1])} and {names[-1]}"
@@ -47,7 +44,7 @@ def _operation(classes: Classes, op: Any) -> str:
 
 
 def _names_before(classes: Classes, node: Any) -> List[str]:
-    """Return the names of the nearest variables that have one, in the order of the inputs."""
+    """Return the names of the nearest named ancestors, in input order."""
     names: List[str] = []
     seen: Set[Any] = set()
     ahead = list(reversed(node.inputs))

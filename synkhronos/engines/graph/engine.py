@@ -1,8 +1,10 @@
-"""The engine of a library whose functions have a maker, storages and clones."""
+"""Base engine for libraries whose functions have makers, storages and clones."""
 
 from __future__ import annotations
 
 import copy
+import io
+import pickle
 import sys
 from abc import abstractmethod
 from typing import (
@@ -42,7 +44,7 @@ from .written_means import means
 
 
 class Blueprint(NamedTuple):
-    """A shared variable without its value."""
+    """Picklable description of a shared variable without its value."""
 
     cls: type
     type: Any
@@ -53,22 +55,16 @@ class Blueprint(NamedTuple):
 
 
 class GraphEngine(Engine):
-    """Everything that goes through a function's maker, storages, clones and pickling.
-
-    A subclass gives `library`, the names that it uses; it adds what only that library has: linkers, random states,
-    devices, and the repairs of what does not pickle (`reduce`).
-    """
+    """Base engine for libraries like Theano: function makers, storages, clones, pickling."""
 
     library: Library
-    #: The attributes of a function, and of its maker, that say in what form it returns its outputs.
+    #: The attributes of a function, and of its maker, that determine the form of its outputs.
     forms_of_outputs: Sequence[str] = ("unpack_single", "output_keys")
 
     def __init__(self) -> None:
-        #: By a function's maker, what `_find_own` returns, which never changes; it goes with the function.
+        #: Results of `_find_own` by function maker; a result never changes, and lives as long as the maker.
         self._is_own: WeakKeyDictionary[Any, List[bool]] = WeakKeyDictionary()
         self._patched = Patched(self.library)
-
-    # -- recognising ---------------------------------------------------------------------------------------------
 
     def owns(self, thing: Any) -> bool:
         library = self.library
@@ -87,26 +83,24 @@ class GraphEngine(Engine):
             return f"{place} ({type_.words if type_ else variable.type})"
         return str(variable.name or variable)
 
-    # -- types and values ----------------------------------------------------------------------------------------
-
     @staticmethod
     def host_type(type_: Any) -> Any:
-        """Return the type of the same arrays on the host; the type itself if it is not one of a device."""
+        """Return the host type for the arrays of a device type; return any other type unchanged."""
         return type_
 
     def is_dense(self, type_: Any) -> bool:
-        """Return whether one of the library's types is that of dense arrays on the host."""
+        """Return whether a type of the library describes dense arrays on the host."""
         return isinstance(type_, self.library.TensorType)
 
     def array_type(self, type_: Any) -> Optional[ArrayType]:
-        """Return one of the library's types as ours, or None if it is not that of a dense array."""
+        """Convert a type of the library to an `ArrayType`; return None if its arrays are not dense."""
         type_ = self.host_type(type_)
         if self.is_dense(type_):
             return ArrayType(type_.numpy_dtype, type_.ndim, type_.broadcastable)
         return None
 
     def filter(self, type_: Any, value: Any, strict: bool, allow_downcast: Optional[bool], argument: str) -> Any:
-        """Return the value as the library stores it, or raise an error with the library's words for why it does not."""
+        """Return the value as the library stores it, or raise an error that quotes the library's reason."""
         try:
             return type_.filter(value, strict=strict, allow_downcast=allow_downcast)
         except MemoryError:
@@ -123,8 +117,7 @@ class GraphEngine(Engine):
         return self.array_type(shared.type)
 
     def identity(self, shared: Any) -> Hashable:
-        # Clones have a container in common, functions make new containers around it: only the list inside is the same
-        # wherever the value can be reached.
+        # Functions have different containers, and clones share a container, but all of them share the list inside.
         return id(shared.container.storage)
 
     def storage(self, shared: Any) -> List[Any]:
@@ -164,7 +157,7 @@ class GraphEngine(Engine):
     def compile(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
     ) -> Any:
-        # Copies, because the library puts other variables into the objects that it is given.
+        # Pass copies, because the library modifies the objects that it receives.
         inputs = [copy.copy(one) if isinstance(one, self.library.SymbolicInput) else one for one in inputs]
         if kwargs.get("name") is None:
             kwargs["name"] = _place_of_call()
@@ -223,13 +216,12 @@ class GraphEngine(Engine):
 
     def convert(self, input: Input, value: Any, argument: str) -> Any:
         if value is None and input.type is None:
-            return None  # the library does not look at None
+            return None  # the library does not check None
         spec = input.spec
         return self.filter(self.host_type(input.variable.type), value, spec.strict, spec.allow_downcast, argument)
 
     def check(self, input: Input, dtype: np.dtype[Any], shape: Tuple[int, ...], argument: str) -> None:
-        # Decided by dtype, number of dimensions, which lengths are 1, and those that the type fixes (PyTensor's do): a
-        # small array shows the same.
+        # A small array suffices, because only dtype, dimensions, and lengths that are fixed or 1 are checked.
         type_, spec = self.host_type(input.variable.type), input.spec
         fixed = getattr(type_, "shape", ())
         free = len(fixed) != len(shape)
@@ -237,12 +229,12 @@ class GraphEngine(Engine):
         try:
             type_.filter(small, strict=spec.strict, allow_downcast=spec.allow_downcast)
         except Exception as error:
-            advice = "cast or reshape it, or compile with allow_input_downcast=True if only the dtype differs"
+            advice = "cast or reshape the array, or compile with allow_input_downcast=True if only the dtype differs"
             _refuse(argument, input.variable.type, _described(dtype, shape), error, advice)
 
     @staticmethod
     def output_keys(compiled: Any) -> Optional[List[str]]:
-        """Return the keys of a function that returns a dict; None of all others."""
+        """Return the keys of a function that returns a dict; None for any other function."""
         keys: Optional[List[str]] = compiled.output_keys
         return keys
 
@@ -251,8 +243,8 @@ class GraphEngine(Engine):
         outputs = compiled.maker.outputs
         subset = None if output_subset is None else list(map(int, output_subset))
         if subset is not None and not all(0 <= index < len(outputs) for index in subset):
-            # The library's C code would write out of bounds.
-            raise ArgumentValueError("output_subset", f"indices from 0 to {len(outputs) - 1}", str(subset))
+            # Without this check, the library's C code would write out of bounds.
+            raise ArgumentValueError("output_subset", f"indices of outputs (n_outputs={len(outputs)})", str(subset))
         chosen = range(len(outputs)) if subset is None else subset
         is_own = self._is_own.get(compiled.maker)
         if is_own is None:
@@ -275,16 +267,14 @@ class GraphEngine(Engine):
         return [result] if compiled.unpack_single else result
 
     def some_results(self, compiled: Any, args: Sequence[Any], subset: List[int]) -> List[Any]:
-        """Return the outputs at these positions, which exist."""
         results = self.results(compiled, args)
         return [results[index] for index in subset]
 
     def _find_own(self, compiled: Any) -> List[bool]:
-        """Return, for every output, whether its value belongs to the caller as it comes."""
-        # An output may be the array that an updated shared variable held before ([w], updates=[(w, w + 1)]). The
-        # library gives that array up; but here it can be memory that is used again. The same holds for In(borrow=True)
-        # and Out(borrow=True): the next call may write to what Out(borrow=True) has returned (in modes without
-        # allow_gc).
+        """Return, for every output, whether the caller can own its value without a copy."""
+        # An output may be the former array of an updated shared variable ([w], updates=[(w, w + 1)]). The library
+        # abandons that array, but here its memory may be reused. Arrays of In(borrow=True) may be reused, too. So may
+        # arrays of Out(borrow=True): in modes without allow_gc, the next call may overwrite them.
         found = []
         for output, given in zip(compiled.maker.fgraph.outputs, compiled.maker.outputs):
             root = self.library.alias_root(output)
@@ -297,28 +287,28 @@ class GraphEngine(Engine):
         if not on_host and not self.is_on_device(value):
             return value
         if isinstance(value, np.generic):
-            return np.asarray(value)  # the Python code of some Ops leaves a NumPy scalar, though the type says array
+            return np.asarray(value)  # the Python code of some Ops returns a NumPy scalar for an array type
         return value if is_own else value.copy("K" if on_host else "A")
 
     def copy(self, compiled: Any, snapshot: Snapshot, **kwargs: Any) -> Tuple[Any, Snapshot]:
         swap = dict(kwargs.get("swap") or {})
         for old, new in swap.items():
             if not (self.is_shared(old) and self.is_shared(new) and old.type == new.type):
-                got = f"{new!r} ({getattr(new, 'type', None)}) for {old!r} ({getattr(old, 'type', None)})"
+                got = f"{new!r} ({getattr(new, 'type', type(new))}) for {old!r} ({getattr(old, 'type', type(old))})"
                 raise ArgumentTypeError("swap", "shared variables of the same type", got)
         ins, kept = compiled.maker.inputs, list(compiled.maker.inputs)
-        try:  # the library copies what it finds in this list
+        try:  # the library copies the elements of this list
             ins[:] = [states.detached(self.library, given, not kwargs.get("delete_updates")) for given in ins]
             copied = compiled.copy(**kwargs)
         finally:
             news, ins[:] = list(ins), kept
         for old, new in zip(kept, copied.maker.inputs):
-            # As PyTensor does. Theano means to, but assigns to `vairable`, which leaves those of the graph's clone.
+            # Theano intends to do this, but assigns to `vairable`, so inputs keep the variables of the graph's clone.
             new.variable = swap.get(old.variable, old.variable)
         for old, new in zip(kept, news):
             if states.state_of(old) is not None and states.state_of(new) is not None:
                 swap.setdefault(old.state, new.state)
-        # The library forgets in what form the original returns its outputs.
+        # The library's copy loses the output form of the original.
         for attribute in self.forms_of_outputs:
             setattr(copied, attribute, getattr(compiled, attribute))
             setattr(copied.maker, attribute, getattr(compiled.maker, attribute))
@@ -352,10 +342,8 @@ class GraphEngine(Engine):
     def variant(self, snapshot: Snapshot, sliced: bool, as_inputs: Sequence[Any]) -> Any:
         return snapshots.compile_variant(self.library, snapshot, sliced, as_inputs, self.is_random, self.label)
 
-    def second_half(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
+    def after_collective(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
         return snapshots.compile_second_half(self.library, snapshot, as_inputs, self.is_random)
-
-    # -- collectives inside functions ----------------------------------------------------------------------------
 
     def all_reduce(self, variables: Sequence[Any], op: ReduceOp) -> List[Any]:
         for index, variable in enumerate(variables):
@@ -365,7 +353,7 @@ class GraphEngine(Engine):
             type_ = self.array_type(variable.type) if isinstance(variable, self.library.Variable) else None
             if type_ is None:
                 got = str(getattr(variable, "type", repr(variable)))
-                hint = "make a dense array of it, or leave it out"
+                hint = "convert the variable to a dense array, or leave it out"
                 raise ArgumentTypeError(argument, f"a dense array of {self.name}", got, hint)
             check_dtype(op, type_.dtype, argument, IN_GRAPH)
         results: List[Any] = self.library.AllReduce(op, len(variables))(*variables, return_list=True)
@@ -414,8 +402,8 @@ class GraphEngine(Engine):
             marks = NONE if own is None or rows is None or rows < 2 else means(library, expressions, own, known, rows)
             read = library.written_rows(expressions, known, rows, marks)
         if read.unclear and own is not None:
-            expected = f"a program in which it is clear where {rows} is the number of rows"
-            hint = "write x.shape[0] there if it is the number of rows, or W.shape[1] and so on if it is not"
+            expected = f"a program that shows clearly where {rows} is the number of rows"
+            hint = "write x.shape[0] if this number is the number of rows, or a length such as W.shape[1] if it is not"
             raise ArgumentValueError("rows", expected, read.unclear, hint)
         return snapshot.with_expressions(library, read.outputs), read.where
 
@@ -428,7 +416,7 @@ class GraphEngine(Engine):
     def shapes(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
         return snapshots.compile_shapes(self.library, snapshot, as_inputs)
 
-    # -- travel --------------------------------------------------------------------------------------------------
+    # -- transfer to other processes -----------------------------------------------------------------------------
 
     def constants(self, compiled: Any) -> List[np.ndarray[Any, Any]]:
         variables = {variable for node in compiled.maker.fgraph.apply_nodes for variable in node.inputs}
@@ -440,24 +428,24 @@ class GraphEngine(Engine):
 
     @abstractmethod
     def reduce(self, thing: Any) -> Any:
-        """Return what ``__reduce__`` should return for an object that the library cannot pickle, or NotImplemented."""
+        """Return the ``__reduce__`` value of an object that the library cannot pickle, or NotImplemented."""
 
     def restored(self, maker: Any, name: Optional[str], trust_input: bool) -> Any:
-        """Return the function of a maker, with what the maker does not know of it."""
+        """Create the function of a maker, and set its name and ``trust_input``, which makers do not store."""
         compiled = self.create(maker, [getattr(given, "value", None) for given in maker.inputs])
         compiled.name = name
         compiled.trust_input = trust_input
         return compiled
 
     def create(self, maker: Any, values: List[Any]) -> Any:
-        """Return the function of a maker whose inputs, and shared variables, have these values."""
+        """Create the function of a maker with these values for its inputs and shared variables."""
         with self.library.without_test_values():
             return maker.create(values, trustme=True)
 
     def _reduce(self, thing: Any) -> Any:
         if isinstance(thing, self.library.Function):
-            # The library's own way sends the values of all inputs and compares them on arrival; that fails for NaN, and
-            # if the rank's replica has another shape. Storage and defaults are already in the maker.
+            # The library's own pickles contain the values of all inputs and compare them on arrival. This fails for
+            # NaN, or if a rank's replica has another shape. The maker already contains storages and defaults.
             return _restore, (self, thing.maker, thing.name, thing.trust_input)
         return self.reduce(thing)
 
@@ -469,7 +457,8 @@ class GraphEngine(Engine):
         constants: Mapping[int, Any],
     ) -> bytes:
         known = pickling.names(numbers, variables, constants)
-        return pickling.dumps(compiled, known, self._reduce, _label_of_function, self._parts, self._nodes)
+        pickled = pickling.dumps(compiled, known, self._reduce, _label_of_function, self._parts, self._nodes)
+        return pickle.dumps((self.library.flags.to_send(), self.attached_data())) + pickled
 
     @point("replication")
     def loads(
@@ -480,10 +469,20 @@ class GraphEngine(Engine):
                 return constant(place)
             return replicas[place] if kind == "variable" else replicas[place].container.storage
 
-        return pickling.loads(data, find)
+        file = io.BytesIO(data)
+        flags, attached = pickle.load(file)
+        self.load_attached_data(attached)
+        with self.library.flags.set(flags):
+            return pickling.loads(file.getbuffer()[file.tell() :], find)
+
+    def attached_data(self) -> Any:
+        """Return data that ranks load before the functions; see `load_attached_data`."""
+
+    def load_attached_data(self, attached: Any) -> None:
+        """Load the data that was sent with functions."""
 
     def _nodes(self, compiled: Any) -> List[Any]:
-        """Return the nodes of a function's graph, and of the one that it was made from, each after those it needs."""
+        """Return the nodes of a function's graph and of its original graph, in topological order."""
         maker = compiled.maker
         made_from: List[Any] = self.library.io_toposort([], [output.variable for output in maker.outputs])
         return made_from + list(maker.fgraph.toposort())
@@ -516,13 +515,13 @@ def _described(dtype: Any, shape: Tuple[int, ...]) -> str:
 
 
 def _refuse(argument: str, type_: Any, got: str, error: Exception, advice: str) -> NoReturn:
-    # Text that is not a number is a ValueError in the library (it is NumPy's); every other refusal is about the type.
+    # The library raises NumPy's ValueError for text that is not a number; all its other errors concern the type.
     kind = ArgumentValueError if isinstance(error, ValueError) else ArgumentTypeError
     raise kind(argument, str(type_), got, advice) from error
 
 
 def _place_of_call() -> str:
-    """Return file and line outside this library: the name that a function without a name gets from its library."""
+    """Return the default name of a function: file and line of the caller outside this library."""
     frame: Any = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "synkhronos":
         frame = frame.f_back

@@ -1,11 +1,11 @@
-"""Lengths that are equal because a graph combines arrays element by element, which it otherwise could not.
+"""Lengths that must be equal because a graph combines their arrays element by element.
 
 ::
 
-    context    (time of context, rows, d)          context * weights[:, :, None]: both times are one, and so
-    weights    (time of mask, rows)                weights.reshape(shape of context[:, :, :1]) keeps the rows
+    context    (time of context, rows, d)          context * weights[:, :, None] needs equal times, so
+    weights    (time of mask, rows)                weights.reshape(shape of context[:, :, :1]) preserves the rows
 
-It takes a walk through the whole graph to find them, so they are looked for only if nothing is known without.
+The search covers the whole graph, so it runs only for placements that would otherwise be unknown.
 """
 
 from __future__ import annotations
@@ -20,21 +20,15 @@ if TYPE_CHECKING:
 
 
 class Equalities:
-    """The equal lengths of a graph.
-
-    Parameters
-    ----------
-    lengths : Lengths
-    nodes : sequence of nodes
-    """
+    """Search for lengths that must be equal in a graph."""
 
     def __init__(self, lengths: Lengths, nodes: Sequence[Any]) -> None:
         self.lengths, self.nodes = lengths, nodes
-        #: From symbols to what they are equal to; None before they are looked for.
+        #: Maps symbols to equal products; None before the search.
         self._equal: Optional[Dict[Any, Product]] = None
 
     def __call__(self, length: Product) -> Product:
-        """Return a length in terms of symbols of which no two are known to be equal."""
+        """Return a length with each symbol replaced by an equal product, if one is known."""
         if self._equal is None:
             self._equal = {}
             for lengths in self._of_nodes():
@@ -60,12 +54,11 @@ class Equalities:
                 return
 
     def _of_nodes(self) -> Iterator[List[Product]]:
-        """Yield lengths that are equal."""
         from .lengths import broadcastable, ndim
 
         classes, length = self.lengths.classes, self.lengths.axis_length
         if any(isinstance(node.op, classes.IfElse) for node in self.nodes):
-            return  # not every node is computed
+            return  # some nodes may not be computed
         for node in self.nodes:
             if isinstance(node.op, classes.Elemwise):
                 for axis in range(ndim(node.outputs[0])):

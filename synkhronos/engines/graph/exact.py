@@ -1,4 +1,4 @@
-"""A function's graph with the collectives that make it compute what the serial program does."""
+"""Insertion of the collectives that make a function's graph compute the results of the serial program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 import numpy as np
 
 from ...reductions import MISSING, ReduceOp
-from ...sharding import Builder, Graph, Partial, Placement, Propagated, Shard, Unknown, complete, propagate
+from ...sharding import GraphBuilder, NestedGraph, Partial, Placement, Propagated, Shard, Unknown, complete, propagate
 from .. import exact
 from .lengths import broadcastable
 from .library import Library
@@ -18,10 +18,9 @@ from .unread_rows import explained
 
 logger = logging.getLogger("synkhronos")
 
-#: What is said of functions whose rows rules follow only as long as nothing is rewritten.
 UNLIKE = (
-    "function %s: its collectives are put in before its mode's optimizations, as it could not be followed after these: "
-    "where values are inf or NaN, or lose digits, it may differ from the serial function"
+    "function %s: collectives are inserted before the mode's optimizations, because rows cannot be traced after them. "
+    "If values are inf or NaN, or lose digits, results may differ from the serial function"
 )
 
 
@@ -52,16 +51,12 @@ def completed(
     return after, found.placements
 
 
-#: A function's expressions as rules see them: the snapshot, its graph, and the placements.
-Followed = Tuple[Snapshot, Graph, Propagated]
+#: A snapshot, the graph of its expressions, and their placements.
+Followed = Tuple[Snapshot, NestedGraph, Propagated]
 
 
 def _rewritten(library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard], states: Sequence[Any]) -> Followed:
-    """Return the function with those rewrites of its mode that may change values; see `graph.rewrites`.
-
-    Fewer of them are made if rules do not follow the rows otherwise. What is never followed is explained by the
-    operations that the program has written.
-    """
+    """Apply the mode's rewrites that may change values, but skip rewrites that prevent rules from tracing rows."""
     found: List[Followed] = []
     for left_out in (LATER, (*LATER, *OF_ELEMENTS), None):
         with library.without_test_values():
@@ -69,7 +64,7 @@ def _rewritten(library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard]
         after, graph, placements = _with_formulas(
             library, snapshot.with_expressions(library, expressions), shards, states
         )
-        # What formulas consist of, and what comes out of loops, is left to be rewritten.
+        # The operations of formulas, and results of loops, have yet to be rewritten.
         if left_out is LATER and after.expressions() == expressions and not _has_loops(library, expressions):
             after = after._replace(settings=dict(snapshot.settings, mode=mode))
         found.append((after, graph, placements))
@@ -93,7 +88,6 @@ def _has_loops(library: Library, expressions: Sequence[Any]) -> bool:
 
 
 def _unknown(found: Followed) -> List[int]:
-    """Return the positions of the expressions of which nothing is known."""
     return [i for i, one in enumerate(found[0].expressions()) if isinstance(found[2].of(one), Unknown)]
 
 
@@ -105,7 +99,7 @@ def with_late_outputs(
     label: Callable[[Any], str],
     is_random: Callable[[Any], bool],
 ) -> Tuple[Snapshot, List[Placement]]:
-    """Return the snapshot with outputs that parts can be put together of; see `Engine.with_late_outputs`."""
+    """Return the snapshot with outputs that can be combined from partials; see `Engine.with_late_outputs`."""
     before, wanted = snapshot, snapshot.expressions()
     graph = library.graph_of(wanted)
     found = propagate(graph.nodes, {**graph.known, **shards}, False)
@@ -128,7 +122,7 @@ def with_late_outputs(
         if isinstance(placement, Partial) and i not in late and op in (MISSING, placement.reduction):
             one = outputs[i].variable
             with library.without_test_values():
-                # What is accumulated in a wider type alone is not worth another graph for the ranks.
+                # A wider accumulator alone does not justify a separate graph for the ranks.
                 if library.before_rounding(one, images.is_part, accumulated=False) is not None:
                     outputs[i] = library.Out(images.before_rounding(one), outputs[i].borrow)
     if snapshot is before and all(new is old for new, old in zip(outputs, snapshot.outputs)):
@@ -139,9 +133,9 @@ def with_late_outputs(
 def _with_formulas(
     library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard], states: Sequence[Any]
 ) -> Followed:
-    """Return the snapshot with formulas in place of operations without a rule, its graph, and the placements."""
+    """Return the snapshot with formulas in place of operations without a rule, its graph, and its placements."""
     before = snapshot.expressions()
-    graph: Graph = library.graph_of(before)
+    graph: NestedGraph = library.graph_of(before)
     found = exact.propagated(graph, shards, states)
     with library.without_test_values():
         after = library.with_formulas(before, found.of)
@@ -152,31 +146,24 @@ def _with_formulas(
 
 
 class _Images:
-    """Makes the nodes of an exact function's graph, and notes what of them is a part.
-
-    Parameters
-    ----------
-    library : Library
-    placements : Propagated
-        Of the graph without collectives.
-    """
+    """Builder of an exact function's nodes that records partials; ``placements`` belong to the old graph."""
 
     def __init__(self, library: Library, placements: Propagated) -> None:
         self.library, self.placements = library, placements
         self._is_part: Dict[Any, bool] = {}
         self._wider: Dict[Any, Any] = {}
-        self.builder = Builder(
+        self.builder = GraphBuilder(
             *(self.apply, self.all_reduce, self.whole_length, self.as_average),
             *(library.counted, library.checked, self.template),
         )
 
     def is_part(self, variable: Any) -> bool:
-        """Return whether a variable, of the graph without collectives or with them, is one rank's part of a value."""
+        """Return whether a variable of the old or new graph is a partial."""
         known = self._is_part.get(variable)
         return isinstance(self.placements.of(variable), Partial) if known is None else known
 
     def before_rounding(self, variable: Any) -> Any:
-        """Return the value that a part is rounded from, or the variable itself."""
+        """Return the wider value that a partial is rounded from, else the variable itself."""
         wider = self.library.before_rounding(variable, self.is_part, known=self._wider)
         if wider is None:
             return variable
@@ -210,14 +197,14 @@ class _Images:
         return self.library.WholeLength(position)(lengths)
 
     def as_average(self, part: Any) -> Any:
-        """Return, of parts whose sum is a value, numbers whose average over ranks, weighted by rows, is that value."""
+        """Return values whose average, weighted by rows, is the sum of these partials; None for integers."""
         if np.dtype(part.dtype).kind in "biu":
-            return None  # integers have no average
+            return None  # an average of integers may not be an integer
         part = self.before_rounding(part)
         return part * self.library.InverseShare()(part).astype(part.dtype)
 
     def template(self, variable: Any) -> Any:
-        """Return a constant of the same type and shape, if the type says that every axis is of length 1."""
+        """Return a constant with the variable's type and shape if the type fixes every length to 1; else None."""
         pattern = broadcastable(variable)
         if not isinstance(variable.type, self.library.TensorType) or not all(pattern):
             return None

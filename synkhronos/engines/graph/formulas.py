@@ -1,13 +1,10 @@
-"""Operations as formulas of simpler ones, of which the rules know more.
+"""Formulas that replace operations with simpler operations, so that more placements are known.
 
-An operation that computes with all rows at once is one node, into which no collective can be put. Its formula can have
-one between any two of its nodes::
+An operation on all rows is one node, but collectives can be inserted only between nodes. A formula has several nodes::
 
-    inc_subtensor(w[i], x)     w + inc_subtensor(zeros_like(w)[i], x)     w of all ranks + a part
-    addbroadcast(x, 0)         assert(sum(x, axis=0), x.shape[0] == 1)    the one row that there may be in all
-    sum(x, dtype=int64)        cast(sum(x), int64)                        a part, of which the whole is truncated
-
-A function with ``exact`` is given the formulas of those operations without which nothing would be known.
+    inc_subtensor(w[i], x)     w + inc_subtensor(zeros_like(w)[i], x)     the replicated w + a partial
+    addbroadcast(x, 0)         assert(sum(x, axis=0), x.shape[0] == 1)    all ranks together have a single row
+    sum(x, dtype=int64)        cast(sum(x), int64)                        a partial, whose sum is truncated
 """
 
 from __future__ import annotations
@@ -21,26 +18,12 @@ from .lengths import broadcastable
 from .rules.elementwise import accumulator
 from .rules.indices import truncates
 
-#: From a node to equal expressions, one for each output; None if it has no formula.
+#: Maps a node to equivalent expressions, one for each output, or to None if it has no formula.
 Formula = Callable[[Any], Optional[Sequence[Any]]]
 
 
 class Formulas:
-    """The formulas of a library's operations.
-
-    Parameters
-    ----------
-    classes : Classes
-    own : dict
-        From operations of this library alone to their formulas.
-    of_rows : sequence of classes
-        Those whose first input has rows.
-
-    Attributes
-    ----------
-    formulas : dict
-        From a class of operations to its formula; subclasses have that of their nearest base.
-    """
+    """Formulas by class of operations, inherited by subclasses; classes in ``of_rows`` accept rows as first input."""
 
     def __init__(self, classes: Classes, own: Dict[Type[Any], Formula], of_rows: Kinds = ()) -> None:
         broadcasts = (*classes.rebroadcasts, classes.SpecifyShape)
@@ -50,19 +33,7 @@ class Formulas:
         self.formulas.update({classes.CAReduce: self._cast_after, **dict.fromkeys(broadcasts, self._of_one_row)})
 
     def __call__(self, outputs: Sequence[Any], placement: Callable[[Any], Placement]) -> List[Any]:
-        """Return equal expressions with formulas in place of the operations of whose results nothing is known.
-
-        Parameters
-        ----------
-        outputs : sequence of variables
-        placement : callable
-            From a variable to its placement.
-
-        Returns
-        -------
-        list of variables
-            The outputs themselves if there are no such operations.
-        """
+        """Return equivalent expressions, with formulas in place of operations with unknown placements."""
         new: Dict[Any, Any] = {}
         for node in self.classes.io_toposort([], outputs):
             inputs = [new.get(variable, variable) for variable in node.inputs]
@@ -78,7 +49,7 @@ class Formulas:
         return [new.get(variable, variable) for variable in outputs]
 
     def _added(self, node: Any) -> Optional[List[Any]]:
-        """Add to elements of zeros, and then to what they are elements of."""
+        """Return the formula that increments an array of zeros, then adds it to the original array."""
         if node.op.set_instead_of_inc or getattr(node.op, "ignore_duplicates", False) or truncates(self.classes, node):
             return None
         array, *others = node.inputs
@@ -86,16 +57,19 @@ class Formulas:
         return [self.classes.as_type(array + added, node.outputs[0].type)]
 
     def _cast_after(self, node: Any) -> Optional[List[Any]]:
-        """Reduce in the dtype of the accumulator, and cast then."""
+        """Return the formula that reduces in the accumulator's dtype, then casts the result."""
         before, after = accumulator(node), node.outputs[0].dtype
         if before == after:
             return None
-        op = copy(node.op)
+        op, tensor = copy(node.op), self.classes.tensor
         op.dtype = str(before)
-        return [self.classes.tensor.cast(op(*node.inputs), after)]
+        total = op(*node.inputs)
+        if before.kind == "c" and after != "bool":  # (libraries cast only the real part of complex numbers)
+            total = tensor.real(total)
+        return [tensor.neq(total, 0) if after == "bool" else tensor.cast(total, after)]
 
     def _of_one_row(self, node: Any) -> Optional[List[Any]]:
-        """Add up the rows of all ranks, of which there is one, if the axis is said to be of length 1."""
+        """Return the formula that sums the single row over all ranks, for an axis declared to have length 1."""
         array, after, tensor = node.inputs[0], node.outputs[0], self.classes.tensor
         axes = [
             i for i, (one, other) in enumerate(zip(broadcastable(array), broadcastable(after))) if other and not one
@@ -105,7 +79,7 @@ class Formulas:
         dtype = "int8" if array.dtype == "bool" else array.dtype
         total = tensor.cast(array, dtype).sum(axis=axes, keepdims=True, dtype=dtype, acc_dtype=dtype)
         conditions = [tensor.eq(array.shape[axis], 1) for axis in axes]
-        message = f"an axis that is said to be of length 1 (by {type(node.op).__name__}) has another length"
+        message = f"an axis declared to have length 1 (by {type(node.op).__name__}) has a different length"
         checked = self.classes.Assert(message)(tensor.cast(total, array.dtype), *conditions)
         found = node.clone_with_new_inputs([self.classes.as_type(checked, after.type), *node.inputs[1:]]).outputs[0]
         return [self.classes.as_type(found, after.type)]

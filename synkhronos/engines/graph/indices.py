@@ -1,4 +1,4 @@
-"""What an index into an array is, as far as the graph tells it."""
+"""Constant entries of indices into arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def number(lengths: Lengths, entry: Any) -> Any:
-    """Return an entry as a number; None for an end that is not given, LookupError for what is not constant."""
+    """Return a constant index entry as a number, or None for a missing end; raise LookupError if it is not constant."""
     if entry is None or isinstance(entry, (int, np.integer)):
         return entry
     if isinstance(entry, lengths.classes.Constant):
@@ -23,7 +23,7 @@ def number(lengths: Lengths, entry: Any) -> Any:
 
 
 def constant_index(lengths: Lengths, node: Any, first: int) -> Any:
-    """Return the index of a vector if it is constant, None if not; the input at ``first`` is that before the index."""
+    """Return the constant index into a vector, or None; index inputs follow the input at ``first``."""
     try:
         (entry,) = lengths.classes.get_idx_list(node.inputs[first:], node.op.idx_list)
         if isinstance(entry, slice):
@@ -34,7 +34,7 @@ def constant_index(lengths: Lengths, node: Any, first: int) -> Any:
 
 
 def how_many_less(lengths: Lengths, entry: Any) -> Optional[int]:
-    """Return how many elements a slice leaves out at both ends together; None if that depends on the length."""
+    """Return the number of elements that a slice omits at both ends; None if this number depends on the length."""
     if not isinstance(entry, slice):
         return None
     try:
@@ -50,5 +50,5 @@ def how_many_less(lengths: Lengths, entry: Any) -> Optional[int]:
 
 
 def is_all(lengths: Lengths, entry: Any) -> bool:
-    """Return whether an entry of an index takes an axis as it is."""
+    """Return whether an index entry selects a whole axis in order."""
     return how_many_less(lengths, entry) == 0 and number(lengths, entry.step) != -1

@@ -1,8 +1,4 @@
-"""The lengths of axes in a graph as products of symbols: enough to see what a reshape does to rows.
-
-A symbol is a variable that is a number, or a variable and one of its axes, followed back through the operations that
-keep a length to where it came from.
-"""
+"""Lengths of axes as products of symbols, which are integer variables or pairs of a variable and an axis."""
 
 from __future__ import annotations
 
@@ -11,44 +7,39 @@ from typing import Any, Callable, Dict, FrozenSet, Iterator, List, NamedTuple, O
 
 import numpy as np
 
-from ...sharding import Kind, NotNegative, Product, Quotient, product
+from ...sharding import Kind, NoRemainder, Product, Quotient, WithinRows, product
 from .classes import Classes, Kinds
 from .equalities import Equalities
 from .indices import constant_index, how_many_less
 from .operations import PutShareOp, ShareOp
 
-_NEGATIVE = (
-    "a position that was computed from that of a row is negative: it would be one in the rows of another rank. Take "
-    "elements of the row itself, or list the array in bcast_inputs"
+_OUTSIDE = (
+    "a position that was computed from a row's position is negative or too large: it is outside the rank's rows. "
+    "Index the row itself, or list the array in bcast_inputs"
 )
 _NOT_EQUAL = (
-    "a length that was given as a number, or by another array, is not what it was taken for: positions in rows "
-    "were computed with another size of a row, or a size divided that is no multiple"
+    "a length given as a number, or by another array, is not as assumed: positions in rows were computed with a wrong "
+    "row size, or a size is not divisible"
 )
-#: Of vectors that may be shapes, or positions in one: no array has so many axes.
+_LEFT_OVER = (
+    "a rank's elements do not fill whole rows of a reshape with -1: pass a number of rows that lets each rank's share "
+    "fill whole rows, or keep the number of rows in the reshape, as in x.reshape((x.shape[0], -1))"
+)
+#: Length of the longest vector that is examined as a shape, or as positions in a shape; no array has more axes.
 MAX_ELEMENTS = 64
-#: The factors of a number.
+#: The factors of a plain number.
 NONE: FrozenSet[Any] = frozenset()
 
 
-class Less(NamedTuple):
-    """The symbol of a length less a number, that of a slice; or more, if the number is negative."""
+class ShiftedLength(NamedTuple):
+    """Symbol for a length minus a number (possibly negative), such as the length of a slice."""
 
     length: Product
     number: int
 
 
 class Lengths:
-    """What is known of lengths in the graphs of a library.
-
-    Parameters
-    ----------
-    classes : Classes
-    same : sequence of classes
-        Operations of this library alone whose outputs have the shape of their first input.
-    before : callable, optional
-        As `before`, for operations of this library alone.
-    """
+    """Tracer of axis lengths in a graph; ``same`` are shape-preserving operations, ``before`` handles all others."""
 
     def __init__(
         self, classes: Classes, same: Kinds = (), before: Callable[[Any, int, Any], Any] = lambda *_: None
@@ -66,7 +57,7 @@ class Lengths:
         self._equalities: Optional[Equalities] = None
         scalar = classes.scalar
         self._whole = (*classes.rounds, scalar.Identity)
-        #: What an operation does with lengths, but a cast.
+        #: The effect of scalar operations, other than casts, on lengths.
         self.kinds: Dict[Type[Any], Kind] = {
             scalar.Add: Kind.SUM,
             scalar.Sub: Kind.DIFFERENCE,
@@ -82,7 +73,7 @@ class Lengths:
 
     @contextlib.contextmanager
     def among(self, nodes: Sequence[Any]) -> Iterator[None]:
-        """Return a context in which rules are made of the nodes of a graph."""
+        """Return a context for deriving the rules of one graph's nodes."""
         before, self._equalities = self._equalities, Equalities(self, nodes)
         try:
             yield
@@ -90,17 +81,17 @@ class Lengths:
             self._equalities = before
 
     def same(self) -> Optional[Equalities]:
-        """Return what finds lengths that are equal in the graph whose rules are made."""
+        """Return the search for equal lengths in the current graph; None outside `among`."""
         return self._equalities
 
     def constant(self, variable: Any) -> Any:
-        """Return the value of a constant, also of one that was cast or got new axes; None for what is not one."""
+        """Return a constant's value, also behind copies, assertions and new axes; None if it is not constant."""
         while variable.owner is not None and isinstance(variable.owner.op, self._numbers):
             variable = variable.owner.inputs[0]
         return np.asarray(variable.data) if isinstance(variable, self.classes.Constant) else None
 
     def length(self, variable: Any) -> Product:
-        """Return what is known of a whole number."""
+        """Return an integer variable as a product of symbols."""
         classes = self.classes
         while variable.owner is not None:
             op, inputs = variable.owner.op, variable.owner.inputs
@@ -121,7 +112,7 @@ class Lengths:
                 if found is None:
                     break
                 return found
-            if isinstance(op, classes.DimShuffle) and ndim(first) == 1:  # of one element
+            if isinstance(op, classes.DimShuffle) and ndim(first) == 1:  # one element
                 return self._element(first, 0) or Product.of(variable)
             if not (isinstance(op, self._numbers) and ndim(first) == 0):
                 break
@@ -132,7 +123,7 @@ class Lengths:
         return Product.of(variable)
 
     def _element(self, vector: Any, index: int) -> Optional[Product]:
-        """Return an element of a vector; None if it is not known. (All of a shape would take many walks.)"""
+        """Return an element of a vector, or None if unknown; deriving all elements would trace lengths repeatedly."""
         node = vector.owner
         if node is not None and isinstance(node.op, self.classes.Shape):
             n = ndim(node.inputs[0])
@@ -144,7 +135,7 @@ class Lengths:
         return found[index] if found is not None and -len(found) <= index < len(found) else None
 
     def _computed(self, op: Any, inputs: Sequence[Any]) -> Optional[Product]:
-        """Return what is known of the result of an operation on numbers; None if it may be no whole number."""
+        """Return the result of an operation on numbers; None if the result might not be an integer."""
         scalar = self.classes.scalar
         if isinstance(op, (scalar.Cast, *self._whole)):
             return self._whole_number(inputs[0])
@@ -153,7 +144,7 @@ class Lengths:
         return self._combined(op, [self.length(one) for one in inputs])
 
     def _whole_number(self, variable: Any) -> Optional[Product]:
-        """Return what is known of a number that has a real type; None if it may be no whole number."""
+        """Return the value of a real scalar; None if the value might not be an integer."""
         if self._is_integer(variable):
             return self.length(variable)
         op = getattr(variable.owner, "op", None)
@@ -169,7 +160,6 @@ class Lengths:
         return Product(int(value)) if value is not None and value.ndim == 0 and value == np.floor(value) else None
 
     def _combined(self, op: Any, lengths: Sequence[Product]) -> Optional[Product]:
-        """Return what an operation makes of whole numbers; None if that is not known."""
         scalar = self.classes.scalar
         if isinstance(op, scalar.Second):
             return lengths[1]
@@ -203,7 +193,7 @@ class Lengths:
         return Product(int(op.impl(*numbers)))
 
     def elements(self, vector: Any) -> Optional[List[Product]]:
-        """Return the elements of a vector that was put together; None if it was not. A length that is free is -1."""
+        """Return the elements of a vector, -1 for an inferred length; None if the graph does not determine them."""
         classes = self.classes
         if ndim(vector) != 1:
             return None
@@ -247,7 +237,6 @@ class Lengths:
         return None
 
     def _by_element(self, op: Any, node: Any) -> Optional[List[Product]]:
-        """Return what an operation makes of vectors, element by element."""
         if isinstance(op, self.classes.scalar.Cast):
             return self.elements(node.inputs[0]) if self._is_integer(node.inputs[0]) else None
         if not all(map(self._is_integer, node.inputs)):
@@ -262,20 +251,18 @@ class Lengths:
         return None if None in found else [one for one in found if one is not None]
 
     def _index(self, node: Any, first: int) -> Any:
-        """Return the constant index of a vector; None if it is not constant."""
         if isinstance(node.op, (self.classes.Subtensor, self.classes.IncSubtensor)):
             return constant_index(self, node, first)
         return self.positions(node.inputs[first + 1]) if len(node.inputs) == first + 2 else None
 
     def positions(self, index: Any) -> Optional[List[int]]:
-        """Return positions in a vector, if they are constant."""
         if ndim(index) != 1 or not self._is_integer(index) or index.dtype == "bool":
             return None
         found = self.elements(index)
         return None if found is None or any(one.factors for one in found) else [one.number for one in found]
 
     def _changed(self, node: Any) -> Optional[List[Product]]:
-        """Return the elements of a vector of which some were set, or added to."""
+        """Return the elements of a vector after some elements were set or incremented."""
         before, index = self.elements(node.inputs[0]), self._index(node, 1)
         new = [self.length(node.inputs[1])] if ndim(node.inputs[1]) == 0 else self.elements(node.inputs[1])
         if before is None or index is None or not new:
@@ -293,7 +280,7 @@ class Lengths:
         return None if None in after else [one for one in after if one is not None]
 
     def values(self, variable: Any) -> Optional[List[Optional[Product]]]:
-        """Return what is known of a number, or of the elements of a vector; None if their number is not known."""
+        """Return the elements of a scalar or vector, None for each unknown element; None if their number is unknown."""
         if ndim(variable) == 0:
             return [self._whole_number(variable)]
         found = self.elements(variable) if self._is_integer(variable) else None
@@ -305,10 +292,9 @@ class Lengths:
         return [self._whole_number(variable) if is_number and ndim(variable.owner.inputs[0]) == 0 else None]
 
     def axis_length(self, variable: Any, axis: int) -> Product:
-        """Return the length of an axis."""
         while True:
             static = getattr(variable.type, "shape", broadcastable(variable))[axis]
-            if static:  # a number, or that it is 1
+            if static:  # a number, or True for length 1
                 return Product(int(static))
             if isinstance(variable, self.classes.Constant):
                 return Product(int(np.shape(variable.data)[axis]))
@@ -321,11 +307,12 @@ class Lengths:
             variable, axis = before
 
     def before(self, node: Any, axis: int, output: Any) -> Any:
-        """Return the variable and the axis with the same length before an operation, or a product; None for neither."""
+        """Return an equal length before an operation: (variable, axis), or a product; None if unknown."""
         classes, op = self.classes, node.op
         first = node.inputs[0] if node.inputs else None
         if isinstance(op, classes.Elemwise):
-            return next((one, axis) for one in node.inputs if not broadcastable(one)[axis])
+            # (None if the inputs' types have length 1 on the axis but the output's type, inferred earlier, does not.)
+            return next(((one, axis) for one in node.inputs if not broadcastable(one)[axis]), None)
         if isinstance(op, classes.SpecifyShape) and len(node.inputs) == 2 and ndim(node.inputs[1]) == 1:
             given = self.elements(node.inputs[1])
             if given is not None and not given[axis].factors:
@@ -389,7 +376,7 @@ class Lengths:
         return self.length(node.inputs[first + steps.n_shared_outs + k]) if is_collected else None
 
     def _before_rows_at(self, node: Any, axis: int) -> Any:
-        """Return what an index of one array of numbers along the first axis takes its lengths from."""
+        """Return the origin of a length after the first axis was indexed by one array of integers."""
         entries = self.classes.advanced_entries(node, 1)
         if entries is None or len(entries) != 1 or not isinstance(entries[0], int):
             return None
@@ -399,7 +386,7 @@ class Lengths:
         return (index, axis) if axis < ndim(index) else (node.inputs[0], axis - ndim(index) + 1)
 
     def value(self, variable: Any) -> Optional[Product]:
-        """Return what is known of a whole number, or of an array all of whose elements are the same one."""
+        """Return the value of an integer variable, or the common value of an array's elements; None if unknown."""
         classes = self.classes
         while variable.owner is not None and ndim(variable) > 0:
             op, first = variable.owner.op, variable.owner.inputs[0] if variable.owner.inputs else None
@@ -420,27 +407,46 @@ class Lengths:
         return self.length(variable) if self._is_integer(variable) else None
 
     def checked(self, variables: Sequence[Any], conditions: Sequence[Any]) -> List[Any]:
-        """Return the outputs of a node; computing them raises an AssertionError if conditions do not hold."""
+        """Return the outputs of a node, with assertions of these conditions."""
         results, tensor = list(variables), self.classes.tensor
+        positions = [one for one in conditions if isinstance(one, WithinRows)]
+        if positions:
+            results = self._indexed_within(results[0].owner, positions)
         for one in conditions:
-            if isinstance(one, NotNegative):
-                message, condition = _NEGATIVE, tensor.ge(variables[0].owner.inputs[one.input], 0).all()
-            else:
-                message, condition = _NOT_EQUAL, tensor.eq(*map(self._expression, one))
-            results = [self.classes.Assert(message)(result, condition) for result in results]
+            if isinstance(one, NoRemainder):
+                results = self._reshaped(results[0])
+            elif not isinstance(one, WithinRows):
+                condition = tensor.eq(*map(self._expression, one))
+                results = [self.classes.Assert(_NOT_EQUAL)(result, condition) for result in results]
         for result, variable in zip(results, variables):
             result.name = variable.name
         return results
 
     def counted(self, lengths: Any, sums: Any, position: int) -> Any:
-        """Return a vector of lengths with one that was summed over ranks; or the sum if it is a number."""
+        """Replace one element of a vector of lengths, or a scalar, with its sum over the ranks."""
         return self.classes.tensor.set_subtensor(lengths[position], sums[position]) if ndim(lengths) else sums
+
+    def _indexed_within(self, node: Any, conditions: Sequence[WithinRows]) -> List[Any]:
+        """Return the outputs of a node that asserts that its positions are within the rank's rows."""
+        inputs, tensor = list(node.inputs), self.classes.tensor
+        for one in conditions:
+            at, length = inputs[one.input], inputs[0].shape[one.axis]
+            condition = tensor.and_(tensor.ge(at, 0), tensor.lt(at, length)).all()
+            inputs[one.input] = self.classes.Assert(_OUTSIDE)(at, condition)
+        return list(node.clone_with_new_inputs(inputs).outputs)
+
+    def _reshaped(self, variable: Any) -> List[Any]:
+        """Return a reshape that asserts that the new shape uses all elements."""
+        array, shape = variable.owner.inputs
+        condition = self.classes.tensor.eq(array.shape.prod(), variable.shape.prod())
+        checked = self.classes.Assert(_LEFT_OVER)(shape, condition)
+        return list(variable.owner.clone_with_new_inputs([array, checked]).outputs)
 
     def _expression(self, lengths: Product) -> Any:
         tensor = self.classes.tensor
         found = tensor.constant(lengths.number, dtype="int64")
         for symbol, exponent in lengths.factors:
-            if isinstance(symbol, Less):
+            if isinstance(symbol, ShiftedLength):
                 one = tensor.maximum(self._expression(symbol.length) - symbol.number, 0)
             elif isinstance(symbol, Quotient):
                 one = self._expression(symbol.length) // self._expression(symbol.divisor)
@@ -454,12 +460,12 @@ class Lengths:
 
 
 def ndim(variable: Any) -> int:
-    """Return the number of dimensions of a variable, 0 for what is not an array."""
+    """Return the number of dimensions of a variable; 0 if it is not an array."""
     return int(getattr(variable.type, "ndim", 0))
 
 
 def broadcastable(variable: Any) -> Tuple[bool, ...]:
-    """Return along which axes a variable is known to be of length 1; nothing for what is not an array."""
+    """Return which axes have length 1 by the variable's type; () if it is not an array."""
     return tuple(getattr(variable.type, "broadcastable", ()))
 
 
@@ -467,6 +473,6 @@ def _less(length: Product, number: int) -> Product:
     if not length.factors:
         return Product(max(length.number - number, 0))
     ((symbol, exponent),) = length.factors if len(length.factors) == 1 else ((None, 0),)
-    if isinstance(symbol, Less) and length.number == exponent == 1 and number > 0:
+    if isinstance(symbol, ShiftedLength) and length.number == exponent == 1 and number > 0:
         return _less(symbol.length, symbol.number + number)
-    return Product.of(Less(length, number)) if number else length
+    return Product.of(ShiftedLength(length, number)) if number else length

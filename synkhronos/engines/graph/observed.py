@@ -1,8 +1,8 @@
-"""The classes of a library through which a program reads and changes shared variables, patched to tell observers.
+"""Patches that report a program's accesses to shared variables to observers.
 
-What is patched: ``get_value`` and ``set_value`` of all classes of shared variables that define them; ``value`` and
-``data`` of containers, through which everything else goes (``set_value``, ``zero``, ``f[s] = v``, ``f.value``); and
-``Function.__call__``, so that functions count that were built before. Functions that ranks call are left out.
+They replace ``get_value`` and ``set_value`` of shared variable classes, ``Function.__call__`` (also of functions built
+earlier), and ``value`` and ``data`` of containers. All other accesses go through containers (``zero``, ``f[s] = v``,
+``f.value``). Functions called by ranks are exempt.
 """
 
 from __future__ import annotations
@@ -15,33 +15,23 @@ from weakref import WeakKeyDictionary
 from ..observer import calling, copied, is_any_observed, note_read, note_written, observer_of
 from .library import Library
 
-#: The attribute of a patch that has what it replaces.
+#: The attribute of a patch that refers to the replaced method.
 ORIGINAL = "_synkhronos_original"
 
 
 class Touched(NamedTuple):
-    """The positions of the inputs whose storages a call of a function updates, and of those that its outputs lend."""
+    """Positions of the inputs that a call updates, and of the inputs whose arrays its outputs expose."""
 
     updated: Tuple[int, ...]
     lent: Tuple[int, ...]
 
 
 class Patched:
-    """The patched classes of one library; may be made again.
-
-    Parameters
-    ----------
-    library : Library
-
-    Attributes
-    ----------
-    call : callable
-        The library's own ``Function.__call__``.
-    """
+    """Idempotent patches of one library's classes; `call` is the library's own ``Function.__call__``."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        #: By a function's maker, which never changes; it goes with the function.
+        #: Results of `_find_touched` by function maker; a result never changes, and lives as long as the maker.
         self._touched: WeakKeyDictionary[Any, Touched] = WeakKeyDictionary()
         self._unobserved = _observe_containers(library.Container)
         for cls in _with_subclasses(library.SharedVariable):
@@ -51,7 +41,7 @@ class Patched:
         self.call: Callable[..., Any] = getattr(library.Function.__call__, ORIGINAL)
 
     def leave_out(self, compiled: Any) -> None:
-        """Have a function's own reads and writes of its storages be nobody's business: ranks call it."""
+        """Exempt a function that ranks call, so that its accesses are not reported."""
         for container in [*compiled.input_storage, *compiled.output_storage]:
             if type(container) is self._library.Container:
                 container.__class__ = self._unobserved
@@ -84,7 +74,7 @@ class Patched:
         roots = [
             self._library.alias_root(output)
             for output, given in zip(maker.fgraph.outputs, maker.outputs)
-            if given.borrow  # else the output is a copy
+            if given.borrow  # otherwise the output is a copy
         ]
         inputs = maker.fgraph.inputs
         lent = [inputs.index(root) for root in roots if root in inputs]
@@ -98,7 +88,7 @@ def _with_subclasses(cls: Any) -> Iterator[Any]:
 
 
 def _patch(cls: Any, name: str, patched: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replace a method that the class itself defines; a patch of before is replaced, not wrapped."""
+    """Replace a method that the class itself defines; an earlier patch is replaced, not wrapped."""
     method: Optional[Callable[..., Any]] = vars(cls).get(name)
     if method is not None:
         original = getattr(method, ORIGINAL, method)
@@ -119,12 +109,12 @@ def _observed_get(get_value: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _observed_set(set_value: Callable[..., Any]) -> Callable[..., Any]:
-    parameters = inspect.signature(set_value)  # (the value has other names in some classes)
+    parameters = inspect.signature(set_value)  # (some classes use another name for the value)
 
     def patched(shared: Any, *args: Any, **kwargs: Any) -> None:
         observer = observer_of(shared.container.storage)
         if observer is None or not observer.stands_in:
-            set_value(shared, *args, **kwargs)  # the container reports it
+            set_value(shared, *args, **kwargs)  # the container reports the write
             return
         _, value, *borrow = parameters.bind(shared, *args, **kwargs).arguments.values()
         observer.put(lambda value: set_value(shared, value, *borrow), value, *(borrow or [False]))
@@ -133,7 +123,7 @@ def _observed_set(set_value: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _observe_containers(cls: Any) -> type:
-    """Patch a library's class of containers; return a class of containers that is not patched."""
+    """Patch a library's container class; return an unpatched subclass."""
     read, write = vars(cls)["__get__"], vars(cls)["__set__"]
 
     def get(container: Any) -> Any:
@@ -150,5 +140,4 @@ def _observe_containers(cls: Any) -> type:
 
 
 def _reduced(container: Any) -> Tuple[Any, ...]:
-    """Pickle a container as one of the library's own."""
     return object.__new__, (type(container).__mro__[1],), vars(container)

@@ -1,14 +1,4 @@
-"""The operations of `synkhronos.ops`, as far as they do not depend on the library that a program is written in.
-
-==================  ===========================================================================================
-`AllReduceOp`       variables reduced over all ranks, in one collective
-`TakeShareOp`       the rank's rows of a value that all ranks have; `PutShareOp` puts them back among zeros
-`WholeLengthOp`     a length with the rows of all ranks; needs no collective, for the call knows how many there are
-`InverseShareOp`    how many times as many rows all ranks have
-==================  ===========================================================================================
-
-Outside a call on the ranks, a rank has all rows, and all ranks are this one.
-"""
+"""Library-independent operations of `synkhronos.ops`; outside a call on ranks, the process acts as the only rank."""
 
 from __future__ import annotations
 
@@ -19,57 +9,43 @@ import numpy as np
 from ... import in_graph
 from ...reductions import ReduceOp
 
-#: The number of a collective that has not been put in order.
+#: Number of a collective that is not ordered yet.
 UNNUMBERED = -1
 
 
 class Names(NamedTuple):
-    """The names of a library that its operations use."""
+    """Objects of a library that the operations use."""
 
     Apply: Type[Any]
     tensor: Any
     discrete_dtypes: Sequence[str]
     DisconnectedType: Type[Any]
     grad_not_implemented: Callable[..., Any]
-    float_dtype: Callable[[], str]  # of what has no dtype of its own
+    float_dtype: Callable[[], str]  # of gradients with respect to integers
 
 
-class Operation:
-    """What they have in common. A subclass of a library derives from one of these, and from its ``Op``."""
+class GraphOperation:
+    """Base class of the operations; a library's subclass also derives from the library's ``Op``."""
 
     names: ClassVar[Names]
 
     def do_constant_folding(self, *_: Any) -> bool:
-        """Constants differ between ranks no less than other values."""
+        """Prevent constant folding, because results differ between ranks even for constants."""
         return False
 
     def is_connected(self, variable: Any) -> bool:
         return variable is not None and not isinstance(variable.type, self.names.DisconnectedType)
 
 
-# -- collectives -------------------------------------------------------------------------------------------------------
+class AllReduceOp(GraphOperation):
+    """Reduction of variables over all ranks in one collective: ``y_r := op(x_0, ..., x_{n-1})`` for each variable.
 
-
-class AllReduceOp(Operation):
-    """Reduce variables over all ranks: ``y_r := op(x_0, ..., x_{n-1})`` for each of them, in one collective.
-
-    It has three forms. Programs build the first; `graph.collectives` puts the others in its place when it makes the
-    graph that ranks call::
+    Programs build the first of three forms; `graph.collectives` replaces it in the ranks' graph::
 
         in a program                identity outside a call; has a gradient; results may be the arguments themselves
-        numbered                    under a condition: at run time its number is compared with that of the other ranks
-        numbered, with a token      takes the token of the collective before it, and gives one to the next: whatever
-                                    the library's optimizations and linkers do, collectives are computed in this order
-
-    Parameters
-    ----------
-    op : ReduceOp
-        ``avg`` (weighted by rows), ``sum``, ``min`` or ``max``.
-    n : int
-        How many variables.
-    number : int
-    has_token : bool
-        Whether the last input and the last output are tokens.
+        numbered                    inside a condition; ranks compare its number at run time
+        numbered, with a token      the last input is the previous collective's token, the last output is its own token;
+                                    tokens preserve the order through all optimizations and linkers
     """
 
     __props__ = ("op", "n", "number", "has_token")
@@ -82,28 +58,23 @@ class AllReduceOp(Operation):
     def __str__(self) -> str:
         return f"AllReduce{{{self.op}}}" if self.number == UNNUMBERED else f"AllReduce{{{self.op}, {self.number}}}"
 
-    # order
-
     @classmethod
     def first_token(cls) -> Any:
-        """Return the token of which no collective comes before."""
         return cls.names.tensor.constant(np.zeros((), np.int8))
 
     def in_order(self, number: int, inputs: Sequence[Any], token: Optional[Any]) -> Tuple[List[Any], Optional[Any]]:
-        """Return the results of the numbered form, and its token if it was given one."""
+        """Return the results of the numbered form, and its token if ``token`` is given."""
         cls = type(self)
         if token is None:
             return cls(self.op, self.n, number).make_node(*inputs).outputs, None
         *outputs, after = cls(self.op, self.n, number, True).make_node(*inputs, token).outputs
         return outputs, after
 
-    # the graph
-
     def make_node(self, *inputs: Any) -> Any:
         outputs = [variable.type() for variable in inputs]
         if self.number != UNNUMBERED:
             for output in outputs:
-                output.tag.indestructible = True  # ranks may share the memory: nothing is computed in place there
+                output.tag.indestructible = True  # no in-place operations, because ranks may share the memory
         return self.names.Apply(self, list(inputs), outputs)
 
     def infer_shape(self, *arguments: Any) -> List[Any]:
@@ -115,15 +86,15 @@ class AllReduceOp(Operation):
         return [[i == j and i < self.n for j in positions] for i in positions]
 
     def gradients(self, inputs: Sequence[Any], output_grads: Sequence[Any]) -> List[Any]:
-        """Reduce the gradients by the same op: ``avg`` in a loss that is a mean over rows, ``sum`` in a sum.
+        """Reduce the gradients with the same op: ``avg`` for a loss that is a mean over rows, ``sum`` for a sum.
 
-        With ``y = sum_s w_s x_s`` and a loss ``sum_r w_r l_r(y)`` the derivative to ``x_s`` is ``w_s`` times
-        ``sum_r w_r dl_r/dy``: what rank s contributes to a mean over rows is the ``avg`` of the gradients. Without the
-        weights it is their ``sum``.
+        For ``y = sum_s w_s x_s`` and a loss ``sum_r w_r l_r(y)``, the derivative with respect to ``x_s`` is ``w_s``
+        times ``sum_r w_r dl_r/dy``. For a mean over rows, rank s therefore contributes the ``avg`` of the gradients.
+        Without weights, rank s contributes the ``sum`` of the gradients.
         """
         names = self.names
         if self.op.name in ("min", "max"):
-            why = f"all_reduce by {self.op.name!r} has no gradient: use 'avg' or 'sum', or disconnected_grad"
+            why = f"all_reduce with {self.op.name!r} has no gradient: use 'avg' or 'sum', or disconnected_grad"
             return [names.grad_not_implemented(self, i, variable, why) for i, variable in enumerate(inputs)]
         results = list(output_grads)
         for i, variable in enumerate(inputs):
@@ -132,13 +103,13 @@ class AllReduceOp(Operation):
         return self._reduced(results, lambda i: inputs[i].dtype not in names.discrete_dtypes)
 
     def tangents(self, points: Sequence[Any]) -> List[Any]:
-        """Reduce the directions, of which None, or one that is disconnected, is left as it is."""
+        """Reduce the directions of the R-operator; leave None and disconnected directions unchanged."""
         if self.op.name in ("min", "max"):
-            raise NotImplementedError(f"all_reduce by {self.op.name!r} has no R-operator: use 'avg' or 'sum'")
+            raise NotImplementedError(f"all_reduce with {self.op.name!r} has no R-operator: use 'avg' or 'sum'")
         return self._reduced(list(points), lambda i: True)
 
     def _reduced(self, variables: List[Any], is_wanted: Callable[[int], bool]) -> List[Any]:
-        """Return the variables with those that are wanted, and connected, reduced in one collective."""
+        """Reduce the wanted, connected variables in one collective; leave all other variables unchanged."""
         chosen = [i for i, variable in enumerate(variables) if is_wanted(i) and self.is_connected(variable)]
         if chosen:
             reduce: Any = type(self)(self.op, len(chosen))
@@ -147,36 +118,25 @@ class AllReduceOp(Operation):
                 variables[i] = result
         return variables
 
-    # the computation
-
     def perform(self, node: Any, inputs: Sequence[Any], outputs: List[List[Any]]) -> None:
-        # The Python code of some operations leaves a NumPy scalar, though the type says array.
+        # The Python code of some operations returns a NumPy scalar for an array type.
         arrays = [np.asarray(value) if isinstance(value, np.generic) else value for value in inputs[: self.n]]
         try:
             results = in_graph.all_reduce(self.number, self.op, arrays)
         except BaseException as error:
-            # The one exception that the libraries pass on as it is: of others they make new ones, without their fields,
-            # and print that they cannot. The call, which has kept the error, raises it.
+            # Libraries propagate only this exception unchanged. They rebuild other exceptions without fields, and print
+            # failures. The call has stored the error and raises it.
             raise KeyboardInterrupt from error
         for array, result, output in zip(arrays, results, outputs):
             if result is array and self.number != UNNUMBERED:
-                result = result.copy()  # what the argument's memory is used for later must not change it
+                result = result.copy()  # reuse of the argument's memory must not change the result
             output[0] = result
         if self.has_token:
             outputs[self.n][0] = np.zeros((), np.int8)
 
 
-# -- rows of values that all ranks have --------------------------------------------------------------------------------
-
-
-class ShareOp(Operation):
-    """What operations on the rank's rows have in common.
-
-    Parameters
-    ----------
-    axis : int
-        Along which the rows lie.
-    """
+class ShareOp(GraphOperation):
+    """Base class of operations on the rank's rows along an axis."""
 
     __props__ = ("axis",)
 
@@ -184,16 +144,16 @@ class ShareOp(Operation):
         self.axis = axis
 
     def rows_of(self, array: Any) -> Tuple[Any, ...]:
-        """Return the index of the rank's rows, which the call knows at run time."""
+        """Return the index of the rank's rows, which is known only in a call."""
         begin, end = in_graph.share(array.shape[self.axis])
         return (slice(None),) * self.axis + (slice(begin, end),)
 
 
 class TakeShareOp(ShareOp):
-    """The rank's rows."""
+    """Operation that selects the rank's rows of a replicated value."""
 
     view_map = {0: [0]}
-    #: The operation of the same library that puts them back.
+    #: The operation of the same library that computes the gradient.
     put: ClassVar[Any]
 
     def perform(self, node: Any, inputs: Sequence[Any], outputs: List[List[Any]]) -> None:
@@ -210,9 +170,8 @@ class TakeShareOp(ShareOp):
 
 
 class PutShareOp(ShareOp):
-    """An array of zeros, in the shape of the first input, with the second as the rank's rows: its part of a sum."""
+    """Operation that puts the rank's rows into zeros of the first input's shape, which yields a partial of a sum."""
 
-    #: The operation of the same library that takes them.
     take: ClassVar[Any]
 
     def infer_shape(self, *arguments: Any) -> List[Any]:
@@ -238,17 +197,8 @@ class PutShareOp(ShareOp):
         return [put(inputs[0], points[1]) if self.is_connected(points[1]) else points[1]]
 
 
-# -- lengths -----------------------------------------------------------------------------------------------------------
-
-
-class WholeLengthOp(Operation):
-    """Divide a length, or one element of a vector of lengths, by the share of the rows that is the rank's.
-
-    Parameters
-    ----------
-    position : int
-        Of the element.
-    """
+class WholeLengthOp(GraphOperation):
+    """Operation that divides a length, or an element of a vector of lengths, by the rank's share of rows."""
 
     __props__ = ("position",)
 
@@ -269,11 +219,8 @@ class WholeLengthOp(Operation):
         outputs[0][0] = lengths
 
 
-class InverseShareOp(Operation):
-    """How many times as many rows all ranks have as this one: a float64 of 0 dimensions.
-
-    The input is what is computed from these rows: if they are divided inside the function, that comes first.
-    """
+class InverseShareOp(GraphOperation):
+    """Inverse of the rank's share of rows, a 0-d float64; the operation's input makes it run after rows are divided."""
 
     __props__ = ()
 

@@ -1,16 +1,8 @@
-"""Objects of a program's graphs that pickle without what they were told, or with what no other process can use.
+"""Repairs for objects whose pickles lose settings or include process-specific data.
 
-==============================  ==============================
-What the libraries do           What we do
-==============================  ==============================
-``as_op`` makes operations      Send the Python function by
-that pickle by module and name  value, if it is in __main__
-                                or cannot be imported
-``DebugMode`` forgets what it   Send these settings beside
-was told to check               its state
-A ``ProfileStats`` keeps the    Send an empty one: each rank
-nodes that it has counted       counts its own calls
-==============================  ==============================
+``as_op`` pickles a Python function by name, so functions that are in ``__main__`` or cannot be imported are sent by
+value. ``DebugMode`` loses its checks, so they are sent with its state. ``ProfileStats`` keeps the nodes that it
+counted, so an empty object is sent instead.
 """
 
 from __future__ import annotations
@@ -20,7 +12,7 @@ from typing import Any, Callable, Dict
 
 
 def reduce_from_function(op: Any, cls: Any) -> Any:
-    """Return what ``__reduce__`` should return for an operation that was made of a Python function."""
+    """Return the ``__reduce__`` value of an operation made from a Python function."""
     function, infer_shape = op._FromFunctionOp__fn, op._FromFunctionOp__infer_shape
     if function.__module__ != "__main__":
         try:
@@ -31,12 +23,10 @@ def reduce_from_function(op: Any, cls: Any) -> Any:
 
 
 def reduce_profile(profile: Any, new: Callable[..., Any]) -> Any:
-    """Return the same for a profile."""
     return new, (profile.message, profile.flag_time_thunks)
 
 
 def reduce_debug_mode(mode: Any) -> Any:
-    """Return the same for a DebugMode."""
     checks = ("check", "stability", "require")
     settings = {name: value for name, value in vars(mode).items() if name.split("_")[0] in checks}
     return _new_debug_mode, (type(mode), mode.__getstate__(), settings)

@@ -1,10 +1,4 @@
-"""From a graph of a tensor library to a graph of rules: which operation has which rule.
-
-::
-
-    RULES = {Elemwise: elementwise, CAReduce: reduction, ...}      a table of each library: what all have, and its own
-    node  -->  the rule of its operation's class, or of the nearest base class  -->  propagation through the graph
-"""
+"""Assignment of placement rules to the operations of a tensor library."""
 
 from __future__ import annotations
 
@@ -15,38 +9,26 @@ from typing import Any, Callable, Dict, Optional, Sequence, Set, Type
 import numpy as np
 
 from ...errors import ArgumentValueError
-from ...sharding import ZERO, Axes, Changed, Element, Graph, Node, Opaque, Rule, Together
+from ...sharding import ZERO, Axes, Changed, Element, JoinedShape, NestedGraph, Node, Opaque, PlacementRule
 from .bounds import bounds
 from .descriptions import described
 from .lengths import Lengths, ndim
 from .rules import along, elementwise, indices, nested, shapes
 
-#: From a node to its rule; None if it has none.
-Make = Callable[[Any], Optional[Rule]]
+#: Maps a node to its rule, or to None if it has none.
+Make = Callable[[Any], Optional[PlacementRule]]
 
 
 class Placing:
-    """The rules of a library's operations.
-
-    Parameters
-    ----------
-    lengths : Lengths
-    own : dict
-        From operations of this library alone to what makes their rules.
-
-    Attributes
-    ----------
-    rules : dict
-        From a class of operations to what makes the rule of a node; subclasses have the rule of their nearest base.
-    """
+    """Placement rules for a library's operations by class, inherited by subclasses; ``own`` are library-specific."""
 
     def __init__(self, lengths: Lengths, own: Dict[Type[Any], Make]) -> None:
         self.lengths = lengths
         self.rules: Dict[Type[Any], Make] = {**common(lengths, self.graph_of), **own}
         self._added: Set[Type[Any]] = set()
 
-    def graph_of(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Graph:
-        """Return a graph as the rules see it."""
+    def graph_of(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> NestedGraph:
+        """Return the graph of placement rules for a graph of the library."""
         nodes, known = [], {}
         order = list(self.lengths.classes.io_toposort(inputs, outputs))
         with self.lengths.among(order):
@@ -57,10 +39,10 @@ class Placing:
                     if self.is_zero(variable):
                         known[variable] = ZERO
         known.update({output: ZERO for output in outputs if self.is_zero(output)})
-        return Graph(nodes, list(inputs), list(outputs), known)
+        return NestedGraph(nodes, list(inputs), list(outputs), known)
 
-    def rule_of(self, node: Any) -> Rule:
-        """Return the rule of a node; `Opaque` if its operation has none."""
+    def rule_of(self, node: Any) -> PlacementRule:
+        """Return the placement rule for a node; `Opaque` if its operation has none."""
         for cls in type(node.op).__mro__:
             if cls in self.rules:
                 rule = self.rules[cls](node)
@@ -68,25 +50,21 @@ class Placing:
                     return self._by_dtypes(node, rule)
         return Opaque(len(node.outputs))
 
-    def _by_dtypes(self, node: Any, rule: Rule) -> Rule:
-        """Return the rule with what follows from the dtypes of an operation."""
+    def _by_dtypes(self, node: Any, rule: PlacementRule) -> PlacementRule:
         if isinstance(rule, Axes):
             late = [group for group in rule.linear if self._is_late(node, group)]
-            # A sum of bools is whether any is true.
+            # A sum of bools is true if any element is true.
             is_bool = [getattr(output, "dtype", "") == "bool" for output in node.outputs]
             reduce = ["max" if b and op == "sum" else op for b, op in zip(is_bool, rule.reduce)]
             if late or reduce != list(rule.reduce):
-                rule = copy(rule)  # the program may have one for several nodes
+                rule = copy(rule)  # the program may share one rule among nodes
                 rule.late, rule.reduce = [*rule.late, *late], reduce
-        if isinstance(rule, (Changed, Element, Together)):
+        if isinstance(rule, (Changed, Element, JoinedShape)):
             rule.otherwise = self._by_dtypes(node, rule.otherwise)
         return rule
 
     def _is_late(self, node: Any, group: Sequence[int]) -> bool:
-        """Return whether parts have to be put together before an operation, because of their dtypes.
-
-        It truncates what are parts of floats, or makes more of whole numbers that may have wrapped around.
-        """
+        """Return whether a node needs combined partials, because it truncates floats or widens wrapped integers."""
         after = [np.dtype(output.dtype) for output in node.outputs if hasattr(output, "dtype")]
         for one in [node.inputs[i] for i in group]:
             before = np.dtype(getattr(one, "dtype", "float64"))
@@ -97,11 +75,11 @@ class Placing:
                     return True
         return False
 
-    def add_rule(self, cls: Type[Any], make: Callable[[Any, Sequence[int], Sequence[int]], Rule]) -> None:
-        """Give an operation of the program's own a rule; see `Engine.add_rule`."""
+    def add_rule(self, cls: Type[Any], make: Callable[[Any, Sequence[int], Sequence[int]], PlacementRule]) -> None:
+        """Register a rule for a user-defined operation; see `Engine.add_rule`."""
         known = next((base for base in cls.__mro__ if base in self.rules and base not in self._added), None)
         if known is not None:
-            got = f"{cls.__name__}" if known is cls else f"{cls.__name__}, a kind of {known.__name__}"
+            got = f"{cls.__name__}" if known is cls else f"{cls.__name__}, a subclass of {known.__name__}"
             raise ArgumentValueError("op", "an operation without a rule", got)
         self._added.add(cls)
         self.rules[cls] = lambda node: make(
@@ -109,15 +87,15 @@ class Placing:
         )
 
     def is_zero(self, variable: Any) -> bool:
-        """Return whether a variable is a constant all of whose elements are 0."""
+        """Return whether a variable is a constant of zeros."""
         value = self.lengths.constant(variable)
         return isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and not value.any()
 
 
 def common(lengths: Lengths, graph_of: nested.GraphOf) -> Dict[Type[Any], Make]:
-    """Return the rules of operations that all libraries have."""
+    """Return the placement rules for operations that all libraries have."""
     classes = lengths.classes
-    found: Dict[Type[Any], Callable[[Lengths, Any], Optional[Rule]]] = {
+    found: Dict[Type[Any], Callable[[Lengths, Any], Optional[PlacementRule]]] = {
         classes.Elemwise: elementwise.elementwise,
         classes.CAReduce: elementwise.reduction,
         classes.DimShuffle: elementwise.moved,

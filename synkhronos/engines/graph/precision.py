@@ -1,11 +1,11 @@
-"""Parts of values in the types that they were computed in: ranks put these together, and round once.
+"""Partial values in the wider dtype of their computation, so that only the combined value is rounded.
 
 ::
 
-    part = cast(sum(x), float32)       digits are lost if the parts of ranks cancel each other
+    part = cast(sum(x), float32)       digits are lost if the partials of ranks cancel each other
     2 * part                           2 * sum(x) is reduced, and then cast
 
-Sums of float32 are such parts, too: they are accumulated in float64, and cast at the end.
+The same applies to sums of float32, which are accumulated in float64 and cast at the end.
 """
 
 from __future__ import annotations
@@ -20,21 +20,16 @@ from .classes import Classes
 from .lengths import broadcastable
 from .rules.elementwise import accumulator
 
-#: Kinds of dtypes before and after. (From complex to real numbers graphs have no cast, and nothing is rounded.)
+#: Kinds of dtypes before and after rounding; graphs have no cast from complex to real numbers.
 ROUNDED = ("ff", "fc", "cc")
 
 
 class BeforeRounding:
-    """Finds, of the parts in the graphs of a library, the wider values that they are rounded from.
-
-    Parameters
-    ----------
-    classes : Classes
-    """
+    """Search for the wider values that partials are rounded from."""
 
     def __init__(self, classes: Classes) -> None:
         self.classes, self.affine = classes, Affine(classes)
-        #: Operations that take any type, and give it; others compute in the types that they were made for.
+        #: Operations that accept any dtype and return it; all other operations compute in dtypes fixed at creation.
         self._of_any_type = (
             *(classes.Elemwise, classes.CAReduce, classes.DimShuffle, classes.Reshape, classes.SpecifyShape),
             *(classes.Join, classes.MakeVector, classes.Alloc, classes.Subtensor, classes.AdvancedSubtensor),
@@ -43,7 +38,7 @@ class BeforeRounding:
         )
 
     def accumulated(self, node: Any) -> Optional[Any]:
-        """Return what a reduction of floats gives before it is cast to a narrower type; None if it is not."""
+        """Return a float reduction's result before its cast to a narrower dtype; None without a cast."""
         dtype, acc = np.dtype(node.outputs[0].dtype), accumulator(node)
         is_rounded = acc.kind + dtype.kind in ROUNDED and not np.can_cast(acc, dtype)
         return self._in_dtype(node, acc, node.inputs[0]) if is_rounded else None
@@ -55,17 +50,9 @@ class BeforeRounding:
         accumulated: bool = True,
         known: Optional[Dict[Any, Any]] = None,
     ) -> Optional[Any]:
-        """Return the wider value of which a part is the rounding, in some type of floats; None if there is none.
+        """Return the wider float value that a partial is rounded from, or None; ``known`` caches results by partial.
 
-        Parameters
-        ----------
-        part : variable
-        is_part : callable
-            Return whether a variable is a part.
-        accumulated : bool
-            Whether that counts in which a reduction accumulates what it gives in the type of its input.
-        known : dict, optional
-            From parts to what was found of them; it goes on being used.
+        ``accumulated`` determines whether a wider accumulator counts if a reduction's result has its input's dtype.
         """
         known = {} if known is None else known
         if part not in known:

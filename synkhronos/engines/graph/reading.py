@@ -1,11 +1,11 @@
-"""A pass through a graph that reads the numbers in it as rows where operations need these.
+"""Pass through a graph that replaces literal numbers of rows with each rank's number wherever operations require it.
 
 ::
 
     nodes, in order     x, ones, join(x, ones), dot, sum
-    join                combines a rank's rows with a value that all ranks have: nothing is known of it
-    its readings        the number in ones as rows; the rank's share of ones; the length of its other axis, ...
-    the first           of which something is known is taken, from here on, and in the next pass from the beginning
+    join                combines a rank's rows with a replicated value, so its placement is unknown
+    candidates          replace the number in ones, or take the rank's share of ones, or replace another length, ...
+    the chosen one      the first with a known placement; it applies from this node on, and to the whole next pass
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, 
 
 import numpy as np
 
-from ...sharding import REPLICATE, ROWS, Placed, Placement, Replicate, Shard, Unknown
+from ...sharding import REPLICATE, ROWS, Placement, Replicate, RuleResult, Shard, Unknown
 from .descriptions import described
 from .lengths import broadcastable, ndim
 from .written_lengths import (
@@ -35,29 +35,12 @@ from .written_lengths import (
     times_rows,
 )
 
-#: Readings of one operation that are tried.
+#: Maximum number of sets of replacements tried per operation.
 MAX_TRIALS = 40
 
 
 class WrittenGraph:
-    """A graph of the program, and what all passes through it have in common.
-
-    Parameters
-    ----------
-    library : WrittenRows
-    outputs : sequence of variables
-    known : mapping from variable to Placement
-    rows : int, optional
-    exact : bool
-        Whether there can be collectives in it: not in that of a step.
-
-    Attributes
-    ----------
-    ops : dict
-        By nodes of scans, the scans in whose steps numbers are read as rows.
-    own_rows : variable, optional
-        How many rows a rank has; None if nothing has rows.
-    """
+    """A program's graph and the state of all passes; ``exact`` allows collectives, which loop steps cannot contain."""
 
     def __init__(
         self,
@@ -67,10 +50,10 @@ class WrittenGraph:
         rows: Optional[int],
         exact: bool,
     ) -> None:
-        #: The number of rows that is written; 0 if none is.
+        #: The literal number of rows in the program; 0 if none is given.
         self.rows = rows or 0
         self.library, self.known, self.exact = library, known, exact
-        self.ops: Dict[Any, Any] = {}
+        self.ops: Dict[Any, Any] = {}  # by scan node: the scan with numbers of rows replaced in its steps
         self.nodes = list(library.classes.io_toposort([], outputs))
         self.place_of = {node: k for k, node in enumerate(self.nodes)}
         self.roots = set(outputs)
@@ -78,7 +61,7 @@ class WrittenGraph:
         for k, node in enumerate(self.nodes):
             for variable in node.inputs:
                 self.users.setdefault(variable, []).append(k)
-        self.own_rows = self._own_rows()
+        self.own_rows = self._own_rows()  # the rank's number of rows; None if no value has rows
         self._numbers: Dict[Any, Any] = {}
 
     def _own_rows(self) -> Any:
@@ -91,14 +74,14 @@ class WrittenGraph:
         return None
 
     def number(self, constant: Any, node: Any) -> Any:
-        """Return, in place of a number that is a multiple of the rows, the same multiple of the rank's own."""
+        """Return the multiple of the rank's number of rows that replaces a constant multiple of all rows."""
         classes, times = self.library.classes, times_rows(constant.data, self.rows)
         is_tensor, dtype = isinstance(constant.type, classes.TensorType), "int64"
         is_cast = isinstance(node.op, classes.Elemwise) and isinstance(node.op.scalar_op, classes.scalar.Cast)
         if not is_tensor or isinstance(node.op, (classes.Elemwise, classes.DimShuffle)) and not is_cast:
-            dtype = constant.dtype  # (a cast to fewer bits is not known to keep a length)
+            dtype = constant.dtype  # (a cast to fewer bits might not preserve a length)
             if dtype in classes.float_dtypes and self._dtypes_after(node) == {"float64"}:
-                dtype = "float64"  # the inverse of another number may have more digits
+                dtype = "float64"  # the inverse of the rank's number of rows may need more digits
         key = times, dtype, is_tensor
         if key not in self._numbers:
             found = self._times(times) if times > 0 else 1.0 / self._times(-times)
@@ -107,14 +90,14 @@ class WrittenGraph:
         return self._numbers[key]
 
     def _dtypes_after(self, node: Any) -> Set[str]:
-        """Return the dtypes in which a number is computed with, that a node is given."""
+        """Return the dtypes of computations with a number that is an input of this node."""
         nodes = [node]
         if isinstance(node.op, self.library.classes.DimShuffle):
             nodes = [self.nodes[k] for k in self.users.get(node.outputs[0], ())]
         return {str(one.outputs[0].dtype) for one in nodes}
 
     def length(self, value: int, order: RowOrder) -> Any:
-        """Return, in place of a multiple of the rows, the same one of the rank's own: the length of such an axis."""
+        """Return the axis length that replaces a constant multiple of the rows."""
         times, key = value // self.rows, (value, order)
         if times == 1 or order == RowOrder.OPEN:
             return self._times(times)
@@ -127,7 +110,7 @@ class WrittenGraph:
         return self.own_rows if times == 1 else self.own_rows * np.int64(times)
 
     def vector(self, constant: Any, marks: Sequence[ElementMark]) -> Any:
-        """Return a vector with the rank's own number of rows in the place of some elements."""
+        """Replace a vector's marked elements with multiples of the rank's own number of rows."""
         key = tuple(marks)
         if key not in self._numbers:
             tensor, orders = self.library.classes.tensor, {one.place: one.order for one in marks}
@@ -141,28 +124,20 @@ class WrittenGraph:
 
 
 class Reading:
-    """One pass through a graph: what it finds to be rows is read so from there on, and in the next pass everywhere.
-
-    Attributes
-    ----------
-    marks : set of Mark
-        Those that were given, and those that were found.
-    where : list of str
-        The operations that need them.
-    """
+    """One pass through a graph, replacing marked numbers; new marks apply from there on, and in the whole next pass."""
 
     def __init__(self, graph: WrittenGraph, marks: Marks) -> None:
         self.graph, self.library, self.marks = graph, graph.library, marks
         self.new: Dict[Any, Any] = {}
         self.placements: Dict[Any, Placement] = {}
-        self.where: List[str] = []
+        self.where: List[str] = []  # the operations that require the marks
         for k, node in enumerate(graph.nodes):
             after = self._rebuilt(node, self.marks, self.new)
             placed = self._place(after)
             if isinstance(node.op, self.library.classes.Scan) and node not in graph.ops:
                 after, placed = self._unwritten_inside(k, after, placed)
             if graph.rows < 2 or graph.own_rows is None:
-                pass  # one row is of length 1, which all rules know
+                pass  # for one row, or without rows, there is nothing to replace: all rules handle length 1
             elif self._is_lost(node, placed) or self._is_misread(k, placed):
                 after, placed = self._repaired(k, after, placed)
             elif isinstance(node.op, self.library.classes.SpecifyShape):
@@ -170,10 +145,8 @@ class Reading:
             self._keep(node, after, placed, self.new)
 
     def image(self, variable: Any) -> Any:
-        """Return what stands for a variable in the graph of the ranks."""
+        """Return the variable that replaces this one in the ranks' graph."""
         return self.new.get(variable, variable)
-
-    # -- placements
 
     def of(self, variable: Any) -> Placement:
         """Return the placement of a variable of the new graph."""
@@ -188,33 +161,30 @@ class Reading:
         self.placements.update(zip(variable.owner.outputs, placed.outputs))
         return self.placements[variable]
 
-    def _place(self, node: Any) -> Placed:
+    def _place(self, node: Any) -> RuleResult:
         inputs = [self.of(one) for one in node.inputs]
         unknown = next((one for one in inputs if isinstance(one, Unknown)), None)
         if unknown is not None:
-            return Placed([unknown] * len(node.outputs))
-        placed: Placed = self.library.placing.rule_of(node).place(inputs, self.graph.exact)
-        # Draws of a shape without rows are the same on all ranks, if that is wanted of their stream.
+            return RuleResult([unknown] * len(node.outputs))
+        placed: RuleResult = self.library.placing.rule_of(node).place(inputs, self.graph.exact)
+        # Draws of a shape without rows are identical on all ranks if their stream requires it.
         drawn = [REPLICATE if getattr(one, "stream", None) is not None else one for one in placed.outputs]
         return placed._replace(outputs=drawn)
 
-    def _is_lost(self, node: Any, placed: Placed) -> bool:
-        """Return whether a node is the first of which nothing is known."""
+    def _is_lost(self, node: Any, placed: RuleResult) -> bool:
+        """Return whether a node is the first with an unknown placement."""
         return any(isinstance(one, Unknown) for one in placed.outputs) and not any(
             isinstance(self.of(self.image(one)), Unknown) for one in node.inputs
         )
 
-    def _is_misread(self, k: int, placed: Placed) -> bool:
-        """Return whether the function returns, or keeps, positions of rows as every rank counts its own."""
+    def _is_misread(self, k: int, placed: RuleResult) -> bool:
+        """Return whether the function returns or stores positions of rows, which each rank counts from 0."""
         return self.graph.exact and any(
             one in self.graph.roots and isinstance(placement, Shard) and placement.positions
             for one, placement in zip(self.graph.nodes[k].outputs, placed.outputs)
         )
 
-    # -- the new graph
-
     def _rebuilt(self, node: Any, marks: Marks, new: Mapping[Any, Any]) -> Any:
-        """Return a node with its inputs as they are read."""
         inputs = [self._input(node, i, marks, new) for i in range(len(node.inputs))]
         after = node
         if node in self.graph.ops:
@@ -222,7 +192,7 @@ class Reading:
         elif isinstance(node.op, self.library.classes.MakeVector) and any(
             marked(NumberMark(node, i), marks) for i in range(len(inputs))
         ):
-            after = self.library.classes.tensor.stack(inputs).owner  # of more bits, perhaps
+            after = self.library.classes.tensor.stack(inputs).owner  # its dtype may have more bits
         elif any(one is not old for one, old in zip(inputs, node.inputs)):
             after = self.library.remake(node.op, node, inputs)
         unwritten = self.library.without_rows_of(node.op)
@@ -256,17 +226,15 @@ class Reading:
                 variable = self.library.classes.tensor.specify_shape(variable, lengths)
         return variable
 
-    def _keep(self, node: Any, after: Any, placed: Placed, new: Dict[Any, Any]) -> None:
+    def _keep(self, node: Any, after: Any, placed: RuleResult, new: Dict[Any, Any]) -> None:
         self.placements.update(zip(after.outputs, placed.outputs))
         if after is not node:
             for one, old in zip(after.outputs, node.outputs):
                 one.name = old.name
             new.update(zip(node.outputs, after.outputs))
 
-    # -- readings
-
-    def _repaired(self, k: int, after: Any, placed: Placed) -> Tuple[Any, Placed]:
-        """Return the node, and its placements, as it is read so that they are known; as it is if there is no way."""
+    def _repaired(self, k: int, after: Any, placed: RuleResult) -> Tuple[Any, RuleResult]:
+        """Return a node, and its placements, after replacements that make them known; unchanged if there are none."""
         classes = self.library.classes
         if isinstance(after.op, classes.Scan):
             after, placed = self._read_inside(k, after, placed)
@@ -284,16 +252,16 @@ class Reading:
             found = self._tried(k, self.marks - fewer)
             for share in [NONE, *self._shares(k)] if found is None else [NONE]:
                 found = found or self._tried(k, (self.marks - fewer) | share)
-                if found is not None:  # for this operation alone: another one needs what is before it to be rows
+                if found is not None:  # only for this operation; other operations may need its inputs as rows
                     self.marks |= share
                     return found[0], found[1]
-        # Positions of all rows, of which each operation before it that needs the rank's takes the share.
+        # Keep positions as positions of all rows; earlier operations that need the rank's positions use its share.
         own = [one for one in self.marks if isinstance(one, NumberMark) and isinstance(one.node.op, classes.ARange)]
         found = self._tried(k, self.marks - frozenset(own), by_shares=True)
         return (after, placed) if found is None else found[:2]
 
     def _other_readings(self, k: int) -> Iterator[Marks]:
-        """Iterate over marks of which a node may be computed without; not of draws, which are the same for all."""
+        """Iterate over marks to remove for one node; none after random draws, which are identical on all ranks."""
         nodes = [self.graph.nodes[index] for index in self._before(k, 0)]
         if not any(isinstance(node.op, self.library.draws) for node in nodes):
             before = [
@@ -304,7 +272,7 @@ class Reading:
                 yield frozenset(before)
 
     def _shares(self, k: int) -> List[Marks]:
-        """Return the inputs of a node of which the rank's share may be taken: not in a step of a loop."""
+        """Return marks for the node's inputs that the rank's share may replace; none in a loop step."""
         node, lengths = self.graph.nodes[k], self._lengths()
         return [
             frozenset([ShareMark(node, i, axis)])
@@ -313,11 +281,8 @@ class Reading:
             if self.graph.exact and not broadcastable(variable)[axis] and lengths.is_long(variable, axis)
         ]
 
-    def _unwritten_inside(self, k: int, after: Any, placed: Placed) -> Tuple[Any, Placed]:
-        """Return the node of a scan, in whose steps there may be operations with a number of rows as a property.
-
-        Or assertions of a shape, such as PyTensor's gradients have.
-        """
+    def _unwritten_inside(self, k: int, after: Any, placed: RuleResult) -> Tuple[Any, RuleResult]:
+        """Replace numbers of rows that a scan's steps may contain, in properties or in shapes asserted by PyTensor."""
         outputs, classes = self.library.classes.steps(after.op).outputs, self.library.classes
         asserts = self.graph.rows > 1 and any(
             isinstance(node.op, classes.SpecifyShape) for node in classes.io_toposort([], outputs)
@@ -326,8 +291,8 @@ class Reading:
             return self._read_inside(k, after, placed)
         return after, placed
 
-    def _read_inside(self, k: int, after: Any, placed: Placed) -> Tuple[Any, Placed]:
-        """Return the node of a scan, and its placements, as the graph inside is read."""
+    def _read_inside(self, k: int, after: Any, placed: RuleResult) -> Tuple[Any, RuleResult]:
+        """Return the node of a scan, and its placements, after replacements in its inner graph."""
         placements = [self.of(one) for one in after.inputs]
         op = self.library.inside(after, placements, self.graph.rows, self._expected(k, placements))
         if op is None:
@@ -337,8 +302,8 @@ class Reading:
         after = self.library.remake(op, after, after.inputs)
         return after, self._place(after)
 
-    def _specified(self, k: int, after: Any, placed: Placed) -> Tuple[Any, Placed]:
-        """Return the node that asserts a shape, as it is read if that has a number of rows."""
+    def _specified(self, k: int, after: Any, placed: RuleResult) -> Tuple[Any, RuleResult]:
+        """Return the node of a shape assertion, and its placements, with its number of rows replaced."""
         (found,), node = placed.outputs, self.graph.nodes[k]
         if not isinstance(found, Shard):
             return after, placed
@@ -357,7 +322,7 @@ class Reading:
         return WrittenLengths(self.library.lengths, self.library.draws, self.graph.rows, self.marks)
 
     def _expected(self, k: int, placements: Sequence[Placement]) -> Dict[int, int]:
-        """Return which inputs of a node may be read as rows, and along which axis."""
+        """Return the replicated inputs of a node that may have the literal number of rows, each with the axis."""
         found, inputs = {}, self.graph.nodes[k].inputs
         if self.graph.rows < 2:
             return {}
@@ -373,7 +338,7 @@ class Reading:
         return described(self.library.classes, self.graph.nodes[k])
 
     def _readings(self, k: int, after: Any) -> Iterator[Marks]:
-        """Iterate over what may be read as rows so that more is known of a node; the likeliest first."""
+        """Iterate over marks that may make a node's placement known, the likeliest first."""
         node, library = self.graph.nodes[k], self.library
         lengths = self._lengths()
         numbers, by_input = [], []
@@ -401,7 +366,7 @@ class Reading:
                 yield marks
 
     def _with_lengths(self, k: int, after: Any, singles: Sequence[Marks]) -> Iterator[Marks]:
-        """Iterate over readings of a reshape in which the axes after those of the rows stay as they are."""
+        """Iterate over marks for a reshape that preserve the axes after the rows."""
         node, rows = self.graph.nodes[k], self.of(after.inputs[0]) if after.inputs else None
         if not isinstance(node.op, self.library.classes.Reshape) or not isinstance(rows, Shard):
             return
@@ -413,7 +378,7 @@ class Reading:
                     yield frozenset([self._in_order(mark, RowOrder.LAST), lengths])
 
     def _in_other_orders(self, singles: Sequence[Marks]) -> List[Marks]:
-        """Return marks with all orders of the rows, if there are several elements of each."""
+        """Return each mark in all row orders, which differ if rows have several elements."""
         found: List[Marks] = []
         for marks in singles:
             for order in RowOrder:
@@ -431,7 +396,7 @@ class Reading:
         return replace(mark, order=order)
 
     def unclear(self) -> str:
-        """Return an operation of which it is not known how its numbers are to be read, and why; "" if there is none."""
+        """Return an operation whose numbers cannot be interpreted, and the reason; "" if there is none."""
         lengths, classes, rows = self._lengths(), self.library.classes, self.graph.rows
         for k, node in enumerate(self.graph.nodes):
             inputs = [self.of(self.image(one)) for one in node.inputs]
@@ -449,13 +414,15 @@ class Reading:
                 for axis in range(ndim(variable))
             )
             if is_number or is_long:
-                return f"{rows} in {self._described(k)}, where it may be that or another length: {lost.why}"
+                return (
+                    f"{rows} in {self._described(k)}, which may be the number of rows or some other length: {lost.why}"
+                )
         return ""
 
-    def _tried(self, k: int, marks: Marks, by_shares: bool = False) -> Optional[Tuple[Any, Placed, Dict[Any, Any]]]:
-        """Return a node, its placements, and what is before it, as they are with these marks; None if that is lost.
+    def _tried(self, k: int, marks: Marks, by_shares: bool = False) -> Optional[Tuple[Any, RuleResult, Dict[Any, Any]]]:
+        """Return a node, its placements, and earlier changed variables, under these marks; None if still unknown.
 
-        With ``by_shares`` each may be given the rank's share of what it cannot be computed with.
+        With ``by_shares``, the rank's share may replace inputs that make a placement unknown.
         """
         graph, changed = self.graph, marks ^ self.marks
         if not changed:
@@ -478,7 +445,7 @@ class Reading:
                 return None if self._is_misread(k, placed) else (after, placed, images)
             self._keep(node, after, placed, images)
             for variable in node.outputs:
-                images.setdefault(variable, variable)  # as it is, if it is no longer read as rows
+                images.setdefault(variable, variable)  # unchanged if no longer replaced
         return None
 
     def _used_at(self, mark: Mark) -> Sequence[int]:
@@ -487,7 +454,7 @@ class Reading:
         return [self.graph.place_of[mark.node]]
 
     def _before(self, k: int, first: int) -> List[int]:
-        """Return a node, and those after the first that it is computed from, in order."""
+        """Return the sorted indices of a node and of its ancestors from ``first`` on."""
         found, ahead = {k}, [k]
         while ahead:
             for variable in self.graph.nodes[ahead.pop()].inputs:

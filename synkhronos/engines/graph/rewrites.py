@@ -1,33 +1,31 @@
-"""The rewrites of a function's mode that may change values: before collectives are put into its graph, not after.
+"""Selection of rewrites that may change values, and therefore run before collectives are inserted.
 
-Some give another value than what is written, where that is inf, NaN or lost digits. They do not find their patterns any
-more once a collective is between two operations of these::
+A collective inside a pattern would prevent its rewrite. Some rewrites change results that are inf, NaN or inexact::
 
     log(sum(exp(x)))        max(x) + log(sum(exp(x - max(x))))
     sum(x) / sum(x)         1
     0 * sum(x)              0
 
-So a function's expressions are rewritten as its own mode does it, up to `END`, before rules look at them. The graph
-with collectives is compiled by the same mode without `MADE`::
+The function's own mode therefore rewrites expressions up to `END` before rules are applied. It compiles the result
+without the passes in `MADE`::
 
     expressions --> merged, canonicalized, stabilized --> collectives --> specialized, ... --> function of the ranks
 """
 
 from __future__ import annotations
 
-#: The position, in the libraries' own sequence of passes, from which on none is made before: canonicalization is at 1,
-#: stabilization at 1.5, Theano's ``local_log_sum_exp`` at 1.6, products by BLAS at 1.7.
+#: Position in the libraries' passes where early rewrites end. Canonicalization is at 1, stabilization at 1.5,
+#: ``local_log_sum_exp`` at 1.6, and BLAS products are at 1.7.
 END = 1.605
 
-#: Names and tags of rewrites that are made after only, for they change no values, but how lengths and positions are
-#: written: rules see less clearly then which axes are those of the rows.
+#: Rewrites, by name or tag, that run after collectives are inserted. They preserve values, but make rows hard to trace.
 LATER = (
     *("local_shape_to_shape_i", "local_track_shape_i", "local_fill_to_alloc", "local_second_to_alloc"),
     *("local_elemwise_alloc", "local_subtensor_merge", "local_subtensor_merge_slice", "local_subtensor_merge_integer"),
     "scan",
 )
 
-#: Others that change no values, but where elements are; made after only if rules do not follow rows otherwise.
+#: Rewrites that only move elements. They are delayed like `LATER` only if rules could not trace rows otherwise.
 OF_ELEMENTS = (
     *("local_reshape_chain", "local_reshape_lift", "local_reshape_to_dimshuffle", "local_flatten_lift"),
     *("local_subtensor_lift", "local_subtensor_of_dot", "local_subtensor_of_alloc", "local_subtensor_make_vector"),
@@ -37,5 +35,5 @@ OF_ELEMENTS = (
     *("local_split_dims", "local_convert_negative_indices", "local_useless_reshape", "local_join_to_repeat"),
 )
 
-#: The passes that are not made again in ``fast_run``, whose specialization has all of `LATER`.
+#: Passes of ``fast_run`` that are not repeated after collectives are inserted; `LATER` runs in the specialization.
 MADE = ("useless", "merge1.1", "canonicalize", "merge1.2", "stabilize", "local_log_sum_exp")

@@ -1,4 +1,4 @@
-"""A function before it is compiled, from which its other graphs are made."""
+"""Snapshots of functions before compilation, and the compilation of further graphs from them."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ import copy
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ...sharding import Placement
-from ..exact import Halves
+from ..exact import SplitGraph
 from . import collectives, states
 from .library import Library
 
 
 class Snapshot(NamedTuple):
-    """A function before it is compiled; its givens are put in, and its default updates are among the updates."""
+    """A function before compilation, with substituted givens and default updates."""
 
     inputs: List[Any]
     outputs: List[Any]
     updates: List[Tuple[Any, Any]]
-    settings: Dict[str, Any]  # the other keywords of the library's ``function``
-    halves: Optional[Halves] = None  # of an exact function
-    has_late_outputs: bool = False  # whether outputs are not those of the function that the program calls by itself
-    streams: Sequence[Any] = ()  # of an exact function: the random states from which all ranks draw the same numbers
-    placements: Optional[List[Placement]] = None  # of an exact function: those of its expressions
+    settings: Dict[str, Any]  # the remaining keyword arguments of the library's ``function``
+    halves: Optional[SplitGraph] = None  # of an exact function: the graph before and after the split
+    has_late_outputs: bool = False  # whether outputs differ from those of the function that the program calls
+    streams: Sequence[Any] = ()  # of an exact function: the random states that all ranks share
+    placements: Optional[List[Placement]] = None  # of an exact function: the placements of its expressions
 
     def expressions(self) -> List[Any]:
-        """Return the outputs and then the new values: the order in which collectives are numbered."""
+        """Return the outputs, then the new values of updates; collectives are numbered in this order."""
         return [output.variable for output in self.outputs] + [new for _, new in self.updates]
 
     def with_expressions(self, library: Library, new: Sequence[Any]) -> Snapshot:
-        """Return the same function with other expressions, equal ones, in the same order."""
+        """Return the snapshot with equivalent expressions in place of its own."""
         outputs = [library.Out(one, output.borrow) for one, output in zip(new, self.outputs)]
         updates = [(target, one) for (target, _), one in zip(self.updates, new[len(outputs) :])]
         return self._replace(outputs=outputs, updates=updates)
 
     def is_joint(self, library: Library) -> bool:
-        """Return whether all ranks make every call, and its updates: also those without rows, which count for nothing.
+        """Return whether all ranks execute every call and update, even ranks without rows, which have weight 0.
 
-        Because they meet in collectives, or because the function is exact: its updates are the same on all ranks, and
-        there may be checks in its graph.
+        This is necessary if the graph has collectives. It also applies to an exact function, because its updates are
+        equal on all ranks and its graph may contain checks.
         """
         return self.halves is not None or collectives.needs_call(library, self.expressions())
 
@@ -57,7 +57,7 @@ def take(
     profile: Any = None,
     on_unused_input: Any = None,
 ) -> Snapshot:
-    """Return the snapshot of a function; parameters as those of the library's ``function``."""
+    """Return the snapshot of a function from the parameters of the library's ``function``."""
     wrapped: List[Any] = []
     updates, givens = list(updates or ()), list(givens.items() if isinstance(givens, dict) else givens or ())
     for given in inputs:
@@ -68,7 +68,7 @@ def take(
         if state is not None:
             if given.implicit:
                 givens.append((given.variable, state))
-            if given.update is not None or not given.implicit:  # what the caller gives stays there, too
+            if given.update is not None or not given.implicit:  # a value passed by the caller is also stored
                 updates.append((state, given.variable if given.update is None else given.update))
             given = None if given.implicit else states.without_state(given)
         if given is not None:
@@ -77,7 +77,7 @@ def take(
         outputs = [outputs[key] for key in sorted(outputs)]
     elif not isinstance(outputs, (list, tuple)):
         outputs = [] if outputs is None else [outputs]
-    # As the library's ``function`` does. Inputs, constants and shared variables stay what they are, the rest is copied.
+    # Like the library's ``function``, reuse inputs, constants and shared variables, and copy everything else.
     _, cloned, (_, new_values, collected, _) = library.rebuild_collect_shared(
         list(outputs),
         [given.variable for given in wrapped],
@@ -103,20 +103,20 @@ def compile_variant(
     is_random: Callable[[Any], bool],
     label: Callable[[Any], str],
 ) -> Any:
-    """Compile another graph of the function; parameters as those of `Engine.variant`, which says what it computes."""
+    """Compile another graph of the function; see `Engine.variant`."""
     if sliced and snapshot.halves is not None:
         snapshot = _first_half(library, snapshot, snapshot.halves, is_random)
     replaced = [(shared, shared.type(shared.name)) for shared in as_inputs]
-    # Nameless, because a function's inputs cannot have one name twice.
+    # New inputs have no names, because the input names of a function must be unique.
     inputs = snapshot.inputs + [library.In(variable, autoname=False) for _, variable in replaced]
     outputs, updates = snapshot.outputs, snapshot.updates
     if snapshot.is_joint(library):
-        # Nothing is updated before the last collective has succeeded on all ranks, which is known to the caller.
+        # Updates must wait until the last collective has succeeded on all ranks, which only the caller can determine.
         with library.without_test_values():
             ordered, _ = collectives.in_order(library, snapshot.expressions())
         outputs, updates = [library.Out(output) for output in ordered], []
     elif sliced:
-        # The next call may overwrite a borrowed output; with slices it is still needed then.
+        # The next call may overwrite a borrowed output while the outputs of earlier slices are still needed.
         outputs = [library.Out(output.variable) for output in outputs]
         outputs += [library.Out(new) for target, new in updates if not is_random(target)]
         updates = [(target, new) for target, new in updates if is_random(target)]
@@ -133,10 +133,10 @@ def compile_variant(
     )
 
 
-def _first_half(library: Library, snapshot: Snapshot, halves: Halves, is_random: Callable[[Any], bool]) -> Snapshot:
-    """Return what is computed of every slice: outputs, parts, and random states."""
+def _first_half(library: Library, snapshot: Snapshot, halves: SplitGraph, is_random: Callable[[Any], bool]) -> Snapshot:
+    """Return the snapshot to call on each slice, which returns outputs, partials, and random states."""
     nothing = library.shared(0).zeros_like()
-    outputs = [nothing if i in halves.late else output.variable for i, output in enumerate(snapshot.outputs)]
+    outputs = [nothing if i in halves.after_split else output.variable for i, output in enumerate(snapshot.outputs)]
     states = [new for target, new in snapshot.updates if is_random(target)]
     found = [library.Out(one) for one in (*outputs, *halves.parts, *states)]
     return snapshot._replace(outputs=found, updates=[], halves=None)
@@ -145,11 +145,11 @@ def _first_half(library: Library, snapshot: Snapshot, halves: Halves, is_random:
 def compile_second_half(
     library: Library, snapshot: Snapshot, as_inputs: Sequence[Any], is_random: Callable[[Any], bool]
 ) -> Any:
-    """Compile what is computed once, after all slices; see `Engine.second_half`."""
+    """Compile the part that runs after all slices; see `Engine.after_collective`."""
     halves = snapshot.halves
     assert halves is not None
     parts = [(part, part.type()) for part in halves.parts]
-    outputs = [snapshot.outputs[i] for i in halves.late]
+    outputs = [snapshot.outputs[i] for i in halves.after_split]
     news = [library.Out(new) for target, new in snapshot.updates if not is_random(target)]
     replaced = [(shared, shared.type(shared.name)) for shared in as_inputs]
     with library.without_test_values():
@@ -165,7 +165,7 @@ def compile_second_half(
 
 
 def compile_shapes(library: Library, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
-    """Compile the function of the outputs' shapes; parameters as those of `Engine.shapes`."""
+    """Compile the function that returns the outputs' shapes; see `Engine.shapes`."""
     replaced = [(shared, shared.type(shared.name)) for shared in as_inputs]
     return library.function(
         snapshot.inputs + [library.In(variable, autoname=False) for _, variable in replaced],
@@ -181,7 +181,7 @@ def compile_shapes(library: Library, snapshot: Snapshot, as_inputs: Sequence[Any
 def of_copy(
     library: Library, snapshot: Snapshot, copied: Any, swap: Dict[Any, Any], delete_updates: Optional[bool]
 ) -> Snapshot:
-    """Return the snapshot of a function that was copied with these shared variables in place of others."""
+    """Return the snapshot of a copied function; ``swap`` replaces shared variables."""
     updates = [] if delete_updates else snapshot.updates
     halves = snapshot.halves
     expressions = snapshot._replace(updates=updates).expressions() + ([] if halves is None else halves.parts)
@@ -194,8 +194,8 @@ def of_copy(
     )
     n_outputs, n_parts = len(snapshot.outputs), len(expressions) - len(snapshot.outputs) - len(updates)
     if halves is not None:
-        common = halves.common[: len(updates)]
-        halves = halves._replace(parts=cloned[len(cloned) - n_parts :], common=common)
+        common = halves.replicated_updates[: len(updates)]
+        halves = halves._replace(parts=cloned[len(cloned) - n_parts :], replicated_updates=common)
     return Snapshot(
         snapshot.inputs,
         [library.Out(new, output.borrow) for new, output in zip(cloned, snapshot.outputs)],

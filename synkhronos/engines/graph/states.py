@@ -1,17 +1,16 @@
-"""Inputs that keep a value between calls: ``In(s, value=0., update=s + x)``, or those bound to a container.
+"""Inputs that store a value between calls: ``In(s, value=0., update=s + x)``, or inputs with a container as default.
 
-The library keeps such a value in the function's own storage. Here that storage is also the one of a shared variable,
-the input's *state*, so that ranks are given it, and updates are computed and committed, like those of any other:
+The value's storage also belongs to a shared variable, the input's *state*, which ranks receive and update as usual:
 
 ====================================  =====================================================================
 graph                                 the input, and its state
 ====================================  =====================================================================
-`Engine.compile`, as_theano calls it  ``In(s, value=container of the state, update=...)``: as in the library
-on ranks, without collectives         the same; who gives no value gives what the rank's state holds
+`Engine.compile`, for as_theano       ``In(s, value=container of the state, update=...)``: as in the library
+on ranks, without collectives         the same input, with the rank's state as its default
 `Engine.variant`                      a plain input ``s``, and ``(state, ...)`` among the updates
 ====================================  =====================================================================
 
-An *implicit* input cannot be given by the caller: in snapshots its state is in its place.
+Callers cannot pass an *implicit* input, because its state replaces the input in snapshots.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from .library import Library
 
 
 def keeps(library: Library, given: Any) -> bool:
-    """Return whether an input (`SymbolicInput`) keeps its value between calls."""
+    """Return whether an input (`SymbolicInput`) stores a value between calls."""
     value = getattr(given, "value", None)
     return value is not None and (given.update is not None or given.implicit or isinstance(value, _bound(library)))
 
 
 def state_of(given: Any) -> Any:
-    """Return the shared variable that holds the input's value between calls; None if it keeps none."""
+    """Return the shared variable that stores the input's value between calls, or None."""
     return getattr(given, "state", None)
 
 
 def with_states(library: Library, inputs: Sequence[Any]) -> List[Any]:
-    """Return inputs of `function` in which those that keep a value have a state; the program's own stay as they are."""
+    """Return the inputs of `function` with a state for each stored value; the program's own inputs are unchanged."""
     result = []
     for given in inputs:
         wrapped = library.convert_function_input(given) if isinstance(given, (list, tuple)) else given
@@ -48,25 +47,25 @@ def with_states(library: Library, inputs: Sequence[Any]) -> List[Any]:
 
 
 def _bound(library: Library) -> Tuple[type, type]:
-    """Return the classes of values that mean: the value that is kept there."""
+    """Return the classes of default values whose storage the input uses."""
     return library.Container, library.SharedVariable
 
 
 def _made(library: Library, given: Any) -> Any:
-    """Return a new state: with a value of its own, or with that of a container."""
+    """Return a new state, with the container's storage or a new storage."""
     container, variable = given.value, given.variable
     if not isinstance(container, library.Container):
         container = library.Container(variable, [None], strict=given.strict, allow_downcast=given.allow_downcast)
-        container.value = copy.deepcopy(given.value)  # which stays the program's: updates may be made in place
+        container.value = copy.deepcopy(given.value)  # because in-place updates must not change the program's value
     is_dense = isinstance(variable.type, library.TensorType)
     cls = library.TensorSharedVariable if is_dense else type(library.shared(container.value))
     return cls(name=given.name, type=variable.type, value=None, strict=None, container=container)
 
 
 def detached(library: Library, given: Any, keep: bool) -> Any:
-    """Return the input of a copy of its function, which has a state of its own with the same value.
+    """Return the input for a copy of its function; its state is a copy unless the program passed a container.
 
-    Without ``keep`` that value is a default, which calls do not change. One that is bound to a container stays so.
+    Without ``keep``, the value becomes a default that calls do not change.
     """
     copied = copy.copy(given)
     if getattr(given, "has_own_state", False):
@@ -79,7 +78,7 @@ def detached(library: Library, given: Any, keep: bool) -> Any:
 
 
 def without_state(given: Any) -> Any:
-    """Return the plain input that stands for one with a state in a snapshot."""
+    """Return a stateless copy of a stateful input, for use in a snapshot."""
     plain = copy.copy(given)
     plain.value = plain.update = None
     plain.mutable = plain.borrow = False

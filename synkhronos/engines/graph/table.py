@@ -1,4 +1,4 @@
-"""How a function lies over the ranks, and the collectives inside it: for those who look."""
+"""Overview of a function's placements and collectives, for inspection by users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def sharding(
     label: Callable[[Any], str],
     array_type: Callable[[Any], Optional[ArrayType]],
 ) -> Sharding:
-    """Return the placements and the collectives of a function; see `Engine.sharding`."""
+    """Return the placements and collectives of a function; see `Engine.sharding`."""
     roots, placements = snapshot.expressions(), snapshot.placements
     if placements is None:
         placements = placed(library.graph_of(roots), shards)

@@ -1,4 +1,4 @@
-"""What is said of a function in which the number of rows is written, if nobody has said which number it is."""
+"""Error messages for functions with a number of rows that ``rows=`` does not identify."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .library import Library
 def explained(
     library: Library, variables: Sequence[Any], shards: Mapping[Any, Shard], placements: Sequence[Placement]
 ) -> List[Placement]:
-    """Return the placements of variables with better reasons for those of which nothing is known."""
+    """Return the placements, with better explanations for unknown placements."""
     lost = list(dict.fromkeys(one.why for one in placements if isinstance(one, Unknown)))
     if not lost:
         return list(placements)

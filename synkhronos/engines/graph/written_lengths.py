@@ -1,4 +1,4 @@
-"""Where a program has written the number of its rows: from the length of an axis back to the constants it comes from.
+"""Search for literal numbers of rows in a program, from an axis's length to the constants that define the length.
 
 ::
 
@@ -6,8 +6,7 @@
     arange(100 * 28)   ARange(0, 2800, 1)       axis 0: the 2800 at position 1, 28 for each row
     x.reshape((100, -1))   [100, -1]            axis 0: element 0 of that vector
 
-A number is marked where it is used, because libraries have one constant for all small numbers that are equal; of a
-vector all uses are marked, for it was written for one shape.
+A number is marked for each use, because equal small numbers share one constant. A vector is marked once for all uses.
 """
 
 from __future__ import annotations
@@ -24,27 +23,19 @@ from .lengths import Lengths, broadcastable, ndim
 
 
 class RowOrder(enum.IntEnum):
-    """How the rows lie in an axis that is several times as long."""
+    """Order of elements along an axis whose length is a multiple of the number of rows."""
 
-    #: Several elements of each row, one row after the other.
+    #: Several elements of each row, row after row.
     FIRST = 0
     #: All rows, several times (time first).
     LAST = 1
-    #: It follows from what is put in such an axis.
+    #: Determined by the values placed along the axis.
     OPEN = 2
 
 
 @dataclass(frozen=True)
 class NumberMark:
-    """An input of a node that is a constant number.
-
-    Attributes
-    ----------
-    node
-    position : int
-    order : RowOrder
-        Of a multiple of the rows, up to which positions are counted.
-    """
+    """Mark of a node's constant input as a number of rows; ``order`` applies to multiples of it in an ``arange``."""
 
     node: Any
     position: int
@@ -53,7 +44,7 @@ class NumberMark:
 
 @dataclass(frozen=True)
 class ElementMark:
-    """An element of a constant vector; ``order`` as for `NumberMark`."""
+    """Mark of an element of a constant vector as a number of rows."""
 
     vector: Any
     place: int
@@ -62,7 +53,7 @@ class ElementMark:
 
 @dataclass(frozen=True)
 class ShareMark:
-    """An input of a node of which the rank's share is taken, along an axis: it has no number that could be read."""
+    """Mark of an input to replace with the rank's share along an axis, because no number in it can be replaced."""
 
     node: Any
     position: int
@@ -71,14 +62,7 @@ class ShareMark:
 
 @dataclass(frozen=True)
 class LengthsMark:
-    """A reshape of which the axes after those of the rows stay as they are, which is checked in every call.
-
-    Attributes
-    ----------
-    node
-    axis, place : int
-        Where the rows are, before and after.
-    """
+    """Mark of a reshape that moves rows from ``axis`` to ``place``; every call checks that later axes are preserved."""
 
     node: Any
     axis: int
@@ -92,40 +76,28 @@ NONE: Marks = frozenset()
 
 
 def in_all_orders(mark: Mark) -> List[Mark]:
-    """Return a mark with each order of the rows."""
     if isinstance(mark, (NumberMark, ElementMark)):
         return [replace(mark, order=order) for order in RowOrder]
     return [mark]
 
 
 def marked(mark: Mark, marks: Marks) -> Optional[Mark]:
-    """Return which of some marks is the same but for the order; None if none is."""
+    """Return the mark in ``marks`` that equals ``mark`` except for its order, or None."""
     return next((one for one in in_all_orders(mark) if one in marks), None)
 
 
 class WrittenLengths:
-    """Finds the constants that make lengths, if these are a number of rows, or several elements for each of them.
-
-    Parameters
-    ----------
-    lengths : Lengths
-    draws : sequence of classes
-        Operations that draw random numbers; their second input is the shape.
-    rows : int
-    marked : set of Mark
-        Those that are read as rows already.
-    """
+    """Search for constants that define multiples of the number of rows; ``marked`` are the marks already set."""
 
     def __init__(self, lengths: Lengths, draws: Kinds, rows: int, marked: Marks) -> None:
         self.lengths, self.classes, self.draws = lengths, lengths.classes, draws
         self.rows, self.marked = rows, marked
 
     def is_rows(self, value: Any) -> bool:
-        """Return whether a constant is a multiple of the number of rows."""
         return value.dtype.kind in "iu" and value.ndim == 0 and int(value) > 0 and int(value) % self.rows == 0
 
     def number(self, node: Any, position: int) -> Optional[Marks]:
-        """Return the constants that make a number, an input of a node; None if that is not a multiple of the rows."""
+        """Return marks of the constants that define a node's numeric input; None if it is no multiple of the rows."""
         classes, variable = self.classes, node.inputs[position]
         if marked(NumberMark(node, position), self.marked):
             return NONE
@@ -152,7 +124,7 @@ class WrittenLengths:
         return None
 
     def element(self, vector: Any, index: int) -> Optional[Marks]:
-        """Return the constants that make an element of a vector; None if that is not a multiple of the rows."""
+        """Return marks of the constants that define a vector's element; None if it is no multiple of the rows."""
         classes, count = self.classes, self.count(vector)
         if not -count <= index < count:
             return None
@@ -183,7 +155,7 @@ class WrittenLengths:
         return None
 
     def axis(self, variable: Any, axis: int) -> Optional[Marks]:
-        """Return the constants that make the length of an axis; None if that is not a multiple of the rows."""
+        """Return marks of the constants that define an axis's length; None if it is no multiple of the rows."""
         classes, node = self.classes, variable.owner
         if node is None or axis >= ndim(variable) or broadcastable(variable)[axis]:
             return None
@@ -215,17 +187,17 @@ class WrittenLengths:
         return self.axis(*before) if isinstance(before, tuple) and hasattr(before[0], "owner") else None
 
     def value(self, variable: Any) -> int:
-        """Return a number that is known, if it is positive; else -1."""
+        """Return the value of a variable that is a constant positive number; -1 for any other variable."""
         found = self.lengths.length(variable)
         return -1 if found.factors or found.number <= 0 else found.number
 
     def is_long(self, variable: Any, axis: int) -> bool:
-        """Return whether an axis is known to have the length of the rows."""
+        """Return whether the length of an axis is known to equal the program's number of rows."""
         found = self.lengths.axis_length(variable, axis)
         return not found.factors and found.number == self.rows
 
     def count(self, vector: Any) -> int:
-        """Return how many elements a vector has, 0 if that is not known."""
+        """Return the number of a vector's elements; 0 if unknown."""
         found = self.lengths.elements(vector)
         return 0 if found is None else len(found)
 
@@ -242,9 +214,10 @@ class WrittenLengths:
 
 
 def times_rows(value: Any, rows: int) -> int:
-    """Return how many times the rows a number is, or below 0 for its inverse; 0 if it is neither."""
-    number = float(np.asarray(value).reshape(()))
-    if not np.isfinite(number) or number <= 0:
+    """Return ``value`` as a multiple of the rows, negative for the inverse of a multiple; 0 for neither."""
+    as_complex = complex(np.asarray(value).reshape(()))
+    number = as_complex.real
+    if as_complex.imag or not np.isfinite(number) or number <= 0:
         return 0
     times = number / rows if number >= 1 else -1 / number / rows
     whole = round(times)
@@ -252,7 +225,7 @@ def times_rows(value: Any, rows: int) -> int:
 
 
 def numbers_of(lengths: Lengths, draws: Kinds, node: Any) -> Sequence[int]:
-    """Return the inputs of a node that are lengths, or ends of slices, or shapes."""
+    """Return the positions of a node's inputs that are lengths, ends of slices, or shapes."""
     classes, op, n = lengths.classes, node.op, len(node.inputs)
     kinds: List[Any] = [
         ((classes.Reshape, *draws), range(1, 2)),

@@ -1,11 +1,9 @@
-"""Numbers of rows by which a sum over rows is divided, in functions of which each rank computes with its own rows.
+"""Literal numbers of rows that divide sums over rows, in functions that are not exact.
 
 ::
 
-    loss = T.sum(errors) / 100             the mean over the rows of a batch, as the program means it
-    the gradient on a rank with 34 rows    of 34 rows / 34, not of 34 rows / 100: the average over ranks is the mean
-
-In an exact function it makes no difference: there the parts of all ranks are summed.
+    loss = T.sum(errors) / 100             the mean over the rows of a batch, as the program intends
+    the gradient on a rank with 34 rows    must divide by 34, not 100, so that the average over ranks is the mean
 """
 
 from __future__ import annotations
@@ -19,39 +17,21 @@ from .. import exact
 from .library import Library
 from .written_lengths import NONE, Marks, NumberMark, times_rows
 
-#: Numbers that are tried.
+#: Maximum number of divisors tried.
 MAX_NUMBERS = 12
 
 
 class Shortcomings(NamedTuple):
-    """What is wrong with a reading: the first of two counts matters more.
+    """Counts of unknown placements and of sums over rows, for a choice of replaced divisors; compared in this order."""
 
-    Attributes
-    ----------
-    lost : int
-        Operations of which nothing is known.
-    sums : int
-        Values that are sums over a rank's rows, not means of them.
-    """
-
-    lost: int
-    sums: int
+    lost: int  # operations with unknown placements
+    sums: int  # values that are sums over a rank's rows, not means
 
 
 def means(
     library: Library, outputs: Sequence[Any], wanted: Sequence[int], known: Mapping[Any, Placement], rows: int
 ) -> Marks:
-    """Return the numbers to read as rows so that sums over rows are means over a rank's own.
-
-    Parameters
-    ----------
-    library : Library
-    outputs : sequence of variables
-    wanted : sequence of int
-        Which of them a rank computes from its own rows; of the others numbers stay what they are.
-    known : mapping from variable to Placement
-    rows : int
-    """
+    """Return marks of numbers to replace with the rank's number of rows, so that ``wanted`` outputs become means."""
     shards = {one: placement for one, placement in known.items() if not isinstance(placement, Stream)}
     states = [one for one, placement in known.items() if isinstance(placement, Stream)]
     targets, others = [outputs[i] for i in wanted], [one for i, one in enumerate(outputs) if i not in wanted]
@@ -79,7 +59,7 @@ def means(
 
 
 def _divisors(library: Library, outputs: Sequence[Any], rows: int) -> List[NumberMark]:
-    """Return the numbers in arithmetic that are the number of rows, or its inverse."""
+    """Return constant factors and divisors that are multiples of the number of rows, or inverses of multiples."""
     classes = library.written_rows.classes
     kinds = (classes.scalar.Mul, classes.scalar.TrueDiv, classes.scalar.IntDiv)
     found: List[NumberMark] = []
@@ -96,7 +76,7 @@ def _divisors(library: Library, outputs: Sequence[Any], rows: int) -> List[Numbe
 def _found(library: Library, outputs: Sequence[Any], shards: Any, states: Sequence[Any]) -> Shortcomings:
     graph = library.graph_of(outputs)
     found = exact.propagated(graph, shards, states)
-    own = Propagated({**graph.known, **shards}, [], [])  # with numbers of rows as those of the rank
+    own = Propagated({**graph.known, **shards}, [], [])  # placements with the rank's own numbers of rows
     for node, whole in zip(graph.nodes, found.whole):
         inputs = [own.of(one) for one in node.inputs]
         for i in whole:

@@ -1,4 +1,4 @@
-"""From a graph in which the program has written its number of rows to one that is right for any number of them.
+"""Transformation of a graph with a literal number of rows into a graph for any number of rows.
 
 ::
 
@@ -6,9 +6,9 @@
     100       T.concatenate([x, T.ones((100, 1))], axis=1)         the graph of the program
     rows      T.concatenate([x, T.ones((x.shape[0], 1))], axis=1)  the graph of the ranks, each with its share
 
-With as many rows as are written both graphs compute the same, whichever of the numbers are read as rows: so a reading
-is right if the placements of what it computes are known. Numbers stay what they are until an operation needs the rows:
-it combines rows with a value that all ranks have, and along that axis the value is as long as a number that is written.
+For the literal number of rows, both graphs compute equal values, whichever numbers are replaced. Any choice of
+numbers with known placements is therefore correct. A number is replaced only if an operation combines rows with a
+replicated value of that length.
 """
 
 from __future__ import annotations
@@ -25,49 +25,28 @@ from .placing import Placing
 from .reading import Reading, WrittenGraph
 from .written_lengths import NONE, Marks, NumberMark, numbers_of
 
-#: Passes through a graph: the most in which everything that must be rows is found.
+#: Maximum number of passes to find all numbers of rows.
 MAX_PASSES = 20
 
-#: Numbers of a program that are tried, to say that one of them may be its rows.
+#: Maximum number of constants in a program that are tried as its number of rows, for an error message.
 MAX_NUMBERS = 6
 
 
 class ReadGraph(NamedTuple):
-    """A graph in which numbers are read as rows.
-
-    Attributes
-    ----------
-    outputs : list of variables
-        Of the same types as before.
-    marks : set of Mark
-    where : list of str
-        The operations that need the rows.
-    unclear : str
-        An operation that is given the number, or another of the same size, along with a value of which nothing is
-        known; "" if there is none.
-    """
+    """A graph after the replacement of literal numbers of rows; its outputs keep their types."""
 
     outputs: List[Any]
     marks: Marks
-    where: List[str]
-    unclear: str = ""
+    where: List[str]  # the operations that require rows
+    unclear: str = ""  # an operation that combines a value of unknown placement with a number or length of rows
 
 
-class WrittenRows:
-    """Reads numbers as rows, in the graphs of a library.
+class WrittenRowsReader:
+    """Converter that replaces literal numbers of rows in a library's graphs with the rank's own number.
 
-    Parameters
-    ----------
-    placing : Placing
-    draws : sequence of classes
-        Operations that draw random numbers.
-    remake : callable
-        From an operation, a node of it or of one like it, and other inputs to a node, whose types follow from these.
-    with_inside : callable
-        From a scan, and inputs and outputs, to the same scan with that graph inside.
-    without_rows : dict
-        From a class of operations that have a number of rows as a property to what returns, for a node and the
-        placements of its inputs, the operation without it; None if it has none.
+    ``remake(op, node, inputs)`` creates a similar node with inferred types; ``with_inside`` replaces the graph in a
+    scan. ``without_rows`` maps classes of operations that store a number of rows to functions. Such a function maps a
+    node and placements to the operation without the number, or to None.
     """
 
     def __init__(
@@ -85,18 +64,7 @@ class WrittenRows:
     def __call__(
         self, outputs: Sequence[Any], known: Mapping[Any, Placement], rows: Optional[int], marks: Marks = NONE
     ) -> ReadGraph:
-        """Read as rows what operations need, and these marks.
-
-        Without a number only properties of operations are read so: they say nothing else than the rows of an input.
-
-        Parameters
-        ----------
-        outputs : sequence of variables
-        known : mapping from variable to Placement
-            Of the inputs that have rows, and of the states of random streams.
-        rows : int, optional
-        marks : set of Mark
-        """
+        """Replace marked and required numbers with the rank's number of rows; without ``rows``, only in properties."""
         graph = WrittenGraph(self, outputs, known, rows, True)
         divisors = [one.node for one in marks if isinstance(one, NumberMark)]
         where: Dict[str, None] = {described(self.classes, node): None for node in divisors}
@@ -105,7 +73,7 @@ class WrittenRows:
         return ReadGraph(images, reading.marks, list(where), reading.unclear() if graph.rows > 1 else "")
 
     def _read(self, graph: WrittenGraph, marks: Marks, where: Dict[str, None]) -> Reading:
-        """Return the last pass through a graph; add the operations that need the rows."""
+        """Return the last pass through a graph; add operations that require rows to ``where``."""
         for _ in range(MAX_PASSES):
             reading, n_ops = Reading(graph, marks), len(graph.ops)
             where.update(dict.fromkeys(reading.where))
@@ -115,19 +83,11 @@ class WrittenRows:
         return reading
 
     def without_rows_of(self, op: Any) -> Optional[Callable[[Any, Sequence[Placement]], Any]]:
-        """Return what makes an operation that has no number of rows of one that may have one; None for others."""
+        """Return the function that removes a number of rows from an operation, or None."""
         return next((self.without_rows[cls] for cls in type(op).__mro__ if cls in self.without_rows), None)
 
     def reasons(self, outputs: Sequence[Any], known: Mapping[Any, Placement], lost: Sequence[str]) -> Dict[str, str]:
-        """Return better reasons for which nothing is known of operations, if a number that is written is one.
-
-        Parameters
-        ----------
-        outputs : sequence of variables
-        known : mapping from variable to Placement
-        lost : sequence of str
-            The reasons, of `Unknown`.
-        """
+        """Map reasons of unknown placements (``lost``) to better explanations if literal numbers of rows cause them."""
         found: Dict[str, str] = {}
         for node in self.classes.io_toposort([], outputs):
             what = described(self.classes, node)
@@ -137,17 +97,17 @@ class WrittenRows:
             for number in self._numbers_before(node):
                 read = self(node.outputs, known, number)
                 if what in read.where:
-                    hint = f"build the function with rows={number} (as it is, it {why[len(what) :].strip()})"
-                    found[why] = f"{what} needs the number of rows: if that is the {number} written there, {hint}"
+                    hint = f"build the function with rows={number} (otherwise, it {why[len(what) :].strip()})"
+                    found[why] = f"{what} needs the number of rows: if {number} is that number, {hint}"
                     break
         return found
 
     def _numbers_before(self, node: Any) -> List[int]:
-        """Return numbers from which lengths before a node are made: the nearest first."""
+        """Return the constants that define lengths before a node, the nearest first."""
         found: Dict[int, None] = {}
         for one in reversed(list(self.classes.io_toposort([], node.outputs))):
             if isinstance(one.op, (self.classes.Subtensor, self.classes.IncSubtensor)):
-                continue  # the first two rows are not all of them
+                continue  # the 2 in x[:2] is not the number of all rows
             for i in numbers_of(self.lengths, self.draws, one):
                 if isinstance(one.inputs[i], self.classes.Constant):
                     values = np.ravel(getattr(one.inputs[i], "data", ())).tolist()
@@ -155,7 +115,7 @@ class WrittenRows:
         return list(found)[:MAX_NUMBERS]
 
     def are_properties(self, outputs: Sequence[Any]) -> bool:
-        """Return whether a graph has operations that may have a number of rows as a property."""
+        """Return whether a graph has operations that may store a number of rows as a property."""
         return bool(self.without_rows) and any(
             self.without_rows_of(node.op) is not None for node in self.classes.io_toposort([], outputs)
         )
@@ -163,17 +123,10 @@ class WrittenRows:
     def inside(
         self, node: Any, placements: Sequence[Placement], rows: Optional[int], expected: Mapping[int, int]
     ) -> Optional[Any]:
-        """Return a scan in whose steps numbers are read as rows; None if none are.
+        """Return a scan with numbers of rows replaced in its steps; None if there are no such numbers.
 
-        Parameters
-        ----------
-        node
-            Of the scan.
-        placements : sequence of Placement
-            Of its inputs.
-        rows : int, optional
-        expected : dict of int to int
-            Inputs that all ranks have, and along which axis they may be read as rows.
+        ``placements`` belong to the node's inputs; ``expected`` maps replicated inputs that may have the literal
+        number of rows to the axis with this length.
         """
         loop: Any = self.placing.rule_of(node)
         inputs, outputs = loop.graph.inputs, loop.graph.outputs

@@ -1,1 +1,1 @@
-"""PyTensor 3 as an engine. Nothing is imported here."""
+"""Engine for PyTensor 3. Nothing is imported here."""

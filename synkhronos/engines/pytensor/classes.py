@@ -1,4 +1,4 @@
-"""PyTensor's operations that rules are about, of all versions from 3.0."""
+"""Table of PyTensor's operations that have rules, for PyTensor 3.0 and later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.sort import ArgSortOp, SortOp
 from pytensor.tensor.type import TensorType, discrete_dtypes, float_dtypes
 
-from ..graph.classes import Classes, Steps
+from ..graph.classes import Classes, ScanParts
 from .operations import AllReduce, InverseShare, PutShare, TakeShare, WholeLength
 from .traversal import io_toposort
 
@@ -28,7 +28,7 @@ except ImportError:  # before PyTensor 3.3
 
 
 def is_sparse(type_: Any) -> bool:
-    """Return whether a type is that of sparse matrices, which in PyTensor are tensors, too."""
+    """Return whether a type describes sparse matrices, which have tensor types in PyTensor."""
     return isinstance(type_, TensorType) and getattr(type_, "format", None) is not None
 
 
@@ -37,7 +37,7 @@ def _advanced_entries(node: Any, first: int) -> Optional[List[Any]]:
 
 
 def _axis(op: Any, variable: Any) -> Optional[int]:
-    """Return the axis that an operation has itself, since PyTensor 3.1, or as an input."""
+    """Return the axis, which is an attribute of the operation since PyTensor 3.1, and was an input before."""
     if hasattr(op, "axis"):
         return int(op.axis)
     return int(np.asarray(variable.data)) if isinstance(variable, Constant) else None
@@ -52,7 +52,7 @@ def _axis_of(node: Any) -> Optional[int]:
 
 
 def computed_of(values: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> List[Any]:
-    """Return what the graph inside an operation computes of other inputs; since PyTensor 3.1 it cannot be cloned."""
+    """Return the outputs of an inner graph for new inputs; inner graphs cannot be cloned since PyTensor 3.1."""
     new: Dict[Any, Any] = dict(zip(inputs, values))
     for node in io_toposort(inputs, outputs):
         copy = Apply(node.op, [new.get(one, one) for one in node.inputs], [one.type(one.name) for one in node.outputs])
@@ -61,17 +61,17 @@ def computed_of(values: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[
 
 
 def _own(inputs: Sequence[Any], outputs: Sequence[Any]) -> Tuple[Sequence[Any], Sequence[Any]]:
-    """Return a copy of a graph with variables of its own: PyTensor has the same ones as inputs of all graphs inside."""
+    """Copy a graph with new inputs, because PyTensor shares input variables among all inner graphs."""
     copies = [one.type(one.name) for one in inputs]
     return copies, computed_of(copies, inputs, outputs)
 
 
-def _steps(op: Any) -> Steps:
+def _steps(op: Any) -> ScanParts:
     info = op.info
     inputs, outputs = _own(op.inner_inputs, op.inner_outputs)
     names = ("n_seqs", "tap_array", "mit_mot_out_slices", "n_mit_mot", "n_mit_sot", "n_sit_sot", "n_nit_sot")
     known: Dict[str, Any] = {name: getattr(info, name) for name in names}
-    return Steps(
+    return ScanParts(
         n_shared_outs=info.n_untraced_sit_sot,
         as_while=info.as_while,
         inputs=inputs,

@@ -1,4 +1,4 @@
-"""PyTensor 3 as an engine: its names, linkers and random states."""
+"""Engine for PyTensor 3: names, linkers and random states."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import weakref
 from functools import partial
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
-from pytensor import shared
+from pytensor import config, shared
 from pytensor.compile.aliasing import alias_root
 from pytensor.compile.debug.debugmode import DebugMode
 from pytensor.compile.executor import Function
@@ -29,12 +29,13 @@ from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.type import TensorType
 
 from ...errors import ArgumentTypeError, ArgumentValueError
-from ...sharding import Rule
+from ...sharding import PlacementRule
 from .. import random_states
 from ..base import Collectives
 from ..graph.affine import Affine
 from ..graph.collectives import needs_call
 from ..graph.engine import GraphEngine
+from ..graph.flags import CompileFlags
 from ..graph.library import Library
 from ..graph.precision import BeforeRounding
 from ..graph.snapshot import Snapshot
@@ -52,10 +53,11 @@ from .written_rows import WRITTEN_ROWS
 
 
 class PyTensorEngine(GraphEngine):
-    """Compiles with PyTensor's own ``function``."""
+    """Engine that compiles with PyTensor's own ``function``."""
 
     name = "pytensor"
     library = Library(
+        flags=CompileFlags(lambda: config._config_var_dict, config.change_flags),
         Variable=Variable,
         Constant=Constant,
         SharedVariable=SharedVariable,
@@ -107,7 +109,7 @@ class PyTensorEngine(GraphEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        #: By a function's maker, the storages of its shared variables.
+        #: Storages of a function's shared variables, by function maker.
         self._cells: weakref.WeakKeyDictionary[Any, List[List[Any]]] = weakref.WeakKeyDictionary()
 
     def is_dense(self, type_: Any) -> bool:
@@ -119,19 +121,19 @@ class PyTensorEngine(GraphEngine):
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
     ) -> Any:
         if isinstance(outputs, dict):
-            hint = "functions of PyTensor return no dicts"
+            hint = "PyTensor's functions cannot return dicts"
             raise ArgumentTypeError("outputs", "a variable or a list of variables", "a dict", hint)
         mode = get_mode(kwargs.get("mode"))
         if not isinstance(mode, Mode):
-            raise ArgumentTypeError("mode", "a mode of PyTensor, or the name of one", repr(mode))
+            raise ArgumentTypeError("mode", "a mode of PyTensor, or a mode's name", repr(mode))
         linker = mode.linker
         if not jit.is_known(linker):
             raise ArgumentValueError(
                 "mode",
-                "one that compiles by Numba (NUMBA, the default), by C or Python (CVM, FAST_COMPILE) or by JAX (JAX)",
-                f"one with the linker {type(linker).__name__}",
+                "a mode that compiles with Numba (NUMBA, the default), C or Python (CVM, FAST_COMPILE) or JAX (JAX)",
+                f"a mode with the linker {type(linker).__name__}",
             )
-        if jax_functions.is_jax(linker):  # it would raise an error of its own, before `collectives` is asked
+        if jax_functions.is_jax(linker):  # JAX would raise its own error before `collectives` is called
             given = outputs if isinstance(outputs, (list, tuple)) else [] if outputs is None else [outputs]
             found = [each.variable if isinstance(each, SymbolicOutput) else each for each in given]
             found += [new for _, new in updates]
@@ -175,14 +177,14 @@ class PyTensorEngine(GraphEngine):
         return results
 
     def reference(self, owner: Any) -> Callable[[], Any]:
-        return partial(_on_ranks, weakref.ref(owner))  # (PyTensor's own functions have no weak references)
+        return partial(_on_ranks, weakref.ref(owner))  # (PyTensor's own functions do not support weak references)
 
     def warm_up(self, compiled: Any) -> None:
         jit.compile_now(compiled)
 
     @staticmethod
     def output_keys(compiled: Any) -> Optional[List[str]]:
-        return None  # dicts of outputs are gone
+        return None  # PyTensor no longer supports dicts of outputs
 
     def restored(self, maker: Any, name: Optional[str], trust_input: bool) -> Any:
         if jax_functions.is_jax(maker.linker):
@@ -198,8 +200,6 @@ class PyTensorEngine(GraphEngine):
     def merged_profile(self, compiled: Sequence[Any], counts: Sequence[profiles.Counts]) -> Any:
         return profiles.merge(compiled, counts)
 
-    # -- collectives inside functions ----------------------------------------------------------------------------
-
     def snapshot(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
     ) -> Snapshot:
@@ -212,12 +212,10 @@ class PyTensorEngine(GraphEngine):
             jax_functions.refuse_collectives()
         return super().collectives(snapshot, scattered)
 
-    # -- operations of the program's own -------------------------------------------------------------------------
-
     def is_operation(self, cls: Any) -> bool:
         return isinstance(cls, type) and issubclass(cls, Op)
 
-    def add_rule(self, cls: Any, make: Callable[[Any, Sequence[int], Sequence[int]], Rule]) -> None:
+    def add_rule(self, cls: Any, make: Callable[[Any, Sequence[int], Sequence[int]], PlacementRule]) -> None:
         PLACING.add_rule(cls, make)
 
     # -- random streams ------------------------------------------------------------------------------------------
@@ -231,8 +229,6 @@ class PyTensorEngine(GraphEngine):
     def reseeded(self, shared: Any, value: Any, seed: int, index: int) -> Any:
         return random_states.seeded_generator(value, seed, index)
 
-    # -- travel --------------------------------------------------------------------------------------------------
-
     def reduce(self, thing: Any) -> Any:
         return pickling_repairs.reduce(thing)
 
@@ -242,7 +238,7 @@ def _on_ranks(owner: Callable[[], Any]) -> Any:
     return None if living is None else living.on_ranks
 
 
-# Graphs that are made of a function have its default updates among their updates: PyTensor must not add them again.
+# Variants already include the function's default updates, so PyTensor must not add them again.
 warnings.filterwarnings("ignore", "The no_default_updates parameter", DeprecationWarning, "synkhronos")
 repairs.repair()
 ENGINE = PyTensorEngine()

@@ -1,4 +1,4 @@
-"""Formulas of PyTensor's operations."""
+"""Formulas that replace PyTensor's operations; see `graph.formulas`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from .classes import CLASSES, computed_of
 
 
 def _inside(node: Any) -> Sequence[Any]:
-    """Return what the graph inside computes."""
     return computed_of(node.inputs, node.op.inner_inputs, node.op.inner_outputs)
 
 

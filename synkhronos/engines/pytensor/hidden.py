@@ -1,11 +1,9 @@
-"""Operations of `synkhronos.ops` in graphs that nobody follows: what `vectorize_graph` repeats, or an optimizer calls.
+"""Rejection of `synkhronos.ops` in graphs without rules, where operations would silently act as the identity.
 
 ::
 
-    Blockwise{AllReduce{avg}, ()->()}      once for every element of a batch
-    MinimizeOp                             whenever SciPy wants to know the objective
-
-How often they are computed is not known, nor what they make of rows; if nobody finds them, they are the identity.
+    Blockwise{AllReduce{avg}, ()->()}      would run once for every element of a batch
+    MinimizeOp                             would run whenever SciPy evaluates the objective
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from .traversal import io_toposort
 
 
 def refuse_hidden(outputs: Sequence[Any]) -> None:
-    """Refuse a graph in which one of them is inside an operation other than ``scan`` and ``OpFromGraph``."""
+    """Raise ArgumentValueError if operations of `synkhronos.ops` are nested, except in ``scan`` and ``OpFromGraph``."""
     for node in io_toposort([], outputs):
         if isinstance(node.op, (Scan, OpFromGraph)):
             refuse_hidden(node.op.inner_outputs)
@@ -30,15 +28,15 @@ def refuse_hidden(outputs: Sequence[Any]) -> None:
         if found is not None:
             raise ArgumentValueError(
                 "all_reduce" if isinstance(found, AllReduce) else "shard",
-                "an operation of the function's own graph, or inside scan",
-                f"{found} inside {node.op}, which may compute it any number of times",
-                "use it on what that operation is given, or on its result",
+                "an operation in the function's own graph or in a scan",
+                f"{found} inside {node.op}, which may run the inner operation any number of times",
+                "apply it to the inputs or the result of the enclosing operation",
             )
 
 
 def _inside(op: Any) -> Optional[Any]:
-    """Return one of the operations that is computed inside another."""
-    core = getattr(op, "core_op", None)  # of a Blockwise
+    """Return an operation of `synkhronos.ops` nested in another operation, or None."""
+    core = getattr(op, "core_op", None)  # the operation of a Blockwise
     if core is not None:
         return core if isinstance(core, (AllReduce, Share)) else _inside(core)
     for node in io_toposort([], getattr(op, "inner_outputs", ())):

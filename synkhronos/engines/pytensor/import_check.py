@@ -1,4 +1,4 @@
-"""Refuse ``import pytensor`` in an environment in which it would fail in the middle: one with Theano's NumPy."""
+"""Clear error for ``import pytensor`` with NumPy 1, which Theano needs and PyTensor does not support."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from ..before_import import before_import
 
 
 def prepare() -> None:
-    """Have an import of PyTensor that cannot succeed say why; imports nothing. May be called any number of times."""
+    """Install the NumPy check that runs before an import of PyTensor; idempotent, imports nothing."""
     before_import("pytensor", check_numpy)
 
 
 def check_numpy() -> None:
-    """Refuse an import of PyTensor 3 with NumPy 1."""
+    """Raise ImportError if PyTensor 3 and NumPy 1 are installed."""
     try:
         numpy, pytensor = metadata.version("numpy"), metadata.version("pytensor")
     except metadata.PackageNotFoundError:
         return
     if int(numpy.split(".")[0]) < 2 and int(pytensor.split(".")[0]) >= 3:
         raise ImportError(
-            f"PyTensor {pytensor} does not run with NumPy 1 (here: {numpy}), which Theano needs: programs of the two "
-            "need environments of their own, make install ENGINE=pytensor and make install ENGINE=theano; or, without "
-            'Theano, pip install "numpy>=2"'
+            f"PyTensor {pytensor} does not run with NumPy 1 (here: {numpy}), which Theano needs: install the two "
+            "in separate environments, with make install ENGINE=pytensor and make install ENGINE=theano; or, if you "
+            'do not use Theano, run pip install "numpy>=2"'
         )

@@ -1,12 +1,12 @@
-"""Functions that JAX compiles: what they return and update is JAX's, and a JAX that runs cannot be forked.
+"""Support for functions compiled with JAX, which returns JAX arrays and runs threads that do not survive a fork.
 
 ::
 
     fork                          ranks have no JAX yet
-    function(..., mode="JAX")     the master imports and starts it
-    the first call                every rank starts its own, and compiles for itself
+    function(..., mode="JAX")     the master imports and starts JAX
+    the first call                every rank starts its own JAX and compiles the function itself
 
-Where JAX runs before the fork, its threads are missing in the ranks, which would wait for them or be killed.
+If JAX ran before the fork, ranks would wait forever for its threads, or be killed; `refuse_inherited` prevents this.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from pytensor.tensor.random.type import RandomGeneratorType
 
 from ...errors import ArgumentValueError, StateError
 
-#: Whether this process was forked from one in which JAX ran.
+#: Whether this process was forked while JAX was running.
 _inherited = False
 
 
 def is_jax(linker: Any) -> bool:
-    """Return whether a linker compiles by JAX."""
     return isinstance(linker, JAXLinker)
 
 
@@ -40,42 +39,42 @@ os.register_at_fork(after_in_child=_note_a_fork)
 
 
 def refuse_inherited(name: Any) -> None:
-    """Refuse a function in a process that was forked while JAX ran: it would never return."""
+    """Raise StateError in a process forked while JAX was running, where a JAX function would never return."""
     if _inherited:
         raise StateError(
-            f"function {name} is compiled by JAX, which already ran in this program when the ranks were forked, and "
-            "they have none of its threads: call synkhronos.fork before JAX is used, and before the first function of "
-            'mode "JAX" is made; or choose another mode'
+            f"function {name} is compiled with JAX, which was already running when the ranks were forked, so the ranks "
+            "lack its threads: call synkhronos.fork before the program uses JAX or builds the first function with "
+            'mode "JAX", or choose another mode'
         )
 
 
 def refuse_collectives() -> None:
-    """Refuse a function with collectives: JAX need not call operations once each, in the order of the graph."""
+    """Raise ArgumentValueError for a function with collectives; JAX may skip, repeat or reorder operations."""
     raise ArgumentValueError(
         "mode",
-        "one that calls operations of synkhronos.ops once each, in order: NUMBA, or one of the C linker",
-        "JAX, which may leave out, repeat or reorder them",
+        "a mode that runs operations of synkhronos.ops exactly once and in order: NUMBA, or a mode with the C linker",
+        "JAX, which may skip, repeat or reorder operations",
         "leave out the operations of synkhronos.ops (and exact=True), or choose another mode",
     )
 
 
 def refuse_random(name: Any, shareds: List[Any]) -> None:
-    """Refuse a function that draws random numbers: PyTensor gives JAX a copy of their states, which no rank can set."""
+    """Raise ArgumentValueError if a function draws random numbers, because PyTensor copies random states for JAX."""
     if any(isinstance(shared.type, RandomGeneratorType) for shared in shareds):
         raise ArgumentValueError(
             "mode",
-            "one in which random numbers are drawn from shared variables: NUMBA, or one of the C linker",
+            "a mode that draws random numbers from shared variables: NUMBA, or a mode with the C linker",
             f"JAX for function {name}, which draws random numbers",
-            "give it the numbers as an input, or choose another mode",
+            "pass the numbers as an input, or choose another mode",
         )
 
 
 def as_numpy(value: Any) -> Any:
-    """Return an array of JAX's as one of NumPy's own memory; any other value as it is."""
+    """Return a NumPy copy of a JAX array; return any other value unchanged."""
     return np.array(value) if type(value).__module__.startswith("jax") else value
 
 
 def settle(cells: List[List[Any]]) -> None:
-    """Put NumPy's arrays into the storages in which a call has left JAX's."""
+    """Convert the JAX arrays that a call has stored to NumPy arrays."""
     for cell in cells:
         cell[0] = as_numpy(cell[0])

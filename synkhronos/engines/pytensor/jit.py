@@ -1,13 +1,13 @@
-"""What Numba compiles in a function's first call: compiled before it, and for all ranks by the master alone.
+"""Compilation with Numba before a function's first call, on the master for all ranks.
 
 ::
 
     master                                            every other rank
-    warm_up: 1 minute   ->  files of PyTensor's  ->   warm_up: a part of a second
+    warm_up: 1 minute   ->  files in PyTensor's  ->   warm_up: a fraction of a second
     dumps                   base_compiledir           loads (the graph)
 
-A pickle has the graph, without machine code. Numba finds what it has compiled before by the graph, by the types of the
-arguments, and by how these lie in memory: so ranks call functions with arrays of one kind alone (`laid_out`).
+A pickle contains no machine code. Numba's cache is keyed by graph, argument types and memory layouts, so ranks pass
+arrays of a single layout (`laid_out`).
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from .classes import is_sparse
 
 logger = logging.getLogger("synkhronos")
 
-#: Seconds from which on the log says what was compiled.
+#: Minimum compile time in seconds that is logged.
 WORTH_SAYING_S = 1.0
 
 
 def is_jitted(linker: Any) -> bool:
-    """Return whether a linker compiles the whole graph at the first call."""
+    """Return whether a linker compiles the whole graph on the first call."""
     return isinstance(linker, JITLinker)
 
 
 def is_known(linker: Any) -> bool:
-    """Return whether functions of a linker run on ranks: other linkers leave their own arrays, on their own devices."""
+    """Return whether ranks can run a linker's functions; unknown linkers leave arrays on devices."""
     return not is_jitted(linker) or isinstance(linker, (NumbaLinker, JAXLinker))
 
 
 def compile_now(compiled: Any) -> None:
-    """Compile what the first call of a function on a rank would compile; nothing is computed."""
+    """Compile the code that a function's first call needs, without running it."""
     dispatcher = getattr(compiled.vm, "jit_fn", None)
     if not isinstance(compiled.maker.linker, NumbaLinker) or dispatcher is None:
         return
@@ -59,8 +59,8 @@ def compile_now(compiled: Any) -> None:
 
 
 def _signature(compiled: Any) -> Optional[Tuple[Any, ...]]:
-    """Return the Numba types of the inputs, as ranks give them; None if there are others than arrays and generators."""
-    from numba import from_dtype, types  # (imported by the linker; only to be used with it)
+    """Return the Numba types of the inputs on ranks; None if an input is neither an array nor a generator."""
+    from numba import from_dtype, types  # (not at the top, because only Numba's linker needs Numba)
 
     found: List[Any] = []
     for variable in compiled.maker.fgraph.inputs:
@@ -70,16 +70,16 @@ def _signature(compiled: Any) -> Optional[Tuple[Any, ...]]:
             found.append(types.NumPyRandomGeneratorType("NumPyRandomGeneratorType"))
         else:
             return None
-    if compiled.vm.jit_fn.py_func.__code__.co_flags & inspect.CO_VARARGS:  # which Numba takes for one tuple
+    if compiled.vm.jit_fn.py_func.__code__.co_flags & inspect.CO_VARARGS:  # Numba packs the arguments into a tuple
         return (types.BaseTuple.from_types(found),)
     return tuple(found)
 
 
 def laid_out(value: Any) -> Any:
-    """Return an argument as an array that is contiguous in C's order, aligned, and can be written to.
+    """Return an argument as a C-contiguous, aligned, writable array; a view if possible, else a copy.
 
-    A copy, unless it is that already, or all that is in the way is that its memory may only be read: of a large file,
-    say. The function does not write to it (`Engine.call` is given a copy of what an input may destroy).
+    A read-only argument, such as a mapped file, becomes a writable view. The function never writes to this view,
+    because `Engine.call` receives a copy of any argument that the function may overwrite.
     """
     if type(value) is not np.ndarray or value.flags.carray:
         return value
@@ -90,7 +90,7 @@ def laid_out(value: Any) -> Any:
 
 
 def settle(cells: List[List[Any]]) -> None:
-    """Put copies into the storages of arrays that lie otherwise; functions even write to what can only be read."""
+    """Copy stored arrays that are not laid out for Numba, whose functions write even to read-only memory."""
     for cell in cells:
         value = cell[0]
         if type(value) is np.ndarray and not value.flags.carray:

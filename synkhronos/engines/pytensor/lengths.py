@@ -1,4 +1,4 @@
-"""What is known of lengths in PyTensor's graphs: `graph.lengths` for PyTensor's operations."""
+"""Lengths of axes in PyTensor's graphs; see `graph.lengths`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _before(node: Any, axis: int, output: Any) -> Any:
 
 
 def _before_blockwise(node: Any, axis: int, k: int) -> Any:
-    """Return what an axis of the batch, or one with a name in the signature, takes its length from."""
+    """Return the origin of the length of a batch axis, or of an axis in the signature."""
     op = node.op
     n = node.outputs[k].type.ndim - len(op.outputs_sig[k])
     for variable, names in zip(node.inputs, op.inputs_sig):
@@ -44,7 +44,7 @@ def _before_blockwise(node: Any, axis: int, k: int) -> Any:
 
 
 def _before_regrouped(node: Any, axis: int) -> Any:
-    """Return what an axis takes its length from, if axes before it were made one, or one was made several."""
+    """Return the origin of an axis's length after an operation that joins or splits axes."""
     array, op, n = node.inputs[0], node.op, ndim(node.outputs[0]) - ndim(node.inputs[0]) + 1
     if isinstance(op, JoinDims):
         if axis == op.start_axis:
@@ -57,7 +57,7 @@ def _before_regrouped(node: Any, axis: int) -> Any:
 
 
 def _before_inner(node: Any, axis: int, k: int) -> Any:
-    """Return what an axis takes its length from, if that is an input of the graph inside."""
+    """Return the origin of an axis's length if the origin is an input of the inner graph."""
     inputs, outputs = CLASSES.inner(node.op)
     found = LENGTHS.axis_length(outputs[k], axis)
     if not found.factors:

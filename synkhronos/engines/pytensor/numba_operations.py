@@ -1,7 +1,4 @@
-"""The operations of `synkhronos.ops` for Numba, which calls them as Python functions.
-
-Without this PyTensor would do the same, with a warning, and Numba would keep nothing of the whole graph in its cache.
-"""
+"""Operations of `synkhronos.ops` for Numba. PyTensor's fallback would warn, and would not cache the graph."""
 
 from __future__ import annotations
 
@@ -16,18 +13,12 @@ from pytensor.link.numba.dispatch.basic import get_numba_type, numba_njit, regis
 
 from .operations import AllReduce, InverseShare, PutShare, TakeShare, WholeLength
 
-#: What is in the cache on disk was compiled with some version of this file, and is for that one alone.
+#: Hash of this file, part of the disk cache's keys, so that entries from another version are not reused.
 SOURCE = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
 
 class Performed:
-    """What Numba calls: an operation, on arrays.
-
-    Parameters
-    ----------
-    op : Op
-    n_outputs : int
-    """
+    """Function of arrays that performs an operation, for calls from Numba."""
 
     def __init__(self, op: Any, n_outputs: int) -> None:
         self.op, self.n_outputs = op, n_outputs
@@ -35,12 +26,12 @@ class Performed:
     def __call__(self, *inputs: Any) -> Any:
         outputs: List[List[Any]] = [[None] for _ in range(self.n_outputs)]
         self.op.perform(None, [np.asarray(value) for value in inputs], outputs)
-        found = tuple([np.asarray(cell[0], order="C") for cell in outputs])  # what the graph was compiled for
+        found = tuple([np.asarray(cell[0], order="C") for cell in outputs])  # the layout that Numba expects
         return found[0] if self.n_outputs == 1 else found
 
 
 def funcify(op: Any, node: Any, **kwargs: Any) -> Tuple[Callable[..., Any], str]:
-    """Return the function that Numba compiles for an operation, and what it is known by in the cache."""
+    """Return the function that Numba compiles for an operation, and its cache key."""
     kinds = [get_numba_type(output.type, layout="C") for output in node.outputs]
     returned = kinds[0] if len(kinds) == 1 else types.Tuple(kinds)
     perform = Performed(op, len(kinds))
@@ -61,9 +52,9 @@ for _each in (AllReduce, TakeShare, PutShare, WholeLength, InverseShare):
 
 
 def with_dtypes(funcify: Callable[..., Tuple[Any, Any]]) -> Callable[..., Tuple[Any, Any]]:
-    """Have what PyTensor 3.3 compiles for fused elements known by its outputs' dtypes, too.
+    """Add the outputs' dtypes to the cache keys of fused operations in PyTensor 3.3.
 
-    It takes a sum in float32 for the same in float64, of which one is the program's, and the other a part on a rank.
+    Otherwise a program's float32 sum would be confused with a rank's float64 partial.
     """
 
     def funcified(op: Any, node: Any, **kwargs: Any) -> Tuple[Any, Any]:

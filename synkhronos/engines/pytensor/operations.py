@@ -1,4 +1,4 @@
-"""The operations of `synkhronos.ops` in PyTensor's graphs: `graph.operations` made for PyTensor."""
+"""Operations of `synkhronos.ops` for PyTensor's graphs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,10 @@ from pytensor.tensor.type import TensorType, discrete_dtypes
 from ..graph.operations import AllReduceOp, InverseShareOp, Names, PutShareOp, ShareOp, TakeShareOp, WholeLengthOp
 
 NAMES = Names(Apply, tensor, discrete_dtypes, DisconnectedType, grad_not_implemented, lambda: str(config.floatX))
-#: What operations on the rank's rows have in common.
 Share = ShareOp
 
 
 class AllReduce(AllReduceOp, Op):  # type: ignore[misc]  # not typed where Theano is installed
-    """Variables reduced over all ranks, in one collective."""
-
     names = NAMES
 
     def pullback(
@@ -34,8 +31,6 @@ class AllReduce(AllReduceOp, Op):  # type: ignore[misc]  # not typed where Thean
 
 
 class TakeShare(TakeShareOp, Op):  # type: ignore[misc]  # not typed where Theano is installed
-    """The rank's rows."""
-
     names = NAMES
 
     def make_node(self, array: Any) -> Apply:
@@ -55,8 +50,6 @@ class TakeShare(TakeShareOp, Op):  # type: ignore[misc]  # not typed where Thean
 
 
 class PutShare(PutShareOp, Op):  # type: ignore[misc]  # not typed where Theano is installed
-    """The rank's rows among zeros."""
-
     names = NAMES
     take = TakeShare
 
@@ -79,12 +72,8 @@ TakeShare.put = PutShare
 
 
 class WholeLength(WholeLengthOp, Op):  # type: ignore[misc]  # not typed where Theano is installed
-    """A length with the rows of all ranks."""
-
     names = NAMES
 
 
 class InverseShare(InverseShareOp, Op):  # type: ignore[misc]  # not typed where Theano is installed
-    """How many times as many rows all ranks have."""
-
     names = NAMES

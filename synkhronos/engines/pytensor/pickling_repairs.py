@@ -1,9 +1,8 @@
-"""Objects of PyTensor's graphs that it cannot pickle, or not so that another process can use them.
+"""Repairs for objects of PyTensor's graphs whose pickles fail or are useless to other processes.
 
-They are those of `graph.pickled_settings`, and reductions that have been computed by Python code; the tests that hold
-them are test_operations_made_in_main, test_debug_mode_is_there_what_it_was_told_to_be, test_profiles_travel and
-test_a_reduction_that_has_been_computed_travels. The values of a function's inputs, which it holds besides, are left out
-by `GraphEngine.restored`.
+These are the objects of `graph.pickled_settings`, and reductions that Python code has computed. The tests are
+test_operations_made_in_main, test_debug_mode_is_there_what_it_was_told_to_be, test_profiles_travel and
+test_a_reduction_that_has_been_computed_travels. In addition, `GraphEngine.restored` omits input values.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from pytensor.tensor.elemwise import CAReduce
 
 from ..graph.pickled_settings import reduce_debug_mode, reduce_from_function, reduce_profile
 
-#: Where a reduction keeps what it computes with in Python, which it makes again.
+#: The attribute of a reduction that caches its Python function; the reduction can create it again.
 _UFUNC = "_ufunc"
 
 
 def reduce(thing: Any) -> Any:
-    """Return what ``__reduce__`` should return for one of these objects, NotImplemented for all others."""
+    """Return the ``__reduce__`` value of an object that needs repair; NotImplemented for all other objects."""
     if type(thing) is FromFunctionOp:
         return reduce_from_function(thing, FromFunctionOp)
     if type(thing) is ProfileStats:

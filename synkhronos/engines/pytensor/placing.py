@@ -1,7 +1,4 @@
-"""The rule of `synkhronos.sharding` for each of PyTensor's operations.
-
-A new operation is one entry in the table at the end: from its class to a function from a node to a rule.
-"""
+"""Placement rules for PyTensor's operations; to add a rule, extend the table at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from pytensor.tensor.signal.conv import Convolve1d, Convolve2d
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.type_other import NoneTypeT
 
-from ...sharding import MIXED, ONE, Axes, Coordinates, Drawn, Inner, Rule
+from ...sharding import MIXED, ONE, Axes, Coordinates, Drawn, Inner, PlacementRule
 from ..graph.lengths import broadcastable, ndim
 from ..graph.placing import Make, Placing
 from ..graph.rules import indices, shapes
@@ -28,13 +25,12 @@ from .lengths import LENGTHS
 
 
 def _batch(variable: Any, n_core: int, n_batch: int) -> List[Any]:
-    """Return labels for those axes of a variable that are the batch's."""
     axes = range(n_batch - (ndim(variable) - n_core), n_batch)
     return [ONE if one else ("batch", axis) for axis, one in zip(axes, broadcastable(variable))]
 
 
-def _blockwise(node: Any) -> Rule:
-    """What an operation does with each element of a batch, if a rule says it by axes; else it needs all its axes."""
+def _blockwise(node: Any) -> PlacementRule:
+    """Return the rule for an operation on each element of a batch; the core rule is used only if it is an `Axes`."""
     op = node.op
     n_batch = ndim(node.outputs[0]) - len(op.outputs_sig[0])
     dummies = [
@@ -52,7 +48,7 @@ def _blockwise(node: Any) -> Rule:
     return Axes(inputs, outputs, core.linear, core.powers, core.reduce)
 
 
-def _drawn(node: Any) -> Rule:
+def _drawn(node: Any) -> PlacementRule:
     op, (_, size, *parameters), drawn = node.op, node.inputs, node.outputs[1]
     n_batch = ndim(drawn) - op.ndim_supp
     shape = [] if isinstance(size.type, NoneTypeT) else [1]
@@ -63,8 +59,8 @@ def _drawn(node: Any) -> Rule:
     return Drawn.of_labels(labels, ndim(drawn), shape, is_single=op.ndim_supp == 0)
 
 
-def _regrouped(node: Any) -> Rule:
-    """Axes that are made one, or one that is made several: what a reshape to the same lengths does."""
+def _regrouped(node: Any) -> PlacementRule:
+    """Return the rule for joining or splitting axes, which is the rule for an equivalent reshape."""
     array, (new,) = node.inputs[0], node.outputs
     lengths = [array.shape[axis] for axis in range(ndim(array))]
     if isinstance(node.op, JoinDims):
@@ -73,47 +69,46 @@ def _regrouped(node: Any) -> Rule:
     else:
         begin, n = node.op.axis, ndim(new) - ndim(array) + 1
         lengths[begin : begin + 1] = [node.inputs[1][i] for i in range(n)]
-    # Its inputs are those of the node, so that rules see where their lengths come from.
+    # The reshape has the node's inputs, so that rules can trace their lengths.
     return Inner(PLACING.graph_of(node.inputs, [array.reshape(lengths)]), is_here=True)
 
 
-def _convolved(node: Any) -> Rule:
-    """Of two arrays; how it is done with the edges is the third input."""
+def _convolved(node: Any) -> PlacementRule:
+    """Return the rule for a convolution of two arrays; the third input is its border mode."""
     labels: List[List[Any]] = [[MIXED] * ndim(one) for one in node.inputs]
     return Axes(labels, [[MIXED] * ndim(node.outputs[0])], [[0], [1]], reduce=[None])
 
 
-def _where(node: Any) -> Rule:
+def _where(node: Any) -> PlacementRule:
     return Coordinates(ndim(node.inputs[0]), node.inputs[0])
 
 
-def _advanced_subtensor(node: Any) -> Optional[Rule]:
+def _advanced_subtensor(node: Any) -> Optional[PlacementRule]:
     return _masked(node, 1) or indices.advanced_subtensor(LENGTHS, node)
 
 
-def _advanced_inc_subtensor(node: Any) -> Optional[Rule]:
+def _advanced_inc_subtensor(node: Any) -> Optional[PlacementRule]:
     return _masked(node, 2) or indices.advanced_inc_subtensor(LENGTHS, node)
 
 
-def _masked(node: Any, first: int) -> Optional[Rule]:
+def _masked(node: Any, first: int) -> Optional[PlacementRule]:
     entries = CLASSES.advanced_entries(node, first) or [None]
     return indices.masked(node, first) if entries[0] == first else None
 
 
-def _diagonal(node: Any) -> Rule:
+def _diagonal(node: Any) -> PlacementRule:
     op, n = node.op, ndim(node.inputs[0])
     names = [MIXED if axis in (op.axis1, op.axis2) else axis for axis in range(n)]
     return Axes([names], [[*[name for name in names if name != MIXED], MIXED]], [[0]])
 
 
-def _sorted_in(node: Any) -> Rule:
-    """Positions in a sorted vector."""
+def _sorted_in(node: Any) -> PlacementRule:
     vector, values, *rest = node.inputs
     names = range(ndim(values))
     return Axes([[MIXED], names, *[[MIXED] for _ in rest]], [names], reduce=[None])
 
 
-def _checked(node: Any) -> Rule:
+def _checked(node: Any) -> PlacementRule:
     return shapes.checked(LENGTHS, node)
 
 

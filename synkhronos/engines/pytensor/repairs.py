@@ -1,21 +1,24 @@
-"""What is changed in PyTensor itself."""
+"""Patches of PyTensor that fix its faults and register our operations."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any
 
+import numpy as np
 from pytensor.link.numba.linker import NumbaLinker
+from pytensor.scalar.basic import Invert
 from pytensor.tensor.math import imag, real
 
 
 def repair() -> None:
-    """Have Numba know our operations, from the first graph on that it is given: others do not import it.
+    """Register our operations with Numba when it compiles its first graph, and fix two faults of PyTensor.
 
-    And Python code compute ``real`` and ``imag`` element by element, into arrays of their own: of real numbers NumPy
-    returns the array itself, and read-only zeros, in whose place graphs compute other things.
+    For real numbers, NumPy's ``real`` returns the array itself, and ``imag`` returns read-only zeros. Graphs would
+    overwrite both, so the patch makes them compute new arrays. Fused operations must invert True to False, not to -2.
     """
     real.nfunc_spec = imag.nfunc_spec = None
+    Invert.impl = np.invert
     convert = NumbaLinker.fgraph_convert
     if hasattr(convert, "__wrapped__"):
         return

@@ -1,4 +1,4 @@
-"""The rewrites of a mode that may change values, made before collectives are put into a graph."""
+"""Early application of a mode's rewrites that may change values; see `graph.rewrites`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,13 @@ from ..graph.rewrites import END, MADE
 
 
 def rewritten(outputs: Sequence[Any], mode: Any, left_out: Optional[Sequence[str]]) -> Tuple[List[Any], Any]:
-    """Return equal expressions, and the mode for what is left to do; see `graph.rewrites`.
+    """Return equivalent expressions, and the mode that applies the remaining rewrites; see `graph.rewrites`.
 
-    Parameters
-    ----------
-    outputs : sequence of variables
-    mode : Mode
-    left_out : sequence of str, optional
-        Names and tags of rewrites that are not made; None of all but that equal operations become one.
+    ``left_out`` lists names and tags of rewrites to skip; None skips all rewrites but the merging of equal operations.
     """
     inputs = [one for one in graph_inputs(outputs) if not isinstance(one, Constant)]
     found = mode.provided_optimizer
-    # Where variables were made is where the program made those that they replace: it is not looked up again.
+    # New variables keep the creation traces of the variables that they replace, so no new traces are needed.
     with config.change_flags(traceback__limit=0):
         fgraph = FunctionGraph(inputs, list(outputs), features=[PreserveVariableAttributes()])
         if not isinstance(found, RewriteDatabaseQuery) or not found.include or left_out is None:
@@ -40,7 +35,11 @@ def rewritten(outputs: Sequence[Any], mode: Any, left_out: Optional[Sequence[str
             )
             Mode(mode.linker, query, mode.optdb).optimizer.rewrite(fgraph)
             if type(mode) is Mode and "fast_run" in found.include:
-                mode = Mode(mode.linker, found.excluding(*MADE), mode.optdb)
+                # (Do not exclude names inside other passes, whose rewrites may have a skipped pass's name as a tag.)
+                left = found.excluding(*MADE)
+                # (Those of the mode itself leave out rewrites that its linker does not support.)
+                left.subquery = {**dict.fromkeys(mode.optdb._names, mode._optimizer), **found.subquery}
+                mode = Mode(mode.linker, left, mode.optdb)
         new = dict(zip(fgraph.inputs, inputs))
         clone_get_equiv(fgraph.inputs, fgraph.outputs, copy_inputs=False, copy_orphans=False, memo=new)
     return [new[one] for one in fgraph.outputs], mode

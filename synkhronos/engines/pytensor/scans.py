@@ -1,11 +1,10 @@
-"""Collectives inside ``pytensor.scan``: the token goes through its steps as one more recurrent state.
+"""Order of collectives inside ``pytensor.scan``: the token becomes an additional recurrent state.
 
 ::
 
     token --> [ step 0: c1 --> c2 ] --> [ step 1: c1 --> c2 ] --> ... --> token
 
-So the collectives of a step come after those of the step before, and PyTensor cannot move one of them out of the loop,
-as it does with what depends on nothing that changes from step to step.
+A step's collectives follow all collectives of the previous step, and PyTensor cannot move a collective out of the loop.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from pytensor.scan.utils import expand_empty
 
 from .operations import AllReduce
 
-#: From the outputs of an inner graph and a token to the outputs with their collectives in order, and the last token.
+#: Maps the outputs of an inner graph and a token to outputs with ordered collectives and the last token.
 Order = Callable[[Sequence[Variable], Variable], Tuple[List[Variable], Variable]]
 
 
 def inner_outputs(op: Any) -> Sequence[Variable]:
-    """Return what the graph inside an operation computes; nothing for operations without one."""
+    """Return the outputs of an operation's inner graph; () if it has none."""
     if isinstance(op, (Scan, OpFromGraph)):
         outputs: Sequence[Variable] = op.inner_outputs
         return outputs
@@ -34,31 +33,20 @@ def inner_outputs(op: Any) -> Sequence[Variable]:
 
 
 def is_while(op: Scan) -> bool:
-    """Return whether the last inner output of a scan says when it ends."""
+    """Return whether the last inner output of a scan is its stopping condition."""
     return bool(op.info.as_while)
 
 
 def in_order(
     op: Scan, inputs: Sequence[Variable], token: Optional[Variable], order: Order
 ) -> Tuple[List[Variable], Optional[Variable]]:
-    """Return the results of a scan with its inner graph in order, and a token of after it if it was given one.
-
-    Parameters
-    ----------
-    op : Scan
-    inputs : list of variables
-        Of the scan's node.
-    token : variable, optional
-        Of what is computed before.
-    order : callable
-        Puts an inner graph in order.
-    """
+    """Return the results of a scan with ordered collectives, and the token after it if ``token`` is given."""
     before = AllReduce.first_token() if token is None else token
     state = before.type()
-    # The graph inside cannot be changed, nor can what is computed from its variables be put into another one.
+    # The inner graph is frozen, and its expressions cannot move to another graph, so unfreeze a copy.
     inner = op.fgraph.unfreeze() if hasattr(op.fgraph, "unfreeze") else op.fgraph.clone()
     outputs, last = order(inner.outputs, state)
-    # The states of one tap each are the last of the states, among the inputs, the outputs and the taps.
+    # States with a single tap come last among the states, in inputs, outputs and taps.
     info = op.info
     n_inner_inputs = info.n_seqs + sum(map(len, info.tap_array))
     n_inner_outputs = info.n_mit_mot_outs + info.n_mit_sot + info.n_sit_sot
@@ -82,7 +70,7 @@ def in_order(
 
 
 def with_inside(op: Scan, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Scan:
-    """Return the same scan with another graph inside."""
+    """Return a scan with the same settings and a new inner graph."""
     return Scan(
         list(inputs),
         list(outputs),
@@ -97,10 +85,7 @@ def with_inside(op: Scan, inputs: Sequence[Variable], outputs: Sequence[Variable
 
 
 def changing(node: Any, is_changing: Callable[[Variable], bool]) -> List[Variable]:
-    """Return the inner inputs of a scan that change with those outer inputs for which ``is_changing`` says so.
-
-    Of recurrent states it is not found out: all of them are returned if there are any such inputs.
-    """
+    """Return the inner inputs of a scan that may change, including all recurrent states if any outer input changes."""
     op, inner = node.op, node.op.inner_inputs
     same = [
         *zip(op.inner_seqs(inner), op.outer_seqs(node.inputs)),

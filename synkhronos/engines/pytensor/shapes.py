@@ -1,4 +1,4 @@
-"""Shapes of a graph's variables from those of its inputs, mostly without computing the variables themselves."""
+"""Computation of variables' shapes from the graph's input shapes, mostly without computing the variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .traversal import io_toposort
 
 
 def by_shapes_of_inputs(variable: Variable) -> Variable:
-    """Return an equal expression in which all shapes are those of the graph's inputs, as far as PyTensor knows them."""
+    """Return an equivalent expression that contains shapes of inputs only, as far as PyTensor can infer shapes."""
     inputs = [one for one in graph_inputs([variable]) if not isinstance(one, Constant)]
     fgraph = FunctionGraph(inputs, [variable], clone=True)
     optdb.query(RewriteDatabaseQuery(include=["ShapeOpt", "canonicalize"])).rewrite(fgraph)
@@ -25,14 +25,14 @@ def by_shapes_of_inputs(variable: Variable) -> Variable:
 
 
 def shapes_of(variables: Sequence[Any]) -> List[Any]:
-    """Return, for every variable, its shape as an int64 vector: of no entries if it is not an array."""
+    """Return every variable's shape as an int64 vector, which is empty for variables that are not arrays."""
     feature = ShapeFeature()
     feature.on_attach(FunctionGraph([], []))
     is_lazy = not hasattr(feature, "init_r")  # since PyTensor 3.3
     for node in io_toposort([], variables):
         feature.on_import(None, node, reason="shapes")
         for output in node.outputs if is_lazy else ():
-            feature.shape_tuple(output)  # now, for what a long chain needs is found by recursion
+            feature.shape_tuple(output)  # early, because a long chain would recurse too deeply
     found = []
     for variable in variables:
         if is_lazy:

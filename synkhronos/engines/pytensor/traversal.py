@@ -1,4 +1,4 @@
-"""The nodes of a graph in an order that follows from how the program has written it."""
+"""Topological order of a graph's nodes that follows the order of the program."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any, List, Sequence, Set
 
 
 def io_toposort(inputs: Sequence[Any], outputs: Sequence[Any]) -> List[Any]:
-    """Return the nodes between inputs and outputs, each after those that it needs.
+    """Return the nodes between inputs and outputs in topological order; collectives are numbered in this order.
 
-    What the first output needs comes first, and of each node what its first input needs, as in Theano: this is how
-    collectives are numbered. PyTensor's own function of this name goes from the last output to the first.
+    Ancestors of the first output, and of each node's first input, precede all other nodes, as in Theano. PyTensor's own
+    order starts from the last output.
     """
     found: List[Any] = []
     done: Set[Any] = {variable.owner for variable in inputs if variable.owner is not None}

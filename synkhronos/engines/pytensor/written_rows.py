@@ -1,7 +1,4 @@
-"""Numbers of rows in PyTensor's graphs: `graph.written_rows` for PyTensor's operations.
-
-Types have lengths here, those of inputs, too, and of the variables inside a scan.
-"""
+"""Replacement of literal numbers of rows for PyTensor, whose types include lengths, even inside a scan."""
 
 from __future__ import annotations
 
@@ -13,19 +10,19 @@ from pytensor.scan.op import Scan
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.type import TensorType
 
-from ..graph.written_rows import WrittenRows
+from ..graph.written_rows import WrittenRowsReader
 from . import scans
 from .classes import CLASSES
 from .placing import PLACING
 from .traversal import io_toposort
 
-#: Operations that build their graph themselves, which older versions do not have.
+#: Operations that build their own graph; older versions of PyTensor lack them.
 SYMBOLIC: Tuple[Any, ...] = tuple(getattr(builders, name) for name in ("SymbolicOp",) if hasattr(builders, name))
 
 
 def _remade(op: Any, node: Any, inputs: Sequence[Any]) -> Any:
     if isinstance(op, SYMBOLIC):
-        return op(*inputs, return_list=True)[0].owner  # its graph follows from the types of its inputs
+        return op(*inputs, return_list=True)[0].owner  # its graph depends on the types of its inputs
     if isinstance(op, OpFromGraph):
         inner, outputs = CLASSES.inner(op)
         shapes = {one: _shape(outer) for one, outer in zip(inner, inputs)}
@@ -43,14 +40,14 @@ def _remade(op: Any, node: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _shape(variable: Any) -> Tuple[Optional[int], ...]:
-    """Return the lengths that a variable's type has; nothing for what is not an array."""
+    """Return the lengths in a variable's type; () if it is not an array."""
     return tuple(getattr(variable.type, "shape", ()))
 
 
 def _with_lengths(
     inputs: Sequence[Any], outputs: Sequence[Any], shapes: Dict[Any, Tuple[Optional[int], ...]]
 ) -> Optional[Tuple[List[Any], List[Any]]]:
-    """Return a graph in whose inputs no other lengths are known than these; None if it is so already."""
+    """Return a graph whose inputs have no known lengths other than these; None if no input has to change."""
     new: Dict[Any, Any] = {}
     for one, shape in shapes.items():
         common = tuple(length if length == other else None for length, other in zip(_shape(one), shape))
@@ -65,4 +62,4 @@ def _with_lengths(
     return own, [new.get(one, one) for one in outputs]
 
 
-WRITTEN_ROWS = WrittenRows(PLACING, (RandomVariable,), _remade, scans.with_inside)
+WRITTEN_ROWS = WrittenRowsReader(PLACING, (RandomVariable,), _remade, scans.with_inside)

@@ -1,1 +1,1 @@
-"""Theano 1.0 as an engine, and what it needs to run at all. Nothing is imported here: see `import_fixes`."""
+"""Engine for Theano 1.0, with fixes for Theano's import and use. Nothing is imported here; see `import_fixes`."""

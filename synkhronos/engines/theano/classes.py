@@ -1,4 +1,4 @@
-"""Theano's operations that rules are about."""
+"""Table of Theano's operations that have rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from theano.tensor import basic, blas, extra_ops, opt, subtensor
 from theano.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from theano.tensor.sort import ArgSortOp, SortOp
 
-from ..graph.classes import Classes, Steps
+from ..graph.classes import Classes, ScanParts
 from .operations import AllReduce, InverseShare, PutShare, TakeShare, WholeLength
 
 
@@ -38,7 +38,6 @@ def _is_whole_slice(entry: Any) -> bool:
 
 
 def _number(variable: Any) -> Optional[int]:
-    """Return the number that a variable is, if it is a constant."""
     while variable.owner is not None and isinstance(variable.owner.op, (DimShuffle, Rebroadcast, ViewOp)):
         variable = variable.owner.inputs[0]
     return int(variable.data) if isinstance(variable, Constant) and variable.ndim == 0 else None
@@ -52,8 +51,8 @@ def _axis_of(node: Any) -> Optional[int]:
     return _number(node.inputs[1])
 
 
-def _steps(op: Any) -> Steps:
-    return Steps(**{name: getattr(op, name) for name in Steps._fields})
+def _steps(op: Any) -> ScanParts:
+    return ScanParts(**{name: getattr(op, name) for name in ScanParts._fields})
 
 
 CLASSES = Classes(

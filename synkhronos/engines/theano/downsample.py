@@ -1,4 +1,4 @@
-"""Stand in for ``theano.tensor.signal.downsample``, which Lasagne 0.1 imports and Theano 1.0 has dropped."""
+"""Replacement for ``theano.tensor.signal.downsample``, which Lasagne 0.1 imports and Theano 1.0 lacks."""
 
 from typing import Any, Optional, Tuple
 
@@ -13,26 +13,7 @@ def max_pool_2d(
     padding: Tuple[int, int] = (0, 0),
     mode: str = "max",
 ) -> Any:
-    """Pool the last two dimensions over windows of ``ds``: `pool_2d` under its arguments' former names.
-
-    Parameters
-    ----------
-    input : tensor variable
-        With at least 2 dimensions.
-    ds : tuple of two ints
-        Height and width of the window.
-    ignore_border : bool, optional
-        Whether windows that stick out are left out.
-    st : tuple of two ints, optional
-        Distance of the windows; ``ds`` by default.
-    padding : tuple of two ints
-        Rows and columns added around the input.
-    mode : {"max", "sum", "average_inc_pad", "average_exc_pad"}
-        What is computed of each window.
-
-    Returns
-    -------
-    tensor variable
+    """Pool the last two dimensions over windows of shape ``ds``, like `pool_2d` with its former argument names.
 
     Examples
     --------

@@ -1,14 +1,13 @@
-"""Theano 1.0 as an engine: its names, linkers, random states, profiles and devices."""
+"""Engine for Theano 1.0: names, linkers, random states, profiles and devices."""
 
 from __future__ import annotations
 
 import importlib
-import io
-import pickle
-from typing import Any, Callable, Hashable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 import theano
+from theano import configparser
 from theano.compile.debugmode import DebugMode
 from theano.compile.function_module import Function, alias_root, convert_function_input
 from theano.compile.io import SymbolicInput, SymbolicOutput
@@ -25,11 +24,12 @@ from theano.tensor.sharedvar import TensorSharedVariable
 
 from ...errors import ArgumentTypeError
 from ...reductions import ReduceOp
-from ...sharding import Rule
+from ...sharding import PlacementRule
 from .. import random_states
 from ..base import Input
 from ..graph.affine import Affine
 from ..graph.engine import Blueprint, GraphEngine
+from ..graph.flags import CompileFlags
 from ..graph.library import Library
 from ..graph.precision import BeforeRounding
 from . import gpu, modules, pickling_repairs, profiles, repairs, scans
@@ -43,11 +43,16 @@ from .shapes import by_shapes_of_inputs, shapes_of
 from .written_rows import WRITTEN_ROWS
 
 
+def _parameters() -> Dict[str, Any]:
+    return {parameter.fullname: parameter for parameter in configparser._config_var_list}
+
+
 class TheanoEngine(GraphEngine):
-    """Compiles with Theano's own ``function``."""
+    """Engine that compiles with Theano's own ``function``."""
 
     name = "theano"
     library = Library(
+        flags=CompileFlags(_parameters, theano.change_flags),
         Variable=Variable,
         Constant=Constant,
         SharedVariable=SharedVariable,
@@ -59,8 +64,8 @@ class TheanoEngine(GraphEngine):
         SymbolicOutput=SymbolicOutput,
         In=theano.In,
         Out=theano.Out,
-        # Not theano.function, nor theano.compile.function: a program may have put synkhronos.function there, as
-        # programs of 2017 do, before this module is imported. (The module of that name is hidden behind its function.)
+        # Neither theano.function nor theano.compile.function, because a program may have assigned synkhronos.function
+        # to these names before this import. (The function hides its module, which has the same name.)
         function=importlib.import_module("theano.compile.function").function,
         shared=theano.shared,
         convert_function_input=convert_function_input,
@@ -97,12 +102,10 @@ class TheanoEngine(GraphEngine):
         shapes_of=shapes_of,
         small=Mode(linker="py", optimizer=None),
     )
-    #: Linkers whose functions take an ``output_subset``. (CVM is missing if Theano has no C++ compiler.)
+    #: Linkers whose functions accept an ``output_subset``; CVM is missing without a C++ compiler.
     lazy_linkers = tuple(getattr(vm, name) for name in ("CVM", "Stack") if hasattr(vm, name))
     host_type = staticmethod(gpu.host_type)
     is_on_device = staticmethod(gpu.is_array)
-
-    # -- shared variables ----------------------------------------------------------------------------------------
 
     def coerce(self, shared: Any, value: Any, argument: str) -> Any:
         type_ = shared.container.type
@@ -128,11 +131,11 @@ class TheanoEngine(GraphEngine):
     def default(self, compiled: Any, given: Input) -> Any:
         container = compiled.container[given.variable]  # the variable is the same in all graphs of the function
         value = container.value
-        container.value = given.default  # what f[input] = value has put there is for one call
+        container.value = given.default  # a value stored by f[input] = value is used once
         return value
 
     def free(self, compiled: Any) -> None:
-        # Theano empties all storages, also those of shared variables, of states and of defaults.
+        # Theano empties all storages, even those of shared variables, states and defaults.
         held = [
             (container.storage, container.storage[0])
             for given, container in zip(compiled.maker.inputs, compiled.input_storage)
@@ -176,12 +179,10 @@ class TheanoEngine(GraphEngine):
     def merged_profile(self, compiled: Sequence[Any], counts: Sequence[profiles.Counts]) -> Any:
         return profiles.merge(compiled, counts)
 
-    # -- operations of the program's own -------------------------------------------------------------------------
-
     def is_operation(self, cls: Any) -> bool:
         return isinstance(cls, type) and issubclass(cls, Op)
 
-    def add_rule(self, cls: Any, make: Callable[[Any, Sequence[int], Sequence[int]], Rule]) -> None:
+    def add_rule(self, cls: Any, make: Callable[[Any, Sequence[int], Sequence[int]], PlacementRule]) -> None:
         PLACING.add_rule(cls, make)
 
     # -- random streams ------------------------------------------------------------------------------------------
@@ -200,14 +201,14 @@ class TheanoEngine(GraphEngine):
         return shared.type.filter(random_states.seeded_mrg(self._mrg_state(shared, value), seed, index))
 
     def _mrg_state(self, shared: Any, value: Any) -> np.ndarray[Any, Any]:
-        state = np.asarray(value)  # it may be on a GPU
+        state = np.asarray(value)  # the value may be on a GPU
         if state.dtype != np.int32 or state.ndim != 2 or state.shape[1] != 6:
             is_array = state.dtype != object
             raise ArgumentTypeError(
                 f"random state {self.label(shared)}",
-                "one of MRG_RandomStreams (int32 with shape (rows, 6)) or of RandomStreams",
+                "a state of MRG_RandomStreams (int32 with shape (rows, 6)) or of RandomStreams",
                 f"an array of {state.dtype} with shape {state.shape}" if is_array else type(value).__name__,
-                "use one of these, or delete its tag.is_rng",
+                "use one of these classes, or delete the variable's tag.is_rng",
             )
         return state
 
@@ -225,8 +226,6 @@ class TheanoEngine(GraphEngine):
     def open_device(self, name: str) -> Any:
         return gpu.open_device(name)
 
-    # -- travel --------------------------------------------------------------------------------------------------
-
     def reduce(self, thing: Any) -> Any:
         return pickling_repairs.reduce(thing)
 
@@ -236,21 +235,11 @@ class TheanoEngine(GraphEngine):
     def preload(self, file: str) -> None:
         modules.preload(file)
 
-    def dumps(
-        self,
-        compiled: Sequence[Any],
-        numbers: Mapping[Hashable, int],
-        variables: Mapping[int, int],
-        constants: Mapping[int, Any],
-    ) -> bytes:
-        return pickle.dumps(modules.unshared()) + super().dumps(compiled, numbers, variables, constants)
+    def attached_data(self) -> Any:
+        return modules.unshared()
 
-    def loads(
-        self, data: Any, replicas: Mapping[int, Any], constant: Callable[[Any], np.ndarray[Any, Any]]
-    ) -> List[Any]:
-        file = io.BytesIO(data)
-        modules.share(pickle.load(file))
-        return super().loads(file.getbuffer()[file.tell() :], replicas, constant)
+    def load_attached_data(self, attached: Any) -> None:
+        modules.share(attached)
 
 
 repairs.repair()

@@ -1,7 +1,6 @@
-"""Theano's GPU back-end: devices, arrays on them, and functions that leave their results there.
+"""Theano's GPU back-end: devices, device arrays, and functions that leave results on the device.
 
-Theano has one device per process here: its context with the name None. Nothing
-in this module needs pygpu until a device is opened.
+Each process has one device, Theano's default context (named None). pygpu is not needed until a device is opened.
 """
 
 from __future__ import annotations
@@ -27,70 +26,60 @@ from ...selection import Indices
 from . import pocl
 from .operations import AllReduce
 
-#: Where reductions keep their compiled kernel, which does not pickle, in their Apply node.
+#: Attribute of an Apply node that stores a reduction's compiled kernel, which cannot be pickled.
 KERNEL_OF_REDUCTION = "@cache_reduction_k"
 
-#: Optimizations to operations that do not compile for OpenCL: without them these stay on the CPU.
+#: Rewrites that are disabled on OpenCL devices, because their operations do not compile there.
 NOT_FOR_OPENCL = ("local_gpua_crossentropysoftmaxargmax1hotwithbias",)
 
 _NO_MEMORY = re.compile(r"out.?of.?memory|alloc(ate|ating|ation)|Invalid buffer size|out of resources", re.IGNORECASE)
 
-_opened: Optional[str] = None  # the device that `open_device` has opened
-
-
-# -- devices -----------------------------------------------------------------------------------------------------------
+_opened: Optional[str] = None  # the device opened by `open_device`
 
 
 def missing() -> str:
-    """Return what is missing for using devices at all, with the remedy, as a sentence; "" if nothing is."""
+    """Return a sentence that explains why devices cannot be used, with the remedy; "" if they can."""
     try:
         importlib.import_module("pygpu")
     except Exception as error:  # also if libgpuarray does not load
         return (
-            f"pygpu cannot be imported ({type(error).__name__}: {error}): docs/installation.rst says how to install "
-            "it; tools/install_opencl.sh installs it on a computer without a GPU"
+            f"pygpu cannot be imported ({type(error).__name__}: {error}): install pygpu as docs/gpus.rst explains, "
+            "or with tools/install_opencl.sh on a computer without a GPU"
         )
     return ""
 
 
 def opened() -> Optional[str]:
-    """Return the device that `open_device` has opened in this process."""
+    """Return the name of the device opened by `open_device` in this process, or None."""
     return _opened
 
 
 def foreign() -> str:
-    """Return what has opened a device in this process, other than `open_device`; "" if nothing has."""
+    """Describe the code that opened a device in this process without `open_device`; "" if there is none."""
     types = sys.modules.get("theano.gpuarray.type")
     if types is None or _opened is not None or not types.list_contexts():
         return ""
     for flag in ("device", "init_gpu_device"):
         value = str(getattr(theano.config, flag))
         if value.startswith(("cuda", "opencl")):
-            return f"the import of Theano (or of Lasagne, which imports it), because its flag {flag} is {value}"
-    return "theano.gpuarray.use(...), called by the program or by something that it imports"
+            return f"the import of Theano (or of Lasagne, which imports it), because Theano's flag {flag} is {value}"
+    return "theano.gpuarray.use(...), called by the program or by one of its imports"
 
 
 def open_device(name: str) -> Any:
-    """Open a device for this process and make Theano use it; return its pygpu context.
+    """Open a device for all later variables and functions of this process; return its pygpu context.
 
-    Theano then puts new shared variables on it, and moves the computations of new functions there.
-
-    Raises
-    ------
-    StateError
-        If the process has opened another device.
-    SynkhronosError
-        If the device cannot be opened; says what the driver says.
+    Raises StateError if the process has opened another device. All other errors quote the driver's message.
     """
     global _opened
     if _opened is not None and _opened != name:
         raise StateError(
-            f"this process has opened {_opened} at an earlier synkhronos.fork(), and Theano cannot change the "
-            "device: give it to the master again, or start a new program"
+            f"this process has opened {_opened} in an earlier synkhronos.fork(), and Theano cannot change the "
+            "device: assign the same device to the master again, or start a new program"
         )
     gpuarray = importlib.import_module("theano.gpuarray")
     if _opened is None:
-        # The master's environment, which ranks are given, says that there is a device in this process; not here.
+        # The environment inherited from the master wrongly indicates an active device in this process.
         os.environ.pop("THEANO_GPU_IS_ALREADY_ACTIVE", None)
         if name.startswith("opencl"):
             pocl.claim()
@@ -108,70 +97,61 @@ def open_device(name: str) -> Any:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that a device has no memory left."""
+    """Return whether an error reports that a device is out of memory."""
     return _opened is not None and (isinstance(error, MemoryError) or bool(_NO_MEMORY.search(error_text(error))))
 
 
-# -- values ------------------------------------------------------------------------------------------------------------
-
-
 def is_type(type_: Any) -> bool:
-    """Return whether a Theano type is that of arrays on a device."""
     types = sys.modules.get("theano.gpuarray.type")
     return types is not None and isinstance(type_, types.GpuArrayType)
 
 
 def host_type(type_: Any) -> Any:
-    """Return the type of the same arrays on the host; the type itself if it is not one of a device."""
+    """Return the host type for the arrays of a device type; return any other type unchanged."""
     return TensorType(type_.dtype, type_.broadcastable) if is_type(type_) else type_
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value is an array on a device."""
     module = sys.modules.get("pygpu.gpuarray")
     return module is not None and isinstance(value, module.GpuArray)
 
 
 def on_device(type_: Any, value: Any) -> Any:
-    """Return an array as a variable of that type on a device holds it: a copy if it is not there yet."""
+    """Return a device array for a variable of this type; only host arrays are copied."""
     if is_array(value):
         return value
     return _arrays().upload(np.asarray(value), type_.context)
 
 
 def take(array: Any, rows: Any) -> Any:
-    """Return selected rows of an array on a device: a view for a slice without step, else a copy."""
+    """Return selected rows of a device array: a view for a slice without step, else a copy."""
     if isinstance(rows, Indices):
         return _arrays().take(array, rows.array)
-    return _arrays().contiguous(rows.take(array))  # operations crash on negative strides, on OpenCL
+    return _arrays().contiguous(rows.take(array))  # OpenCL operations crash on negative strides
 
 
 def accumulator(op: ReduceOp, keep_dtype: bool) -> Any:
-    """Return what accumulates the values of slices, on the host or on the device."""
+    """Return an accumulator for the values of slices, on the host or on the device."""
     return Accumulator(op, keep_dtype) if _opened is None else _arrays().DeviceAccumulator(op, keep_dtype)
 
 
 def _arrays() -> Any:
-    """Return the arithmetic of arrays on devices, which needs pygpu."""
     return importlib.import_module("synkhronos.reductions.device")
 
 
 def check_context(label: str, type_: Any) -> None:
-    """Refuse a variable on a second device of this process: ranks have one each."""
+    """Raise ArgumentTypeError for a variable on a second device, because each rank has only one device."""
     if is_type(type_) and type_.context_name is not None:
         raise ArgumentTypeError(
             label,
             "an array on the device of its rank",
-            f"one in the context {type_.context_name!r}, which only this process has",
+            f"an array in the context {type_.context_name!r}, which only this process has",
             "leave out target=",
         )
 
 
-# -- functions ---------------------------------------------------------------------------------------------------------
-
-
 def _lift_all_reduce(opt: Any) -> None:
-    """Have Theano reduce on the device what is computed there, rather than bring it to the host for that."""
+    """Register rewrites that reduce device values on the device instead of copying them to the host."""
 
     def on_device(op: Any, context: Any, inputs: Any, outputs: Any) -> Any:
         if op.op.on_host or all(is_type(variable.type) for variable in inputs[: op.n]):
@@ -179,7 +159,7 @@ def _lift_all_reduce(opt: Any) -> None:
         variables = [opt.as_gpuarray_variable(variable, context) for variable in inputs[: op.n]]
         return op(*variables, *inputs[op.n :], return_list=True)
 
-    # Theano's `op_lifter` brings all results to the host, also of what the program itself has on the device.
+    # Theano's `op_lifter` copies all results to the host, even results that the program keeps on the device.
     @local_optimizer([AllReduce])  # type: ignore  # Theano has no types
     def lift(node: Apply) -> Any:
         is_there = [
@@ -196,13 +176,12 @@ def _lift_all_reduce(opt: Any) -> None:
 
 
 def outputs_on_device(compiled: Any) -> Any:
-    """Return the function with its outputs left where they are computed, on the device.
+    """Return the maker of a function with outputs that stay on the device; the function itself if none can stay.
 
-    Theano ends a graph on the device with a copy to the host. The ranks reduce results first, and copy to the host
-    once. Returns the function itself if there is no such copy.
+    Theano ends a graph with a copy to the host. Ranks first reduce results, and then copy them once.
     """
     maker = compiled.maker
-    if type(maker) is not FunctionMaker:  # DebugMode has one of its own
+    if type(maker) is not FunctionMaker:  # DebugMode has its own class
         return compiled
     outputs = maker.fgraph.outputs
     stays = _can_stay(maker)
@@ -214,7 +193,7 @@ def outputs_on_device(compiled: Any) -> Any:
         for output, stay in zip(outputs, stays + [False] * len(outputs))
     ]
     fgraph = FunctionGraph([copies[variable] for variable in maker.fgraph.inputs], new, clone=False)
-    fgraph.attach_feature(DestroyHandler())  # keeps what is computed in place in order
+    fgraph.attach_feature(DestroyHandler())  # orders in-place operations
     fgraph.update_mapping = getattr(maker.fgraph, "update_mapping", None)
     fgraph.profile = getattr(maker.fgraph, "profile", None)
     borrowing = [
@@ -235,9 +214,9 @@ def outputs_on_device(compiled: Any) -> Any:
 
 
 def _can_stay(maker: Any) -> List[bool]:
-    """Return for every output whether it is a copy to the host of what the graph has computed for it alone.
+    """Return, for every output, whether it is the host copy of a device value that nothing else uses.
 
-    Not of a shared variable's value, nor of what an update stores or a later operation overwrites.
+    Values of shared variables, values that an update stores, and values that a later operation overwrites cannot stay.
     """
     basic_ops = sys.modules.get("theano.gpuarray.basic_ops")
     if basic_ops is None:
@@ -266,7 +245,7 @@ def _can_stay(maker: Any) -> List[bool]:
 
 
 def _memory_of(variable: Any) -> Tuple[Any, List[Apply]]:
-    """Return the variable whose memory another one uses, and the operations in between (views, and those in place)."""
+    """Return the variable whose memory a variable uses, and the operations in between (views, in-place operations)."""
     between = []
     while variable.owner is not None:
         node = variable.owner
@@ -280,6 +259,6 @@ def _memory_of(variable: Any) -> Tuple[Any, List[Apply]]:
 
 
 def without_kernel(node: Apply) -> Any:
-    """Pickle a node without the kernel of its reduction: it is compiled again in the first call."""
+    """Return the ``__reduce__`` value of a node without its reduction's kernel, which the first call compiles again."""
     function, args, state = node.__reduce_ex__(2)[:3]
     return function, args, {name: value for name, value in state.items() if name != KERNEL_OF_REDUCTION}

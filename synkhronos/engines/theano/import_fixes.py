@@ -1,9 +1,8 @@
-"""Make ``import theano`` and ``import lasagne`` work on Pythons and NumPys that are newer than they are.
+"""Fixes for ``import theano`` and ``import lasagne`` with newer versions of Python and NumPy.
 
-Theano 1.0.5 runs unaided on Python 3.8 to 3.10 with NumPy 1.21. On Python 3.11, which needs a newer NumPy, three
-things have to be done before its import, and Lasagne 0.1 imports a module that Theano no longer has. `prepare`
-makes all this happen at the moment of the import and not before: a program that never imports Theano loses no time,
-and what it sets until then (``THEANO_FLAGS``, ``OMP_NUM_THREADS``) has its effect.
+Theano 1.0.5 runs unaided on Python 3.8 to 3.10 with NumPy 1.21. Python 3.11 needs a newer NumPy and three fixes.
+Lasagne 0.1 imports a module that Theano no longer has. The fixes run when Theano is imported, so other programs lose
+no time, and settings made before the import (``THEANO_FLAGS``, ``OMP_NUM_THREADS``) take effect.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from .. import is_installed
 from ..before_import import before_import
 from ..requirements import LIBRARIES
 
-# Options of Theano, and their values if the user has chosen none. With empty `blas.ldflags` Theano calls
-# the BLAS inside NumPy, which is as fast as linking it and, unlike that, multiplies empty matrices.
+# Our defaults for Theano's options. With empty `blas.ldflags`, Theano calls NumPy's BLAS, which is as fast as a linked
+# BLAS and can multiply empty matrices.
 DEFAULT_FLAGS = {"blas.ldflags": ""}
-#: What Theano warns of at every start because of it, though nothing is wrong.
+#: Theano's harmless warning about empty `blas.ldflags`, logged at every start.
 BLAS_MESSAGE = "Using NumPy C-API based implementation for BLAS functions."
 DOWNSAMPLE = "theano.tensor.signal.downsample"
-#: The parameters of ``gemm`` as ``BatchedDot`` declares them, and as that one has them which calls NumPy's BLAS.
+#: The parameters of ``gemm`` as declared by ``BatchedDot``, and as defined by the code that calls NumPy's BLAS.
 DECLARED_GEMM = "const dtype*, const dtype*, const int*, const dtype*, const int*, const dtype*, dtype*, const int*)"
 DEFINED_GEMM = "const dtype*, dtype*, const int*, dtype*, const int*, const dtype*, dtype*, const int*)"
 STRIDES = "/* encode the stride structure"
@@ -39,22 +38,14 @@ EMPTY = "if (!PyArray_SIZE(xs) || !PyArray_SIZE(ys)) { PyArray_FILLWBYTE(zs, 0);
 
 
 def prepare() -> None:
-    """Make ``import theano`` and ``import lasagne`` work, now or later; imports neither.
+    """Make ``import theano`` and ``import lasagne`` work, now or later, even after a failed import; idempotent.
 
-    May be called any number of times. If Theano has been imported already, the names that its functions look up while
-    they run are still restored. If its import has failed before this call, it succeeds after it.
-
-    Examples
-    --------
-    >>> prepare()
-    >>> import theano
-    >>> theano.config.openmp
-    False
+    This imports neither. If Theano is already imported, the names that its functions use at run time are restored.
     """
     before_import("theano", _prepare_import)
-    before_import("theano.tensor.blas_c", repair_batched_dot)  # the module after the one with the operation
+    before_import("theano.tensor.blas_c", repair_batched_dot)  # imported right after the operation's module
     if not any(isinstance(finder, _MissingDownsample) for finder in sys.meta_path):
-        sys.meta_path.append(_MissingDownsample())  # the last: it is asked only when there is no such module
+        sys.meta_path.append(_MissingDownsample())  # last, so it is asked only if the module is missing
     if "theano" in sys.modules:
         restore_numpy_names()
         repair_batched_dot()
@@ -64,31 +55,31 @@ def _prepare_import() -> None:
     check_python()
     check_numpy()
     if util.find_spec("numpy") is None:
-        return  # whoever imports Theano will say that it is missing, or that Theano is
+        return  # the import itself reports the missing library
     drop_failed_import()
     set_default_flags()
     restore_numpy_names()
     restore_blas_info()
     logging.getLogger("theano.tensor.blas").addFilter(is_worth_saying)
     if sys.version_info >= (3, 11):
-        # The C source of scan's inner loop does not compile on 3.11; without it scan runs it in Python.
+        # The C source of scan's inner loop does not compile on Python 3.11. Without it, scan runs in Python.
         sys.modules["theano.scan_module.scan_perform_ext"] = None  # type: ignore[assignment]
 
 
 class _MissingDownsample(MetaPathFinder):
-    """Finds the module that Lasagne 0.1 imports and Theano 1.0 has dropped."""
+    """Import finder of a module that Lasagne 0.1 imports and Theano 1.0 lacks."""
 
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
-        """Return our replacement of the one module, if the installed Lasagne needs it."""
+        """Return our replacement for the module if the installed Lasagne needs it."""
         if fullname == DOWNSAMPLE and lasagne_is_old():
             return util.spec_from_file_location(fullname, str(Path(__file__).with_name("downsample.py")))
         return None
 
 
 def lasagne_is_old() -> bool:
-    """Return whether the installed Lasagne is a 0.1: newer ones use what Theano 1.0 has."""
+    """Return whether the installed Lasagne is 0.1; newer releases support Theano 1.0."""
     try:
         return metadata.version("Lasagne").split(".")[:2] == ["0", "1"]
     except metadata.PackageNotFoundError:
@@ -96,7 +87,7 @@ def lasagne_is_old() -> bool:
 
 
 def check_python() -> None:
-    """Refuse an import that newer Pythons let fail in the middle, if Theano is installed at all."""
+    """Raise ImportError on Python versions that make the import of an installed Theano fail halfway."""
     try:
         metadata.version("theano")
     except metadata.PackageNotFoundError:
@@ -106,33 +97,30 @@ def check_python() -> None:
 
 
 def check_numpy() -> None:
-    """Refuse an import that NumPy 2 would let fail in the middle, if Theano is installed at all."""
+    """Raise ImportError if NumPy 2 would make the import of an installed Theano fail halfway."""
     try:
         numpy = metadata.version("numpy")
     except metadata.PackageNotFoundError:
         return
     if int(numpy.split(".")[0]) >= 2 and is_installed("theano"):
         raise ImportError(
-            f"Theano 1.0 does not run with NumPy 2 (here: {numpy}), which PyTensor 3 needs: programs of the two need "
-            "environments of their own, make install ENGINE=theano and make install ENGINE=pytensor"
+            f"Theano 1.0 does not run with NumPy 2 (here: {numpy}), which PyTensor 3 needs: install the two in "
+            "separate environments, with make install ENGINE=theano and make install ENGINE=pytensor"
         )
 
 
 def drop_failed_import() -> None:
-    """Forget the submodules that an import of Theano left behind when it failed.
-
-    The next attempt would take them for imported, and fail on options that are registered twice.
-    """
+    """Drop the submodules left by a failed import, because the next import would skip them and fail."""
     leftovers = [name for name in sys.modules if name.startswith("theano.")]
     for name in leftovers:
         del sys.modules[name]
     if leftovers:
-        # Theano adds its handler while it is imported; with two of them every message would come twice.
+        # Theano adds its handler on import. Two handlers would print every message twice.
         logging.getLogger("theano").handlers.clear()
 
 
 def set_default_flags() -> None:
-    """Add `DEFAULT_FLAGS` to ``THEANO_FLAGS``, except what the user set there or in a Theano configuration file."""
+    """Add `DEFAULT_FLAGS` to ``THEANO_FLAGS``, except options set there or in a Theano configuration file."""
     chosen = flags_of_user()
     ours = [f"{name}={value}" for name, value in DEFAULT_FLAGS.items() if name not in chosen]
     theirs = os.environ.get("THEANO_FLAGS", "")
@@ -156,15 +144,15 @@ def flags_of_user() -> Set[str]:
 
 
 def is_worth_saying(record: logging.LogRecord) -> bool:
-    """Return whether a message of Theano's about BLAS is another than the one that comes at every start."""
+    """Return whether a log record about BLAS differs from the harmless warning that is logged at every start."""
     return record.getMessage() != BLAS_MESSAGE
 
 
 def repair_batched_dot() -> None:
-    """Have the C code of ``batched_dot`` call the BLAS inside NumPy, if Theano links none.
+    """Make the C code of ``batched_dot`` call the BLAS inside NumPy unless Theano links a BLAS.
 
-    It asks for a ``gemm`` with other parameters than that has: one that was to be linked, so that the module does not
-    load (undefined symbol: dgemm_). And it takes no empty matrices, which have no strides in newer versions of NumPy.
+    The original code declares a ``gemm`` that must be linked, so its module would not load (undefined symbol: dgemm_).
+    The original code also fails on empty matrices, which have no strides in newer versions of NumPy.
     """
     blas = sys.modules.get("theano.tensor.blas")
     original: Any = None if blas is None else blas.BatchedDot.c_support_code
@@ -181,7 +169,7 @@ def repair_batched_dot() -> None:
 
 
 def restore_numpy_names() -> None:
-    """Give NumPy 1.24 and later back the aliases of Python types that Theano uses (``np.bool``, ``np.int``, ...)."""
+    """Restore aliases of Python types that Theano uses (``np.bool``, ``np.int``, ...), in NumPy 1.24 and later."""
     numpy = import_module("numpy")
     if tuple(int(number) for number in numpy.__version__.split(".")[:2]) >= (1, 24):
         for alias in (bool, int, float, complex, object, str):
@@ -190,12 +178,12 @@ def restore_numpy_names() -> None:
 
 
 def restore_blas_info() -> None:
-    """Give NumPy 1.22 and later back the empty ``blas_opt_info`` that Theano reads without checking."""
+    """Restore the empty ``blas_opt_info`` that Theano reads unconditionally, in NumPy 1.22 and later."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # NumPy calls its distutils deprecated; the program can do nothing about it
+            warnings.simplefilter("ignore")  # NumPy's deprecation of distutils, which the program cannot fix
             config = import_module("numpy.distutils.__config__")
     except ImportError:
         return
     if not hasattr(config, "blas_opt_info"):
-        setattr(config, "blas_opt_info", {})  # noqa: B010, mypy knows that the module has no such name
+        setattr(config, "blas_opt_info", {})  # noqa: B010, mypy reports that the module lacks this name

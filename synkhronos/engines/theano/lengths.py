@@ -1,4 +1,4 @@
-"""What is known of lengths in Theano's graphs: `graph.lengths` for Theano's operations."""
+"""Lengths of axes in Theano's graphs; see `graph.lengths`."""
 
 from __future__ import annotations
 

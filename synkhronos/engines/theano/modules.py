@@ -1,17 +1,14 @@
-"""The C modules that this process has compiled, given to ranks that would compile them once more.
+"""Sharing of compiled C modules with ranks, which would otherwise compile them again.
 
-Theano's cache on disk gives a module to every process by its key. Modules of an operation without a version it gives to
-none: each process compiles them for itself, under the lock that all processes share. Operations whose ``__props__`` are
-empty (``Alloc``, ``ScalarFromTensor``, the cross-entropy of a softmax) count as such by a fault of Theano 1.0.5, so
-nearly every program has some, at half a second or more each. But in memory Theano also knows modules by the hash of
-their source and compiler options: that is what travels. ::
+Theano's disk cache does not share modules of operations without a version, so each process compiles them itself, under
+a common lock. Because of a fault of Theano 1.0.5, these include operations with empty ``__props__`` (``Alloc``,
+``ScalarFromTensor``), which nearly every program has. Each module takes half a second or more. In memory, Theano also
+finds modules by a hash of source and compiler options, which is sent to the ranks::
 
     master   hash -> file   --- with the functions --->   rank   the same source has the same hash: load the file
 
-The files are deleted when the master ends. A rank that does not find one compiles as before.
-
-Files are also told one by one, as soon as they are loaded here, so that other processes can load them, too (`watch`,
-`preload`).
+The files are deleted when the master ends; a rank that finds no file compiles the module. `watch` also reports each
+loaded file, so that other processes can `preload` it.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from theano.gof import cmodule
 
 
 def unshared() -> Dict[str, str]:
-    """Return the files of the modules that the cache on disk does not give to other processes, by hash."""
+    """Return, by hash, the files of modules that the disk cache does not share with other processes."""
     cache = cmodule._module_cache  # None if nothing has been compiled
     known = {} if cache is None else cache.module_hash_to_key_data
     return {
@@ -36,17 +33,17 @@ def unshared() -> Dict[str, str]:
 
 
 def share(files: Mapping[str, str]) -> None:
-    """Have Theano find these modules of another process, by hash, as if this one had compiled them."""
+    """Register modules of another process, by hash, as if this process had compiled them."""
     if files:
         known = cmodule.get_module_cache(config.compiledir).module_hash_to_key_data
         for of_source, file in files.items():
             if of_source not in known and os.path.exists(file):
-                no_keys = os.path.join(os.path.dirname(file), "key.pkl")  # which is not there
+                no_keys = os.path.join(os.path.dirname(file), "key.pkl")  # does not exist
                 known[of_source] = cmodule.KeyData(set(), of_source, no_keys, file)
 
 
 def watch(tell: Optional[Callable[[str], object]]) -> None:
-    """Call ``tell(file)`` for every module that this process has loaded or will load; None ends that."""
+    """Report each file of a module that this process has loaded or will load to a function; None ends this."""
     load = getattr(cmodule.dlimport, "load", cmodule.dlimport)
     cmodule.dlimport = load if tell is None else _telling(load, tell)
     if tell is not None and cmodule._module_cache is not None:
@@ -66,15 +63,14 @@ def _telling(load: Callable[..., Any], tell: Callable[[str], object]) -> Callabl
 
 
 def preload(file: str) -> None:
-    """Load a module of another process; before the first, read the index of the cache on disk, and ask the compiler.
+    """Load another process's module; the first call also reads the disk cache's index and queries the compiler.
 
-    (What the processor can do, of which Theano makes part of every key.)
+    The query determines the processor's features, which are part of every cache key.
     """
     if cmodule._module_cache is None:
-        # Tidying up would take the lock, which the other process may hold to compile.
+        # Cleaning up would require the lock, which the other process may hold while it compiles.
         cmodule.get_module_cache(config.compiledir, {"do_refresh": False}).refresh(cleanup=False)
         if config.cxx:
             cmodule.GCC_compiler.compile_args()
-    # Not into Theano's tables: it enters what is in them only once, when it reads the key. It is Python that finds the
-    # module loaded.
+    # Python itself finds the loaded module. An entry in Theano's tables would not be completed when its key is read.
     cmodule.dlimport(file)

@@ -1,4 +1,4 @@
-"""The operations of `synkhronos.ops` in Theano's graphs: `graph.operations` made for Theano."""
+"""Operations of `synkhronos.ops` for Theano's graphs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from theano.gradient import DisconnectedType, grad_not_implemented
 from ..graph.operations import AllReduceOp, InverseShareOp, Names, PutShareOp, ShareOp, TakeShareOp, WholeLengthOp
 
 NAMES = Names(Apply, tensor, tensor.discrete_dtypes, DisconnectedType, grad_not_implemented, lambda: str(config.floatX))
-#: What operations on the rank's rows have in common.
 Share = ShareOp
 
 
 class AllReduce(AllReduceOp, Op):  # type: ignore[misc]  # Theano has no types
-    """Variables reduced over all ranks, in one collective."""
-
     names = NAMES
     _f16_ok = True
 
@@ -29,8 +26,6 @@ class AllReduce(AllReduceOp, Op):  # type: ignore[misc]  # Theano has no types
 
 
 class TakeShare(TakeShareOp, Op):  # type: ignore[misc]
-    """The rank's rows."""
-
     names = NAMES
 
     def make_node(self, array: Any) -> Apply:
@@ -45,8 +40,6 @@ class TakeShare(TakeShareOp, Op):  # type: ignore[misc]
 
 
 class PutShare(PutShareOp, Op):  # type: ignore[misc]
-    """The rank's rows among zeros."""
-
     names = NAMES
     take = TakeShare
 
@@ -65,12 +58,8 @@ TakeShare.put = PutShare
 
 
 class WholeLength(WholeLengthOp, Op):  # type: ignore[misc]
-    """A length with the rows of all ranks."""
-
     names = NAMES
 
 
 class InverseShare(InverseShareOp, Op):  # type: ignore[misc]
-    """How many times as many rows all ranks have."""
-
     names = NAMES

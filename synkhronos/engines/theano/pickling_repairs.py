@@ -1,24 +1,23 @@
-"""Objects of Theano's graphs that Theano itself cannot pickle, or not so that another process can use them.
+"""Repairs for objects of Theano's graphs whose pickles fail or are useless to other processes.
 
 ==============================  ==============================  ====================================================
-What Theano does                What we do                      The test that holds it
+Fault of Theano                 Repair                          Test
 ==============================  ==============================  ====================================================
-A ``Function`` pickles the      Send the maker, name and        test_the_value_on_the_master_does_not_matter,
-values of its inputs, compares  ``trust_input`` alone           test_defaults_and_trust_input
-them on arrival: fails for NaN  (`GraphEngine.restored`)
-``ScipyGer`` keeps SciPy's      Leave the routine out: each     test_outer_products_travel
-routine in the tag of its node  rank looks it up in its first
-                                call
-``as_op`` makes operations      Send the Python function by     test_functions_made_operations_in_main
+A ``Function`` compares input   Send only the maker, name and   test_the_value_on_the_master_does_not_matter,
+values when it is unpickled,    ``trust_input``                 test_defaults_and_trust_input
+which fails for NaN             (`GraphEngine.restored`)
+``ScipyGer`` keeps SciPy's      Omit the routine, because       test_outer_products_travel
+routine in the tag of its node  each rank looks it up in its
+                                first call
+``as_op`` creates operations    Send the Python function by     test_functions_made_operations_in_main
 that pickle by module and name  value, if it is in __main__
                                 or cannot be imported
-``DebugMode`` forgets what it   Send these settings beside      test_debug_mode_checks_there_what_it_was_told_to
-was told to check               its state
-A ``ProfileStats`` keeps the    Send an empty one: each rank    test_profile_travels
-nodes that it has counted       counts its own calls
-A reduction on a GPU keeps its  Leave the kernel out: it is     test_a_function_that_was_called_before_still_travels
-compiled kernel in its node     compiled again in the first
-                                call
+``DebugMode`` loses the list    Send these settings with        test_debug_mode_checks_there_what_it_was_told_to
+of its checks                   the mode's state
+A ``ProfileStats`` keeps the    Send an empty object, because   test_profile_travels
+nodes that it has counted       each rank counts its own calls
+A reduction on a GPU keeps its  Omit the kernel, which the      test_a_function_that_was_called_before_still_travels
+compiled kernel in its node     first call compiles again
 ==============================  ==============================  ====================================================
 """
 
@@ -35,11 +34,11 @@ from theano.gof.utils import scratchpad
 from ..graph.pickled_settings import reduce_debug_mode, reduce_from_function, reduce_profile
 from . import gpu
 
-_BLAS = "local_ger"  # the attribute of the tag in which `ScipyGer` keeps SciPy's routine
+_BLAS = "local_ger"  # the tag's attribute where `ScipyGer` stores SciPy's routine
 
 
 def reduce(thing: Any) -> Any:
-    """Return what ``__reduce__`` should return for one of these objects, NotImplemented for all others."""
+    """Return the ``__reduce__`` value of an object that needs repair; NotImplemented for all other objects."""
     if type(thing) is FromFunctionOp:
         return reduce_from_function(thing, FromFunctionOp)
     if isinstance(thing, Apply) and gpu.KERNEL_OF_REDUCTION in vars(thing):

@@ -1,7 +1,4 @@
-"""The rule of `synkhronos.sharding` for each of Theano's operations.
-
-A new operation is one entry in the table at the end: from its class to a function from a node to a rule.
-"""
+"""Placement rules for Theano's operations; to add a rule, extend the table at the end."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from theano.tensor import basic, extra_ops, raw_random, subtensor
 from theano.tensor.nnet import abstract_conv, bn, conv, nnet
 from theano.tensor.signal import pool
 
-from ...sharding import MIXED, Axes, Drawn, Rule, Where
+from ...sharding import MIXED, Axes, Drawn, PlacementRule, Where
 from ..graph.lengths import broadcastable, ndim
 from ..graph.placing import Make, Placing
 from ..graph.rules.along import along, labels, own_axis
@@ -23,7 +20,7 @@ from ..graph.rules.indices import masked
 from .lengths import LENGTHS
 
 
-def _drawn(node: Any) -> Rule:
+def _drawn(node: Any) -> PlacementRule:
     _, _, *parameters = node.inputs
     draw = getattr(node.op, "fn", "uniform")
     by_element = isinstance(draw, str) or draw is raw_random.random_integers_helper
@@ -32,7 +29,7 @@ def _drawn(node: Any) -> Rule:
     return Drawn([(), *values], ndim(node.outputs[1]), [1], is_single)
 
 
-def _convolution(node: Any) -> Rule:
+def _convolution(node: Any) -> PlacementRule:
     op, space = node.op, [MIXED] * (ndim(node.inputs[0]) - 2)
     grouped = getattr(op, "num_groups", 1) != 1 or getattr(op, "unshared", False)
     channels = MIXED if grouped else "c"
@@ -51,8 +48,8 @@ def _convolution(node: Any) -> Rule:
     return Axes([images, filters, *rest], [results], [[0], [1]])
 
 
-def _pooling(linear: Sequence[int] = ()) -> Callable[[Any], Rule]:
-    def rule(node: Any) -> Rule:
+def _pooling(linear: Sequence[int] = ()) -> Callable[[Any], PlacementRule]:
+    def rule(node: Any) -> PlacementRule:
         n = ndim(node.outputs[0])
         free = n - node.op.ndim
         names = [*range(free), *[MIXED] * node.op.ndim]
@@ -62,13 +59,13 @@ def _pooling(linear: Sequence[int] = ()) -> Callable[[Any], Rule]:
     return rule
 
 
-# -- rows by rows ------------------------------------------------------------------------------------------------------
+# -- operations on independent rows ------------------------------------------------------------------------------------
 
 
-def _by_rows(linear: Sequence[int] = ()) -> Callable[[Any], Rule]:
-    """Return what makes the rule of an operation on matrices and vectors that treats the first axis of all alike."""
+def _by_rows(linear: Sequence[int] = ()) -> Callable[[Any], PlacementRule]:
+    """Return a function that makes the rule for an operation on independent rows of all its arguments."""
 
-    def rule(node: Any) -> Rule:
+    def rule(node: Any) -> PlacementRule:
         def names(variable: Any) -> List[Any]:
             return [0, *[MIXED] * (ndim(variable) - 1)] if ndim(variable) else []
 
@@ -78,13 +75,13 @@ def _by_rows(linear: Sequence[int] = ()) -> Callable[[Any], Rule]:
     return rule
 
 
-def _with_bias(node: Any) -> Rule:
-    """Softmax of a matrix and a bias for each of its columns, and what is made of it."""
+def _with_bias(node: Any) -> PlacementRule:
+    """Return the rule for a softmax of a matrix plus a bias per column, and for operations derived from it."""
     inputs: List[List[Any]] = [[0, MIXED], [MIXED], *[[0]] * (len(node.inputs) - 2)]
     return Axes(inputs, [[0, *[MIXED] * (ndim(one) - 1)] for one in node.outputs])
 
 
-def _normalized(node: Any) -> Rule:
+def _normalized(node: Any) -> PlacementRule:
     n = ndim(node.inputs[0])
     return Axes([list(range(n)), *[labels(one, range(n)) for one in node.inputs[1:]]], [range(n)])
 

@@ -1,8 +1,7 @@
-"""A cache of compiled kernels for every process that uses PoCL, the OpenCL of CPUs.
+"""Separate kernel caches for processes that use PoCL, an OpenCL for CPUs.
 
-If two processes compile the same kernel into one cache at the same moment, one of them now and then fails with
-"clBuildProgram: Unknown error" (seen with PoCL 3.1: 3 of 216 kernels that three processes compiled at once; with a
-cache for each, none). Ranks do compile the same kernels at the same moment.
+Ranks compile the same kernels. Processes that compile one kernel into one cache at the same time may fail with
+"clBuildProgram: Unknown error". With PoCL 3.1, 3 of 216 kernels failed in three processes; with separate caches, none.
 """
 
 from __future__ import annotations
@@ -15,15 +14,14 @@ from typing import Optional
 
 _PREFIX = "synkhronos-"
 
-#: The lock of this process's cache, which it holds until it ends.
+#: The lock of this process's cache, held until the process ends.
 _lock: Optional[int] = None
 
 
 def claim() -> None:
-    """Have PoCL use a cache that no other living process uses; call it before the first device is opened.
+    """Make PoCL use a cache that no other live process uses; must be called before the first device is opened.
 
-    Caches are numbered, so that a later process finds what an earlier one has compiled. If none can be made, PoCL's
-    own stays in use.
+    Caches are numbered, so that later processes reuse them. If none can be created, PoCL's own cache remains in use.
     """
     global _lock
     if _lock is not None:
@@ -46,7 +44,7 @@ def claim() -> None:
 
 
 def _base() -> str:
-    """Return the folder that PoCL itself would use; the environment of ranks, which is the master's, may name ours."""
+    """Return PoCL's own cache folder, even if the inherited environment names one of our caches."""
     given = os.environ.get("POCL_CACHE_DIR", "")
     if re.fullmatch(_PREFIX + r"\d+", os.path.basename(given)):
         return os.path.dirname(given)

@@ -1,4 +1,4 @@
-"""What Theano's profiler has counted on every rank, added up."""
+"""Counts of Theano's profiler, summed over the ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from theano.compile.profiling import ProfileStats
 
 
 class Counts(NamedTuple):
-    """What the profiles of functions have counted, without their graphs."""
+    """Counts of functions' profiles, without their graphs."""
 
     calls: int
     call_time: float
@@ -18,8 +18,8 @@ class Counts(NamedTuple):
 
 
 def count(functions: Sequence[Any]) -> Optional[Counts]:
-    """Return what has been counted of some functions, the first of which decides whether they are profiled."""
-    profiles = {id(one.profile): one.profile for one in functions if one.profile}  # functions may share one
+    """Return the functions' counts; None if the first function is not profiled."""
+    profiles = {id(one.profile): one.profile for one in functions if one.profile}  # functions may share a profile
     if not functions[0].profile:
         return None
     nodes = [

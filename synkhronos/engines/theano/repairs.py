@@ -1,27 +1,19 @@
-"""Faults of Theano 1.0.5 that come up in programs that do nothing wrong, repaired in this process.
+"""Repairs, in this process, of faults of Theano 1.0.5 that affect correct programs.
 
-==============================  ==============================  ====================================================
-What Theano does                What we do                      The test that holds it
-==============================  ==============================  ====================================================
-Writes the keys of a module in  Replace the file at once        test_the_keys_of_a_module_are_whole_at_any_moment
-place. Another process that
-reads them meanwhile deletes
-the module as broken, and what
-uses it then fails
-Fails for ever if a module that Do without: it is loaded        test_a_module_that_was_deleted_is_used_on
-is loaded was deleted
-Keeps every variable that is    End the observation             test_variables_are_forgotten_after_a_gemm_that_cannot_be
-made after an optimization
-under observation has raised,
-such as ``a + dot(a, b)`` has
-Looks every 5 to 10 seconds     Look every 5 to 20 ms: ranks    test_the_lock_is_taken_soon_after_it_is_free
-whether the lock of the         load at the same time, each
-compile cache is free, and may  holding it for some ms; and
-find it taken for minutes       programs compile beside others
-Computes in place where         Have it computed element by     test_what_is_imaginary_may_be_written_into
-``imag`` of real numbers has    element, into an array
-put NumPy's read-only zeros
-==============================  ==============================  ====================================================
+==============================================================  ===============================================
+Fault of Theano                                                 Repair
+==============================================================  ===============================================
+Writes a module's keys in place; another process that reads     Replace the file in one step
+them meanwhile deletes the module, so users of the module fail
+Keeps failing if a loaded module's file was deleted             Ignore the missing file of a loaded module
+Keeps all variables created after an observed optimization      End the observation after an error
+raised an error, as for ``a + dot(a, b)``
+Checks every 5 to 10 seconds whether the compile cache's lock   Check every 5 to 20 ms, because ranks load at
+is free, and may miss that for minutes                          the same time and need the lock for some ms
+Overwrites the read-only zeros that NumPy returns for ``imag``  Compute ``imag`` element by element, into a new
+of real numbers                                                 array
+Computes -2 for ``~True`` if Python runs fused operations       Return False
+==============================================================  ===============================================
 """
 
 from __future__ import annotations
@@ -32,6 +24,7 @@ import os
 import pickle
 from typing import Any, Iterator, List
 
+import numpy as np
 import theano.tensor
 from theano.gof import Variable, cmodule, compilelock, graph
 
@@ -40,11 +33,12 @@ _lock = compilelock.lock
 
 
 def repair() -> None:
-    """Put these in the place of Theano's own."""
+    """Replace Theano's faulty code; see the module's table."""
     cmodule.KeyData.save_pkl = _save_keys
     graph.nodes_constructed = _nodes_constructed
-    # (``compile.wait`` cannot be changed in a program.)
+    # (``compile.wait`` cannot be changed at run time.)
     theano.tensor.imag.nfunc_spec = None
+    theano.scalar.Invert.impl = np.invert
     compilelock.lock = functools.partial(_lock, min_wait=0.005, max_wait=0.02, verbosity=0)
 
 
@@ -52,7 +46,7 @@ def _save_keys(data: Any) -> None:
     try:
         whole = pickle.dumps(data, protocol=pickle.HIGHEST_PROTOCOL)
     except pickle.PicklingError:
-        _save_in_place(data)  # which says so, and deletes the file
+        _save_in_place(data)  # reports the error and deletes the file
         return
     part = f"{data.key_pkl}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):

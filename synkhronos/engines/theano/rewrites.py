@@ -1,4 +1,4 @@
-"""The rewrites of a mode that may change values, made before collectives are put into a graph."""
+"""Early application of a mode's rewrites that may change values; see `graph.rewrites`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,17 @@ from theano.compile.mode import Mode, optdb
 from theano.gof import Constant, FunctionGraph, Query, graph
 from theano.gof.opt import MergeOptimizer
 from theano.gof.toolbox import PreserveVariableAttributes
+from theano.tensor import nnet
 
 from ..graph.rewrites import END, MADE
+from .formulas import IS_STABLE
 
 
 def rewritten(outputs: Sequence[Any], mode: Any, left_out: Optional[Sequence[str]]) -> Tuple[List[Any], Any]:
-    """Return equal expressions, and the mode for what is left to do; see `graph.rewrites`.
-
-    Parameters
-    ----------
-    outputs : sequence of variables
-    mode : Mode
-    left_out : sequence of str, optional
-        Names and tags of rewrites that are not made; None of all but that equal operations become one.
-    """
+    """Return equivalent expressions, and the mode for the remaining rewrites; see `engines.pytensor.rewrites`."""
     inputs = [one for one in graph.inputs(outputs) if not isinstance(one, Constant)]
     found = mode.provided_optimizer
-    # Where variables were made is where the program made those that they replace: it is not looked up again.
+    # New variables keep the creation traces of the variables that they replace, so no new traces are needed.
     with theano.change_flags(**{"traceback.limit": 0}):
         fgraph = FunctionGraph(inputs, list(outputs), features=[PreserveVariableAttributes()])
         if not isinstance(found, Query) or not found.include or left_out is None:
@@ -36,8 +30,20 @@ def rewritten(outputs: Sequence[Any], mode: Any, left_out: Optional[Sequence[str
                 found.extra_optimizations,
             )
             optdb.query(query).optimize(fgraph)
+            if {"fast_run", "fast_compile"} & set(found.include):
+                _tag_softmax(fgraph)
             if type(mode) is Mode and "fast_run" in found.include:
-                mode = Mode(mode.provided_linker, found.excluding(*MADE))
+                # (Do not exclude names inside other passes, whose rewrites may have a skipped pass's name as a tag.)
+                left = found.excluding(*MADE)
+                left.subquery = {**dict.fromkeys(optdb._names, found), **found.subquery}
+                mode = Mode(mode.provided_linker, left)
         new = dict(zip(fgraph.inputs, inputs))
         graph.clone_get_equiv(fgraph.inputs, fgraph.outputs, copy_inputs=False, copy_orphans=False, memo=new)
     return [new[one] for one in fgraph.outputs], mode
+
+
+def _tag_softmax(fgraph: Any) -> None:
+    """Tag each remaining softmax, so that its logarithm is rewritten after Theano has recognized cross-entropies."""
+    for node in fgraph.apply_nodes:
+        if isinstance(node.op, nnet.Softmax):
+            setattr(node.outputs[0].tag, IS_STABLE, True)

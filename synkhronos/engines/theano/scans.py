@@ -1,12 +1,4 @@
-"""Collectives inside ``theano.scan``: the token goes through its steps as one more recurrent state.
-
-::
-
-    token --> [ step 0: c1 --> c2 ] --> [ step 1: c1 --> c2 ] --> ... --> token
-
-So the collectives of a step come after those of the step before, and Theano cannot move one of them out of the loop,
-as it does with what depends on nothing that changes from step to step.
-"""
+"""Order of collectives inside ``theano.scan``; see `engines.pytensor.scans`."""
 
 from __future__ import annotations
 
@@ -20,12 +12,12 @@ from theano.scan_module.scan_utils import expand_empty
 
 from .operations import AllReduce
 
-#: From the outputs of an inner graph and a token to the outputs with their collectives in order, and the last token.
+#: Maps the outputs of an inner graph and a token to outputs with ordered collectives and the last token.
 Order = Callable[[Sequence[Variable], Variable], Tuple[List[Variable], Variable]]
 
 
 def inner_outputs(op: Any) -> Sequence[Variable]:
-    """Return what the graph inside an operation computes; nothing for operations without one."""
+    """Return the outputs of an operation's inner graph; () if it has none."""
     if isinstance(op, Scan):
         outputs: Sequence[Variable] = op.outputs
         return outputs
@@ -33,29 +25,18 @@ def inner_outputs(op: Any) -> Sequence[Variable]:
 
 
 def is_while(op: Scan) -> bool:
-    """Return whether the last inner output of a scan says when it ends."""
+    """Return whether the last inner output of a scan is its stopping condition."""
     return bool(op.as_while)
 
 
 def in_order(
     op: Scan, inputs: Sequence[Variable], token: Optional[Variable], order: Order
 ) -> Tuple[List[Variable], Optional[Variable]]:
-    """Return the results of a scan with its inner graph in order, and a token of after it if it was given one.
-
-    Parameters
-    ----------
-    op : Scan
-    inputs : list of variables
-        Of the scan's node.
-    token : variable, optional
-        Of what is computed before.
-    order : callable
-        Puts an inner graph in order.
-    """
+    """Return the results of a scan with ordered collectives, and the token after it if ``token`` is given."""
     before = AllReduce.first_token() if token is None else token
     state = before.type()
     outputs, last = order(op.outputs, state)
-    # The states of one tap each are the last of the states, among the inputs, the outputs and the taps.
+    # States with a single tap come last among the states, in inputs, outputs and taps.
     n_inner_inputs = op.n_seqs + sum(map(len, op.tap_array))
     n_inner_outputs = op.n_mit_mot_outs + op.n_mit_sot + op.n_sit_sot
     n_outer_inputs, n_outer_outputs = 1 + op.n_seqs + op.n_outs, op.n_outs
@@ -69,15 +50,12 @@ def in_order(
 
 
 def with_inside(op: Scan, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Scan:
-    """Return the same scan with another graph inside."""
+    """Return a scan with the same settings and a new inner graph."""
     return Scan(list(inputs), list(outputs), op.info.copy())
 
 
 def changing(node: Any, is_changing: Callable[[Variable], bool]) -> List[Variable]:
-    """Return the inner inputs of a scan that change with those outer inputs for which ``is_changing`` says so.
-
-    Of recurrent states it is not found out: all of them are returned if there are any such inputs.
-    """
+    """Return the inner inputs of a scan that may change, including all recurrent states if any outer input changes."""
     op, inner = node.op, node.op.inputs
     same = [
         *zip(op.inner_seqs(inner), op.outer_seqs(node.inputs)),

@@ -1,4 +1,4 @@
-"""Shapes of a graph's variables from those of its inputs, mostly without computing the variables themselves."""
+"""Computation of variables' shapes from the graph's input shapes, mostly without computing the variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from theano.tensor.opt import ShapeFeature
 
 
 def by_shapes_of_inputs(variable: Variable) -> Variable:
-    """Return an equal expression in which all shapes are those of the graph's inputs, as far as Theano knows them."""
+    """Return an equivalent expression that contains shapes of inputs only, as far as Theano can infer shapes."""
     inputs = [one for one in graph.inputs([variable]) if not isinstance(one, theano.Constant)]
     with theano.change_flags(compute_test_value="off"):
         fgraph = FunctionGraph(inputs, [variable])
@@ -22,10 +22,7 @@ def by_shapes_of_inputs(variable: Variable) -> Variable:
 
 
 def shapes_of(variables: Sequence[Any]) -> List[Any]:
-    """Return, for every variable, its shape as an int64 vector: of no entries if it is not an array.
-
-    What Theano's own ``theano.compile.builders.infer_shape`` does, for graphs of any depth: that one is recursive.
-    """
+    """Return int64 shapes, empty for variables that are not arrays; Theano's `infer_shape` fails on deep graphs."""
     feature = ShapeFeature()
     feature.on_attach(FunctionGraph([], []))
     for node in io_toposort([], variables):

@@ -1,7 +1,4 @@
-"""Numbers of rows in Theano's graphs: `graph.written_rows` for Theano's operations.
-
-A convolution may have the shape of its images as a property, the number of rows with it.
-"""
+"""Replacement of literal numbers of rows for Theano, whose convolutions may store the shape of their images."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from theano.tensor import raw_random
 from theano.tensor.nnet import abstract_conv, conv
 
 from ...sharding import Placement, Shard
-from ..graph.written_rows import WrittenRows
+from ..graph.written_rows import WrittenRowsReader
 from . import scans
 from .placing import PLACING
 
@@ -23,7 +20,7 @@ def _remade(op: Any, node: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _without_rows(node: Any, placements: Sequence[Placement]) -> Optional[Any]:
-    """Return a convolution that takes any number of images, of any of the three kinds."""
+    """Return a convolution, or a convolution's gradient, for any number of images; None if there is no change."""
     op = node.op
     if op.imshp is None or op.imshp[0] is None or not any(isinstance(one, Shard) for one in placements[:2]):
         return None
@@ -33,7 +30,7 @@ def _without_rows(node: Any, placements: Sequence[Placement]) -> Optional[Any]:
 
 
 def _old_without_rows(node: Any, placements: Sequence[Placement]) -> Optional[Any]:
-    """Return an old convolution that takes any number of images, or of channels: in a gradient these are the rows."""
+    """Return a ``ConvOp`` for any number of images, or of channels, which are the rows in a gradient."""
     op, images = node.op, placements[0]
     if not isinstance(images, Shard) or images.axis > 1:
         return None
@@ -60,7 +57,7 @@ def _old_without_rows(node: Any, placements: Sequence[Placement]) -> Optional[An
     )
 
 
-WRITTEN_ROWS = WrittenRows(
+WRITTEN_ROWS = WrittenRowsReader(
     PLACING,
     (mrg_uniform_base, raw_random.RandomFunction),
     _remade,

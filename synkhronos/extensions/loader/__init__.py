@@ -1,4 +1,4 @@
-"""Batches that processes of their own prepare while the ranks compute. ::
+"""Data loading: separate processes prepare batches while the ranks compute. ::
 
     the program                              loader process 0                  loader process 1
     ─────────────────────────────────────    ──────────────────────────────    ──────────────────
@@ -6,7 +6,7 @@
         f(x, y)  batch 0, no copy            shared memory; makes batch 2      batch 3
         f(x, y)  batch 1                     ... up to `depth` ahead
 
-`loading` has what users call, `process` the program's side of a loader process, `work` what such a process does.
+Modules: `loading` (public interface), `process` (the program's side of a loader process), `work` (the process itself).
 """
 
 from .loading import Loader, loader

@@ -1,4 +1,4 @@
-"""`synkhronos.loader`: batches from processes of their own, in order."""
+"""Iterable over batches that separate processes prepare in order (`synkhronos.loader`)."""
 
 from __future__ import annotations
 
@@ -27,64 +27,57 @@ def loader(
     seed: int = 0,
     timeout: Optional[float] = None,
 ) -> Loader:
-    """Return an iterable over batches that processes of their own prepare while the ranks compute.
+    """Return an iterable over batches that separate processes prepare while the ranks compute.
 
-    Each ``for`` over it is a pass, with processes that are forked from the program when it begins and have ended when
-    it ends, however it does. The arrays of a batch arrive as `Data`, which functions take without a copy; if a batch is
-    one array, not in a tuple or list, one Data arrives. Their memory is used again once the program refers to them
-    no more.
+    Each ``for`` loop over the loader is a pass. The processes of a pass are forked when it begins, and end with it,
+    even after an exception. The arrays of a batch arrive as a tuple of `Data`, which functions read without a copy; a
+    single array arrives as one `Data`. Memory is reused when the program no longer references its arrays.
 
     Parameters
     ----------
     source : callable or iterable
-        Without ``items``: a generator function, which is called without arguments, or any iterable, whose elements are
-        the batches. With ``items``: the function that makes a batch of one of them.
+        Without ``items``: a generator function without arguments, or any iterable, whose elements are the batches. With
+        ``items``: a function that makes a batch from one item.
     items : sequence, optional
-        What the batches are made of: names of files, say, or lists of rows. Batch i is ``source(items[i])``.
+        The inputs of the batches, such as file names or lists of rows. Batch i is ``source(items[i])``.
     n_processes : int
-        How many processes make batches, in turn: with ``items`` only.
+        The number of processes, which make batches in turn; more than one process requires ``items``.
     depth : int
-        How many batches each process prepares beforehand.
+        The number of batches that each process prepares ahead.
     seed : int
-        Not negative. Before each batch `numpy.random` and `random` are seeded from it, the number of the pass and that
-        of the batch: the same numbers in every run, whichever process draws them.
+        A nonnegative seed. Before each batch, `numpy.random` and `random` are seeded from this seed, the pass number
+        and the batch number. The number of processes has no influence.
     timeout : float, optional
-        Seconds that one batch may be awaited.
+        Time limit for a single batch, in seconds.
 
     Returns
     -------
     Loader
-        A context manager, whose end is `close`.
+        An iterable, which is also a context manager that calls `close` at its end.
 
     Raises
     ------
     ArgumentTypeError, ArgumentValueError
-        An argument is wrong.
+        If an argument is invalid.
     LoaderError
-        While iterating: the source raised an exception, which is the cause, or a process ended or was late. The batches
-        before that one have arrived.
+        During iteration, if the source raised an exception (``__cause__`` has its traceback), or a process died or
+        exceeded the time limit. All earlier batches have arrived.
 
     Examples
     --------
-    >>> import synkhronos as synk
-    >>> import numpy as np, theano.tensor as T
+    >>> import synkhronos as synk, numpy as np, theano.tensor as T
     >>> synk.fork(2)
     2
     >>> x = T.matrix("x")
     >>> total = synk.function([x], (x.sum(), "sum"))
     >>> def batches():
-    ...     for rows in (4, 4, 3):
+    ...     for rows in (4, 3):
     ...         yield np.ones((rows, 2), "float32")
     >>> with synk.loader(batches) as loader:
     ...     for x_batch in loader:
     ...         print(x_batch, total(x_batch))
     <Data: float32 (4, 2)> 8.0
-    <Data: float32 (4, 2)> 8.0
     <Data: float32 (3, 2)> 6.0
-    >>> def load(name):
-    ...     return np.full(2, len(name)), np.array([0])
-    >>> [int(x_batch[0]) for x_batch, y_batch in synk.loader(load, ["a", "bc"], n_processes=2)]
-    [1, 2]
     """
     n_processes, depth = _at_least("n_processes", n_processes, 1), _at_least("depth", depth, 1)
     seed = _at_least("seed", seed, 0)
@@ -93,22 +86,22 @@ def loader(
         if not callable(source) and not isinstance(source, Iterable):
             raise ArgumentTypeError("source", "a generator function or an iterable", repr(source))
         if n_processes > 1:
-            hint = "give items, and a function that makes a batch of one of them"
-            raise ArgumentValueError("n_processes", "1, as batches come out of one iterable", str(n_processes), hint)
+            hint = "pass items, and a function that makes a batch from an item"
+            raise ArgumentValueError("n_processes", "1, because there is only one iterable", str(n_processes), hint)
     elif not callable(source):
-        raise ArgumentTypeError("source", "a function that makes a batch of an item", repr(source))
+        raise ArgumentTypeError("source", "a function that makes a batch from an item", repr(source))
     elif not (hasattr(items, "__len__") and hasattr(items, "__getitem__")):
-        raise ArgumentTypeError("items", "a sequence", repr(items), "make a list of it")
+        raise ArgumentTypeError("items", "a sequence", repr(items), "convert it to a list")
     return Loader(source, items, n_processes, depth, seed, timeout)
 
 
 class Loader:
-    """Batches that other processes prepare; made by `loader`.
+    """Iterable over batches that other processes prepare; created by `loader`.
 
     Attributes
     ----------
     epoch : int
-        The number of the next pass, from 0. A training that goes on from a checkpoint sets it, for the random numbers.
+        The number of the next pass, counted from 0; it seeds random numbers. Set it to continue from a checkpoint.
     waited : float
         Seconds that the program has waited for batches, in all passes.
     """
@@ -128,13 +121,13 @@ class Loader:
         self._passes: weakref.WeakSet[Pass] = weakref.WeakSet()
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"{self.epoch} passes begun"
+        state = "closed" if self.closed else f"passes begun: {self.epoch}"
         return f"<Loader of {getattr(self._source, '__name__', self._source)!r}: {state}>"
 
     @point("loader")
     def __iter__(self) -> Pass:
         if self.closed:
-            raise StateError(f"{self!r} cannot be iterated any more")
+            raise StateError(f"{self!r} is closed and cannot be iterated over")
         works = [
             Work(self._source, self.items, first, self._n_processes, self._seed, self.epoch)
             for first in range(self._n_processes)
@@ -151,7 +144,7 @@ class Loader:
         self.close()
 
     def close(self) -> None:
-        """End all passes; no process is left. Batches that have arrived stay."""
+        """End all passes and their processes. Batches that have arrived remain valid."""
         self.closed = True
         for each in list(self._passes):
             each.close()
@@ -162,7 +155,7 @@ class Pass(Iterator[Any]):
 
     def __init__(self, loader: Loader, works: Sequence[Work], depth: int) -> None:
         self._loader, self._owner, self._pool = loader, os.getpid(), PROGRAM.pool
-        self._number = 0  # of the next batch
+        self._number = 0  # the next batch
         self._over = False
         self._processes: List[LoaderProcess] = []
         try:
@@ -176,7 +169,7 @@ class Pass(Iterator[Any]):
     @point("loader")
     def __next__(self) -> Any:
         if self._loader.closed or os.getpid() != self._owner:
-            raise StateError("the loader was closed, or this is another process than that in which the pass began")
+            raise StateError("the loader was closed, or this is not the process that began the pass")
         if self._over:
             raise StopIteration
         begun = time.monotonic()
@@ -189,10 +182,9 @@ class Pass(Iterator[Any]):
             self._loader.waited += time.monotonic() - begun
 
     def close(self) -> None:
-        """End the processes; the pass is over."""
         self._over = True
         for process in self._processes:
-            process.ask_to_end()  # all at once
+            process.ask_to_end()  # before waiting for any of them
         for process in self._processes:
             process.end()
 
@@ -215,7 +207,7 @@ class Pass(Iterator[Any]):
         process.give()
         arrays = [each.of(memory) for each in placed]
         data = [
-            Data.over(self._pool, memory[each.offset : each.offset + array.nbytes], array)
+            Data._over(self._pool, memory[each.offset : each.offset + array.nbytes], array)
             for each, array in zip(placed, arrays)
         ]
         self._number += 1

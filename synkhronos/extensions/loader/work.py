@@ -1,4 +1,4 @@
-"""What a loader process does: make batches, and copy them into the program's shared memory."""
+"""Main loop of a loader process: make batches, and copy them into the program's shared memory."""
 
 from __future__ import annotations
 
@@ -18,24 +18,14 @@ from ...errors import ArgumentTypeError
 from ...memory.attach import PoolMap
 from ...runtime.failures import Failure
 
-#: Where arrays of a batch begin in a buffer: at multiples of a cache line.
+#: Alignment of arrays in a buffer: one cache line.
 _ALIGNMENT_BYTES = 64
-#: Seconds between two looks at a program that is watched.
+#: Seconds between checks that the watched program is alive.
 _LOOK_INTERVAL_S = 0.5
 
 
 class Work(NamedTuple):
-    """Which batches of a pass one process makes: every ``step``-th, from ``first`` on.
-
-    Attributes
-    ----------
-    source : callable or iterable
-        See `loader`.
-    items : sequence, optional
-    first, step : int
-    seed, epoch : int
-        Of the random numbers, with the number of the batch.
-    """
+    """Batches of one process in a pass: every ``step``-th batch from ``first``, seeded with ``seed`` and ``epoch``."""
 
     source: Any
     items: Optional[Sequence[Any]]
@@ -45,7 +35,6 @@ class Work(NamedTuple):
     epoch: int
 
     def batches(self) -> Iterator[Tuple[int, Any]]:
-        """Yield numbers and batches."""
         if self.items is not None:
             for number in range(self.first, len(self.items), self.step):
                 self.start_random_numbers(number)
@@ -66,35 +55,28 @@ class Work(NamedTuple):
                 number += 1
 
     def start_random_numbers(self, number: int) -> None:
-        """Seed the generators of NumPy and Python for one batch, whichever process makes it."""
+        """Seed the generators of NumPy and Python for one batch, independently of the process that makes it."""
         words = np.random.SeedSequence([self.seed, self.epoch, number]).generate_state(8)
         np.random.seed(words)
         random.seed(words.tobytes())
 
 
-class Placed(NamedTuple):
-    """Where an array of a batch lies in its buffer."""
+class BufferSlot(NamedTuple):
+    """The position of an array in its buffer."""
 
     shape: Tuple[int, ...]
     dtype: np.dtype[Any]
     offset: int
 
     def of(self, memory: NDArray[Any]) -> NDArray[Any]:
-        """Return the array in a buffer."""
         return np.ndarray(self.shape, self.dtype, memory, self.offset)
 
 
 class Delivery:
-    """Sends batches to the program, through the buffers that it gives.
+    """Connection of a loader process to the program, for batches in the buffers that the program provides.
 
-    Parameters
-    ----------
-    sock : socket
-        To the program, which sends ``("buffer", number, handle)``, and ``("larger",)`` when it has taken all back.
-    pools : PoolMap
-        In which the handles are attached.
-    watched : int, optional
-        The program's process id, if the kernel does not end this process with it.
+    The program sends ``("buffer", number, handle)``, and ``("larger",)`` when it has revoked all buffers. ``watched``
+    is the program's process id, which is polled; None if the kernel ends this process with the program.
     """
 
     def __init__(self, sock: socket.socket, pools: PoolMap, watched: Optional[int] = None) -> None:
@@ -104,13 +86,7 @@ class Delivery:
         self._free: Deque[Tuple[int, NDArray[Any]]] = deque()
 
     def send(self, *message: Any) -> None:
-        """Send a message.
-
-        Raises
-        ------
-        Ended
-            The program is gone, or has closed its end.
-        """
+        """Send a message; raise `Ended` if the program is gone or has closed its end."""
         payload = pickle.dumps(message)
         try:
             self._socket.send(payload)
@@ -118,7 +94,6 @@ class Delivery:
             raise Ended from None
 
     def deliver(self, number: int, batch: Any) -> None:
-        """Copy a batch into a buffer, as soon as there is one, and say so."""
         self._look()
         single = not isinstance(batch, (tuple, list))
         arrays = [_as_array(number, i, each) for i, each in enumerate([batch] if single else batch)]
@@ -161,11 +136,11 @@ class Delivery:
 
 
 class Ended(BaseException):
-    """The program wants no more batches."""
+    """Raised when the program needs no further batches."""
 
 
 def serve(work: Work, delivery: Delivery) -> None:
-    """Deliver the batches of a pass, and then that it has ended, or why it had to."""
+    """Deliver the batches of a pass, then send a message that the pass has ended, or the error that ended it."""
     try:
         for number, batch in work.batches():
             delivery.deliver(number, batch)
@@ -184,10 +159,10 @@ def _as_array(number: int, i: int, value: Any) -> NDArray[Any]:
     return array
 
 
-def _place(arrays: Sequence[NDArray[Any]]) -> Tuple[List[Placed], int]:
-    """Return where arrays lie one after another, and the bytes that this takes."""
+def _place(arrays: Sequence[NDArray[Any]]) -> Tuple[List[BufferSlot], int]:
+    """Return positions for arrays placed one after another, and the total size in bytes."""
     placed, nbytes = [], 0
     for array in arrays:
-        placed.append(Placed(array.shape, array.dtype, nbytes))
+        placed.append(BufferSlot(array.shape, array.dtype, nbytes))
         nbytes += -(-array.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
     return placed, nbytes

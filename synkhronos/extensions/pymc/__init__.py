@@ -1,18 +1,16 @@
-"""PyMC models whose likelihood is computed by all ranks, each from its own part of the rows.
+"""PyMC models whose likelihood is computed by all ranks, with one shard of the rows on each rank.
 
 ::
 
     pm.sample, pm.find_MAP, pm.fit           plain PyMC, on the master
       point --> logp_dlogp_function
-                  priors                     as ever
-                  DataParallelLogp           an operation of the graph (operation)
+                  priors                     unchanged
+                  DataParallelLogp           an operation in the graph (operation)
                     `-- Likelihood           one call over all ranks (likelihood):
                           rows of rank 0, 1, ...  -->  the sum of their log-probabilities and its gradient
 
-nutpie and PyMC's optimizer lose errors, so that they are watched (nutpie_sampling, optimizing). What PyMC computes of
-each row is refused (unavailable), because such a model does not have the rows.
-
-`data_parallel` makes the operation of a function of the rows, or of the observed variables of a whole model (observed).
+`data_parallel` builds the operation from a function of the rows, or from a model's observed variables (observed).
+nutpie and PyMC's optimizer swallow exceptions, so both are monitored (nutpie_sampling, optimizing).
 """
 
 from .requirement import check

@@ -1,4 +1,4 @@
-"""`data_parallel`: a likelihood, or those of a model, computed by all ranks."""
+"""Computation of one likelihood, or of all likelihoods of a model, on all ranks (`data_parallel`)."""
 
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ def data_parallel(
     name: str = "likelihood",
     mode: Any = None,
 ) -> Any:
-    r"""Have all ranks compute a likelihood together: :math:`\sum_i \log p(x_i \mid \theta)`, each its own rows i.
+    r"""Compute a likelihood, :math:`\sum_i \log p(x_i \mid \theta)`, on all ranks, with the rows i divided among them.
 
-    Given a function, it adds a ``pm.Potential`` to the model whose context it is called in. Given a model, it returns
-    another one, whose observed variables are such potentials. Value and gradient are one call over all ranks, which
-    sends the parameters; the rows go into shared memory once, here. `pm.sample` (with ``cores=1``, or nutpie),
-    `pm.find_MAP` and `pm.fit` take such a model as any other, while a session is open; if a rank fails, they end with
-    that error. What needs the rows, as a log-likelihood of each, is computed with the plain model.
+    Given a function, add a ``pm.Potential`` to the model whose context is active. Given a model, return a new model
+    with such potentials instead of observed variables. The rows are copied to shared memory once, in this call. Each
+    evaluation of value and gradient is one call of all ranks, which sends only the parameters. `pm.sample` (with
+    ``cores=1``, or nutpie), `pm.find_MAP` and `pm.fit` accept the model while a session is open, and raise the error of
+    a failed rank. Use the plain model for results per row, such as a pointwise log-likelihood.
 
     Parameters
     ----------
     model_or_logp : pm.Model or callable
-        A whole model. Or a function of variables for the data (and of those for ``params``), which returns the
-        log-probability of each row, as `pm.logp` does; each must depend on its own row alone.
+        A whole model, or a function of variables for ``data`` (and ``params``) that returns the log-probability of each
+        row, like `pm.logp`. The log-probability of a row must depend on that row alone.
     data : list, optional
-        For a function: arrays with a row for each observation (or `Data`, ``np.memmap``, paths to ``.npy`` files).
-        For a model: names of observed variables, whose rows are divided with all arrays of their length that they
-        depend on; or of ``pm.Data``, which alone are divided with the observed values. By default the observed
-        variables with the most rows.
+        For a function: arrays with one row per observation (or `Data`, ``np.memmap``, paths to ``.npy`` files). For a
+        model: names of observed variables, or of ``pm.Data``; by default, the observed variables with the most rows. An
+        observed variable is divided together with all arrays of its length that it depends on. If ``pm.Data`` is named,
+        only this array and the observed values are divided.
     params : list of variables, optional
-        What the function is given after the data: variables of the model, or expressions of them. Variables that
-        it uses without being given them are found.
+        Arguments of the function after the data: variables of the model, or expressions of them. Variables that the
+        function uses without receiving them are detected.
     batch : int, optional
-        Every evaluation takes so many rows, drawn as by `pm.Minibatch`, and scales their sum to all rows: for
-        `pm.fit`. Samplers need all rows, and refuse it.
+        For `pm.fit`: number of rows in a random subset, as with `pm.Minibatch`. The sum over the subset is scaled to
+        all rows. Samplers need all rows and refuse ``batch``.
     name : str
-        Of the potential (those of a model have the names of the observed variables).
+        The name of the potential. A model's potentials have the names of its observed variables.
     mode : mode, optional
-        PyTensor's, in which the ranks' function is compiled.
+        The PyTensor mode for compiling the ranks' function.
 
     Returns
     -------
@@ -71,14 +71,13 @@ def data_parallel(
     Raises
     ------
     TypeError, ValueError
-        If an argument is wrong, or a log-probability combines rows: names the operation.
+        If an argument is invalid, or a log-probability combines rows; the message then names the operation.
     StateError
-        If a function is given outside of a model's context.
+        If a function is passed outside a model's context.
 
     Examples
     --------
-    >>> import numpy as np, pymc as pm
-    >>> import synkhronos as synk
+    >>> import numpy as np, pymc as pm, synkhronos as synk
     >>> from synkhronos.extensions.pymc import data_parallel
     >>> X = np.random.default_rng(0).normal(size=(1000, 3))
     >>> y = X @ [1.0, -2.0, 0.5] > 0
@@ -93,7 +92,7 @@ def data_parallel(
     """
     if isinstance(model_or_logp, pm.Model):
         if params is not None:
-            raise ArgumentTypeError("params", "nothing, because a model is given", repr(params))
+            raise ArgumentTypeError("params", "None with a model", repr(params))
         return _of_model(model_or_logp, data, batch, mode)
     if not callable(model_or_logp):
         expected = "a pm.Model, or a function that returns the log-probability of each row"
@@ -102,7 +101,7 @@ def data_parallel(
         model = pm.modelcontext(None)
     except TypeError:
         raise StateError(
-            "data_parallel takes a function inside a model's context: with pm.Model() as model: ..."
+            "data_parallel of a function needs the context of a model: with pm.Model() as model: ..."
         ) from None
     return _of_function(model, model_or_logp, data, params, batch, name, mode)
 
@@ -120,7 +119,7 @@ def _of_function(
         if not isinstance(given, (list, tuple)) and not (argument == "params" and given is None):
             raise ArgumentTypeError(argument, f"a list of {expected}", type(given).__name__)
     if not values:
-        raise ArgumentValueError("data", "at least one array", "none")
+        raise ArgumentValueError("data", "at least one array", "an empty list")
     for i, param in enumerate(params or ()):
         if not isinstance(param, Variable):
             raise ArgumentTypeError(f"params[{i}]", "a variable of the model", repr(param))
@@ -132,19 +131,19 @@ def _of_function(
     if not isinstance(rows, Variable):
         got = f"{rows!r} of type {type(rows).__name__}"
         raise ArgumentTypeError("model_or_logp", "a function that returns a variable", got)
-    # Of the value variables, as PyMC's joint log-probability is, so that ranks have the transforms in their graph.
+    # A function of value variables, like PyMC's joint log-probability, so that ranks also compute the transforms.
     rows, *given = model.replace_rvs_by_values([rows, *(params or ())])
     for variable, param in zip(of_function, given):
-        param.tag.__dict__.update(variable.tag.__dict__)  # as that it is triangular, if the function says so
+        param.tag.__dict__.update(variable.tag.__dict__)  # hints set by the function, such as "triangular"
     rows, inputs, of_model = of_values(clone_replace(rows, dict(zip(of_function, given))), model)
     random = rvs_in_graph([rows])
     if random:
         names = ", ".join(sorted(str(each.name or each) for each in random))
         hint = (
-            "pm.logp(distribution, values) is that of a distribution; variables of the model that it depends on are "
-            "best given to the function: data_parallel(f, data, params)"
+            "use pm.logp(distribution, values), and pass the model's variables that it depends on to the function: "
+            "data_parallel(f, data, params)"
         )
-        raise ArgumentTypeError(name, "a log-probability", f"one that draws random numbers ({names})", hint)
+        raise ArgumentTypeError(name, "a log-probability", f"an expression that draws random numbers ({names})", hint)
     refuse_open_bounds(rows, name)
     fixed = [each for each, of in zip(inputs, of_model) if isinstance(of, SharedVariable)]
     likelihood = Likelihood(rows, variables, data, inputs, name, mode, fixed, model.check_bounds)
@@ -153,7 +152,7 @@ def _of_function(
 
 def _of_model(model: pm.Model, names: Any, batch: Optional[int], mode: Any) -> pm.Model:
     if names is not None and (isinstance(names, str) or not all(isinstance(each, str) for each in names)):
-        hint = "a model has its data itself; give arrays to a function"
+        hint = "a model contains its own data; pass arrays only together with a function"
         raise ArgumentTypeError("data", "a list of names of pm.Data and observed variables", repr(names), hint)
     pieces = observed_in(model, names)
     likelihoods = [
@@ -163,8 +162,8 @@ def _of_model(model: pm.Model, names: Any, batch: Optional[int], mode: Any) -> p
     serial = [each.name for each in model.potentials if _reads_rows(each, min(each.n_rows for each in likelihoods))]
     if serial:
         logger.warning(
-            "%s of the model: a pm.Potential with as many rows stays with the master, which computes it alone; give "
-            "data_parallel the function of its rows instead: data_parallel(f, [arrays])",
+            "a pm.Potential of an array with as many rows as the data, or more, is computed by the master alone (%s): "
+            "to divide its rows, pass a function of them: data_parallel(f, [arrays])",
             ", ".join(serial),
         )
     fgraph, in_fgraph = fgraph_from_model(model)
@@ -174,13 +173,13 @@ def _of_model(model: pm.Model, names: Any, batch: Optional[int], mode: Any) -> p
         fgraph.add_output(model_potential(potential, piece.variable.name), import_missing=True)
         fgraph.remove_output(fgraph.outputs.index(observed))
         if observed in fgraph.variables:
-            got = f"{piece.variable.name}, on which others depend"
-            raise ArgumentTypeError("model", "one in which nothing depends on observed variables", got)
+            got = f"a model with variables that depend on {piece.variable.name}"
+            raise ArgumentTypeError("model", "a model without variables that depend on observed variables", got)
     for container in {each for piece in pieces for each in piece.containers}:
-        fgraph.remove_output(fgraph.outputs.index(in_fgraph[container]))  # what does not depend on it forgets it
+        fgraph.remove_output(fgraph.outputs.index(in_fgraph[container]))  # removed unless something still depends on it
     order = list(model.named_vars)
     parallel = model_from_fgraph(fgraph, mutate_fgraph=True)
-    # In the order of before, which is that of a point's elements and of random numbers.
+    # The original order determines the order of a point's elements and of random numbers.
     for variables in (parallel.free_RVs, parallel.observed_RVs, parallel.potentials, parallel.deterministics):
         variables.sort(key=lambda each: order.index(each.name))
     parallel.check_bounds = model.check_bounds
@@ -192,13 +191,13 @@ def _reads_rows(potential: Variable, n_rows: int) -> bool:
 
 
 def _computed(likelihood: Likelihood, params: List[Variable], batch: Optional[int]) -> Variable:
-    """Return the log-probability of all rows, or its estimate from a batch of them."""
+    """Return the log-probability of all rows, or its estimate from a batch."""
     if batch is None:
         return DataParallelLogp(likelihood)(*params, return_list=True)[0]
     if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)):
         raise ArgumentTypeError("batch", "an int", f"{batch!r} of type {type(batch).__name__}")
     if not 1 <= batch <= likelihood.n_rows:
-        raise ArgumentValueError("batch", f"from 1 to {likelihood.n_rows}, the number of rows", str(batch))
+        raise ArgumentValueError("batch", f"an int from 1 to {likelihood.n_rows} (number of rows)", str(batch))
     rows = pm.Minibatch(pytensor.shared(np.arange(likelihood.n_rows)), batch_size=int(batch))
     value = DataParallelLogp(likelihood, in_batches=True)(*params, rows, return_list=True)[0]
     return value * (likelihood.n_rows / rows.shape[0])

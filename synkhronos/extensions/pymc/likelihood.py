@@ -1,4 +1,4 @@
-"""`Likelihood`: the sum of the log-probabilities of rows, and its gradient, computed by all ranks."""
+"""The sum of the log-probabilities of rows, and its gradient, computed by all ranks (`Likelihood`)."""
 
 from __future__ import annotations
 
@@ -20,23 +20,20 @@ from synkhronos.errors import ArgumentValueError, StateError, WorkerError
 
 from .rows import refuse_mixed_rows
 
-#: What a chain in a process of its own is told.
+#: The error message for a chain in a separate process.
 CHAINS = (
-    "this likelihood is computed by the ranks of another process, which a chain (or program) in a process of its own "
-    "cannot use: pass cores=1 to pm.sample; its chains then run one after the other, each of them on all ranks"
+    "this likelihood is computed by the ranks of another process, and a chain (or program) in a separate process "
+    "cannot use them: pass cores=1 to pm.sample; its chains then run one after the other, each on all ranks"
 )
 
-#: All likelihoods of this process, so that copies and pickles of what refers to them find them again.
+#: All likelihoods of this process by key, so that copies and pickles refer to the same objects.
 _LIKELIHOODS: WeakValueDictionary[str, Likelihood] = WeakValueDictionary()
 
 
-class Failure:
-    """The first error of likelihoods that are called by what loses errors.
+class LikelihoodFailure:
+    """Record of the first error of likelihoods whose caller swallows exceptions.
 
-    Parameters
-    ----------
-    thread : int, optional
-        The identifier of the thread that calls them; by default any that was not started by Python.
+    ``thread`` identifies the calling thread; by default, errors of all threads that Python did not start are recorded.
     """
 
     def __init__(self, thread: Optional[int] = None) -> None:
@@ -44,7 +41,6 @@ class Failure:
         self.error: Optional[Exception] = None
 
     def is_of_this_thread(self) -> bool:
-        """Return whether an error in this thread is to be left here."""
         here = threading.get_ident()
         if self.thread is not None:
             return here == self.thread
@@ -53,44 +49,13 @@ class Failure:
 
 
 class Likelihood:
-    """The sum over all rows of a log-probability, and its gradient with respect to parameters.
+    """The sum of a log-probability over all rows, and its gradient with respect to parameters.
 
-    The rows lie in shared memory from the beginning. A call sends the parameters to all ranks, and returns what they
-    have added up: no row moves.
+    A call sends the parameters to all ranks and returns the sums; the rows stay in shared memory. A likelihood belongs
+    to this process. Copying it returns the same object; an object that another process unpickles refuses calls.
 
-    It belongs to this process. Copies of it are itself, and what a pickle of it becomes in another process is a
-    likelihood that refuses to be called.
-
-    Parameters
-    ----------
-    rows : variable
-        The log-probability, with an element (or an array) for each row.
-    variables : list of variables
-        Those for the data.
-    data : list of Data
-        Their values, all with the same number of rows.
-    params : list of variables
-        Those for the parameters.
-    name : str
-        Used in messages.
-    mode : mode, optional
-        PyTensor's, in which the ranks' function is compiled.
-    fixed : list of variables, optional
-        Those of the parameters without a gradient: for values of ``pm.Data``.
-    check_bounds : bool
-        Whether parameters out of their range give ``-inf``, as `pm.Model` has it.
-    is_observed : bool
-        Whether it is that of an observed variable of a plain model.
-
-    Attributes
-    ----------
-    failures : set of Failure
-        Of samplers and optimizers that run now and lose errors: where they are left.
-
-    Raises
-    ------
-    ArgumentValueError
-        If a row's log-probability depends on other rows.
+    ``fixed`` are parameters without a gradient (values of ``pm.Data``). ``is_observed`` marks the replacement of an
+    observed variable. ``failures`` are the records of active samplers and optimizers that swallow exceptions.
     """
 
     def __init__(
@@ -107,13 +72,13 @@ class Likelihood:
     ) -> None:
         self.name, self.is_observed, self.data, self.n_rows = name, is_observed, list(data), len(data[0])
         self.differentiable = [param.type.dtype.startswith("float") and param not in fixed for param in params]
-        self.failures: WeakSet[Failure] = WeakSet()
-        self._pid, self._key = os.getpid(), uuid.uuid4().hex
+        self.failures: WeakSet[LikelihoodFailure] = WeakSet()
+        self._pid, self.key = os.getpid(), uuid.uuid4().hex
         refuse_mixed_rows(rows, variables, params, name)
-        total = rewrite_pregrad(rows.sum())  # as PyMC does: the gradient of a sigmoid's logarithm would be 0 / 0
+        total = rewrite_pregrad(rows.sum())  # as in PyMC, since the gradient of log(sigmoid(x)) can be 0 / 0
         floats = [param for param, is_float in zip(params, self.differentiable) if is_float]
         gradients = pytensor.grad(total, floats, disconnected_inputs="ignore") if floats else []
-        # What depends on no row is zero: `when` of ``switch(time < when, ...)``.
+        # A gradient that depends on no row is zero and not summed, like that of `when` in ``switch(time < when, ...)``.
         of_rows = [not set(variables).isdisjoint(ancestors([each])) for each in gradients]
         self.dtype = total.type.dtype
         self.function = synk.function(
@@ -124,34 +89,19 @@ class Likelihood:
             name=name,
             on_unused_input="ignore",
         )
-        _LIKELIHOODS[self._key] = self
+        _LIKELIHOODS[self.key] = self
 
     def __repr__(self) -> str:
-        return f"<Likelihood {self.name}: {self.n_rows} rows, {len(self.differentiable)} parameters>"
+        return f"<Likelihood {self.name}: n_rows={self.n_rows}, n_params={len(self.differentiable)}>"
 
     def __call__(self, params: Sequence[np.ndarray[Any, Any]], batch: Any = None) -> List[np.ndarray[Any, Any]]:
-        """Return the sum of the log-probabilities and its gradients.
+        """Return the sum of the log-probabilities of the rows (by default, of all rows), and its gradients.
 
-        Parameters
-        ----------
-        params : list of array
-        batch : array of int, optional
-            The rows that count; all by default.
-
-        Raises
-        ------
-        StateError
-            If no session is open, or this is not the process that has made the likelihood.
-        ArgumentValueError
-            If there are fewer rows than ranks.
-        LinAlgError
-            If it was raised on any rank: PyMC's samplers take it for a property of the point.
-        Exception
-            As calls of a `synkhronos.Function`.
+        A `LinAlgError` on the ranks stays a `LinAlgError`, which PyMC's samplers treat as a property of the point.
         """
         failures = [each for each in self.failures if each.is_of_this_thread()]
         if failures and all(each.error for each in failures):
-            raise StateError(f"{self.name}: a call has failed, and the rest ends")  # at once, however often it is tried
+            raise StateError(f"{self.name}: an earlier call failed, which ends the run")  # raised on every retry
         try:
             return self._compute(params, batch)
         except np.linalg.LinAlgError:
@@ -171,7 +121,7 @@ class Likelihood:
         if os.getpid() != self._pid:
             raise StateError(f"{self.name}: {CHAINS}")
         if synk.is_forked() and self.n_rows < synk.size():
-            hint = f"call synkhronos.fork with at most {self.n_rows} ranks"
+            hint = f"call synkhronos.fork with n_ranks={self.n_rows} or less"
             raise ArgumentValueError(
                 f"data of {self.name}", f"at least {synk.size()} rows, one for each rank", str(self.n_rows), hint
             )
@@ -179,11 +129,11 @@ class Likelihood:
         return results
 
     def __reduce__(self) -> Any:
-        return _find, (self._key, self.name)
+        return found_by, (self.key, self.name)
 
 
 class Elsewhere:
-    """What a likelihood of another process is in this one."""
+    """Stand-in for a likelihood that belongs to another process."""
 
     def __init__(self, key: str, name: str) -> None:
         self._key, self.name = key, name
@@ -192,14 +142,15 @@ class Elsewhere:
         raise StateError(f"{self.name}: {CHAINS}")
 
     def __reduce__(self) -> Any:
-        return _find, (self._key, self.name)
+        return found_by, (self._key, self.name)
 
 
-def _find(key: str, name: str) -> Any:
+def found_by(key: str, name: str) -> Any:
+    """Return the likelihood with a key, or a stand-in if this process has not created it."""
     return _LIKELIHOODS.get(key) or Elsewhere(key, name)
 
 
-def _record(error: Exception, failures: Sequence[Failure]) -> None:
+def _record(error: Exception, failures: Sequence[LikelihoodFailure]) -> None:
     for failure in failures:
         failure.error = failure.error or error
 
@@ -209,6 +160,6 @@ def _last_line(text: str) -> str:
 
 
 def as_pymc_compiles(mode: Any, check_bounds: bool = True) -> Mode:
-    """Return the mode in which parameters out of their range give -inf, as in functions that PyMC compiles."""
+    """Return the mode, extended by PyMC's treatment of out-of-range parameters."""
     checks = "local_check_parameter_to_ninf_switch" if check_bounds else "local_remove_check_parameter"
     return get_mode(mode).including(checks)

@@ -1,13 +1,12 @@
-"""Errors of a likelihood end nutpie's sampling.
+"""Propagation of a likelihood's errors through nutpie's sampler.
 
-nutpie calls a model's log-probability from threads of its own, through code that takes every Python exception for a
-divergence: without more, a trace of nothing but divergences would be returned as if all were well. Here its sampler is
-watched while it runs::
+nutpie calls a model's log-probability from its own threads and treats every Python exception as a divergence. Without
+monitoring, nutpie would return a trace of divergences only. The sampler is therefore monitored while it runs::
 
-    nutpie's threads       Likelihood.__call__ fails --> Failure.error
-    the caller's thread    WatchedSampler.wait: looks every POLL_INTERVAL_S --> ends the sampler, raises that error
+    nutpie's threads       Likelihood.__call__ fails --> LikelihoodFailure.error
+    the caller's thread    WatchedSampler.wait: polls every POLL_INTERVAL_S --> ends the sampler, raises that error
 
-No signal is sent, so that it works in any thread, and Ctrl-C does what nutpie makes of it.
+The monitoring works in any thread and leaves Ctrl-C to nutpie, because it uses no signals.
 """
 
 from __future__ import annotations
@@ -20,33 +19,24 @@ from typing import Any, Callable, Optional, Sequence
 
 from synkhronos.errors import StateError
 
-from .likelihood import Failure, Likelihood
+from .likelihood import Likelihood, LikelihoodFailure
 
 POLL_INTERVAL_S = 0.1
 
 
 class WatchedSampler:
-    """nutpie's sampler, which raises the error of a likelihood instead of returning draws.
-
-    Parameters
-    ----------
-    start : callable
-        Starts the sampler and returns it.
-    likelihoods : list of Likelihood
-        Those that it calls.
-    """
+    """Wrapper around nutpie's sampler that raises a likelihood's error instead of returning draws."""
 
     def __init__(self, start: Callable[[], Any], likelihoods: Sequence[Likelihood]) -> None:
-        self._failure, self._likelihoods = Failure(), list(likelihoods)
+        self._failure, self._likelihoods = LikelihoodFailure(), list(likelihoods)
         for likelihood in likelihoods:
-            likelihood.failures.add(self._failure)  # before it starts
+            likelihood.failures.add(self._failure)  # before the sampler starts
         self._sampler = start()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sampler, name)
 
     def wait(self, timeout: Optional[float] = None) -> None:
-        """Wait until all draws are made."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             left = POLL_INTERVAL_S if end is None else min(POLL_INTERVAL_S, max(0.0, end - time.monotonic()))
@@ -56,19 +46,17 @@ class WatchedSampler:
                 self._raise_failure()
                 if end is not None and time.monotonic() >= end:
                     raise
-            except Exception:  # as that no chain finds a point to begin from
+            except Exception:  # for example, if no chain finds a starting point
                 self._raise_failure()
                 raise
             else:
                 return self._raise_failure()
 
     def inspect(self) -> Any:
-        """Return the draws made so far."""
         self._raise_failure()
         return self._sampler.inspect()
 
     def take_results(self) -> Any:
-        """Return the draws."""
         results = self._sampler.take_results()
         self._raise_failure()
         return results
@@ -76,25 +64,22 @@ class WatchedSampler:
     def _raise_failure(self) -> None:
         if self._failure.error is not None:
             with contextlib.suppress(Exception):
-                self._sampler.abort()  # its threads end with the call that each is in
+                self._sampler.abort()  # its threads end after their current calls
             for likelihood in self._likelihoods:
-                likelihood.failures.discard(self._failure)  # this object may be kept, as by a traceback
+                likelihood.failures.discard(self._failure)  # a traceback may keep this object alive
             raise self._failure.error
 
 
 def watch() -> None:
-    """Have the samplers of models with a data-parallel likelihood watched; call while nutpie compiles such a model.
+    """Monitor samplers of models with a data-parallel likelihood; call this while nutpie compiles such a model.
 
-    Raises
-    ------
-    StateError
-        If nutpie is not as it was when this was written.
+    Raises `StateError` if the installed version of nutpie has a different structure.
     """
     model_class: Any = getattr(sys.modules["nutpie.compile_pymc"], "CompiledPyMCModel", None)
     start = getattr(model_class, "_make_sampler", None)
     if start is None:
         raise StateError(
-            "errors of ranks could not end the sampling of this version of nutpie, which would return divergences: "
+            "this version of nutpie would report errors on ranks as divergences: "
             'pass nuts_sampler="pymc" to pm.sample, or install nutpie 0.16'
         )
     if hasattr(start, "__wrapped__"):

@@ -1,4 +1,4 @@
-"""The observed variables of a model, as log-probabilities of rows."""
+"""Conversion of the observed variables of a model to log-probabilities of rows."""
 
 from __future__ import annotations
 
@@ -27,20 +27,10 @@ from .rows import as_data, is_array, of_values, value_of, variable_for
 
 
 class Observed(NamedTuple):
-    """An observed variable of which the rows are divided.
+    """An observed variable whose rows are divided.
 
-    Attributes
-    ----------
-    variable : variable
-        The model's.
-    rows : variable
-        The log-probability of its rows.
-    variables, data : list
-        Variables for the rows of the observed values and of what explains them, and the arrays.
-    params, of_model : list of variables
-        Variables for the parameters, and what they are: value variables of the model, or values as ``pm.Data``.
-    containers : list of variables
-        The model's ``pm.Data`` among the data.
+    ``variables`` and ``data`` are its observed values and covariates. ``params`` replace the model's variables
+    ``of_model``: value variables, or values such as ``pm.Data``. ``containers`` are the ``pm.Data`` among the data.
     """
 
     variable: Variable
@@ -53,30 +43,17 @@ class Observed(NamedTuple):
 
     @property
     def fixed(self) -> List[Variable]:
-        """Those of the parameters that are values, of which there is no gradient."""
+        """The parameters without a gradient, such as the values of ``pm.Data``."""
         return [param for param, of in zip(self.params, self.of_model) if isinstance(of, SharedVariable)]
 
 
 def observed_in(model: pm.Model, names: Optional[Sequence[str]]) -> List[Observed]:
-    """Return the observed variables of a model that are to be divided.
-
-    Parameters
-    ----------
-    model : pm.Model
-    names : list of str, optional
-        Of the observed variables whose rows are divided, with all arrays of their length that they depend on; or of the
-        ``pm.Data`` whose rows are divided. By default the observed variables of the greatest length.
-
-    Raises
-    ------
-    ArgumentTypeError, ArgumentValueError
-        If there are none, a name is not one of these, or lengths differ.
-    """
+    """Return the observed variables to divide by rows; ``names`` are as the argument ``data`` of `data_parallel`."""
     arrays = {rv: _arrays_of(model, rv) for rv in model.observed_RVs}
     lengths = {rv: max([_length(each) for each in of_rv["values"]], default=0) for rv, of_rv in arrays.items()}
     if not any(lengths.values()):
-        hint = "of a pm.Potential, give data_parallel the function of its rows" if model.potentials else None
-        raise ArgumentValueError("model", "an observed variable with rows", "a model without one", hint)
+        hint = "for a pm.Potential, pass a function of its rows to data_parallel" if model.potentials else None
+        raise ArgumentValueError("model", "an observed variable with rows", "a model without such a variable", hint)
     found, used = [], set()
     for rv, of_rv in arrays.items():
         named = [each for each in of_rv["all"] if each.name in (names or ())]
@@ -90,35 +67,33 @@ def observed_in(model: pm.Model, names: Optional[Sequence[str]]) -> List[Observe
     unknown = [name for name in names or () if name not in used]
     if unknown:
         known = [each.name for each in [*model.data_vars, *model.observed_RVs]]
-        expected = (
-            f"names of pm.Data that observed variables depend on, or of observed variables (of {', '.join(known)})"
-        )
+        expected = f"names of observed variables, or of pm.Data that these depend on (among {', '.join(known)})"
         raise ArgumentValueError("data", expected, repr(unknown[0]))
     return found
 
 
 def _arrays_of(model: pm.Model, rv: Variable) -> Dict[str, List[Variable]]:
-    """Return the constants and shared variables with rows among the observed values, and all that a variable reads."""
+    """Return the constants and shared variables with rows, among the observed values and in the whole graph."""
     if rv.owner is None or isinstance(rv.owner.op, MinibatchRandomVariable):
-        got = f"{rv.name}, which has it"
+        got = f"{rv.name}, which has total_size"
         raise ArgumentValueError(
-            "model", "one without total_size", got, "leave it out and pass batch= to data_parallel"
+            "model", "no variable with total_size", got, "omit total_size, and pass batch= to data_parallel"
         )
     if isinstance(rv.owner.op, PartialObservedRV) or _is_observed_part(model, rv):
-        hint = "leave the rows out in which values are missing, or fill them in"
-        raise ArgumentValueError("model", "observed values without missing ones", f"some that are ({rv.name})", hint)
+        hint = "remove the rows with missing values, or impute the values"
+        raise ArgumentValueError("model", "no missing observed values", f"missing values in {rv.name}", hint)
     value = model.rvs_to_values[rv]
     blockers = set(model.basic_RVs) - {rv}
     every = list(ancestors([value, *_distribution_parameters(rv)], blockers))
     if any(each.owner is not None and isinstance(each.owner.op, MinibatchOp) for each in every):
-        got = f"{rv.name}, which does"
-        hint = "give the model its whole data, and pass batch= to data_parallel"
-        raise ArgumentValueError("model", "one that does not use pm.Minibatch", got, hint)
+        got = f"{rv.name}, which uses pm.Minibatch"
+        hint = "use the whole data in the model, and pass batch= to data_parallel"
+        raise ArgumentValueError("model", "no variable that uses pm.Minibatch", got, hint)
     return {"values": [each for each in ancestors([value]) if is_array(each)], "all": list(filter(is_array, every))}
 
 
 def _is_observed_part(model: pm.Model, rv: Variable) -> bool:
-    """Return whether PyMC has divided what was observed in two, because some of it is missing."""
+    """Return whether PyMC has split the variable in two, because some of its values are missing."""
     return rv.name.endswith("_observed") and rv.name[: -len("observed")] + "unobserved" in model.named_vars
 
 
@@ -128,7 +103,6 @@ def _distribution_parameters(rv: Variable) -> List[Variable]:
 
 
 def _size_of(rv: Variable) -> Optional[Variable]:
-    """Return the input of a random variable that is its size; None if it has none."""
     op = rv.owner.op
     if not hasattr(op, "size_param") or (isinstance(op, SymbolicRandomVariable) and op.extended_signature is None):
         return None
@@ -147,21 +121,21 @@ def _observed(model: pm.Model, rv: Variable, arrays: List[Variable]) -> Observed
     reached = set(ancestors(_distribution_parameters(rv), basic))
     others = [each.name for each in model.observed_RVs if each is not rv and each in reached]
     if others:
-        raise ArgumentTypeError(rv.name, "to depend on free variables alone", f"one that depends on {others[0]}")
+        raise ArgumentTypeError(rv.name, "dependence on free variables only", f"dependence on {others[0]}")
     replaced: Dict[Variable, Variable] = dict(zip(arrays, variables))
     value = _remade(model.rvs_to_values[rv], replaced, basic)
     drawn = _remade(_of_size_of(rv, value), replaced, basic)
     fixed = [node.inputs[0] for node in io_toposort(basic, [drawn]) if _fixes_rows(node, len(data[0]))]
     if fixed:
-        expected, hint = "a variable of any number of rows", "make its data pm.Data, whose length is not fixed"
-        raise ArgumentTypeError(rv.name, expected, f"{fixed[0]}, which is fixed to {len(data[0])}", hint)
+        expected, hint = "a variable with any number of rows", "make its data pm.Data, whose length is not fixed"
+        raise ArgumentTypeError(rv.name, expected, f"{fixed[0]}, whose number of rows is fixed to {len(data[0])}", hint)
     rows, params, of_model = of_values(_logp(model, drawn, value), model)
     containers = [each for each in arrays if each in model.data_vars]
     return Observed(rv, rows, variables, data, params, of_model, containers)
 
 
 def _logp(model: pm.Model, rv: Variable, value: Variable) -> Variable:
-    """Return the log-probability of a random variable as in `Model.logp`, of the model's value variables."""
+    """Return the log-probability of a random variable as in `Model.logp`, as a function of value variables."""
     values = {each: model.rvs_to_values[each] for each in model.free_RVs}
     transforms = {each: model.rvs_to_transforms[each] for each in model.free_RVs}
     return transformed_conditional_logp(
@@ -170,19 +144,19 @@ def _logp(model: pm.Model, rv: Variable, value: Variable) -> Variable:
 
 
 def _of_size_of(rv: Variable, value: Variable) -> Variable:
-    """Return the random variable with the size of the value, where the model's has a fixed number of rows."""
+    """Resize a random variable to the size of the value, because the model's variable has a fixed number of rows."""
     try:
         resized = change_dist_size(rv, value.shape[: rv.type.ndim - rv.owner.op.ndim_supp])
     except (AttributeError, NotImplementedError):
-        hint = "give the log-probability of its rows as a function"
+        hint = "pass the log-probability of its rows as a function"
         raise ArgumentTypeError(rv.name, "a distribution whose size PyMC can change", str(rv.owner.op), hint) from None
     return _with_constants(resized) if isinstance(resized.owner.op, RandomVariable) else resized
 
 
 def _with_constants(rv: Variable) -> Variable:
-    """Return a random variable whose parameters are constants if they depend on no variable.
+    """Return a random variable with constant-folded parameters.
 
-    Only an open bound that is a constant is one for PyMC: the logarithm of ``logcdf(inf)`` has no gradient.
+    PyMC recognizes an open bound only as a constant; otherwise, the logarithm of ``logcdf(inf)`` has no gradient.
     """
     inputs = list(rv.owner.inputs)
     for i, param in enumerate(inputs):
@@ -192,20 +166,20 @@ def _with_constants(rv: Variable) -> Variable:
 
 
 def _remade(variable: Variable, replaced: Dict[Variable, Variable], others: Sequence[Variable]) -> Variable:
-    """Return an expression with variables replaced, and what depends on them made again, as static shapes change.
+    """Replace variables in an expression, and rebuild the nodes that depend on them, because static shapes change.
 
-    Other random variables of the model stay as they are.
+    The model's random variables in ``others`` remain unchanged.
     """
     new = dict(replaced)
     for node in io_toposort([*replaced, *others], [variable]):
         if not any(each in new for each in node.inputs):
             continue
         inputs, op = [new.get(each, each) for each in node.inputs], node.op
-        if isinstance(op, TruncatedRV):  # its graph inside is one for the shapes of before
+        if isinstance(op, TruncatedRV):  # its inner graph is specific to the old shapes
             *of_base, lower, upper = inputs
             base = op.base_rv_op.make_node(*of_base).default_output()
             outputs = Truncated.rv_op(base, lower, upper, op.max_n_steps).owner.outputs
-        elif isinstance(op, SymbolicOp):  # likewise
+        elif isinstance(op, SymbolicOp):  # its inner graph, too
             op = type(op)(**{name: getattr(op, name) for name in op.__props__}, **op._init_kwargs)
             outputs = op(*inputs, return_list=True)
         else:

@@ -1,4 +1,4 @@
-"""`DataParallelLogp`: a likelihood as an operation of PyTensor's graphs."""
+"""A likelihood as an operation in PyTensor graphs (`DataParallelLogp`)."""
 
 from __future__ import annotations
 
@@ -12,74 +12,79 @@ from pytensor import tensor as pt
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
+from pytensor.graph.replace import _vectorize_node
 from pytensor.link.numba.dispatch.basic import generate_fallback_impl, numba_funcify
+from pytensor.tensor.blockwise import vectorize_node_fallback
 
 from synkhronos.errors import ArgumentValueError
 
-from .likelihood import Likelihood
+from .likelihood import Likelihood, found_by
 from .nutpie_sampling import watch
 
-#: Modules of what needs all rows in every call.
+#: Modules of samplers and of `pm.find_MAP`, which need all rows in every call.
 SAMPLERS = ("nutpie", "pymc.sampling", "pymc.smc", "pymc.step_methods", "pymc.tuning")
 
 
 class DataParallelLogp(Op):  # type: ignore[misc]  # not typed where PyTensor is not installed
-    """The sum of the log-probabilities of rows, and its gradients: outputs of one node, computed in one call.
+    """Operation that computes the sum of the log-probabilities of rows, and its gradients, in one call.
 
-    The gradient of the first output is the others times the cotangent, so that a function of value and gradient
-    contains the operation once. There are no second derivatives.
+    The gradient of the first output is the product of the other outputs with the cotangent. A function that returns
+    value and gradient therefore contains the operation once. There are no second derivatives.
 
-    Parameters
-    ----------
-    likelihood : Likelihood
-    in_batches : bool
-        Whether the last input is the rows that count.
+    Nodes reference the likelihood; the operation does not, because PyTensor's rewriters keep every operation forever.
+    If ``in_batches`` is true, the last input selects rows.
     """
 
-    __props__ = ("likelihood", "in_batches")
+    __props__ = ("key", "in_batches")
 
     def __init__(self, likelihood: Likelihood, in_batches: bool = False) -> None:
-        self.likelihood, self.in_batches = likelihood, in_batches
+        self.key, self.in_batches = likelihood.key, in_batches
+        self.label, self.dtype, self.differentiable = likelihood.name, likelihood.dtype, likelihood.differentiable
+
+    @property
+    def likelihood(self) -> Any:
+        return found_by(self.key, self.label)
 
     def __str__(self) -> str:
-        return f"DataParallelLogp{{{self.likelihood.name}}}"
+        return f"DataParallelLogp{{{self.label}}}"
 
     def make_node(self, *inputs: Any) -> Apply:
         variables = [pt.as_tensor_variable(each) for each in inputs]
-        likelihood = self.likelihood
-        gradients = [one.type() for one, is_float in zip(variables, likelihood.differentiable) if is_float]
-        return Apply(self, variables, [pt.scalar(dtype=likelihood.dtype), *gradients])
+        gradients = [one.type() for one, is_float in zip(variables, self.differentiable) if is_float]
+        node = Apply(self, variables, [pt.scalar(dtype=self.dtype), *gradients])
+        node.tag.likelihood = self.likelihood
+        return node
 
     def perform(self, node: Apply, inputs: Sequence[Any], outputs: List[List[Any]]) -> None:
         params, batch = (inputs[:-1], inputs[-1]) if self.in_batches else (inputs, None)
         results = self.likelihood(list(params), batch)
         for output, variable, result in zip(outputs, node.outputs, results):
-            # Compiled code takes what comes from here for contiguous and of the type that was declared.
+            # Compiled code assumes that results are contiguous and of the declared type.
             output[0] = np.asarray(result, variable.type.dtype, order="C")
 
     def prepare_node(self, node: Apply, storage_map: Any, compute_map: Any, impl: Any) -> None:
-        """Do what is to be done before the operation is compiled, by any linker but Numba's."""
+        """Run `prepare` before compilation, in every linker but Numba's."""
         self.prepare()
 
     def prepare(self) -> None:
-        """Refuse what compiles a function with the operation in it, if that would be wrong; have nutpie watched."""
+        """Refuse compilation into a sampler, which needs all rows, if ``in_batches`` is true; monitor nutpie."""
         module = _compiling_sampler()
         if module and self.in_batches:
-            got = f"that of {self.likelihood.name}, for {module}: each of its calls would see other rows"
-            hint = "leave batch= out of data_parallel; pm.fit takes it"
-            raise ArgumentValueError("model", "one whose likelihood counts all rows", got, hint)
+            got = f"a random batch of rows in every call of {self.label}, for {module}"
+            hint = "omit batch= in data_parallel, which is for pm.fit"
+            raise ArgumentValueError("model", "a model whose likelihood uses all rows", got, hint)
         if module.split(".")[0] == "nutpie":
             watch()
 
     def do_constant_folding(self, fgraph: Any, node: Apply) -> bool:
-        return False  # no call while a function is compiled
+        return False  # prevents calls while a function is compiled
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> List[Any]:
-        of_params = zip(shapes, self.likelihood.differentiable)
+        of_params = zip(shapes, self.differentiable)
         return [(), *[shape for shape, is_float in of_params if is_float]]
 
     def connection_pattern(self, node: Apply) -> List[List[bool]]:
-        n_params = len(self.likelihood.differentiable)
+        n_params = len(self.differentiable)
         return [[i < n_params] * len(node.outputs) for i in range(len(node.inputs))]
 
     def pullback(
@@ -87,21 +92,21 @@ class DataParallelLogp(Op):  # type: ignore[misc]  # not typed where PyTensor is
     ) -> List[Variable]:
         if not all(isinstance(each.type, DisconnectedType) for each in cotangents[1:]):
             raise NotImplementedError(
-                f"{self}: a data-parallel likelihood has no second derivatives, which the Hessian needs "
-                "(pm.find_hessian, compute_hessian=True, use_hess=True): use what needs the gradient alone"
+                f"{self}: a data-parallel likelihood has no second derivatives, which a Hessian needs "
+                "(pm.find_hessian, compute_hessian=True, use_hess=True): use a method that needs only the gradient"
             )
         gradients = iter(outputs[1:])
         found = [
             cotangents[0] * next(gradients) if is_float else one.zeros_like(dtype=config.floatX)
-            for one, is_float in zip(inputs, self.likelihood.differentiable)
+            for one, is_float in zip(inputs, self.differentiable)
         ]
         return found + [disconnected_type()] * self.in_batches
 
 
 def _compiling_sampler() -> str:
-    """Return the module of the sampler (or optimizer) that compiles a function now, if one does.
+    """Return the module of the sampler (or optimizer) that is compiling a function, or "".
 
-    PyMC gives an operation no other sign of it, and its functions may be imported by any name.
+    The stack is inspected, because PyMC does not announce samplers, and its functions may be imported under any name.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -115,6 +120,14 @@ def _compiling_sampler() -> str:
 @numba_funcify.register(DataParallelLogp)  # type: ignore[untyped-decorator]
 def _in_object_mode(op: DataParallelLogp, node: Apply, **kwargs: Any) -> Any:
     op.prepare()
-    with warnings.catch_warnings():  # that it runs in Python is what it is for
+    with warnings.catch_warnings():  # running in Python is intended
         warnings.filterwarnings("ignore", "Numba will use object mode", UserWarning)
         return generate_fallback_impl(op, node=node, **kwargs)
+
+
+@_vectorize_node.register(DataParallelLogp)  # type: ignore[untyped-decorator]
+def _for_several_points(op: DataParallelLogp, node: Apply, *inputs: Any) -> Apply:
+    """Vectorize the node over several points; the new node must also reference the likelihood."""
+    found = vectorize_node_fallback(op, node, *inputs)
+    found.tag.likelihood = op.likelihood
+    return found

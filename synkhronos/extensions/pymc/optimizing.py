@@ -1,4 +1,4 @@
-"""Errors of a likelihood end `pm.find_MAP`, whose optimizer logs them and returns the last point as the best one."""
+"""Propagation of likelihood errors through `pm.find_MAP`, whose optimizer logs errors and returns the last point."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, Callable, Dict
 
 import pymc as pm
 
-from .likelihood import Failure
+from .likelihood import LikelihoodFailure
 from .wrapping import divided_in, wrap
 
 
 def _raise_errors(model: pm.Model, arguments: Dict[str, Any], call: Callable[[], Any]) -> Any:
-    failure, likelihoods = Failure(threading.get_ident()), divided_in(model)
+    failure, likelihoods = LikelihoodFailure(threading.get_ident()), divided_in(model)
     for likelihood in likelihoods:
         likelihood.failures.add(failure)
     try:
@@ -29,5 +29,4 @@ def _raise_errors(model: pm.Model, arguments: Dict[str, Any], call: Callable[[],
 
 
 def install() -> None:
-    """Wrap what optimizes a model."""
     wrap(pm.find_MAP, _raise_errors)

@@ -1,4 +1,4 @@
-"""Which PyMC the extension needs."""
+"""The PyMC version that the extension requires."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ COMMAND = 'pip install "pymc>=6,<7"'
 
 
 def check() -> None:
-    """Refuse an environment without PyMC 6, the first that runs with PyTensor 3.
-
-    Raises
-    ------
-    ImportError
-        Says what is missing, and what to do.
-    """
+    """Raise an `ImportError` with instructions unless PyMC 6 or later, which supports PyTensor 3, is installed."""
     try:
         found = metadata.version("pymc")
     except metadata.PackageNotFoundError:
@@ -27,6 +21,7 @@ def check() -> None:
     remedy = COMMAND
     if sys.version_info < (3, 12):
         remedy = (
-            f"make an environment of Python 3.12 or later (this is {platform.python_version()}), and {COMMAND} there"
+            f"create an environment with Python 3.12 or later (this is {platform.python_version()}), "
+            f"and run there: {COMMAND}"
         )
     raise ImportError(f"synkhronos.extensions.pymc needs PyMC 6 (here: {here}): {remedy}")

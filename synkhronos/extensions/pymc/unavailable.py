@@ -1,7 +1,7 @@
-"""What a model cannot give whose rows are divided over ranks: refused before PyMC returns it empty.
+"""Errors for results that a model with divided rows cannot provide; PyMC would return empty results.
 
-Its likelihood is a number, so that PyMC finds nothing observed in it: no log-likelihood of each row, no predictive
-draws, no observed data. The plain model has them, for the same trace.
+The divided likelihood is a single number, so PyMC finds no observed variable. Compute pointwise log-likelihoods,
+predictive draws and observed data with the original model and the same trace.
 """
 
 from __future__ import annotations
@@ -21,44 +21,32 @@ from .wrapping import Around, divided_in, wrap
 
 logger = logging.getLogger("synkhronos")
 
-#: Likelihoods of which it has been said that traces have no observed data.
+#: Likelihoods that the warning about missing observed data has already reported.
 _SAID: WeakSet[Likelihood] = WeakSet()
 
 
 def refuse(what: str, names: Any, model: pm.Model, call: str) -> None:
-    """Refuse something of observed variables, if it is asked for one whose rows are divided.
+    """Refuse a request for per-row results (``what``) if it concerns a variable with divided rows.
 
-    Parameters
-    ----------
-    what : str
-    names : list of str, or None
-        Of what is asked for; None for all that is observed.
-    model : pm.Model
-    call : str
-        What gives it, with the plain model.
-
-    Raises
-    ------
-    ArgumentValueError
-        Names the variables, and the call.
+    ``names`` are the requested variables (None: all observed variables); ``call`` is the call for the plain model.
     """
     divided = divided_in(model)
     if names is not None:
         asked = [each for each in divided if each.name in names]
-    else:  # of a function, which is a potential, nothing is expected while something else is observed
+    else:  # a function's potential is not expected in the results if the model has observed variables
         asked = [each for each in divided if each.is_observed] or ([] if model.observed_RVs else divided)
     if asked:
         raise ArgumentValueError(
             "model",
-            f"one that has the rows of {', '.join(each.name for each in asked)}, for {what}",
-            "one whose ranks have them, and return a sum alone",
-            f"use the plain model, that was given to data_parallel or has them as observed=: {call}",
+            f"a model that contains the rows of {', '.join(each.name for each in asked)}, for {what}",
+            "a model whose rows are divided over ranks, which return only a sum",
+            f"use the plain model, with the rows as observed=: {call}",
         )
 
 
 def _of_sample(model: pm.Model, idata_kwargs: Any = None, **kwargs: Any) -> None:
     wanted = (idata_kwargs or {}).get("log_likelihood", False)
-    if wanted:  # before hours of sampling, not after them
+    if wanted:  # before hours of sampling, not afterwards
         call = "pm.compute_log_likelihood(trace, model=model), after sampling"
         refuse("a log-likelihood", None if wanted is True else wanted, model, call)
 
@@ -83,14 +71,13 @@ def _of_observed(model: pm.Model) -> None:
     if new:
         _SAID.update(new)
         logger.warning(
-            "the observed_data of this trace do not have %s, whose rows ranks have: "
-            "pm.sample_posterior_predictive(trace, model=model, extend_inferencedata=True), with the plain model, "
-            "adds them",
+            "the observed_data group of this trace does not contain %s, whose rows are divided over ranks: to add it, "
+            "call pm.sample_posterior_predictive(trace, model=model, extend_inferencedata=True) with the plain model",
             ", ".join(each.name for each in new),
         )
 
 
-#: Functions that ask something of a model, and what may refuse it.
+#: Functions that need a model's rows, and their checks.
 GUARDED: Tuple[Tuple[Callable[..., Any], Callable[..., None]], ...] = (
     (pm.sample, _of_sample),
     (log_density.compute_log_density, _of_log_density),
@@ -101,7 +88,6 @@ GUARDED: Tuple[Tuple[Callable[..., Any], Callable[..., None]], ...] = (
 
 
 def install() -> None:
-    """Put the checks before these functions."""
     for function, check in GUARDED:
         wrap(function, _after(check))
 

@@ -1,4 +1,4 @@
-"""Functions of PyMC that do something more for models whose rows are divided over ranks."""
+"""Wrappers that change PyMC functions for models whose rows are divided over ranks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pytensor.graph.traversal import ancestors
 from .likelihood import Likelihood
 from .operation import DataParallelLogp
 
-#: From the model, the other arguments by name, and the call itself to its result.
+#: Called with the model, the other arguments by name, and the call itself; returns the call's result.
 Around = Callable[[pm.Model, Dict[str, Any], Callable[[], Any]], Any]
 
 
 def divided_in(model: pm.Model) -> List[Likelihood]:
-    """Return the likelihoods of a model that ranks compute."""
+    """Return those likelihoods of a model that are computed by the ranks."""
     ops = [each.owner.op for each in ancestors(model.potentials) if each.owner is not None]
     return list(dict.fromkeys(op.likelihood for op in ops if isinstance(op, DataParallelLogp)))
 
 
 def wrap(function: Callable[..., Any], around: Around) -> None:
-    """Have calls with such a model go through ``around``, wherever the function has been imported to by its name."""
+    """Route calls with a data-parallel model through ``around``, in every module that has imported the function."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -33,7 +33,7 @@ def wrap(function: Callable[..., Any], around: Around) -> None:
             arguments = signature.bind_partial(*args, **kwargs).arguments
             model = pm.modelcontext(arguments.pop("model", None))
         except TypeError:
-            return function(*args, **kwargs)  # which says what is wrong
+            return function(*args, **kwargs)  # which raises the error
         if not divided_in(model):
             return function(*args, **kwargs)
         return around(model, arguments, lambda: function(*args, **kwargs))

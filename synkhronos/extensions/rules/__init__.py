@@ -1,17 +1,19 @@
-"""Rules that communicate less than every step: presets of one recurrence (`recurrence`).
+"""Communication rules, which exchange parameters between ranks every few steps. All are presets of one `recurrence`.
 
-===========  ==========================  ===========================================  =====================
-rule         whose values meet           what becomes of the centre z                 of a rank's parameters
-===========  ==========================  ===========================================  =====================
-`LocalSGD`   all, or groups, by rows     there is none                                the mean
-`Gossip`     one and another             there is none                                the mean of two
-`Swap`       pairs                       there is none                                the other's
-`EASGD`      all                         a part of the way to the mean                a part of the way to it
-`DiLoCo`     all, by rows; in fragments  a step by Nesterov's momentum                z
-`SlowMo`     all, by rows                a step by the heavy ball                     z
-`ASGD`       all                         all that ranks have gained, or a part        z
-`DASO`       groups; all, later          the mean, some steps before                  nearer to it
-===========  ==========================  ===========================================  =====================
+===========  ==============================  ===========================================  =====================
+rule         ranks that exchange             new center z                                 new parameters
+===========  ==============================  ===========================================  =====================
+`LocalSGD`   all or groups, weighted         no center                                    the mean
+`Gossip`     random pairs, one way           no center                                    the mean of two
+`Swap`       random pairs                    no center                                    the partner's
+`EASGD`      all                             moves toward the mean                        move toward z
+`DiLoCo`     all, weighted; in fragments     a Nesterov momentum step                     z
+`SlowMo`     all, weighted                   a heavy-ball momentum step                   z
+`ASGD`       all                             adds all ranks' progress, or a part of it    z
+`DASO`       groups often, all less often    the mean from some steps earlier             move toward z
+===========  ==============================  ===========================================  =====================
+
+"Weighted" means weighted by the number of rows that each rank has processed since the last exchange.
 """
 
 from .asynchronous import Exchange

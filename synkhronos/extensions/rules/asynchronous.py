@@ -1,18 +1,18 @@
-"""Asynchronous rules: in one call each rank takes the next batch, steps, and exchanges when it is time for it alone.
+"""Asynchronous rules: every rank fetches its next batch, takes a step, and exchanges without waiting for other ranks.
 
 .. math::
     x_r &\\leftarrow x_r - \\alpha (x_r - z), \\quad z \\leftarrow z + \\alpha (x_r - z) &&\\text{EASGD} \\\\
     z &\\leftarrow z + \\rho (x_r - o_r), \\quad x_r \\leftarrow z, \\quad o_r \\leftarrow z &&\\text{ASGD} \\\\
     x_r &\\leftarrow (a_r x_r + a_s x_s) / (a_r + a_s), \\quad a_r \\leftarrow a_r + a_s &&\\text{gossip}
 
-Right sides have the values of before. o is what the rank has found at its last exchange, a are gossip's weights, of
-which a sender keeps half. One rank exchanges at a time (`Region.alone`)::
+The right-hand sides use the values from before the exchange. o is the center at the rank's last exchange. a denotes the
+weights of gossip; a sender keeps half of its weight. Exchanges are serialized (`AsyncRegion.alone`)::
 
-    z of the server       [ 0: old ]  [ 1: new, being written ]   which = 0     a death leaves the one that is whole:
-                                                                  which = 1     it is the last thing to change
-    mailbox of a rank     [ x ] [ weight: 0 if it is empty ]      messages that wait are one: their mean by weights
+    z of the server       [ 0: old ]  [ 1: new, being written ]   which = 0     `which` changes last, so it always
+                                                                  which = 1     selects a complete copy
+    mailbox of a rank     [ x ] [ weight: 0 if it is empty ]      messages are merged into their weighted mean
 
-The centre is the master's again when the call has returned, or has failed. `Exchange` is what the log knows of each.
+When the call returns or fails, the center is copied back into the rule's variables.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from synkhronos.functions.asynchronous import Region, Visit, Visits
+from synkhronos.contrib.asynchronous import AsyncRegion, StepHook, StepHooks
 from synkhronos.host.signals import DeferredSignals
 from synkhronos.runtime.registry import Origin
 
@@ -30,24 +30,24 @@ Arrays = List[Any]
 
 
 class Exchange(NamedTuple):
-    """One line of the log of an asynchronous run, `Rule.log`.
+    """One record in `Rule.log`, the log of an asynchronous run.
 
-    Repeated in the order of the log, one rank at a time, lines give the values of the run, to the bit: the rank makes
-    the steps of ``batches``, and does what ``kind`` says.
+    Replaying the records in order, one rank at a time, reproduces the run bit for bit. For each record, the rank runs
+    the steps of ``batches``, then performs ``kind``.
 
     Attributes
     ----------
-    order : int
-    rank : int
+    order, rank : int
+        The position in the run, and the rank.
     kind : str
-        ``"exchange"`` with the centre; ``"send"`` to, and ``"read"`` from, a mailbox; ``"end"`` of the run: by ASGD the
-        rank takes the centre then.
+        ``"exchange"`` with the center, ``"send"`` to a mailbox, ``"read"`` from a mailbox, or ``"end"`` of the run,
+        when ASGD copies the center to the rank.
     batches : tuple of int
-        The batches of the rank's steps since its last line, as positions in the ``batches`` of the run.
+        The batches since the rank's last record, as positions in the ``batches`` of the run.
     checksum : int
-        CRC-32 of the rank's parameters after it, followed by the centre, or by the mailbox that was sent to.
+        CRC-32 of the rank's new parameters, followed by the center or the receiver's mailbox.
     other : int, optional
-        To whom it was sent.
+        The receiver of a ``"send"``.
     """
 
     order: int
@@ -58,52 +58,27 @@ class Exchange(NamedTuple):
     other: Optional[int] = None
 
 
-# -- arithmetic, of one parameter; NumPy's operations in this order give the same bits --------------------------------
+# Arithmetic for one parameter. A replay with NumPy must use this order of operations to obtain identical bits.
 
 
 def elastic(x: Any, z: Any, alpha: float) -> Tuple[Any, Any]:
-    """Return a rank's parameter and the centre after an exchange of EASGD."""
     move = (x - z) * x.dtype.type(alpha)
     return x - move, z + move
 
 
 def downpour(x: Any, z: Any, origin: Any, rate: float) -> Any:
-    """Return the centre after an exchange of ASGD."""
     return z + (x - origin) * x.dtype.type(rate)
 
 
 def merged(x: Any, weight: float, message: Any, more: float) -> Any:
-    """Return the mean by weights of a parameter and a message."""
     whole = weight + more
     return x * x.dtype.type(weight / whole) + message * x.dtype.type(more / whole)
 
 
-# -- what every rank does ----------------------------------------------------------------------------------------------
+class Exchanges(StepHooks):
+    """Settings of an asynchronous run, and handles of the arrays that all ranks share: ``copies`` arrays per parameter.
 
-
-class Exchanges(Visits):
-    """What the master has decided, and where shared values lie.
-
-    Parameters
-    ----------
-    values : list of arrays
-        Of the parameters' shapes and dtypes.
-    copies : int
-        How many arrays all ranks have in common, for each parameter.
-    variables : Variables
-        The parameters.
-    every : int
-    counts : sequence of int
-        Steps that each rank has made before.
-    records : bool
-        Whether to keep a log.
-    title : str
-        What `synkhronos.traffic` calls exchanges.
-
-    Attributes
-    ----------
-    visitor : type
-        What each rank makes of this.
+    ``counts[r]``: the number of steps taken by rank r. ``title``: the name of the exchanges in `synkhronos.traffic`.
     """
 
     visitor: Any
@@ -116,32 +91,32 @@ class Exchanges(Visits):
         self._pool = pool = variables.session.pool
         self._arrays = [[pool.allocate(value.shape, value.dtype) for value in values] for _ in range(copies)]
         self.handles = [[pool.handle(array) for array in arrays] for arrays in self._arrays]
-        #: On the master: whether ranks may have exchanged.
+        #: Whether the ranks may have exchanged; known only on the master.
         self.has_begun = False
 
     @property
     def writes(self) -> Sequence[int]:
         return self.numbers
 
-    def begin(self, region: Region) -> Visit:
+    def begin(self, region: AsyncRegion) -> StepHook:
         self.has_begun = True
-        visit: Visit = self.visitor(self, region)
+        visit: StepHook = self.visitor(self, region)
         return visit
 
     def __getstate__(self) -> Dict[str, Any]:
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     def shared(self, values: Any) -> Any:
-        """Return a small array that all ranks see, and its handle."""
+        """Allocate a small array that all ranks share; return it and its handle."""
         array = self._pool.allocate(np.shape(values), np.asarray(values).dtype)
         array[...] = values
         return array, self._pool.handle(array)
 
 
-class Visitor(Visit):
-    """What one rank does, for all rules."""
+class Visitor(StepHook):
+    """One rank's part in an asynchronous run; each rule has a subclass."""
 
-    def __init__(self, exchanges: Exchanges, region: Region) -> None:
+    def __init__(self, exchanges: Exchanges, region: AsyncRegion) -> None:
         self.exchanges, self.region, self.context = exchanges, region, region.context
         self._entries = [region.context.shareds[number] for number in exchanges.numbers]
         self.arrays = [[region.context.pools.attach(h) for h in handles] for handles in exchanges.handles]
@@ -158,7 +133,6 @@ class Visitor(Visit):
             self.region.count()
 
     def _count(self, batch: int) -> None:
-        """Exchange, and count what that moves."""
         traffic = self.context.transport.traffic
         begun = traffic.begin()
         if self.exchange(batch):
@@ -181,20 +155,17 @@ class Visitor(Visit):
         raise NotImplementedError
 
     def settle(self, order: int) -> None:
-        """Do what is left to do after the last exchange of all ranks."""
+        """Complete this rank's part after the last exchange of all ranks."""
         self.note(order, "end", self.values())
 
     def values(self) -> Arrays:
-        """Return this rank's parameters, on the host."""
         return [np.asarray(entry.engine.to_host(entry.cell[0])) for entry in self._entries]
 
     def put(self, values: Arrays) -> None:
-        """Make fresh arrays this rank's parameters."""
         for entry, value in zip(self._entries, values):
             entry.set(entry.engine.to_device(entry.reference(), value), Origin.OWN)
 
     def note(self, order: int, kind: str, x: Arrays, more: Sequence[Any] = (), other: Optional[int] = None) -> None:
-        """Add a line to the log of this rank."""
         if self.exchanges.records:
             checksum = 0
             for array in [*x, *more]:
@@ -204,15 +175,7 @@ class Visitor(Visit):
 
 
 class ServerExchanges(Exchanges):
-    """Exchanges with a centre z, which has two buffers.
-
-    Parameters
-    ----------
-    factor : float
-        alpha, or the rate.
-    visitor : type
-        The rule's.
-    """
+    """Exchanges with a double-buffered center z; ``factor`` is the alpha of EASGD, or the rate of ASGD."""
 
     def __init__(self, visitor: Any, factor: float, values: Arrays, *settings: Any) -> None:
         super().__init__(values, 2, *settings)
@@ -222,16 +185,14 @@ class ServerExchanges(Exchanges):
         self._which, self.which = self.shared(np.zeros(1, np.int64))
 
     def centre(self) -> Arrays:
-        """Return z, on the master: that of the last exchange that was not cut off."""
+        """Return the center after the last complete exchange; call this on the master."""
         return [array.copy() for array in self._arrays[int(self._which[0])]]
 
 
 class ServerVisitor(Visitor):
-    """Exchanges with the centre."""
-
     exchanges: ServerExchanges
 
-    def __init__(self, exchanges: ServerExchanges, region: Region) -> None:
+    def __init__(self, exchanges: ServerExchanges, region: AsyncRegion) -> None:
         super().__init__(exchanges, region)
         self.which = region.context.pools.attach(exchanges.which)
 
@@ -240,7 +201,7 @@ class ServerVisitor(Visitor):
             which = int(self.which[0])
             x, z, new = self.values(), self.arrays[which], self.arrays[1 - which]
             fresh = self.moved(x, z, new)
-            with DeferredSignals():  # Ctrl-C leaves both sides as they were, or moved
+            with DeferredSignals():  # so that Ctrl-C cannot separate the two updates
                 self.which[0] = 1 - which
                 self.put(fresh)
             self.note(order, "exchange", fresh, new)
@@ -248,13 +209,11 @@ class ServerVisitor(Visitor):
         return True
 
     def moved(self, x: Arrays, z: Arrays, new: Arrays) -> Arrays:
-        """Write the new centre; return this rank's new parameters, as arrays of its own."""
+        """Write the new center into ``new``; return this rank's new parameters as private arrays."""
         raise NotImplementedError
 
 
 class ElasticVisitor(ServerVisitor):
-    """A rank of EASGD."""
-
     def moved(self, x: Arrays, z: Arrays, new: Arrays) -> Arrays:
         pairs = [elastic(*both, self.exchanges.factor) for both in zip(x, z)]
         for target, (_, value) in zip(new, pairs):
@@ -263,9 +222,9 @@ class ElasticVisitor(ServerVisitor):
 
 
 class DownpourVisitor(ServerVisitor):
-    """A rank of ASGD; at the end it gives what is left to the centre, and takes that once all ranks have."""
+    """One rank's part in asynchronous ASGD; at the end, the rank adds its remaining progress and copies the center."""
 
-    def __init__(self, exchanges: ServerExchanges, region: Region) -> None:
+    def __init__(self, exchanges: ServerExchanges, region: AsyncRegion) -> None:
         super().__init__(exchanges, region)
         self.origins = [array.copy() for array in self.arrays[0]]
 
@@ -276,7 +235,7 @@ class DownpourVisitor(ServerVisitor):
         return [array.copy() for array in new]
 
     def last(self) -> None:
-        if self._since or not all(map(np.array_equal, self.values(), self.origins)):  # maybe by steps before this run
+        if self._since or not all(map(np.array_equal, self.values(), self.origins)):  # or changed before this run
             self._count(-1)
 
     def settle(self, order: int) -> None:
@@ -286,14 +245,9 @@ class DownpourVisitor(ServerVisitor):
 
 
 class MailExchanges(Exchanges):
-    """Messages between ranks, each of which has one mailbox.
+    """Messages between ranks; every rank has one mailbox.
 
-    Parameters
-    ----------
-    receivers : sequence of int
-        For each batch, to whom the rank sends that has made its step, counted without itself; -1: to nobody.
-    weights : sequence of float
-        Of the ranks.
+    ``receivers[i]``: the receiver's index among the other ranks for batch i, or -1 for no message.
     """
 
     def __init__(self, receivers: Any, weights: Any, values: Arrays, *settings: Any) -> None:
@@ -303,16 +257,14 @@ class MailExchanges(Exchanges):
         self._weights, self.weights = self.shared(np.array([weights, [0.0] * len(weights)]))
 
     def alphas(self) -> List[float]:
-        """Return the ranks' weights, without those of messages that nobody has read; their sum is 1 again."""
+        """Return the ranks' weights, normalized to a sum of 1 without the weights of unread messages."""
         alphas = self._weights[0]
         found: List[float] = (alphas / alphas.sum() if self._weights[1].any() else alphas).tolist()
         return found
 
 
 class MailVisitor(Visitor):
-    """A rank of gossip."""
-
-    def __init__(self, exchanges: MailExchanges, region: Region) -> None:
+    def __init__(self, exchanges: MailExchanges, region: AsyncRegion) -> None:
         super().__init__(exchanges, region)
         self.receivers = region.context.pools.attach(exchanges.receivers)
         self.alphas, self.waiting = region.context.pools.attach(exchanges.weights)

@@ -1,4 +1,4 @@
-"""Rules with a centre: values that all ranks have in common, beside each rank's own parameters."""
+"""Rules with a center: shared values that are equal on all ranks, in addition to each rank's own parameters."""
 
 from __future__ import annotations
 
@@ -16,18 +16,9 @@ from .variables import assignment, like, number
 
 
 class CentredRule(Rule):
-    """A rule with a centre z.
+    """Base class of rules with a center z.
 
-    Parameters
-    ----------
-    function, params, state, every, start, state_is
-        As for `Rule`.
-
-    Attributes
-    ----------
-    centre : list of shared variables
-        z, one for each parameter; at first the values that the master's have when the rule is made: initialise or load
-        them before.
+    ``centre`` contains z, one variable per parameter, initialized with the master's values.
     """
 
     def __init__(
@@ -46,15 +37,7 @@ class CentredRule(Rule):
 
 
 class AtOnce(CentredRule):
-    """A rule with a centre by which all parameters are exchanged at once, and all ranks count the same.
-
-    Parameters
-    ----------
-    function, params, state, every, state_is
-        As for `Rule`.
-    exchange : str, optional
-        ``"bfloat16"`` or ``"float16"``: what travels are the 16 bits of differences, with their errors fed back.
-    """
+    """Base class of rules with a center that exchange all parameters together, with equal weights for all ranks."""
 
     _merge: Any
 
@@ -73,9 +56,8 @@ class AtOnce(CentredRule):
         return [*super().state, *self.means.state]
 
     def _server(self, visitor: Any, factor: float, variables: Any, records: bool) -> ServerExchanges:
-        """Return exchanges of asynchronous ranks with the centre."""
         if self.means.exchange is not None:
-            raise ArgumentValueError("asynchronous", "False with exchange=, by which means travel", "True")
+            raise ArgumentValueError("asynchronous", "False with exchange=, which averages synchronously", "True")
         values = [np.asarray(z.get_value()) for z in self.centre]
         return ServerExchanges(visitor, factor, values, *self._settings(variables, records))
 
@@ -83,37 +65,33 @@ class AtOnce(CentredRule):
         values = exchanges.centre()
         if synk.is_forked():
             synk.broadcast(self.centre, values)
-        else:  # a rank has died: the master keeps what there is
+        else:  # a rank has died: keep the center on the master
             for variable, value in zip(self.centre, values):
                 variable.set_value(value)
 
     def _function_of(self, updates: Any) -> Any:
-        """Return the function of what is updated for each parameter."""
         values = zip(self.params, self.centre, self.means.values)
         return synk.function([], updates=[update for each in values for update in updates(*each)], exact=False)
 
     def _updates(self, x: Any, z: Any, mean: Any) -> List[Tuple[Any, Any]]:
-        """Return the updates of an exchange, for one parameter."""
         raise NotImplementedError
 
 
 class EASGD(AtOnce):
-    """Elastic averaging: ranks and a centre draw each other nearer.
+    """Elastic averaging SGD: the ranks' parameters and a center move toward each other.
 
     .. math:: x_r \\leftarrow x_r - \\alpha (x_r - z), \\quad z \\leftarrow z + \\alpha \\textstyle\\sum_s (x_s - z)
 
-    All from the values before; :math:`\\sum_r x_r + z` is what it was before an exchange. All ranks count the same.
+    The right-hand sides use the values from before the exchange. The sum :math:`\\sum_r x_r + z` does not change. All
+    ranks have equal weights. Source: Zhang, S., Choromanska, A., LeCun, Y. (2015). Deep learning with elastic averaging
+    SGD. NIPS. arXiv 1412.6651.
 
     Parameters
     ----------
     function, params, state, every, exchange, state_is
-        As for `AtOnce`.
+        As for `LocalSGD`.
     alpha : float, optional
-        0.9/n by default, as the authors set it. With 2/(n+1) or more the centre's error grows, however small the rate.
-
-    References
-    ----------
-    Zhang, S., Choromanska, A., LeCun, Y. (2015). Deep learning with elastic averaging SGD. NIPS. arXiv 1412.6651.
+        0.9/n by default, as in the paper. From 2/(n+1) on, the center diverges, however small the learning rate.
     """
 
     def __init__(
@@ -128,7 +106,7 @@ class EASGD(AtOnce):
     ) -> None:
         n = synk.size()
         alpha = 0.9 / n if alpha is None else alpha
-        bound = f"more than 0, less than 2 / (n + 1) = {2 / (n + 1):.4g} with {n} ranks, from which on it diverges"
+        bound = f"more than 0 and less than 2 / (n + 1) = {2 / (n + 1):.4g} with n = {n} (larger values diverge)"
         self.alpha = real("alpha", alpha, bound, lambda value: 0 < value < 2 / (n + 1))
         super().__init__(function, params, state, every, exchange=exchange, state_is=state_is)
         self._merge = self._function_of(self._updates)
@@ -142,21 +120,19 @@ class EASGD(AtOnce):
 
 
 class ASGD(AtOnce):
-    """Every rank's progress since the last exchange is added to the centre, and all go on from there: Downpour.
+    """Downpour SGD: add every rank's progress since the last exchange to a center, then copy the center to all ranks.
 
     .. math:: z \\leftarrow z + \\rho \\textstyle\\sum_s (x_s - z), \\quad x_r \\leftarrow z
+
+    Source: Dean, J., et al. (2012). Large scale distributed deep networks. NIPS.
 
     Parameters
     ----------
     function, params, state, every, exchange, state_is
-        As for `AtOnce`.
+        As for `LocalSGD`.
     rate : float, optional
-        :math:`\\rho`; 1/n by default, the mean of the ranks' progress. With 1 it is their sum, for which steps must be
-        about n times smaller.
-
-    References
-    ----------
-    Dean, J., et al. (2012). Large scale distributed deep networks. NIPS.
+        :math:`\\rho`; 1/n by default, which averages the ranks' progress. A rate of 1 adds up the progress and needs
+        steps about n times smaller.
     """
 
     def __init__(
@@ -183,5 +159,5 @@ class ASGD(AtOnce):
 
     def _adopt_exchanges(self, exchanges: ServerExchanges, is_cut_off: bool) -> None:
         super()._adopt_exchanges(exchanges, is_cut_off)
-        if is_cut_off and synk.is_forked():  # what ranks have gained since their last exchange is lost
+        if is_cut_off and synk.is_forked():  # the ranks' progress since their last exchange is lost
             self._to_centre()

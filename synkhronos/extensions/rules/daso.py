@@ -1,4 +1,4 @@
-"""DASO: averages inside groups all the time, between groups more or less often as the loss goes down."""
+"""DASO: frequent averages inside groups, and averages over all ranks at intervals that adapt to the loss."""
 
 from __future__ import annotations
 
@@ -14,16 +14,9 @@ from .variables import assignment, like, number
 
 
 class Skips(NamedTuple):
-    """How often ranks meet, in steps.
+    """Numbers of steps ``between`` means over all ranks and between means ``inside`` groups.
 
-    Attributes
-    ----------
-    between : int
-        From one mean of all to the next; 0: after each step, which waits for it.
-    inside : int
-        From one mean of each group to the next.
-    wait : int
-        From the beginning of a mean of all to when it is merged.
+    A mean over all ranks is merged ``wait`` steps after its start. All numbers are 0 for blocking means in every step.
     """
 
     between: int
@@ -35,26 +28,26 @@ BLOCKING = Skips(0, 0, 0)
 
 
 class Phases:
-    """How often ranks meet, from epoch to epoch.
+    """The schedule of `DASO`: how often ranks exchange in each epoch.
 
     ::
 
-        warm-up     (0, 0, 0)                                every step, and all wait
-        then        (4, 1, 1)                                with ``largest=8``
-        plateaus    (2, 1, 1)  (1, 1, 1)  (8, 2, 2)  (4, 1, 1)  ...
-        cool-down   (0, 0, 0)
+            warm-up     (0, 0, 0)                                every step, blocking
+            then        (4, 1, 1)                                with ``largest=8``
+            plateaus    (2, 1, 1)  (1, 1, 1)  (8, 2, 2)  (4, 1, 1)  ...
+            cool-down   (0, 0, 0)
 
-    A plateau is more than ``patience`` epochs without a loss that is lower by more than ``threshold`` of the best one.
+    The numbers are the steps between means over all ranks, between means inside groups, and from the start of a mean to
+    its merge. A plateau is more than ``patience`` epochs without improving the best loss by a fraction ``threshold``.
 
     Parameters
     ----------
-    warm_up, cool_down : int
-        Epochs.
+    warm_up, cool_down, patience : int
+        Durations in epochs.
     epochs : int, optional
-        Of the training; without, there is no cool-down.
+        The number of epochs of the whole training; by default, there is no cool-down.
     largest : int
-        The largest ``between``.
-    patience : int
+        The largest number of steps between means over all ranks.
     threshold : float
     """
 
@@ -68,12 +61,10 @@ class Phases:
 
     @property
     def skips(self) -> Skips:
-        """Those of the current epoch."""
         is_last = self.epochs is not None and self.epoch >= self.epochs - self.cool_down
         return BLOCKING if is_last else self._skips
 
     def end(self, loss: float) -> None:
-        """End an epoch, which had that loss."""
         improved = loss < self.best - self.threshold * abs(self.best) if self.best < float("inf") else True
         self.best = min(self.best, loss) if improved else self.best
         self.epoch += 1
@@ -92,37 +83,35 @@ class Phases:
         if between == 1:
             return Skips(*[max(1, self.largest // part) for part in (1, 4, 4)])
         between = between // 2
-        return Skips(between, max(1, inside // 2), min(between, max(1, wait - 1)))  # one mean of all at a time
+        return Skips(between, max(1, inside // 2), min(between, max(1, wait - 1)))  # one pending mean at a time
 
 
 class DASO(Rule):
-    """Means inside groups after each step, and of all ranks every so many, merged when they have arrived.
+    """DASO: average frequently inside groups, and over all ranks at longer intervals without blocking.
 
-    .. math:: x_r \\leftarrow x_r + (\\bar y - y_r) \\quad \\text{("delta")}
+    .. math:: x_r \\leftarrow x_r + (\\bar y - y_r) \\quad \\text{("delta")}, \\qquad
+              x_r \\leftarrow \\frac{2 W x_r + G \\bar y}{2 W + G} \\quad \\text{("daso")}
 
-    .. math:: x_r \\leftarrow \\frac{2 W x_r + G \\bar y}{2 W + G} \\quad \\text{("daso")}
+    y are the parameters W steps earlier, and G is the number of groups. ``"delta"`` loses no progress (as in
+    LOSCAR-SGD, arXiv 2605.20866). ``"daso"``, the paper's merge, keeps a fraction 1 - G W / ((2 W + G) B) of the
+    progress of each cycle of B steps. `Phases` sets the intervals. Call ``rule.epoch(loss)`` at the end of each epoch;
+    this also averages over all ranks.
 
-    y are the parameters W steps before, G is the number of groups. The first loses no progress (as LOSCAR-SGD, arXiv
-    2605.20866, has it); the second, the paper's, keeps of each cycle of B steps 1 - G W / ((2 W + G) B). How often is
-    said by `Phases`: call ``rule.epoch(loss)`` at the end of each epoch, which takes the mean of all.
+    Source: Coquelin, D., et al. (2022). Accelerating neural network training with distributed asynchronous and
+    selective optimization (DASO). Journal of Big Data 9:14. arXiv 2104.05588.
 
     Parameters
     ----------
     function, params, state, state_is
-        As for `Rule`; the state is exchanged when a mean of all is begun.
+        As for `Rule`; the state is exchanged when a mean over all ranks starts.
     groups : list of lists of ranks
-        Ranks that are near each other: those of a host.
+        Groups of ranks with fast connections, such as the ranks of each host.
     epochs, warm_up, cool_down, largest, patience, threshold
         As for `Phases`.
     merge : str
         ``"delta"`` or ``"daso"``.
     exchange : str, optional
-        ``"bfloat16"`` or ``"float16"``, for means of all. (The paper sends bfloat16; on one host nothing is gained.)
-
-    References
-    ----------
-    Coquelin, D., et al. (2022). Accelerating neural network training with distributed asynchronous and selective
-    optimization (DASO). Journal of Big Data 9:14. arXiv 2104.05588.
+        As for `LocalSGD`, but only for means over all ranks. The paper sends bfloat16, which is no faster on one host.
     """
 
     def __init__(
@@ -143,10 +132,10 @@ class DASO(Rule):
     ) -> None:
         super().__init__(function, params, state, state_is=state_is)
         self.groups = parse_groups([list(range(synk.size()))] if groups is None else groups, synk.size())
-        self._meet_inside = any(len(group) > 1 for group in self.groups)  # a rank is its own mean
+        self._meet_inside = any(len(group) > 1 for group in self.groups)  # a single rank needs no mean
         if merge not in ("delta", "daso"):
             raise ArgumentValueError("merge", "'delta' or 'daso'", repr(merge))
-        threshold = real("threshold", threshold, "from 0 to below 1", lambda part: 0 <= part < 1)
+        threshold = real("threshold", threshold, "at least 0, less than 1", lambda part: 0 <= part < 1)
         for name, value, least in (("warm_up", warm_up, 0), ("cool_down", cool_down, 0), ("patience", patience, 0)):
             whole(name, value, least)
         if epochs is not None:
@@ -161,10 +150,10 @@ class DASO(Rule):
         self._in_epoch = 0
         self._begun: Optional[int] = None
         self._inside = [0.0] * synk.size()
-        self._merge_function(self.phases._first().wait)  # built now, not in the middle of an epoch
+        self._merge_function(self.phases._first().wait)  # compile now, not during an epoch
 
     def epoch(self, loss: float) -> None:
-        """End an epoch of that loss: all ranks take their mean, and may meet more or less often from now on."""
+        """End an epoch with the given loss: average over all ranks, and adapt the exchange intervals."""
         self._check_moment("epoch()")
         loss = real("loss", loss, "finite", lambda loss: True)
         self._merge_what_is_begun()
@@ -196,6 +185,7 @@ class DASO(Rule):
         self._check_moment("finish()")
         self._merge_what_is_begun()
         super().finish()
+        self.means.drop()
         self._inside = [0.0] * len(self._inside)
 
     def _count(self, n_steps: int) -> None:
@@ -214,7 +204,6 @@ class DASO(Rule):
         return self._meet_inside and (t % skips.inside == 0 or t % skips.between == 0)
 
     def _is_merged(self, n_steps: int) -> bool:
-        """Return whether a mean is to be merged after so many steps."""
         return self._begun is not None and n_steps >= self._begun + self.phases.skips.wait
 
     def _due(self) -> bool:
@@ -241,7 +230,6 @@ class DASO(Rule):
         self._take_all()
 
     def _take_all(self) -> None:
-        """Give all ranks the mean of their parameters."""
         self.means.take(self._weights)
         self._adopt()
         self._exchange_state()
@@ -252,11 +240,11 @@ class DASO(Rule):
         if self._begun is not None:
             merge = self._merge_function(self.phases.skips.wait)
             self._arrive()
-            self._begun = None  # first: no mean is merged twice, wherever this is interrupted
+            self._begun = None  # first, so that no mean is merged twice after an interrupt
             merge()
 
     def _arrive(self) -> None:
-        """Have the mean that is under way, if one is; if that fails, there is none to merge."""
+        """Wait for the pending mean, if any; a failure leaves no mean to merge."""
         try:
             self.means.arrive()
         except BaseException:
@@ -264,7 +252,7 @@ class DASO(Rule):
             raise
 
     def _merge_function(self, wait: int) -> Any:
-        """Return the function that merges a mean that was begun so many steps ago."""
+        """Return the function that merges a mean started ``wait`` steps ago."""
         part = 1.0 if self.merge == "delta" else len(self.groups) / (2 * wait + len(self.groups))
         if part not in self._merges:
             bases = self._before if self.merge == "delta" else self.params

@@ -1,4 +1,4 @@
-"""Rules by which many steps of the ranks are one step of an outer optimiser: whole, later, or in parts, one by one."""
+"""Rules with an outer optimizer, whose steps may be delayed or divided into fragments."""
 
 from __future__ import annotations
 
@@ -16,48 +16,41 @@ Update = Tuple[Any, Any]
 
 
 class DiLoCo(CentredRule):
-    """Many steps of each rank's own are one step of an outer optimiser, by Nesterov's momentum.
+    """DiLoCo: many steps of each rank form one step of an outer optimizer with Nesterov momentum.
 
     .. math:: D = z - \\bar x, \\quad v \\leftarrow \\mu v + D, \\quad z \\leftarrow z - \\eta (D + \\mu v), \\quad
               x_r \\leftarrow z
 
-    The steps' ``state`` stays every rank's own if ``state_is`` says nothing else. The mean is weighted by rows. With a
-    delay it is that of the values y of W steps before, while ranks have gone on; what becomes of their steps since is
-    said by ``merge``:
+    The mean is weighted by rows. By default each rank keeps its own ``state``. With a delay of W steps, the ranks
+    continue while the mean of their values y from W steps earlier is computed. ``merge`` determines how their steps
+    during the delay are combined with z:
 
-    .. math:: x_r \\leftarrow x_r + m (z - y_r) \\quad \\text{("delta")}
+    .. math:: x_r \\leftarrow x_r + m (z - y_r) \\quad \\text{("delta")}, \\qquad
+              x_r \\leftarrow x_r + m (z - x_r) \\quad \\text{("pull")}
 
-    .. math:: x_r \\leftarrow x_r + m (z - x_r) \\quad \\text{("pull")}
+    ``"pull"`` loses a fraction m W / k of all progress, where k is ``every``; ``"delta"`` loses no progress.
 
-    By the second a part m W / k of all progress is lost, by the first none.
+    With P fragments, the parameters are divided into P parts of similar size, which reduces the data per exchange. One
+    part is exchanged every k / P steps; the last part is exchanged at every k-th step.
 
-    With P fragments the parameters are exchanged in P parts of about the same size, one of them every k / P steps, each
-    once in k: what travels at a time is smaller. The last part's turn is where that of all would be.
+    Sources: Douillard, A., et al. (2023). DiLoCo: distributed low-communication training of language models. arXiv
+    2311.08105. Douillard, A., et al. (2025). Streaming DiLoCo with overlapping communication. arXiv 2501.18512 (for
+    ``fragments``, ``delay``, ``mix`` and ``"pull"``).
 
     Parameters
     ----------
-    function, params, state, every, start, state_is
-        As for `Rule`.
-    outer_rate, outer_momentum : float
-        :math:`\\eta` and :math:`\\mu`.
+    function, params, state, every, start, exchange, state_is
+        As for `LocalSGD`.
+    outer_rate, outer_momentum, mix : float
+        :math:`\\eta`, :math:`\\mu` and m.
     nesterov : bool
-        False: heavy ball, :math:`z \\leftarrow z - \\eta v`.
+        If False, heavy-ball momentum: :math:`z \\leftarrow z - \\eta v`.
     delay : int
         W, less than ``every``.
     merge : str
         ``"delta"`` or ``"pull"``.
-    mix : float
-        m.
-    exchange : str, optional
-        ``"bfloat16"`` or ``"float16"``: what travels are the 16 bits of differences, with their errors fed back.
     fragments : int
-        P, at most ``every``, and at most as many as there are parameters.
-
-    References
-    ----------
-    Douillard, A., et al. (2023). DiLoCo: distributed low-communication training of language models. arXiv 2311.08105.
-    Douillard, A., et al. (2025). Streaming DiLoCo with overlapping communication. arXiv 2501.18512. (``fragments``,
-    ``delay``, ``mix``, pull.)
+        P, at most ``every`` and at most the number of parameters.
     """
 
     def __init__(
@@ -78,18 +71,18 @@ class DiLoCo(CentredRule):
         state_is: str = "kept",
     ) -> None:
         self.outer_rate = real("outer_rate", outer_rate, "more than 0", lambda rate: rate > 0)
-        self.outer_momentum = real("outer_momentum", outer_momentum, "from 0 to below 1", lambda mu: 0 <= mu < 1)
+        self.outer_momentum = real("outer_momentum", outer_momentum, "at least 0, less than 1", lambda mu: 0 <= mu < 1)
         self.mix = real("mix", mix, "more than 0, at most 1", lambda m: 0 < m <= 1)
         self.nesterov, self.delay, self.merge = bool(nesterov), whole("delay", delay, 0), merge
         if merge not in ("delta", "pull"):
             raise ArgumentValueError("merge", "'delta' or 'pull'", repr(merge))
         if self.delay >= whole("every", every, 1):
-            raise ArgumentValueError("delay", f"less than every, {every}", str(delay))
+            raise ArgumentValueError("delay", f"less than every ({every})", str(delay))
         if whole("fragments", fragments, 1) > every:
-            raise ArgumentValueError("fragments", f"at most every, {every}", str(fragments))
+            raise ArgumentValueError("fragments", f"at most every ({every})", str(fragments))
         super().__init__(function, params, state, every, start, state_is)
         if fragments > len(self.params):
-            expected = f"at most {len(self.params)}, as there are parameters"
+            expected = f"at most {len(self.params)}, the number of parameters"
             raise ArgumentValueError("fragments", expected, str(fragments))
         self.velocity = [like(param, "outer velocity", zero=True) for param in self.params]
         self.fragments = [
@@ -115,7 +108,6 @@ class DiLoCo(CentredRule):
             fragment.rows = list(rows) if len(rows) == len(fragment.rows) else [0.0] * len(fragment.rows)
 
     def _fragment(self, n_steps: int) -> Optional[Fragment]:
-        """Return the fragment whose turn it is after so many steps, if one's is."""
         turns = (each for each in self.fragments if (n_steps - each.turn) % self.every == 0)
         return next(turns, None) if n_steps >= self.start else None
 
@@ -139,7 +131,7 @@ class DiLoCo(CentredRule):
             fragment.exchange(self.n_steps)
 
     def _arrive(self) -> None:
-        """Have the centre make all steps that are under way: ranks' own values change when they are merged."""
+        """Apply all pending outer steps to the center; the ranks' own values change at the merge."""
         for fragment in self.fragments:
             fragment.arrive()
 
@@ -150,10 +142,10 @@ class DiLoCo(CentredRule):
     def finish(self) -> None:
         super().finish()
         for fragment in self.fragments:
-            fragment.begun, fragment.rows = None, [0.0] * len(fragment.rows)  # all ranks have it
+            fragment.begun, fragment.rows = None, [0.0] * len(fragment.rows)  # all ranks now have the consensus
 
     def outer_step(self, z: Any, velocity: Any, mean: Any) -> List[Update]:
-        """Return the updates of the outer optimiser, for one parameter: that of the centre is the last."""
+        """Return the updates of the outer optimizer for one parameter; the center's update is the last."""
         rate, momentum = number(self.outer_rate, z), number(self.outer_momentum, z)
         difference = z - mean
         new_velocity = velocity * momentum + difference
@@ -162,24 +154,9 @@ class DiLoCo(CentredRule):
 
 
 class Fragment:
-    """Parameters that are exchanged together.
+    """Parameters of a rule (at positions ``numbers``) that are exchanged together, at step ``turn`` of each period.
 
-    Parameters
-    ----------
-    rule : DiLoCo
-    numbers : sequence of int
-        Which of its parameters.
-    turn : int
-        After how many steps of each ``every`` they are exchanged.
-    exchange : str, optional
-        As for `Means`.
-
-    Attributes
-    ----------
-    rows : list of float
-        That each rank took since they were exchanged.
-    begun : int, optional
-        The step at which a mean was begun that has not been merged.
+    ``rows`` counts the rows of each rank since the last exchange. ``begun`` is the step that started the pending mean.
     """
 
     def __init__(self, rule: DiLoCo, numbers: Sequence[int], turn: int, exchange: Optional[str]) -> None:
@@ -205,15 +182,14 @@ class Fragment:
 
     @property
     def state(self) -> List[Any]:
-        """What a checkpoint needs besides the parameters, the centre and the velocity, once the mean has arrived."""
+        """Variables for a checkpoint besides the parameters, center and velocity; valid when no mean is pending."""
         return [*self.means.state, *self._before]
 
     def is_due(self, n_steps: int) -> bool:
-        """Return whether a mean is to be merged after so many steps."""
         return self.begun is not None and n_steps >= self.begun + self.delay
 
     def exchange(self, n_steps: int) -> None:
-        """Take the outer step, or begin to."""
+        """Compute the mean and perform the outer step; with a delay, only start computing the mean."""
         weights = self.rows if any(self.rows) else None
         if self.delay:
             self._note()
@@ -225,7 +201,7 @@ class Fragment:
         self.rows = [0.0] * len(self.rows)
 
     def arrive(self) -> None:
-        """Have the centre make its step, if a mean is under way; if that fails, there is none to merge."""
+        """Apply the pending mean, if any, to the center; a failure leaves no mean to merge."""
         try:
             if self.means.arrive():
                 self._step_out()
@@ -234,18 +210,20 @@ class Fragment:
             raise
 
     def merge(self) -> None:
-        """Bring what has become of the centre to the ranks' own values."""
+        """Merge the center's change into the ranks' own values."""
         self.arrive()
         self.begun = None
         self._merge()
 
 
 class SlowMo(DiLoCo):
-    """Slow momentum: the heavy ball as outer optimiser.
+    """SlowMo (slow momentum): `DiLoCo` with heavy-ball momentum as the outer optimizer.
 
     .. math:: u \\leftarrow \\beta u + (z - \\bar x) / \\gamma, \\quad z \\leftarrow z - \\alpha \\gamma u
 
-    The rate :math:`\\gamma` of the steps is taken for constant, so that it is :math:`v = \\gamma u` of `DiLoCo`.
+    The learning rate :math:`\\gamma` of the steps is assumed to be constant, so that :math:`v = \\gamma u` in `DiLoCo`.
+    Source: Wang, J., et al. (2020). SlowMo: improving communication-efficient distributed SGD with slow momentum. ICLR.
+    arXiv 1910.00643.
 
     Parameters
     ----------
@@ -253,11 +231,6 @@ class SlowMo(DiLoCo):
         As for `Rule`.
     momentum, rate : float
         :math:`\\beta` and :math:`\\alpha`.
-
-    References
-    ----------
-    Wang, J., et al. (2020). SlowMo: improving communication-efficient distributed SGD with slow momentum. ICLR. arXiv
-    1910.00643.
     """
 
     def __init__(
@@ -275,14 +248,7 @@ class SlowMo(DiLoCo):
 
 
 def parts_of(sizes: Sequence[int], n_parts: int) -> List[List[int]]:
-    """Return the numbers of things in parts of about the same size, none of them empty: the largest first, each into
-    the smallest part.
-
-    Examples
-    --------
-    >>> parts_of([800, 10, 500, 400, 100], 2)
-    [[0, 1, 4], [2, 3]]
-    """
+    """Divide items into nonempty parts of similar total size, greedily from the largest; return their indices."""
     parts: List[List[int]] = [[] for _ in range(n_parts)]
     for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         min(parts, key=lambda part: (sum(sizes[j] for j in part), len(part))).append(i)

@@ -1,4 +1,4 @@
-"""Rules without a centre: ranks average their parameters where they are."""
+"""Rules without a center: ranks average or exchange their parameters in place."""
 
 from __future__ import annotations
 
@@ -17,27 +17,25 @@ from .variables import assignment
 
 
 class LocalSGD(Rule):
-    """Steps of one's own, and the average of all ranks every so many: local SGD, also post-local and in groups.
+    """Local SGD: independent steps on every rank, then an average over all ranks or inside groups.
 
     .. math:: x_r \\leftarrow \\textstyle\\sum_s w_s x_s / \\sum_s w_s
 
-    The weights are the rows that each rank took since the last exchange. The steps' ``state`` is averaged as well if
-    ``state_is`` says nothing else, so that with ``every=1`` and a rule that is linear in the gradient the steps are the
-    serial ones.
+    The weights are the rows that each rank has processed since the last exchange. By default, the ``state`` is averaged
+    as well. With ``every=1`` and an update rule that is linear in the gradient, the steps equal the serial steps.
+
+    Sources: McMahan, B., et al. (2017). Communication-efficient learning of deep networks from decentralized data.
+    AISTATS. Stich, S. U. (2019). Local SGD converges fast and communicates little. ICLR. Lin, T., et al. (2020). Don't
+    use large mini-batches, use local SGD. ICLR (for ``start`` and ``groups``).
 
     Parameters
     ----------
     function, params, state, every, start, state_is
-        As for `Rule`. Post-local SGD communicates every step up to some point: another function does that.
+        As for `Rule`. The first phase of post-local SGD communicates in every step and needs a different function.
     groups : list of lists of ranks, optional
-        Ranks average inside their group alone.
+        Average inside each group only.
     exchange : str, optional
-        ``"bfloat16"`` or ``"float16"``: what travels are the 16 bits of differences, with their errors fed back.
-
-    References
-    ----------
-    Stich, S. U. (2019). Local SGD converges fast and communicates little. ICLR. Lin, T., et al. (2020). Don't use large
-    mini-batches, use local SGD. ICLR. (``start``, ``groups``)
+        ``"bfloat16"`` or ``"float16"``: send 16-bit differences with error feedback.
     """
 
     def __init__(
@@ -54,7 +52,7 @@ class LocalSGD(Rule):
         super().__init__(function, params, state, every, start, state_is)
         self.groups = None if groups is None else parse_groups(groups, synk.size())
         if exchange is not None and groups is not None:
-            raise ArgumentValueError("exchange", "None with groups, which have no mean in common", repr(exchange))
+            raise ArgumentValueError("exchange", "None with groups, which have no common mean", repr(exchange))
         self.means = None if exchange is None else Means(self._mixed, exchange)
         self._adopt: Any = None if self.means is None else assignment(self.means.variables, self.means.values)
 
@@ -73,14 +71,7 @@ class LocalSGD(Rule):
 
 
 class DrawnRule(Rule):
-    """A rule by which the master draws whose values meet, so that every run with the same seed is the same.
-
-    Parameters
-    ----------
-    function, params, state, every, state_is
-        As for `Rule`.
-    seed : int
-    """
+    """Base class of rules with pairs of ranks drawn by the master, so that equal seeds give equal runs."""
 
     _mixes = True
 
@@ -104,24 +95,24 @@ class DrawnRule(Rule):
 
 
 class Gossip(DrawnRule):
-    """Now and then a rank sends its parameters to another, drawn at random: GoSGD.
+    """GoSGD: each rank occasionally sends its parameters to another rank, drawn at random.
 
     .. math:: x_r \\leftarrow (\\alpha_r x_r + \\alpha_s x_s) / (\\alpha_r + \\alpha_s), \\quad
               \\alpha_r \\leftarrow \\alpha_r + \\alpha_s, \\quad \\text{where } \\alpha_s \\text{ was halved before}
 
-    The weights :math:`\\alpha` are 1/n at first; no exchange changes their sum, nor :math:`\\sum_r \\alpha_r x_r`.
+    The weights :math:`\\alpha` are 1/n initially. An exchange changes neither their sum nor
+    :math:`\\sum_r \\alpha_r x_r`. Source: Blot, M., et al. (2016). Gossip training for deep learning. arXiv 1611.09726
+    (for ``probability=0.01``).
 
     Parameters
     ----------
-    function, params, state, every, state_is
-        As for `Rule`; draws are made after every so many steps.
+    function, params, state, state_is
+        As for `Rule`.
+    every : int
+        The number of steps from one draw to the next.
     probability : float
-        That a rank sends.
+        The probability that a rank sends its parameters after a draw.
     seed : int
-
-    References
-    ----------
-    Blot, M., et al. (2016). Gossip training for deep learning. arXiv 1611.09726. (``probability=0.01``)
     """
 
     def __init__(
@@ -134,13 +125,13 @@ class Gossip(DrawnRule):
         seed: int = 0,
         state_is: str = "kept",
     ) -> None:
-        if state_is == "reset":  # whose? a sender goes on as it is
+        if state_is == "reset":  # a sender continues unchanged, so no rank's state should be reset
             raise ArgumentValueError("state_is", "'averaged' or 'kept'", "'reset'")
         super().__init__(function, params, state, every, seed, state_is)
         self.probability = real("probability", probability, "more than 0, at most 1", lambda p: 0 < p <= 1)
-        #: The ranks' weights.
+        #: The weights alpha, by rank.
         self.alphas = [1 / synk.size()] * synk.size()
-        #: Who sent to whom in the last exchange.
+        #: Pairs of sender and receiver in the last exchange.
         self.sent: List[Tuple[int, int]] = []
 
     def _due(self) -> bool:
@@ -155,7 +146,7 @@ class Gossip(DrawnRule):
             self.sent = [(int(s), int(r + (r >= s))) for s, r in zip(senders, others)]
         if not self.sent:
             return
-        # One message after the other: each is a matrix of two columns in one row, and together they are their product.
+        # Messages are applied in sequence. Each message mixes the sender's row of the matrix into the receiver's row.
         matrix, alphas = np.eye(n), list(self.alphas)
         for sender, receiver in self.sent:
             alphas[sender] /= 2
@@ -166,7 +157,7 @@ class Gossip(DrawnRule):
         self.alphas = alphas
 
     def _exchanges(self, variables: Any, n_batches: int, records: bool) -> MailExchanges:
-        """Draw for each batch, whichever rank will make its step, whether that sends, and to which of the others."""
+        """Draw the receiver for each batch (-1: none), independently of the rank that processes the batch."""
         n = len(self.alphas)
         receivers = np.full(n_batches, -1)
         if n > 1:
@@ -194,19 +185,16 @@ class Gossip(DrawnRule):
 
 
 class Swap(DrawnRule):
-    """Ranks exchange parameters and state in pairs, drawn at random; with an odd number one keeps its own.
+    """Exchange parameters and state between random pairs of ranks; of an odd number of ranks, one keeps its values.
 
-    For networks that train each other, as generators and discriminators do: each meets those of the other ranks.
+    Use it for networks that train each other, such as generators and discriminators. Each network then trains against
+    other ranks' networks. Source: Im, D. J., et al. (2016). Generative adversarial parallelization. arXiv 1612.04021.
 
     Parameters
     ----------
     function, params, state, every
         As for `Rule`.
     seed : int
-
-    References
-    ----------
-    Im, D. J., et al. (2016). Generative adversarial parallelization. arXiv 1612.04021.
     """
 
     def __init__(
@@ -226,4 +214,4 @@ class Swap(DrawnRule):
 
     @property
     def _answer_weights(self) -> List[float]:
-        raise ArgumentValueError("rule", "one by which ranks come to one answer", "Swap", "each rank has its own")
+        raise ArgumentValueError("rule", "a rule with a consensus of all ranks", "Swap", "each rank has its own model")

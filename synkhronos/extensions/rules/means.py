@@ -1,7 +1,7 @@
-"""Means over the ranks, in variables of their own: at once or later, whole or in 16 bits.
+"""Means over the ranks in separate variables, computed with or without blocking, in full precision or in 16 bits.
 
-In 16 bits it is differences from the last mean that travel, which is the same on all ranks: they are small where ranks
-have stayed near each other, and what rounding leaves out of them is sent with the next.
+In 16 bits, ranks send differences from the last mean, which is equal on all ranks. The differences are small if the
+ranks have stayed close to each other. The rounding error is added to the next exchange (error feedback).
 """
 
 from __future__ import annotations
@@ -11,31 +11,19 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentValueError
-from synkhronos.reductions.sixteen_bits import FORMATS
+from synkhronos.reductions.half_precision import FORMATS
 
 from .variables import like
 
 
 class Means:
-    """The means of some variables over the ranks.
+    """Means of variables over the ranks, stored in ``values`` and equal on all ranks.
 
-    Parameters
-    ----------
-    variables : list of shared variables
-        The same on all ranks at first if they are exchanged in 16 bits.
-    exchange : str, optional
-        As for `synkhronos.all_reduce`.
-
-    Attributes
-    ----------
-    values : list of shared variables
-        The means, one for each variable, the same on all ranks.
-    state : list of shared variables
-        What a checkpoint needs.
+    Variables that are exchanged in 16 bits must be equal on all ranks initially. ``state`` belongs in a checkpoint.
     """
 
     def __init__(self, variables: Sequence[Any], exchange: Optional[str] = None) -> None:
-        if exchange is not None and exchange not in list(FORMATS):  # (also of what cannot be a key)
+        if exchange is not None and exchange not in list(FORMATS):  # (a list, to refuse unhashable values, too)
             raise ArgumentValueError("exchange", " or ".join(map(repr, FORMATS)), repr(exchange))
         self.variables, self.exchange = list(variables), exchange
         self.values = [like(variable, "mean") for variable in variables]
@@ -46,7 +34,7 @@ class Means:
             self._differences = [like(variable, "difference", zero=True) for variable in variables]
             errors = [like(variable, "error", zero=True) for variable in variables]
             self.state = [*self.values, *errors]
-            # Never called: a function by which ranks know them before the first exchange, when a checkpoint is loaded.
+            # Never called; building it creates the errors on all ranks, for a checkpoint loaded before any exchange.
             self._reads_errors = synk.function([], [(error, None) for error in errors])
             self._coded: Dict[str, Any] = {"exchange": exchange, "feedback": errors}
             pairs = list(zip(self.values, self.variables, self._differences))
@@ -58,10 +46,8 @@ class Means:
             )
 
     def take(self, weights: Any = None) -> None:
-        """Take the means of the values that there are."""
-        if self._under_way is not None:  # of a program that went on after Ctrl-C
-            self._drops()
-            self._under_way = None
+        """Compute the means of the current values."""
+        self.drop()
         if self.exchange is None:
             synk.all_reduce(self.variables, into=self.values, weights=weights)
         else:
@@ -69,20 +55,26 @@ class Means:
             synk.all_reduce(self._differences, weights=weights, **self._coded)
             self._add()
 
+    def drop(self) -> None:
+        """Drop pending means left over from an interrupted step."""
+        if self._under_way is not None:
+            self._drops()
+            self._under_way = None
+
     def start(self, weights: Any = None) -> None:
-        """Begin to take the means of the values that there are; `arrive` ends it."""
-        self.arrive()  # (of a program that went on after Ctrl-C)
+        """Start computing the means of the current values; `arrive` completes the computation."""
+        self.arrive()  # (completes means left over from before a Ctrl-C)
         if self.exchange is None:
             self._under_way = synk.all_reduce(self.variables, into=self.values, weights=weights, wait=False)
         else:
             self._subtract()
             self._under_way = synk.all_reduce(self._differences, weights=weights, wait=False, **self._coded)
-        # A rule that the program drops takes with it what it has begun: another may begin, and `close` misses nothing.
+        # Garbage collection of a rule drops its pending mean, so that a new mean can start and `close` need not wait.
         self._drops = weakref.finalize(self, self._under_way.drop)
         self._drops.atexit = False
 
     def arrive(self) -> bool:
-        """Have the means in `values`, if they are not there yet; return whether they have come."""
+        """Wait until the pending means are in `values`; return whether any were pending."""
         if self._under_way is None:
             return False
         under_way, self._under_way = self._under_way, None

@@ -1,7 +1,7 @@
-"""Update rules for all ranks: each computes the gradients of its rows, one `all_reduce` averages them, all step alike.
+"""Update rules for data-parallel training: every rank takes the same step along the gradient averaged over all rows.
 
-A rule is called like Lasagne's of the same name, and computes the same. Lasagne's returns one dictionary of updates; a
-rule here returns three values, because the gradients are averaged over the ranks before they are used::
+Each rule except `sgd_nonflat` has the name, options and formula of its counterpart in Lasagne. A rule returns three
+values, because the ranks average the gradients between two functions::
 
     grad_updates, param_updates, grad_shared = adam(loss, params, learning_rate=0.001)
     grad_fn = synk.function([x, y], loss, updates=grad_updates)    # each rank: the gradients of its own rows
@@ -11,34 +11,43 @@ rule here returns three values, because the gradients are averaged over the rank
     synk.all_reduce(grad_shared, weights=grad_fn)                  # the mean over all rows, on every rank
     param_fn()
 
-In pictures, with two ranks and the parameters ``p``, the gradients ``g`` and their mean ``G``::
+If the loss is a mean over rows, this is the serial step up to rounding, for any number of ranks and rows. The sections
+below apply to every rule. A rule's own docstring describes its formula, state and source.
 
-    rank 0    rows 0, 1, 2  -- grad_fn -->  g_0 --+                      +--> G -- param_fn -->  p
-                                                  +---- all_reduce ------+
-    rank 1    rows 3, 4     -- grad_fn -->  g_1 --+    3/5 g_0 + 2/5 g_1 +--> G -- param_fn -->  p
+Parameters
+----------
+loss_or_grads : scalar expression, or list of expressions
+    The loss, or one gradient per parameter with the parameter's shape.
+params : list of shared variables
+    The parameters to train: floating-point, of any shape, each listed once, all on one device.
+learning_rate : scalar
+    The step size, ``a`` in the formulas. This scalar and those below are numbers, shared variables or 0-dimensional
+    expressions, and are cast to each parameter's dtype. Inputs of such an expression must be inputs of ``param_fn``.
+momentum : scalar
+    The fraction of the previous step that is added to the next, ``m`` in the formulas.
+rho : scalar
+    The decay rate of running means, ``r`` in the formulas, between 0 and 1.
+beta1, beta2 : scalar
+    The decay rates, between 0 and 1: ``b1`` for the mean of gradients, ``b2`` for the mean of squared gradients (in
+    `adamax`, for their largest magnitude).
+epsilon : scalar
+    A small constant, ``e`` in the formulas, that prevents division by zero.
 
-For a loss that is a mean over rows this is the serial program's step, up to rounding, whatever the number of ranks and
-rows. All rules have in common:
+Returns
+-------
+grad_updates : OrderedDict
+    ``{flat: gradients}``. ``flat`` is one shared vector for the gradients of all parameters, because one large
+    collective is faster than many small collectives.
+param_updates : OrderedDict
+    The updates of the parameters and of the rule's state, computed from reshaped views of ``flat``, in an order that
+    depends only on the arguments. State (velocities, averages, step counters) is in shared variables, initially zero.
+grad_shared : shared variable, or list of shared variables
+    ``flat``, or a list with one vector per dtype if the parameters have different dtypes.
 
-*The parameters* ``loss_or_grads``, a scalar expression (the loss), or a list with one gradient per parameter, of the
-parameter's shape; and ``params``, a list of floating-point shared variables of any shape, no two the same, all on one
-device.
-
-*What they return*: ``grad_updates``, an ordered dict ``{flat: gradients}``, where ``flat`` is one shared vector of
-shape ``(number of all elements,)`` with the gradients of all parameters, because one collective over a large
-variable is quicker than many over small ones; ``param_updates``, the ordered dict of the steps of parameters and state,
-which read reshaped views of ``flat``; and ``grad_shared``, which is ``flat``. If the parameters differ in dtype, there
-is one vector per dtype, and ``grad_shared`` is a list of them.
-
-*What they raise*: ``TypeError`` and ``ValueError`` (with the fields of `synkhronos.errors.ArgumentError`) if the loss
-is not a scalar or does not depend on a parameter, or if another argument is wrong; the error names the parameter.
-
-*Scalars* (learning rates, decays, epsilons) are numbers, shared variables or expressions of 0 dimensions. An expression
-may depend on shared variables and on inputs; the inputs are then those of ``param_fn``. Scalars are cast to each
-parameter's dtype, so they never change it.
-
-*State*: all that a rule keeps between steps (velocities, averages, the number of steps) is in shared variables among
-the keys of ``param_updates``, zero at first, in an order that depends on nothing but the arguments.
+Raises
+------
+ArgumentTypeError, ArgumentValueError
+    If an argument is invalid, for example, if the loss does not depend on a parameter. The message names the parameter.
 """
 
 from .acceleration import apply_momentum, apply_nesterov_momentum, momentum, nesterov_momentum

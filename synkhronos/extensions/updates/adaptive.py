@@ -1,4 +1,4 @@
-"""Rules that divide by the size of past gradients: one rate for each element."""
+"""Adaptive rules: a separate learning rate for every element, based on the magnitude of its past gradients."""
 
 from collections import OrderedDict
 from typing import Any, Dict
@@ -11,47 +11,21 @@ from ..scalars import cast, check_scalars
 
 
 def adagrad(loss_or_grads: Any, params: Any, learning_rate: Any = 1.0, epsilon: Any = 1e-6) -> Updates:
-    """Divide by the root of all squared gradients: ``s := s + g^2``, ``p := p - a * g / sqrt(s + e)``.
+    """Adagrad divides gradients by the root of summed squares: ``s := s + g^2``, ``p := p - a * g / sqrt(s + e)``.
 
-    Adagrad.
-
-    Parameters
-    ----------
-    loss_or_grads, params
-        See `synkhronos.extensions.updates`.
-    learning_rate : scalar
-        The size of the steps, ``a`` above.
-    epsilon : scalar
-        Keeps the division finite if gradients are zero.
-
-    Returns
-    -------
-    grad_updates, param_updates, grad_shared
-        See `synkhronos.extensions.updates`. The state is ``s``.
-
-    Raises
-    ------
-    ArgumentTypeError, ArgumentValueError
-        If an argument is wrong.
-
-    References
-    ----------
-    * Duchi, J., Hazan, E., & Singer, Y. (2011). Adaptive subgradient methods for online learning and stochastic
-      optimization. JMLR, 12.
+    State: ``s``. See `synkhronos.extensions.updates` for parameters, results and errors. Source: Duchi, J., Hazan, E.,
+    & Singer, Y. (2011). Adaptive subgradient methods for online learning and stochastic optimization. JMLR, 12.
 
     Examples
     --------
     >>> import synkhronos, theano, numpy as np
     >>> from synkhronos.extensions.updates import adagrad
     >>> w = theano.shared(np.array([1., -2.]), "w")
-    >>> grad_updates, param_updates, grad_shared = adagrad((w ** 2).sum(), [w], learning_rate=0.5)
-    >>> gradient = theano.function([], updates=grad_updates, mode="FAST_COMPILE")
-    >>> step = theano.function([], updates=param_updates, mode="FAST_COMPILE")
-    >>> for i in range(2):
-    ...     _ = gradient(), step()
-    ...     print(w.get_value().round(4))
-    [ 0.5 -1.5]
-    [ 0.2764 -1.2   ]
+    >>> gradient, step, _ = adagrad((w ** 2).sum(), [w], learning_rate=0.5)
+    >>> for updates in (gradient, step) * 2:
+    ...     _ = theano.function([], updates=updates, mode="FAST_COMPILE")()
+    >>> w.get_value().round(4)
+    array([ 0.2764, -1.2   ])
     """
     rate, epsilon = check_scalars(learning_rate=learning_rate, epsilon=epsilon)
     grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
@@ -65,48 +39,21 @@ def adagrad(loss_or_grads: Any, params: Any, learning_rate: Any = 1.0, epsilon: 
 
 
 def rmsprop(loss_or_grads: Any, params: Any, learning_rate: Any = 1.0, rho: Any = 0.9, epsilon: Any = 1e-6) -> Updates:
-    """Divide by a running root mean square: ``s := r * s + (1 - r) * g^2``, ``p := p - a * g / sqrt(s + e)``.
+    """RMSProp divides gradients by their running RMS: ``s := r * s + (1 - r) * g^2``, ``p := p - a * g / sqrt(s + e)``.
 
-    RMSProp.
-
-    Parameters
-    ----------
-    loss_or_grads, params
-        See `synkhronos.extensions.updates`.
-    learning_rate : scalar
-        The size of the steps, ``a`` above.
-    rho : scalar
-        ``r`` above: the decay of the mean, between 0 and 1.
-    epsilon : scalar
-        Keeps the division finite if gradients are zero.
-
-    Returns
-    -------
-    grad_updates, param_updates, grad_shared
-        See `synkhronos.extensions.updates`. The state is ``s``.
-
-    Raises
-    ------
-    ArgumentTypeError, ArgumentValueError
-        If an argument is wrong.
-
-    References
-    ----------
-    * Tieleman, T., & Hinton, G. (2012). Neural networks for machine learning, lecture 6.5: rmsprop. Coursera.
+    State: ``s``. See `synkhronos.extensions.updates` for parameters, results and errors. Source: Tieleman, T., &
+    Hinton, G. (2012). Neural networks for machine learning, lecture 6.5: rmsprop. Coursera.
 
     Examples
     --------
     >>> import synkhronos, theano, numpy as np
     >>> from synkhronos.extensions.updates import rmsprop
     >>> w = theano.shared(np.array([1., -2.]), "w")
-    >>> grad_updates, param_updates, grad_shared = rmsprop((w ** 2).sum(), [w], learning_rate=0.1)
-    >>> gradient = theano.function([], updates=grad_updates, mode="FAST_COMPILE")
-    >>> step = theano.function([], updates=param_updates, mode="FAST_COMPILE")
-    >>> for i in range(2):
-    ...     _ = gradient(), step()
-    ...     print(w.get_value().round(4))
-    [ 0.6838 -1.6838]
-    [ 0.4989 -1.4739]
+    >>> gradient, step, _ = rmsprop((w ** 2).sum(), [w], learning_rate=0.1)
+    >>> for updates in (gradient, step) * 2:
+    ...     _ = theano.function([], updates=updates, mode="FAST_COMPILE")()
+    >>> w.get_value().round(4)
+    array([ 0.4989, -1.4739])
     """
     rate, rho, epsilon = check_scalars(learning_rate=learning_rate, rho=rho, epsilon=epsilon)
     grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
@@ -122,49 +69,24 @@ def rmsprop(loss_or_grads: Any, params: Any, learning_rate: Any = 1.0, rho: Any 
 def adadelta(
     loss_or_grads: Any, params: Any, learning_rate: Any = 1.0, rho: Any = 0.95, epsilon: Any = 1e-6
 ) -> Updates:
-    """Scale by the ratio of past steps to past gradients, so that steps have the parameters' units.
+    """Adadelta scales gradients by the ratio of past steps to past gradients, so steps have the parameters' units.
 
     ``s := r * s + (1 - r) * g^2``, ``d := g * sqrt(u + e) / sqrt(s + e)``, ``u := r * u + (1 - r) * d^2``,
-    ``p := p - a * d``: Adadelta.
+    ``p := p - a * d``. The paper uses ``a = 1``. ``e`` also makes the first step nonzero.
 
-    Parameters
-    ----------
-    loss_or_grads, params
-        See `synkhronos.extensions.updates`.
-    learning_rate : scalar
-        The size of the steps, ``a`` above. The paper has none: it is 1.
-    rho : scalar
-        ``r`` above: the decay of both means, between 0 and 1.
-    epsilon : scalar
-        Makes the first step possible, and keeps the division finite.
-
-    Returns
-    -------
-    grad_updates, param_updates, grad_shared
-        See `synkhronos.extensions.updates`. The state is ``s``, ``u``.
-
-    Raises
-    ------
-    ArgumentTypeError, ArgumentValueError
-        If an argument is wrong.
-
-    References
-    ----------
-    * Zeiler, M. D. (2012). ADADELTA: an adaptive learning rate method. arXiv:1212.5701.
+    State: ``s``, ``u``. See `synkhronos.extensions.updates` for parameters, results and errors. Source: Zeiler, M. D.
+    (2012). ADADELTA: an adaptive learning rate method. arXiv:1212.5701.
 
     Examples
     --------
     >>> import synkhronos, theano, numpy as np
     >>> from synkhronos.extensions.updates import adadelta
     >>> w = theano.shared(np.array([1., -2.]), "w")
-    >>> grad_updates, param_updates, grad_shared = adadelta((w ** 2).sum(), [w], epsilon=0.01)
-    >>> gradient = theano.function([], updates=grad_updates, mode="FAST_COMPILE")
-    >>> step = theano.function([], updates=param_updates, mode="FAST_COMPILE")
-    >>> for i in range(2):
-    ...     _ = gradient(), step()
-    ...     print(w.get_value().round(4))
-    [ 0.5636 -1.5556]
-    [ 0.2568 -1.1639]
+    >>> gradient, step, _ = adadelta((w ** 2).sum(), [w], epsilon=0.01)
+    >>> for updates in (gradient, step) * 2:
+    ...     _ = theano.function([], updates=updates, mode="FAST_COMPILE")()
+    >>> w.get_value().round(4)
+    array([ 0.2568, -1.1639])
     """
     rate, rho, epsilon = check_scalars(learning_rate=learning_rate, rho=rho, epsilon=epsilon)
     grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)

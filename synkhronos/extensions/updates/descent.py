@@ -1,4 +1,4 @@
-"""Gradient descent."""
+"""Stochastic gradient descent, with one flat gradient vector or one gradient per parameter."""
 
 from collections import OrderedDict
 from typing import Any, Dict
@@ -9,37 +9,14 @@ from ..scalars import cast, check_scalars
 
 
 def sgd(loss_or_grads: Any, params: Any, learning_rate: Any) -> Updates:
-    """Step against the gradient: ``p := p - a * g``.
+    """Stochastic gradient descent: ``p := p - a * g``.
 
-    Stochastic gradient descent.
-
-    Parameters
-    ----------
-    loss_or_grads, params
-        See `synkhronos.extensions.updates`.
-    learning_rate : scalar
-        The size of the steps, ``a`` above.
-
-    Returns
-    -------
-    grad_updates, param_updates, grad_shared
-        See `synkhronos.extensions.updates`. The rule keeps no state.
-
-    Raises
-    ------
-    ArgumentTypeError, ArgumentValueError
-        If an argument is wrong.
-
-    References
-    ----------
-    * Robbins, H., & Monro, S. (1951). A stochastic approximation method. Annals of Mathematical Statistics, 22(3).
+    State: none. See `synkhronos.extensions.updates` for parameters, results and errors. Source: Robbins, H., & Monro,
+    S. (1951). A stochastic approximation method. Annals of Mathematical Statistics, 22(3).
 
     Examples
     --------
-    On two ranks, with a batch that does not divide evenly:
-
-    >>> import synkhronos as synk
-    >>> import numpy as np, theano, theano.tensor as T
+    >>> import synkhronos as synk, numpy as np, theano, theano.tensor as T
     >>> from synkhronos.extensions.updates import sgd
     >>> synk.fork(2)
     2
@@ -48,7 +25,7 @@ def sgd(loss_or_grads: Any, params: Any, learning_rate: Any) -> Updates:
     >>> grad_updates, param_updates, grad_shared = sgd(loss, [w], learning_rate=0.5)
     >>> grad_fn = synk.function([x], loss, updates=grad_updates, mode="FAST_COMPILE")
     >>> param_fn = synk.function([], updates=param_updates, mode="FAST_COMPILE")
-    >>> grad_fn([[1., 0.], [2., 6.], [3., 0.]])
+    >>> grad_fn([[1., 0.], [2., 6.], [3., 0.]])                 # two rows for rank 0, one for rank 1
     array(16.66666667)
     >>> synk.all_reduce(grad_shared, weights=grad_fn)
     >>> _ = param_fn()
@@ -61,17 +38,10 @@ def sgd(loss_or_grads: Any, params: Any, learning_rate: Any) -> Updates:
 
 
 def sgd_nonflat(loss_or_grads: Any, params: Any, learning_rate: Any) -> Updates:
-    """Step against the gradient as `sgd` does, with one shared gradient for each parameter: ``p := p - a * g``.
+    """Stochastic gradient descent with a separate shared gradient for every parameter: ``p := p - a * g``.
 
-    For programs that treat each gradient on its own between the two functions. Many small variables in one `all_reduce`
-    are slower than one large.
-
-    Parameters
-    ----------
-    loss_or_grads, params
-        See `synkhronos.extensions.updates`.
-    learning_rate : scalar
-        The size of the steps, ``a`` above.
+    Use this rule to process individual gradients between the two functions. Otherwise, `sgd` is faster, because it
+    reduces one large variable. See `synkhronos.extensions.updates` for parameters and errors.
 
     Returns
     -------
@@ -80,26 +50,18 @@ def sgd_nonflat(loss_or_grads: Any, params: Any, learning_rate: Any) -> Updates:
     param_updates : OrderedDict
         ``{p: p - a * shared}``.
     grad_shared : list of shared variables
-        One per parameter, of its shape and dtype.
-
-    Raises
-    ------
-    ArgumentTypeError, ArgumentValueError
-        If an argument is wrong.
+        One gradient per parameter, with the parameter's shape and dtype.
 
     Examples
     --------
     >>> import synkhronos, theano, numpy as np
     >>> from synkhronos.extensions.updates import sgd_nonflat
     >>> w = theano.shared(np.array([1., -2.]), "w")
-    >>> grad_updates, param_updates, grad_shared = sgd_nonflat((w ** 2).sum(), [w], learning_rate=0.1)
-    >>> gradient = theano.function([], updates=grad_updates, mode="FAST_COMPILE")
-    >>> step = theano.function([], updates=param_updates, mode="FAST_COMPILE")
-    >>> for i in range(2):
-    ...     _ = gradient(), step()
-    ...     print(w.get_value().round(4))
-    [ 0.8 -1.6]
-    [ 0.64 -1.28]
+    >>> gradient, step, _ = sgd_nonflat((w ** 2).sum(), [w], learning_rate=0.1)
+    >>> for updates in (gradient, step) * 2:
+    ...     _ = theano.function([], updates=updates, mode="FAST_COMPILE")()
+    >>> w.get_value().round(4)
+    array([ 0.64, -1.28])
     """
     (rate,) = check_scalars(learning_rate=learning_rate)
     params = check_params(params)
@@ -110,5 +72,4 @@ def sgd_nonflat(loss_or_grads: Any, params: Any, learning_rate: Any) -> Updates:
 
 
 def _descend(pairs: Any, rate: Any) -> Dict[Any, Any]:
-    """Return the updates that step against the gradient, from pairs of parameter and gradient."""
     return OrderedDict((param, param - cast(param, rate)[0] * grad) for param, grad in pairs)

@@ -1,4 +1,4 @@
-"""Adam, and the rules made from it: momentum and a rate for each element."""
+"""Adam and its variants: momentum combined with a separate learning rate for every element."""
 
 from collections import OrderedDict
 from typing import Any, Dict, Tuple
@@ -20,51 +20,24 @@ def adam(
     beta2: Any = 0.999,
     epsilon: Any = 1e-8,
 ) -> Updates:
-    """Divide a running mean of gradients by their running root mean square.
+    """Adam divides a running mean of gradients by their running root mean square.
 
     At step t = 1, 2, ...: ``m := b1 * m + (1 - b1) * g``, ``v := b2 * v + (1 - b2) * g^2``,
-    ``p := p - a * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + e)``: Adam.
+    ``p := p - a * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + e)``.
 
-    Parameters
-    ----------
-    loss_or_grads, params
-        See `synkhronos.extensions.updates`.
-    learning_rate : scalar
-        The size of the steps, ``a`` above.
-    beta1 : scalar
-        ``b1`` above: the decay of the mean of gradients, between 0 and 1.
-    beta2 : scalar
-        ``b2`` above: the decay of the mean of their squares, between 0 and 1.
-    epsilon : scalar
-        Keeps the division finite if gradients are zero.
-
-    Returns
-    -------
-    grad_updates, param_updates, grad_shared
-        See `synkhronos.extensions.updates`. The state is ``t``, ``m``, ``v``.
-
-    Raises
-    ------
-    ArgumentTypeError, ArgumentValueError
-        If an argument is wrong.
-
-    References
-    ----------
-    * Kingma, D. P., & Ba, J. (2015). Adam: a method for stochastic optimization. ICLR. arXiv:1412.6980.
+    State: ``t``, ``m``, ``v``. See `synkhronos.extensions.updates` for parameters, results and errors. Source: Kingma,
+    D. P., & Ba, J. (2015). Adam: a method for stochastic optimization. ICLR. arXiv:1412.6980.
 
     Examples
     --------
     >>> import synkhronos, theano, numpy as np
     >>> from synkhronos.extensions.updates import adam
     >>> w = theano.shared(np.array([1., -2.]), "w")
-    >>> grad_updates, param_updates, grad_shared = adam((w ** 2).sum(), [w], learning_rate=0.1)
-    >>> gradient = theano.function([], updates=grad_updates, mode="FAST_COMPILE")
-    >>> step = theano.function([], updates=param_updates, mode="FAST_COMPILE")
-    >>> for i in range(2):
-    ...     _ = gradient(), step()
-    ...     print(w.get_value().round(4))
-    [ 0.9 -1.9]
-    [ 0.8004 -1.8002]
+    >>> gradient, step, _ = adam((w ** 2).sum(), [w], learning_rate=0.1)
+    >>> for updates in (gradient, step) * 2:
+    ...     _ = theano.function([], updates=updates, mode="FAST_COMPILE")()
+    >>> w.get_value().round(4)
+    array([ 0.8004, -1.8002])
     """
     return _adam(loss_or_grads, params, learning_rate, beta1, beta2, epsilon, keep_largest=False)
 
@@ -77,52 +50,24 @@ def adamax(
     beta2: Any = 0.999,
     epsilon: Any = 1e-8,
 ) -> Updates:
-    """Divide a running mean of gradients by their running largest magnitude.
+    """Adamax (Adam with the infinity norm) divides a running mean of gradients by their running largest magnitude.
 
     At step t = 1, 2, ...: ``m := b1 * m + (1 - b1) * g``, ``u := max(b2 * u, |g|)``,
-    ``p := p - a / (1 - b1^t) * m / (u + e)``: Adamax, which is Adam with the infinity norm.
+    ``p := p - a / (1 - b1^t) * m / (u + e)``.
 
-    Parameters
-    ----------
-    loss_or_grads, params
-        See `synkhronos.extensions.updates`.
-    learning_rate : scalar
-        The size of the steps, ``a`` above.
-    beta1 : scalar
-        ``b1`` above: the decay of the mean of gradients, between 0 and 1.
-    beta2 : scalar
-        ``b2`` above: the decay of the largest magnitude, between 0 and 1.
-    epsilon : scalar
-        Keeps the division finite if gradients are zero. The paper has none, that is 0.
-
-    Returns
-    -------
-    grad_updates, param_updates, grad_shared
-        See `synkhronos.extensions.updates`. The state is ``t``, ``m``, ``u``.
-
-    Raises
-    ------
-    ArgumentTypeError, ArgumentValueError
-        If an argument is wrong.
-
-    References
-    ----------
-    * Kingma, D. P., & Ba, J. (2015). Adam: a method for stochastic optimization. ICLR. arXiv:1412.6980,
-      section 7.1.
+    State: ``t``, ``m``, ``u``. See `synkhronos.extensions.updates` for parameters, results and errors. Source: section
+    7.1 of the paper cited in `adam`, which uses ``e = 0``.
 
     Examples
     --------
     >>> import synkhronos, theano, numpy as np
     >>> from synkhronos.extensions.updates import adamax
     >>> w = theano.shared(np.array([1., -2.]), "w")
-    >>> grad_updates, param_updates, grad_shared = adamax((w ** 2).sum(), [w], learning_rate=0.1)
-    >>> gradient = theano.function([], updates=grad_updates, mode="FAST_COMPILE")
-    >>> step = theano.function([], updates=param_updates, mode="FAST_COMPILE")
-    >>> for i in range(2):
-    ...     _ = gradient(), step()
-    ...     print(w.get_value().round(4))
-    [ 0.9 -1.9]
-    [ 0.8052 -1.8025]
+    >>> gradient, step, _ = adamax((w ** 2).sum(), [w], learning_rate=0.1)
+    >>> for updates in (gradient, step) * 2:
+    ...     _ = theano.function([], updates=updates, mode="FAST_COMPILE")()
+    >>> w.get_value().round(4)
+    array([ 0.8052, -1.8025])
     """
     rate, beta1, beta2, epsilon = check_scalars(learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
     grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
@@ -147,52 +92,25 @@ def amsgrad(
     beta2: Any = 0.999,
     epsilon: Any = 1e-8,
 ) -> Updates:
-    """Divide as `adam`, but by the largest root mean square so far, which never lets a step size grow again.
+    """AMSGrad is Adam with division by the largest running root mean square so far.
 
     At step t = 1, 2, ...: ``m := b1 * m + (1 - b1) * g``, ``v := b2 * v + (1 - b2) * g^2``, ``w := max(w, v)``,
-    ``p := p - a_t * m / (sqrt(w) + e)``: AMSGrad. The paper leaves the step sizes ``a_t`` open; here they are
-    Adam's, ``a_t = a * sqrt(1 - b2^t) / (1 - b1^t)``, which undo that ``m`` and ``v`` begin at zero.
+    ``p := p - a * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(w) + e)``. The paper leaves the step sizes open and uses
+    ``e = 0``. The step sizes here are Adam's, which correct for the initial zeros in ``m`` and ``v``.
 
-    Parameters
-    ----------
-    loss_or_grads, params
-        See `synkhronos.extensions.updates`.
-    learning_rate : scalar
-        The size of the steps, ``a`` above.
-    beta1 : scalar
-        ``b1`` above: the decay of the mean of gradients, between 0 and 1.
-    beta2 : scalar
-        ``b2`` above: the decay of the mean of their squares, between 0 and 1.
-    epsilon : scalar
-        Keeps the division finite if gradients are zero. The paper has none, that is 0.
-
-    Returns
-    -------
-    grad_updates, param_updates, grad_shared
-        See `synkhronos.extensions.updates`. The state is ``t``, ``m``, ``v``, ``w``.
-
-    Raises
-    ------
-    ArgumentTypeError, ArgumentValueError
-        If an argument is wrong.
-
-    References
-    ----------
-    * Reddi, S. J., Kale, S., & Kumar, S. (2018). On the convergence of Adam and beyond. ICLR.
+    State: ``t``, ``m``, ``v``, ``w``. See `synkhronos.extensions.updates` for parameters, results and errors. Source:
+    Reddi, S. J., Kale, S., & Kumar, S. (2018). On the convergence of Adam and beyond. ICLR.
 
     Examples
     --------
     >>> import synkhronos, theano, numpy as np
     >>> from synkhronos.extensions.updates import amsgrad
     >>> w = theano.shared(np.array([1., -2.]), "w")
-    >>> grad_updates, param_updates, grad_shared = amsgrad((w ** 2).sum(), [w], learning_rate=0.1)
-    >>> gradient = theano.function([], updates=grad_updates, mode="FAST_COMPILE")
-    >>> step = theano.function([], updates=param_updates, mode="FAST_COMPILE")
-    >>> for i in range(2):
-    ...     _ = gradient(), step()
-    ...     print(w.get_value().round(4))
-    [ 0.9 -1.9]
-    [ 0.8004 -1.8002]
+    >>> gradient, step, _ = amsgrad((w ** 2).sum(), [w], learning_rate=0.1)
+    >>> for updates in (gradient, step) * 2:
+    ...     _ = theano.function([], updates=updates, mode="FAST_COMPILE")()
+    >>> w.get_value().round(4)
+    array([ 0.8004, -1.8002])
     """
     return _adam(loss_or_grads, params, learning_rate, beta1, beta2, epsilon, keep_largest=True)
 
@@ -200,7 +118,6 @@ def amsgrad(
 def _adam(
     loss_or_grads: Any, params: Any, learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any, keep_largest: Any
 ) -> Updates:
-    """Return the updates of `adam`, or of `amsgrad`, which divides by the largest root mean square so far."""
     rate, beta1, beta2, epsilon = check_scalars(learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
     grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
     steps, t = _count_steps(pairs)
@@ -220,10 +137,7 @@ def _adam(
 
 
 def _count_steps(pairs: Any) -> Tuple[Any, Any]:
-    """Return a shared counter of steps, and its next value.
-
-    It has the widest of the parameters' dtypes and floatX, as powers of decays close to 1 need what precision there is.
-    """
+    """Return a shared step counter and its next value, in a dtype wide enough for powers of decay rates near 1."""
     dtype = theano.scalar.upcast(theano.config.floatX, *[param.dtype for param, _ in pairs])
     steps = theano.shared(np.zeros((), dtype), "steps")
     return steps, steps + 1

@@ -1,6 +1,6 @@
-"""A small engine over NumPy, for tests and for teaching: what Theano does, without a compiler.
+"""Small NumPy engine for tests and teaching: it replaces Theano and needs no compiler.
 
-Its graphs are made of plain Python callables on arrays:
+Its graphs consist of plain Python callables on arrays:
 
 >>> x = variable("x", "float64", 2)
 >>> w = shared(np.ones(3), "w")
@@ -10,7 +10,7 @@ array(3.)
 >>> w.get_value()
 array([0.5, 0.5, 0.5])
 
-The graph of ``step``, which a call evaluates from the left to the right::
+A call evaluates the graph of ``step`` from left to right::
 
     x ----------+
                 +-- dot -- mean --> the output
@@ -23,20 +23,20 @@ import numpy as np
 
 from ...engines import register
 from .engine import ENGINE, NumpyEngine
-from .function import Function, Graph
-from .graph import Apply, In, Shared, Variable, apply, shared, variable
+from .function import NumpyFunction, NumpyGraph
+from .graph import Apply, In, NumpyVariable, Shared, apply, shared, variable
 from .graph import substituted as _substituted
 from .operations import dot, max, mean, random_stream, sum, uniform
 
 __all__ = [
     "Apply",
     "ENGINE",
-    "Function",
-    "Graph",
+    "NumpyFunction",
+    "NumpyGraph",
     "In",
     "NumpyEngine",
     "Shared",
-    "Variable",
+    "NumpyVariable",
     "_substituted",
     "apply",
     "dot",

@@ -1,4 +1,4 @@
-"""The collectives inside a graph of the NumPy engine: numbered, and what depends on them."""
+"""Analysis of the collectives in a NumPy graph: their order, and the values that depend on them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from ...engines.base import Collectives, Degree
-from .function import Graph
-from .graph import Apply, Shared, Variable, ordered
+from ...engines.base import CollectiveDependence, Collectives
+from .function import NumpyGraph
+from .graph import Apply, NumpyVariable, Shared, ordered
 from .operations import AllReduce, whole_length
 
-FIXED = (False, Degree.NONE)
+FIXED = (False, CollectiveDependence.NONE)
 
-#: Operations that are affine: in how many of their first arguments together, if the others are fixed.
+#: Number of leading arguments that each operation is jointly affine in if all other arguments are fixed.
 _AFFINE: Dict[Any, int] = {np.add: 2, np.subtract: 2, operator.getitem: 1, operator.itemgetter: 1}
 _AFFINE.update({np.sum: 1, np.mean: 1})
-#: Affine in each of two arguments, if the other is fixed.
+#: Operations that are affine in each of two arguments if the other is fixed.
 _PRODUCTS = (np.multiply, np.dot)
 
 
 def numbered(roots: Sequence[Any]) -> List[Any]:
-    """Return the roots with their collectives numbered in the order in which a call computes them."""
+    """Number the collectives of a graph in their order of execution."""
     new: Dict[int, Any] = {}
     n = 0
     for node in ordered(roots):
@@ -34,19 +34,19 @@ def numbered(roots: Sequence[Any]) -> List[Any]:
     return [new.get(id(root), root) for root in roots]
 
 
-def needs_call(graph: Graph) -> bool:
-    """Return whether a graph has operations that ask the call on this rank: collectives, and numbers of all rows."""
+def needs_call(graph: NumpyGraph) -> bool:
+    """Return whether a graph has operations that need the current call: collectives or lengths over all ranks."""
     functions = [node.function for node in ordered(graph.expressions()) if isinstance(node, Apply)]
     return any(function is whole_length or isinstance(function, AllReduce) for function in functions)
 
 
-def is_joint(graph: Graph) -> bool:
-    """Return whether all ranks make every call and its updates: they meet in collectives, or the function is exact."""
+def is_joint(graph: NumpyGraph) -> bool:
+    """Return whether all ranks must take part in every call: true if the graph has collectives or is exact."""
     return graph.halves is not None or needs_call(graph)
 
 
-def survey(graph: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
-    """Return what there is to know of the collectives of a function; see `Engine.collectives`."""
+def survey(graph: NumpyGraph, scattered: Sequence[Any]) -> Optional[Collectives]:
+    """Analyze the collectives of a function; see `Engine.collectives`."""
     if not is_joint(graph):
         return None
     order = ordered(graph.expressions())
@@ -60,38 +60,43 @@ def survey(graph: Graph, scattered: Sequence[Any]) -> Optional[Collectives]:
     of_updates = [known.get(new, FIXED) for _, new in news]
     degrees = [degree.of_update(differs) for differs, degree in of_updates]
     of_outputs = [known.get(id(output), FIXED)[1] for output in graph.outputs]
-    while True:  # what ranks update each by itself differs from then on, too
+    while True:  # updates that differ between ranks make their targets differ, too
         more = {target for target, new in news if known.get(new, FIXED)[0]} - of_ranks
         if not more:
             break
         of_ranks |= more
         known = _dependences(order, of_ranks)
     found = [known.get(new, FIXED) for _, new in news]
-    common = [degree != Degree.NONE or not differs for differs, degree in found]
+    common = [degree != CollectiveDependence.NONE or not differs for differs, degree in found]
     cut = None
     if graph.halves is not None:
-        cut, common = graph.halves.cut, graph.halves.common
+        cut, common = graph.halves.cut, graph.halves.replicated_updates
     return Collectives(ops, common, degrees, of_outputs, cut)
 
 
-def _dependences(order: Sequence[Any], of_ranks: Set[int]) -> Dict[int, Tuple[bool, Degree]]:
-    """Return, for every value, whether it differs between ranks, and how it depends on collectives."""
-    known: Dict[int, Tuple[bool, Degree]] = {}
+def _dependences(order: Sequence[Any], of_ranks: Set[int]) -> Dict[int, Tuple[bool, CollectiveDependence]]:
+    """Return for every value whether it differs between ranks, and its dependence on collectives."""
+    known: Dict[int, Tuple[bool, CollectiveDependence]] = {}
     for node in order:
-        args = [known[id(arg)] for arg in getattr(node, "args", ()) if isinstance(arg, Variable)]
-        degree = max([of for _, of in args], default=Degree.NONE)
+        args = [known[id(arg)] for arg in getattr(node, "args", ()) if isinstance(arg, NumpyVariable)]
+        degree = max([of for _, of in args], default=CollectiveDependence.NONE)
         differs = id(node) in of_ranks or any(one for one, _ in args)
         if isinstance(node, Apply) and isinstance(node.function, AllReduce):
-            differs, degree = False, max(degree, Degree.AFFINE) if node.function.op.name == "avg" else Degree.OTHER
+            differs, degree = (
+                False,
+                max(degree, CollectiveDependence.AFFINE)
+                if node.function.op.name == "avg"
+                else CollectiveDependence.OTHER,
+            )
         elif isinstance(node, Apply) and node.function is whole_length:
             differs = False
-        elif degree == Degree.AFFINE and not _is_affine(node, known):
-            degree = Degree.OTHER
+        elif degree == CollectiveDependence.AFFINE and not _is_affine(node, known):
+            degree = CollectiveDependence.OTHER
         known[id(node)] = differs, degree
     return known
 
 
-def _is_affine(node: Any, known: Dict[int, Tuple[bool, Degree]]) -> bool:
+def _is_affine(node: Any, known: Dict[int, Tuple[bool, CollectiveDependence]]) -> bool:
     args = [known.get(id(arg), FIXED) for arg in node.args]
     if node.function in _PRODUCTS:
         return args.count(FIXED) == 1

@@ -1,4 +1,4 @@
-"""The engine of graphs of Python callables."""
+"""Engine for graphs of Python callables on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ...reductions import IN_GRAPH, ReduceOp, check_dtype
 from ...sharding import Placement, Shard
 from ...trace import point
 from . import collectives, exact, placing
-from .function import Function, Graph, given_pairs, graph_of
-from .graph import Apply, In, Shared, Variable, apply, check, convert, substituted
+from .function import NumpyFunction, NumpyGraph, given_pairs, graph_of
+from .graph import Apply, In, NumpyVariable, Shared, apply, check, convert, substituted
 from .operations import all_reduce
 
 
 class NumpyEngine(Engine):
-    """Evaluates graphs of Python callables, one node after the other."""
+    """Engine that evaluates graphs of Python callables, one node after another."""
 
     name = "numpy"
 
     def owns(self, thing: Any) -> bool:
-        return isinstance(thing, (Variable, In, Function))
+        return isinstance(thing, (NumpyVariable, In, NumpyFunction))
 
     def is_shared(self, thing: Any) -> bool:
         return isinstance(thing, Shared)
@@ -59,64 +59,64 @@ class NumpyEngine(Engine):
 
     def compile(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
-    ) -> Function:
-        return Function(self.snapshot(inputs, outputs, updates, givens, **kwargs))
+    ) -> NumpyFunction:
+        return NumpyFunction(self.snapshot(inputs, outputs, updates, givens, **kwargs))
 
     def given_pairs(self, givens: Any) -> List[Tuple[Any, Any]]:
         return given_pairs(givens)
 
     def snapshot(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
-    ) -> Graph:
+    ) -> NumpyGraph:
         return graph_of(inputs, outputs, updates, givens, **kwargs)
 
-    def updated_in(self, snapshot: Graph) -> List[Any]:
+    def updated_in(self, snapshot: NumpyGraph) -> List[Any]:
         return [target for target, _ in snapshot.updates]
 
-    def variant(self, snapshot: Graph, sliced: bool, as_inputs: Sequence[Any]) -> Function:
+    def variant(self, snapshot: NumpyGraph, sliced: bool, as_inputs: Sequence[Any]) -> NumpyFunction:
         outputs, updates = snapshot.outputs, snapshot.updates
         if sliced and snapshot.halves is not None:
             nothing = apply(np.array, 0)
             states = [new for target, new in updates if self.is_random(target)]
-            outputs = [nothing if i in snapshot.halves.late else output for i, output in enumerate(outputs)]
+            outputs = [nothing if i in snapshot.halves.after_split else output for i, output in enumerate(outputs)]
             outputs, updates = [*outputs, *snapshot.halves.parts, *states], []
         elif collectives.is_joint(snapshot):
             outputs, updates = collectives.numbered(snapshot.expressions()), []
         elif sliced:
             outputs = outputs + [new for target, new in updates if not self.is_random(target)]
             updates = [(target, new) for target, new in updates if self.is_random(target)]
-        return Function(_with_inputs(snapshot, outputs, updates, _new_inputs(as_inputs)))
+        return NumpyFunction(_with_inputs(snapshot, outputs, updates, _new_inputs(as_inputs)))
 
-    def second_half(self, snapshot: Graph, as_inputs: Sequence[Any]) -> Function:
+    def after_collective(self, snapshot: NumpyGraph, as_inputs: Sequence[Any]) -> NumpyFunction:
         assert snapshot.halves is not None
         news = [new for target, new in snapshot.updates if not self.is_random(target)]
         replaced = _new_inputs([*as_inputs, *snapshot.halves.parts])
-        outputs = [snapshot.outputs[i] for i in snapshot.halves.late] + news
+        outputs = [snapshot.outputs[i] for i in snapshot.halves.after_split] + news
         after = _with_inputs(snapshot, outputs, [], replaced)
-        return Function(after._replace(outputs=collectives.numbered(after.outputs)))
+        return NumpyFunction(after._replace(outputs=collectives.numbered(after.outputs)))
 
     def all_reduce(self, variables: Sequence[Any], op: ReduceOp) -> List[Any]:
         for index, variable in enumerate(variables):
-            type_ = variable.type if isinstance(variable, Variable) else None
+            type_ = variable.type if isinstance(variable, NumpyVariable) else None
             argument = f"x[{index}] ({variable!r})"
             if type_ is None:
                 raise ArgumentTypeError(argument, f"a dense array of {self.name}", repr(variable), "leave it out")
             check_dtype(op, type_.dtype, argument, IN_GRAPH)
         return all_reduce(variables, op)
 
-    def collectives(self, snapshot: Graph, scattered: Mapping[Any, int]) -> Optional[Collectives]:
+    def collectives(self, snapshot: NumpyGraph, scattered: Mapping[Any, int]) -> Optional[Collectives]:
         return collectives.survey(snapshot, list(scattered))
 
-    def placed(self, snapshot: Graph, shards: Mapping[Any, Shard]) -> List[Placement]:
+    def placed(self, snapshot: NumpyGraph, shards: Mapping[Any, Shard]) -> List[Placement]:
         return placed(placing.graph_of(snapshot.expressions()), shards)
 
-    def completed(self, snapshot: Graph, shards: Mapping[Any, Shard]) -> Tuple[Graph, List[Placement]]:
+    def completed(self, snapshot: NumpyGraph, shards: Mapping[Any, Shard]) -> Tuple[NumpyGraph, List[Placement]]:
         return exact.completed(snapshot, shards, self.label, self.is_random)
 
-    def shapes(self, snapshot: Graph, as_inputs: Sequence[Any]) -> Function:
+    def shapes(self, snapshot: NumpyGraph, as_inputs: Sequence[Any]) -> NumpyFunction:
         outputs = [apply(_shape, output, dtype="int64", ndim=1) for output in snapshot.outputs]
         inputs = [given._replace(mutable=False) for given in snapshot.inputs]
-        return Function(_with_inputs(snapshot._replace(inputs=inputs), outputs, [], _new_inputs(as_inputs)))
+        return NumpyFunction(_with_inputs(snapshot._replace(inputs=inputs), outputs, [], _new_inputs(as_inputs)))
 
     def is_random(self, shared: Any) -> bool:
         return isinstance(shared.storage[0], np.random.RandomState)
@@ -153,14 +153,17 @@ class NumpyEngine(Engine):
         check(input.type, np.dtype(dtype), shape, argument)
 
     @point("engine")
-    def call(self, compiled: Function, args: Sequence[Any], output_subset: Optional[Sequence[int]] = None) -> List[Any]:
+    def call(
+        self, compiled: NumpyFunction, args: Sequence[Any], output_subset: Optional[Sequence[int]] = None
+    ) -> List[Any]:
         chosen = range(len(compiled.outputs)) if output_subset is None else list(output_subset)
         if not all(0 <= index < len(compiled.outputs) for index in chosen):
             raise ArgumentValueError(
-                "output_subset", f"indices from 0 to {len(compiled.outputs) - 1}", str(output_subset)
+                "output_subset", f"indices of outputs (n_outputs={len(compiled.outputs)})", str(output_subset)
             )
         values = [
-            convert(given.type, value, f"input {given.name!r}") for given, value in zip(self.inputs(compiled), args)
+            convert(given.type, value, f"input {given.name or given.variable!r}")
+            for given, value in zip(self.inputs(compiled), args)
         ]
         return compiled.evaluate(values, chosen)
 
@@ -188,18 +191,20 @@ class NumpyEngine(Engine):
         )
 
 
-def _new_inputs(variables: Sequence[Any]) -> List[Tuple[Any, Variable]]:
-    """Return inputs to be given in place of variables."""
-    return [(variable, Variable(variable.type, variable.name)) for variable in variables]
+def _new_inputs(variables: Sequence[Any]) -> List[Tuple[Any, NumpyVariable]]:
+    return [(variable, NumpyVariable(variable.type, variable.name)) for variable in variables]
 
 
 def _with_inputs(
-    graph: Graph, outputs: Sequence[Any], updates: Sequence[Tuple[Any, Any]], replaced: Sequence[Tuple[Any, Variable]]
-) -> Graph:
-    """Return the graph of other outputs and updates, with more inputs, which take the place of variables."""
+    graph: NumpyGraph,
+    outputs: Sequence[Any],
+    updates: Sequence[Tuple[Any, Any]],
+    replaced: Sequence[Tuple[Any, NumpyVariable]],
+) -> NumpyGraph:
+    """Return the graph with the given outputs and updates, and with variables replaced by additional inputs."""
     new_values = substituted([new for _, new in updates], replaced)
     return graph._replace(
-        # Nameless, because a function's inputs cannot have one name twice.
+        # Without names, because names of inputs must be unique.
         inputs=graph.inputs + [In(variable) for _, variable in replaced],
         outputs=substituted(outputs, replaced),
         updates=[(target, new) for (target, _), new in zip(updates, new_values)],
@@ -212,15 +217,15 @@ def _shape(value: Any) -> Any:
     return np.array(np.shape(value) if isinstance(value, np.ndarray) else (), np.int64)
 
 
-def _parts(compiled: Function) -> Iterator[Tuple[str, Any]]:
+def _parts(compiled: NumpyFunction) -> Iterator[Tuple[str, Any]]:
     for node in compiled.order:
         if isinstance(node, Apply):
             yield f"the operation {node.function!r}", node.function
             for arg in node.args:
-                if not isinstance(arg, Variable):
+                if not isinstance(arg, NumpyVariable):
                     yield f"the constant {arg!r}", arg
     for given in compiled.inputs:
-        yield f"the default of input {given.name!r}", given.value
+        yield f"the default of input {given.name or given.variable!r}", given.value
 
 
 ENGINE = NumpyEngine()

@@ -1,4 +1,4 @@
-"""A graph of the NumPy engine with the collectives that make it compute what the serial program does."""
+"""Add collectives to a NumPy graph so that its results equal the serial program's."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any, Callable, List, Mapping, Sequence, Tuple
 
 from ...engines import exact
 from ...reductions import ReduceOp
-from ...sharding import Builder, Node, Placement, Shard
-from .function import Graph
-from .graph import Apply, Variable
+from ...sharding import GraphBuilder, Node, Placement, Shard
+from .function import NumpyGraph
+from .graph import Apply, NumpyVariable
 from .operations import all_reduce, scaled, whole_length
 from .placing import graph_of, is_element
 
 
 def completed(
-    graph: Graph, shards: Mapping[Any, Shard], label: Callable[[Any], str], is_random: Callable[[Any], bool]
-) -> Tuple[Graph, List[Placement]]:
+    graph: NumpyGraph, shards: Mapping[Any, Shard], label: Callable[[Any], str], is_random: Callable[[Any], bool]
+) -> Tuple[NumpyGraph, List[Placement]]:
     """Return the graph with collectives, and the placements of its outputs; see `Engine.completed`."""
     nodes = graph_of(graph.expressions())
     found = exact.completed(
@@ -26,10 +26,9 @@ def completed(
 
 
 def _apply(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
-    """Return the results of the same operation on other inputs."""
     one = next(output for output in node.outputs if isinstance(output, Apply))
     before = one.args[0] if is_element(one) else one
-    args = [new if isinstance(new, Variable) else arg for new, arg in zip(inputs, before.args)]
+    args = [new if isinstance(new, NumpyVariable) else arg for new, arg in zip(inputs, before.args)]
     new = Apply(before.function, (*args, *before.args[len(args) :]), before.type, before.name)
     if before is one:
         return [new]
@@ -51,4 +50,4 @@ def _as_average(part: Any) -> Any:
     return None if part.type.dtype.kind in "biu" else Apply(scaled, (part,), part.type)
 
 
-BUILDER = Builder(_apply, _all_reduce, _whole_length, _as_average)
+BUILDER = GraphBuilder(_apply, _all_reduce, _whole_length, _as_average)

@@ -1,4 +1,4 @@
-"""The compiled functions of the NumPy engine."""
+"""Compiled functions of the NumPy engine."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ...engines.exact import Halves
+from ...engines.exact import SplitGraph
 from ...engines.observer import observer_of
 from ...errors import ArgumentTypeError, ArgumentValueError
-from .graph import Apply, In, Shared, Variable, apply, convert, describe, ordered, shared, substituted
+from .graph import Apply, In, NumpyVariable, Shared, apply, convert, describe, ordered, shared, substituted
 
 
-class Graph(NamedTuple):
-    """A function before it is compiled; the givens are put in, the default updates collected."""
+class NumpyGraph(NamedTuple):
+    """A function before compilation, with givens substituted and default updates included."""
 
     inputs: List[In]
     outputs: List[Any]
@@ -23,17 +23,17 @@ class Graph(NamedTuple):
     single: bool
     name: Optional[str]
     inplace: bool
-    halves: Optional[Halves] = None  # of an exact function
+    halves: Optional[SplitGraph] = None  # only for exact functions
 
     def expressions(self) -> List[Any]:
-        """Return the outputs and then the new values: the order in which collectives are numbered."""
+        """Return the outputs and then the new values; collectives are numbered in this order."""
         return self.outputs + [new for _, new in self.updates]
 
 
 def given_pairs(givens: Any) -> List[Tuple[Any, Any]]:
     """Return the givens as pairs of variables; values become shared variables."""
     pairs = givens.items() if isinstance(givens, dict) else givens or ()
-    return [(old, new if isinstance(new, Variable) else shared(new)) for old, new in pairs]
+    return [(old, new if isinstance(new, NumpyVariable) else shared(new)) for old, new in pairs]
 
 
 def graph_of(
@@ -44,36 +44,28 @@ def graph_of(
     name: Optional[str] = None,
     inplace: bool = False,
     no_default_updates: bool = False,
-) -> Graph:
-    """Return the graph of a function.
-
-    Parameters
-    ----------
-    inputs, outputs, updates, givens, name, no_default_updates
-        As in Theano.
-    inplace
-        Write updates into the arrays that the shared variables hold, if the shape allows it.
-    """
+) -> NumpyGraph:
+    """Build the graph of a function as in Theano; `inplace` updates overwrite arrays of equal shapes."""
     wrapped = [given if isinstance(given, In) else In(given) for given in inputs]
     for index, given in enumerate(wrapped):
-        if not isinstance(given.variable, Variable):
+        if not isinstance(given.variable, NumpyVariable):
             raise ArgumentTypeError(f"inputs[{index}]", "a variable", repr(given.variable))
     wrapped = [given._replace(name=given.name or given.variable.name) for given in wrapped]
     keys = sorted(outputs) if isinstance(outputs, dict) else None
-    single = isinstance(outputs, Variable)
+    single = isinstance(outputs, NumpyVariable)
     if outputs is None or isinstance(outputs, (list, tuple)):
         flat = list(outputs or ())
     else:
         flat = [outputs] if keys is None else [outputs[key] for key in keys]
     replaced = given_pairs(givens)
     for index, output in enumerate(flat):
-        if not isinstance(output, Variable):
+        if not isinstance(output, NumpyVariable):
             raise ArgumentTypeError(f"outputs[{index}]", "a variable", repr(output))
     targets, new_values = [], []
     for target, expression in updates or ():
         if not isinstance(target, Shared):
             raise ArgumentTypeError("updates", "a shared variable to update", repr(target))
-        if not isinstance(expression, Variable):
+        if not isinstance(expression, NumpyVariable):
             expression = apply(np.array, convert(target.type, expression, f"update of {target!r}"))
         if expression.type is not None and expression.type[:2] != (target.type or ())[:2]:
             expected = f"{describe(target.type)} for the new value of {target!r}"
@@ -84,7 +76,7 @@ def graph_of(
     new_values = substituted(new_values, replaced)
     order = ordered(flat + new_values)
     while not no_default_updates:
-        # A default update may itself lead to shared variables that have one.
+        # A default update may contain other shared variables with default updates.
         more = [
             node
             for node in order
@@ -97,19 +89,19 @@ def graph_of(
         targets += more
         new_values += substituted([node.default_update for node in more], replaced)
         order = ordered(flat + new_values)
-    return Graph(wrapped, flat, list(zip(targets, new_values)), keys, single, name, inplace)
+    return NumpyGraph(wrapped, flat, list(zip(targets, new_values)), keys, single, name, inplace)
 
 
-class Function:
-    """A compiled function; call it as one of Theano's."""
+class NumpyFunction:
+    """Compiled function, called like a Theano function."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: NumpyGraph) -> None:
         order = ordered(graph.expressions())
         order += [target for target, _ in graph.updates if not any(target is node for node in order)]
         for node in order:
-            if type(node) is Variable and not any(node is given.variable for given in graph.inputs):
+            if type(node) is NumpyVariable and not any(node is given.variable for given in graph.inputs):
                 raise ArgumentValueError("inputs", "every variable of the graph", f"inputs without {node!r}")
-        self.order = order  # pickled first, so that pickling does not go deep
+        self.order = order  # pickled first, which avoids deep recursion
         self.inputs, self.outputs, self.updates, self.keys, self.single, self.name, self.inplace = graph[:7]
 
     def __call__(self, *args: Any, output_subset: Optional[Sequence[Any]] = None, **kwargs: Any) -> Any:
@@ -142,7 +134,7 @@ class Function:
         known = {id(given.variable): value for given, value in zip(self.inputs, values)}
         wanted = [self.outputs[index] for index in chosen]
         new_values = [expression for _, expression in self.updates]
-        # What no chosen output and no update needs is not computed; the order stays: collectives are numbered.
+        # Skip nodes that no chosen output or update needs, but keep the order of the numbered collectives.
         needed = {id(node) for node in ordered(wanted + new_values)} if len(chosen) < len(self.outputs) else None
         for node in self.order:
             if needed is not None and id(node) not in needed:
@@ -159,12 +151,12 @@ class Function:
         self._update([known.get(id(node), node) for node in new_values], leaves + results)
         for given, value in zip(self.inputs, values):
             if given.mutable and isinstance(value, np.ndarray):
-                value[...] = 0  # so that a test sees whose array it was
+                value[...] = 0  # so that tests notice a destroyed array
         return results
 
     def _update(self, values: List[Any], leaves: List[Any]) -> None:
-        """Store the new values: in the arrays that the variables hold (``inplace``), or as new arrays."""
-        # An update that is just another updated variable passes its array on ([(a, b), (b, a)] swaps), as in Theano.
+        """Store the new values in the variables' arrays (``inplace``) or as new arrays."""
+        # As in Theano, updating a variable to another updated variable reuses the array: [(a, b), (b, a)] swaps arrays.
         free = {id(target.storage[0]) for target, _ in self.updates}
         own = []
         for value in values:
@@ -180,7 +172,6 @@ class Function:
 
 
 def _own(value: Any, leaves: Sequence[Any]) -> Any:
-    """Return the value as an array that shares no memory with inputs and shared variables."""
     if isinstance(value, np.ndarray) and any(
         isinstance(leaf, np.ndarray) and np.may_share_memory(value, leaf) for leaf in leaves
     ):

@@ -1,4 +1,4 @@
-"""The variables of the NumPy engine, their types, and expressions over them."""
+"""Variables of the NumPy engine, their types, and expressions over them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ...engines.observer import note_read, note_written, observer_of
 from ...errors import ArgumentTypeError
 
 
-class Variable:
-    """A symbolic value; ``type`` is None if it is not a dense array."""
+class NumpyVariable:
+    """Symbolic value; ``type`` is None if the value is not a dense array."""
 
-    #: NumPy leaves ``array + variable`` to the variable.
+    #: Makes NumPy delegate ``array + variable`` to the variable.
     __array_ufunc__ = None
 
     def __init__(self, type: Optional[ArrayType], name: Optional[str] = None) -> None:
@@ -46,12 +46,12 @@ class Variable:
     def __repr__(self) -> str:
         return self.name or f"<{type(self).__name__} {describe(self.type)}>"
 
-    # Without it, __getitem__ would make every variable an endless sequence.
+    # Without this attribute, __getitem__ would make every variable an endless sequence.
     __iter__: Any = None
 
 
-class Apply(Variable):
-    """The value of ``function(*args)``."""
+class Apply(NumpyVariable):
+    """Value of ``function(*args)``."""
 
     def __init__(
         self, function: Callable[..., Any], args: Tuple[Any, ...], type: Optional[ArrayType], name: Optional[str] = None
@@ -61,16 +61,16 @@ class Apply(Variable):
         self.args = args
 
 
-class Shared(Variable):
-    """A variable with a value of its own, in a storage that functions and clones share."""
+class Shared(NumpyVariable):
+    """Variable with a value, in a storage that functions and clones share."""
 
     def __init__(self, type: Optional[ArrayType], storage: List[Any], name: Optional[str] = None) -> None:
         super().__init__(type, name)
         self.storage = storage
-        self.default_update: Optional[Variable] = None
+        self.default_update: Optional[NumpyVariable] = None
 
     def get_value(self, borrow: bool = False) -> Any:
-        """Return a copy of the value, or the value itself."""
+        """Return a copy of the value, or with ``borrow`` the value itself."""
 
         def get() -> Any:
             if borrow:
@@ -98,9 +98,9 @@ class Shared(Variable):
 
 
 class In(NamedTuple):
-    """An input with a default, a name of its own, or the permission to destroy its array."""
+    """Input with a default, its own name, or permission to overwrite its array."""
 
-    variable: Variable
+    variable: NumpyVariable
     value: Any = None
     name: Optional[str] = None
     mutable: bool = False
@@ -108,15 +108,15 @@ class In(NamedTuple):
 
 def variable(
     name: Optional[str], dtype: Any, ndim: int = 0, broadcastable: Optional[Sequence[bool]] = None
-) -> Variable:
-    """Return an input; with dtype None one that takes any object."""
-    return Variable(None if dtype is None else array_type(dtype, ndim, broadcastable), name)
+) -> NumpyVariable:
+    """Return an input; with dtype None, it accepts any object."""
+    return NumpyVariable(None if dtype is None else array_type(dtype, ndim, broadcastable), name)
 
 
 def shared(
     value: Any, name: Optional[str] = None, borrow: bool = False, broadcastable: Optional[Sequence[bool]] = None
 ) -> Shared:
-    """Return a shared variable; a value that is not an array, number or list is kept as it is."""
+    """Return a shared variable; values other than arrays, numbers and lists are stored unchanged."""
     if isinstance(value, (np.ndarray, np.generic, int, float, complex, list, tuple)):
         value = np.array(value, copy=not borrow or not isinstance(value, np.ndarray))
         return Shared(array_type(value.dtype, value.ndim, broadcastable), [value], name)
@@ -126,10 +126,10 @@ def shared(
 def apply(
     function: Callable[..., Any], *args: Any, dtype: Any = None, ndim: Optional[int] = None, name: Optional[str] = None
 ) -> Apply:
-    """Return the expression ``function(*args)``; dtype and ndim, if not given, are found by trying it on ones."""
+    """Return the expression ``function(*args)``; missing dtype and ndim are inferred from a trial on ones."""
     if dtype is None or ndim is None:
         types = [
-            arg.type if isinstance(arg, Variable) else arg if isinstance(arg, np.ndarray) else None for arg in args
+            arg.type if isinstance(arg, NumpyVariable) else arg if isinstance(arg, np.ndarray) else None for arg in args
         ]
         sample = np.asarray(
             function(
@@ -148,14 +148,14 @@ def array_type(dtype: Any, ndim: int, broadcastable: Optional[Sequence[bool]] = 
 def describe(type_: Optional[ArrayType]) -> str:
     if type_ is None:
         return "any object"
-    return f"{type_.dtype} with {type_.ndim} dimensions"
+    return f"{type_.dtype} with ndim={type_.ndim}"
 
 
 def convert(type_: Optional[ArrayType], value: Any, argument: str) -> Any:
-    """Return the value as an array of the type; what is not an array yet may be cast if that loses nothing."""
+    """Convert a value to an array of the type; floats may be rounded, but casts of integers and lists must be exact."""
     if type_ is None:
         return value
-    if isinstance(value, (Variable, type(None))):
+    if isinstance(value, (NumpyVariable, type(None))):
         raise ArgumentTypeError(argument, describe(type_), repr(value))
     array = np.asarray(value)
     if not isinstance(value, np.ndarray) and array.dtype.kind in "biufc" and not np.can_cast(array.dtype, type_.dtype):
@@ -167,7 +167,7 @@ def convert(type_: Optional[ArrayType], value: Any, argument: str) -> Any:
 
 
 def check(type_: Optional[ArrayType], dtype: np.dtype[Any], shape: Tuple[int, ...], argument: str) -> None:
-    """Refuse an array of another type than this one."""
+    """Raise `ArgumentTypeError` for an array that does not match the type."""
     if type_ is None:
         return
     got = f"an array of {dtype} with shape {shape}"
@@ -180,14 +180,14 @@ def check(type_: Optional[ArrayType], dtype: np.dtype[Any], shape: Tuple[int, ..
         raise ArgumentTypeError(argument, expected, got, "reshape it")
 
 
-def ordered(roots: Sequence[Any]) -> List[Variable]:
-    """Return every variable that the roots depend on, each once and after all that it depends on."""
-    order: List[Variable] = []
-    seen: Dict[int, bool] = {}  # False while what it depends on is not in the order yet
+def ordered(roots: Sequence[Any]) -> List[NumpyVariable]:
+    """Return all variables that the roots depend on, in topological order."""
+    order: List[NumpyVariable] = []
+    seen: Dict[int, bool] = {}  # False until the node's dependencies are in the order
     stack = list(reversed(roots))
     while stack:
         node = stack[-1]
-        if not isinstance(node, Variable) or seen.get(id(node)):
+        if not isinstance(node, NumpyVariable) or seen.get(id(node)):
             stack.pop()
         elif id(node) not in seen:
             seen[id(node)] = False
@@ -198,8 +198,8 @@ def ordered(roots: Sequence[Any]) -> List[Variable]:
     return order
 
 
-def substituted(roots: Sequence[Any], givens: Sequence[Tuple[Variable, Any]]) -> List[Any]:
-    """Return the roots with the givens put in; replacements are taken as they are."""
+def substituted(roots: Sequence[Any], givens: Sequence[Tuple[NumpyVariable, Any]]) -> List[Any]:
+    """Substitute the givens in the roots, but not inside the replacements."""
     new: Dict[int, Any] = {id(old): replacement for old, replacement in givens}
     for node in ordered(roots):
         if isinstance(node, Apply) and id(node) not in new:

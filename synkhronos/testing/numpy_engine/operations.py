@@ -1,4 +1,4 @@
-"""Operations on variables of the NumPy engine: a few means and sums, lengths, random numbers, and collectives."""
+"""Operations of the NumPy engine: means, sums, lengths, random numbers and collectives."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 
 from ... import in_graph
 from ...reductions import ReduceOp
-from .graph import Apply, Shared, Variable, apply, shared
+from .graph import Apply, NumpyVariable, Shared, apply, shared
 
 
-def mean(x: Variable, axis: Optional[int] = None) -> Apply:
-    """Return the mean over one axis, or over all."""
+def mean(x: NumpyVariable, axis: Optional[int] = None) -> Apply:
+    """Return the mean over one axis, or over all axes."""
     return apply(np.mean, x, axis)
 
 
-def sum(x: Variable, axis: Optional[int] = None) -> Apply:
-    """Return the sum over one axis, or over all."""
+def sum(x: NumpyVariable, axis: Optional[int] = None) -> Apply:
+    """Return the sum over one axis, or over all axes."""
     return apply(np.sum, x, axis)
 
 
-def max(x: Variable, axis: Optional[int] = None) -> Apply:
-    """Return the maximum over one axis, or over all."""
+def max(x: NumpyVariable, axis: Optional[int] = None) -> Apply:
+    """Return the maximum over one axis, or over all axes."""
     return apply(np.max, x, axis)
 
 
@@ -34,17 +34,17 @@ def dot(x: Any, y: Any) -> Apply:
 
 
 def length(x: Any) -> Any:
-    """Return the number of rows of an array: a function for `apply`."""
+    """Return the number of rows of an array, as a function for `apply`."""
     return np.int64(len(x))
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """Return the values of an array in another type: a function for `apply`."""
+    """Return an array cast to another type, as a function for `apply`."""
     return np.asarray(x).astype(dtype)
 
 
 def whole_length(lengths: Any, position: int) -> Any:
-    """Return lengths with that of all ranks at a position; a number is a vector of one. A function for `apply`."""
+    """Replace the length at a position with its sum over all ranks, as a function for `apply`."""
     found = np.array(lengths)
     flat = found.reshape(-1)
     flat[position] = in_graph.whole_length(int(flat[position]))
@@ -52,32 +52,28 @@ def whole_length(lengths: Any, position: int) -> Any:
 
 
 def scaled(part: Any) -> Any:
-    """Return a part of a sum times the inverse of the rank's share of rows. A function for `apply`."""
+    """Return a partial sum divided by the rank's share of rows, as a function for `apply`."""
     return np.asarray(part * np.asarray(in_graph.inverse_share(), part.dtype))
 
 
 def random_stream(seed: int, name: Optional[str] = None) -> Shared:
-    """Return a shared variable that holds the state of a random number generator; see `uniform`."""
+    """Return a shared variable with the state of a random number generator; see `uniform`."""
     return shared(np.random.RandomState(seed), name)
 
 
 def uniform(stream: Shared, shape: Any, ndim: Optional[int] = None) -> Apply:
-    """Return numbers from [0, 1), others in every call: the stream's default update is its state after them.
+    """Return random numbers from [0, 1), new in every call because the stream's default update is its advanced state.
 
-    Parameters
-    ----------
-    stream
-        From `random_stream`. What is drawn from it a second time continues after the first.
-    shape
-        A tuple, or an expression for an array of integers; then with ``ndim``.
+    A second draw from a stream continues after the first. `shape` is a tuple, or with `ndim` an expression for an array
+    of integers.
     """
     before = stream if stream.default_update is None else stream.default_update
     stream.default_update, numbers = drawn(before, shape, ndim)
     return numbers
 
 
-def drawn(state: Variable, shape: Any, ndim: Optional[int] = None) -> Tuple[Apply, Apply]:
-    """Return the state after the draw, and the numbers; `uniform` without the default update."""
+def drawn(state: NumpyVariable, shape: Any, ndim: Optional[int] = None) -> Tuple[Apply, Apply]:
+    """Return the state after the draw, and the numbers, without setting a default update."""
     ndim = len(shape) if ndim is None else ndim
     both = Apply(draw, (state, shape, ndim), None)
     numbers = apply(operator.itemgetter(1), both, dtype="float64", ndim=ndim)
@@ -85,13 +81,13 @@ def drawn(state: Variable, shape: Any, ndim: Optional[int] = None) -> Tuple[Appl
 
 
 def draw(state: np.random.RandomState, shape: Any, ndim: int) -> Tuple[np.random.RandomState, np.ndarray[Any, Any]]:
-    """Return the state after a draw of numbers of that shape, and them."""
+    """Draw numbers; return the new state and the numbers."""
     after = copy.deepcopy(state)
     return after, np.asarray(after.random_sample(tuple(shape)))
 
 
 class AllReduce:
-    """The function of a collective in a graph: from the arrays of this rank to those that all ranks have in common."""
+    """Function of a collective in a graph: reduces this rank's arrays over all ranks."""
 
     def __init__(self, op: ReduceOp, number: int = -1) -> None:
         self.op, self.number = op, number
@@ -100,7 +96,7 @@ class AllReduce:
         return tuple(in_graph.all_reduce(self.number, self.op, arrays))
 
 
-def all_reduce(variables: Sequence[Variable], op: ReduceOp) -> List[Apply]:
-    """Return expressions of the variables' values reduced over the ranks, in one collective."""
+def all_reduce(variables: Sequence[NumpyVariable], op: ReduceOp) -> List[Apply]:
+    """Return the variables reduced over the ranks, as expressions with one collective."""
     reduced = Apply(AllReduce(op), tuple(variables), None)
     return [Apply(operator.itemgetter(i), (reduced,), variable.type) for i, variable in enumerate(variables)]

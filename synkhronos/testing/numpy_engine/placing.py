@@ -1,6 +1,6 @@
-"""The rule of `synkhronos.sharding` for each operation of the NumPy engine.
+"""Placement rules for the NumPy engine's operations.
 
-Of a function that is not in the table nothing is known; an ufunc that is not, is elementwise.
+Functions outside `RULES` yield replicated results from replicated inputs, else unknown results; ufuncs are elementwise.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from ...sharding import (
     ONE,
     ZERO,
     Axes,
+    AxisReduction,
     Completed,
     Drawn,
     Elementwise,
-    Graph,
     Moved,
+    NestedGraph,
     Node,
     Opaque,
     Partial,
-    Placed,
     Placement,
-    Reduction,
-    Rule,
+    PlacementRule,
+    RuleResult,
     ShapeOf,
     Shard,
     Subscript,
     Unknown,
 )
-from .graph import Apply, Variable, ordered
+from .graph import Apply, NumpyVariable, ordered
 from .operations import AllReduce, cast, draw, length
 
 
-def graph_of(roots: Sequence[Any]) -> Graph:
-    """Return a graph as the rules see it."""
+def graph_of(roots: Sequence[Any]) -> NestedGraph:
+    """Convert a NumPy graph to a graph of placement rules."""
     order = [node for node in ordered(roots) if isinstance(node, Apply)]
     elements: Dict[Any, Dict[int, Any]] = {}
     for node in order:
@@ -51,20 +51,20 @@ def graph_of(roots: Sequence[Any]) -> Graph:
         if is_element(node):
             continue
         rule, n_inputs, n_outputs = _described(node)
-        inputs = [arg if isinstance(arg, Variable) else _Constant() for arg in node.args[:n_inputs]]
+        inputs = [arg if isinstance(arg, NumpyVariable) else _Constant() for arg in node.args[:n_inputs]]
         known.update((one, ZERO) for one, arg in zip(inputs, node.args) if _is_zero(arg))
         found = elements.get(node, {})
         outputs = [found.get(i, _Constant()) for i in range(n_outputs)] if found else [node]
         nodes.append(Node(rule, tuple(inputs), tuple(outputs), partial(_label, node)))
-    return Graph(nodes, [], list(roots), known)
+    return NestedGraph(nodes, [], list(roots), known)
 
 
 class _Constant:
-    """Stands for an argument that is not a variable, or for an element of a result that nobody uses."""
+    """Placeholder for an argument that is not a variable, or for an unused result."""
 
 
 def is_element(node: Apply) -> bool:
-    """Return whether a node is an element of what a function with several results returns."""
+    """Return whether a node selects one of a function's several results."""
     return isinstance(node.function, operator.itemgetter)
 
 
@@ -86,9 +86,9 @@ def _label(node: Apply) -> str:
 
 
 class Description(NamedTuple):
-    """The rule of a node, of how many of its first arguments it speaks, and how many results there are."""
+    """The placement rule for a node, the number of leading arguments that it covers, and the number of results."""
 
-    rule: Rule
+    rule: PlacementRule
     n_inputs: int
     n_outputs: int = 1
 
@@ -101,57 +101,57 @@ def _described(node: Apply) -> Description:
     if make is None and isinstance(node.function, np.ufunc) and node.function.nout == 1 and not node.function.signature:
         make = _elementwise()
     found = None if make is None else make(node)
-    if found is None or any(isinstance(arg, Variable) for arg in node.args[found.n_inputs :]):
+    if found is None or any(isinstance(arg, NumpyVariable) for arg in node.args[found.n_inputs :]):
         n_outputs = 2 if node.type is None else 1
-        takes_objects = any(isinstance(arg, Variable) and arg.type is None for arg in node.args)
+        takes_objects = any(isinstance(arg, NumpyVariable) and arg.type is None for arg in node.args)
         rule = _OfObjects(n_outputs) if takes_objects else Opaque(n_outputs)
         return Description(rule, len(node.args), n_outputs)
     return found
 
 
-class _OfObjects(Rule):
-    """An operation on objects, which may be states of random number generators."""
+class _OfObjects(PlacementRule):
+    """Placement rule for an operation on objects, such as states of random number generators."""
 
     def __init__(self, n_outputs: int) -> None:
         self.n_outputs = n_outputs
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
-        return Placed([Unknown("computes with an object that is not an array")] * self.n_outputs)
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
+        return RuleResult([Unknown("computes with an object that is not an array")] * self.n_outputs)
 
 
 class _Aligned(Elementwise):
-    """An elementwise operation on inputs with different numbers of dimensions, as NumPy aligns them: by the last."""
+    """Placement rule for an elementwise operation on inputs of different ndim, aligned at the last axis as in NumPy."""
 
     def __init__(self, broadcastable: Sequence[Sequence[bool]], **kwargs: Any) -> None:
         ndim = max(map(len, broadcastable))
         self.missing = [ndim - len(pattern) for pattern in broadcastable]
         super().__init__([[True] * n + list(pattern) for n, pattern in zip(self.missing, broadcastable)], **kwargs)
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
         shifted = [
             one._replace(axis=one.axis + n) if isinstance(one, Shard) else one for one, n in zip(inputs, self.missing)
         ]
         return super().place(shifted, exact)
 
 
-class _Mean(Reduction):
-    """A mean: a sum, divided by the rank's own number of rows if these are among what is averaged."""
+class _Mean(AxisReduction):
+    """Placement rule for a mean: a sum, divided by the rank's number of rows if the mean is over rows."""
 
     def __init__(self, ndim: int, axes: Sequence[int]) -> None:
         super().__init__(ndim, axes, "sum")
         self.axes = axes
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> Placed:
+    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
         placed, (one,) = super().place(inputs, exact), inputs
         (found,) = placed.outputs
         if isinstance(one, Shard) and one.axis in self.axes and isinstance(found, Partial):
             found = found._replace(power=found.power - 1)
-        return Placed([found], placed.whole)
+        return RuleResult([found], placed.whole)
 
 
 def _ones(arg: Any) -> Tuple[bool, ...]:
-    """Return along which axes an argument is known to be of length 1."""
-    if isinstance(arg, Variable):
+    """Return for each axis whether its length is known to be 1."""
+    if isinstance(arg, NumpyVariable):
         return () if arg.type is None else arg.type.broadcastable
     return tuple(length == 1 for length in np.shape(arg))
 
@@ -161,7 +161,7 @@ def _ndim(node: Apply) -> int:
 
 
 def _dtype(arg: Any) -> Any:
-    return arg.type.dtype if isinstance(arg, Variable) and arg.type else np.asarray(arg).dtype
+    return arg.type.dtype if isinstance(arg, NumpyVariable) and arg.type else np.asarray(arg).dtype
 
 
 Maker = Callable[[Apply], Optional[Description]]
@@ -184,7 +184,7 @@ def _power(node: Apply) -> Description:
 
 def _cast(node: Apply) -> Description:
     before, after = _dtype(node.args[0]), _dtype(node)
-    # Integers of fewer bits may have wrapped around; those of 64 bits count.
+    # Integers of fewer than 64 bits may have wrapped around.
     widens = before.kind in "iu" and before.itemsize < 8 and (after.kind == "f" or after.itemsize > before.itemsize)
     is_linear = (after.kind == "f" or before.kind in "iub" and after.kind in "iu") and not widens
     return Description(_Aligned([_ones(node.args[0])], linear=[[0]] if is_linear else []), 1)
@@ -198,7 +198,7 @@ def _axes(node: Apply) -> Sequence[int]:
 def _reduction(op: Optional[str], only_bools: bool = False) -> Maker:
     def make(node: Apply) -> Description:
         known = op if not only_bools or _dtype(node.args[0]).kind == "b" else None
-        return Description(Reduction(_ndim(node), _axes(node), known), 1)
+        return Description(AxisReduction(_ndim(node), _axes(node), known), 1)
 
     return make
 

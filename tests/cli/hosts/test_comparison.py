@@ -12,10 +12,10 @@ from distributions import put_numpy_of_theano
 
 from synkhronos.cli import doctor
 from synkhronos.cli.hosts import comparison, facts, links, report
-from synkhronos.cli.hosts.facts import CompileFolder, Facts
-from synkhronos.cli.hosts.links import Link
+from synkhronos.cli.hosts.facts import CompileFolder, MachineFacts
+from synkhronos.cli.hosts.links import HostLink
+from synkhronos.cluster.environment import ProcessPlace
 from synkhronos.host.interfaces import Interface
-from synkhronos.launchers.hosts.environment import Place
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ def host(process, **changes):
         "shm": 32 * GB,
         "n_gpus": 0,
     }
-    return Facts(**{**these, **changes})
+    return MachineFacts(**{**these, **changes})
 
 
 def hosts(*changes):
@@ -128,9 +128,9 @@ TROUBLES = [
         hosts({}, {"mpi": "MPICH 5.0.2"}),
         MISSING,
         ["Open MPI v5.0.11 on node0, MPICH 5.0.2 on node1"],
-        ["one MPI, of one version"],
+        ["one MPI library, in one version"],
     ),
-    ("mpi", hosts({}, {"mpi": "Open MPI v4.1.4"}), MISSING, ["Open MPI v4.1.4 on node1"], ["of one version"]),
+    ("mpi", hosts({}, {"mpi": "Open MPI v4.1.4"}), MISSING, ["Open MPI v4.1.4 on node1"], ["in one version"]),
     ("cores", one_kind(cores=1), WARN, ["1 of 16 cores on node0, node1 and node2", "all ranks"], ["--bind-to none"]),
     ("cores", hosts({}, {"cores": 8}), WARN, ["8 of 16 cores on node1"], ["--bind-to none"]),  # to a NUMA node
     ("cores", one_kind(cores=1, started_by="PMI"), WARN, ["1 of 16 cores"], ["-bind-to none"]),
@@ -268,7 +268,7 @@ def test_hosts_of_one_name_are_told_apart():
 # -- links -------------------------------------------------------------------------------------------------------------
 
 NAMES = ["a", "b", "c"]
-GOOD = [Link(0, 1, 20e-6, 117e6), Link(0, 2, 25e-6, 115e6), Link(1, 2, 22e-6, 116e6)]
+GOOD = [HostLink(0, 1, 20e-6, 117e6), HostLink(0, 2, 25e-6, 115e6), HostLink(1, 2, 22e-6, 116e6)]
 
 
 @pytest.mark.parametrize(
@@ -277,9 +277,9 @@ GOOD = [Link(0, 1, 20e-6, 117e6), Link(0, 2, 25e-6, 115e6), Link(1, 2, 22e-6, 11
         (GOOD, OK, ["20 to 25 us", "115 MB/s (0.92 Gbit/s) or more"], ""),
         (GOOD[:1], OK, ["117 MB/s"], ""),
         ([], OK, ["single host"], ""),
-        ([*GOOD[:2], Link(1, 2, 20e-6, 50e6)], WARN, ["b - c has less than half", "50 MB/s"], "cables"),
-        ([Link(0, 1, 20e-6, 11.7e6)], WARN, ["a - b: 11.7 MB/s", "100 MB of gradients take 9 s"], "faster network"),
-        ([*GOOD[:2], Link(1, 2, 4e-3, 116e6)], WARN, ["b - c: a message takes 4.0 ms"], "steps"),
+        ([*GOOD[:2], HostLink(1, 2, 20e-6, 50e6)], WARN, ["b - c: less than half", "50 MB/s"], "cables"),
+        ([HostLink(0, 1, 20e-6, 11.7e6)], WARN, ["a - b: 11.7 MB/s", "100 MB of gradients take 9 s"], "faster network"),
+        ([*GOOD[:2], HostLink(1, 2, 4e-3, 116e6)], WARN, ["b - c: a message takes 4.0 ms"], "steps"),
     ],
 )
 def test_links(of, status, words, remedy):
@@ -300,7 +300,9 @@ def test_pairs(n):
 
 
 def test_facts_of_this_machine():
-    mine = facts.gather(Place(1, 2, 1, "PMI"), {"SYNK_HOSTS_ON_ONE_MACHINE": "1"}, "MPICH Version: 5.0.2\n", 2, 0.5)
+    mine = facts.gather(
+        ProcessPlace(1, 2, 1, "PMI"), {"SYNK_HOSTS_ON_ONE_MACHINE": "1"}, "MPICH Version: 5.0.2\n", 2, 0.5
+    )
     numpy = sys.modules["numpy"].__version__
     assert (mine.process, mine.started_by, mine.local_size, mine.one_machine) == (1, "PMI", 2, True)
     assert (
@@ -368,7 +370,7 @@ def test_table_of_hosts():
     ],
 )
 def test_what_a_host_says_that_hears_nothing(started_by, chosen, one_machine, remedy):
-    finding = report.silence(Place(0, 2, 1, started_by), "node0", chosen, 30.0, one_machine)
+    finding = report.silence(ProcessPlace(0, 2, 1, started_by), "node0", chosen, 30.0, one_machine)
     assert finding.status == MISSING and remedy in finding.remedy and "node0 has not heard" in finding.text
     assert [interface for interface in chosen if str(interface) not in finding.text] == []
 
@@ -382,13 +384,13 @@ def environ(monkeypatch):
 
 def test_interface_that_is_not_there(environ, capsys):
     environ["SYNK_HOSTS_INTERFACE"] = "eth77"
-    assert report.main(Place(0, 2, 1, "PMI")) == 1
+    assert report.main(ProcessPlace(0, 2, 1, "PMI")) == 1
     said = capsys.readouterr().out
     assert said.startswith("missing  Interfaces") and "SYNK_HOSTS_INTERFACE: expected" in said and "eth77" in said
 
 
 def test_host_without_mpi4py(environ, monkeypatch, capsys):
     monkeypatch.setattr(report, "installed", lambda package: package != "mpi4py")
-    assert report.main(Place(0, 2, 1, "PMI")) == 1
+    assert report.main(ProcessPlace(0, 2, 1, "PMI")) == 1
     said = capsys.readouterr().out
     assert f"no mpi4py on {os.uname().nodename}" in said and 'pip install "mpi4py>=4.1"' in said

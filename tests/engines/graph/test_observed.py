@@ -13,13 +13,13 @@ import pytest
 from library import NAME, L, T
 
 import synkhronos  # noqa: F401, prepares the import of Theano
-from synkhronos.engines.observer import Observer, observe, observer_of
+from synkhronos.engines.observer import ValueObserver, observe, observer_of
 
 pytestmark = getattr(pytest.mark, NAME)
 ENGINE = L.engine
 
 
-class Seen(Observer):
+class Seen(ValueObserver):
     """Notes what it is told."""
 
     def __init__(self, storage):
@@ -136,7 +136,7 @@ def test_threads_do_not_hide_each_other(w, seen):
 
 
 def test_an_observer_that_stands_in_for_get_and_set(w):
-    class Doubled(Observer):
+    class Doubled(ValueObserver):
         stands_in = True
 
         def get(self, get, borrow):
@@ -174,10 +174,10 @@ f = library.function([], updates=[(w, w + 1)], mode={mode})
 f()
 import synkhronos as synk
 from synkhronos.engines import get
-from synkhronos.engines.observer import Observer, observe
+from synkhronos.engines.observer import ValueObserver, observe
 engine = get("{name}")
 told = []
-class Seen(Observer):
+class Seen(ValueObserver):
     def updated(self):
         told.append("updated")
 seen = Seen()

@@ -56,6 +56,13 @@ OF_MATRICES = {
     "of all": (lambda x: T.log(T.sum(T.exp(x))), 800 + ROWS),
     "log-softmax over rows": (lambda x: x - T.log(T.sum(T.exp(x), axis=0)), 800 + ROWS),
     "of the softmax": (lambda x: T.log(T.exp(x) / T.exp(x).sum(axis=0)), 800 + ROWS),
+    "log-softmax of each row": (lambda x: T.log(T.exp(x) / T.exp(x).sum(axis=1, keepdims=True)), 800 * ROWS),
+    "of the library's softmax": (lambda x: T.log(T.nnet.softmax(x)), 800 * ROWS),
+    "of the library's softmax of columns": (lambda x: T.log(T.nnet.softmax(x.T)), 800 * ROWS),
+    "softmax of columns": (lambda x: T.nnet.softmax(x.T), ROWS),
+    "its gradient": (lambda x: T.grad(T.sqr(T.nnet.softmax(x.T)).sum(), x), ROWS),
+    "the gradient of its logarithm": (lambda x: T.grad((T.log(T.nnet.softmax(x.T)) * x.T).sum(), x), 800 * ROWS),
+    "log-softmax of columns": (lambda x: T.nnet.logsoftmax(x.T), 800 * ROWS),
     "of each row, and the mean": (lambda x: T.log(T.exp(x).sum(axis=1)).mean(), 800 + ROWS),
     "of the transpose": (lambda x: T.log(T.exp(x.T).sum(axis=1)), 800 + ROWS),
     "of a projection": (lambda x: T.log(T.exp(T.dot(x, np.full((2, 3), 200.0))).sum(axis=0)), ROWS),
@@ -187,6 +194,50 @@ def test_rewrites_are_made_once(threads):
     looped = L.scan(lambda h: 0.5 * h, outputs_info=x, n_steps=3)[0][-1].sum(axis=0)
     f = synk.function([x], [looped], exact=True, mode=FULL)  # what comes out of a loop later is rewritten as well
     assert not set(MADE) & set(f._variants.snapshot.settings["mode"].provided_optimizer.exclude)
+
+
+def test_the_other_passes_are_made_whole(threads):
+    """Rewrites in them may have a tag that is the name of a pass which is left out."""
+    x = T.dmatrix("x")
+    f = synk.function([x], [T.log(T.sqr(x).sum(axis=0))], exact=True, mode=FULL)
+    ours, serial = rewrites_of(f._variants.snapshot.settings["mode"]), rewrites_of(FULL)
+    assert ours == {name: found for name, found in serial.items() if name not in MADE} != serial
+    assert "specialize" in ours and sum(map(len, ours.values())) > 50
+
+
+def rewrites_of(mode):
+    """Return the names of the rewrites in each pass that a mode makes with its linker."""
+    if IS_THEANO:
+        from theano.compile.mode import optdb
+    else:
+        optdb = mode.optdb
+    return {one.name: sorted(names_in(one)) for one in optdb.query(mode._optimizer)}
+
+
+def names_in(rewriter):
+    """Yield the names of a rewriter's parts, however deep they are."""
+    method = "get_local_optimizers" if IS_THEANO else "get_node_rewriters"
+    parts = list(getattr(rewriter, method, list)())
+    parts += list(rewriter) if hasattr(rewriter, "__iter__") else []
+    for one in parts:
+        yield str(getattr(one, "name", None) or one)
+        yield from names_in(one)
+
+
+@pytest.mark.skipif(IS_THEANO, reason="Theano's linkers exclude no rewrites")
+@pytest.mark.parametrize("linker", ["py", "cvm", "numba"])
+def test_rewrites_that_a_linker_excludes_are_not_made(threads, linker):
+    """The fusion of a product with its logarithm is for C code: Python code ignores the logarithm, Numba raises."""
+    from pytensor.compile.mode import Mode
+
+    x = T.dmatrix("x")
+    mode = Mode(linker, "fast_run")
+    f = synk.function([x], [T.log(x.sum(axis=1) + 1).prod(axis=0)], exact=True, mode=mode)
+    ours, serial = rewrites_of(f._variants.snapshot.settings["mode"]), rewrites_of(mode)
+    assert ours == {name: found for name, found in serial.items() if name not in MADE} != serial
+    if linker != "cvm":  # which compiles C code, for seconds
+        assert not [name for name, found in ours.items() if "local_careduce_fusion" in found]
+        np.testing.assert_allclose(f(abs(ROWS))[0], np.log(abs(ROWS).sum(axis=1) + 1).prod())
 
 
 def test_rewrites_that_are_left_out_exist():

@@ -251,3 +251,10 @@ def test_parts_of_complex_numbers_may_be_written_into(part):
     assert any(node.op.destroy_map for node in f.maker.fgraph.apply_nodes)
     for _ in range(2):
         np.testing.assert_array_equal(f(np.ones(3)), np.tanh(getattr(np.arange(3.0), part)) - 1)
+
+
+def test_a_bool_is_inverted_in_a_fused_operation():
+    mask, x = pt.vector("mask", dtype="bool"), pt.dvector("x")
+    f = pytensor.function([mask, x], pt.sqr(~mask) + x * 2, mode=FAST)
+    assert len(f.maker.fgraph.apply_nodes) == 1
+    np.testing.assert_array_equal(f(np.array([True, False]), np.zeros(2)), [0, 1])

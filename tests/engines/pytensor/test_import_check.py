@@ -65,4 +65,4 @@ def test_a_program_of_both(tmp_path, names, numpy, refused):
         if name != refused:
             assert line == f"{name} imported"
         else:
-            assert line.startswith(f"{name} refused: ") and "environments of their own" in line
+            assert line.startswith(f"{name} refused: ") and "separate environments" in line

@@ -25,7 +25,7 @@ from theano.ifelse import ifelse  # noqa: E402
 from theano.sandbox.rng_mrg import MRG_RandomStreams  # noqa: E402
 
 import synkhronos as synk  # noqa: E402
-from synkhronos.engines.base import Degree  # noqa: E402
+from synkhronos.engines.base import CollectiveDependence  # noqa: E402
 from synkhronos.engines.graph import collectives as graph_collectives  # noqa: E402
 from synkhronos.engines.theano.engine import ENGINE  # noqa: E402
 from synkhronos.engines.theano.operations import AllReduce  # noqa: E402
@@ -421,21 +421,21 @@ def test_affine_update_rules():
     (gradient,) = all_reduce(theano.grad(T.sqr(x * w).sum(axis=1).mean(), [w]))
     rules = lasagne.updates
     for rule, degree in (
-        (rules.sgd, Degree.AFFINE),
-        (rules.momentum, Degree.AFFINE),
-        (rules.nesterov_momentum, Degree.AFFINE),
-        (rules.adagrad, Degree.OTHER),
-        (rules.adam, Degree.OTHER),
+        (rules.sgd, CollectiveDependence.AFFINE),
+        (rules.momentum, CollectiveDependence.AFFINE),
+        (rules.nesterov_momentum, CollectiveDependence.AFFINE),
+        (rules.adagrad, CollectiveDependence.OTHER),
+        (rules.adam, CollectiveDependence.OTHER),
     ):
         updates = rule([gradient], [w], 0.1)
         found = ENGINE.collectives(snapshot([x], [], updates.items()), {x: 0})
         changed = dict(zip(updates, found.updates))
         assert changed[w] == degree, rule
-        assert any(found.common)
+        assert any(found.replicated_updates)
     decayed = rules.sgd([gradient + 0.01 * w], [w], 0.1)
-    assert ENGINE.collectives(snapshot([x], [], decayed.items()), {x: 0}).updates == [Degree.AFFINE]
+    assert ENGINE.collectives(snapshot([x], [], decayed.items()), {x: 0}).updates == [CollectiveDependence.AFFINE]
     constrained = rules.sgd(rules.total_norm_constraint([gradient], 1.0), [w], 0.1)
-    assert ENGINE.collectives(snapshot([x], [], constrained.items()), {x: 0}).updates == [Degree.OTHER]
+    assert ENGINE.collectives(snapshot([x], [], constrained.items()), {x: 0}).updates == [CollectiveDependence.OTHER]
 
 
 def test_affine_operations():
@@ -462,16 +462,16 @@ def test_affine_operations():
     ]
     others = [T.dot(y, y.T), T.dot(y, x.T), x / y, T.sqr(y), abs(y), T.switch(y > 0, y, 0), w[0][T.cast(y[0], "int64")]]
     others += [y[T.cast(x[0, 0], "int64") :], T.maximum(y, 0), ifelse(T.gt(y.sum(), 0), y, x * 1), T.cast(y, "int64")]
-    for variables, truth in ((affine, Degree.AFFINE), (others, Degree.OTHER)):
+    for variables, truth in ((affine, CollectiveDependence.AFFINE), (others, CollectiveDependence.OTHER)):
         for variable in variables:
             target = theano.shared(np.zeros((1,) * variable.ndim, variable.dtype))
             found = ENGINE.collectives(snapshot([x, i], variable, [(target, variable)]), {x: 0})
-            assert (found.common, found.outputs) == ([True], [truth]), theano.pp(variable)
+            assert (found.replicated_updates, found.outputs) == ([True], [truth]), theano.pp(variable)
             is_mixed = x in ancestors([variable], blockers=[y])  # of rows that slices weigh in another way
-            assert found.updates == [Degree.OTHER if is_mixed else truth], theano.pp(variable)
+            assert found.updates == [CollectiveDependence.OTHER if is_mixed else truth], theano.pp(variable)
     shape = theano.shared(np.zeros(2, "int64"))
     found = ENGINE.collectives(snapshot([x], y, [(shape, y.shape * 2)]), {x: 0})
-    assert (found.updates, found.outputs) == ([Degree.NONE], [Degree.AFFINE])
+    assert (found.updates, found.outputs) == ([CollectiveDependence.NONE], [CollectiveDependence.AFFINE])
 
 
 # -- gradients -------------------------------------------------------------------------------------------------------

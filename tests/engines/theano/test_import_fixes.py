@@ -234,6 +234,7 @@ print("right")
 
 @pytest.mark.theano
 @pytest.mark.thorough("^import theano")
+@pytest.mark.timeout(600)  # a compiler, some forty times, if nothing is in Theano's cache
 @pytest.mark.parametrize("first", ["import synkhronos, theano", "import theano, synkhronos"])
 def test_products_of_batches_compile(tmp_path, first):
     environment = {

@@ -98,3 +98,10 @@ def test_what_is_imaginary_may_be_written_into():
         f = theano.function([x], T.tanh(x - x.imag), mode=theano.Mode(linker, "fast_run"))
         assert any(node.op.destroy_map for node in f.maker.fgraph.apply_nodes if hasattr(node.op, "destroy_map"))
         np.testing.assert_array_equal(f(np.arange(3.0)), np.tanh(np.arange(3.0)))
+
+
+def test_a_bool_is_inverted_in_a_fused_operation():
+    mask, x = T.vector(dtype="bool"), T.dvector("x")
+    f = theano.function([mask, x], T.sqr(~mask) + T.sqr(x), mode=theano.Mode("py", "fast_run"))
+    assert len(f.maker.fgraph.apply_nodes) == 1
+    np.testing.assert_array_equal(f(np.array([True, False]), np.zeros(2)), [0, 1])

@@ -1,6 +1,6 @@
 """Loaders: every batch arrives, in order and as it was made; what goes wrong is an error; nothing stays.
 
-Modules: `loading`, `process`, `work`, `synkhronos.launchers.processes.servant`.
+Modules: `loading`, `process`, `work`, `synkhronos.processes.child_process`.
 """
 
 import os
@@ -102,7 +102,7 @@ def test_memory_of_a_batch_is_used_again_when_it_is_dropped():
     del kept, views, x
     places = set()
     for x in synk.loader(batches):
-        places.add(x.handle().offset)
+        places.add(x._handle().offset)
     assert len(places) <= 4  # two prepared, that of the program, and the one before
 
 
@@ -389,7 +389,7 @@ def source():
 
 passes = iter(synk.loader(source))
 for x in passes:
-    if x.handle() and sys.argv[1] == "end":
+    if x._handle() and sys.argv[1] == "end":
         print("ready", flush=True)
         sys.stdin.readline()                # until the test knows the process
         break

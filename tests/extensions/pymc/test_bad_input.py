@@ -31,7 +31,7 @@ def in_model(*args, **kwargs):
 
 
 def test_refused_data():
-    with refuses(ValueError, "data[1]", "53 rows, as data[0] has", "52"):
+    with refuses(ValueError, "data[1]", "the number of rows of data[0]: 53", "52"):
         in_model(log_density, [X, BINARY[:-1]])
     with refuses(TypeError, "data[1]", "numbers", "dtype <U1"):
         in_model(log_density, [X, np.array(["a"] * N)])
@@ -59,7 +59,7 @@ def test_refused_arguments():
     with refuses(TypeError, "batch", "an int", "0.5"):
         in_model(log_density, [X, BINARY], batch=0.5)
     for batch in (0, N + 1):
-        with refuses(ValueError, "batch", "from 1 to 53", str(batch)):
+        with refuses(ValueError, "batch", "an int from 1 to 53 (number of rows)", str(batch)):
             in_model(log_density, [X, BINARY], batch=batch)
     with reports(StateError, "data_parallel", "pm.Model"):
         data_parallel(log_density, [X, BINARY])
@@ -139,7 +139,7 @@ def test_refused_models():
         data_parallel(KINDS["linear"](), ["X", "Z"])
     with refuses(TypeError, "data", "list", hint="model"):
         data_parallel(KINDS["linear"](), [X])
-    with refuses(TypeError, "params", "nothing"):
+    with refuses(TypeError, "params", "a model"):
         data_parallel(KINDS["linear"](), params=[])
     with pm.Model() as nothing_observed:
         pm.Normal("a")
@@ -154,7 +154,7 @@ def test_refused_models():
     missing[3] = np.nan
     with pm.Model() as with_missing:
         pm.Normal("y", pm.Normal("a"), observed=np.ma.masked_invalid(missing))
-    with refuses(ValueError, "model", "missing", "y_observed", "fill"):
+    with refuses(ValueError, "model", "missing", "y_observed", "impute"):
         data_parallel(with_missing)
     with pm.Model() as of_rows:
         pm.Normal("y", pm.Normal("a", shape=N), observed=REAL)

@@ -21,7 +21,10 @@ from synkhronos.errors import StateError
 pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
 
 import cloudpickle  # noqa: E402
+import pytensor  # noqa: E402
+import pytensor.tensor as pt  # noqa: E402
 from pymc_models import BINARY, KINDS, WEIGHTS, X, log_density  # noqa: E402
+from pytensor.graph.replace import vectorize_graph  # noqa: E402
 
 from synkhronos.extensions.pymc import data_parallel  # noqa: E402
 
@@ -66,6 +69,40 @@ def test_data_go_with_the_model():
     del model, beta, potential
     gc.collect()
     assert data() is None
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["function", "model"])
+def test_data_go_with_the_compiled_function(make_world, whole):
+    """PyTensor's rewriters remember all operations that they have met."""
+    make_world("threads", 2)
+    if whole:
+        model = data_parallel(KINDS["logistic"]())
+    else:
+        with pm.Model() as model:
+            data_parallel(log_density, [X, BINARY], [pm.Normal("beta", 0, 1, shape=3)])
+    data = weakref.ref(model.potentials[0].owner.op.likelihood)
+    function = model.logp_dlogp_function(ravel_inputs=True)
+    expected = function(WEIGHTS)
+    del model
+    gc.collect()
+    np.testing.assert_array_equal(function(WEIGHTS)[1], expected[1])
+    del function
+    gc.collect()
+    assert data() is None
+
+
+def test_data_stay_with_a_vectorized_graph(make_world):
+    """Which keeps the operation in another one."""
+    make_world("threads", 2)
+    wanted, points = [], np.stack([WEIGHTS, WEIGHTS / 2])
+    for model in (KINDS["logistic"](), data_parallel(KINDS["logistic"]())):
+        (parameter,) = model.value_vars
+        several = pt.matrix("several")
+        values = vectorize_graph(model.logp(), {parameter: several})
+        del model, parameter
+        gc.collect()
+        wanted.append(pytensor.function([several], values)(points))
+    np.testing.assert_allclose(wanted[1], wanted[0], rtol=1e-10)
 
 
 def test_copies_are_itself():
@@ -121,7 +158,7 @@ def test_fewer_rows_than_ranks(make_world):
         data_parallel(lambda y: -((y - mu) ** 2), [[1.0, 2.0]])
     logp = model.compile_logp()
     make_world("threads", 3)
-    with refuses(ValueError, "data of likelihood", "at least 3 rows", "2", "at most 2 ranks"):
+    with refuses(ValueError, "data of likelihood", "at least 3 rows", "2", "n_ranks=2 or less"):
         logp({"mu": 0.0})
 
 
@@ -133,9 +170,9 @@ def test_no_session():
 
 # (Pickles of a likelihood are loaded by chains of pm.sample, above; here by a program that knows nothing of it.)
 def test_a_pickle_elsewhere():
-    from synkhronos.extensions.pymc.likelihood import Elsewhere, _find
+    from synkhronos.extensions.pymc.likelihood import Elsewhere, found_by
 
-    elsewhere = _find("of another process", "likelihood")
+    elsewhere = found_by("of another process", "likelihood")
     assert isinstance(elsewhere, Elsewhere)
     with reports(StateError, "likelihood", "cores=1"):
         pickle.loads(pickle.dumps(elsewhere))([WEIGHTS])

@@ -1,6 +1,6 @@
 """Asynchronous runs: repeated from their logs to the bit, under load; deaths, errors and interrupts in every phase.
 
-Modules: `synkhronos.functions.asynchronous`.
+Modules: `synkhronos.contrib.asynchronous`.
 """
 
 import os
@@ -16,9 +16,9 @@ from refusals import refuses, reports
 from replay import Replay, furthest
 
 import synkhronos as synk
+from synkhronos.contrib.asynchronous import RunAsynchronously
 from synkhronos.extensions import checkpoint, rules
 from synkhronos.extensions.rules import asynchronous
-from synkhronos.functions.asynchronous import RunAsynchronously
 from synkhronos.replication.replicator import replicator_of
 from synkhronos.testing import numpy_engine as engine
 from synkhronos.testing.numpy_engine import apply, operations
@@ -354,7 +354,7 @@ def test_what_a_run_changes_is_known_to_those_who_replace_a_rank(make_world):
     rule.run(np.ones(2), batches=[[0], [1]], asynchronous=True)
     world.session.run = run
     (command,) = (each for each in commands if isinstance(each, RunAsynchronously))
-    assert replicator_of(world.session).find(engine.ENGINE, w) in command.undeposited(False)
+    assert replicator_of(world.session).find(engine.ENGINE, w) in command.unsaved(False)
 
 
 def test_gossip_sends_after_the_same_batches_in_every_run(make_world):
@@ -432,7 +432,7 @@ def test_synchronous_exchanges_and_asynchronous_ones_in_turn(make_world):
             ValueError,
             ("asynchronous", "True", "False"),
         ),
-        (lambda f, w: rules.EASGD(params=[w]), {}, ValueError, ("function", None, "none")),
+        (lambda f, w: rules.EASGD(params=[w]), {}, ValueError, ("function", None, "None")),
     ],
 )
 def test_bad_input(make_world, make_rule, options, error, fields):

@@ -105,7 +105,7 @@ def test_one_half_is_too_much_for_four(make_world, n, diverges):
     world = make_world("threads", n)
     quadratics = Quadratics(world)
     if diverges:
-        with refuses(ValueError, "alpha", f"{2 / (n + 1):.4g} with {n} ranks", "0.5"):
+        with refuses(ValueError, "alpha", f"{2 / (n + 1):.4g} with n = {n} ", "0.5"):
             rules.EASGD(quadratics.function, quadratics.params, alpha=0.5)
         quadratics.check()
     else:

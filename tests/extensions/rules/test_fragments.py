@@ -162,7 +162,7 @@ def test_a_run_goes_on_from_its_checkpoint(make_world, tmp_path, stop, exchange)
 @pytest.mark.parametrize(
     "every, fragments, error, expected",
     [
-        (3, 4, ValueError, "every, 3"),
+        (3, 4, ValueError, "every (3)"),
         (9, 5, ValueError, "4"),
         (9, 0, ValueError, "1"),
         (9, 2.0, TypeError, "int"),

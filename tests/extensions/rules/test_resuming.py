@@ -98,7 +98,7 @@ def test_on_another_number_of_ranks(make_world, tmp_path, caplog, name, n):
     world, training, rule = made(make_world, name, n)
     with caplog.at_level(logging.INFO, "synkhronos"):
         checkpoint.load(path, [training.w, training.m], rule)
-    assert f"was saved by 3 ranks and is made anew for {n}: ['w'" in caplog.text
+    assert f"is converted from n_ranks=3 to n_ranks={n}: ['w'" in caplog.text
     np.testing.assert_allclose(world.values(training.w), [mean] * n, rtol=1e-15)
     for each, value in zip(getattr(rule, "centre", []), centres):
         assert all(np.array_equal(found, value) for found in world.values(each))

@@ -438,7 +438,7 @@ def bad_params():
                     ValueError,
                     "params[2] ('w')",
                     None,
-                    "listed twice: its value is that of params[0]",
+                    "listed twice (it shares the value of params[0])",
                 ),
             ),
             ("clone", (loss, [w, w.clone()], ValueError, "params[1] ('w')", None, "listed twice")),
@@ -464,15 +464,18 @@ def bad_params():
                     [w, on_device],
                     ValueError,
                     "params[1] ('far')",
-                    "on device cpu, as params[0] ('w')",
-                    "on device dev1",
+                    "target='cpu', like params[0] ('w')",
+                    "target='dev1'",
                 ),
             ),
-            ("loss of rows", (model.x.sum(axis=1), [w], TypeError, "loss_or_grads", "0 dimensions", None, "average")),
-            ("integer loss", (T.argmax(w), [w], TypeError, "loss_or_grads", "a floating-point", "int64")),
+            ("loss of rows", (model.x.sum(axis=1), [w], TypeError, "loss_or_grads", "0-dimensional", None, "average")),
+            ("integer loss", (T.argmax(w), [w], TypeError, "loss_or_grads", "floating-point", "int64")),
             ("number as loss", (1.0, [w], TypeError, "loss_or_grads", None, "1.0 of type float")),
-            ("too few", ([w * 1], [w, model.b], ValueError, "loss_or_grads", "one gradient for each of 2 params", "1")),
-            ("dimensions", ([w * 1, w * 1], [w, model.v], TypeError, "params[1] ('v')", "1 dimensions", "matrix")),
+            (
+                "too few",
+                ([w * 1], [w, model.b], ValueError, "loss_or_grads", "one gradient per parameter (2 in total)", "1"),
+            ),
+            ("dimensions", ([w * 1, w * 1], [w, model.v], TypeError, "params[1] ('v')", "ndim=1", "matrix")),
             ("complex", ([w * 1j], [w], TypeError, "params[0] ('w')", "a real gradient")),
             (
                 "number as gradient",
@@ -521,7 +524,7 @@ def test_unknown_options_are_named(name):
 def test_bad_updates_are_named(apply):
     model = Model()
     made = rules.sgd(model.loss, model.params[:2], 0.1)
-    with refuses(TypeError, "param_updates", "second"):
+    with refuses(TypeError, "param_updates", "a rule"):
         apply(made)
     with refuses(ValueError, "params[1] ('v')", "param_updates"):
         apply(made[1], [model.w, model.v])

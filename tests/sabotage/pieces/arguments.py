@@ -482,7 +482,7 @@ def run(scale: float, progress: Any, seed: int = 1, first: int = 0) -> List[Row]
     calls = bench.calls()
     told = fuzz(bench, calls, cases, progress, seed, first)
     assert not os.path.exists("/dev/shm" + SHARED_AS)
-    return [Row(f"odd arguments of the published interface ({len(calls)} calls, 2 ranks)", cases, clean([told]))]
+    return [Row(f"odd arguments of the public interface ({len(calls)} calls, 2 ranks)", cases, clean([told]))]
 
 
 def describe(given: Dict[str, Any]) -> str:

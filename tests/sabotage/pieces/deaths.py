@@ -53,7 +53,7 @@ def die_otherwise(victims: Victims, count: int, progress) -> List[Row]:
             del error
             victims.recover(died)
             progress(label, i + 1, count)
-        more = [f"{raised} as WorkerError, after which the session went on"] if raised else []
+        more = [f"{raised} as WorkerError, and the session continued"] if raised else []
         rows.append(Row(f"{label} on a rank", count, clean(more), seconds))
     return rows
 
@@ -81,7 +81,7 @@ def stop(victims: Victims, count: int, progress) -> List[Row]:
         Row(
             f"SIGSTOP of a rank, fork(timeout={TIMEOUT:.1f})",
             count,
-            clean([f"the error shows the stopped rank's state {told_where} times; the others were in close()"]),
+            clean([f"the error shows the stopped rank's state {told_where} times; otherwise it was in close()"]),
             seconds,
         )
     ]

@@ -101,7 +101,7 @@ def sessions(count: int, progress: Any) -> Row:
         count,
         clean(
             [
-                f"open files {after[0]['files']}, threads {after[3]}, processes and names the same; memory of the master {(after[0]['bytes'] - before[0]['bytes']) / 2**20:+.1f} MB, of the keeper {(after[1]['bytes'] - before[1]['bytes']) / 2**20:+.1f} MB"
+                f"open files {after[0]['files']}, threads {after[3]}, processes and names unchanged; memory of the master {(after[0]['bytes'] - before[0]['bytes']) / 2**20:+.1f} MB, of the keeper {(after[1]['bytes'] - before[1]['bytes']) / 2**20:+.1f} MB"
             ]
         ),
     )
@@ -151,7 +151,7 @@ def soak(count: int, progress: Any) -> Row:
         count,
         clean(
             [
-                f"memory, files and threads of both ranks the same; p50 {np.median(seconds) * 1e6:.0f} us, p99 {np.median(p99[:3]):.0f} us in the first three tenths and {np.median(p99[-3:]):.0f} us "
+                f"memory, files and threads of both ranks unchanged; p50 {np.median(seconds) * 1e6:.0f} us, p99 {np.median(p99[:3]):.0f} us in the first three tenths and {np.median(p99[-3:]):.0f} us "
                 "in the last three"
             ]
         ),

@@ -53,12 +53,14 @@ def heal(victims: Victims, count: int, least: int, progress: Any, operations_hit
         progress("a rank is killed and replaced", done, count)
     least_hit = min(victims.hit, key=lambda name: victims.hit[name])
     spread = ", ".join(f"{name} {count}" for name, count in sorted(operations.items(), key=lambda item: -item[1]))
-    words = f"{len(victims.hit)} protocol steps, each hit {victims.hit[least_hit]} times or more (least: {least_hit})"
+    words = (
+        f"{len(victims.hit)} protocol steps, each hit {victims.hit[least_hit]} times or more (least often: {least_hit})"
+    )
     return [
         Row(
             "kill -9 of a rank that is replaced, `fork(heal=1)`; times until the command is repeated",
             done,
-            clean([words + f"; {silent} more too late to matter to close()", spread]),
+            clean([words + f"; {silent} more too late to affect close()", spread]),
             seconds,
         )
     ]
@@ -95,7 +97,7 @@ def soak(count: int, progress: Any, seed: int = 1) -> Row:
         raise Wrong(f"{healed} of {kills} deaths were repaired")
     synk.close()
     check_nothing_left()
-    words = f"{healed} ranks replaced; memory, files and threads of the master the same; all values those of NumPy"
+    words = f"{healed} ranks replaced; memory, files and threads of the master unchanged; all values equal to NumPy's"
     return Row(f"steps of one session (3 ranks), a rank is killed every {every:,}", count, clean([words]))
 
 
@@ -115,7 +117,7 @@ class _Log(logging.Handler):
         self.commands: List[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "another process has taken its place" in record.msg:
+        if "the rank was replaced after" in record.msg:
             self.moments.append(time.monotonic())
             self.commands.append(str(record.args[2]))  # type: ignore[index]
 

@@ -399,10 +399,10 @@ def rows(title: str, whats: Sequence[str], played: Sequence[Case], outcomes: Seq
         where = "processes of one machine" if launcher == STARTED else f"pretend hosts, {launcher}"
         n_on = sum(lives_on(case) for case, _ in of_it)
         words = [
-            f"the program went on {n_on} times, and was told {len(told)} times",
+            f"the program continued {n_on} times, with an error {len(told)} times",
             ", ".join(f"{what} {n}" for what, n in kinds.items()) if len(whats) > 1 else "",
             f"in {len(operations)} operations",
-            f"all gone {max(outcome.gone for _, outcome in of_it):.1f} s after its end or sooner",
+            f"all processes gone within {max(outcome.gone for _, outcome in of_it):.1f} s after its end",
         ]
         found.append(Row(f"{title} ({where})", len(of_it), clean(list(filter(None, words))), told))
     return found

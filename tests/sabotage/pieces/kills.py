@@ -118,8 +118,8 @@ def kill(victims: Victims, count: int, least: int, progress, operations_hit: Ite
             clean(
                 [
                     (
-                        f"{len(victims.hit)} protocol steps, each hit {victims.hit[least_hit]} times or more (least: {least_hit}); {len(pairs)} pairs of operation and step; {moments} at a random moment; "
-                        f"{silent} too late to matter to close()"
+                        f"{len(victims.hit)} protocol steps, each hit {victims.hit[least_hit]} times or more (least often: {least_hit}); {len(pairs)} pairs of operation and step; {moments} at a random moment; "
+                        f"{silent} too late to affect close()"
                     ),
                     spread,
                 ]

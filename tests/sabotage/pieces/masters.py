@@ -243,7 +243,7 @@ def kill_keeper(count: int, progress: Any, seed: int = 1) -> Row:
     return Row(
         "kill -9 of the keeper",
         count,
-        clean([f"told {len(seconds)} times, the others while nothing was open"]),
+        clean([f"an error {len(seconds)} times; in the remaining cases no session was open"]),
         seconds,
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 
 import synkhronos as synk
 from synkhronos.reductions import ReduceOp
-from synkhronos.selection import Rows
+from synkhronos.selection import RowRange
 from synkhronos.testing import numpy_engine as engine
 
 
@@ -281,7 +281,7 @@ THINGS: List[Callable[[], Any]] = [
     lambda: engine.variable("z", "float64", 1),
     lambda: engine.variable("z", "int32", 0),
     lambda: ReduceOp("avg"),
-    lambda: Rows(0, 2),
+    lambda: RowRange(0, 2),
     lambda: synk.data(np.arange(4.0)),
     lambda: synk.data(np.arange(4)),
     lambda: synk.data(np.ones((4, 2))),

@@ -82,4 +82,4 @@ def check_nothing_left() -> None:
 
 def clean(what: Sequence[str] = ()) -> str:
     """Return the result of a row in which nothing was wrong: whatever is raises, and there is no row then."""
-    return "; ".join(["0 hangs, 0 left behind, 0 wrong", *what])
+    return "; ".join(["0 hangs, 0 leftovers, 0 wrong results", *what])

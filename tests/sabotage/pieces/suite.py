@@ -51,7 +51,7 @@ def run(scale: float, progress: Any) -> List[Row]:
     return [
         Row(
             (
-                f"tests/sabotage, {rounds} times: exits by every road, forks and threads of the user's own, Ctrl-C in scripts and "
+                f"tests/sabotage, {rounds} runs: all kinds of exits, forks and threads of user code, Ctrl-C in scripts and "
                 "consoles, limits, security"
             ),
             passed,

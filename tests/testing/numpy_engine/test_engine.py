@@ -130,7 +130,7 @@ def test_called_like_one_of_theanos():
     assert ENGINE.compile([x], x + 1, [], None)(1.0).shape == ()
     with reports(TypeError, "x"):
         f()
-    with refuses(TypeError, "input 'x'", "float64 with 0 dimensions", "an array"):
+    with refuses(TypeError, "input 'x'", "float64 with ndim=0", "an array"):
         f(np.ones(2))
     with pytest.raises(TypeError):
         f(1.0, other=2)
@@ -186,7 +186,7 @@ def test_bad_arguments_of_compile():
         ENGINE.compile([x], [x, 3], [], None)
     with refuses(TypeError, "updates", "shared", "x"):
         ENGINE.compile([x], x, [(x, x)], None)
-    with refuses(TypeError, "updates", "float64 with 0 dimensions for the new value of w"):
+    with refuses(TypeError, "updates", "float64 with ndim=0 for the new value of w"):
         ENGINE.compile([x], x, [(w, x)], None)
 
 

@@ -1,8 +1,1 @@
-"""The rules of `synkhronos.sharding` for operations that tensor libraries have in common.
-
-Each is a function from a node to its rule; what it must know of the library comes with a `Lengths`.
-
-``elementwise``  single elements, reductions          ``indices``  basic and advanced, and masks
-``shapes``       lengths, allocation, joining          ``nested``   graphs inside, branches, loops
-``along``        one axis after another; products
-"""
+"""Functions that return the `synkhronos.sharding` rule of a node, for operations that all tensor libraries have."""

@@ -1,22 +1,22 @@
-"""Operations along one axis, products of arrays, and helpers for those that treat each axis by itself."""
+"""Placement rules for operations along one axis, and for products."""
 
 from __future__ import annotations
 
 from typing import Any, Callable, List, Optional, Sequence
 
-from ....sharding import MIXED, ONE, Axes, Rule
+from ....sharding import MIXED, ONE, Axes, PlacementRule
 from ..lengths import Lengths, broadcastable, ndim
 
 
 def labels(variable: Any, names: Sequence[Any]) -> List[Any]:
-    """Return labels for the axes of a variable, `ONE` for those of length 1."""
+    """Return labels for the axes of a variable, `ONE` for axes of length 1."""
     return [ONE if one else name for one, name in zip(broadcastable(variable), names)]
 
 
-def along(axis: Callable[[Any], Any], linear: bool = False) -> Callable[[Any], Optional[Rule]]:
-    """Return what makes the rule of an operation along one axis of its first input."""
+def along(axis: Callable[[Any], Any], linear: bool = False) -> Callable[[Any], Optional[PlacementRule]]:
+    """Return a function that makes the placement rule for an operation along one axis of its first input."""
 
-    def rule(node: Any) -> Optional[Rule]:
+    def rule(node: Any) -> Optional[PlacementRule]:
         n, found = ndim(node.inputs[0]), axis(node)
         if found is None or any(ndim(one) != n for one in node.outputs):
             return None
@@ -28,15 +28,14 @@ def along(axis: Callable[[Any], Any], linear: bool = False) -> Callable[[Any], O
 
 
 def own_axis(node: Any) -> Any:
-    """Return the axis that is a property of the operation."""
     return node.op.axis
 
 
-def cumulative(lengths: Lengths, node: Any) -> Optional[Rule]:
+def cumulative(lengths: Lengths, node: Any) -> Optional[PlacementRule]:
     return along(own_axis, linear=node.op.mode == "add")(node)
 
 
-def sort(lengths: Lengths, node: Any) -> Optional[Rule]:
+def sort(lengths: Lengths, node: Any) -> Optional[PlacementRule]:
     return along(lengths.classes.axis_of)(node)
 
 
@@ -52,7 +51,7 @@ def dot(lengths: Lengths, node: Any) -> Axes:
     return Axes(names, [output], [[0], [1]], factors=factors)
 
 
-def batched_dot(lengths: Lengths, node: Any) -> Rule:
+def batched_dot(lengths: Lengths, node: Any) -> PlacementRule:
     one, other = node.inputs
     left, right = ["n", "i", "k"][: ndim(one)], ["n", "k", "j"][: ndim(other)]
     if ndim(one) == 2:

@@ -1,4 +1,4 @@
-"""Operations on single elements, and reductions."""
+"""Placement rules for elementwise operations and reductions."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
-from ....sharding import Arithmetic, Axes, Elementwise, Kind, Moved, Reduction, Rule
+from ....sharding import Arithmetic, Axes, AxisReduction, Elementwise, Kind, Moved, PlacementRule
 from ..bounds import bounds
 from ..lengths import Lengths, broadcastable, ndim
 
 
-def elementwise(lengths: Lengths, node: Any) -> Rule:
+def elementwise(lengths: Lengths, node: Any) -> PlacementRule:
     classes, scalar = lengths.classes, lengths.classes.scalar
     op, positions = node.op.scalar_op, range(len(node.inputs))
     linear: List[Sequence[int]] = []
     more: Dict[str, Any] = {}
     is_integer = node.outputs[0].dtype in classes.discrete_dtypes and node.outputs[0].dtype != "bool"
     if isinstance(op, scalar.Cast) and is_integer and node.inputs[0].dtype not in classes.discrete_dtypes:
-        more["late"] = [positions]  # each part would be truncated by itself
+        more["late"] = [positions]  # each partial would be truncated separately
     elif isinstance(op, (scalar.Add, scalar.Sub, scalar.Neg, scalar.Identity)) or _is_linear_cast(lengths, node):
         linear = [positions]
         if isinstance(op, (scalar.Add, scalar.Sub)) and is_integer:
@@ -51,14 +51,13 @@ def elementwise(lengths: Lengths, node: Any) -> Rule:
 
 
 def _arithmetic(lengths: Lengths, node: Any) -> Arithmetic:
-    """Return what an operation does with lengths."""
     values = [lengths.values(one) for one in node.inputs]
     return Arithmetic(_kind(lengths, node), values, lengths.values(node.outputs[0]))
 
 
 def _kind(lengths: Lengths, node: Any) -> Kind:
     op, after = node.op.scalar_op, node.outputs[0].dtype
-    # Small numbers have no room for lengths, nor have the digits of half and single precision.
+    # Narrow integer types cannot represent lengths, nor can half and single precision.
     if np.dtype(after).itemsize < (4 if np.dtype(after).kind in "iu" else 8) and after != "bool":
         return Kind.OTHER
     if isinstance(op, lengths.classes.scalar.Cast):
@@ -68,21 +67,18 @@ def _kind(lengths: Lengths, node: Any) -> Kind:
 
 
 def _reversed(lengths: Lengths, node: Any) -> Optional[int]:
-    """Return the input whose order an operation reverses: of ``-x``, ``~x``, and complements such as ``255 - x``.
-
-    By these a library writes the smallest as a largest: ``255 - max(255 - x)``.
-    """
+    """Return the position of the input that an operation negates or complements, as in ``255 - x``; else None."""
     scalar, op = lengths.classes.scalar, node.op.scalar_op
     after = np.dtype(node.outputs[0].dtype)
     if isinstance(op, scalar.Invert) or isinstance(op, scalar.Neg) and after.kind != "u":
         return 0
     value = lengths.constant(node.inputs[0]) if isinstance(op, (scalar.Sub, scalar.Mul)) else None
-    if isinstance(op, scalar.Mul):  # as libraries write negatives, in between
+    if isinstance(op, scalar.Mul):  # libraries' intermediate form of negation
         is_negative = value is not None and len(node.inputs) == 2 and value.size and (value == -1).all()
         return 1 if is_negative and after.kind != "u" else None
     if value is None or node.inputs[1].dtype != after:
         return None
-    if after.kind in "iu":  # of any other number the difference may wrap around
+    if after.kind in "iu":  # differences from numbers with a zero bit may wrap around
         return 1 if (value == ~np.zeros((), after)).all() else None
     return 1 if after.kind == "f" and np.isfinite(value).all() else None
 
@@ -92,13 +88,13 @@ def _is_linear_cast(lengths: Lengths, node: Any) -> bool:
 
 
 def _keeps_positions(node: Any) -> bool:
-    """Return whether a cast is one of whole numbers to a type that holds all positions."""
+    """Return whether a cast preserves positions, as casts from integers to sufficiently wide integers do."""
     before, after = np.dtype(node.inputs[0].dtype), np.dtype(node.outputs[0].dtype)
     return before.kind in "iu" and after.kind in "iu" and (after.itemsize >= 4 or np.can_cast(before, after))
 
 
 def _keeps_order(lengths: Lengths, node: Any) -> bool:
-    """Return whether an operation is a cast that leaves the largest the largest."""
+    """Return whether an operation is a cast that preserves the order of values."""
     before, after = np.dtype(node.inputs[0].dtype), np.dtype(node.outputs[0].dtype)
     if not isinstance(node.op.scalar_op, lengths.classes.scalar.Cast) or "c" in (before.kind, after.kind):
         return False
@@ -110,7 +106,7 @@ def _keeps_order(lengths: Lengths, node: Any) -> bool:
     return bool(info.min <= found.low and found.high <= info.max)
 
 
-def reduction(lengths: Lengths, node: Any) -> Rule:
+def reduction(lengths: Lengths, node: Any) -> PlacementRule:
     (one,), (result,) = node.inputs, node.outputs
     classes, scalar = lengths.classes, lengths.classes.scalar
     op: Dict[Any, Optional[str]] = {
@@ -121,33 +117,33 @@ def reduction(lengths: Lengths, node: Any) -> Rule:
     }
     if one.dtype == "bool":
         op.update({scalar.AND: "min", scalar.OR: "max"})
-        if result.dtype == "bool":  # whether any, or all, are not 0
+        if result.dtype == "bool":  # whether any or all elements are nonzero
             op.update({scalar.Add: "max", scalar.Mul: "min"})
     name = op.get(type(node.op.scalar_op))
-    if name in ("sum", "prod") and not _is_cast_by_parts(lengths, node, accumulator(node)):
+    if name in ("sum", "prod") and not _is_cast_by_parts(lengths, node, accumulator(node), name):
         name = None
-    rule = Reduction(ndim(one), _axes(node), name, is_late=isinstance(node.op.scalar_op, (scalar.Add, scalar.Mul)))
+    rule = AxisReduction(ndim(one), _axes(node), name, is_late=isinstance(node.op.scalar_op, (scalar.Add, scalar.Mul)))
     rule.needs_elements = type(node.op.scalar_op) in (classes.Maximum, classes.Minimum)
     rule.is_rounded = name in ("sum", "prod") and not np.can_cast(accumulator(node), result.dtype)
     return rule
 
 
 def accumulator(node: Any) -> Any:
-    """Return the dtype in which a reduction adds, or multiplies: only its result is of that of the output."""
+    """Return the dtype of a reduction's accumulator, which may differ from the dtype of the result."""
     return np.dtype(getattr(node.op, "acc_dtype", None) or node.outputs[0].dtype)
 
 
-def _is_cast_by_parts(lengths: Lengths, node: Any, before: Any) -> bool:
-    """Return whether the last step of a reduction, from one dtype to another, can be made part by part."""
+def _is_cast_by_parts(lengths: Lengths, node: Any, before: Any, name: str) -> bool:
+    """Return whether a reduction's final cast can be applied to each partial."""
     after = np.dtype(node.outputs[0].dtype)
     if before == after or before.kind in "fc" and after.kind in "fc":
-        return True
+        return name == "sum" or before.kind == after.kind or after.kind == "c"  # (Re(x y) is not Re(x) Re(y))
     if before.kind not in "iu" or after.kind == "b":
         return False
     return bool(after.kind in "iu" and after.itemsize <= before.itemsize) or not bounds(lengths, node.outputs[0]).wraps
 
 
-def argmax(lengths: Lengths, node: Any) -> Rule:
+def argmax(lengths: Lengths, node: Any) -> PlacementRule:
     axes = _axes(node)
     left = [axis for axis in range(ndim(node.inputs[0])) if axis not in axes]
     n = len(node.outputs)
@@ -161,10 +157,10 @@ def _axes(node: Any) -> Sequence[int]:
     return range(ndim(node.inputs[0])) if axis is None else [axis] if isinstance(axis, int) else list(axis)
 
 
-def moved(lengths: Lengths, node: Any) -> Rule:
+def moved(lengths: Lengths, node: Any) -> PlacementRule:
     return Moved(ndim(node.inputs[0]), node.op.new_order)
 
 
-def same(lengths: Lengths, node: Any) -> Rule:
-    """What an operation does that gives its input as it is."""
+def same(lengths: Lengths, node: Any) -> PlacementRule:
+    """Return the placement rule for an operation that returns its input unchanged."""
     return Moved(ndim(node.inputs[0]), range(ndim(node.inputs[0])))

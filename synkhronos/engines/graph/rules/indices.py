@@ -1,12 +1,11 @@
-"""Basic and advanced indices, and masks."""
+"""Placement rules for basic and advanced indices, and for masks."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from ....sharding import MIXED, Axes, Changed, Coordinate, Element, Masked, Product, Rule, Slice, Subscript
-from ..bounds import bounds
+from ....sharding import MIXED, Axes, Changed, Coordinate, Element, Masked, PlacementRule, Product, Slice, Subscript
 from ..classes import Classes
 from ..indices import constant_index, is_all
 from ..lengths import Lengths, broadcastable, ndim
@@ -16,10 +15,7 @@ from .along import labels
 def _basic_index(
     lengths: Lengths, node: Any, first: int, as_it_is: Optional[int] = None
 ) -> Tuple[List[Any], List[Any]]:
-    """Return the labels of the array that a basic index is put into, and of what it takes.
-
-    One axis may be given that is treated as if the index took it as it is.
-    """
+    """Return the axis labels of a basic index's array and result, as if the index selected all of axis ``as_it_is``."""
     array = node.inputs[0]
     entries = lengths.classes.get_idx_list(node.inputs[first - 1 :], node.op.idx_list)
     before = list(range(ndim(array)))
@@ -31,7 +27,7 @@ def _basic_index(
 
 
 def _slices(lengths: Lengths, node: Any, first: int, rule_if: Callable[[int], Axes]) -> Dict[int, Slice]:
-    """Return the slices of a basic index that have ends in the graph, by axis."""
+    """Return, by axis, the slices of a basic index that have variables as ends."""
     found: Dict[int, Slice] = {}
     entries = lengths.classes.get_idx_list([None, *range(first, len(node.inputs))], node.op.idx_list)
     for axis, entry in enumerate(entries):
@@ -46,7 +42,7 @@ def _is_zero(lengths: Lengths, variable: Any) -> bool:
     return value is not None and not value.any()
 
 
-def subtensor(lengths: Lengths, node: Any) -> Rule:
+def subtensor(lengths: Lengths, node: Any) -> PlacementRule:
     array, classes = node.inputs[0], lengths.classes
     if array.owner is not None and isinstance(array.owner.op, classes.Nonzero) and ndim(node.outputs[0]) == 1:
         (entry,) = classes.get_idx_list(node.inputs, node.op.idx_list)
@@ -66,7 +62,7 @@ def subtensor(lengths: Lengths, node: Any) -> Rule:
     return rule if index is None else Element(index, rule)
 
 
-def inc_subtensor(lengths: Lengths, node: Any) -> Rule:
+def inc_subtensor(lengths: Lengths, node: Any) -> PlacementRule:
     ends, value = range(2, len(node.inputs)), node.inputs[1]
 
     def rule_if(as_it_is: Optional[int]) -> Any:
@@ -79,15 +75,15 @@ def inc_subtensor(lengths: Lengths, node: Any) -> Rule:
     return _changed(lengths, node, constant_index(lengths, node, 1) if ndim(node.inputs[0]) == 1 else None, rule)
 
 
-def _changed(lengths: Lengths, node: Any, index: Any, rule: Rule) -> Rule:
-    """Return the rule of setting elements of what may be a shape, at an index if that is constant."""
+def _changed(lengths: Lengths, node: Any, index: Any, rule: PlacementRule) -> PlacementRule:
+    """Return the rule for setting elements of a vector that may be a shape, at constant positions if known."""
     if index is None or node.inputs[0].dtype not in lengths.classes.discrete_dtypes:
         return rule
     return Changed(index, lambda: [lengths.values(one) for one in node.inputs[:2]], node.op.set_instead_of_inc, rule)
 
 
 def truncates(classes: Classes, node: Any) -> bool:
-    """Return whether real numbers are added to whole ones, each of which is truncated: they are no parts of a sum."""
+    """Return whether floats are added to integers; each float is truncated, so results are not partials of a sum."""
     array, value = (one.dtype in classes.discrete_dtypes for one in node.inputs[:2])
     return array and not value
 
@@ -96,22 +92,21 @@ def _length_of(lengths: Lengths, node: Any, position: int, axis: int) -> Product
     return lengths.axis_length(node.inputs[position], axis)
 
 
-def rows_at(lengths: Lengths, node: Any) -> Rule:
-    """The elements of the first axis at positions in a vector."""
+def rows_at(lengths: Lengths, node: Any) -> PlacementRule:
+    """Return the rule for indexing the first axis by a vector."""
     names = list(range(1, ndim(node.inputs[0])))
     inputs: List[List[Any]] = [[MIXED, *names], ["at"]]
-    length, signed = partial(_length_of, lengths, node), _signed(lengths, node, [1])
-    rule = Subscript(inputs, [["at", *names]], [[0]], arrays={0: 1}, length=length, signed=signed)
+    rule = Subscript(inputs, [["at", *names]], [[0]], arrays={0: 1}, length=partial(_length_of, lengths, node))
     return _chosen(lengths, node, node.inputs[1], rule)
 
 
-def _chosen(lengths: Lengths, node: Any, positions: Any, rule: Rule) -> Rule:
-    """Return the rule of taking elements of what may be a shape, if their positions are constant."""
+def _chosen(lengths: Lengths, node: Any, positions: Any, rule: PlacementRule) -> PlacementRule:
+    """Return the rule for selecting elements of a vector that may be a shape, at constant positions if known."""
     index = lengths.positions(positions) if ndim(node.inputs[0]) == 1 else None
     return rule if index is None else Element(index, rule)
 
 
-def inc_rows_at(lengths: Lengths, node: Any) -> Rule:
+def inc_rows_at(lengths: Lengths, node: Any) -> PlacementRule:
     names = list(range(1, ndim(node.inputs[0])))
     value = ["at", *names][1 + len(names) - ndim(node.inputs[1]) :]
     rule = Subscript(
@@ -120,19 +115,13 @@ def inc_rows_at(lengths: Lengths, node: Any) -> Rule:
         [[0, 1]],
         arrays={0: 2},
         sets=node.op.set_instead_of_inc or truncates(lengths.classes, node),
-        signed=_signed(lengths, node, [2]),
         length=partial(_length_of, lengths, node),
     )
     return _changed(lengths, node, lengths.positions(node.inputs[2]) if not names else None, rule)
 
 
-def _signed(lengths: Lengths, node: Any, arrays: Iterable[int]) -> List[int]:
-    """Return which arrays of positions may have negative elements."""
-    return [i for i in arrays if bounds(lengths, node.inputs[i]).low < 0]
-
-
 def _advanced(lengths: Lengths, node: Any, first: int) -> Any:
-    """Return labels of the array, of what an advanced index takes, of its entries, its arrays by axis, and its ends."""
+    """Return an advanced index's labels (array, result, entries), position arrays by axis, and ends of slices."""
     entries = lengths.classes.advanced_entries(node, first)
     if entries is None:
         return None
@@ -152,7 +141,7 @@ def _advanced(lengths: Lengths, node: Any, first: int) -> Any:
             after.append(before[axis])
             continue
         if place is not None and place != axis:
-            return None  # arrays that are not next to each other
+            return None  # arrays that are not adjacent
         place = axis + 1
         arrays[axis] = entry
         array = node.inputs[entry]
@@ -170,33 +159,33 @@ def is_integers(lengths: Lengths, entry: Any) -> bool:
     return is_array and entry.dtype in classes.discrete_dtypes and entry.dtype != "bool"
 
 
-def advanced_subtensor(lengths: Lengths, node: Any) -> Optional[Rule]:
+def advanced_subtensor(lengths: Lengths, node: Any) -> Optional[PlacementRule]:
     found = _advanced(lengths, node, 1)
     if found is None:
         return None
     before, after, of_inputs, arrays, ends = found
-    length, signed = partial(_length_of, lengths, node), _signed(lengths, node, arrays.values())
-    rule = Subscript([before, *of_inputs], [after], [[0]], ends, arrays=arrays, length=length, signed=signed)
+    length = partial(_length_of, lengths, node)
+    rule = Subscript([before, *of_inputs], [after], [[0]], ends, arrays=arrays, length=length)
     return _chosen(lengths, node, node.inputs[1], rule) if len(node.inputs) == 2 else rule
 
 
-def advanced_inc_subtensor(lengths: Lengths, node: Any) -> Optional[Rule]:
+def advanced_inc_subtensor(lengths: Lengths, node: Any) -> Optional[PlacementRule]:
     found = _advanced(lengths, node, 2)
     if found is None:
         return None
     before, after, of_inputs, arrays, ends = found
     value = labels(node.inputs[1], after[len(after) - ndim(node.inputs[1]) :])
-    # What is added to an element of several rows once only is no sum of what ranks add.
+    # An update that counts duplicate positions only once is not a sum of the ranks' updates.
     sets = bool(node.op.set_instead_of_inc or getattr(node.op, "ignore_duplicates", False))
     sets = sets or truncates(lengths.classes, node)
-    more: Any = {"length": partial(_length_of, lengths, node), "signed": _signed(lengths, node, arrays.values())}
-    rule = Subscript([before, value, *of_inputs], [before], [[0, 1]], ends, arrays=arrays, sets=sets, **more)
+    length = partial(_length_of, lengths, node)
+    rule = Subscript([before, value, *of_inputs], [before], [[0, 1]], ends, arrays=arrays, sets=sets, length=length)
     index = lengths.positions(node.inputs[2]) if len(node.inputs) == 3 and ndim(node.inputs[0]) == 1 else None
     return _changed(lengths, node, index, rule)
 
 
-def masked(node: Any, first: int) -> Optional[Rule]:
-    """The elements that a mask chooses, or the array with these set; ``first`` is the position of the mask."""
+def masked(node: Any, first: int) -> Optional[PlacementRule]:
+    """Return the rule for selecting or setting elements with a mask, the input at ``first``."""
     array, mask = node.inputs[0], node.inputs[-1]
     if len(node.inputs) != first + 1 or getattr(mask, "dtype", "") != "bool" or ndim(mask) == 0:
         return None

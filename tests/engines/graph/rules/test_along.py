@@ -36,8 +36,8 @@ AA, PP = "Partial(avg) Partial(avg)", "Partial(sum) Partial(sum)"
 
 CASES = [
     Case("softmax", "Shard(0) Shard(0) Shard(0)", lambda p: [T.nnet.softmax(p.rows(p.f)), T.nnet.logsoftmax(p.rows(p.f)), T.nnet.softmax(p.rows(p.f) + p.all(p.f))]),
-    Case("softmax over rows", U, lambda p: T.nnet.softmax(p.rows(p.f, axis=1)), empty=False, pytensor=(U, "Shard(1)")),
-    Case("softmax of all rows as one", U, lambda p: T.nnet.softmax(p.rows()), empty=False, pytensor=(U, S)),
+    Case("softmax over rows", U, lambda p: T.nnet.softmax(p.rows(p.f, axis=1)), "Shard(1)", empty=False, pytensor=(U, "Shard(1)")),
+    Case("softmax of all rows as one", U, lambda p: T.nnet.softmax(p.rows()), "Shard(1)", empty=False, pytensor=(U, S)),
     Case("softmax with bias", S, lambda p: T.nnet.softmax_with_bias(p.rows(p.f), p.all(p.f))),
     Case("softmax of parts", U, lambda p: T.nnet.softmax(T.dot(p.rows(p.f).T, p.rows(p.h))), R),
     Case("cross-entropy of classes", S, lambda p: T.nnet.categorical_crossentropy(T.nnet.softmax(p.rows(3)), labels(p, 3))),

@@ -1,0 +1,313 @@
+"""Reduction over hosts: each element is reduced by one host and sent to the other receivers.
+
+The array is cut into chunks, and each chunk into one piece per receiving host. Every receiver reduces its own piece, in
+the order of the hosts, and sends the result to the other receivers. All hosts therefore get the same bits with any MPI
+library. Chunks are pipelined: pieces of later chunks travel together with results of earlier chunks::
+
+    host 0   [ piece 0 ][ piece 1 ]  chunk 0        piece 1 of chunk k  ------>  host 1 reduces x_0 op x_1
+    host 1   [ piece 0 ][ piece 1 ]                 piece 0 of chunk k  <------
+                                                    result 0 of chunk k ------>
+                                                    result 1 of chunk k <------  (while pieces of chunk k + 1 travel)
+
+If all H hosts contribute and receive, each sends and receives ``2 (H - 1) / H`` times the bytes of the array, the
+minimum for any algorithm. A host that only contributes receives nothing. A sole receiver receives all hosts' values.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ArgumentTypeError, ArgumentValueError
+from ..kernels.encoding import decode, encode, message_length
+from ..kernels.reduce import Portion
+from ..reductions import COMBINING, ReduceOp, check_dtype, counting
+from ..reductions.half_precision import FORMATS
+from .operation import BulkOperation, Messages, Ticket, in_bytes
+
+WINDOW_CHUNKS = 4  # maximum number of chunks in progress
+ALIGNMENT_BYTES = 64  # pieces begin at multiples of this size
+
+_PIECE, _RESULT, _SENT = range(3)  # kinds of requests
+_PIECES, _RESULTS = range(2)  # streams of messages
+
+
+class HostReduction(NamedTuple):
+    """A reduction over hosts; equal on all participating hosts except for the arrays.
+
+    ``partial`` contains this host's values; ``result`` is written on receiving hosts. Both are C-contiguous, of shape
+    ``(n,)``, and do not overlap. Their dtypes are equal, or float32 and float16, with a result that is rounded
+    once. ``op`` is ``avg``, ``sum``, ``prod``, ``min`` or ``max``. ``weights`` (for ``avg``, see `reductions.mean`) are
+    finite and nonnegative, one per contributing host, such as its number of rows; they are equal by default.
+
+    With ``wire`` ``"bfloat16"`` or ``"float16"``, values travel in 16 bits (`reductions.half_precision`). They are
+    reduced in their own dtype, float32 or float64, and the result is encoded once. A host's own values are rounded,
+    too, so the result does not depend on the reducing host. With ``leaves_errors``, the encoding error of a
+    contributing host overwrites its ``partial``.
+
+    ``sources`` contribute values and ``destinations`` receive the result; both are all hosts by default. Arrays that a
+    host neither contributes nor receives are not accessed, so ``np.empty`` suffices.
+    """
+
+    partial: NDArray[Any]
+    result: NDArray[Any]
+    op: ReduceOp
+    weights: Optional[Sequence[float]] = None
+    wire: Optional[str] = None
+    sources: Optional[Sequence[int]] = None
+    destinations: Optional[Sequence[int]] = None
+    leaves_errors: bool = False
+
+
+class Chunk:
+    """Chunk of a reduction in progress.
+
+    ``borders``: the first positions of the receivers' pieces, and the end of the last piece. ``parts[host]``: a
+    host's values for this host's piece. ``results[host]``: the 16-bit result of a host's piece. ``left`` counts
+    pending requests, plus 1 until this host's piece is reduced; ``missing`` counts parts that have not arrived.
+    """
+
+    __slots__ = ("borders", "parts", "results", "left", "missing", "borrowed")
+
+    def __init__(self, borders: List[int]) -> None:
+        self.borders = borders
+        self.parts: Dict[int, NDArray[Any]] = {}
+        self.results: Dict[int, NDArray[Any]] = {}
+        self.left, self.missing = 1, 0
+        self.borrowed: List[NDArray[np.uint8]] = []
+
+
+class HostAllReduce(BulkOperation):
+    """One host's part of a reduction; ``chunk_bytes``, an approximate size, must be equal on all hosts."""
+
+    def __init__(
+        self, number: int, ticket: Ticket, host: int, hosts: int, reduction: HostReduction, chunk_bytes: int
+    ) -> None:
+        super().__init__(number, ticket)
+        check(reduction, hosts)
+        self._partial, self._result, self._op, weights, self._wire, sources, destinations, self._leaves_errors = (
+            reduction
+        )
+        sources = sorted(range(hosts) if sources is None else sources)
+        if self._op.name == "avg":
+            counted, weights = counting([True] * len(sources), weights)
+            sources = [sources[i] for i in counted]
+        self._weights = weights
+        self._host, self._sources = host, sources
+        self._destinations = sorted(range(hosts) if destinations is None else destinations)
+        # A host that neither contributes nor receives has no work.
+        self._count = self._partial.size if host in {*self._sources, *self._destinations} else 0
+        itemsize = 2 if self._wire else self._partial.itemsize
+        unit = max(1, ALIGNMENT_BYTES // itemsize)
+        self._unit, whole = unit, unit * len(self._destinations)
+        self._step = max(1, chunk_bytes // itemsize // whole) * whole
+        self._next = 0  # first element of the next chunk
+        self._under_way = 0
+        self._unreduced: Deque[Chunk] = deque()
+
+    def begin(self, messages: Messages) -> None:
+        self._go_on(messages)
+
+    def _go_on(self, messages: Messages) -> None:
+        while self._under_way < WINDOW_CHUNKS and self._next < self._count:
+            begin, self._next = self._next, min(self._next + self._step, self._count)
+            self._under_way += 1
+            self._open(messages, Chunk(borders(begin, self._next, len(self._destinations), self._unit)))
+
+    def is_complete(self) -> bool:
+        return self._next == self._count and not self._under_way
+
+    # -- the steps of a chunk --------------------------------------------------------------------------------------
+
+    def _open(self, messages: Messages, chunk: Chunk) -> None:
+        """Start receiving values and results from other hosts, and start sending pieces to other hosts."""
+        mine = self._of(self._host, chunk, self._partial)
+        if mine.size:
+            for source in self._sources:
+                if source != self._host:
+                    part = chunk.parts[source] = self._message(messages, chunk, mine.size, self._partial.dtype)
+                    self._receive(messages, chunk, source, _PIECES, part, (chunk, _PIECE, source))
+                    chunk.missing += 1
+        if self._host in self._destinations:
+            for destination in self._others():
+                result = self._of(destination, chunk, self._result)
+                if result.size:
+                    if self._wire:
+                        result = chunk.results[destination] = self._message(messages, chunk, result.size, result.dtype)
+                    self._receive(messages, chunk, destination, _RESULTS, result, (chunk, _RESULT, destination))
+        if self._host in self._sources:
+            for destination in self._others():
+                piece = self._of(destination, chunk, self._partial)
+                if piece.size:
+                    message = self._encoded(messages, chunk, piece)
+                    if self._leaves_errors:
+                        sent = self._array(messages, chunk, piece.size, piece.dtype)
+                        self._leave_errors(piece, self._decoded(message, sent))
+                    self._send(messages, chunk, destination, _PIECES, message)
+        self._unreduced.append(chunk)
+        self._reduce_what_is_there(messages)
+
+    def landed(self, messages: Messages, what: Tuple[Chunk, int, int]) -> None:
+        chunk, kind, host = what
+        if kind == _PIECE:
+            chunk.missing -= 1
+            self._reduce_what_is_there(messages)
+        elif kind == _RESULT and self._wire:
+            self._decoded(chunk.results[host], self._of(host, chunk, self._result))
+        self._has_done(messages, chunk)
+        self._go_on(messages)
+
+    def _reduce_what_is_there(self, messages: Messages) -> None:
+        """Reduce complete chunks in order, because the other hosts expect results in that order."""
+        while self._unreduced and not self._unreduced[0].missing:
+            chunk = self._unreduced.popleft()
+            self._reduce(messages, chunk)
+            self._has_done(messages, chunk)
+
+    def _reduce(self, messages: Messages, chunk: Chunk) -> None:
+        """Reduce this host's piece, now that all its parts have arrived, and start sending the result."""
+        mine = self._of(self._host, chunk, self._partial)
+        if not mine.size:
+            return
+        parts: List[Optional[NDArray[Any]]] = []
+        for source in self._sources:
+            if not self._wire:
+                parts.append(chunk.parts.get(source, mine))
+                continue
+            message = self._encoded(messages, chunk, mine) if source == self._host else chunk.parts[source]
+            parts.append(self._decoded(message, self._array(messages, chunk, mine.size, mine.dtype)))
+            if source == self._host and self._leaves_errors:
+                self._leave_errors(mine, parts[-1])
+        result = self._of(self._host, chunk, self._result)
+        if self._wire or result.dtype != mine.dtype:
+            combined = self._array(messages, chunk, mine.size, mine.dtype)
+        else:
+            combined = result
+        Portion([parts], [[combined]], 0, 1).combine(self._op, self._weights)
+        if self._wire:
+            message = self._encoded(messages, chunk, combined)
+            self._decoded(message, result)
+        else:
+            message = result
+            if combined is not result:
+                with np.errstate(all="ignore"):
+                    np.copyto(result, combined, casting="same_kind")
+        for destination in self._others():
+            self._send(messages, chunk, destination, _RESULTS, message)
+
+    def _has_done(self, messages: Messages, chunk: Chunk) -> None:
+        chunk.left -= 1
+        if not chunk.left:
+            for memory in chunk.borrowed:
+                messages.give_back(memory)
+            self._under_way -= 1
+
+    def _others(self) -> List[int]:
+        """Return the other receivers, starting after this host, so that not all hosts send to the same host first."""
+        return sorted(
+            set(self._destinations) - {self._host}, key=lambda destination: (destination < self._host, destination)
+        )
+
+    def _of(self, destination: int, chunk: Chunk, array: NDArray[Any]) -> NDArray[Any]:
+        """Return a host's piece of a chunk; empty if the host does not receive the result."""
+        if destination not in self._destinations:
+            return array[:0]
+        i = self._destinations.index(destination)
+        return array[chunk.borders[i] : chunk.borders[i + 1]]
+
+    def _message(self, messages: Messages, chunk: Chunk, size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Borrow memory for a message of elements, which are encoded if there is a ``wire``."""
+        if self._wire:
+            return self._array(messages, chunk, message_length(size, self._wire), np.dtype(np.uint16))
+        return self._array(messages, chunk, size, dtype)
+
+    @staticmethod
+    def _array(messages: Messages, chunk: Chunk, size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+        memory = messages.borrow(size * dtype.itemsize)
+        chunk.borrowed.append(memory)
+        return memory.view(dtype)
+
+    def _encoded(self, messages: Messages, chunk: Chunk, values: NDArray[Any]) -> NDArray[Any]:
+        if not self._wire:
+            return values
+        message = self._message(messages, chunk, values.size, values.dtype)
+        encode(values, message, self._wire)
+        return message
+
+    def _decoded(self, message: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
+        assert self._wire is not None
+        decode(message, values, self._wire)
+        return values
+
+    @staticmethod
+    def _leave_errors(values: NDArray[Any], sent: Any) -> None:
+        with np.errstate(all="ignore"):
+            np.subtract(values, sent, out=values)
+
+    def _send(self, messages: Messages, chunk: Chunk, host: int, stream: int, array: NDArray[Any]) -> None:
+        chunk.left += 1
+        messages.send(self, host, stream, in_bytes(array), (chunk, _SENT, host))
+
+    def _receive(
+        self,
+        messages: Messages,
+        chunk: Chunk,
+        host: int,
+        stream: int,
+        array: NDArray[Any],
+        what: Tuple[Chunk, int, int],
+    ) -> None:
+        chunk.left += 1
+        messages.receive(self, host, stream, in_bytes(array), what)
+
+
+def check(reduction: HostReduction, hosts: int) -> None:
+    """Raise `TypeError` or `ValueError` if arrays, op, wire or hosts are incompatible."""
+    partial, result, op, weights, wire, sources, destinations, _ = reduction
+    if op.name not in COMBINING:
+        raise ArgumentValueError("op", f"one of {COMBINING}", repr(op.name))
+    check_dtype(op, partial.dtype, "partial")
+    for name, array in (("partial", partial), ("result", result)):
+        if array.ndim != 1 or not array.flags.c_contiguous or not array.dtype.isnative:
+            expected = "a contiguous one-dimensional array in native byte order"
+            raise ArgumentValueError(name, expected, described(array))
+    if result.shape != partial.shape:
+        raise ArgumentValueError("result", f"the number of elements of partial, {partial.size}", str(result.size))
+    is_wide = partial.dtype == np.float32 and result.dtype == np.float16 and wire is None
+    if result.dtype != partial.dtype and not is_wide:
+        raise ArgumentTypeError("result", f"{partial.dtype}, the dtype of partial", str(result.dtype))
+    if np.may_share_memory(partial, result) and partial.size:
+        raise ArgumentValueError("result", "memory that does not overlap partial", "overlapping memory")
+    if wire is not None:
+        if wire not in FORMATS:
+            raise ArgumentValueError("wire", " or ".join(map(repr, FORMATS)), repr(wire))
+        if partial.dtype not in (np.float32, np.float64):
+            expected = "None for values other than float32 and float64"
+            raise ArgumentTypeError("wire", expected, f"{wire!r} for {partial.dtype}")
+    for name, some in (("sources", sources), ("destinations", destinations)):
+        if some is not None and (not some or len({*some}) < len(some) or not {*some} <= {*range(hosts)}):
+            raise ArgumentValueError(name, f"distinct hosts from 0 to {hosts - 1}", repr(some))
+    if weights is not None and len(weights) != (hosts if sources is None else len(sources)):
+        raise ArgumentValueError("weights", "one weight per contributing host", str(len(weights)))
+
+
+def largest_message(chunk_bytes: int, hosts: int) -> int:
+    """Return the maximum size of a message in bytes, for chunks of this size."""
+    return max(chunk_bytes, ALIGNMENT_BYTES * hosts) + ALIGNMENT_BYTES
+
+
+def borders(begin: int, end: int, pieces: int, unit: int) -> List[int]:
+    """Return the borders of pieces that divide a range of elements, at multiples of ``unit`` from ``begin``.
+
+    >>> borders(100, 200, 2, 16), borders(0, 5, 3, 16)
+    ([100, 164, 200], [0, 5, 5, 5])
+    """
+    size = end - begin
+    return [begin, *[begin + min(size, -(-size * i // (pieces * unit)) * unit) for i in range(1, pieces)], end]
+
+
+def described(array: NDArray[Any]) -> str:
+    return f"{array.dtype.str} of shape {array.shape}, strides {array.strides}"

@@ -1,0 +1,324 @@
+"""The bridge: a process on the first host that communicates with the other hosts.
+
+The program forks the bridge before other processes, and the bridge lives as long as the program. Only the bridge
+initializes MPI on this host. MPI's reaction to the loss of another host therefore cannot end the program.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+import traceback
+from collections import deque
+from functools import partial
+from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+
+from ..errors import ArgumentError, SynkhronosError
+from ..host.interfaces import interfaces
+from ..processes import fd_passing
+from ..processes.child_process import ChildProcess
+from ..processes.rank_main import take_default_signals
+from ..sync.control_block import ControlBlock
+from ..sync.rendezvous import CONNECT_TIMEOUT_S
+from . import wire
+from .bulk_transfers import BulkTransfers
+from .environment import chosen_interfaces
+from .facts import HostFacts, differences, facts
+from .loop import EventLoop
+from .spec import SessionSpec
+from .stand_in import StandIn
+from .world import World
+
+MEET_TIMEOUT_S = CONNECT_TIMEOUT_S + 60.0  # time limit for connecting all hosts; MPI may start slowly
+OPEN_TIMEOUT_S, KILL_TIMEOUT_S = 150.0, 4.0  # time limits for starting and for ending the ranks of a session
+END_TIMEOUT_S = 10.0  # time limit for all processes to leave
+PARENT_CHECK_S = 0.5  # time between checks that the program is still running
+OUTLIVES = "outlives"  # the bridge's last message, if the program must not wait for the bridge's end
+LOST = 0  # question number of a lost host's answer, which answers every question
+
+
+class Bridge(ChildProcess):
+    """The master's side of the bridge process; `has_met` is True once the hosts have connected."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__("the bridge", lambda sock, master: _Bridge(sock, master, world).loop())
+        self.world = world
+        self.has_met = False
+
+    def hosts(self) -> List[HostFacts]:
+        """Return the `HostFacts` of all hosts in order; raise `SynkhronosError` if some are missing or incompatible."""
+        found: List[HostFacts] = self._checked(self.ask(("hosts",), (), MEET_TIMEOUT_S))
+        self.has_met = True
+        return found
+
+    def open(self, spec: SessionSpec, block: ControlBlock, outputs: Sequence[int], pools: Dict[int, int]) -> Any:
+        """Start the ranks of a session on the other hosts; return their process ids by rank."""
+        fds = [block.fd, block.bridge.fileno(), block.lead.fileno(), *outputs, *pools.values()]
+        seconds = OPEN_TIMEOUT_S + 2 * KILL_TIMEOUT_S + 2.0  # may also end an earlier session or this one
+        return self._checked(self.ask(("open", spec, len(outputs), list(pools)), fds, seconds))
+
+    def kill(self) -> None:
+        try:
+            self.ask(("kill",), (), KILL_TIMEOUT_S + 2.0)
+        except SynkhronosError:
+            pass
+
+    def inspect(self, ranks: Sequence[int], seconds: float) -> Dict[int, str]:
+        found: Dict[int, str] = self._checked(self.ask(("inspect", tuple(ranks), seconds), (), seconds + 2.0))
+        return found
+
+    def end(self) -> None:
+        """End the other hosts' processes, then the bridge; do not wait for a bridge that must outlive the program."""
+        until = time.monotonic() + END_TIMEOUT_S
+        try:
+            self._socket.settimeout(END_TIMEOUT_S)
+            fd_passing.send(self._socket, ("end",))
+            while not fd_passing.receive(self._socket)[0] == OUTLIVES:  # skips late answers
+                pass
+            self._status = -1
+        except (OSError, EOFError):  # the bridge has ended
+            pass
+        while self.alive() and time.monotonic() < until:
+            time.sleep(0.002)
+        super().end()
+
+    def _checked(self, answer: Any) -> Any:
+        if isinstance(answer, str):
+            raise SynkhronosError(answer)
+        return answer
+
+
+class _Bridge:
+    """Main loop of the bridge process."""
+
+    def __init__(self, sock: socket.socket, master: int, world: World) -> None:
+        self.socket, self.master, self.world = sock, master, world
+        self.facts = [facts()]
+        self.lines: Dict[int, wire.Line] = {}  # connections to other hosts, by process
+        self.lost: Dict[int, str] = {}
+        self.stand_in: Any = None
+        self.bulk: Optional[BulkTransfers] = None
+        self.answers: Deque[Tuple[int, int, Any]] = deque()  # process, question number, answer
+        self._loop = EventLoop()
+        self._asked = 0  # the number of questions so far
+        self._goes_on = True
+        self._together = False  # whether all processes leave together, including the program
+        self._there: List[int] = []  # sorted processes of the connected hosts, as reported to the program
+        self._processes: List[int] = []  # processes of the session's other hosts
+        self._behind: Set[int] = set()  # hosts that have not begun the session, or are not in it
+        self._cannot_meet = ""
+
+    def loop(self) -> None:
+        launcher = self.world.launcher()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        take_default_signals()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._loop.watch(self.socket, self._serve)
+        try:
+            while self._goes_on and os.getppid() == self.master:
+                self._turn(PARENT_CHECK_S)
+        except (EOFError, ConnectionError):
+            pass  # the program was killed
+        try:
+            self._meet()  # even if unused, because other hosts wait for the rendezvous, and then for the request to end
+        except SynkhronosError:
+            self.world.abort()
+        together = self._together and not self.lost
+        if not together:
+            self._outlive(launcher)
+        for line in list(self.lines.values()):
+            try:
+                line.send("bye", together)
+            except OSError:
+                pass
+        if together and self.bulk is not None:
+            together = self.bulk.close()
+            if not together:
+                self._outlive(launcher)
+        if launcher and not together:
+            self.world.end_launcher(launcher)
+        self.world.end(together)
+
+    def _turn(self, seconds: float) -> None:
+        """Process the next events; wait at most ``seconds``."""
+        if self.stand_in is not None:
+            seconds = min(seconds, self.stand_in.keep_time())
+        self._loop.turn(seconds)
+
+    def _serve(self) -> None:
+        message, fds = fd_passing.receive(self.socket)
+        if message[0] == "end":
+            self._goes_on, self._together = False, True
+            return
+        self._loop.forget(self.socket)  # the program waits for the answer
+        try:
+            answer = getattr(self, message[0])(fds, *message[1:])
+        except (SynkhronosError, ArgumentError, OSError) as error:
+            answer = str(error)
+        except Exception:
+            answer = f"the bridge process failed:\n{traceback.format_exc()}"
+        finally:
+            for fd in fds:
+                os.close(fd)
+        self._loop.watch(self.socket, self._serve)
+        fd_passing.send(self.socket, answer)
+
+    def _outlive(self, launcher: int) -> None:
+        """Detach, then wait for the program's end, because the launcher may kill all processes if one leaves early."""
+        if not launcher:
+            return
+        try:
+            fd_passing.send(self.socket, OUTLIVES)
+        except OSError:  # the program has ended
+            pass
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(nothing, stream)
+        while os.getppid() == self.master:
+            time.sleep(0.01)
+
+    def _meet(self) -> None:
+        if self._cannot_meet:
+            raise SynkhronosError(self._cannot_meet)
+        if self.lines or self.lost:
+            return
+        lines: Dict[int, wire.Line] = {}
+        told: Dict[int, HostFacts] = {}
+        try:
+            addresses = [str(each.ip) for each in chosen_interfaces(os.environ, interfaces())]
+            for line in wire.host(addresses, self.world.send_address):
+                _, process, of_host = line.receive()
+                lines[process], told[process] = line, of_host
+            courier = self.world.courier()
+        except Exception as error:  # other hosts have received the address and will not ask again
+            self._cannot_meet = str(error)
+            if not isinstance(error, (SynkhronosError, ArgumentError)):
+                self._cannot_meet = f"the hosts could not connect: {type(error).__name__}: {error}"
+            raise SynkhronosError(self._cannot_meet) from error
+        self.lines = lines
+        self.facts += [told[process] for process in sorted(told)]
+        self.bulk = None if courier is None else BulkTransfers(courier)
+        self._there = sorted([0, *lines])
+        for process, line in self.lines.items():
+            self._loop.watch(line, partial(self._listen, process, line))
+
+    def hosts(self, fds: Sequence[int]) -> Any:
+        self._meet()
+        # After a loss, the MPI thread may still wait for the lost host, so it is no longer used.
+        carries = self.bulk is not None and not self.lost
+        self._there = sorted([0, *self.lines])
+        there = [self.facts[process]._replace(place=process if carries else None) for process in self._there]
+        wrong = differences(there)
+        return "the hosts are incompatible: " + "; ".join(wrong) if wrong else there
+
+    def open(self, fds: Sequence[int], spec: SessionSpec, n_outputs: int, idents: Sequence[int]) -> Any:
+        """Start a session; return process ids by rank, or an error message."""
+        self._meet()
+        self.kill(())
+        hosts = spec.hosts
+        self._processes = self._there[1 : len(hosts.ranks)]
+        for process in self._processes:
+            if process not in self.lines:
+                return self.lost[process]
+        of_block, *bells = fds[:3]
+        fds = fds[3:]
+        block = ControlBlock(hosts.size, os.dup(of_block), hosts, bells)
+        outputs = [os.dup(fd) for fd in fds[:n_outputs]]
+        lines = [self.lines[process] for process in self._processes]
+        pools = dict(zip(idents, fds[n_outputs:]))
+        self.stand_in = StandIn(hosts, block, pools, lines, outputs, self.bulk)
+        reductions = 0 if self.bulk is None else self.bulk.reductions
+        self._behind = set(self.lines)
+        pids: Dict[int, int] = {}
+        for answer in self._ask(
+            "open", lambda own: spec._replace(hosts=hosts._replace(own=own), reductions=reductions), OPEN_TIMEOUT_S
+        ):
+            if isinstance(answer, str):
+                self.kill(())
+                return answer
+            pids.update(answer)
+        if len(pids) < len(hosts.far):
+            self.kill(())
+            return f"the other hosts did not start their ranks within {OPEN_TIMEOUT_S:g} s"
+        self.stand_in.begin(self._loop)
+        return pids
+
+    def kill(self, fds: Sequence[int]) -> bool:
+        stand_in, self.stand_in = self.stand_in, None
+        if stand_in is not None:
+            stand_in.end()
+            for rings in self._ask("kill", lambda own: None, KILL_TIMEOUT_S):
+                if not isinstance(rings, str):  # the program reads the rings in shared memory
+                    for rank, recorded in rings.items():
+                        stand_in.block.spans[rank][: len(recorded)] = recorded
+            stand_in.block.close()
+            for each in stand_in.outputs.values():
+                for fd in each:
+                    os.close(fd)
+        return True
+
+    def inspect(self, fds: Sequence[int], ranks: Sequence[int], seconds: float) -> Dict[int, str]:
+        found: Dict[int, str] = dict.fromkeys(ranks, "unknown: its host does not answer")
+        hosts = self.stand_in.hosts
+
+        def about(own: int) -> Tuple[List[int], float]:
+            return [rank for rank in ranks if hosts.of(rank) == own], seconds
+
+        for answer in self._ask("inspect", about, seconds + 1.0):
+            if not isinstance(answer, str):
+                found.update(answer)
+        return found
+
+    def _ask(self, kind: str, about: Callable[[int], Any], seconds: float) -> Iterator[Any]:
+        """Call the method ``kind`` of every `Server` of the session with ``about(host)``, and yield the answers.
+
+        A lost host's answer is an error message. Stop waiting for answers after ``seconds``.
+        """
+        self._asked += 1
+        number, missing = self._asked, set(self._processes)
+        for own, process in enumerate(self._processes, 1):
+            try:
+                self.lines[process].send(kind, number, about(own))
+            except (KeyError, OSError):  # the host is lost
+                pass
+        until = time.monotonic() + seconds
+        for process in self._processes:
+            if process in self.lost:
+                missing.discard(process)
+                yield self.lost[process]
+        while missing:
+            while not self.answers:
+                left = until - time.monotonic()
+                if left <= 0:
+                    return
+                self._turn(left)
+            process, of_number, answer = self.answers.popleft()
+            if process in missing and of_number in (number, LOST):  # otherwise the answer is late
+                missing.discard(process)
+                yield answer
+
+    def _listen(self, process: int, line: wire.Line) -> None:
+        reason = "it closed the connection"
+        try:
+            for message in line.messages():
+                if message[0] == "answer":
+                    self.answers.append((process, *message[1:]))
+                    if message[1] == self._asked:  # not late: the host has begun or ended the session
+                        self._behind.discard(process)
+                elif self.stand_in is not None and process not in self._behind:
+                    self.stand_in.receive(message)
+            return
+        except EOFError:
+            pass
+        except OSError as error:
+            reason = str(error)
+        self.lost[process] = f"host {self.facts[process].name} is lost: {reason}"
+        self._loop.forget(line)
+        self.lines.pop(process, None)
+        line.close()
+        if self.stand_in is not None and process in self._processes:
+            self.stand_in.lose(self._processes.index(process) + 1, self.lost[process])
+        self.answers.append((process, LOST, self.lost[process]))

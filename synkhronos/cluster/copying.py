@@ -1,0 +1,112 @@
+"""The common part of the bridge and the deputies: copying events between a control block and other hosts.
+
+All code runs in the event loop's thread. When the block's eventfd is signaled, `look` sends the block's changes. A
+message selects a method that writes to the block: ``("abort", 7)`` calls ``on_abort(7)``. Only the words of the block
+store state. Events are hints, and the thread also polls the block at intervals.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from abc import ABC, abstractmethod
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+from ..memory.attach import PoolMap
+from ..sync.control_block import ControlBlock
+from ..sync.hosts import Hosts
+from .bulk_transfers import BulkTransfers
+from .host_memory import HostMemory
+from .loop import EventLoop
+from .requests import Requests
+from .wire import Line
+
+LOOK_EVERY_S = 0.2  # maximum time between two checks of the block
+LOOK_AGAIN_S = 0.005  # time until the next check if an action is postponed
+
+
+class Copying(ABC):
+    """Copies a session's events between a host's control block and other hosts. ``pools``: file descriptors by pool."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        block: ControlBlock,
+        pools: Dict[int, int],
+        lines: Sequence[Optional[Line]],
+        bulk: Optional[BulkTransfers] = None,
+    ) -> None:
+        self.hosts, self.block = hosts, block
+        self.pools = PoolMap()
+        self.memory: Dict[int, HostMemory] = {}
+        for ident, fd in pools.items():
+            self.pools.add(ident, fd)
+            self.memory[ident] = HostMemory(fd)
+        self.requests = Requests(hosts, block, self.pools, self.memory, lines, bulk)
+        self.ended = False
+        self._due = 0.0  # time of the next check without an event
+        self._loop: Optional[EventLoop] = None
+
+    def begin(self, loop: EventLoop) -> None:
+        self._loop = loop
+        loop.watch(self.block.bridge, self._on_bell)
+
+    def end(self) -> None:
+        """Check the block one last time, and release the session's memory."""
+        if self._loop is not None:
+            self._loop.forget(self.block.bridge)
+            self._loop = None
+        self._look(True)
+        self.ended = True
+        self.requests.end()
+        self.memory.clear()
+
+    def _on_bell(self) -> None:
+        self.block.bridge.drain()
+        self._look(time.monotonic() >= self._due)
+
+    def keep_time(self) -> float:
+        """Check the block if due; return the seconds until the next check."""
+        left = self._due - time.monotonic()
+        if left <= 0:
+            self._look(True)
+            left = self._due - time.monotonic()
+        return max(0.0, left)
+
+    def _look(self, overdue: bool) -> None:
+        waits = False
+        if not self.ended:
+            try:
+                self.requests.look()
+                waits = self.look(overdue)
+            except (ConnectionError, EOFError):  # the connection's receiver reports the loss
+                pass
+            except Exception:
+                self.fail(traceback.format_exc())
+        if waits or overdue:  # otherwise events could postpone the check forever
+            self._due = time.monotonic() + (LOOK_AGAIN_S if waits else LOOK_EVERY_S)
+
+    @abstractmethod
+    def look(self, overdue: bool) -> bool:
+        """Send the block's changes, with ``overdue`` even without an event; return whether to check again soon."""
+
+    def receive(self, message: Tuple[Any, ...]) -> None:
+        if self.ended:
+            return
+        name = "on_" + message[0]
+        try:
+            getattr(self if hasattr(self, name) else self.requests, name)(*message[1:])
+        except (ConnectionError, EOFError):  # another host is lost; its connection's receiver reports the loss
+            pass
+        except Exception:
+            self.fail(traceback.format_exc())
+
+    @abstractmethod
+    def fail(self, reason: str) -> None:
+        """End the session after an internal error, so that no rank waits forever."""
+
+    def wake(self, ranks: Sequence[int]) -> None:
+        """Make ranks of this host read the block, wherever they wait."""
+        for rank in ranks:
+            self.block.releases[rank].release()
+            self.block.fetched[rank].release()

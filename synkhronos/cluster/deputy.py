@@ -1,0 +1,124 @@
+"""The deputy, on every host but the first: applies aborts to its host's control block, and reports its events."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import deque
+from typing import Deque, Dict, Optional, Set, Tuple
+
+from ..memory.memfd import give_back
+from ..processes.keeper import record_exit
+from ..processes.launcher import ProcessLauncher
+from ..sync.control_block import (
+    ABORT_REQUESTED,
+    ABORTED,
+    DEATHS,
+    DECIDED,
+    FATAL_ERROR_BYTES,
+    LET_GO,
+    ControlBlock,
+)
+from ..sync.hosts import Hosts
+from .bulk_transfers import BulkTransfers
+from .copying import Copying
+from .wire import Line
+
+
+class Deputy(Copying):
+    """Reports deaths, output and abort requests of this host's ranks, which ``launcher`` started, over ``line``."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        block: ControlBlock,
+        pools: Dict[int, int],
+        line: Line,
+        launcher: ProcessLauncher,
+        bulk: Optional[BulkTransfers] = None,
+    ) -> None:
+        super().__init__(hosts, block, pools, [line] * len(hosts.ranks), bulk)
+        self.line, self.launcher, self.outputs = line, launcher, launcher.outputs()
+        self._steps = [(0, 0, 0)] * hosts.size
+        self._ended: Set[int] = set()
+        self._abort_sent = 0
+        self._aborted: Deque[Tuple[int, int, int]] = deque()  # aborted commands not yet announced to the ranks
+        self._printed = {(rank, i): 0 for rank in hosts.near for i in range(2)}
+
+    def fail(self, reason: str) -> None:
+        print(
+            f"synkhronos: the serving process of host {self.hosts.names[self.hosts.own]} failed:\n{reason}",
+            file=sys.stderr,
+        )
+        self.line.close()  # this ends the process and its ranks
+
+    def look(self, overdue: bool) -> bool:
+        block, words, near = self.block, self.block.words, self.hosts.near
+        self._abort()
+        if words[LET_GO] < words[ABORTED] and not self.requests.is_draining:
+            words[LET_GO] = words[ABORTED]
+            block.lead.release()
+        if overdue and not self.launcher.is_alive():
+            self._record_death_of_keeper()
+        if words[DEATHS]:
+            ended = {rank: self._end_of(rank) for rank in near if block.ended[rank] and rank not in self._ended}
+            if ended:
+                self._ended.update(ended)
+                self._forward()
+                self.line.send("ended", ended)
+        if words[ABORT_REQUESTED] > self._abort_sent:
+            self._abort_sent = words[ABORT_REQUESTED]
+            self.line.send("abort", self._abort_sent)
+        if overdue or any([block.printed[rank] > self._n_sent(rank) for rank in near]):
+            self._forward()
+        if overdue:
+            steps = {rank: block.steps_of(rank) for rank in near if block.steps_of(rank) != self._steps[rank]}
+            for rank in steps:
+                self._steps[rank] = steps[rank]
+            if steps:
+                self.line.send("steps", steps)
+        return bool(self._aborted)
+
+    def _record_death_of_keeper(self) -> None:
+        """Record all ranks as killed: the kernel kills ranks whose keeper ends, without recording their exits."""
+        for rank in self.hosts.near:
+            if not self.block.ended[rank]:
+                words = str(self.launcher.error()).partition(";")[0].encode()[:FATAL_ERROR_BYTES]
+                self.block.fatal_error[rank][: len(words)] = words
+                record_exit(self.block, rank, -signal.SIGKILL)
+
+    def _end_of(self, rank: int) -> Tuple[int, int, bytes]:
+        words = bytes(self.block.fatal_error[rank]).rstrip(b"\0")
+        return self.block.status[rank], self.block.memory[rank], words
+
+    def _n_sent(self, rank: int) -> int:
+        return self._printed[rank, 0] + self._printed[rank, 1]
+
+    def _forward(self) -> None:
+        for (rank, stream), read in self._printed.items():
+            fd = self.outputs[rank][stream]
+            left = os.fstat(fd).st_size - read
+            if left > 0:
+                text = os.pread(fd, left, read)
+                self.line.send("output", rank, stream, text)
+                self._printed[rank, stream] = read + len(text)
+                give_back(fd, read, read + len(text))
+
+    # -- messages from the first host ---------------------------------------------------------------------------------
+
+    def on_aborted(self, command: int, decided: int, reductions: int) -> None:
+        """Queue an abort after barrier ``decided``; ``reductions`` is the first host's next reduction number."""
+        self._aborted.append((command, decided, reductions))
+        self._look(False)
+
+    def _abort(self) -> None:
+        """Abort commands on this host's ranks once the decisions of all earlier barriers have arrived."""
+        words = self.block.words
+        while self._aborted and words[DECIDED] >= self._aborted[0][1]:
+            command, _, reductions = self._aborted.popleft()
+            words[ABORTED] = max(words[ABORTED], command)
+            if self.requests.bulk is not None:
+                self.requests.bulk.reductions = reductions
+            self.requests.look_at_aborted()
+            self.wake(self.hosts.near)

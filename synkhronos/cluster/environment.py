@@ -1,0 +1,222 @@
+"""This process's place among an MPI launcher's processes, read from the environment without importing MPI.
+
+No function changes the environment: `settings` and `for_ranks` return variables to set.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_network
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+from ..errors import ArgumentValueError
+from ..host.interfaces import Interface
+
+ON_ONE_MACHINE = "SYNK_HOSTS_ON_ONE_MACHINE"  # if "1", each of several processes on one machine counts as a host
+INTERFACE = "SYNK_HOSTS_INTERFACE"  # comma-separated interfaces or networks (10.0.0.0/16) for traffic between hosts
+
+#: Prefixes of launchers' variables; a child process that inherits these variables hangs in MPI_Init.
+OF_LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "HYD", "PALS_", "SLURM_PMI")
+
+#: Open MPI sends messages up to this size over TCP without a handshake (64 KiB by default). A handshake would delay the
+#: next message, so a link would not send and receive at the same time.
+OPEN_MPI_EAGER_BYTES = 1 << 20
+OPEN_MPI_EAGER = ("btl_tcp_eager_limit", "btl_tcp_rndv_eager_limit", "btl_tcp_max_send_size")
+
+#: By launcher: the option that starts one process on each host.
+ONE_PER_HOST = {
+    "Open MPI": "--map-by ppr:1:node",
+    "PMIx": "--map-by ppr:1:node",
+    "PMI": "-ppn 1",
+    "Slurm": "--ntasks-per-node=1",
+}
+
+
+class ProcessPlace(NamedTuple):
+    """The number of a process among an MPI launcher's processes, from 0, and the numbers of processes."""
+
+    process: int
+    n_processes: Optional[int]  # more than one; None if the environment lacks the number
+    local_size: Optional[int]  # on this host; None if the environment lacks the number
+    started_by: str  # "Open MPI", "PMIx", "PMI" (MPICH and derivatives) or "Slurm"
+
+
+def place(environ: Mapping[str, str]) -> Optional[ProcessPlace]:
+    """Return this process's `ProcessPlace`; None if no MPI launcher has started it together with other processes."""
+    for look in (_of_open_mpi, _of_pmix, _of_pmi, _of_slurm):
+        found = look(environ)
+        if found is not None:
+            return None if found.n_processes is not None and found.n_processes < 2 else found
+    return None
+
+
+def _of_open_mpi(environ: Mapping[str, str]) -> Optional[ProcessPlace]:
+    process, n = _number(environ, "OMPI_COMM_WORLD_RANK"), _number(environ, "OMPI_COMM_WORLD_SIZE")
+    if process is None or n is None:
+        return None
+    return ProcessPlace(process, n, _number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE"), "Open MPI")
+
+
+def _of_pmix(environ: Mapping[str, str]) -> Optional[ProcessPlace]:
+    """Read PMIx's variables. The number of processes is missing, unless Slurm is the server and sets its variables."""
+    process, namespace = _number(environ, "PMIX_RANK"), environ.get("PMIX_NAMESPACE")
+    if process is None or not namespace:
+        return None
+    if namespace.startswith("slurm."):
+        n = _number(environ, "SLURM_STEP_NUM_TASKS")
+        return ProcessPlace(process, n, _tasks_on_this_node(environ), "Slurm")
+    return ProcessPlace(process, None, None, "PMIx")
+
+
+def _of_pmi(environ: Mapping[str, str]) -> Optional[ProcessPlace]:
+    process, n = _number(environ, "PMI_RANK"), _number(environ, "PMI_SIZE")
+    if process is None or n is None:
+        return None
+    local = _number(environ, "MPI_LOCALNRANKS")
+    if local is None and "SLURM_STEP_NUM_TASKS" in environ:  # srun --mpi=pmi2
+        return ProcessPlace(process, n, _tasks_on_this_node(environ), "Slurm")
+    return ProcessPlace(process, n, local, "PMI")
+
+
+def _of_slurm(environ: Mapping[str, str]) -> Optional[ProcessPlace]:
+    """Read the variables of Slurm's job step; a job script, which is a single process, has only the job's variables."""
+    process, n = _number(environ, "SLURM_PROCID"), _number(environ, "SLURM_STEP_NUM_TASKS")
+    if process is None or n is None:
+        return None
+    return ProcessPlace(process, n, _tasks_on_this_node(environ), "Slurm")
+
+
+def _number(environ: Mapping[str, str], name: str) -> Optional[int]:
+    text = environ.get(name, "").strip()
+    return int(text) if re.fullmatch(r"\d+", text) else None
+
+
+def _tasks_on_this_node(environ: Mapping[str, str]) -> Optional[int]:
+    """Return the number of the job step's processes on this node, or None."""
+    node = _number(environ, "SLURM_NODEID")
+    counts = tasks_per_node(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    if node is not None and node < len(counts):
+        return counts[node]
+    return _number(environ, "SLURM_NTASKS_PER_NODE")
+
+
+def tasks_per_node(text: str) -> List[int]:
+    """Expand Slurm's short form of a list ("2(x3),1" means [2, 2, 2, 1]); return [] if the text is malformed."""
+    counts: List[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        if not found:
+            return []
+        counts += [int(found.group(1))] * int(found.group(2) or 1)
+    return counts
+
+
+def refusal(mine: ProcessPlace, environ: Mapping[str, str], host: str) -> str:
+    """Return an error message, with a remedy, if several processes were started on ``host``; "" if they are allowed."""
+    if mine.local_size is None or mine.local_size < 2 or on_one_machine(environ):
+        return ""
+    option = ONE_PER_HOST[mine.started_by]
+    return (
+        f"{mine.local_size} processes were started on host {host}, but each host needs exactly one, which forks the "
+        f"ranks there: start one process per host with {option}, and set the number of ranks with fork(n) "
+        f"({ON_ONE_MACHINE}=1 makes each process count as a host, for experiments)"
+    )
+
+
+def on_one_machine(environ: Mapping[str, str]) -> bool:
+    """Return whether each process counts as a host even if several are on one machine."""
+    return environ.get(ON_ONE_MACHINE, "") == "1"
+
+
+def with_variable(started_by: str, name: str, value: str) -> str:
+    """Return the command line that sets a variable for all processes of a launcher."""
+    if started_by == "PMI":
+        return f"mpirun -genv {name} {value} ..."
+    return f"{name}={value} srun ..." if started_by == "Slurm" else f"mpirun -x {name}={value} ..."
+
+
+def wrong_world(mine: ProcessPlace, world_size: int) -> str:
+    """Return how the size of ``MPI.COMM_WORLD`` contradicts the launcher, with a remedy; "" if it does not."""
+    if mine.n_processes is None or mine.n_processes == world_size:
+        return ""
+    its = {"Open MPI": "Open MPI", "PMIx": "Open MPI", "PMI": "MPICH (or a derivative)", "Slurm": "Slurm"}
+    remedy = {
+        "Slurm": "select its process management interface: srun --mpi=pmix (Open MPI 5), or --mpi=pmi2 (MPICH)",
+    }.get(mine.started_by, "use the mpirun of the MPI that mpi4py was installed with, in the same folder as its Python")
+    return (
+        f"the launcher of {its[mine.started_by]} started {mine.n_processes} processes, but MPI_COMM_WORLD has "
+        f"{world_size}: mpi4py uses the library of another MPI; {remedy}"
+    )
+
+
+def names_of_launcher(environ: Mapping[str, str]) -> List[str]:
+    """Return the sorted names of environment variables that belong to the launcher's own processes."""
+    return sorted(name for name in environ if name.startswith(OF_LAUNCHERS) or name == "SLURM_PROCID")
+
+
+def for_ranks(environ: Mapping[str, str]) -> Dict[str, str]:
+    """Return the environment of ranks and their child processes, without the launcher's variables.
+
+    With these variables, a rank that imports ``mpi4py.MPI`` would impersonate this process, and wait forever while
+    holding the GIL. An added variable keeps mpi4py from initializing MPI in ranks.
+    """
+    removed = set(names_of_launcher(environ))
+    kept = {name: value for name, value in environ.items() if name not in removed}
+    return {**kept, "MPI4PY_RC_INITIALIZE": "false"}
+
+
+def settings(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> Dict[str, str]:
+    """Return the variables to set before ``mpi4py.MPI`` is imported, unless the user has set them."""
+    wanted = {f"OMPI_MCA_{name}": str(OPEN_MPI_EAGER_BYTES) for name in OPEN_MPI_EAGER}
+    words = environ.get(INTERFACE, "")
+    if words:
+        names = ",".join(interface.name for interface in named(words, interfaces))
+        if "OMPI_MCA_btl_tcp_if_exclude" not in environ:  # Open MPI accepts only one of these variables
+            wanted["OMPI_MCA_btl_tcp_if_include"] = names
+        wanted["UCX_NET_DEVICES"] = names
+        wanted["FI_TCP_IFACE"] = names.split(",")[0]  # libfabric accepts only one interface
+    return {name: value for name, value in wanted.items() if name not in environ}
+
+
+def settings_of_nccl(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> Dict[str, str]:
+    """Return the variables to set before NCCL is first used, unless the user has set them."""
+    words = environ.get(INTERFACE, "")
+    if not words or "NCCL_SOCKET_IFNAME" in environ:
+        return {}
+    return {"NCCL_SOCKET_IFNAME": "=" + ",".join(each.name for each in named(words, interfaces))}
+
+
+def chosen_interfaces(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> List[Interface]:
+    """Return this host's network interfaces for other hosts: named by a variable, or else all except loopback."""
+    for variable in (INTERFACE, "OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE"):
+        words = environ.get(variable, "")
+        if words and words != "all":
+            # UCX also names device ports ("mlx5_0:1"), which may not be network interfaces.
+            names = ",".join(word.split(":")[0] for word in words.split(","))
+            try:
+                return named(names, interfaces, variable)
+            except ArgumentValueError:
+                if variable != "UCX_NET_DEVICES":
+                    raise
+    outside = [interface for interface in interfaces if not interface.is_loopback]
+    return outside or list(interfaces)
+
+
+def named(words: str, interfaces: Sequence[Interface], variable: str = INTERFACE) -> List[Interface]:
+    """Return the interfaces with these names or in these networks, in order; raise `ValueError` if none match."""
+    found: List[Interface] = []
+    for word in filter(None, (word.strip() for word in words.split(","))):
+        for interface in interfaces:
+            if interface not in found and (interface.name == word or _is_in(interface, word)):
+                found.append(interface)
+    if not found:
+        got = ", ".join(map(str, interfaces)) or "no interface is up"
+        raise ArgumentValueError(variable, f"interfaces or networks of this host ({got})", repr(words))
+    return found
+
+
+def _is_in(interface: Interface, word: str) -> bool:
+    try:
+        return interface.ip in ip_network(word, strict=False)
+    except ValueError:
+        return False

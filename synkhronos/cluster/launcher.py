@@ -1,0 +1,137 @@
+"""Launcher for several hosts: the keeper starts this host's ranks, and the bridge starts all other ranks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Any, Callable, Dict, Iterable, List, Sequence
+
+from ..errors import SynkhronosError
+from ..host.interfaces import interfaces
+from ..memory.pool import Pool
+from ..processes.launcher import ProcessLauncher
+from ..processes.output import Streams
+from ..processes.rank_main import fatal_error
+from ..runtime.failures import worker_died
+from ..runtime.launcher import Launcher, RankConfig
+from ..sync.control_block import ControlBlock
+from ..sync.link import Link, introduced
+from ..sync.rendezvous import LOOK_EVERY_S, Listener
+from .bridge import Bridge
+from .environment import chosen_interfaces
+from .mpi_thread import LOSS_TIMEOUT_S
+from .spec import SessionSpec
+
+PRINTS_TIMEOUT_S = 2.0  # time limit for the arrival of output from other hosts
+
+
+class HostsLauncher(Launcher):
+    """Starts ranks on this host with a process launcher, and ranks on other hosts through the bridge."""
+
+    def __init__(self, local: ProcessLauncher, bridge: Bridge, spec: SessionSpec) -> None:
+        self.local, self.bridge, self.spec = local, bridge, spec
+        self._block: Any = None
+        self._pids: Dict[int, int] = {}
+        self._streams = Streams([])
+        self._shown = 0  # bytes forwarded the last time that no rank was in a command
+
+    def start(self, configs: List[RankConfig], block: ControlBlock, pools: Dict[int, Any]) -> None:
+        hosts = self.spec.hosts
+        self._block = block
+        self.local.start([config for config in configs if config.rank in hosts.near], block, pools)
+        self._streams = Streams(hosts.far)
+        files = {ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()}
+        addresses = [str(each.ip) for each in chosen_interfaces(os.environ, interfaces())]
+        with Listener(addresses) as listener:  # open only until the first rank of each host has connected
+            spec = self.spec._replace(meeting=listener.meeting)
+            self._pids = self.bridge.open(spec, block, self._streams.fds(), files)
+            links: Dict[int, Link] = {}
+            for sock in listener.accept(len(hosts.ranks) - 1, self._check_leaders):
+                links[hosts.of(self._introduced(sock))] = Link(sock)
+        self.links = [links[host] for host in sorted(links)]
+
+    def _introduced(self, sock: socket.socket) -> int:
+        try:
+            return introduced(sock)
+        except OSError:  # the host may be lost, which other connections report a little later
+            until = time.monotonic() + LOSS_TIMEOUT_S
+            while time.monotonic() < until:
+                self._check_leaders()
+                time.sleep(LOOK_EVERY_S)
+            raise
+
+    def _check_leaders(self) -> None:
+        block = self._block
+        for rank, pid in self._pids.items():
+            if block.ended[rank]:
+                how = block.status[rank], block.memory[rank], "in fork", self.fatal_error(rank)
+                raise worker_died(rank, pid, *how, (), f" on host {self.host(rank)}")
+        if not self.is_alive():
+            raise self.error()
+
+    def is_alive(self) -> bool:
+        return self.local.is_alive() and self.bridge.alive()
+
+    def error(self) -> SynkhronosError:
+        if not self.local.is_alive():
+            return self.local.error()
+        return SynkhronosError(
+            f"the bridge process (pid {self.bridge.pid}), which connects to the other hosts, has ended: "
+            f"{self.bridge.exit_reason()}; the session is closed: call synkhronos.fork() to start a new one"
+        )
+
+    def pid(self, rank: int) -> int:
+        return self._pids[rank] if rank in self._pids else self.local.pid(rank)
+
+    def host(self, rank: int) -> str:
+        return self.spec.hosts.names[self.spec.hosts.of(rank)]
+
+    def fatal_error(self, rank: int) -> str:
+        return fatal_error(self._block, rank)
+
+    def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
+        ranks = list(ranks)
+        far = [rank for rank in ranks if rank in self._pids]
+        found = self.local.inspect([rank for rank in ranks if rank not in self._pids], seconds)
+        if far:
+            found.update(self.bridge.inspect(far, seconds))
+        return found
+
+    def write_if_killed(self, write: Callable[[Sequence[memoryview]], object]) -> None:
+        self.local.write_if_killed(write)  # the local keeper has no spans of ranks on other hosts
+
+    def join(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while not all(self._block.ended[rank] for rank in self._pids):
+            if time.monotonic() > until or not self.is_alive():
+                return False
+            time.sleep(0.0005)
+        return self.local.join(max(0.0, until - time.monotonic()))
+
+    def kill(self) -> None:
+        self.local.kill()
+        for link in self.links:
+            link.close()
+        if self._pids:
+            self.bridge.kill()
+            self._pids = {}
+        self._streams.close()
+
+    def forward(self, idle: bool = False) -> None:
+        if idle:
+            self._await_prints()
+        self.local.forward(idle)
+        shown = sum([self._block.shown[rank] for rank in self._pids])
+        if not idle or shown != self._shown:
+            self._streams.forward(idle)
+        if idle:
+            self._shown = shown
+
+    def _await_prints(self) -> None:
+        """Wait for output that other hosts' ranks printed before their answers, because output takes another route."""
+        printed, shown = self._block.printed, self._block.shown
+        until = time.monotonic() + PRINTS_TIMEOUT_S
+        for rank in self._pids:
+            while printed[rank] > shown[rank] and not self._block.ended[rank] and time.monotonic() < until:
+                time.sleep(0.0002)

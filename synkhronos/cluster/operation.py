@@ -1,0 +1,133 @@
+"""One operation of the MPI thread, as a state machine, and the `Ticket` of its caller.
+
+Matching operations on all hosts have the same *number*. An operation has two *streams* of messages between two hosts;
+the messages of a stream arrive in the order of sending.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any, Callable, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+logger = logging.getLogger("synkhronos")
+
+Done = Callable[[Optional[BaseException]], Any]
+
+STREAMS = 2  # message streams of an operation between two hosts
+
+
+class Cancelled(Exception):
+    """Exception of an operation that was aborted before it was complete."""
+
+
+class Ticket:
+    """The caller's handle on an operation: its completion, its error and the bytes `received`.
+
+    ``done`` is called once at the end, with None or the exception, and must not block. It runs in the MPI thread,
+    or immediately in the caller's thread if the MPI thread had already ended.
+    """
+
+    def __init__(self, done: Optional[Done] = None) -> None:
+        self.error: Optional[BaseException] = None
+        self.received = 0
+        self._done = done
+        self._over = threading.Event()
+
+    def is_over(self) -> bool:
+        return self._over.is_set()
+
+    def wait(self, seconds: Optional[float] = None) -> bool:
+        """Wait until the operation is over; return whether it is."""
+        return self._over.wait(seconds)
+
+    def result(self, seconds: Optional[float] = None) -> None:
+        """Wait until the operation is over, and raise its error, or `TimeoutError` after ``seconds``."""
+        if not self.wait(seconds):
+            raise TimeoutError(f"the operation is not over after {seconds} s")
+        if self.error is not None:
+            raise self.error
+
+    def finish(self, error: Optional[BaseException] = None) -> None:
+        """Mark the operation as over; later calls are ignored."""
+        if self._over.is_set():
+            return
+        self.error = error
+        self._over.set()
+        if self._done is not None:
+            try:
+                self._done(error)
+            except Exception:  # the thread continues with other operations
+                logger.exception("the callback of an operation between hosts raised an exception")
+
+
+class Messages:
+    """Services of the MPI thread for an operation: sending, receiving and buffers.
+
+    When a request completes, `BulkOperation.landed` is called with its ``what``; until then MPI owns the buffer.
+    """
+
+    def send(self, operation: BulkOperation, host: int, stream: int, buffer: NDArray[np.uint8], what: Any) -> None:
+        raise NotImplementedError
+
+    def receive(self, operation: BulkOperation, host: int, stream: int, buffer: NDArray[np.uint8], what: Any) -> None:
+        """Start receiving the next message of a stream; the buffer has the message's size."""
+        raise NotImplementedError
+
+    def meet(self, operation: BulkOperation) -> None:
+        """Start a request that completes when all hosts have started it."""
+        raise NotImplementedError
+
+    def borrow(self, nbytes: int) -> NDArray[np.uint8]:
+        """Return uninitialized memory of ``nbytes`` bytes."""
+        raise NotImplementedError
+
+    def give_back(self, memory: NDArray[np.uint8]) -> None:
+        """Return borrowed memory that no request uses any longer."""
+        raise NotImplementedError
+
+
+class BulkOperation:
+    """One operation on one host; the MPI thread runs its steps, which must not block.
+
+    ``number`` is equal on all participating hosts. `receives` and `sends` count the pending requests. `error` is the
+    reason for an abort.
+    """
+
+    def __init__(self, number: int, ticket: Ticket) -> None:
+        self.number, self.ticket = number, ticket
+        self.receives = self.sends = 0
+        self.error: Optional[BaseException] = None
+
+    def begin(self, messages: Messages) -> None:
+        raise NotImplementedError
+
+    def landed(self, messages: Messages, what: Any) -> None:
+        raise NotImplementedError
+
+    def is_complete(self) -> bool:
+        """Return whether the operation is complete; called if no request is pending."""
+        raise NotImplementedError
+
+
+class Farewell(BulkOperation):
+    """The last operation of all hosts, over when all hosts have begun it."""
+
+    def __init__(self) -> None:
+        super().__init__(-1, Ticket())
+
+    def begin(self, messages: Messages) -> None:
+        messages.meet(self)
+
+    def landed(self, messages: Messages, what: Any) -> None:
+        pass
+
+    def is_complete(self) -> bool:
+        return True
+
+
+def in_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return array.reshape(-1).view(np.uint8)

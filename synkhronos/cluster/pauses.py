@@ -1,0 +1,37 @@
+"""Pauses between tests of MPI requests, which leave the cores to other threads."""
+
+from __future__ import annotations
+
+QUICK_TESTS = 5  # tests without a pause after an event
+
+#: Pauses as a fraction of the usual or the current waiting time, whichever is longer, and their minimum.
+PAUSE_PART, MIN_PAUSE_S = 1 / 8, 50e-6
+
+#: Weight of the last waiting time in the average, and the limit of that time in multiples of the average.
+LAST_COUNTS, MAX_TIMES = 1 / 4, 4
+
+
+class Pauses:
+    """The pauses of one thread: none in the first tests after an event, then increasing pauses."""
+
+    def __init__(self) -> None:
+        self._quiet, self._since = 0, 0.0  # number of tests without an event, and the time of the first such test
+        self._usual = MIN_PAUSE_S
+
+    def after_test(self, has_found: bool, now: float, most: float) -> float:
+        """Return the pause in seconds, at most ``most``, after a test at time ``now``."""
+        if has_found:
+            if self._quiet:
+                self._usual += LAST_COUNTS * (min(now - self._since, MAX_TIMES * self._usual) - self._usual)
+            self._quiet = 0
+            return 0.0
+        self._quiet += 1
+        if self._quiet == 1:
+            self._since = now
+        if self._quiet <= QUICK_TESTS:
+            return 0.0
+        return max(MIN_PAUSE_S, min(PAUSE_PART * max(now - self._since, self._usual), most))
+
+    def begin_again(self) -> None:
+        """Restart with tests without pauses, because a new operation has begun."""
+        self._quiet = 0

@@ -1,0 +1,154 @@
+"""Main loop of the serving process on every host but the first, until the program ends.
+
+The process forks a keeper before MPI begins, starts the ranks of every session through it, and runs their `Deputy`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from ..errors import SynkhronosError
+from ..host import machine
+from ..host.affinity import CoreClaims
+from ..memory.memfd import nameless_file
+from ..processes.keeper import Keeper
+from ..processes.launcher import ProcessLauncher
+from ..profile import ring
+from ..runtime.launcher import RankConfig
+from ..sync.control_block import ControlBlock
+from . import wire
+from .bulk_transfers import BulkTransfers
+from .copying import LOOK_EVERY_S
+from .deputy import Deputy
+from .facts import facts
+from .host_memory import shadow
+from .loop import EventLoop
+from .spec import SessionSpec
+from .world import World, environment_of_ranks
+
+
+class Server:
+    """The serving process of this host; ``enter`` is called in the keeper's process."""
+
+    def __init__(self, world: World, enter: Any) -> None:
+        self.world, self._enter = world, enter
+        self.keeper = Keeper(enter)  # before MPI begins
+        self.line: Any = None  # connection to the first host
+        self.deputy: Optional[Deputy] = None
+        self.block: Optional[ControlBlock] = None
+        self.launcher: Optional[ProcessLauncher] = None
+        self.bulk: Optional[BulkTransfers] = None
+        self.loop = EventLoop()
+        self._claims = CoreClaims()
+        self._together: Optional[bool] = None  # whether all hosts leave together, as sent by the first host
+
+    def serve(self) -> bool:
+        """Serve until the program ends or the first host is lost; return whether all hosts leave together."""
+        line = self.line = wire.join(self.world.recv_address())
+        self.loop.watch(line, lambda: self._receive(line))
+        line.send("hello", self.world.process, facts(self.keeper.pid))
+        courier = self.world.courier()
+        if courier is not None:
+            self.bulk = BulkTransfers(courier)
+        try:
+            while self._together is None:
+                self.loop.turn(LOOK_EVERY_S if self.deputy is None else self.deputy.keep_time())
+        except (EOFError, OSError):  # the first host is lost
+            pass
+        finally:
+            self.kill()
+            self.keeper.end()
+        together = bool(self._together)
+        if together and self.bulk is not None:
+            together = self.bulk.close()
+        return together
+
+    def _receive(self, line: wire.Line) -> None:
+        for message in line.messages():
+            if message[0] == "bye":
+                self._together = message[1]
+            elif message[0] in ("open", "kill", "inspect"):
+                kind, number, about = message
+                line.send("answer", number, getattr(self, kind)(about))
+            elif self.deputy is not None:
+                self.deputy.receive(message)
+
+    def open(self, spec: SessionSpec) -> Any:
+        """Start the ranks of a session; return their process ids, or an error message."""
+        hosts, size = spec.hosts, spec.hosts.size
+        self.kill()
+        files: Dict[int, int] = {}
+        try:
+            block = self.block = ControlBlock(size, hosts=hosts, span_bytes=spec.span_bytes)
+            for rank in range(size):
+                if rank != spec.root:
+                    files[rank] = nameless_file("pool") if rank in hosts.near else shadow(nameless_file("shadow"))
+            for ident in spec.program_pools:
+                files[ident] = shadow(nameless_file("shadow"))
+            if not self.keeper.alive():
+                self.keeper.end()
+                self.keeper = Keeper(self._enter)
+            self.keeper.load(spec.path, spec.modules)
+            launcher = self.launcher = ProcessLauncher(self.keeper)
+            launcher.start(self._configs(spec), block, files)
+            if self.bulk is not None:
+                self.bulk.reductions = spec.reductions
+            self.deputy = Deputy(hosts, block, files, self.line, launcher, self.bulk)
+            self.deputy.begin(self.loop)
+            return {rank: launcher.pid(rank) for rank in hosts.near}
+        except (SynkhronosError, OSError) as error:
+            self.kill()
+            return f"the ranks on host {hosts.names[hosts.own]} could not be started: {error}"
+        finally:
+            for fd in files.values():
+                os.close(fd)
+
+    def _configs(self, spec: SessionSpec) -> List[RankConfig]:
+        hosts, near = spec.hosts, spec.hosts.near
+        budget = machine.core_budget()
+        groups: List[List[int]] = [[]] * len(near)
+        if spec.pin and len(near) <= budget:
+            groups = self._claims.claim(len(near))
+        directory = spec.directory if os.path.isdir(spec.directory) else machine.working_directory()
+        path = sys.path + [folder for folder in spec.path if folder not in sys.path]
+        return [
+            RankConfig(
+                rank,
+                hosts.size,
+                spec.root,
+                group,
+                spec.threads or max(1, budget // len(near)),
+                budget,
+                path,
+                directory,
+                environment_of_ranks(),
+                os.path.abspath(f"synkhronos_rank_{rank}.prof") if spec.profile else None,
+                spec.keep_heap,
+                hosts,
+                meeting=spec.meeting if rank == near[0] else None,
+            )
+            for rank, group in zip(near, groups)
+        ]
+
+    def kill(self, about: None = None) -> Dict[int, bytes]:
+        """End the session, if any; return the recorded activity (rings) of this host's ranks."""
+        rings: Dict[int, bytes] = {}
+        deputy, self.deputy = self.deputy, None
+        launcher, self.launcher = self.launcher, None
+        block, self.block = self.block, None
+        if deputy is not None:
+            deputy.end()
+        if launcher is not None:
+            launcher.kill()
+        self._claims.release()
+        if deputy is not None and len(deputy.block.spans[0]):
+            rings = {rank: ring.used(deputy.block.spans[rank]) for rank in deputy.hosts.near}
+        if block is not None:
+            block.close()
+        return rings
+
+    def inspect(self, about: Tuple[Sequence[int], float]) -> Dict[int, str]:
+        """Return the state of ranks; ``about``: the ranks, and a time limit in seconds."""
+        return {} if self.launcher is None else self.launcher.inspect(*about)

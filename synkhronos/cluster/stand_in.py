@@ -1,0 +1,75 @@
+"""The bridge's stand-in for other hosts: applies events of their ranks to the master's control block."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+from ..processes.keeper import record_exit
+from ..runtime.exit_status import LOST
+from ..sync.control_block import ABORTED, DECIDED, FATAL_ERROR_BYTES, ControlBlock
+from ..sync.hosts import Hosts
+from .bulk_transfers import BulkTransfers
+from .copying import Copying
+from .wire import Line
+
+
+class StandIn(Copying):
+    """Sends aborts over ``lines``, and writes output into ``outputs``: two files per remote rank."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        block: ControlBlock,
+        pools: Dict[int, int],
+        lines: Sequence[Line],
+        outputs: Sequence[int],
+        bulk: Optional[BulkTransfers] = None,
+    ) -> None:
+        super().__init__(hosts, block, pools, [None, *lines], bulk)
+        self.lines = lines
+        self.outputs = {rank: outputs[2 * i : 2 * i + 2] for i, rank in enumerate(hosts.far)}
+        self._told = 0  # the last aborted command that was sent
+
+    def look(self, overdue: bool) -> bool:
+        words = self.block.words
+        aborted = words[ABORTED]
+        if aborted > self._told:
+            self._told = aborted
+            decided = words[DECIDED]  # read last, when no barrier of that command can be decided
+            self.requests.look_at_aborted()
+            for line in self.lines:
+                line.send("aborted", aborted, decided, self.requests.next_reduction)
+            self.wake(self.hosts.near)  # ranks may be waiting for answers
+        return False
+
+    # -- messages from other hosts -------------------------------------------------------------------------------------
+
+    def on_steps(self, steps: Any) -> None:
+        self.block.note_steps(steps)
+
+    def on_abort(self, command: int) -> None:
+        if self.block.aborted < command:
+            self.block.abort_requested = max(self.block.abort_requested, command)
+            self.block.arrivals.release()
+
+    def on_ended(self, ranks: Dict[int, Tuple[int, int, bytes]]) -> None:
+        """Record the status, memory and traceback of ranks that have ended."""
+        for rank, (status, memory, words) in ranks.items():
+            self.block.fatal_error[rank][: len(words)] = words
+            record_exit(self.block, rank, status, memory)
+
+    def on_output(self, rank: int, stream: int, text: bytes) -> None:
+        os.write(self.outputs[rank][stream], text)
+        self.block.shown[rank] += len(text)
+
+    def fail(self, reason: str) -> None:
+        for host in range(1, len(self.hosts.ranks)):
+            self.lose(host, f"the bridge process failed:\n{reason}")
+
+    def lose(self, host: int, reason: str) -> None:
+        for rank in self.hosts.ranks[host]:
+            if not self.ended and not self.block.ended[rank]:
+                words = reason.encode()[:FATAL_ERROR_BYTES]
+                self.block.fatal_error[rank][: len(words)] = words
+                record_exit(self.block, rank, LOST)

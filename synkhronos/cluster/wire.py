@@ -1,0 +1,137 @@
+"""Connections between the processes that serve hosts: a star around the first host, opened as in `sync.rendezvous`.
+
+Urgent messages use other connections (`sync.host_relay`). Heartbeats let the kernel detect a cut cable within seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import socket
+import struct
+import threading
+from collections import deque
+from typing import Any, Callable, Deque, Iterator, List, Optional, Sequence, Tuple
+
+from ..sync.rendezvous import Listener, Rendezvous, connect
+
+SIGN_INTERVAL_S = 0.5  # time between two heartbeats
+READ_BYTES = 1 << 16  # maximum number of bytes per read
+
+_LENGTH = struct.Struct("!Q")
+
+
+class Line:
+    """One end of a connection for messages; several threads may send, but only one thread receives.
+
+    Sending never blocks, because two peers that wait for each other to receive would deadlock. A thread sends the part
+    that the kernel does not accept immediately.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket, self._lock = sock, threading.Lock()
+        self._partial = bytearray()  # an incomplete message
+        self._received: Deque[Tuple[Any, ...]] = deque()
+        self._unsent: queue.SimpleQueue[Optional[memoryview]] = queue.SimpleQueue()
+        self._n_unsent = 0  # number of messages that the thread has not sent completely
+        self._thread: Optional[threading.Thread] = None
+        self._closed = threading.Event()
+        threading.Thread(target=self._send_signs, name="synkhronos-signs", daemon=True).start()
+
+    def __del__(self) -> None:
+        self._socket.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor, which is readable if a message may have arrived."""
+        return self._socket.fileno()
+
+    def send(self, *message: Any) -> None:
+        """Send a message; messages arrive in order. Raise `ConnectionError` if the peer is gone."""
+        self._send(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+    def _send(self, payload: bytes) -> None:
+        content = memoryview(_LENGTH.pack(len(payload)) + payload)
+        with self._lock:
+            if not self._n_unsent:
+                try:
+                    content = content[self._socket.send(content, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) :]
+                except BlockingIOError:
+                    pass
+                except OSError as error:  # closed here or by the peer, or unreachable
+                    raise ConnectionError(str(error)) from error
+            if content:
+                self._n_unsent += 1
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._send_rest, name="synkhronos-send", daemon=True)
+                    self._thread.start()
+                self._unsent.put(content)
+
+    def _send_rest(self) -> None:
+        while True:
+            content = self._unsent.get()
+            if content is None:
+                return
+            try:
+                self._socket.sendall(content, socket.MSG_NOSIGNAL)
+            except OSError:  # the next receive reports the loss
+                pass
+            with self._lock:
+                self._n_unsent -= 1
+
+    def _send_signs(self) -> None:
+        while not self._closed.wait(SIGN_INTERVAL_S):
+            if not self._n_unsent:
+                try:
+                    self._send(b"")
+                except ConnectionError:  # the next receive reports the loss
+                    return
+
+    def receive(self) -> Tuple[Any, ...]:
+        """Wait for a message; raise `EOFError` or `OSError` if the peer is gone."""
+        while not self._received:
+            self._read()
+        return self._received.popleft()
+
+    def messages(self) -> Iterator[Tuple[Any, ...]]:
+        """Iterate over arrived messages, without waiting if the descriptor is readable; raise as `receive` does."""
+        self._read()
+        while self._received:
+            yield self._received.popleft()
+
+    def _read(self) -> None:
+        content = os.read(self._socket.fileno(), READ_BYTES)
+        if not content:
+            raise EOFError("the connection was closed")
+        partial, begin = self._partial, 0
+        partial += content
+        while len(partial) >= begin + _LENGTH.size:
+            first = begin + _LENGTH.size
+            last = first + _LENGTH.unpack_from(partial, begin)[0]
+            if len(partial) < last:
+                break
+            if first < last:  # otherwise the message is a heartbeat
+                with memoryview(partial) as whole, whole[first:last] as payload:
+                    self._received.append(pickle.loads(payload))
+            begin = last
+        del partial[:begin]
+
+    def close(self) -> None:
+        """Close the connection; receivers at both ends get `EOFError`."""
+        self._closed.set()
+        self._unsent.put(None)
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+
+def host(addresses: Sequence[str], tell: Callable[[Rendezvous], int]) -> List[Line]:
+    """Send the rendezvous with ``tell``, which returns the number of other hosts; wait for their connections."""
+    with Listener(addresses) as listener:  # open only until all hosts have connected
+        return [Line(sock) for sock in listener.accept(tell(listener.meeting))]
+
+
+def join(meeting: Rendezvous) -> Line:
+    """Connect to the first host; raise `SynkhronosError` if none of its addresses is reachable."""
+    return Line(connect(meeting))

@@ -1,0 +1,221 @@
+"""Discovery of the processes on several hosts, with MPI or (for tests) the environment."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from ..errors import SynkhronosError
+from ..host.interfaces import interfaces
+from ..sync.rendezvous import Rendezvous
+from . import environment
+from .environment import ProcessPlace
+from .mpi_thread import MpiThread
+
+MEETING = "SYNK_MEETING"  # the variable with the rendezvous address, for processes of tests
+
+#: Names of the processes of MPI launchers, which start the program on the hosts.
+LAUNCHERS = ("prterun", "prted", "mpirun", "mpiexec", "orterun", "orted", "mpiexec.hydra", "hydra_pmi_proxy")
+
+LAUNCHER_TIMEOUT_S = 2.0  # time limit for the launcher's exit after the program, if all hosts are reachable
+
+
+class World(ABC):
+    """The processes of a program, one per host: process 0 runs the program; ``process`` is this process's number."""
+
+    n: int
+    process: int
+    modules: Sequence[str] = ()  # to import before ranks are forked, in addition to `spec.modules_to_import`
+
+    @abstractmethod
+    def send_address(self, meeting: Rendezvous) -> int:
+        """Send the rendezvous address to all other hosts, and return their number; called on the first host."""
+
+    @abstractmethod
+    def recv_address(self) -> Rendezvous:
+        """Return the rendezvous address; called on the other hosts."""
+
+    def courier(self) -> Optional[MpiThread]:
+        """Return the MPI thread for large arrays; None without MPI. All hosts call this after the rendezvous."""
+        return None
+
+    @abstractmethod
+    def end(self, together: bool) -> None:
+        """Leave the job, perhaps ending this process; end MPI, which waits for all, only if all leave ``together``."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Kill all reachable processes, including this one, if other processes cannot be asked to end."""
+
+    def launcher(self) -> int:
+        """Return the process id of the launcher that started this program and waits for all hosts; 0 if none."""
+        return 0
+
+    def end_launcher(self, pid: int) -> None:
+        """Kill the launcher after the end of the program, if it waits for unreachable hosts."""
+        raise NotImplementedError("these processes have no launcher that waits for them")
+
+
+class MpiWorld(World):
+    """Processes that ``mpirun`` or Slurm has started; initializes MPI on first use."""
+
+    def __init__(self, place: ProcessPlace) -> None:
+        self.place, self.process = place, place.process
+        self.n = place.n_processes or 0
+        self._comm: Any = None
+        self._wrong = ""  # the reason why MPI is unusable; the same on all hosts
+
+    def send_address(self, meeting: Rendezvous) -> int:
+        self._begin().bcast(meeting, root=0)
+        return self.n - 1  # unknown before MPI is initialized
+
+    def recv_address(self) -> Rendezvous:
+        meeting: Rendezvous = self._begin().bcast(None, root=0)
+        return meeting
+
+    def _begin(self) -> Any:
+        """Return the communicator of all hosts; raise `SynkhronosError` if MPI_COMM_WORLD is wrong."""
+        if self._comm is None and not self._wrong:
+            for name, value in environment.settings(os.environ, interfaces()).items():
+                os.environ[name] = value
+            try:
+                import mpi4py
+
+                mpi4py.rc.initialize = False
+                from mpi4py import MPI
+            except ImportError as error:
+                raise SynkhronosError(
+                    f"{self.place.started_by} has started this program on several hosts, which requires mpi4py "
+                    f'({error}): pip install "mpi4py>=4.1"'
+                ) from error
+            MPI.Init_thread(MPI.THREAD_MULTIPLE)
+            comm = MPI.COMM_WORLD
+            wrong = environment.wrong_world(self.place, comm.Get_size())
+            there = comm.allgather((comm.Split_type(MPI.COMM_TYPE_SHARED).Get_size(), socket.gethostname()))
+            for local_size, host in there:
+                place = self.place._replace(local_size=local_size)
+                wrong = wrong or environment.refusal(place, os.environ, host)
+            self._wrong, self._comm, self.n = wrong, comm, comm.Get_size()
+        if self._wrong:
+            raise SynkhronosError(self._wrong)
+        return self._comm
+
+    def courier(self) -> Optional[MpiThread]:
+        comm = self._begin()
+        from mpi4py import MPI
+
+        return MpiThread(comm.Dup(), comm.Get_attr(MPI.TAG_UB))
+
+    def end(self, together: bool) -> None:
+        if together and self._comm is not None:
+            from mpi4py import MPI
+
+            MPI.Finalize()
+            # MPICH signs off from its launcher in a C exit handler; otherwise the launcher kills running processes.
+            ctypes.CDLL(None).exit(0)
+
+    def abort(self) -> None:
+        if self._comm is not None:
+            self._comm.Abort(1)
+
+    def launcher(self) -> int:
+        pid = os.getppid()
+        while pid > 1:
+            name, parent = _name_and_parent(pid)
+            if name in LAUNCHERS:
+                return pid
+            pid = parent
+        return 0
+
+    def end_launcher(self, pid: int) -> None:
+        until = time.monotonic() + LAUNCHER_TIMEOUT_S
+        while _name_and_parent(pid)[0] in LAUNCHERS:
+            if time.monotonic() < until:
+                time.sleep(0.01)
+            elif self.place.started_by == "PMI":
+                self.abort()
+            else:  # on other signals, Open MPI's launcher waits for the lost hosts, too
+                os.kill(pid, signal.SIGKILL)
+                return
+
+
+def _name_and_parent(pid: int) -> Tuple[str, int]:
+    """Return the name of a process and its parent's id; ("", 0) if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            before, _, after = file.read().rpartition(")")
+    except OSError:
+        return "", 0
+    return before.partition("(")[2], int(after.split()[1])
+
+
+class StartedWorld(World):
+    """Hosts simulated by processes of this machine, which the first process starts; for tests, without MPI."""
+
+    def __init__(self, names: Sequence[str], modules: Sequence[str] = ()) -> None:
+        self.process, self.n, self.names, self.modules = 0, len(names), names, modules
+        self.processes: List[Any] = []
+
+    def send_address(self, meeting: Rendezvous) -> int:
+        for process in range(1, self.n):
+            told = json.dumps([list(meeting.addresses), meeting.port, meeting.token.hex(), process, self.n])
+            variables = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), SYNK_HOST_NAME=self.names[process])
+            variables[MEETING] = told
+            self.processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "synkhronos.program.hosts"],
+                    env=variables,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            )
+        return self.n - 1
+
+    def recv_address(self) -> Rendezvous:
+        raise NotImplementedError("the first host already has the address")
+
+    def end(self, together: bool) -> None:
+        for process in self.processes:
+            process.wait()
+
+    def abort(self) -> None:
+        self.end(False)  # the other processes end on their own
+
+
+class ToldWorld(World):
+    """One of the other processes of a `StartedWorld`."""
+
+    def __init__(self, told: str) -> None:
+        addresses, port, token, self.process, self.n = json.loads(told)
+        self._meeting = Rendezvous(tuple(addresses), port, bytes.fromhex(token))
+
+    def send_address(self, meeting: Rendezvous) -> int:
+        raise NotImplementedError("only the first host sends the address")
+
+    def recv_address(self) -> Rendezvous:
+        return self._meeting
+
+    def end(self, together: bool) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+def environment_of_ranks() -> Dict[str, str]:
+    """Return the environment for ranks, without the variables that would make them processes of the MPI job."""
+    return {name: value for name, value in environment.for_ranks(os.environ).items() if name != MEETING}
+
+
+def world_of_process() -> Optional[World]:
+    """Return the `World` of this program according to its environment; None if there is only one host."""
+    place = environment.place(os.environ)
+    return None if place is None else MpiWorld(place)

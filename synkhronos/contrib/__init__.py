@@ -1,0 +1,1 @@
+"""Optional additions: asynchronous steps, and predictions of performance on more ranks."""

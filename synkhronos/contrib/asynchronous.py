@@ -1,0 +1,300 @@
+"""Asynchronous steps: one command whose calls run on any free rank, each on all rows of its batch.
+
+::
+
+    every rank                                                 shared by all ranks
+    ---------------------------------------------------------  -------------------------------------------------
+    ── barrier: all ranks are ready, or none begins ──
+    while batches remain:                                      the next batch
+        fetch a batch and call the function on it                and its lock
+        run the hooks (`StepHooks`): for example, exchange        their memory, the number of the next exchange,
+        values with memory that all ranks share                  a count per rank; and a lock
+    ── barrier: no batches remain ──
+        run the final hooks
+    ── barrier: all ranks are done ──
+    answer: its batches and their outputs
+
+Ranks run in no fixed order, so they use no collectives, only the master's shared memory. A lock (`AsyncRegion.alone`)
+protects a write that other ranks must not see half done; the kernel releases it when its owner dies. A waiting rank
+polls at short intervals, to notice that the command was aborted because a rank failed, died or is late.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ..errors import ArgumentValueError
+from ..functions.batches import read_all, selection
+from ..functions.command import presented
+from ..functions.plan import RankPlan
+from ..functions.rank_call import call
+from ..functions.steps import StepSequence
+from ..runtime.command import Command, CommandStats
+from ..runtime.context import RankContext
+from ..runtime.session import Session, check_timeout
+from ..sync.file_lock import FileLock
+
+#: First and longest polling interval of a waiting rank.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 2e-5, 1e-3
+
+#: Exchange count of a rank that has finished exchanging.
+FINISHED_COUNT = 1 << 62
+
+_NEXT, _ORDER, _COUNTS = range(3)  # positions in the region's words; from _COUNTS on, there is one count per rank
+
+
+class AsyncRegion:
+    """Memory and locks that all ranks share during asynchronous steps, seen from one rank.
+
+    A rank that begins a step may be up to ``staleness`` exchanges ahead of the slowest rank; None means no limit.
+    """
+
+    def __init__(self, context: RankContext, handle: Any, n_batches: int, staleness: Optional[int]) -> None:
+        self.context, self.rank, self.size = context, context.rank, context.size
+        self.n_batches, self.staleness = n_batches, staleness
+        self._words = context.pools.attach(handle)
+        self._locks: List[FileLock] = []
+        for i in range(2):  # one lock for batches, one for exchanges
+            self._locks.append(FileLock(context.pools.reopen(handle.pool), handle.offset + i))
+
+    @staticmethod
+    def words(pool: Any, size: int) -> Any:
+        """Allocate the memory of a new region; the caller must keep it alive as long as the region."""
+        found = pool.allocate((_COUNTS + size,), np.int64)
+        found[...] = 0
+        return found
+
+    def close(self) -> None:
+        for lock in self._locks:
+            lock.close()
+
+    def next_batch(self) -> Optional[int]:
+        """Return the next batch; None if no batches remain."""
+        with self._locked(self._locks[0]):
+            batch = int(self._words[_NEXT])
+            if batch == self.n_batches:
+                return None
+            self._words[_NEXT] = batch + 1
+        return batch
+
+    @contextmanager
+    def alone(self) -> Iterator[int]:
+        """Exclude all other ranks from this block; yield the number of the exchange."""
+        with self._locked(self._locks[1]):
+            number = int(self._words[_ORDER])
+            self._words[_ORDER] = number + 1
+            yield number
+
+    def count(self) -> None:
+        """Count an exchange of this rank; wait until its lead over every active rank is at most ``staleness``."""
+        mine = int(self._words[_COUNTS + self.rank]) + 1
+        self._words[_COUNTS + self.rank] = mine
+        if self.staleness is not None:
+            least, counts = mine - self.staleness, self._words[_COUNTS:]
+            self._wait(lambda: bool(counts.min() >= least))
+
+    def end(self) -> None:
+        """Mark this rank as finished, so that no rank waits for its exchanges."""
+        self._words[_COUNTS + self.rank] = FINISHED_COUNT
+
+    @contextmanager
+    def _locked(self, lock: FileLock) -> Iterator[None]:
+        self._wait(lock.try_acquire)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _wait(self, is_ready: Callable[[], bool]) -> None:
+        pause = FIRST_PAUSE_S
+        while not is_ready():
+            self.context.barrier.look()
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+class StepHooks(ABC):
+    """Factory of the hooks between asynchronous steps: created on the master, picklable, and equal on all ranks."""
+
+    @property
+    @abstractmethod
+    def writes(self) -> Sequence[int]:
+        """Numbers of the shared variables that the hooks change."""
+
+    @abstractmethod
+    def begin(self, region: AsyncRegion) -> StepHook:
+        """Return the hooks of one rank."""
+
+
+class StepHook(ABC):
+    """Hooks of one rank between asynchronous steps; access to other ranks' values needs `AsyncRegion.alone`."""
+
+    @abstractmethod
+    def before(self) -> None:
+        """Run before each step."""
+
+    @abstractmethod
+    def after(self, batch: int) -> None:
+        """Run after each step, with the number of its batch."""
+
+    @abstractmethod
+    def last(self) -> None:
+        """Run once no batches remain for this rank; other ranks may still be working."""
+
+    @abstractmethod
+    def end(self) -> Any:
+        """Run after all ranks have returned from `last`; return this rank's report to the master."""
+
+
+class AsyncState(NamedTuple):
+    """One rank's answer: its batches, their outputs, and its hooks' report."""
+
+    batches: List[int]
+    outputs: List[List[Any]]
+    report: Any
+
+
+class Result(NamedTuple):
+    """Outputs of all batches, in the form of one call's outputs but with a leading batch axis."""
+
+    outputs: Any
+    rows: List[int]  # number of rows that each rank computed
+    reports: List[Any]  # by rank
+
+
+class RunAsynchronously(Command):
+    """Run every step on any free rank; ``words`` is the handle of the region's memory."""
+
+    has_steps = True
+    repeats = False
+
+    def __init__(self, name: str, steps: StepSequence, words: Any, visits: StepHooks, staleness: Optional[int]) -> None:
+        self.name, self.steps, self.words, self.visits, self.staleness = name, steps, words, visits, staleness
+
+    @property
+    def title(self) -> str:
+        return f"steps of function {self.name}"
+
+    def unsaved(self, failed: bool) -> Sequence[int]:
+        return sorted({*self.steps.plans[0].writes, *self.visits.writes})
+
+    def details(self, context: RankContext) -> str:
+        return f"asynchronous steps: {sum(self.steps.counts)}"
+
+    def amounts(self, context: RankContext) -> CommandStats:
+        return CommandStats("other", f"asynchronous {self.title}")
+
+    def run(self, context: RankContext) -> AsyncState:
+        barrier, rank = context.barrier, context.rank
+        block = barrier.block
+        block.steps[rank] = block.undone[rank] = 0
+        block.steps_command[rank] = barrier.command
+        prepared = [RankPlan(plan, context) for plan in self.steps.plans]
+        values = prepared[0].values(context)
+        region = AsyncRegion(context, self.words, sum(self.steps.counts), self.staleness)
+        try:
+            visit = self.visits.begin(region)
+            barrier.wait()
+            made = AsyncState([], [], None)
+            self._make(region, visit, prepared, values, made)
+            visit.last()
+            region.end()
+            barrier.wait()
+            made = made._replace(report=visit.end())
+            barrier.wait()  # an early answer would abort ranks that still wait for a lock
+            return made
+        finally:
+            region.close()
+
+    def _make(
+        self,
+        region: AsyncRegion,
+        visit: StepHook,
+        prepared: Sequence[RankPlan],
+        values: Sequence[Any],
+        made: AsyncState,
+    ) -> None:
+        steps, context = self.steps, region.context
+        table, indices = context.pools.attach(steps.table), context.pools.attach(steps.indices)
+        engine, counted = context.functions[steps.plans[0].number].engine, context.barrier.block.steps
+        while True:
+            context.barrier.check()
+            batch = region.next_batch()
+            if batch is None:
+                return
+            visit.before()
+            division, *row = table[batch].tolist()
+            each = prepared[division]
+            outputs, change, _ = call(each, values, selection(row, indices), None, context)
+            change()
+            made.batches.append(batch)
+            on_host = [engine.to_host(output) for output in presented(each.plan, context, outputs)]
+            made.outputs.append([np.array(one) if isinstance(one, np.ndarray) else one for one in on_host])
+            counted[context.rank] = len(made.batches)
+            visit.after(batch)
+
+    def finish(self, results: List[AsyncState], context: RankContext) -> Tuple[List[Any], List[int], List[Any]]:
+        """Return the outputs in batch order, the number of rows per rank, and the hooks' reports."""
+        in_order: List[Any] = [None] * sum(self.steps.counts)
+        divisions, rows = context.pools.attach(self.steps.table)[:, 0], []
+        for made in results:
+            weights = [self.steps.plans[divisions[batch]].division.weights for batch in made.batches]
+            rows.append(sum(1 if each is None else each[0] for each in weights))
+            for batch, outputs in zip(made.batches, made.outputs):
+                in_order[batch] = outputs
+        return [_stacked(list(values)) for values in zip(*in_order)], rows, [made.report for made in results]
+
+
+def _stacked(values: List[Any]) -> Any:
+    """Return the values of all batches as one array if their shapes are equal, else as a list."""
+    if {getattr(value, "shape", None) for value in values} == {np.shape(values[0])}:
+        return np.stack(values)
+    return values
+
+
+def run_asynchronously(
+    function: Any,
+    session: Session,
+    visits: StepHooks,
+    args: Sequence[Any],
+    kwargs: Dict[str, Any],
+    batches: Sequence[Any],
+    staleness: Optional[int] = None,
+    timeout: Optional[float] = None,
+) -> Result:
+    """Call a function once per batch, each call on any free rank; the function must not contain collectives.
+
+    Arguments and errors equal those of `Function.steps`, except that step counts in errors are per rank. See
+    `AsyncRegion` for ``staleness``.
+    """
+    if function._variants.states:
+        label = function.engine.label(next(iter(function._variants.states)), "a shared variable")
+        expected = "a function that any rank can call independently"
+        raise ArgumentValueError("function", expected, f"a function with the batch's rows in {label}")
+    if timeout is not None:
+        check_timeout(timeout)
+    name, values = function.name or "without a name", function._bind(tuple(args), kwargs, {})
+    of_inputs, _ = read_all(batches, None, None)
+    if session.hosts is not None:
+        raise ArgumentValueError(
+            "asynchronous", "False with several hosts", "True", "asynchronous ranks share memory and locks of one host"
+        )
+    with session.lock:
+        session.check()
+        function._plans_in(session)
+        steps = function._planner.steps(function, session, values, of_inputs, None, None, 1, None, False, whole=True)
+        if steps.plans[0].replicated_updates is not None:
+            expected = "a function that any rank can call independently"
+            got = f"{name}, which contains collectives (synkhronos.ops, or exact=True)"
+            raise ArgumentValueError("function", expected, got)
+        words = AsyncRegion.words(session.pool, session.size)
+        command = RunAsynchronously(name, steps, session.pool.handle(words), visits, staleness)
+        outputs, rows, reports = function._run(session, command, timeout, function._variants.updated_in_graph(False))
+        function.last_rows, function._called_in = rows, weakref.ref(session)
+    return Result(function._form.wrap(outputs, None), rows, reports)

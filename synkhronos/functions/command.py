@@ -1,0 +1,169 @@
+"""Execution of a call, from its arguments to its results.
+
+::
+
+    f(x, batch=idx)                                                                              where
+    ------------------------------------------------------------------------------------------  --------------------
+    bind     one value per input: by position, by name, or the default                           signature.bind
+    select   the rows of the data set that the call uses                                         Arguments.prepare
+    stage    copy plain arrays and indices to memory that all ranks read                         Arguments.prepare
+    plan     the rows of every rank, and the number of slices; cached for equal calls            Plans, Division
+    run      every rank:  select rows, call the engine, reduce the outputs                       CallFunction.run
+    finish   the master:  combine the answers, in the form that the user chose                   CallFunction.finish
+
+The first four steps raise all argument errors, before any value has changed. `plan` lists the caches.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ..reductions import ReduceOp, reduce_outputs
+from ..runtime.command import Command, CommandStats
+from ..runtime.context import RankContext
+from ..selection import RowRange, moved
+from .division import Division
+from .plan import CallPlan, RankPlan, may_be_refused
+from .rank_call import call
+
+#: A number below the maximum of every float type; comparing values with it is faster than `numpy.errstate`.
+FITS = 6e4
+
+
+class CallFunction(Command):
+    """Call a function on every rank with the rank's rows, and reduce the outputs for the master.
+
+    Ranks cache the plan under ``place``, unless that is None. ``plan`` is None if the ranks have it already. ``rows``
+    are the call's rows of the data set, before they are divided.
+    """
+
+    #: The division of rows, which the call sets on each rank.
+    division: Optional[Division] = None
+
+    def __init__(
+        self, name: str, place: Optional[Tuple[int, int]], plan: Optional[CallPlan], rows: Optional[RowRange]
+    ) -> None:
+        self.name, self.plan, self.rows = name, plan, rows
+        self.place: Any = place
+
+    @property
+    def title(self) -> str:
+        return f"call of function {self.name}"
+
+    def reads(self, context: RankContext) -> Iterable[Any]:
+        plan: CallPlan = self.plan or context.plans[self.place].plan
+        return [*[argument.value for argument in plan.arguments], plan.indices]
+
+    def details(self, context: RankContext) -> str:
+        division = (self.plan or context.plans[self.place].plan).division
+        return "" if division.weights is None else f"rows {list(division.weights)}"
+
+    def amounts(self, context: RankContext) -> CommandStats:
+        weights = None if self.division is None else self.division.weights
+        return CommandStats("function", self.name, -1 if weights is None else int(weights[context.rank]))
+
+    def run(self, context: RankContext) -> Any:
+        prepared = self._prepared(context) if self.plan is not None else context.plans[self.place]
+        plan: CallPlan = prepared.plan
+        values = prepared.values(context)
+        if self.plan is not None and may_be_refused(plan, context):
+            context.pools.check_room(prepared.far(self.rows))
+            context.barrier.wait()  # no rank begins before every host has enough memory and the files
+        if plan.writes:
+            context.begin_changes(plan.writes)
+        outputs, change, division = call(prepared, values, self.rows, None, context)
+        self.division = division
+        if plan.dtypes is None:
+            results = reduced(plan, context, outputs, division)
+        else:
+            results = outputs if context.rank == context.root else _in_bytes(plan, outputs)
+        if plan.writes:
+            change()
+            if plan.replicated_updates is not None:
+                context.transport.agree(f"the end of function {plan.name}")
+            context.commit_changes(plan.writes, results)
+        elif plan.replicated_updates is not None:
+            context.commit(change, label=f"the end of function {plan.name}")
+        elif plan.updates:  # on all ranks or on none: slices may disagree on a single rank
+            context.answer_if_committed(results)
+            context.commit(change)
+        return results
+
+    def finish(self, results: List[Any], context: RankContext) -> List[Any]:
+        plan: CallPlan = context.plans[self.place].plan if self.plan is None else self.plan
+        outputs: List[Any] = results[context.root]
+        if plan.dtypes is not None:
+            for i, op in enumerate(plan.ops):
+                if op.name is not None:
+                    parts = [
+                        None
+                        if result[i] is None
+                        else np.asarray(result[i])
+                        if rank == context.root
+                        else np.ndarray((), plan.dtypes[i], result[i])
+                        for rank, result in enumerate(results)
+                    ]
+                    outputs[i] = reduce_outputs(op, parts, plan.division.weights, context.root)
+        return presented(plan, context, outputs)
+
+    def _prepared(self, context: RankContext) -> RankPlan:
+        if self.plan is None:
+            prepared: RankPlan = context.plans[self.place]
+            return prepared
+        prepared = RankPlan(self.plan, context)
+        if self.place is not None:
+            context.plans[self.place] = prepared
+        return prepared
+
+
+def reduced(plan: CallPlan, context: RankContext, outputs: List[Any], division: Division) -> Optional[List[Any]]:
+    """Reduce the outputs over the ranks, weighted by the division; return all outputs on the master, else None."""
+    moving = [i for i, op in enumerate(plan.ops) if op.name is not None]
+    if moving:
+        reduced = context.transport.reduce(
+            [("function", plan.number, i if plan.subset is None else plan.subset[i]) for i in moving],
+            [outputs[i] for i in moving],
+            [plan.ops[i] for i in moving],
+            division.weights,
+            lambda i: f"{plan.labels[moving[i]]} of function {plan.name}",
+            keep_dtype=False,
+        )
+        for i, result in zip(moving, reduced or ()):
+            outputs[i] = result
+    return outputs if context.rank == context.root else None
+
+
+def presented(plan: CallPlan, context: RankContext, outputs: List[Any]) -> List[Any]:
+    """Return the outputs with the dtype, axis order and place (host or device) of the engine's own function."""
+    outputs = list(outputs)
+    for i, op in enumerate(plan.ops):
+        if op.dtypes or op.axis:
+            output = rounded(outputs[i], op)
+            outputs[i] = moved(output, 0, op.axis) if op.axis and output is not None else output
+    if not plan.on_device:
+        return outputs
+    entry = context.functions[plan.number]
+    return [
+        entry.engine.present(entry.reference(), i if plan.subset is None else plan.subset[i], output)
+        for i, output in enumerate(outputs)
+    ]
+
+
+def rounded(output: Any, op: ReduceOp) -> Any:
+    """Cast an output that was reduced in a wider dtype back to the output's dtype."""
+    if op.dtypes is None or output is None:
+        return output
+    if output.ndim == 0 and abs(output.item()) < FITS:
+        return output.astype(op.dtypes[1])
+    with np.errstate(all="ignore"):  # like the engine's own cast
+        return output.astype(op.dtypes[1])
+
+
+def _in_bytes(plan: CallPlan, outputs: Sequence[Any]) -> List[Optional[bytes]]:
+    """Return scalars as bytes, because pickling arrays would take ten times as long."""
+    return [
+        None if output is None or op.name is None else np.asarray(output).tobytes()
+        for op, output in zip(plan.ops, outputs)
+    ]

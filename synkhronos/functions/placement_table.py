@@ -1,0 +1,83 @@
+"""The table returned by `Function.sharding`: placements of a function's values and its inner collectives."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from ..engines.base import Inside
+from ..errors import ArgumentTypeError
+from ..reductions import ReduceOp
+from ..sharding import Placement, Unknown
+from .variants import Variants, Written
+
+
+class Row(NamedTuple):
+    """Row of the table: an input, output or update, with its placement."""
+
+    label: str
+    placement: Placement
+    op: Optional[str] = None  # the op of an output
+
+    def __str__(self) -> str:
+        why = f": {self.placement.why}" if isinstance(self.placement, Unknown) else ""
+        return f"  {self.label:<30} {str(self.placement) + why:<14}{'' if self.op is None else ' ' + self.op}".rstrip()
+
+
+class PlacementTable(NamedTuple):
+    """Placements of a function's values and its inner collectives; ``str`` formats them as a table."""
+
+    name: str
+    inputs: List[Row]
+    outputs: List[Row]
+    updates: List[Row]  # with the placements of the new values
+    collectives: List[Inside]  # in order of computation
+    nbytes: Sequence[Optional[int]]  # bytes that each collective reduced in the last call, per rank; None before a call
+    written: Optional[Written] = None  # the literal number of rows in the program's graph
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _lines(self) -> Iterator[str]:
+        yield f"function {self.name}"
+        if self.written is not None:
+            where = "" if not self.written.where else f": read as each rank's share in {'; '.join(self.written.where)}"
+            yield f"rows{'' if self.written.rows is None else f' {self.written.rows}'}{where}"
+        parts: List[Tuple[str, Sequence[Any]]] = [("inputs", self.inputs), ("outputs", self.outputs)]
+        for title, rows in [*parts, ("updates", self.updates)]:
+            if rows:
+                yield title
+                yield from map(str, rows)
+        yield "collectives" if self.collectives else "no collectives inside"
+        for i, (each, nbytes) in enumerate(zip(self.collectives, self.nbytes)):
+            size = "size unknown before a call" if nbytes is None else f"{nbytes:,} bytes"
+            waits = f", then the updates of {', '.join(each.updates)}" if each.updates else ""
+            yield f"  {i}: {each.op} of {len(each.variables)}, {size}{waits}"
+            yield from [f"       {variable}" for variable in each.variables]
+
+
+def table_of(
+    function: Any,
+    variants: Variants,
+    names: Sequence[str],
+    outputs: Iterable[Tuple[Any, ReduceOp]],
+    nbytes: Callable[[int], Optional[int]],
+) -> PlacementTable:
+    """Return a function's table; ``nbytes(i)`` returns the bytes that collective i reduced in the last call."""
+    engine = function.engine
+    found = engine.sharding(variants.snapshot, variants.placements)
+    if found is None:
+        raise ArgumentTypeError("sharding", "an engine that propagates placements", repr(engine.name))
+    updated = engine.updated_in(variants.snapshot)
+    labels = [engine.label(shared, f"updates[{i}]") for i, shared in enumerate(updated)]
+    return PlacementTable(
+        function.name or "without a name",
+        [Row(name, placement) for name, placement in zip(names, found.inputs)],
+        [Row(output.label, placement, str(op)) for (output, op), placement in zip(outputs, found.outputs)],
+        [Row(label, placement) for label, placement in zip(labels, found.updates)],
+        found.collectives,
+        [nbytes(i) for i in range(len(found.collectives))],
+        variants.written,
+    )

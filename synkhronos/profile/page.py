@@ -1,0 +1,132 @@
+"""``report.html``: the report as a self-contained page with plots."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any, Dict, List, Sequence, Tuple
+
+from .calls import PARTS
+from .losses import Loss, idle_sentence, short
+
+_COLOURS = dict(zip(PARTS, ("#2f6db3", "#d9822b", "#c23b3b", "#7a5fb0", "#8a8a8a", "#e6e6e6")))
+
+#: Parts of a command, each with the session part that provides its color.
+_PARTS_OF_CALL = (
+    ("engine_s", "computing"),
+    ("transport_s", "communicating"),
+    ("commit_s", "communicating"),
+    ("wait_s", "waiting"),
+    ("copy_s", "copying"),
+    ("overhead_s", "overhead"),
+)
+
+#: Maximum number of plotted commands, longest first, and of plotted calls per command.
+_MAX_PLOTS, _MAX_DRAWN = 6, 400
+
+_STYLE = """\
+.synkhronos { font: 14px/1.45 sans-serif; color: #222; background: #fff; max-width: 62em; }
+.synkhronos table { border-collapse: collapse; margin: 0.5em 0 1.5em; }
+.synkhronos th, .synkhronos td { padding: 0.15em 0.7em; text-align: right; border-bottom: 1px solid #ddd;
+  white-space: pre; font-variant-numeric: tabular-nums; }
+.synkhronos th:first-child, .synkhronos td:first-child { text-align: left; }
+.synkhronos svg text { font: 12px sans-serif; }
+.synkhronos .key span { display: inline-block; width: 0.9em; height: 0.9em; margin: 0 0.3em 0 1em; }"""
+
+_WIDTH, _LEFT, _BAR = 640, 110, 18
+
+
+def page(body: str) -> str:
+    head = '<meta charset="utf-8"><title>Time report</title>'
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>\n{body}\n</body></html>\n'
+
+
+def page_body(
+    profile: Dict[str, Any],
+    headline: str,
+    tables: Sequence[Tuple[str, Sequence[Sequence[str]]]],
+    losses: Sequence[Loss],
+) -> str:
+    """Return the body: plots of each rank's time and of the longest commands, and the tables of the text report."""
+    first, *rest = headline.split("\n")
+    found = [f'<div class="synkhronos"><style>{_STYLE}</style>', f"<h2>{escape(first)}</h2>"]
+    found += [f"<p>{escape(line)}</p>" for line in rest]
+    found += [
+        "<h3>Largest losses</h3>",
+        f"<p>{escape(idle_sentence(profile))}</p>",
+        "<ol>",
+        *(f"<li>{escape(loss.sentence)}</li>" for loss in losses),
+        "</ol>",
+    ]
+    found += ["<h3>Time of each rank</h3>", _key(), _bars(_of_ranks(profile), profile["wall_s"])]
+    longest = sorted(profile["commands"], key=lambda command: -command["totals"]["master_s"])[:_MAX_PLOTS]
+    for command in longest:
+        name = short(command["name"]) + ".steps" * (command["kind"] == "steps")
+        n = command["recorded"]
+        found += [f"<h3>{escape(name)}: {n:,} call{'s' * (n > 1)}, {command['totals']['master_s']:.3g} s</h3>"]
+        found += [_bars(_of_command(command), command["totals"]["master_s"])]
+        if n > 1:
+            found += [_durations(command, profile["wall_s"])]
+    for title, rows in tables:
+        found += [f"<h3>{escape(title)}</h3>", _table(rows)]
+    return "\n".join([*found, "</div>"])
+
+
+def _key() -> str:
+    marks = [f'<span style="background:{colour}"></span>{part}' for part, colour in _COLOURS.items()]
+    return f'<p class="key">{" ".join(marks)}</p>'
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    lines = []
+    for i, row in enumerate(rows):
+        tag = "td" if i else "th"
+        lines.append("<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) + "</tr>")
+    return "<table>\n" + "\n".join(lines) + "\n</table>"
+
+
+def _of_ranks(profile: Dict[str, Any]) -> List[Tuple[str, List[Tuple[str, float]]]]:
+    return [
+        (f"rank {rank}", [(part, of_rank[part]) for part in PARTS]) for rank, of_rank in enumerate(profile["shares"])
+    ]
+
+
+def _of_command(command: Dict[str, Any]) -> List[Tuple[str, List[Tuple[str, float]]]]:
+    totals = command["totals"]
+    return [
+        (f"rank {rank}", [(part, totals[key][rank]) for key, part in _PARTS_OF_CALL])
+        for rank in range(len(totals["wait_s"]))
+    ]
+
+
+def _bars(bars: Sequence[Tuple[str, Sequence[Tuple[str, float]]]], whole: float) -> str:
+    height = (_BAR + 6) * len(bars)
+    found = [f'<svg width="{_LEFT + _WIDTH}" height="{height}" role="img">']
+    for i, (label, parts) in enumerate(bars):
+        y, x = (_BAR + 6) * i, float(_LEFT)
+        found.append(f'<text x="0" y="{y + 13}">{escape(label)}</text>')
+        for part, seconds in parts:
+            width = _WIDTH * seconds / whole if whole else 0.0
+            tip = f"{part}: {seconds:.6g} s"
+            found.append(
+                f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_BAR}" fill="{_COLOURS[part]}">'
+                f"<title>{tip}</title></rect>"
+            )
+            x += width
+    return "\n".join([*found, "</svg>"])
+
+
+def _durations(command: Dict[str, Any], wall: float) -> str:
+    """Plot the duration of each call over the time of the session."""
+    calls = command["calls"][-_MAX_DRAWN:]
+    most, height = max(call["master_s"] for call in calls), 70
+    found = [f'<svg width="{_LEFT + _WIDTH}" height="{height + 20}" role="img">']
+    found.append(f'<text x="0" y="13">{most:.3g} s per call</text><text x="0" y="{height}">0 s</text>')
+    found.append(f'<text x="{_LEFT}" y="{height + 14}">called at 0 s</text>')
+    found.append(f'<text x="{_LEFT + _WIDTH}" y="{height + 14}" text-anchor="end">{wall:.3g} s</text>')
+    found.append(f'<line x1="{_LEFT}" y1="{height}" x2="{_LEFT + _WIDTH}" y2="{height}" stroke="#999"/>')
+    for call in calls:
+        x = _LEFT + (_WIDTH * call["begin_s"] / wall if wall else 0.0)
+        y = height - (height - 4) * call["master_s"] / most if most else height
+        tip = f"at {call['begin_s']:.6g} s: {call['master_s']:.6g} s"
+        found.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="#2f6db3"><title>{tip}</title></circle>')
+    return "\n".join([*found, "</svg>"])

@@ -1,0 +1,165 @@
+"""Ring of a rank: shared memory with its latest spans, which survives the rank's death.
+
+::
+
+    words      spans written so far | bytes of names | names | offset and error of the clock
+    open       by level: the latest span begun: when, spans written by then (plus 1), name, command
+    counts     by name: commands counted, including those already overwritten
+    names      "engine\\tTheanoEngine.call", "command\\tfunction\\ttrain", each preceded by its length
+    records    the spans; each overwrites the span written ``capacity`` spans before
+
+Only the rank writes. A reader compares the number of spans before and after copying, and skips spans that may
+have been overwritten. The open span of a level has ended if a span of this or an outer level was written later.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Dict, List, NamedTuple, Tuple
+
+#: Indices of a ring's first words.
+WRITTEN, NAME_BYTES, NAMES, OFFSET, ERROR = range(5)
+
+#: Number of levels with recorded open spans; deeper spans are recorded only when they end.
+MAX_OPEN = 32
+#: Number of distinct names; additional names become "other".
+MAX_NAMES = 512
+#: Maximum number of bytes of all names together, and of one name.
+ALL_NAMES_BYTES, ONE_NAME_BYTES = 1 << 15, 200
+
+OPEN = struct.Struct("<qqII")
+OPEN_PLACES = [64 + OPEN.size * level for level in range(MAX_OPEN)]
+_COUNTS = OPEN_PLACES[-1] // 8 + OPEN.size // 8
+_HEAD_WORDS = _COUNTS + MAX_NAMES
+_NAMES_BEGIN = 8 * _HEAD_WORDS
+RECORDS_BEGIN = _NAMES_BEGIN + ALL_NAMES_BYTES
+
+#: Begin and end in nanoseconds; command; name, thread and level. Four numbers follow for commands and collectives.
+SPAN, NUMBERS = struct.Struct("<qqIHBB"), struct.Struct("<qqqq")
+RECORD_BYTES = SPAN.size + NUMBERS.size
+_HAVE_NUMBERS = ("command\t", "collective\t")
+_UNKNOWN = (-1, -1, -1, -1)
+_ONE_LENGTH = struct.Struct("<H")
+
+#: Maximum number of spans in the rings of all ranks together, and in one ring; 56 bytes per span.
+MAX_SPANS, MAX_SPANS_OF_RANK = 1 << 20, 1 << 16
+
+
+def ring_bytes(n_ranks: int) -> int:
+    """Return the bytes of each ring for a number of ranks."""
+    return RECORDS_BEGIN + RECORD_BYTES * min(MAX_SPANS_OF_RANK, MAX_SPANS // n_ranks)
+
+
+class Record(NamedTuple):
+    """A span as stored in a ring."""
+
+    begin: int  # nanoseconds of the rank's clock
+    end: int  # -1 while the span is open
+    command: int  # number of the current or last command
+    name: int  # index of the name
+    thread: int  # 0 for the first thread of the process
+    level: int  # nesting depth in the thread
+    numbers: Tuple[int, int, int, int]  # rows, bytes, bytes moved, arrays; -1 if unknown
+
+
+class Content(NamedTuple):
+    """Contents of a ring when it was read."""
+
+    names: List[str]
+    counts: Dict[str, int]  # number of spans by name, including overwritten spans
+    records: List[Record]  # in the order of their ends, then the open spans
+    dropped: int  # number of overwritten spans
+    offset: int  # lead of the rank's clock over the master's, in nanoseconds
+    error: int  # largest error of `offset`
+
+
+class RingBuffer:
+    """Writer of a ring, in the rank's process.
+
+    `memory` consists of `ring_bytes` zeros, or is the ring of a dead rank, which its replacement continues.
+    """
+
+    def __init__(self, memory: memoryview) -> None:
+        self.memory = memory
+        self.words = memory[:_NAMES_BEGIN].cast("q")
+        self.capacity = (len(memory) - RECORDS_BEGIN) // RECORD_BYTES
+        #: Number of the current or last command.
+        self.command = 0
+        self.written = int(self.words[WRITTEN])
+        #: Indices of the names written so far.
+        self.numbers: Dict[str, int] = {name: number for number, name in enumerate(read(memory).names)}
+        self._commands: Dict[Tuple[str, str], int] = {}
+        self.number("other")
+
+    def number(self, name: str) -> int:
+        """Return the index of a name, which is written on first use."""
+        found = self.numbers.get(name)
+        if found is None:
+            found = self.numbers[name] = self._added(name.encode("utf-8", "replace")[:ONE_NAME_BYTES])
+        return found
+
+    def number_of_command(self, kind: str, title: str) -> int:
+        """Return the index of a command's name and count it, so that overwritten commands are counted too."""
+        number = self._commands.get((kind, title))
+        if number is None:
+            number = self._commands[kind, title] = self.number(f"command\t{kind}\t{title}")
+        self.words[_COUNTS + number] += 1
+        return number
+
+    def _added(self, name: bytes) -> int:
+        words = self.words
+        used, count = words[NAME_BYTES], words[NAMES]
+        if count == MAX_NAMES or used + 2 + len(name) > ALL_NAMES_BYTES:
+            return 0
+        begin = _NAMES_BEGIN + used
+        _ONE_LENGTH.pack_into(self.memory, begin, len(name))
+        self.memory[begin + 2 : begin + 2 + len(name)] = name
+        words[NAME_BYTES] = used + 2 + len(name)
+        words[NAMES] = count + 1
+        return int(count)
+
+
+def set_clock(memory: memoryview, offset: int, error: int) -> None:
+    """Record in a ring how far its rank's clock is ahead of the master's."""
+    words = memory[:_NAMES_BEGIN].cast("q")
+    words[OFFSET], words[ERROR] = offset, error
+
+
+def read(memory: memoryview) -> Content:
+    """Read a ring, even while its rank is writing."""
+    capacity = (len(memory) - RECORDS_BEGIN) // RECORD_BYTES
+    words = memory[:_NAMES_BEGIN].cast("q")
+    written = words[WRITTEN]
+    begun = bytes(memory[OPEN_PLACES[0] : OPEN_PLACES[-1] + OPEN.size])
+    first = max(0, written - capacity)
+    copied = bytes(memory[RECORDS_BEGIN : RECORDS_BEGIN + RECORD_BYTES * min(written, capacity)])
+    # A span that was being written during the copy is not counted yet, and overwrites the oldest span.
+    first = max(first, words[WRITTEN] + 1 - capacity) if words[WRITTEN] >= capacity else first
+    names, begin = [], _NAMES_BEGIN
+    for _ in range(words[NAMES]):
+        (length,) = _ONE_LENGTH.unpack_from(memory, begin)
+        names.append(bytes(memory[begin + 2 : begin + 2 + length]).decode("utf-8", "replace"))
+        begin += 2 + length
+    numbered = {i for i, name in enumerate(names) if name.startswith(_HAVE_NUMBERS)}
+    records: List[Record] = []
+    ended = [0] * MAX_OPEN  # by level: the count of spans when the latest span was written
+    for i in range(first, written):
+        place = RECORD_BYTES * (i % capacity)
+        start, end, command, name, thread, level = SPAN.unpack_from(copied, place)
+        a, b, c, d = NUMBERS.unpack_from(copied, place + SPAN.size) if name in numbered else _UNKNOWN
+        records.append(Record(start, end, command, name, thread, level, (a, b, c, d)))
+        if thread == 0 and level < MAX_OPEN:
+            ended[level] = i + 1
+    for level, (start, before, name, command) in enumerate(OPEN.iter_unpack(begun)):
+        if max(ended[: level + 1]) >= before:
+            break
+        records.append(Record(start, -1, command, name, 0, level, _UNKNOWN))
+    counts = {name: int(words[_COUNTS + i]) for i, name in enumerate(names)}
+    return Content(names, counts, records, first, int(words[OFFSET]), int(words[ERROR]))
+
+
+def used(memory: memoryview) -> bytes:
+    """Return the used part of a ring, for sending it to another host."""
+    written = memory[:8].cast("q")[0]
+    capacity = (len(memory) - RECORDS_BEGIN) // RECORD_BYTES
+    return bytes(memory[: RECORDS_BEGIN + RECORD_BYTES * min(written + 1, capacity)])

@@ -1,0 +1,322 @@
+"""Direct exchange of commands and barriers between hosts by their leading ranks, without other processes.
+
+The root has a link to the first rank of each other host, its *leader*. ::
+
+    host 0                                                       host 1
+    ranks of host 0 <-- control block --> root <═══ link ═══> leader <-- control block --> ranks of host 1
+
+Root and leader copy between their control block and the link while they wait (`HostRelay.wait`) for a command, at a
+barrier, or for answers. So a round trip over the network needs only two process switches. At any other time, the bridge
+processes of `cluster` handle events: deaths, aborts, output.
+
+===========  ==============  ===============================================================================
+message      from, to        content
+===========  ==============  ===============================================================================
+``command``  root, leader    a command, and the number of the last aborted command
+``decided``  root, leader    completion of a barrier; the notices of ranks on other hosts
+``arrived``  leader, root    arrivals of its host's ranks at a barrier; their notices and promised answers
+``answers``  leader, root    answers of its host's ranks to a command
+===========  ==============  ===============================================================================
+
+Messages are idempotent, as are writes to the words of the control block.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from abc import ABC, abstractmethod
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from ..errors import SynkhronosError
+from ..memory import messages
+from ..memory.attach import PoolMap
+from ..memory.pool import Pool
+from .barrier import is_due, turn_of
+from .control_block import (
+    ABORTED,
+    COMMAND_LENGTH,
+    COMMAND_NUMBER,
+    DEATHS,
+    DECIDED,
+    LET_GO,
+    STOP_REQUESTED,
+    ControlBlock,
+)
+from .hosts import Hosts
+from .link import Link
+from .semaphore import POLL_INTERVAL_S, WaitPolicy
+
+_GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+
+
+class HostRelay(ABC):
+    """A leading rank's exchange of messages with other hosts, for all ranks of its host.
+
+    ``block``, ``pool`` and ``pools`` are this host's control block, the rank's pool, and the rank's view of all pools.
+    """
+
+    def __init__(
+        self, rank: int, hosts: Hosts, block: ControlBlock, pool: Pool, pools: PoolMap, links: Sequence[Link]
+    ) -> None:
+        self.rank, self.hosts, self.block, self.pool, self.pools = rank, hosts, block, pool, pools
+        self.others = [each for each in hosts.near if each != rank]  # on this host
+        self._links = {link.fileno(): link for link in links}
+        self._poll = select.poll()
+        self._poll.register(block.lead, select.POLLIN)
+        for link in links:
+            self._poll.register(link, select.POLLIN | select.POLLRDHUP)
+        self._keep: List[Dict[int, Any]] = [{}, {}]  # long notices, by turn and rank
+        self._long: Dict[int, Any] = {}  # long answers, by rank
+
+    def close(self) -> None:
+        while self._links:
+            self._links.popitem()[1].close()
+
+    def wait(self, done: Callable[[], object], watch: Callable[[], object], policy: WaitPolicy) -> None:
+        """Copy between block and links until ``done`` or ``watch`` returns true; both are called repeatedly."""
+        for _ in range(policy.tries):
+            self.receive()
+            self.forward(watch)  # after receive, because otherwise the cause of a drained eventfd would stay unsent
+            if done():
+                return
+            if policy.yields:
+                os.sched_yield()
+        while True:
+            is_quiet = not self._poll.poll(POLL_INTERVAL_S * 1000)
+            self.receive()
+            self.forward(watch, is_quiet)
+            if done() or watch():
+                return
+
+    def receive(self) -> None:
+        """Process received messages without waiting."""
+        for fd, event in self._poll.poll(0):
+            link = self._links.get(fd)
+            if link is None:
+                self.block.lead.drain()
+                continue
+            link.receive(self._deal_with, bool(event & _GONE))
+            if link.is_lost:
+                self._poll.unregister(fd)
+
+    def has_news(self) -> bool:
+        """Return whether messages may have arrived, from other hosts or from ranks of this host."""
+        return bool(self._poll.poll(0))
+
+    def _deal_with(self, kind: str, *what: Any) -> None:
+        getattr(self, "on_" + kind)(*what)
+
+    @abstractmethod
+    def forward(self, watch: Callable[[], object], is_overdue: bool = False) -> None:
+        """Send changes of the block to other hosts; with ``is_overdue``, do not wait for all ranks' changes."""
+
+    def notice_of(self, rank: int, number: int) -> Optional[bytes]:
+        """Return a rank's notice for a barrier, or None."""
+        block, turn = self.block, turn_of(number)
+        if block.noticed[turn][rank] != number:
+            return None
+        return bytes(messages.get(block.notice_length[turn][rank], block.notice_slots[turn][rank], self.pools))
+
+    def write_notices(self, number: int, notices: Dict[int, Optional[bytes]]) -> None:
+        """Write the barrier notices of other hosts' ranks into the block."""
+        block, turn = self.block, turn_of(number)
+        for rank, notice in notices.items():
+            if notice is not None:
+                slot = block.notice_slots[turn][rank]
+                block.notice_length[turn][rank], self._keep[turn][rank] = messages.put(notice, slot, self.pool)
+                block.noticed[turn][rank] = number
+
+
+class RootRelay(HostRelay):
+    """The root's relay: sends commands and decisions to leaders, and writes arrivals and answers into its block."""
+
+    def __init__(
+        self, rank: int, hosts: Hosts, block: ControlBlock, pool: Pool, pools: PoolMap, links: Sequence[Link]
+    ) -> None:
+        super().__init__(rank, hosts, block, pool, pools, links)
+        # By link: the ranks on all hosts but the link's, and the last command and decision sent.
+        elsewhere = [[rank for rank in range(hosts.size) if rank not in ranks] for ranks in hosts.ranks[1:]]
+        self._told = [(link, others, [0, 0]) for link, others in zip(links, elsewhere)]
+
+    def forward(self, watch: Callable[[], object], is_overdue: bool = False) -> None:
+        words = self.block.words
+        number, decided = words[COMMAND_NUMBER], words[DECIDED]
+        for link, others, told in self._told:
+            if told[0] < number:
+                payload = bytes(messages.get(words[COMMAND_LENGTH], self.block.command_slot, self.pools))
+                link.send(("command", number, words[ABORTED], payload), watch)
+                told[0] = number
+            if told[1] < decided:
+                link.send(self._decided(decided, others, told[1]), watch)
+                told[1] = decided
+
+    def _decided(self, number: int, others: Sequence[int], told: int) -> Tuple[Any, ...]:
+        """Return a barrier's message; ``told``: the last barrier sent; ``others``: the ranks not on the link's host."""
+        of = number
+        notices = {rank: self.notice_of(rank, of) for rank in others}
+        if None in notices.values() and told < number - 1:  # both barriers may have been decided together
+            of = number - 1
+            notices = {rank: self.notice_of(rank, of) for rank in others}
+        if None in notices.values():
+            notices = {}
+        return "decided", number, self.block.words[STOP_REQUESTED], of, notices
+
+    def on_arrived(
+        self,
+        number: int,
+        notices: Dict[int, Any],
+        promises: Dict[int, Tuple[int, bytes]],
+        steps: Dict[int, Tuple[int, int, int]],
+        printed: Dict[int, int],
+    ) -> None:
+        """Record ranks that have reached a barrier, and the answers that they promise for this barrier or the next."""
+        block = self.block
+        self.write_notices(number, notices)
+        for rank, (barrier, payload) in promises.items():
+            self._write_answer(rank, payload)
+            block.promised[rank] = barrier
+        self._note(steps, printed)
+        for rank in notices:
+            block.arrived[rank] = number
+
+    def on_answers(
+        self,
+        number: int,
+        answers: Dict[int, bytes],
+        steps: Dict[int, Tuple[int, int, int]],
+        printed: Dict[int, int],
+    ) -> None:
+        block = self.block
+        self._note(steps, printed)
+        for rank, payload in answers.items():
+            self._write_answer(rank, payload)
+            block.finished[rank] = number
+
+    def _note(self, steps: Dict[int, Tuple[int, int, int]], printed: Dict[int, int]) -> None:
+        self.block.note_steps(steps)
+        for rank, nbytes in printed.items():
+            self.block.printed[rank] = nbytes
+
+    def _write_answer(self, rank: int, payload: bytes) -> None:
+        slot = self.block.answer_slots[rank]
+        self.block.answer_length[rank], self._long[rank] = messages.put(payload, slot, self.pool)
+
+
+class LeaderRelay(HostRelay):
+    """A leader's relay: writes commands and decisions into its block, and sends arrivals and answers to the root."""
+
+    def __init__(
+        self, rank: int, hosts: Hosts, block: ControlBlock, pool: Pool, pools: PoolMap, links: Sequence[Link]
+    ) -> None:
+        super().__init__(rank, hosts, block, pool, pools, links)
+        (self._link,) = links
+        self._near: Sequence[int] = hosts.near
+        n = hosts.size
+        self._arrived, self._finished, self._promised = [0] * n, [0] * n, [0] * n
+        self._steps, self._printed = [(0, 0, 0)] * n, [0] * n
+        self._command: Optional[Tuple[int, int, bytes]] = None  # a command not delivered yet
+        self._long_command: Any = None
+
+    def receive(self) -> None:
+        """Process received messages; if the link is lost, raise `SynkhronosError` to end this rank."""
+        super().receive()
+        if self._link.is_lost:
+            raise SynkhronosError("this rank, which leads the ranks of its host, has lost its connection to the master")
+
+    def forward(self, watch: Callable[[], object], is_overdue: bool = False) -> None:
+        if self._command is not None:
+            self._deliver()
+        block, near = self.block, self._near
+        if not self._is_anything_new():
+            return
+        arrived, finished = newer(block.arrived, self._arrived, near), newer(block.finished, self._finished, near)
+        for rank, number in list(finished.items()):
+            if is_due(block, self._promised[rank], number):  # the root already has this answer
+                self._finished[rank] = finished.pop(rank)
+        if not is_overdue:
+            living = [rank for rank in near if not block.ended[rank]] if block.words[DEATHS] else near
+            if not is_whole(finished, block.finished, living):
+                finished = {}
+            if not finished and not is_whole(arrived, block.arrived, living):
+                return  # wait for more arrivals; ranks that have answered arrive at no further barrier
+        for number in sorted(set(arrived.values())):
+            ranks = [rank for rank in arrived if arrived[rank] == number]
+            notices = {rank: self.notice_of(rank, number) for rank in ranks}
+            promises = {
+                rank: (block.promised[rank], self._answer_of(rank)) for rank in ranks if block.promised[rank] >= number
+            }
+            self._link.send(("arrived", number, notices, promises, *self._news()), watch)
+            for rank in ranks:
+                self._arrived[rank] = number
+                self._promised[rank] = promises[rank][0] if rank in promises else 0
+        for number in sorted(set(finished.values())):
+            ranks = [rank for rank in finished if finished[rank] == number]
+            answers = {rank: self._answer_of(rank) for rank in ranks}
+            self._link.send(("answers", number, answers, *self._news()), watch)
+            for rank in ranks:
+                self._finished[rank] = number
+
+    def _is_anything_new(self) -> bool:
+        arrived, finished = self.block.arrived, self.block.finished
+        for rank in self._near:
+            if arrived[rank] != self._arrived[rank] or finished[rank] != self._finished[rank]:
+                return True
+        return False
+
+    def _answer_of(self, rank: int) -> bytes:
+        block = self.block
+        return bytes(messages.get(block.answer_length[rank], block.answer_slots[rank], self.pools))
+
+    def _news(self) -> Tuple[Dict[int, Tuple[int, int, int]], Dict[int, int]]:
+        """Return new step counts of ranks, and the new numbers of bytes printed."""
+        block, steps, printed = self.block, {}, {}
+        for rank in self.hosts.near:
+            made, nbytes = block.steps_of(rank), block.printed[rank]
+            if made != self._steps[rank]:
+                steps[rank] = self._steps[rank] = made
+            if nbytes != self._printed[rank]:
+                printed[rank] = self._printed[rank] = nbytes
+        return steps, printed
+
+    def on_command(self, number: int, aborted: int, payload: bytes) -> None:
+        if number > self.block.words[COMMAND_NUMBER]:
+            self._command = number, aborted, payload
+            self._deliver()
+
+    def _deliver(self) -> None:
+        """Deliver the command to the ranks, once aborted commands no longer write into their memory."""
+        assert self._command is not None
+        block, (number, aborted, payload) = self.block, self._command
+        if block.words[LET_GO] >= aborted:
+            block.words[COMMAND_LENGTH], self._long_command = messages.put(payload, block.command_slot, self.pool)
+            block.words[COMMAND_NUMBER] = number
+            self._command = None
+            for rank in self.others:
+                block.commands[rank].release()
+
+    def on_decided(self, number: int, stop: int, of: int, notices: Dict[int, Any]) -> None:
+        """Record that a barrier is complete; ``of`` is the barrier of the notices, possibly the previous barrier."""
+        words = self.block.words
+        if number > words[DECIDED]:
+            self.write_notices(of, notices)
+            words[STOP_REQUESTED] = stop
+            words[DECIDED] = number
+            for rank in self.others:
+                self.block.releases[rank].release()
+
+    def have_answered(self) -> bool:
+        """Return whether all living ranks of this host have answered the last command."""
+        block = self.block
+        return all(block.ended[rank] or block.finished[rank] >= block.words[COMMAND_NUMBER] for rank in self.hosts.near)
+
+
+def newer(words: Any, known: Sequence[int], ranks: Sequence[int]) -> Dict[int, int]:
+    """Return the ranks' words that exceed the known numbers; read each word once, because ranks keep writing."""
+    now = {rank: words[rank] for rank in ranks}
+    return {rank: number for rank, number in now.items() if number > known[rank]}
+
+
+def is_whole(newer: Dict[int, int], words: Any, ranks: Sequence[int]) -> bool:
+    """Return whether all ranks have reached the largest of the newer numbers, or there are no newer numbers."""
+    return not newer or min([words[rank] for rank in ranks], default=0) >= max(newer.values())

@@ -1,0 +1,214 @@
+"""What the processes that speak for hosts copy between control blocks and the wire, with nobody at the other end.
+
+Modules: `bridge`, `deputy`, `host_memory`, `requests`, `stand_in`, `synkhronos.memory.ranges`.
+"""
+
+import pickle
+import select
+from collections import deque
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from refusals import reports
+
+from synkhronos.cluster import copying, wire
+from synkhronos.cluster.bridge import _Bridge
+from synkhronos.cluster.copying import LOOK_AGAIN_S, LOOK_EVERY_S
+from synkhronos.cluster.deputy import Deputy
+from synkhronos.cluster.stand_in import StandIn
+from synkhronos.errors import SynkhronosError
+from synkhronos.memory.memfd import nameless_file
+from synkhronos.memory.ranges import Ranges
+from synkhronos.sync.barrier import BARRIERS_PER_COMMAND
+from synkhronos.sync.control_block import ABORTED, DECIDED, LET_GO, ControlBlock
+from synkhronos.sync.hosts import Hosts
+
+
+class Line:
+    """Keeps what is sent."""
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, *message):
+        self.sent.append(message)
+
+
+class Courier:
+    """Keeps what it is to call when it has let go of what it carried."""
+
+    def __init__(self):
+        self.let_go, self.received = [], []
+
+    def receive(self, host, number, buffers, done):
+        self.received.append(number)
+
+    def cancel(self, first, last, done=None):
+        self.let_go += [] if done is None else [done]
+
+
+def bulk():
+    """Return a `Bulk` with such a courier."""
+    courier = Courier()
+    return SimpleNamespace(
+        courier=courier,
+        reductions=0,
+        new_fetch=lambda: 7,
+        cancel_fetch=lambda number, done=None: courier.cancel(number, number, done),
+        skip_reductions=lambda kept, others=(): [],
+    )
+
+
+@pytest.fixture
+def make():
+    """Return a function that returns the process of a host, of which nothing stays."""
+    made = []
+
+    def make(counts, own=0, carrier=None):
+        names = tuple(f"host{i}" for i in range(len(counts)))
+        places = None if carrier is None else tuple(range(len(counts)))
+        hosts = Hosts.of_counts(names, counts, own, places)
+        block = ControlBlock(hosts.size, hosts=hosts)
+        shadows = {rank: nameless_file("shadow", 1 << 20) for rank in hosts.far}
+        if own:
+            launcher = SimpleNamespace(outputs=lambda: {rank: () for rank in hosts.near}, is_alive=lambda: True)
+            process = Deputy(hosts, block, shadows, Line(), launcher, carrier)
+            process._printed = {(rank, i): 0 for rank in hosts.near for i in range(2)}
+            process._forward = lambda: None
+        else:
+            process = StandIn(hosts, block, shadows, [Line() for _ in counts[1:]], [], carrier)
+        made.append(block)
+        return process
+
+    yield make
+    for block in made:
+        block.close()
+
+
+def ask(process, rank, number, kind, *request, command=1, says=None):
+    """Ask as a rank does in a command, maybe while its slot has another request already."""
+    block = process.block
+    payload = pickle.dumps((number if says is None else says, command * BARRIERS_PER_COMMAND, kind, *request))
+    block.fetch_length[rank] = len(payload)
+    block.fetch_slots[rank][: len(payload)] = payload
+    block.fetch_asked[rank] = number
+
+
+def wanted(rank, nbytes):
+    """Return what lies at the beginning of a rank's memory, as it is asked for."""
+    return [tuple(Ranges(rank, np.array([0]), np.array([nbytes])))]
+
+
+def rings(process):
+    """Return whether the bell has rung, and have it quiet."""
+    rung = bool(select.select([process.block.bridge], [], [], 0)[0])
+    process.block.bridge.drain()
+    return rung
+
+
+def test_ranks_get_no_command_while_an_earlier_one_may_still_write(make):
+    """Which their leader sees by a word: see tests/sync/test_leading.py."""
+    carrier = bulk()
+    process = make((1, 1), own=1, carrier=carrier)
+    ask(process, 1, 1, "fetch", wanted(0, 1 << 18))
+    process.look(False)
+    process.requests.look()
+    assert carrier.courier.received == [7]
+    process.receive(("aborted", 1, 0, 0))
+    process.receive(("aborted", 2, 0, 0))
+    process.look(True)
+    words, lead = process.block.words, process.block.lead
+    assert (words[ABORTED], words[LET_GO]) == (2, 0) and not rings(process)
+    lead.drain()  # it was woken to give up
+    carrier.courier.let_go.pop()(None)
+    assert rings(process)
+    process.look(False)
+    assert words[LET_GO] == 2 and select.select([lead], [], [], 0)[0]
+
+
+def test_ranks_give_up_when_they_know_what_was_decided_before(make):
+    process = make((1, 2), own=1)
+    words, decided = process.block.words, BARRIERS_PER_COMMAND + 3
+    process.receive(("aborted", 1, decided, 0))
+    assert words[ABORTED] == 0 and process.keep_time() <= LOOK_AGAIN_S
+    words[DECIDED] = decided  # which the leader has heard of by another way
+    assert process.look(False) is False
+    assert words[ABORTED] == 1 and process.block.releases[2].try_acquire()
+
+
+def test_other_hosts_are_told_of_a_command_given_up_and_of_what_was_decided_in_it(make):
+    process = make((1, 1, 1))
+    process.block.words[DECIDED], process.block.words[ABORTED] = BARRIERS_PER_COMMAND + 2, 1
+    process.look(False)
+    process.look(True)
+    assert [line.sent for line in process.lines] == [[("aborted", 1, BARRIERS_PER_COMMAND + 2, 0)]] * 2
+
+
+def test_bells_do_not_keep_a_process_from_looking_at_the_rest(make, monkeypatch):
+    process = make((1, 1), own=1)
+    looks, now = [], [100.0]
+    process.look = looks.append
+    monkeypatch.setattr(copying.time, "monotonic", lambda: now[0])
+    for _ in range(10):
+        process._on_bell()
+        now[0] += 0.34 * LOOK_EVERY_S
+    assert looks == [True, False, False] * 3 + [True]
+
+
+def test_nothing_small_is_asked_for_while_the_courier_may_still_write(make):
+    carrier = bulk()
+    process = make((1, 1), carrier=carrier)
+    line = process.lines[0]
+    ask(process, 0, 1, "fetch", wanted(1, 1 << 18))
+    process.requests.look()
+    process.block.words[ABORTED] = 1
+    ask(process, 0, 2, "fetch", wanted(1, 1 << 10), command=2)
+    process.requests.look()
+    assert [message[0] for message in line.sent] == ["fetch", "forget"]
+    carrier.courier.let_go.pop()(None)
+    assert rings(process)
+    process.requests.look()
+    assert [message[0] for message in line.sent] == ["fetch", "forget", "fetch"]
+
+
+def test_a_request_is_not_taken_for_the_one_before(make):
+    process = make((1, 1))
+    line = process.lines[0]
+    ask(process, 0, 1, "fetch", wanted(1, 1 << 10), says=2)  # the slot has what the rank asks for next
+    process.requests.look()
+    assert line.sent == []
+    process.block.fetch_asked[0] = 2
+    process.requests.look()
+    process.requests.look()
+    assert [message[0] for message in line.sent] == ["fetch"]
+
+
+def test_what_a_host_says_of_an_earlier_session_is_not_of_this_one():
+    said = []
+    bridge = _Bridge.__new__(_Bridge)
+    bridge._asked, bridge._behind, bridge.answers = 4, {1, 2}, deque()
+    bridge.stand_in = SimpleNamespace(receive=said.append)
+    bridge._listen(1, SimpleNamespace(messages=lambda: [("answers", 1), ("answer", 3, "killed"), ("answers", 2)]))
+    assert said == []
+    bridge._listen(1, SimpleNamespace(messages=lambda: [("answer", 4, "begun"), ("answers", 3)]))
+    bridge._listen(2, SimpleNamespace(messages=lambda: [("answers", 4)]))
+    assert said == [("answers", 3)]
+
+
+def test_hosts_that_could_not_meet_are_not_told_again(monkeypatch):
+    told = []
+
+    def tell(meeting):
+        told.append(meeting)
+        return 1
+
+    def gone(*arguments):
+        raise EOFError("the connection was closed")
+
+    monkeypatch.setattr(wire, "host", lambda addresses, tell: [tell(addresses), SimpleNamespace(receive=gone)][1:])
+    bridge = _Bridge(None, 0, SimpleNamespace(send_address=tell))
+    for _ in range(2):
+        with reports(SynkhronosError, "EOFError: the connection was closed"):
+            bridge.hosts(())
+    assert len(told) == 1

@@ -1,0 +1,315 @@
+"""What a process makes of its environment, for the environments that launchers were seen to give.
+
+Modules: `synkhronos.host.interfaces`.
+"""
+
+import itertools
+
+import pytest
+from refusals import refuses
+
+from synkhronos.cluster import environment
+from synkhronos.cluster.environment import ProcessPlace
+from synkhronos.host.interfaces import Interface, interfaces
+
+
+def open_mpi(process=1, n=3, local=1):
+    """What Open MPI 5 tells a process, shortened."""
+    return {
+        "OMPI_COMM_WORLD_RANK": str(process),
+        "OMPI_COMM_WORLD_SIZE": str(n),
+        "OMPI_COMM_WORLD_LOCAL_SIZE": str(local),
+        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+        "OMPI_MCA_num_procs": str(n),
+        "PMIX_RANK": str(process),
+        "PMIX_NAMESPACE": "prterun-vm-14078@1",
+        "PMIX_SERVER_URI41": "prterun-vm-14078@0.0;tcp4://127.0.0.1:58435",
+        "PRTE_LAUNCHED": "1",
+    }
+
+
+def prterun(process=1):
+    """What prterun tells a process if it is not asked to be Open MPI's mpirun."""
+    return {"PMIX_RANK": str(process), "PMIX_NAMESPACE": "prterun-vm-14078@1", "PRTE_LAUNCHED": "1"}
+
+
+def mpich(process=1, n=3, local=1):
+    """What MPICH's hydra tells a process."""
+    return {
+        "PMI_RANK": str(process),
+        "PMI_SIZE": str(n),
+        "PMI_FD": "9",
+        "PMI_HOSTNAME": "vm",
+        "MPI_LOCALNRANKS": str(local),
+        "MPI_LOCALRANKID": "0",
+        "HYDI_CONTROL_FD": "7",
+        "GFORTRAN_UNBUFFERED_PRECONNECTED": "y",
+    }
+
+
+def slurm(process=1, n=3, per_node="1(x3)", node=1):
+    """What Slurm's documentation says that srun tells a process."""
+    return {
+        "SLURM_JOB_ID": "77",
+        "SLURM_PROCID": str(process),
+        "SLURM_NTASKS": "8",
+        "SLURM_STEP_NUM_TASKS": str(n),
+        "SLURM_STEP_TASKS_PER_NODE": per_node,
+        "SLURM_NODEID": str(node),
+        "SLURM_LOCALID": "0",
+    }
+
+
+def slurm_pmix(**options):
+    """The same for srun --mpi=pmix."""
+    of_slurm = slurm(**options)
+    more = {
+        "PMIX_RANK": of_slurm["SLURM_PROCID"],
+        "PMIX_NAMESPACE": "slurm.pmix.77.0",
+        "SLURM_PMIX_MAPPING_SERV": "(vector,(0,3,1))",
+        "SLURM_PMIXP_ABORT_AGENT_PORT": "34567",
+    }
+    return {**of_slurm, **more}
+
+
+def slurm_pmi2(**options):
+    """The same for srun --mpi=pmi2."""
+    of_slurm = slurm(**options)
+    more = {"PMI_RANK": of_slurm["SLURM_PROCID"], "PMI_SIZE": of_slurm["SLURM_STEP_NUM_TASKS"], "PMI_FD": "9"}
+    return {**of_slurm, **more}
+
+
+#: The script of a job, and a shell in it: one process, though the job has several.
+BATCH = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "0", "SLURM_NTASKS": "3", "SLURM_NODEID": "0", "SLURM_NNODES": "3"}
+SALLOC = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "3", "SLURM_NNODES": "3", "SLURM_TASKS_PER_NODE": "1(x3)"}
+USER = {"HOME": "/home/me", "PATH": "/bin", "OMP_NUM_THREADS": "2", "MPICH_ASYNC_PROGRESS": "0"}
+
+PLACES = [
+    (open_mpi(), ProcessPlace(1, 3, 1, "Open MPI")),
+    (open_mpi(0, 2, 2), ProcessPlace(0, 2, 2, "Open MPI")),
+    (prterun(), ProcessPlace(1, None, None, "PMIx")),
+    (prterun(0), ProcessPlace(0, None, None, "PMIx")),
+    (mpich(), ProcessPlace(1, 3, 1, "PMI")),
+    (mpich(2, 3, 3), ProcessPlace(2, 3, 3, "PMI")),
+    ({"PMI_RANK": "1", "PMI_SIZE": "2"}, ProcessPlace(1, 2, None, "PMI")),
+    (slurm(), ProcessPlace(1, 3, 1, "Slurm")),
+    (slurm(4, 5, "2(x2),1", 2), ProcessPlace(4, 5, 1, "Slurm")),
+    (slurm(1, 5, "2(x2),1", 0), ProcessPlace(1, 5, 2, "Slurm")),
+    (slurm_pmix(), ProcessPlace(1, 3, 1, "Slurm")),
+    (slurm_pmix(process=3, n=4, per_node="2(x2)"), ProcessPlace(3, 4, 2, "Slurm")),
+    (slurm_pmi2(), ProcessPlace(1, 3, 1, "Slurm")),
+    ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS_PER_NODE": "2"}, ProcessPlace(1, 4, 2, "Slurm")),
+    ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}, ProcessPlace(1, 4, None, "Slurm")),
+]
+ALONE = [
+    {},
+    BATCH,
+    SALLOC,
+    {**BATCH, "SLURM_STEP_NUM_TASKS": "1"},
+    open_mpi(0, 1),
+    mpich(0, 1),
+    slurm(0, 1, "1"),
+    slurm_pmix(process=0, n=1, per_node="1"),
+    {"OMPI_MCA_btl": "tcp,self"},
+    {"PMI_RANK": "0"},
+    {"PMIX_RANK": "0"},
+    {"PMI_RANK": "none", "PMI_SIZE": "many"},
+    {"OMPI_COMM_WORLD_RANK": "", "OMPI_COMM_WORLD_SIZE": ""},
+]
+
+
+@pytest.mark.parametrize("environ, expected", PLACES)
+@pytest.mark.parametrize("inside", [{}, BATCH, SALLOC], ids=["", "batch", "salloc"])
+def test_place(environ, expected, inside):
+    """In a job of Slurm, mpirun's word counts."""
+    assert environment.place({**USER, **inside, **environ}) == expected
+
+
+@pytest.mark.parametrize("environ", ALONE)
+def test_a_process_alone_has_no_place(environ):
+    assert environment.place({**USER, **environ}) is None
+
+
+@pytest.mark.parametrize(
+    "make", [open_mpi, mpich, lambda process: slurm(process), lambda process: slurm_pmix(process=process), prterun]
+)
+def test_all_processes_decide_alike(make):
+    places = [environment.place(make(process)) for process in range(3)]
+    assert [place.process for place in places] == [0, 1, 2]
+    assert len({place._replace(process=0) for place in places}) == 1
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("", []),
+        ("1", [1]),
+        ("2(x3)", [2, 2, 2]),
+        ("2(x3),1", [2, 2, 2, 1]),
+        ("4,2(x1)", [4, 2]),
+        ("x", []),
+        ("2(x)", []),
+    ],
+)
+def test_tasks_per_node(text, expected):
+    assert environment.tasks_per_node(text) == expected
+
+
+# -- what cannot be used -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "environ, option",
+    [
+        (open_mpi(1, 4, 2), "--map-by ppr:1:node"),
+        (mpich(1, 4, 2), "-ppn 1"),
+        (slurm(1, 4, "2(x2)"), "--ntasks-per-node=1"),
+        (slurm_pmix(process=1, n=4, per_node="2(x2)"), "--ntasks-per-node=1"),
+    ],
+)
+def test_several_processes_on_a_host_are_refused(environ, option):
+    mine = environment.place(environ)
+    said = environment.refusal(mine, environ, "node7")
+    assert said.startswith("2 processes were started on host node7") and option in said and "\n" not in said
+    assert environment.refusal(mine._replace(local_size=1), environ, "node7") == ""
+    assert environment.refusal(mine._replace(local_size=None), environ, "node7") == ""
+    on_one = {**environ, "SYNK_HOSTS_ON_ONE_MACHINE": "1"}
+    assert environment.on_one_machine(on_one) and environment.refusal(mine, on_one, "node7") == ""
+    for other in ("0", "", "yes"):
+        assert environment.refusal(mine, {**environ, "SYNK_HOSTS_ON_ONE_MACHINE": other}, "node7") == said
+
+
+def test_what_only_mpi_knows_is_refused_too():
+    mine = environment.place(prterun())
+    assert "ppr:1:node" in environment.refusal(mine._replace(local_size=2), {}, "node7")
+
+
+@pytest.mark.parametrize(
+    "environ, words",
+    [
+        (open_mpi(), ["launcher of Open MPI started 3 processes", "MPI_COMM_WORLD has 1", "same folder as its Python"]),
+        (mpich(), ["launcher of MPICH", "started 3 processes", "MPI_COMM_WORLD has 1", "same folder as its Python"]),
+        (slurm(), ["launcher of Slurm", "MPI_COMM_WORLD has 1", "--mpi=pmix", "--mpi=pmi2"]),
+    ],
+)
+def test_a_world_of_another_mpi(environ, words):
+    mine = environment.place(environ)
+    said = environment.wrong_world(mine, 1)
+    assert [word for word in words if word not in said] == [] and "\n" not in said
+    assert environment.wrong_world(mine, 3) == ""
+
+
+def test_a_world_of_unknown_size_is_that_of_mpi():
+    assert environment.wrong_world(environment.place(prterun()), 5) == ""
+
+
+# -- environments of ranks ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("environ, inside", list(itertools.product([e for e, _ in PLACES], [{}, BATCH])))
+def test_ranks_are_no_processes_of_the_launcher(environ, inside):
+    whole = {**USER, **inside, **environ}
+    of_ranks = environment.for_ranks(whole)
+    assert environment.place(of_ranks) is None
+    assert not [name for name in of_ranks if name.startswith(("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYD", "MPI_LOCAL"))]
+    assert {name: of_ranks[name] for name in USER} == USER
+    assert of_ranks["MPI4PY_RC_INITIALIZE"] == "false"
+    removed = set(whole) - set(of_ranks)
+    assert removed == set(environment.names_of_launcher(whole)) and "SLURM_JOB_ID" not in removed
+
+
+def test_an_environment_without_a_launcher_stays():
+    assert environment.names_of_launcher({**USER, **SALLOC}) == []
+    assert environment.for_ranks(USER) == {**USER, "MPI4PY_RC_INITIALIZE": "false"}
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+LO, ETH0, ETH1 = Interface("lo", "127.0.0.1/8"), Interface("eth0", "10.1.2.3/16"), Interface("eth1", "10.2.0.9/24")
+DOCKER = Interface("docker0", "172.17.0.1/16")
+ALL = [LO, ETH0, ETH1, DOCKER]
+EAGER = {
+    "OMPI_MCA_btl_tcp_eager_limit": "1048576",
+    "OMPI_MCA_btl_tcp_rndv_eager_limit": "1048576",
+    "OMPI_MCA_btl_tcp_max_send_size": "1048576",
+}
+
+
+def test_settings_without_a_word_of_the_user():
+    assert environment.settings(USER, ALL) == EAGER
+
+
+@pytest.mark.parametrize("name", sorted(EAGER))
+def test_what_the_user_has_set_stays(name):
+    assert environment.settings({name: "4096"}, ALL) == {other: EAGER[other] for other in EAGER if other != name}
+
+
+@pytest.mark.parametrize(
+    "words, names",
+    [
+        ("eth1", "eth1"),
+        ("10.1.0.0/16", "eth0"),
+        ("10.1.0.7/16", "eth0"),
+        ("10.0.0.0/8", "eth0,eth1"),
+        ("eth1, 10.1.0.0/16", "eth1,eth0"),
+        ("10.1.2.3", "eth0"),
+    ],
+)
+def test_interfaces_that_are_named(words, names):
+    found = environment.settings({"SYNK_HOSTS_INTERFACE": words}, ALL)
+    first = names.split(",")[0]
+    expected = {"OMPI_MCA_btl_tcp_if_include": names, "UCX_NET_DEVICES": names, "FI_TCP_IFACE": first}
+    assert found == {**EAGER, **expected}
+    assert ",".join(i.name for i in environment.chosen_interfaces({"SYNK_HOSTS_INTERFACE": words}, ALL)) == names
+
+
+@pytest.mark.parametrize("given", ["OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude", "UCX_NET_DEVICES"])
+def test_interfaces_that_the_user_has_told_mpi_stay(given):
+    found = environment.settings({"SYNK_HOSTS_INTERFACE": "eth1", given: "eth0"}, ALL)
+    assert given not in found
+    assert ("OMPI_MCA_btl_tcp_if_include" in found) == (given == "UCX_NET_DEVICES")
+
+
+def test_what_nccl_is_told():
+    assert environment.settings_of_nccl({}, ALL) == {}
+    words = {"SYNK_HOSTS_INTERFACE": "eth1, 10.1.0.0/16"}
+    assert environment.settings_of_nccl(words, ALL) == {"NCCL_SOCKET_IFNAME": "=eth1,eth0"}
+    assert environment.settings_of_nccl({**words, "NCCL_SOCKET_IFNAME": "ib"}, ALL) == {}
+    with refuses(ValueError, "SYNK_HOSTS_INTERFACE", got="'eth7'"):
+        environment.settings_of_nccl({"SYNK_HOSTS_INTERFACE": "eth7"}, ALL)
+
+
+@pytest.mark.parametrize("words", ["eth7", "192.168.0.0/16", ","])
+def test_interfaces_that_are_not_there(words):
+    with refuses(ValueError, "SYNK_HOSTS_INTERFACE", "lo (127.0.0.1/8), eth0 (10.1.2.3/16)", repr(words)):
+        environment.settings({"SYNK_HOSTS_INTERFACE": words}, ALL)
+    with refuses(ValueError, "SYNK_HOSTS_INTERFACE", "no interface", repr(words)):
+        environment.settings({"SYNK_HOSTS_INTERFACE": words}, [])
+
+
+@pytest.mark.parametrize(
+    "environ, expected",
+    [
+        ({}, [ETH0, ETH1, DOCKER]),
+        ({"OMPI_MCA_btl_tcp_if_include": "10.2.0.0/16"}, [ETH1]),
+        ({"SYNK_HOSTS_INTERFACE": "eth0", "OMPI_MCA_btl_tcp_if_include": "eth1"}, [ETH0]),
+        ({"UCX_NET_DEVICES": "eth1"}, [ETH1]),
+        ({"UCX_NET_DEVICES": "mlx5_0:1,eth1"}, [ETH1]),
+        ({"UCX_NET_DEVICES": "mlx5_0:1"}, [ETH0, ETH1, DOCKER]),
+        ({"UCX_NET_DEVICES": "all"}, [ETH0, ETH1, DOCKER]),
+        ({"FI_TCP_IFACE": "eth1"}, [ETH1]),
+    ],
+)
+def test_chosen_interfaces(environ, expected):
+    assert environment.chosen_interfaces(environ, ALL) == expected
+
+
+def test_a_machine_without_a_network_has_itself():
+    assert environment.chosen_interfaces({}, [LO]) == [LO] and environment.chosen_interfaces({}, []) == []
+
+
+def test_interfaces_of_this_machine():
+    found = interfaces()
+    names = [interface.name for interface in found]
+    assert len(set(names)) == len(names) and all(interface.network.prefixlen <= 32 for interface in found)
+    assert Interface("lo", "127.0.0.1/8") in found

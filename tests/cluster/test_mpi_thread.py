@@ -1,0 +1,682 @@
+"""Couriers over threads: what arrives, that all hosts get the same bits, and what becomes of operations given up.
+
+Modules: `all_reduce`, `operation`, `progress`, `transfer`.
+"""
+
+import itertools
+import logging
+import threading
+import time
+
+import numpy as np
+import pytest
+from gates import until
+from message_passing import World
+from refusals import lacks, refuses, reports
+
+from synkhronos.cluster import all_reduce as module
+from synkhronos.cluster import mpi_thread as courier_module
+from synkhronos.cluster.all_reduce import HostReduction, borders
+from synkhronos.cluster.mpi_thread import MpiThread
+from synkhronos.cluster.operation import Cancelled
+from synkhronos.cluster.progress import MpiFailed, TransferProgress
+from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError
+from synkhronos.reductions import ReduceOp
+from synkhronos.reductions.half_precision import rounded
+
+pytestmark = pytest.mark.slow
+
+
+#: So small that arrays of some hundred elements are several chunks.
+CHUNK_BYTES = 1 << 10
+
+SIZES = (0, 1, 2, 3, 17, 127, 128, 129, 1000, 3333)
+
+
+@pytest.fixture
+def start():
+    """Return a function that starts couriers of n hosts."""
+    started = []
+
+    def start(n, chunk_bytes=CHUNK_BYTES, last_tag=32767, **options):
+        world = World(n, **options)
+        couriers = [MpiThread(comm, last_tag, chunk_bytes) for comm in world.comms]
+        started.append((world, couriers))
+        return world, couriers
+
+    yield start
+    for world, couriers in started:
+        world.held.clear()
+        for courier in couriers:
+            assert courier.close(10)
+
+
+def reduced(couriers, number, partials, results, op, **others):
+    """Reduce, and wait."""
+    tickets = [
+        courier.all_reduce(number, HostReduction(partial, result, ReduceOp(op), **others))
+        for courier, partial, result in zip(couriers, partials, results)
+    ]
+    for ticket in tickets:
+        ticket.result(30)
+
+
+def values(dtype, size, host, op="sum"):
+    random = np.random.RandomState(host)
+    dtype = np.dtype(dtype)
+    if dtype.kind == "b":
+        return random.rand(size) < 0.6
+    if dtype.kind in "iu":
+        return random.randint(1, 5, size).astype(dtype)
+    if dtype.kind == "c":
+        return (random.rand(size) + 1j * random.rand(size)).astype(dtype)
+    return (random.rand(size) * 2 + 0.1).astype(dtype)
+
+
+def expected_of(op, partials, weights=None):
+    """What NumPy makes of them."""
+    stacked = np.array(partials)
+    dtype = stacked.dtype
+    if op == "avg":
+        return np.average(stacked.astype("c16" if dtype.kind == "c" else "f8"), axis=0, weights=weights).astype(dtype)
+    if op in ("sum", "prod") and dtype == np.bool_:
+        return stacked.any(0) if op == "sum" else stacked.all(0)
+    wide = np.float64 if dtype.kind == "f" else dtype
+    return (
+        getattr(np, op)(stacked, axis=0, dtype=wide).astype(dtype)
+        if op in ("sum", "prod")
+        else getattr(np, op)(stacked, 0)
+    )
+
+
+OPS = [
+    (op, dtype)
+    for op, dtype in itertools.product(
+        ("avg", "sum", "prod", "min", "max"),
+        ("float32", "float64", "float16", "int64", "int8", "uint16", "bool", "complex64"),
+    )
+    if op != "avg" or np.dtype(dtype).kind in "fc"
+]
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("op, dtype", OPS)
+def test_all_reduce(start, n, op, dtype):
+    _, couriers = start(n)
+    for number, size in enumerate((1, 257, 1500)):
+        partials = [values(dtype, size, host) for host in range(n)]
+        before = [partial.copy() for partial in partials]
+        results = [np.full(size + 2, 1, dtype) for _ in range(n)]
+        reduced(couriers, number, partials, [result[1:-1] for result in results], op)
+        expected = expected_of(op, partials)
+        tolerance = {"float16": 2e-3, "float32": 1e-6, "complex64": 1e-6}.get(dtype, 1e-12)
+        np.testing.assert_allclose(results[0][1:-1], expected, rtol=tolerance)
+        for result in results:
+            assert result.tobytes() == results[0].tobytes()
+            assert result[0] == result[-1] == np.ones((), dtype)
+        for partial, was in zip(partials, before):
+            np.testing.assert_array_equal(partial, was)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("wire", [None, "bfloat16", "float16"])
+def test_sizes(start, n, size, wire):
+    _, couriers = start(n)
+    partials = [values("float32", size, host) for host in range(n)]
+    results = [np.full(size, np.nan, "float32") for _ in range(n)]
+    reduced(couriers, 0, partials, results, "sum", wire=wire)
+    expected = sum(partials).astype("float64")
+    for result in results:
+        assert result.tobytes() == results[0].tobytes()
+        np.testing.assert_allclose(result, expected, rtol={None: 1e-6, "bfloat16": 2**-7, "float16": 2**-10}[wire])
+
+
+def test_the_order_is_that_of_hosts(start):
+    """1e8 + 1 - 1e8 in float32 is 0, and any order with the 1 last gives 1."""
+    _, couriers = start(3)
+    for number, order in enumerate(itertools.permutations((1e8, 1.0, -1e8))):
+        partials = [np.full(700, x, "float32") for x in order]
+        results = [np.empty(700, "float32") for _ in range(3)]
+        reduced(couriers, number, partials, results, "sum")
+        expected = (partials[0][0] + partials[1][0]) + partials[2][0]
+        for result in results:
+            assert set(result) == {expected}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_weights(start, dtype):
+    _, couriers = start(3)
+    partials = [values(dtype, 700, host) for host in range(3)]
+    for number, weights in enumerate([(1, 2, 5), (0, 3, 1), (0, 0, 4), (0, 0, 0), (1e-300, 1e-300, 2e-300)]):
+        used = weights
+        if not any(weights):
+            used = (1, 1, 1)
+        if weights[0] == 0 and any(weights):
+            partials[0][:] = np.nan  # beside others, what has no weight does not matter
+        else:
+            partials[0] = values(dtype, 700, 0)
+        results = [np.empty(700, dtype) for _ in range(3)]
+        reduced(couriers, number, partials, results, "avg", weights=weights)
+        there = [i for i in range(3) if used[i]]
+        expected = expected_of("avg", [partials[i] for i in there], [used[i] for i in there])
+        for result in results:
+            np.testing.assert_allclose(result, expected, rtol=2e-3 if dtype == "float16" else 1e-6)
+            assert result.tobytes() == results[0].tobytes()
+
+
+def test_the_average_of_equal_values_is_that_value(start):
+    _, couriers = start(3)
+    partials = [np.full(1000, 0.1, "float32") for _ in range(3)]
+    results = [np.empty(1000, "float32") for _ in range(3)]
+    reduced(couriers, 0, partials, results, "avg", weights=(1, 1, 5))
+    assert all(set(result) == {np.float32(0.1)} for result in results)
+
+
+def test_wide_partials_of_halves(start):
+    """The sum of 60000, 60000 and -60000 is infinite if a part of it is rounded to float16."""
+    _, couriers = start(3)
+    partials = [np.full(900, x, "float32") for x in (60000, 60000, -60000)]
+    results = [np.empty(900, "float16") for _ in range(3)]
+    reduced(couriers, 0, partials, results, "sum")
+    assert all(set(result) == {60000} for result in results)
+
+
+@pytest.mark.parametrize(
+    "sources, destinations", [(None, (0,)), ((1, 2), None), ((2,), (0, 1)), ((0, 1), (1,)), ((1,), (1,))]
+)
+@pytest.mark.parametrize("wire", [None, "bfloat16"])
+def test_some_give_and_some_take(start, sources, destinations, wire):
+    _, couriers = start(3)
+    partials = [values("float32", 800, host) for host in range(3)]
+    results = [np.full(800, 7, "float32") for _ in range(3)]
+    reduced(couriers, 0, partials, results, "sum", sources=sources, destinations=destinations, wire=wire)
+    expected = np.sum([partials[i] for i in sources or range(3)], axis=0)
+    for host, result in enumerate(results):
+        if host in (destinations or range(3)):
+            np.testing.assert_allclose(result, expected, rtol=2**-7 if wire else 1e-6)
+        else:
+            assert set(result) == {7}
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", "float16"])
+@pytest.mark.parametrize("op", ["sum", "avg", "max", "prod"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sixteen_bits(start, wire, op, dtype):
+    """Each part is what `rounded` makes of it, message by message, and so is the result."""
+    n, size = 3, 1000
+    _, couriers = start(n)
+    partials = [values(dtype, size, host) * 10.0**-host for host in range(n)]
+    results = [np.empty(size, dtype) for _ in range(n)]
+    reduced(couriers, 0, partials, results, op, wire=wire)
+    expected, step = np.empty(size, dtype), CHUNK_BYTES // 2 // (32 * n) * (32 * n)
+    for begin in range(0, size, step):
+        cuts = borders(begin, min(begin + step, size), n, 32)
+        for low, high in zip(cuts, cuts[1:]):
+            parts = [rounded(partial[low:high], wire) for partial in partials]
+            if op == "avg":
+                combined = np.array(parts, "float64").mean(0).astype(dtype)
+            else:
+                ufunc = {"sum": np.add, "prod": np.multiply, "max": np.maximum}[op]
+                combined = ufunc(ufunc(parts[0], parts[1]), parts[2])
+            expected[low:high] = rounded(combined, wire)
+    for result in results:
+        assert result.tobytes() == results[0].tobytes()
+        if op == "avg":
+            np.testing.assert_allclose(result, expected, rtol=2**-7)
+        else:
+            np.testing.assert_array_equal(result, expected)
+
+
+def test_sixteen_bits_of_infinities_and_nan(start):
+    _, couriers = start(2)
+    special = np.array([np.inf, -np.inf, np.nan, 0, -0.0, 3e38, 1e-40, 1] * 40, "float32")
+    for number, wire in enumerate(("bfloat16", "float16")):
+        results = [np.empty_like(special) for _ in range(2)]
+        reduced(couriers, number, [special, np.zeros_like(special)], results, "max", wire=wire)
+        for result in results:
+            assert np.isposinf(result[0::8]).all() and not result[1::8].any() and np.isnan(result[2::8]).all()
+            np.testing.assert_allclose(result[5::8], 3e38, rtol=2**-8)
+
+
+def test_many_operations_at_once(start):
+    """They progress side by side, in whatever order hosts begin them."""
+    n = 3
+    world, couriers = start(n)
+    partials = [[values("float64", 300 + 40 * k, host) for k in range(12)] for host in range(n)]
+    results = [[np.empty(300 + 40 * k) for k in range(12)] for _ in range(n)]
+    tickets = []
+    for host, courier in enumerate(couriers):
+        for k in np.random.RandomState(host).permutation(12):
+            reduction = HostReduction(partials[host][k], results[host][k], ReduceOp("sum"))
+            tickets.append(courier.all_reduce(int(k), reduction))
+    for ticket in tickets:
+        ticket.result(30)
+    for k in range(12):
+        expected = partials[0][k] + partials[1][k] + partials[2][k]
+        for host in range(n):
+            np.testing.assert_array_equal(results[host][k], expected)
+
+
+def cut(array, sizes):
+    """Return an array in parts of these sizes, and one of what is left."""
+    return np.split(array, np.cumsum(sizes))
+
+
+@pytest.mark.parametrize(
+    "theirs, ours",
+    [([], []), ([5], [7, 0, 3]), ([100] * 90, []), ([], [100] * 90), ([1023, 1, 1025, 3000], [1, 1, 1, 4096])],
+)
+@pytest.mark.parametrize("chunk_bytes", [1 << 10, 1 << 20])
+def test_send_and_receive(start, theirs, ours, chunk_bytes):
+    """Buffers may be divided otherwise at the two ends."""
+    _, couriers = start(2, chunk_bytes)
+    sent = np.random.RandomState(0).randint(0, 256, 10000).astype(np.uint8)
+    there, back = np.zeros(10000, np.uint8), np.zeros(10000, np.uint8)
+    tickets = [
+        couriers[0].send(1, 3, cut(sent, theirs)),
+        couriers[1].receive(0, 3, cut(there, ours)),
+        couriers[1].send(0, 3, cut(sent[::-1].copy(), ours)),
+        couriers[0].receive(1, 3, cut(back, theirs)),
+    ]
+    for ticket in tickets:
+        ticket.result(30)
+    np.testing.assert_array_equal(there, sent)
+    np.testing.assert_array_equal(back, sent[::-1])
+    assert couriers[0].sent == [0, 10000] and couriers[0].received == [0, 10000]
+
+
+def test_nothing_to_send(start):
+    world, couriers = start(2)
+    couriers[0].send(1, 0, []).result(30)
+    couriers[1].receive(0, 0, [np.empty((0, 3))]).result(30)
+    assert world.sent == 0
+
+
+def test_any_dtype(start):
+    _, couriers = start(2)
+    sent = [np.arange(300.0).reshape(3, 100), np.array([True, False]), np.array(3, "complex64")]
+    got = [np.zeros_like(array) for array in sent]
+    tickets = [couriers[0].send(1, 0, sent), couriers[1].receive(0, 0, got)]
+    for ticket in tickets:
+        ticket.result(30)
+    for array, arrived in zip(sent, got):
+        np.testing.assert_array_equal(arrived, array)
+
+
+def test_traffic_is_the_least_that_is_possible(start):
+    """2 (H - 1) / H times the bytes are sent by each host, and as many received; half of it in 16 bits."""
+    for n in (2, 4):
+        size = 64 * n * 10
+        for wire, factor in ((None, 1), ("bfloat16", 0.5)):
+            _, couriers = start(n)
+            partials = [np.ones(size, "float32") for _ in range(n)]
+            reduced(couriers, 0, partials, [np.empty(size, "float32") for _ in range(n)], "sum", wire=wire)
+            for courier in couriers:
+                assert sum(courier.sent) == sum(courier.received) == factor * 4 * size * 2 * (n - 1) / n
+
+
+def test_done_is_called_once_in_the_thread_of_the_courier(start):
+    _, couriers = start(2)
+    calls, over = [], threading.Barrier(3)
+
+    def done(error):
+        calls.append((error, threading.current_thread().name))
+        over.wait(30)
+
+    couriers[0].send(1, 0, [np.zeros(10)], done)
+    couriers[1].receive(0, 0, [np.zeros(10)], done)
+    over.wait(30)
+    assert calls == [(None, "synkhronos-courier")] * 2
+
+
+def test_what_is_called_may_fail_and_may_begin_another(start, caplog):
+    _, couriers = start(2)
+    second, tickets = np.zeros(5), []
+
+    def done(error):
+        tickets.append(couriers[1].receive(0, 1, [second]))
+        raise OSError("of the caller")
+
+    couriers[1].receive(0, 0, [np.zeros(5)], done)
+    couriers[0].send(1, 0, [np.ones(5)]).result(30)
+    couriers[0].send(1, 1, [np.ones(5)]).result(30)
+    until(lambda: tickets)
+    tickets[0].result(30)
+    assert set(second) == {1}
+    assert "of the caller" in caplog.text
+
+
+# -- given up ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("eager", [0, 1 << 20])
+@pytest.mark.parametrize("wire", [None, "float16"])
+def test_cancel_in_the_middle(start, eager, wire):
+    """What was on its way is not taken for a message of a later operation, and overwrites nothing."""
+    world, couriers = start(3, eager=eager)
+    partials = [values("float32", 5000, host) for host in range(3)]
+    results = [np.zeros(5000, "float32") for _ in range(3)]
+    for number in range(0, 20, 2):
+        world.held = {(number % 3, (number + 1) % 3)}
+        errors = []
+        tickets = [
+            courier.all_reduce(number, HostReduction(partial, result, ReduceOp("sum"), wire=wire), errors.append)
+            for courier, partial, result in zip(couriers, partials, results)
+        ]
+        enough = world.sent + 20
+        until(lambda enough=enough: world.sent > enough)
+        cancelled = [courier.cancel(number, number) for courier in couriers]
+        for ticket in cancelled:
+            ticket.result(30)
+        assert all(ticket.is_over() for ticket in tickets) and not all(ticket.error is None for ticket in tickets)
+        assert all(isinstance(ticket.error, (Cancelled, type(None))) for ticket in tickets)
+        assert len(errors) == 3
+        for result in results:
+            result[:] = -1
+        world.held = set()
+        others = [values("float32", 5000, host + 10 + number) for host in range(3)]
+        fresh = [np.empty(5000, "float32") for _ in range(3)]
+        reduced(couriers, number + 1, others, fresh, "sum")
+        for each in fresh:
+            np.testing.assert_array_equal(each, (others[0] + others[1]) + others[2])
+        assert all(set(result) == {-1} for result in results)
+
+
+@pytest.mark.parametrize("eager", [0, 1 << 20])
+def test_messages_of_cancelled_operations_are_thrown_away(start, eager):
+    """What arrives late, with the next cancellation; so MPI keeps nothing, and the sender is rid of it."""
+    world, couriers = start(2, eager=eager, late=0)
+    world.held = {(0, 1)}
+    for number in range(3):
+        couriers[0].send(1, number, [np.ones(3000, np.uint8)])
+        couriers[1].receive(0, number, [np.zeros(3000, np.uint8)])
+    until(lambda: world.sent == 9)
+    for courier in couriers:
+        courier.cancel(0, 2).result(30)
+    world.held = set()
+    assert len(world.comms[1].coming) == 9
+    couriers[1].cancel(5, 5).result(30)
+    until(lambda: not any(courier._progress.requests for courier in couriers))
+    assert not world.comms[1].coming and not any(world.comms[1].unexpected.values())
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_nobody_leaves_before_all_messages_are_taken(start, n):
+    """Or MPI would wait for ever for one that has left, even where many operations have been given up since."""
+    world, couriers = start(n, eager=0, late=0)
+    world.held = {(0, 1)}
+    for number in range(100):
+        couriers[0].send(1, number, [np.ones(10, np.uint8)])
+    until(lambda: world.sent == 100)
+    for courier in couriers:
+        courier.cancel(0, 99).result(30)
+    farewells = [courier.take_leave() for courier in couriers]
+    assert not any([farewell.wait(0.2) for farewell in farewells])
+    world.held = set()
+    for farewell in farewells:
+        farewell.result(30)
+    assert not world.comms[1].coming and not any(world.comms[1].unexpected.values())
+    assert not any(courier._progress.requests for courier in couriers)
+
+
+def test_cancel_waits_for_what_is_arriving(start):
+    """A receive that has met its message cannot be cancelled: it is over when the data is there."""
+    world, couriers = start(2, late=0)
+    target = np.zeros(3000, np.uint8)
+    receive = couriers[1].receive(0, 0, [target])
+    until(lambda: world.comms[1].posted)
+    with world.lock:  # as if data were arriving: neither cancelled nor complete
+        arriving = next(iter(world.comms[1].posted[0, 0]))
+        arriving.Cancel = lambda: None
+        world.comms[1].posted[0, 0].remove(arriving)
+    ticket = couriers[1].cancel(0, 5)
+    assert not ticket.wait(0.2) and not receive.is_over()
+    with world.lock:
+        arriving.complete = True
+    ticket.result(30)
+    assert isinstance(receive.error, Cancelled)
+
+
+def test_what_comes_after_its_cancellation_is_refused(start):
+    _, couriers = start(2)
+    couriers[0].cancel(4, 7).result(30)
+    for number in (4, 7):
+        with reports(Cancelled, "operation", number):
+            couriers[0].send(1, number, [np.zeros(3)]).result(30)
+    for number in (3, 8):
+        ticket = couriers[0].send(1, number, [np.zeros(3)])
+        couriers[1].receive(0, number, [np.zeros(3)]).result(30)
+        ticket.result(30)
+
+
+def test_tags_come_again(start):
+    """With tags 0 to 19 there are ten numbers; after that they come again, but for those that were cancelled."""
+    _, couriers = start(2, last_tag=19)
+    for courier in couriers:
+        courier.cancel(3, 4).result(30)
+    for number in range(5, 45):
+        target = np.zeros(2000, np.uint8)
+        tickets = [
+            couriers[0].send(1, number, [np.full(2000, number, np.uint8)]),
+            couriers[1].receive(0, number, [target]),
+        ]
+        if number % 10 in (3, 4):
+            for ticket in tickets:
+                with reports(StateError, "operation", number, 3, 4):
+                    ticket.result(30)
+            assert not target.any()
+        else:
+            for ticket in tickets:
+                ticket.result(30)
+            assert set(target) == {number}
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_an_exception_while_reducing(start, monkeypatch, host):
+    """It reaches the caller on that host; the others wait until they are told to give up."""
+    _, couriers = start(2)
+    plain = module.Portion
+
+    class Failing(plain):
+        def combine(self, op, weights):
+            if self._parts[0][0][0] == (1 if host == 0 else 2):
+                raise MemoryError("planted")
+            super().combine(op, weights)
+
+    monkeypatch.setattr(module, "Portion", Failing)
+    partials = [np.repeat(np.array([1, 2], "float32"), 16)] * 2  # host 0 reduces what begins with 1
+    results = [np.zeros(32, "float32") for _ in range(2)]
+    tickets = [
+        courier.all_reduce(0, HostReduction(partial, result, ReduceOp("sum")))
+        for courier, partial, result in zip(couriers, partials, results)
+    ]
+    with reports(MemoryError, "planted"):
+        tickets[host].result(30)
+    assert not tickets[1 - host].wait(0.1)
+    for courier in couriers:
+        courier.cancel(0, 0).result(30)
+    assert isinstance(tickets[1 - host].error, Cancelled)
+    monkeypatch.undo()
+    reduced(couriers, 1, partials, results, "sum")
+    np.testing.assert_array_equal(results[0], 2 * partials[0])
+
+
+def test_close_ends_everything(start):
+    world, couriers = start(2)
+    tickets = [couriers[0].receive(1, number, [np.zeros(5000)]) for number in range(3)]
+    assert couriers[0].close(30) and couriers[0].close(30)
+    for ticket in tickets:
+        with reports(Cancelled, "MPI thread"):
+            ticket.result(30)
+    with reports(StateError, "MPI thread", "host 0"):
+        couriers[0].send(1, 5, [np.zeros(3)]).result(30)
+    with reports(StateError, "MPI thread", "host 0"):
+        couriers[0].cancel(5, 5).result(30)
+    assert not lacks(repr(couriers[0]), "closed")
+
+
+def fail(couriers):
+    """Have MPI fail on host 1, by a message that is longer than what it is received into."""
+    short = couriers[1].receive(0, 0, [np.zeros(1)])
+    couriers[0].send(1, 0, [np.zeros(3)])
+    return short
+
+
+def test_an_error_of_mpi_ends_all(start, caplog, monkeypatch):
+    """Nothing is known of any request then."""
+    monkeypatch.setattr(courier_module, "LOSS_TIMEOUT_S", 0.3)
+    _, couriers = start(2, late=0)
+    waiting = couriers[1].receive(0, 1, [np.zeros(3)])
+    short = fail(couriers)
+    for ticket in (short, waiting):
+        with reports(RuntimeError, "message truncated"):
+            ticket.result(30)
+    with reports(StateError, "message truncated"):
+        couriers[1].send(0, 2, [np.zeros(3)]).result(30)
+    assert couriers[1].close(30)
+    assert "the MPI thread of host 1 cannot continue" in caplog.text
+
+
+@pytest.mark.parametrize("end", ["cancel", "close"])
+def test_after_an_error_of_mpi_it_is_awaited_that_somebody_gives_up(start, caplog, monkeypatch, end):
+    """A host was lost, probably: who hears of that says so, and no operation fails before for another reason."""
+    failed, plain = threading.Event(), TransferProgress.use_no_more
+    monkeypatch.setattr(TransferProgress, "use_no_more", lambda self: (plain(self), failed.set()))
+    world, couriers = start(2, late=0)
+    tickets = [fail(couriers), couriers[1].receive(0, 1, [np.zeros(3)])]
+    assert failed.wait(30)
+    tickets += [
+        couriers[1].send(0, 2, [np.zeros(3)]),
+        couriers[1].all_reduce(3, HostReduction(np.zeros(9), np.zeros(9), ReduceOp("sum"))),
+    ]
+    assert not any(ticket.wait(0.1) for ticket in tickets)
+    if end == "cancel":
+        couriers[1].cancel(0, 3).result(30)
+        with reports(Cancelled, "operation", 3):
+            couriers[1].send(0, 3, [np.zeros(3)]).result(30)
+    else:
+        assert couriers[1].close(30)
+    for ticket in tickets:
+        with pytest.raises(Cancelled):
+            ticket.result(30)
+    assert couriers[1].close(30)
+    assert "cannot continue" not in caplog.text
+
+
+def test_a_request_that_mpi_refuses_is_its_failure(start, monkeypatch):
+    """What ulfm does with messages to a host that is gone."""
+
+    def refuse(*_):
+        raise RuntimeError("no such process")
+
+    monkeypatch.setattr(courier_module, "LOSS_TIMEOUT_S", 0.5)
+    world, couriers = start(2)
+    monkeypatch.setattr(world.comms[0], "Isend", refuse, raising=False)
+    ticket = couriers[0].send(1, 0, [np.zeros(3)])
+    with reports(MpiFailed, "no such process"):
+        ticket.result(30)
+
+
+def test_nothing_is_tested_while_nothing_is_under_way(start):
+    world, couriers = start(2)
+    receive = couriers[1].receive(0, 0, [np.zeros(3)])
+    couriers[0].send(1, 0, [np.zeros(3)]).result(30)
+    receive.result(30)
+
+    def stands_still():
+        before = [comm.tests for comm in world.comms]
+        time.sleep(0.2)
+        return [comm.tests for comm in world.comms] == before
+
+    until(stands_still)
+
+
+@pytest.mark.long
+def test_tests_become_rare_while_nothing_happens(start):
+    """A sixteenth of the time waited so far lies between them, so they are as many as its logarithm says."""
+    world, couriers = start(2)
+    couriers[1].receive(0, 0, [np.zeros(3)])
+    time.sleep(0.5)
+    assert 10 < world.comms[1].tests < 400
+
+
+@pytest.mark.long
+def test_what_the_other_side_has_cancelled_is_hardly_tested(start):
+    world, couriers = start(2, eager=0)
+    send = couriers[0].send(1, 0, [np.zeros(3)])
+    until(lambda: world.sent)
+    couriers[0].cancel(0, 0).result(30)
+    assert isinstance(send.error, Cancelled)
+    time.sleep(0.2)
+    before = world.comms[0].tests
+    time.sleep(0.5)
+    assert world.comms[0].tests - before < 60
+    farewell = couriers[0].take_leave()
+    assert not farewell.wait(0.2)
+    assert couriers[0].close(30)
+
+
+# -- arguments -----------------------------------------------------------------------------------------------------
+
+FLOATS = np.zeros(6, "float32")
+
+
+@pytest.mark.parametrize(
+    "error, argument, got, others",
+    [
+        (
+            ArgumentTypeError,
+            "partial",
+            "int64",
+            dict(partial=np.zeros(6, int), op="avg"),
+        ),
+        (ArgumentTypeError, "partial", "S3", dict(partial=np.zeros(6, "S3"))),
+        (ArgumentValueError, "op", "'gather'", dict(op="gather")),
+        (ArgumentValueError, "result", "5", dict(result=np.zeros(5, "float32"))),
+        (ArgumentTypeError, "result", "float64", dict(result=np.zeros(6))),
+        (ArgumentValueError, "result", None, dict(partial=FLOATS, result=FLOATS)),
+        (ArgumentValueError, "partial", "(8,)", dict(partial=np.zeros(12, "float32")[::2])),
+        (ArgumentValueError, "partial", "(2, 3)", dict(partial=np.zeros((2, 3), "float32"))),
+        (ArgumentValueError, "partial", ">f4", dict(partial=np.zeros(6, ">f4"))),
+        (ArgumentValueError, "wire", "int8", dict(wire="int8")),
+        (ArgumentTypeError, "wire", "float16", dict(partial=np.zeros(6, int), result=np.zeros(6, int), wire="float16")),
+        (ArgumentValueError, "sources", "(0, 2)", dict(sources=(0, 2))),
+        (ArgumentValueError, "destinations", "(1, 1)", dict(destinations=(1, 1))),
+        (ArgumentValueError, "destinations", "()", dict(destinations=())),
+        (
+            ArgumentValueError,
+            "weights",
+            "3",
+            dict(op="avg", weights=(1, 2, 3)),
+        ),
+    ],
+)
+def test_wrong_reductions(start, error, argument, got, others):
+    _, couriers = start(2)
+    others = dict(dict(partial=FLOATS, result=np.zeros(6, "float32"), op="sum"), **others)
+    with refuses(error, argument, got=got):
+        couriers[0].all_reduce(0, HostReduction(**dict(others, op=ReduceOp(others["op"]))))
+
+
+def test_wrong_transfers(start):
+    _, couriers = start(2)
+    read_only = np.zeros(3)
+    read_only.flags.writeable = False
+    for call in (
+        lambda: couriers[0].send(0, 0, []),
+        lambda: couriers[0].send(2, 0, []),
+        lambda: couriers[0].send(1, -1, []),
+        lambda: couriers[0].send(1, 0, [np.zeros((3, 3)).T]),
+        lambda: couriers[0].receive(1, 0, [read_only]),
+    ):
+        with pytest.raises(ArgumentValueError):
+            call()
+    with pytest.raises(TimeoutError):
+        couriers[0].receive(1, 0, [np.zeros(3)]).result(0.01)
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog):
+    with caplog.at_level(logging.ERROR, "synkhronos"):
+        yield

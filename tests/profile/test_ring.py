@@ -1,0 +1,128 @@
+"""Rings: what is read is what was written, the latest of it, and what has not ended.
+
+Modules: `recording`.
+"""
+
+import threading
+
+import numpy as np
+import pytest
+from scripted import POINTS, Command, Rank
+
+from synkhronos.profile import ring
+from synkhronos.profile.recording import Recording
+
+#: With so many ranks rings have 16 spans.
+MANY = 1 << 16
+ENGINE, WAIT = "engine\tEngine.call", "barrier\tBarrier.wait"
+MS = 1_000_000
+
+
+def test_what_is_read_is_what_was_written():
+    rank = Rank(0, 1)
+    rank.executing(3, Command("function", "f", 7, 8, 10), 10, 25, rank.doing("Engine.call", 12, 24), moved=9)()
+    thread = threading.Thread(target=rank.doing("Barrier.wait", 30, 31))
+    thread.start()
+    thread.join()
+    content = rank.content()
+    command = "command\tRankContext.execute"
+    assert content.names == ["other", command, ENGINE, "command\tfunction\tf", WAIT]
+    assert content.records == [
+        ring.Record(12 * MS, 24 * MS, 3, 2, 0, 1, (-1, -1, -1, -1)),
+        ring.Record(10 * MS, 25 * MS, 3, 3, 0, 0, (7, 8, 9, 10)),
+        ring.Record(30 * MS, 31 * MS, 3, 4, 1, 0, (-1, -1, -1, -1)),
+    ]
+    assert content.counts == {"other": 0, command: 0, ENGINE: 0, "command\tfunction\tf": 1, WAIT: 0}
+    assert content.dropped == 0
+
+
+def test_the_oldest_are_dropped_and_counted():
+    rank = Rank(0, MANY)
+    for i in range(100):
+        rank.executing(i, Command("function", "f"), i, i + 1)()
+    content = rank.content()
+    # The place of the oldest may be being written at any time, so one less than there is room for.
+    assert [record.begin for record in content.records] == [i * MS for i in range(85, 100)]
+    assert content.dropped == 85 and content.counts["command\tfunction\tf"] == 100
+
+
+@pytest.mark.parametrize("n_before", [0, 3, 50], ids="{} before".format)
+def test_what_has_not_ended_is_there(n_before):
+    """Whatever was open before, at the same levels and deeper, and whether it was dropped."""
+    rank, found = Rank(0, MANY), []
+    deep = rank.doing("Engine.call", 1, 1, rank.doing("Barrier.wait", 1, 1, rank.doing("Barrier.wait", 1, 1)))
+    for _ in range(n_before):
+        deep()
+
+    def look():
+        found.append([record[:2] + record[4:6] for record in rank.content().records if record.begin > MS])
+
+    rank.do("Barrier.wait", 5, 10, look, rank.doing("Engine.call", 6, 9, look), look)
+    look()
+    wait, engine = (5 * MS, -1, 0, 0), (6 * MS, -1, 0, 1)
+    assert found == [
+        [wait],
+        [wait, engine],
+        [(6 * MS, 9 * MS, 0, 1), wait],
+        [(6 * MS, 9 * MS, 0, 1), (5 * MS, 10 * MS, 0, 0)],
+    ]
+
+
+def test_what_is_nested_deeper_than_there_is_room_is_there_once_it_has_ended():
+    rank, found = Rank(0, 1), []
+
+    def deeper(level):
+        if level < ring.MAX_OPEN + 5:
+            rank.do("Barrier.wait", 1, 2, lambda: deeper(level + 1))
+        else:
+            found.append(rank.content())
+
+    deeper(0)
+    assert [record.level for record in found[0].records] == list(range(ring.MAX_OPEN))
+    assert sorted(record.level for record in rank.content().records) == list(range(ring.MAX_OPEN + 5))
+
+
+@pytest.mark.parametrize("name", ["x" * 10, "é" * 500])
+def test_names_that_there_is_no_room_for_are_other(name):
+    memory = memoryview(bytearray(ring.ring_bytes(1)))
+    written = ring.RingBuffer(memory)
+    numbers = [written.number(f"{i}{name}") for i in range(2 * ring.MAX_NAMES)]
+    names = ring.read(memory).names
+    assert numbers[0] == 1 and numbers[-1] == 0
+    assert len(names) <= ring.MAX_NAMES and names[1].startswith(f"0{name[:5]}")
+
+
+def test_what_travels_to_another_host_is_read_there():
+    rank = Rank(0, 1)
+    for i in range(5):
+        rank.do("Engine.call", i, i + 1)
+    ring.set_clock(rank.memory, 1000, 7)
+    there = memoryview(bytearray(len(rank.memory)))
+    used = ring.used(rank.memory)
+    there[: len(used)] = used
+    assert ring.read(there) == rank.content() and ring.read(there)[-2:] == (1000, 7)
+    assert len(used) < len(rank.memory) / 10
+
+
+def test_a_span_that_is_read_while_others_are_written():
+    """Whatever a reader finds is what was written, not parts of two spans."""
+    rank, random = Rank(0, MANY), np.random.RandomState(0)
+    for i in range(200):
+        rank.executing(3 * i, Command("function", "f", 4 * i), i, 2 * i)()
+        if random.random_sample() < 0.5:
+            for record in rank.content().records:
+                i_of_it = record.begin // MS
+                assert (record.end, record.command, record.numbers[0]) == (2 * record.begin, 3 * i_of_it, 4 * i_of_it)
+
+
+def test_what_is_in_progress_when_recording_ends_is_not_written():
+    """The memory may be another session's then."""
+    memory = memoryview(bytearray(ring.ring_bytes(1)))
+    recording = Recording(lambda: 1)
+    recording.add(0, memory, any_thread=True)
+    try:
+        wait = recording.around(POINTS["Barrier.wait"], lambda _: recording.remove(0))
+        wait(None)
+    finally:
+        recording.remove(0)
+    assert [record.end for record in ring.read(memory).records] == [-1]

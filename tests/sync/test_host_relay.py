@@ -1,0 +1,466 @@
+"""Ranks that speak for their hosts: what they copy between control blocks and links, with all of them in one thread.
+
+Modules: `barrier_over_hosts`, `hosts`.
+"""
+
+import socket
+import threading
+import time
+
+import pytest
+from refusals import reports
+
+from synkhronos.errors import Aborted, SynkhronosError
+from synkhronos.memory import messages
+from synkhronos.memory.attach import PoolMap
+from synkhronos.memory.pool import Pool
+from synkhronos.runtime import prefetch
+from synkhronos.runtime.channel import RankEnd
+from synkhronos.sync.barrier import BARRIERS_PER_COMMAND, Barrier
+from synkhronos.sync.barrier_over_hosts import BarrierOverHosts
+from synkhronos.sync.control_block import (
+    ABORTED,
+    COMMAND_LENGTH,
+    COMMAND_NUMBER,
+    DEATHS,
+    DECIDED,
+    LET_GO,
+    STOP_REQUESTED,
+    ControlBlock,
+)
+from synkhronos.sync.host_relay import LeaderRelay, RootRelay
+from synkhronos.sync.hosts import Hosts
+from synkhronos.sync.link import Link
+from synkhronos.sync.semaphore import WaitPolicy
+
+LONG = 40_000  # bytes, more than a slot for notices or answers has
+FIRST = BARRIERS_PER_COMMAND + 1
+
+
+class World:
+    """Hosts with so many ranks each, of which the first ones are here."""
+
+    def __init__(self, *counts):
+        names = tuple(f"host{i}" for i in range(len(counts)))
+        self.hosts = [Hosts.of_counts(names, counts, own) for own in range(len(counts))]
+        self.blocks = [ControlBlock(hosts.size, hosts=hosts) for hosts in self.hosts]
+        self.pools = [Pool(hosts.near[0]) for hosts in self.hosts]
+        self.known = [PoolMap() for _ in counts]
+        for known, pool in zip(self.known, self.pools):
+            known.add(pool.ident, pool)
+        pairs = [self.pair() for _ in counts[1:]]
+        self.links = [link for pair in pairs for link in pair]
+        self.root = RootRelay(
+            0, self.hosts[0], self.blocks[0], self.pools[0], self.known[0], [pair[0] for pair in pairs]
+        )
+        self.leaders = [
+            LeaderRelay(hosts.near[0], hosts, block, pool, known, [pair[1]])
+            for hosts, block, pool, known, pair in zip(
+                self.hosts[1:], self.blocks[1:], self.pools[1:], self.known[1:], pairs
+            )
+        ]
+
+    @staticmethod
+    def pair():
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            ours = socket.create_connection(listener.getsockname())
+            return Link(ours), Link(listener.accept()[0])
+
+    def close(self):
+        for each in (self.root, *self.leaders):
+            each.close()
+        for block in self.blocks:
+            block.close()
+        for pool in self.pools:
+            pool.close()
+
+    def command(self, number, payload=b"words"):
+        """Publish a command as the master does, and have the leaders hear of it."""
+        words = self.blocks[0].words
+        self.blocks[0].command_slot[: len(payload)] = payload
+        words[COMMAND_LENGTH], words[COMMAND_NUMBER] = len(payload), number
+        self.root.forward(nothing)
+        self.leaders_hear()
+
+    def leaders_hear(self):
+        for leader in self.leaders:
+            until(leader.receive)
+            leader.forward(nothing)
+
+    def arrive(self, rank, number, notice=None, promise=None):
+        """Come to a barrier, on the block of the rank's host."""
+        host = self.hosts[0].of(rank)
+        block, turn = self.blocks[host], (number // BARRIERS_PER_COMMAND + number) % 2
+        if notice is not None:
+            slot = block.notice_slots[turn][rank]
+            block.notice_length[turn][rank], self.keep = messages.put(notice, slot, self.pools[host])
+            block.noticed[turn][rank] = number
+        if promise is not None:
+            self.answer(rank, None, promise[1])
+            block.promised[rank] = promise[0]
+        block.arrived[rank] = number
+
+    def answer(self, rank, number, payload):
+        host = self.hosts[0].of(rank)
+        block = self.blocks[host]
+        block.answer_length[rank], self.kept = messages.put(payload, block.answer_slots[rank], self.pools[host])
+        if number is not None:
+            block.finished[rank] = number
+
+    def answer_of(self, rank):
+        """Return what the master finds."""
+        block = self.blocks[0]
+        return bytes(messages.get(block.answer_length[rank], block.answer_slots[rank], self.known[0]))
+
+
+def until(receive, tries=200):
+    """Receive until what was sent has come over the loopback interface."""
+    for _ in range(tries):
+        receive()
+
+
+def nothing():
+    pass
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def make(*counts):
+        made.append(World(*counts))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()
+
+
+@pytest.mark.parametrize("nbytes", [10, 60_000, 300_000])
+def test_a_command_reaches_all_hosts(make, nbytes):
+    world = make(1, 2, 1)
+    payload = bytes(range(256)) * (nbytes // 256 + 1)
+    length, keep = messages.put(payload, world.blocks[0].command_slot, world.pools[0])
+    words = world.blocks[0].words
+    words[COMMAND_LENGTH], words[COMMAND_NUMBER] = length, 1
+    world.root.forward(nothing)
+    world.leaders_hear()
+    for block, known in zip(world.blocks[1:], world.known[1:]):
+        assert block.words[COMMAND_NUMBER] == 1
+        assert bytes(messages.get(block.words[COMMAND_LENGTH], block.command_slot, known)) == payload
+    assert world.blocks[1].commands[2].try_acquire()  # who is no leader is woken
+    del keep
+
+
+def test_a_command_is_told_once(make):
+    world = make(1, 2)
+    for _ in range(3):
+        world.command(1)
+    assert world.blocks[1].commands[2].try_acquire() and not world.blocks[1].commands[2].try_acquire()
+
+
+def test_no_command_before_an_earlier_one_has_let_go(make):
+    world = make(1, 1)
+    block, words = world.blocks[1], world.blocks[0].words
+    words[ABORTED] = 1
+    world.command(2)
+    assert block.words[COMMAND_NUMBER] == 0
+    block.words[LET_GO] = 1
+    world.leaders_hear()
+    assert block.words[COMMAND_NUMBER] == 2
+
+
+def test_arrivals_of_a_host_are_told_together_with_what_ranks_tell(make):
+    world = make(1, 2, 1)
+    world.command(1)
+    world.arrive(1, FIRST, b"one")
+    world.leaders_hear()
+    until(world.root.receive)
+    assert [world.blocks[0].arrived[rank] for rank in (1, 2, 3)] == [0, 0, 0]
+    world.arrive(2, FIRST, b"x" * LONG)
+    world.arrive(3, FIRST)
+    world.leaders_hear()
+    until(world.root.receive)
+    assert [world.blocks[0].arrived[rank] for rank in (1, 2, 3)] == [FIRST] * 3
+    assert [world.root.notice_of(rank, FIRST) for rank in (1, 2, 3)] == [b"one", b"x" * LONG, None]
+
+
+def test_what_is_incomplete_is_told_when_it_is_overdue(make):
+    world = make(1, 2)
+    world.command(1)
+    world.arrive(1, FIRST)
+    world.answer(2, 1, b"an error")
+    world.leaders[0].forward(nothing, True)
+    until(world.root.receive)
+    block = world.blocks[0]
+    assert (block.arrived[1], block.finished[2]) == (FIRST, 1) and world.answer_of(2) == b"an error"
+
+
+def test_answers_of_a_host_are_told_though_not_all_have_come_as_far(make):
+    """As after a command that was given up."""
+    world = make(1, 2)
+    world.command(1)
+    world.arrive(1, FIRST)
+    world.answer(1, 1, b"given up")
+    world.leaders_hear()
+    until(world.root.receive)
+    assert world.blocks[0].finished[1] == 0
+    world.answer(2, 1, b"given up")
+    world.leaders_hear()
+    until(world.root.receive)
+    assert [world.blocks[0].finished[rank] for rank in (1, 2)] == [1, 1]
+
+
+def test_what_ranks_of_a_host_that_live_have_reached_is_told(make):
+    world = make(1, 2)
+    world.command(1)
+    world.arrive(1, FIRST)
+    world.blocks[1].ended[2] = world.blocks[1].words[DEATHS] = 1
+    world.leaders_hear()
+    until(world.root.receive)
+    assert world.blocks[0].arrived[1] == FIRST
+
+
+def test_what_a_rank_has_answered_before_it_ended_is_told(make):
+    world = make(1, 2)
+    world.command(1)
+    world.answer(2, 1, b"goodbye")
+    world.blocks[1].ended[2] = world.blocks[1].words[DEATHS] = 1
+    world.answer(1, 1, b"goodbye")
+    world.leaders_hear()
+    until(world.root.receive)
+    assert [world.blocks[0].finished[rank] for rank in (1, 2)] == [1, 1]
+
+
+def test_a_leader_ends_after_it_has_told_all_answers(make):
+    """The last one may come when it has just looked for what to tell."""
+    world = make(1, 2)
+    world.command(1)
+    leader = world.leaders[0]
+    end = RankEnd(world.blocks[1], 1, world.pools[1], world.known[1], WaitPolicy(1, False), leader)
+    end.send(1, b"goodbye")
+    have_answered = leader.have_answered
+
+    def answers():
+        world.answer(2, 1, b"goodbye")
+        return have_answered()
+
+    leader.have_answered = answers
+    end.end(nothing)
+    until(world.root.receive)
+    assert [world.blocks[0].finished[rank] for rank in (1, 2)] == [1, 1]
+
+
+def test_what_comes_while_a_leader_looks_is_told_at_once(make):
+    """Not only when it is overdue: the bell that it has heard does not ring again."""
+    world = make(1, 2)
+    world.command(1)
+    leader, told = world.leaders[0], []
+    leader.receive()
+    receive, tell = leader.receive, leader.forward
+
+    def arrives():
+        if not told or told == [False]:
+            for rank in (1, 2):
+                world.arrive(rank, FIRST)
+            world.blocks[1].lead.release()
+        receive()
+
+    def note(watch, is_overdue=False):
+        told.append(is_overdue)
+        tell(watch, is_overdue)
+
+    leader.receive, leader.forward = arrives, note
+    leader.wait(lambda: leader._arrived[2] == FIRST, nothing, WaitPolicy(1, False))
+    assert True not in told
+
+
+def test_a_leader_that_loads_modules_meanwhile_sees_that_a_command_comes(make, monkeypatch):
+    """After one module at most; nobody else writes it into the block."""
+    world = make(1, 1)
+    (leader,), block = world.leaders, world.blocks[1]
+    end = RankEnd(block, 1, world.pools[1], world.known[1], WaitPolicy(1, False), leader)
+    words = b"numpy a\nnumpy b\nnumpy c\n"
+    block.announcements[: len(words)] = words
+    block.announced = len(words)
+    loaded = []
+
+    def preload(line):
+        loaded.append(line)
+        world.blocks[0].words[COMMAND_NUMBER] = 1
+        world.root.forward(nothing)
+        time.sleep(0.01)
+
+    monkeypatch.setattr(prefetch, "_preload", preload)
+    assert end.wait(prefetch.Preloader(block, nothing, end.may_be_called)) == 1
+    assert loaded == ["numpy a"]
+
+
+def test_a_decision_reaches_all_hosts_with_what_others_have_told(make):
+    world = make(2, 2, 1)
+    world.command(1)
+    for rank in range(5):
+        world.arrive(rank, FIRST, bytes([rank]) * (LONG if rank == 3 else 10))
+    world.leaders_hear()
+    until(world.root.receive)
+    world.blocks[0].words[STOP_REQUESTED] = 1
+    world.blocks[0].words[DECIDED] = FIRST
+    world.root.forward(nothing)
+    world.leaders_hear()
+    for leader, block in zip(world.leaders, world.blocks[1:]):
+        assert (block.words[DECIDED], block.words[STOP_REQUESTED]) == (FIRST, 1)
+        found = [leader.notice_of(rank, FIRST) for rank in range(5)]
+        assert found == [bytes([rank]) * (LONG if rank == 3 else 10) for rank in range(5)]
+    assert world.blocks[1].releases[3].try_acquire()
+
+
+def test_two_barriers_decided_at_once(make):
+    """The leaders are told of both by one message, which has what ranks have told at the first."""
+    world = make(1, 1)
+    world.command(1)
+    for rank in range(2):
+        world.arrive(rank, FIRST, bytes([rank]), promise=(FIRST + 1, b"answer"))
+    world.leaders_hear()
+    until(world.root.receive)
+    assert world.blocks[0].promised[1] == FIRST + 1 and world.answer_of(1) == b"answer"
+    root = BarrierOverHosts(world.root, 0, nothing, WaitPolicy(1, False))
+    root.begin(1)
+    root.wait()
+    assert world.blocks[0].words[DECIDED] == 0
+    root.wait()
+    assert world.blocks[0].words[DECIDED] == FIRST + 1
+    world.leaders_hear()
+    assert world.blocks[1].words[DECIDED] == FIRST + 1 and world.leaders[0].notice_of(0, FIRST) == b"\0"
+    leader = BarrierOverHosts(world.leaders[0], 0, nothing, WaitPolicy(1, False))
+    leader.begin(1)
+    for _ in range(2):
+        leader.wait()
+
+
+def test_an_answer_that_is_due_is_not_told_again(make):
+    world = make(1, 1)
+    world.command(1)
+    world.arrive(1, FIRST, promise=(FIRST, b"promised"))
+    world.leaders_hear()
+    until(world.root.receive)
+    world.blocks[0].words[DECIDED] = FIRST
+    world.root.forward(nothing)
+    world.leaders_hear()
+    world.blocks[1].finished[1] = 1
+    world.leaders_hear()
+    until(world.root.receive)
+    assert world.blocks[0].finished[1] == 0 and world.answer_of(1) == b"promised"
+    world.answer(1, 2, b"x" * LONG)
+    world.leaders_hear()
+    until(world.root.receive)
+    assert world.blocks[0].finished[1] == 2 and world.answer_of(1) == b"x" * LONG
+
+
+def test_steps_and_what_was_printed_come_with_answers(make):
+    world = make(1, 2)
+    block = world.blocks[1]
+    block.steps[2], block.undone[2], block.steps_command[2], block.printed[1] = 7, 2, 1, 30
+    world.answer(1, 1, b"")
+    world.answer(2, 1, b"")
+    world.leaders_hear()
+    until(world.root.receive)
+    assert world.blocks[0].steps_of(2) == (1, 7, 2) and world.blocks[0].printed[1] == 30
+    world.blocks[0].note_steps({2: (1, 6, 2)})  # by another way, and older
+    assert world.blocks[0].steps_of(2) == (1, 7, 2)
+    world.blocks[0].note_steps({2: (2, 0, 0)})
+    assert world.blocks[0].steps_of(2) == (2, 0, 0)
+
+
+def test_a_leader_ends_when_all_ranks_of_its_host_have_answered(make):
+    world = make(1, 3)
+    world.command(1)
+    leader, block = world.leaders[0], world.blocks[1]
+    for rank in (1, 3):
+        block.finished[rank] = 1
+    assert not leader.have_answered()
+    block.ended[2] = 1
+    assert leader.have_answered()
+
+
+def test_a_leader_gives_up(make):
+    world = make(1, 1)
+    leader = BarrierOverHosts(world.leaders[0], 0, nothing, WaitPolicy(1, False))
+    leader.begin(1)
+    world.blocks[1].words[ABORTED] = 1
+    with pytest.raises(Aborted):
+        leader.wait()
+
+
+def test_a_barrier_that_was_decided_is_complete_though_its_command_was_given_up(make):
+    world = make(1, 1)
+    leader = BarrierOverHosts(world.leaders[0], 0, nothing, WaitPolicy(1, False))
+    leader.begin(1)
+    world.blocks[1].words[DECIDED], world.blocks[1].words[ABORTED] = FIRST, 1
+    leader.wait()
+    with pytest.raises(Aborted):
+        leader.wait()
+
+
+def test_a_host_that_is_gone_does_not_keep_the_root_from_waiting(make):
+    """It is told of its end by another way."""
+    world = make(1, 1, 1)
+    world.leaders.pop(0).close()
+    watched = []
+
+    def watch():
+        watched.append(1)
+        return len(watched) > 2
+
+    world.root.wait(lambda: False, watch, WaitPolicy(1, False))
+    world.command(1)
+    assert len(watched) == 3 and world.blocks[2].words[COMMAND_NUMBER] == 1
+
+
+def test_a_leader_that_has_lost_its_link_does_not_wait(make):
+    """Nobody would tell it anything; that it ends is told by another way."""
+    world = make(1, 1)
+    world.root.close()
+    for _ in range(2):
+        with reports(SynkhronosError, "connection", "lost"):
+            world.leaders[0].wait(lambda: False, nothing, WaitPolicy(1, False))
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (2, 2), (1, 3, 1)])
+def test_nobody_passes_before_the_ranks_of_all_hosts_have_arrived(make, counts):
+    """Ranks are threads, and go from command to command; each is told what all others have said."""
+    world = make(*counts)
+    n, n_commands, n_barriers = sum(counts), 20, 5
+    passed, found, deadline = [0] * n, {}, time.monotonic() + 60
+    policy = WaitPolicy.of_threads()
+
+    def watch():
+        assert time.monotonic() < deadline, "hangs"
+
+    def live(rank):
+        host = world.hosts[0].of(rank)
+        leading = ([world.root, *world.leaders])[host]
+        if rank == leading.rank:
+            barrier = BarrierOverHosts(leading, 0, watch, policy)
+        else:
+            barrier = Barrier(world.blocks[host], rank, 0, watch, policy)
+        block = world.blocks[host]
+        for command in range(1, n_commands + 1):
+            if rank == 0:
+                block.words[COMMAND_NUMBER] = command
+                world.root.forward(watch)
+            elif rank == leading.rank:
+                leading.wait(lambda command=command: block.words[COMMAND_NUMBER] >= command, watch, policy)
+            barrier.begin(command)
+            for i in range(n_barriers):
+                passed[rank] += 1
+                said = barrier.exchange(bytes([command, i, rank]), world.pools[host], world.known[host])
+                assert said == tuple(bytes([command, i, each]) for each in range(n))
+                assert min(passed) >= passed[rank]
+        found[rank] = passed[rank]
+
+    threads = [threading.Thread(target=live, args=(rank,)) for rank in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == dict.fromkeys(range(n), n_commands * n_barriers)
