@@ -45,16 +45,16 @@ class FirstCalls:
 
 
 def summary(checked: Sequence[CheckedCall]) -> str:
-    """Return the results of all comparisons of a program, in one line."""
+    """Return the results of all comparisons of a program, and why functions were not compared, in one line."""
     compared = [each for each in checked if not each.not_compared]
     names = list(dict.fromkeys(each.name for each in compared))
     differing = list(dict.fromkeys(each.name for each in checked if each.n_differences))
-    others = list(dict.fromkeys(each.name for each in checked if each.not_compared))
+    others = list(dict.fromkeys(f"{each.name} ({each.not_compared})" for each in checked if each.not_compared))
     found = f"{', '.join(differing)} differ{'s' if len(differing) == 1 else ''}" if differing else "all agree"
     calls, functions = _count(len(compared), "call"), _count(len(names), "function")
     line = f"{calls} of {functions} compared with the serial function{'' if len(names) == 1 else 's'}"
     line += f": {found}" if compared or differing else ""
-    return line + (f"; not compared: {', '.join(others)}" if others else "")
+    return line + (f"; not compared: {'; '.join(others)}" if others else "")
 
 
 def _count(n: int, what: str) -> str:

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import traceback
 import warnings
 from typing import Any, Callable, Optional, Sequence, Tuple
@@ -56,7 +57,7 @@ class ChildProcess:
     """The program's side of a helper process; messages use ``name`` ("the keeper"); for ``work`` see `fork`."""
 
     def __init__(self, name: str, work: Callable[[socket.socket, int], object]) -> None:
-        self.name = name
+        self.name, self._lock = name, threading.RLock()
         self._status: Optional[int] = None
         with DeferredSignals():
             self.pid, self._socket = fork(name, work)
@@ -66,7 +67,7 @@ class ChildProcess:
 
     def ask(self, message: Any, fds: Sequence[int], seconds: float) -> Any:
         """Send a message, return the answer; if none arrives, raise `SynkhronosError` and usually kill the process."""
-        with DeferredSignals():  # otherwise an answer could be read as the next message's answer
+        with self._lock, DeferredSignals():  # otherwise an answer could be read as the next message's answer
             try:
                 self._socket.settimeout(seconds)
                 fd_passing.send(self._socket, message, fds)
@@ -89,11 +90,9 @@ class ChildProcess:
         if self._status is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
+                self._status = status if pid else None
             except ChildProcessError:  # other code of the program has waited for the process
                 self._status = -1
-            else:
-                if pid:
-                    self._status = status
         return self._status is None
 
     def exit_reason(self) -> str:

@@ -89,8 +89,7 @@ class MasterEnd:
     def read(self, rank: int) -> Any:
         """Return the rank's answer to the last command; unpickling errors propagate."""
         length, slot = self.block.answer_length[rank], self.block.answer_slots[rank]
-        answer = pickle.loads(slot[:length] if length >= 0 else messages.get(length, slot, self.pools))
-        return answer
+        return pickle.loads(slot[:length] if length >= 0 else messages.get(length, slot, self.pools))
 
 
 class RankEnd:
@@ -154,7 +153,7 @@ class RankEnd:
             self._frozen[payload] = envelope
             if len(self._frozen) > MAX_FROZEN:
                 del self._frozen[next(iter(self._frozen))]
-        return envelope._replace(news=news) if news else envelope
+        return Envelope(envelope.forget, envelope.command, envelope.enclosed, True, news) if news else envelope
 
     @point("channel")
     def promise(self, barrier: int, payload: bytes) -> None:

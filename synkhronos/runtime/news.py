@@ -39,7 +39,7 @@ def learn(context: Any, news: Sequence[News]) -> None:
     """Set this rank's variables to the master's values."""
     for number, dtype, shape, content in news:
         entry = context.shareds[number]
-        value = np.frombuffer(content, dtype).reshape(shape).copy()
+        value: Any = np.ndarray(shape, dtype, content).copy()
         entry.set(entry.engine.to_device(entry.reference(), value), Origin.COMMON)
 
 

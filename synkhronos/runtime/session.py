@@ -617,7 +617,9 @@ class Session:
 
     def _end(self, why: str) -> None:
         with DeferredSignals():
-            self.closed = self.closed or why.split(";")[0]
+            if self.closed:  # another thread, or a signal handler, has ended the session or is ending it
+                return
+            self.closed = why.split(";")[0]
             self.context.abort()
             self.context.settle()
             self.launcher.kill()
@@ -643,8 +645,7 @@ class Session:
             try:
                 self._end(why)
             finally:
-                if not self.closed:  # a signal handler raised before signals were deferred
-                    self._end(why)
+                self._end(why)  # in case a signal handler raised before signals were deferred
                 if mine:
                     self.lock.release()
 

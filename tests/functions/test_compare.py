@@ -19,6 +19,7 @@ from trainers import updates as rules
 from twins import Twins
 
 import synkhronos as synk
+from synkhronos.functions.first_calls import summary
 from synkhronos.program.program import PROGRAM, CheckedCall
 
 pytestmark = getattr(pytest.mark, NAME)
@@ -422,6 +423,18 @@ def test_random_functions_are_said_not_to_be_compared(checking, caplog):
     assert texts == [
         "function noise is not compared with the serial function: it draws random numbers, and every rank draws its own numbers"
     ]
+
+
+def test_the_summary_says_why_functions_are_not_compared(checking):
+    x, stream = T.dvector("x"), T.shared_randomstreams.RandomStreams(3)
+    noise = synk.function([x], x * stream.uniform(x.shape), name="noise", **FAST)
+    total = synk.function([x], x.sum(), name="total", **FAST)
+    for f in (noise, total, total):
+        f(np.ones(3))
+    assert summary(PROGRAM.checked) == (
+        "2 calls of 1 function compared with the serial function: all agree; "
+        "not compared: noise (it draws random numbers, and every rank draws its own numbers)"
+    )
 
 
 @pytest.mark.parametrize("exact", [False, True])

@@ -1,6 +1,6 @@
 """`function`: every form in which the library takes inputs, outputs and updates, and what else its functions offer.
 
-Modules: `build`, `function_commands`, `synkhronos.engines.theano.profiles`.
+Modules: `build`, `function_commands`, `synkhronos.engines.graph.profiles`.
 """
 
 import copy

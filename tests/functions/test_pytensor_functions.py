@@ -1,6 +1,6 @@
 """What functions of PyTensor's offer besides calls, on ranks: profiles, copies, free, trust_input, inputs with a value.
 
-Modules: `synkhronos.engines.pytensor.profiles`.
+Modules: `synkhronos.engines.graph.profiles`.
 """
 
 import copy

@@ -638,6 +638,10 @@ def ordered(g):
     return text.format(x, g.axis(x))
 
 
+def solution(g):
+    return f"solved({g.one(2, 'f')})"
+
+
 def scanned(g):
     x, y = g.one([1, 2, 3], newest=0.8), g.one()
     text = g.choice(
@@ -696,5 +700,5 @@ OPERATIONS = [
     *[unary] * 4, *[binary] * 6, *[constant] * 4, *[cast] * 2, switch, *[reduction] * 6, extreme_position, *[norm] * 2,
     *[log_sum_exp] * 3, softmax, *[product] * 5, batched, *[axes_mixed] * 3, *[reshaped] * 4, flattened, *[joined] * 2,
     split, repeated, *[taken] * 3, positions, *[indexed] * 3, *[mask] * 4, *[changed] * 2, *[filled] * 3, *[counted] * 2,
-    ordered, *[scanned] * 2, *[gradient] * 5, *[model_gradient] * 3, condition,
+    ordered, solution, *[scanned] * 2, *[gradient] * 5, *[model_gradient] * 3, condition,
 ]  # fmt: skip

@@ -297,6 +297,30 @@ def test_close_that_does_not_wait(open_session, gate):
     assert session.closed == "enough"
 
 
+def test_a_session_that_is_closed_during_a_command_of_another_thread_is_ended_once(open_session, gate, monkeypatch):
+    session = open_session("fork", 2)
+    caught, killing, kill = [], [], session.launcher.kill
+
+    def work():
+        with pytest.raises(synk.StateError) as info:
+            session.run(Pass(1, gate))
+        caught.append(str(info.value))
+
+    def observed_kill():
+        killing.append(threading.current_thread())
+        if killing[-1] is not thread:
+            thread.join()  # until its command has found that the session is closed
+        kill()
+
+    thread = threading.Thread(target=work)
+    monkeypatch.setattr(session.launcher, "kill", observed_kill)
+    thread.start()
+    gate.until_reached()
+    session.close("enough", wait_s=0.0)
+    assert killing == [threading.main_thread()]
+    assert not lacks(caught[0], "enough", "pass")
+
+
 def test_other_errors_are_noted_on_the_one_that_ends_it(open_session, clock, gate):
     session = open_session("fork", 3)
     clock.when(lambda: session.channel.has_answered(2, session._number), gate.open)

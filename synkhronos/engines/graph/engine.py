@@ -32,7 +32,7 @@ from ...trace import point
 from .. import pickling
 from ..base import ArrayType, Collectives, Engine, Input, Output, Sharding
 from ..exact import placed
-from . import exact, states, table
+from . import exact, profiles, states, table
 from . import snapshot as snapshots
 from .dependence import survey
 from .library import Library
@@ -60,6 +60,8 @@ class GraphEngine(Engine):
     library: Library
     #: The attributes of a function, and of its maker, that determine the form of its outputs.
     forms_of_outputs: Sequence[str] = ("unpack_single", "output_keys")
+    #: Returns the key of a graph's node in the dictionaries of the library's profiles.
+    profile_key: profiles.Key = staticmethod(lambda graph, node: node)
 
     def __init__(self) -> None:
         #: Results of `_find_own` by function maker; a result never changes, and lives as long as the maker.
@@ -322,6 +324,12 @@ class GraphEngine(Engine):
 
     def free(self, compiled: Any) -> None:
         compiled.free()
+
+    def profile(self, compiled: Sequence[Any]) -> Optional[profiles.Counts]:
+        return profiles.count(compiled, self.profile_key)
+
+    def merged_profile(self, compiled: Sequence[Any], counts: Sequence[profiles.Counts]) -> Any:
+        return profiles.merge(compiled, counts, self.profile_key)
 
     # -- other graphs of the same function -----------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ from ..graph.flags import CompileFlags
 from ..graph.library import Library
 from ..graph.precision import BeforeRounding
 from ..graph.snapshot import Snapshot
-from . import jax_functions, jit, pickling_repairs, profiles, repairs, scans
+from . import jax_functions, jit, pickling_repairs, repairs, scans
 from .classes import CLASSES, is_sparse
 from .formulas import with_formulas
 from .hidden import refuse_hidden
@@ -106,6 +106,7 @@ class PyTensorEngine(GraphEngine):
         small=Mode(linker="py", optimizer=None),
     )
     forms_of_outputs = ("unpack_single",)
+    profile_key = staticmethod(lambda graph, node: (graph, node))
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,12 +194,6 @@ class PyTensorEngine(GraphEngine):
 
     def create(self, maker: Any, values: List[Any]) -> Any:
         return maker.create(values)
-
-    def profile(self, compiled: Sequence[Any]) -> Optional[profiles.Counts]:
-        return profiles.count(compiled)
-
-    def merged_profile(self, compiled: Sequence[Any], counts: Sequence[profiles.Counts]) -> Any:
-        return profiles.merge(compiled, counts)
 
     def snapshot(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any

@@ -19,9 +19,14 @@ from ...sharding import MIXED, ONE, Axes, Coordinates, Drawn, Inner, PlacementRu
 from ..graph.lengths import broadcastable, ndim
 from ..graph.placing import Make, Placing
 from ..graph.rules import indices, shapes
-from ..graph.rules.along import along, own_axis
+from ..graph.rules.along import along, own_axis, solve
 from .classes import CLASSES
 from .lengths import LENGTHS
+
+try:
+    from pytensor.tensor.linalg import SolveBase
+except ImportError:  # in earlier versions
+    from pytensor.tensor.slinalg import SolveBase
 
 
 def _batch(variable: Any, n_core: int, n_batch: int) -> List[Any]:
@@ -126,6 +131,7 @@ _OWN: Dict[Type[Op], Make] = {
     basic.ExtractDiag: _diagonal,
     extra_ops.Repeat: along(own_axis, linear=True),
     extra_ops.SearchsortedOp: _sorted_in,
+    SolveBase: solve,
 }
 
 PLACING = Placing(LENGTHS, _OWN)

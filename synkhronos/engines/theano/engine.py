@@ -32,7 +32,7 @@ from ..graph.engine import Blueprint, GraphEngine
 from ..graph.flags import CompileFlags
 from ..graph.library import Library
 from ..graph.precision import BeforeRounding
-from . import gpu, modules, pickling_repairs, profiles, repairs, scans
+from . import gpu, modules, pickling_repairs, repairs, scans
 from .classes import CLASSES
 from .formulas import with_formulas
 from .lengths import LENGTHS
@@ -172,12 +172,6 @@ class TheanoEngine(GraphEngine):
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return gpu.is_out_of_memory(error)
-
-    def profile(self, compiled: Sequence[Any]) -> Optional[profiles.Counts]:
-        return profiles.count(compiled)
-
-    def merged_profile(self, compiled: Sequence[Any], counts: Sequence[profiles.Counts]) -> Any:
-        return profiles.merge(compiled, counts)
 
     def is_operation(self, cls: Any) -> bool:
         return isinstance(cls, type) and issubclass(cls, Op)

@@ -8,14 +8,14 @@ from typing import Any, Callable, Dict, List, Sequence, Type
 from theano.gof import Op
 from theano.sandbox import multinomial
 from theano.sandbox.rng_mrg import mrg_uniform_base
-from theano.tensor import basic, extra_ops, raw_random, subtensor
+from theano.tensor import basic, extra_ops, raw_random, slinalg, subtensor
 from theano.tensor.nnet import abstract_conv, bn, conv, nnet
 from theano.tensor.signal import pool
 
 from ...sharding import MIXED, Axes, Drawn, PlacementRule, Where
 from ..graph.lengths import broadcastable, ndim
 from ..graph.placing import Make, Placing
-from ..graph.rules.along import along, labels, own_axis
+from ..graph.rules.along import along, labels, own_axis, solve
 from ..graph.rules.indices import masked
 from .lengths import LENGTHS
 
@@ -111,6 +111,7 @@ _OWN: Dict[Type[Op], Make] = {
     raw_random.RandomFunction: _drawn,
     mrg_uniform_base: _drawn,
     multinomial.MultinomialFromUniform: _by_rows(),
+    slinalg.Solve: solve,
 }
 
 PLACING = Placing(LENGTHS, _OWN)

@@ -57,3 +57,9 @@ def batched_dot(lengths: Lengths, node: Any) -> PlacementRule:
     if ndim(one) == 2:
         left = ["n", "k"]
     return Axes([left, right], [["n"] + ["i"] * (ndim(one) == 3) + ["j"] * (ndim(other) == 3)], [[0], [1]])
+
+
+def solve(node: Any) -> Axes:
+    """Return the rule for a linear system with a whole matrix: the columns of its right-hand sides are independent."""
+    names = [MIXED, "n"][: ndim(node.inputs[1])]
+    return Axes([[MIXED, MIXED], names], [names], [[1]])

@@ -3,7 +3,8 @@
 Modules: `synkhronos.engines.theano.formulas`.
 """
 
-from library import L, T
+import numpy as np
+from library import IS_THEANO, L, T
 from simulated import ALL_ROWS, Case, parametrize
 
 consider_constant, disconnected_grad, grad_clip, grad_scale, zero_grad = map(
@@ -30,6 +31,21 @@ def layer_grads(loss):
         return T.grad(loss(p, T.dot(p.rows(p.f), w) + b).mean(), [w, b])
 
     return make
+
+
+def matrix(p):
+    """Return a matrix that can be inverted, whole on all ranks."""
+    return p.all(3, 3, make=lambda rng, shape: rng.normal(size=shape) + 5 * np.eye(3))
+
+
+def solve(matrix, values):
+    return T.slinalg.solve(matrix, values) if IS_THEANO else T.linalg.solve(matrix, values)
+
+
+def solve_lower(matrix, values):
+    if IS_THEANO:
+        return T.slinalg.solve_lower_triangular(matrix, values)
+    return T.linalg.solve_triangular(matrix, values, lower=True)
 
 
 AA, PP = "Partial(avg) Partial(avg)", "Partial(sum) Partial(sum)"
@@ -60,6 +76,11 @@ CASES = [
     Case("sort of parts", U, lambda p: T.sort(p.rows(p.f).sum(0)), R),
     Case("cumulative", "Shard(0) Shard(0)", lambda p: [T.cumsum(p.rows(p.f), axis=1), T.cumprod(p.rows(p.f), axis=1)]),
     Case("cumulative along rows", "Unknown Unknown", lambda p: [T.cumsum(p.rows(p.f), axis=0), T.cumsum(p.rows())]),
+    Case("solutions", f"Shard(1) Shard(1) {P} {U}", lambda p: [solve(matrix(p), y) for y in (p.rows(3).T, T.sqr(p.rows(3, 2).T).sum(0), p.rows(3).sum(0))] + [solve(p.rows(3).T.dot(p.rows(3)), p.all(3))], f"Shard(1) Shard(1) {P} {R}"),
+    Case("solutions of unknowns along rows", U, lambda p: solve(p.rows(ALL_ROWS), p.all(ALL_ROWS)), empty=False),
+    Case("solutions of triangles", "Shard(1) Shard(0)", lambda p: [solve_lower(matrix(p), p.rows(3).T), T.sqr(solve_lower(matrix(p), p.rows(3).T)).sum(0)]),
+    Case("gradients of solutions", f"{A} Shard(0)", lambda p: [T.grad(T.sqr(solve(a, x.T)).mean(), [a, x]) for a in [matrix(p)] for x in [p.rows(3)]][0], f"{P} Shard(0)", empty=False),
+    Case("gradients of solutions of triangles", A, lambda p: [T.grad(T.sqr(solve_lower(a, p.rows(3).T)).mean(), a) for a in [matrix(p)]], P),
     Case("differences", "Shard(0) Shard(1)", lambda p: [T.extra_ops.diff(p.rows(p.f), axis=1), T.extra_ops.diff(p.rows(p.f, axis=1), axis=0)]),
     Case("differences along rows", U, lambda p: T.extra_ops.diff(p.rows(p.f), axis=0), empty=False),
     Case("differences of parts", P, lambda p: T.extra_ops.diff(p.rows(4).sum(0))),

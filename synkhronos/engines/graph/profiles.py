@@ -1,11 +1,12 @@
-"""Counts of Theano's profiler, summed over the ranks."""
+"""Counts of the libraries' profilers, summed over the ranks."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
-from theano.compile.profiling import ProfileStats
+#: Returns the key of a graph's node in the dictionaries of a profile.
+Key = Callable[[Any, Any], Any]
 
 
 class Counts(NamedTuple):
@@ -17,17 +18,17 @@ class Counts(NamedTuple):
     nodes: List[List[Tuple[float, int, bool]]]  # by function and node: time, executions, whether in C
 
 
-def count(functions: Sequence[Any]) -> Optional[Counts]:
+def count(functions: Sequence[Any], key: Key) -> Optional[Counts]:
     """Return the functions' counts; None if the first function is not profiled."""
     profiles = {id(one.profile): one.profile for one in functions if one.profile}  # functions may share a profile
     if not functions[0].profile:
         return None
     nodes = [
         [
-            (one.profile.apply_time[node], one.profile.apply_callcount[node], one.profile.apply_cimpl[node])
-            if one.profile and node in one.profile.apply_time
+            (one.profile.apply_time[at], one.profile.apply_callcount[at], one.profile.apply_cimpl[node])
+            if one.profile and at in one.profile.apply_time
             else (0.0, 0, False)
-            for node in one.maker.fgraph.toposort()
+            for node, at in _nodes(one, key)
         ]
         for one in functions
     ]
@@ -40,7 +41,7 @@ def count(functions: Sequence[Any]) -> Optional[Counts]:
     )
 
 
-def merge(functions: Sequence[Any], counts: Sequence[Counts]) -> ProfileStats:
+def merge(functions: Sequence[Any], counts: Sequence[Counts], key: Key) -> Any:
     """Return one profile of the functions with the counts of all ranks."""
     merged = copy.copy(functions[0].profile)
     merged.fct_callcount = sum(each.calls for each in counts)
@@ -49,8 +50,13 @@ def merge(functions: Sequence[Any], counts: Sequence[Counts]) -> ProfileStats:
     merged.apply_time, merged.apply_callcount, merged.apply_cimpl = {}, {}, {}
     for each in counts:
         for one, of_nodes in zip(functions, each.nodes):
-            for node, (time, executions, in_c) in zip(one.maker.fgraph.toposort(), of_nodes):
-                merged.apply_time[node] = merged.apply_time.get(node, 0.0) + time
-                merged.apply_callcount[node] = merged.apply_callcount.get(node, 0) + executions
+            for (node, at), (time, executions, in_c) in zip(_nodes(one, key), of_nodes):
+                merged.apply_time[at] = merged.apply_time.get(at, 0.0) + time
+                merged.apply_callcount[at] = merged.apply_callcount.get(at, 0) + executions
                 merged.apply_cimpl[node] = merged.apply_cimpl.get(node, False) or in_c
     return merged
+
+
+def _nodes(function: Any, key: Key) -> List[Tuple[Any, Any]]:
+    graph = function.maker.fgraph
+    return [(node, key(graph, node)) for node in graph.toposort()]
