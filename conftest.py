@@ -1,4 +1,4 @@
-"""Examples in docstrings: each begins without a session, and leaves none."""
+"""Set-up for examples in docstrings: modules to skip, and a fixture that closes each example's session."""
 
 import importlib.util
 
@@ -7,7 +7,7 @@ from _pytest.doctest import DoctestItem
 
 import synkhronos as synk
 
-#: Modules that need a package even to be imported.
+#: Modules that cannot be imported without a package.
 NEEDED_BY = {
     "pygpu": ["transports/gpu.py", "reductions/device.py", "transports/nccl.py"],
     "theano": ["engines/theano/*.py", "extensions/*.py", "extensions/updates/*.py"],
@@ -25,10 +25,10 @@ collect_ignore_glob = [
 
 @pytest.fixture(autouse=True)
 def closed_after_example(request):
-    """Close what an example forked: most leave `close` out, so that they are about one thing."""
+    """Close the session that an example leaves open; skip examples of Theano if Theano is not installed."""
     if isinstance(request.node, DoctestItem) and not importlib.util.find_spec("theano"):
         if any("theano" in example.source for example in request.node.dtest.examples):
-            pytest.skip("an example with Theano")
+            pytest.skip("the example needs Theano")
     yield
     if isinstance(request.node, DoctestItem):
         synk.close()

@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the kernels in C, and the license for old and new setuptools."""
+"""Build settings that pyproject.toml cannot express: the C kernels, and the license for old and new setuptools."""
 
 import platform
 import sys
@@ -6,7 +6,7 @@ import sysconfig
 
 import setuptools
 
-# One build serves CPython 3.11 and later; older Pythons, free-threaded ones and others than CPython have one each.
+# One build with the limited API works on CPython 3.11 and later. All other Pythons need their own builds.
 IS_LIMITED = (
     platform.python_implementation() == "CPython"
     and sys.version_info >= (3, 11)
@@ -14,7 +14,7 @@ IS_LIMITED = (
 )
 
 setuptools.setup(
-    # Without a compiler there is none, and NumPy does its work. (-O3: the loops are vectorised.)
+    # The extension is optional: without a compiler, the library uses NumPy instead. (-O3 vectorizes the loops.)
     ext_modules=[
         setuptools.Extension(
             "synkhronos.kernels._kernels",
@@ -26,6 +26,6 @@ setuptools.setup(
         )
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if IS_LIMITED else {},
-    # An SPDX expression; the newest setuptools for Python 3.8, 75.3, knows it under the old name alone.
+    # An SPDX expression. Only setuptools 77 and later accept the new name; Python 3.8 supports at most setuptools 75.3.
     **{"license_expression" if int(setuptools.__version__.split(".")[0]) >= 77 else "license": "MIT"},
 )

@@ -48,7 +48,7 @@ OF_LASAGNE, OF_PYTENSOR = ("rules", "exact", "end to end"), ("compiling", "engin
 
 
 def main(arguments=None):
-    """Run the selected benchmarks; return the exit status: 0 if all goals were met, 2 if results are inconclusive."""
+    """Run the selected benchmarks; return 0 if all goals were met, 1 if not, 2 if the results are inconclusive."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     parser.add_argument("--only", nargs="+", choices=sorted(PARTS), help="only these parts")
@@ -70,7 +70,7 @@ def main(arguments=None):
         )
         return 2
     rows, worst = [], before
-    threadpoolctl.threadpool_limits(1)  # also for plain programs; ranks divide the cores
+    threadpoolctl.threadpool_limits(1)  # one thread for plain programs; `fork` divides the cores among ranks
     with Groups(() if given.no_peers else Groups.KINDS) as groups:
         for name, (module, full, quick) in PARTS.items():
             if name not in (given.only or PARTS):

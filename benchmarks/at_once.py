@@ -18,7 +18,7 @@ class AtOnce:
     """Forked processes, each on its own core with one thread, that start every call at the same time.
 
     The context manager ends the processes on exit. `works` is a list with a dict of `Local` contenders for each
-    process, with equal names in all dicts. Create the contenders in this process.
+    process, with equal names in all dicts. The processes inherit these contenders when they are forked.
     """
 
     def __init__(self, works):

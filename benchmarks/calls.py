@@ -12,12 +12,12 @@ from .contenders import PLAIN
 from .library import T, function, shared
 from .measure import Local, WrongResult, measure_in_turn
 
-#: Peers of our calls.
+#: Peers for the comparison with a call without inputs.
 PEERS = ("barrier", "pipes", "openmpi", "mpich", "gloo")
 
 
 class Functions:
-    """Pairs of functions and their calls: ours, and the plain library's for one rank's rows; create before `fork`."""
+    """Pairs of functions: ours, and the plain library's for one rank's share of the rows; create it before `fork`."""
 
     def __init__(self, rows, n):
         w = shared(np.float32(3), "w")
@@ -111,7 +111,7 @@ def children(pid):
 
 
 def cpu_seconds(pids):
-    """Return the CPU time used by processes."""
+    """Return the total CPU time of processes in seconds, without processes that have ended."""
     total = 0
     for pid in pids:
         try:

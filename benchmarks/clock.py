@@ -35,7 +35,7 @@ def divide_time(called, started, ended):
     """Divide a call's time into parts, averaged over the participating ranks.
 
     During "shuffling", the rank receives the indices and copies its rows. "function" is the computation, which includes
-    collectives with --sync-bn. Both occur for each slice. "waiting" lasts until the last rank has finished. The
+    collectives in the graph. Both occur for each slice. "waiting" lasts until the last rank has finished. The
     remaining time until the call returns is not included.
 
     Parameters

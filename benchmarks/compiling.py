@@ -36,7 +36,7 @@ CASES = {"seconds": "compiling an MLP", "processor": "compiling an MLP, processo
 
 
 def run(groups, ranks=(2, 3), rounds=3, layers=LAYERS):
-    """Yield result rows by number of ranks: wall time, CPU time, and the parts of `distribute` and the other ranks."""
+    """Yield result rows by number of ranks: wall time, CPU time, time of `distribute`, and other ranks' CPU time."""
     found = {n: [] for n in (0, *ranks)}
     for _ in range(rounds):
         for n, each in found.items():
@@ -91,7 +91,7 @@ def program(n, layers):
 
 
 def processor_seconds():
-    """Return the CPU time of all processes, including ended compilers; and that of the keeper and the other ranks."""
+    """Return the CPU seconds of this process and all its descendants, and of the descendants alone."""
     of_each, pids, tick = [], [os.getpid()], os.sysconf("SC_CLK_TCK")
     while pids:
         pid = pids.pop(0)

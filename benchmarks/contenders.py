@@ -8,5 +8,5 @@ PLAIN = f"plain {NAME}"
 IN_STEPS = "synkhronos, steps"
 #: Our program, with gradients averaged explicitly with ``synk.ops.all_reduce``.
 BY_HAND = "explicit all_reduce"
-#: Our program, with the other engine.
+#: Our program with Theano, for comparison with PyTensor.
 WITH_THEANO = "with Theano"

@@ -57,7 +57,7 @@ def run(
 
 
 def trained(case, n, make, repeats, groups=None, model=None):
-    """Yield the result rows of a network: times, including PyTorch's if it has the model, and their parts."""
+    """Yield a network's result rows: the times of all contenders, PyTorch DDP's speedup, and the parts of a step."""
     with demo_networks.single_precision():
         ours, in_steps, plain, apart = Parallel(make), InSteps(make), Plain(make), Apart(make)
     works = []

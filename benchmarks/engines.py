@@ -35,7 +35,7 @@ ROWS = 6000
 
 
 class Program:
-    """Process of another environment that measures on request; a context manager that ends the process on exit."""
+    """Process of a given interpreter that measures on request; a context manager that ends the process on exit."""
 
     def __init__(self, python, n):
         paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])

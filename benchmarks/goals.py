@@ -187,11 +187,11 @@ def judge(rows):
 
 
 def numbers(goal, row):
-    """Return our number and the divisor; None if a contender is missing."""
+    """Return our number and the reference's number; None if a contender is missing."""
     if "value" in row:
         return row["value"], row.get("of", 1.0)
     times = row["times"]
-    if goal.statistic in times:  # a contender of ours that is itself a difference
+    if goal.statistic in times:  # our number has its own name, such as `inputs.COPY`
         statistic: Callable = lambda name: times[name].median  # noqa: E731
         ours = times[goal.statistic].median
     else:

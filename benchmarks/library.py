@@ -12,7 +12,7 @@ if IS_THEANO:
 else:
     import pytensor as module
     import pytensor.tensor as T
-    import scipy.linalg.cython_blas  # noqa: F401 (Numba's BLAS: threads of loaded libraries can be limited)
+    import scipy.linalg.cython_blas  # noqa: F401 (loads Numba's BLAS now, so that its threads can be limited)
 
 NAME = "Theano" if IS_THEANO else "PyTensor"
 

@@ -110,7 +110,7 @@ def sample(models, sampling):
         seconds[name] = time.perf_counter() - begin
         chains.append(np.concatenate([group["beta"].values[0] for group in (chain.warmup_posterior, chain.posterior)]))
     if not np.allclose(chains[0][:10], chains[1][:10], rtol=1e-6):
-        raise WrongResult("the first 10 draws of NUTS")
+        raise WrongResult("the first 10 draws of NUTS differ")
     return seconds
 
 
@@ -145,7 +145,7 @@ def write(text, path=DOCUMENT):
 
 
 def main(arguments=None):
-    """Run the benchmark; return the exit status: 0 if the goals were met, 2 if results are inconclusive."""
+    """Run the benchmark; return the exit status: 0 if the goals were met, 1 if not, 2 if results are inconclusive."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pymc", description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--ranks", type=int, default=2)

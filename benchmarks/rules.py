@@ -65,7 +65,7 @@ def run(groups, n=1, rules=tuple(RULES), elements=1 << 20, repeats=30, count=10)
             ours.function.steps(n_steps=2)
             plain.loop(2)
             if not np.allclose(ours.param.get_value(), plain.param.get_value(), rtol=1e-5):
-                raise WrongResult(f"two steps of {name}")
+                raise WrongResult(f"the parameters differ after two steps of {name}")
             yield {"case": f"{count} steps of {name}, {elements:,} parameters", "n": n, "times": times}
             beside = sum(shared.get_value(borrow=True).nbytes for shared in ours.updates)
             yield {

@@ -128,7 +128,7 @@ def constant_memory(nbytes):
     """Return the memory that a function with a large constant adds to all ranks, beyond the program's own copy.
 
     Only with more than two ranks does a copy per rank differ from a shared copy. (Theano checks every element with an
-    array of bools. A rank keeps the memory of this array for later unless it is larger than `heap.PIECE`.)
+    array of bools. A rank keeps the freed memory of this array, unless it has `heap.MMAP_THRESHOLD_BYTES` or more.)
     """
     index = T.lscalar("index")
     rows = T.constant(np.ones(nbytes // 4, "float32"))

@@ -1,4 +1,4 @@
-"""Benchmark of many steps per command (`Function.steps`) and a loop of plain calls, and of collectives inside steps."""
+"""Benchmark of many steps per command (`Function.steps`), compared with a loop, and of collectives inside steps."""
 
 import functools
 import time

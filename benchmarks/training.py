@@ -1,4 +1,4 @@
-"""Training programs with the demos' networks: a plain program, and the paper's steps on all ranks."""
+"""Training programs with the demos' networks: serial, with three commands per step, and with an epoch per command."""
 
 import time
 

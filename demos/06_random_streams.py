@@ -1,4 +1,4 @@
-"""Random streams: every rank draws its own reproducible numbers, and rank 0 draws those of plain Theano.
+"""Random streams: every rank draws its own reproducible numbers, and rank 0 draws plain Theano's numbers.
 
 python -m synkhronos demos/06_random_streams.py --n-ranks 3
 """

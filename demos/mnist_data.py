@@ -117,7 +117,7 @@ def read_idx(path):
     Returns
     -------
     numpy.ndarray
-        Of dtype uint8.
+        Array of dtype uint8.
 
     Raises
     ------

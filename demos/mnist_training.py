@@ -12,7 +12,7 @@ import numpy as np
 from other_programs import OtherPrograms, sentence
 from tqdm import tqdm
 
-# Largest accepted distance from the serial program's parameters, relative to their change in training (Euclidean norm).
+# Largest accepted distance from the serial program's parameters, divided by their change in training (Euclidean norm).
 # Sums over shards round differently. Distances from 6e-7 to 5e-6 were observed at the end of training.
 TOLERANCE = 1e-3
 

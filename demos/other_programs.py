@@ -14,7 +14,7 @@ WORTH_SAYING = 0.1
 
 
 class OtherPrograms:
-    """Measurement of the share of this process's cores that other programs use, starting at its creation.
+    """Measurement of the share of this process's cores that other programs use, from the creation of the object on.
 
     `root` is the folder that contains ``proc``; tests create such a folder.
     """

@@ -5,7 +5,7 @@
 All runs start from the same values and use the same minibatches. Ranks step along the gradients of their own rows, and
 a rule of `synkhronos.extensions.rules` determines when and how the ranks exchange parameters. The first run averages
 gradients in every step, as `train_mnist.py` does. Local SGD that averages after every step is equivalent, so these two
-runs must end with the same parameters.
+runs must end with the same parameters, up to rounding.
 """
 
 import argparse

@@ -5,7 +5,7 @@
 Synkhronos itself does not implement this method. `hessian_free` and `conjugate_gradients` are NumPy programs on the
 master, written for one process. The functions that they call (`Problem`) process the whole data set, on all ranks.
 `problem_on_ranks` builds these functions with `synk.function`; `problem_in_theano` builds them with `theano.function`.
-Before training, the demo checks that both lead to the same steps, and that products equal those of a dense matrix.
+Before training, the demo checks that both problems lead to the same steps, and compares products with a dense matrix's.
 
 The method
     Each step minimizes a quadratic model of the loss, ``g.d + d.(G + damping I).d / 2``, with conjugate gradients (CG).
@@ -23,7 +23,7 @@ The comparison
     whole data set in each step. Their learning rates and SGD's momentum are the best entries of `GRID`, by the loss at
     the end of a run of this demo's default length. ``--tune`` runs the whole grid again.
 
-Results after 200 passes, from an initial loss of 544 (the plateau at 207 is the mean image as every output)
+Results after 200 passes, from an initial loss of 544 (with the mean image as every output, the loss is 207)
     Minibatches win: Adam reaches 87, and SGD reaches 96. If every step uses all rows, Hessian-free optimization wins
     with 159; Adam reaches 175, and SGD stays at 207. A pass with minibatches of 100 rows needs 40 averages over the
     ranks, one after another; a pass of Hessian-free optimization needs one average. (These results are for one seed and
@@ -520,10 +520,10 @@ TOLERANCE = 1e-10
 
 
 class Result(NamedTuple):
-    """Result of `main`."""
+    """Curves, numbers of passes, and errors of the checks, as returned by `main`."""
 
     curves: list  # of Curve, Hessian-free first
-    counts: dict  # Hessian-free's passes by kind
+    counts: dict  # passes of Hessian-free optimization, by kind
     product_error: float
     steps_error: float
 

@@ -147,7 +147,7 @@ def main(model="cnn", n_ranks=None, baseline=True, devices=None, **settings):
     Returns
     -------
     agree : bool
-        Whether the programs agree within `TOLERANCE` (True without a baseline).
+        Whether the programs agree within `mnist_training.TOLERANCE` (True without a baseline).
     runs : list of Run
         The runs, starting with the parallel run.
     """

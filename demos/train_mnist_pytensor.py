@@ -67,7 +67,7 @@ def momentum(grads, param_vars, rate, momentum):
     return updates
 
 
-# The two programs. PyTensor compiles a function at its first call. This compilation is not timed.
+# The two programs. PyTensor compiles a function at its first call. Training times do not include this compilation.
 # `synkhronos.distribute` compiles for all ranks before training, and `compile_now` compiles in the plain program.
 
 

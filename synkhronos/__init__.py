@@ -1,7 +1,7 @@
 """Data parallelism for Theano and PyTensor: every call of a serial program's functions runs on all ranks in parallel.
 
-Public names are loaded on first use, because NumPy must not be imported before the program has applied its settings.
-With ``python -m synkhronos program.py``, this package is imported before the program starts.
+Public names are loaded on first use, because NumPy ignores settings such as ``OMP_NUM_THREADS`` that a program makes
+after NumPy's import. ``python -m synkhronos program.py`` imports this package before the program starts.
 """
 
 import atexit
@@ -17,7 +17,7 @@ from .engines.theano.import_fixes import prepare
 
 __version__ = "0.1.0"
 
-#: The module that defines each public name; `ops` is a package.
+#: The module that defines each public name; `ops` is itself a module.
 _HOMES = {
     "ArgumentError": "errors",
     "ArgumentTypeError": "errors",
@@ -123,9 +123,9 @@ _placed: List[bool] = []
 
 
 def take_place() -> None:
-    """Make this process serve its host if an MPI launcher started it on a host other than the first.
+    """If an MPI launcher started this program on several hosts, connect them; return only on the first host.
 
-    Called on the first use of a public name, so that the program itself runs on the first host only.
+    Called on the first use of a public name. On the other hosts, this process then serves and never runs the program.
     """
     if _placed:
         return

@@ -11,7 +11,7 @@ from typing import Any, Iterator, List, Mapping, Optional, Sequence
 
 
 class ArgumentError(Exception):
-    """Base class of errors about a wrong argument, always raised as a subclass; the failed call has changed nothing.
+    """Base class of errors about a wrong argument, always raised as a subclass.
 
     Parameters
     ----------
@@ -51,11 +51,11 @@ class SynkhronosError(RuntimeError):
 
 
 class StateError(SynkhronosError):
-    """Error of a call at the wrong time: before `fork`, after `close`, or inside a rank."""
+    """Error of a call at the wrong time, for example before `fork`, after `close`, or inside another rank."""
 
 
 class SharedMemoryError(SynkhronosError, MemoryError):
-    """Failure to allocate shared memory; nothing has been changed."""
+    """Failure to allocate or map shared memory."""
 
 
 class RankFailure(SynkhronosError):
@@ -74,8 +74,8 @@ class RankFailure(SynkhronosError):
     step : int or None
         The failed step, if the command was `Function.steps`.
     steps : list of int or None
-        The number of steps completed by each rank, including local updates. (An interrupted rank may also have applied
-        the updates of its next step.)
+        The number of steps that each rank has completed and not undone. An interrupted rank may also have applied the
+        updates of its next step.
     """
 
     command = ""
@@ -128,7 +128,7 @@ class WorkerDied(RankFailure):
     pid : int
         The id of the process.
     exitcode : int or None
-        The exit status of the process, or the negative number of the signal that ended it.
+        The exit status of the process, or the negative number of the signal that ended it; None if unknown.
     memory : int
         The peak memory of the process in bytes; 0 if unknown.
     """
@@ -186,7 +186,7 @@ class Aborted(BaseException):
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error's text (decoded if it is bytes, as in pygpu), or the name of the error's type if it is empty."""
+    """Return an error's text, or the name of the error's type if the text is empty; decode bytes, as from pygpu."""
     text = error.args[0] if error.args else ""
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(error) or type(error).__name__
 

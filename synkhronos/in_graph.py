@@ -35,16 +35,16 @@ class CurrentCall(ABC):
         """Reduce the arrays over the ranks; return arrays of the same shapes and dtypes, identical on all ranks.
 
         No later call changes the results while they are referenced. With one rank, the results may be the arguments
-        themselves. All ranks must have reached the collective with this ``number`` in the function. ``avg`` is weighted
-        by each rank's rows in this call. Arrays are on the host or on the rank's device.
+        themselves. Every rank must call this for the same collective of the function, identified by ``number``. ``avg``
+        is weighted by each rank's rows in this call. Arrays are on the host or on the rank's device.
         """
 
     def rows(self) -> Optional[Tuple[int, int, int]]:
-        """Return begin and end of this rank's rows, and the number of all rows; None if the call divides no rows."""
+        """Return this rank's rows as ``(begin, end, number of all rows)``; None if the call divides no rows."""
         return None
 
     def share(self, length: int) -> Tuple[int, int]:
-        """Return begin and end of this rank's rows in an array that all ranks have; check the array's length."""
+        """Return the begin and end of this rank's rows in an array that every rank has; check the array's length."""
         return 0, length
 
     def __enter__(self) -> CurrentCall:
@@ -85,7 +85,7 @@ def all_reduce(number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
 
 
 def whole_length(length: int) -> int:
-    """Scale a length that is proportional to this rank's rows up to the rows of all ranks."""
+    """Scale a length, proportional to this rank's number of rows, to the number of rows of all ranks."""
     call = current()
     rows = None if call is None else call.rows()
     if rows is None or rows[0] == rows[1]:
@@ -95,7 +95,7 @@ def whole_length(length: int) -> int:
 
 
 def inverse_share() -> float:
-    """Return the rows of all ranks divided by this rank's rows; 1 if the call divides no rows or this rank has none."""
+    """Return the number of all rows divided by this rank's number; 1 if the call or this rank has no rows."""
     call = current()
     rows = None if call is None else call.rows()
     if rows is None or rows[0] == rows[1]:
@@ -105,7 +105,7 @@ def inverse_share() -> float:
 
 
 def share(length: int) -> Tuple[int, int]:
-    """Return begin and end of this rank's share of ``length`` rows; outside a call, the share is all rows."""
+    """Return the begin and end of this rank's share of ``length`` rows; outside a call, the share is all rows."""
     call = current()
     if call is None:
         return 0, length

@@ -20,7 +20,7 @@ def split_rows(n_rows: int, n_ranks: int, root: int = 0) -> Tuple[Bounds, ...]:
     """Divide ``n_rows`` rows over ``n_ranks`` ranks: contiguous, in rank order, as evenly as possible.
 
     The first ``n_rows % n_ranks`` ranks own one extra row. With fewer rows than ranks, the root and the ranks with the
-    lowest numbers own one row each, in rank order. Returns begin and end of each rank's rows (equal if it has none).
+    lowest numbers own one row each, in rank order. Returns each rank's ``(begin, end)``, equal if the rank has no rows.
 
     Examples
     --------

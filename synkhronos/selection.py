@@ -1,7 +1,7 @@
-"""Validated selections of rows for the ``batch`` and ``batch_s`` arguments.
+"""Validated selections of rows for the ``batch`` and ``batch_shared`` arguments.
 
-The master creates a small, immutable `Selection` before any rank starts. Its indices are not checked again. The master
-splits the selection into parts for the ranks, and every rank selects its rows::
+The master checks the indices and creates an immutable `Selection`; the ranks do not check them again. The master splits
+the selection into parts for the ranks, and every rank selects its rows::
 
     batch=[7, 0, -1, 3]  --parse-->  Indices([7, 0, 9, 3])  --part-->  [7, 0]  rank 0
                                      (of 10 rows)                      [9, 3]  rank 1
@@ -48,7 +48,7 @@ class RowRange:  # not a frozen dataclass, whose creation in every call would ta
 
     def __init__(self, start: int, stop: int, step: int = 1) -> None:
         if stop <= start if step > 0 else stop >= start:
-            # range(-1, -1, -1) is empty, but `take` with these members would return the whole array.
+            # range(-1, -1, -1) is empty, but `take` with these members would return all rows.
             start, stop, step = 0, 0, 1
         _set(self, "start", start)
         _set(self, "stop", stop)
@@ -143,10 +143,10 @@ Selection = Union[RowRange, Indices]
 
 
 def parse(batch: object, length: int, argument: str = "batch", of: str = "the shortest scattered input") -> Selection:
-    """Validate a ``batch`` argument against ``length`` rows, the length of the shortest indexed array.
+    """Validate a ``batch`` argument for ``length`` rows, and return the selection.
 
-    ``batch`` is None for all rows, an int ``n`` for the first ``n`` rows, a slice as in NumPy (open ends, negative
-    members and clipping beyond the ends), or a list or 1-D array of integers. Negative integers count from the end.
+    ``batch`` is None for all rows, an int ``n`` for the first ``n`` rows, a slice as in NumPy, or a list, range or 1-D
+    array of integers. Slices may exceed the array; in a list or array, negative integers count from the end.
     ``argument`` and ``of`` are the names of the argument and of the shortest array in messages.
 
     Examples
@@ -179,7 +179,7 @@ def parse_per_rank(
     argument: str = "batch_shared",
     of: str = "the shortest sliceable shared variable",
 ) -> List[Selection]:
-    """Validate a ``batch_s`` argument against each rank's number of rows; return one selection per rank.
+    """Validate a ``batch_shared`` argument against each rank's number of rows; return one selection per rank.
 
     ``batch_s`` is one selection for all ranks (such as a list of integers), or a list or tuple with one selection per
     rank. Raises the errors of `parse`.
@@ -252,7 +252,7 @@ def _parse_sequence(batch: Sequence[Any], length: int, argument: str, of: str) -
     if any(issubclass(kind, (bool, np.bool_)) for kind in kinds):
         raise ArgumentTypeError(argument, _SELECTIONS, "a list with bools", _FOR_A_MASK)
     if kinds - {int}:
-        # NumPy would convert [np.uint64(1), -1] to floats and wrap large unsigned integers to negative numbers.
+        # NumPy would silently truncate floats: np.array([1.5, 2], dtype=np.intp) is [1, 2].
         numbers = [_index(entry, argument) for entry in batch]
     try:
         return _wrap(np.array(numbers, dtype=np.intp), length, argument, of)

@@ -108,7 +108,7 @@ class Data:
 
     @property
     def data(self) -> NDArray[Any]:
-        """The NumPy array. Views of it keep the old memory if the Data moves to a new block."""
+        """The NumPy array. If the Data moves to a new block, existing views keep the old memory."""
         array = self._storage.backing.array
         if array is None:
             remedy = "create another Data" if self.constant else "call set_value or set_shape first"
@@ -186,7 +186,7 @@ class Data:
 
         The value is copied into the existing memory if it fits, else into new memory; the old memory is released with
         its last view. A ``np.memmap``, or a path to a ``.npy`` file, is mapped instead if its dtype is that of the
-        Data. A file mapped before stays unchanged, because only indexing (``d[rows] = values``) writes into files.
+        Data. A previously mapped file stays unchanged, because only indexing (``d[rows] = values``) writes into files.
 
         Parameters
         ----------
@@ -387,8 +387,8 @@ def data(
         A POSIX name like "/name". Unrelated programs of the same user can open the memory by this name, until `close`
         or until the Data is dropped. The memory cannot grow beyond `alloc_size`. The value is always copied.
     constant : bool
-        Make the array read-only, so that value and shape never change. Each host receives the whole array once per
-        session, when one of its ranks first uses it. Rows of non-constant arrays are sent with every call.
+        Make the array read-only, so that value and shape never change. Each other host receives the whole array once
+        per session, when one of its ranks first uses it. The rows of other arrays are sent with every call.
 
     Returns
     -------

@@ -6,15 +6,15 @@ points cost nothing. Removing the last observer restores the methods.
 ======================  ================================================
 point                   activity
 ======================  ================================================
-``call``                a call by the program, until it returns
+``call``                a call of a function, or a command of the program, until it returns
 ``command``             execution of a command on this rank
 ``copy``                copying of arguments, or of the rows that a rank selects, to their destination
 ``collective``          a collective inside a function
 ``commit``              commit or rollback of the results of a command
 ``barrier``             waiting until all ranks have arrived
 ``engine``              the call of a compiled function
-``transport``           copying of arrays into shared memory, or their reduction
-``channel``             sending, awaiting or reading of a command or an answer
+``transport``           copying or reduction of arrays in shared memory, or exchange of their locations
+``channel``             sending, awaiting or reading of a command, an answer or a request to other hosts
 ``replication``         building of replicas and loading of functions
 ``memory``              allocation or attachment of shared memory
 ``loader``              start of a pass of a `loader`, or waiting for a batch
@@ -171,7 +171,7 @@ _log: Optional[CommandLog] = None
 
 
 def log_as_the_environment_says() -> None:
-    """Log commands if ``SYNK_LOG=debug`` is set; called by `fork` and at the start of every rank."""
+    """Set the log level from ``SYNK_LOG``; "debug" logs every command. Called by `fork` and at the start of a rank."""
     global _log
     value = os.environ.get("SYNK_LOG", "")
     level = value.upper()

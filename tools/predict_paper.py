@@ -3,9 +3,9 @@
     python tools/predict_paper.py                 # takes seconds; writes its section of docs/performance.md
     python tools/predict_paper.py --no-write
 
-The measurements are the paper's Table 1 (ResNet-50 on a DGX-1 of 8 P100) and Theano-MPI's published seconds (8 K80
-GPUs). Nothing was published about the links, so their bandwidths are assumptions from data sheets, not fits to the
-results.
+The measurements are Table 1 of the paper on Synkhronos (ResNet-50 on a DGX-1 with 8 P100 GPUs) and Theano-MPI's
+published seconds (8 K80 GPUs). Nothing was published about the links, so their bandwidths are assumptions from data
+sheets, not fits to the results.
 """
 
 import argparse
@@ -27,7 +27,7 @@ NVLINK, PCIE = RingModel(10e-6, 20e9), RingModel(10e-6, 8e9)
 
 #: The paper's Table 1: seconds of plain Theano with one GPU; rows of a minibatch and steps per second, from its text.
 FUNCTION_S, SHUFFLE_S, ROWS, STEPS_PER_S = 382.5, 12.6, 64, 1.75
-#: The paper's speedups with 64 rows per GPU; two GPUs are described by "8 are more than 3.9 times as fast as 2".
+#: The paper's speedups with 64 rows per GPU; for two GPUs, it says only that 8 are more than 3.9 times as fast as 2.
 MEASURED = {2: "at most 1.92", 4: "in a figure only", 8: "7.5"}
 
 #: Millions of trained parameters.

@@ -1,12 +1,12 @@
 """Points for `tools/predict_validate.py`, which fits the model to some points and tests predictions with all others.
 
-This list was committed before any of the points was measured, and is not changed afterwards. If a model misses the
-bounds, the model is improved, not the list. A point is a program, a number of ranks, and a number of rows per step,
-which are divided over all ranks. The machine has two cores, so three and four ranks share cores. Points on several
-hosts have one rank per host; all hosts are simulated on these two cores, so hosts share cores, too.
+This list was committed before any of the points was measured. If a model misses the bounds, the model must be improved,
+not the list. A point is a program, a number of ranks, and a number of rows per step, which are divided over all ranks.
+The machine has two cores, so three and four ranks share cores. Points on several hosts have one rank per host; all
+hosts are simulated on these two cores, so hosts share cores, too.
 
 The points of ``uneven`` were added in a second list, also before any of them was measured systematically. (One trial on
-a busy machine showed nothing, and nothing was changed after it.) In the first list, only ``sequences`` has ranks that
+a busy machine was inconclusive and changed nothing.) In the first list, only the program ``sequences`` has ranks that
 wait long for each other, up to 39 % of a step. With a bound of 40 % for the largest error, that is too little to reject
 a model without waiting.
 """

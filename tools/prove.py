@@ -2,7 +2,7 @@
 
     python tools/prove.py                              # everything not yet drawn with this code
     python tools/prove.py --draws 5000 --no-write      # a quick check: a twentieth of everything
-    python tools/prove.py --only "graphs fork theano"  # one piece only
+    python tools/prove.py --only "graphs fork theano"  # one part (`Piece`) only
     python tools/prove.py --repeat "fork theano 17"    # one session (or graph) again, with the same seed
 
 A draw is one call or collective of a program, with its checks; a graph is a function of random operations, with its
@@ -10,7 +10,7 @@ calls. A session depends only on the seed, its piece and its number, so the same
 first wrong answer ends the run, and the shortest program that reproduces it is printed. The results are written into
 docs/reliability.md.
 
-Theano and PyTensor are included if they have an environment: this one, or .venv and .venv-pytensor in the same folder
+Theano and PyTensor are included if they are installed in this environment, or in .venv and .venv-pytensor of this clone
 (``make install``, ``make install ENGINE=pytensor``). Each piece runs in its own process, two at a time, and stores its
 progress in build/prove, so an interrupted run can resume.
 """
@@ -48,7 +48,7 @@ ENVIRONMENTS = {"theano": ".venv", "pytensor": ".venv-pytensor"}
 class Piece(NamedTuple):
     """Part of the campaign: programs or graphs with one launcher, engine and linker."""
 
-    what: str  # "graphs", or "" for programs over the functions of recipes
+    what: str  # "graphs", or "" for programs that call the functions of `recipes`
     launcher: str  # "threads", "fork" or "hosts" (two hosts)
     engine: str
     linker: str  # compiler of the functions, "c" or "numba"; "" for the NumPy engine and for Python code
@@ -100,7 +100,7 @@ def machine() -> str:
 
 
 def code() -> str:
-    """Return a hash of this code, because results are valid only for the code that they were drawn with."""
+    """Return a hash of the library and of tests/programs, because results are valid only for the same code."""
     digest = hashlib.sha256()
     for folder in ("synkhronos", "tests/programs"):
         for path in sorted([*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.c")]):
@@ -273,7 +273,7 @@ def share(piece: Piece, draws: int) -> int:
 
 
 def load(folder: Path, seed: int) -> Dict[Piece, Dict[str, Any]]:
-    """Return the results of each piece with this code."""
+    """Return the stored results of all pieces that were drawn with this code and seed."""
     found = {}
     for piece in PIECES:
         values = Done(piece, folder, seed).values

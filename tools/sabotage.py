@@ -55,7 +55,7 @@ SILENCE = 300
 
 
 def code() -> str:
-    """Return a hash of this code, because results are valid only for the code that they were obtained with."""
+    """Return a hash of the library and of tests/sabotage, because results are valid only for the same code."""
     digest = hashlib.sha256()
     for folder in ("synkhronos", "tests/sabotage"):
         for path in sorted([*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.c")]):

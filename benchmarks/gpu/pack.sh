@@ -3,9 +3,9 @@
 #
 #     benchmarks/gpu/pack.sh [--nvidia]           writes benchmarks/gpu/bundle.tar.xz (about 60 MB)
 #
-# Run it on Debian 12, after `make install PYTHON=python3.11` and `tools/install_opencl.sh`. It packs this environment, and
-# Debian's Python 3.11, libgpuarray and pygpu. For machines without CUDA's libraries, --nvidia adds them from NVIDIA's
-# wheels (gigabytes): NVRTC 13.0 for driver 580, cuBLAS 13 and NCCL 2.32.
+# Run it on Debian 12, after `make install PYTHON=python3.11` and `tools/install_opencl.sh`. It packs the environment .venv,
+# and Debian's Python 3.11, libgpuarray and pygpu. For machines without CUDA's libraries, --nvidia adds these libraries from
+# NVIDIA's wheels (gigabytes): NVRTC 13.0 for driver 580, cuBLAS 13 and NCCL 2.32.
 set -eu
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')

@@ -5,8 +5,8 @@
 #
 # The script needs the driver, g++, the bundle of `benchmarks/gpu/pack.sh`, and CUDA's libraries: from the bundle
 # (pack.sh --nvidia), from NVIDIA's wheels in the environment of `python3` (which PyTorch installs), or from
-# /usr/local/cuda. The parts, in order: setup, doctor, tests with one rank and with several ranks that share the GPU (with
-# NCCL from 2.32 on), times.
+# /usr/local/cuda. It runs these parts: doctor, tests with one rank and with several ranks that share the GPU (with NCCL from
+# 2.32 on), and times.
 # DEVICE=opencl0:0 runs everything on a machine without a GPU. PARTS="tests times" runs only these parts.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
@@ -23,7 +23,7 @@ if [ ! -e "$work/unpacked" ]; then
         exit 1
     }
 fi
-command -v g++ >/dev/null || { echo "g++ was not found, which Theano needs" >&2; exit 1; }
+command -v g++ >/dev/null || { echo "g++, which Theano needs, was not found" >&2; exit 1; }
 system=$work/root/usr/lib/x86_64-linux-gnu
 # CUDA's libraries, under the unversioned names that libgpuarray looks up.
 folders="$work"

@@ -23,7 +23,7 @@ def lacking(kind):
 
 @contextlib.contextmanager
 def pretend_hosts(kind, n, rate=None):
-    """Provide a function that runs a program of this package on `n` hosts, and returns the rows it reports.
+    """Provide a function that runs a program of this package on `n` hosts, and returns the program's reported rows.
 
     Parameters
     ----------

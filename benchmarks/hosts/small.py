@@ -6,8 +6,8 @@
     mpirun ... python -m benchmarks.hosts.small program    # one rank on each host: calls and collectives
     mpirun ... python -m benchmarks.hosts.small waiting    # CPU use of all processes while idle
 
-A *control round trip* is a small message and its answer, over a connection like the hosts' own. The program reports all
-times of each operation, in microseconds.
+A *control round trip* is a small message and its answer, over the same kind of connection as between the hosts of a
+session. The program reports all times of each operation, in microseconds.
 """
 
 import argparse

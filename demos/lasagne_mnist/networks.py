@@ -12,7 +12,7 @@ warnings.filterwarnings("ignore", module="lasagne")  # Lasagne 0.1 uses keywords
 
 
 def build_mlp(input_var, depth=2, width=800, drop_input=0.2, drop_hidden=0.5):
-    """Build a multilayer perceptron; a dropout of 0 omits the dropout layers."""
+    """Build a multilayer perceptron; dropout layers with probability 0 are omitted."""
     network = layers.InputLayer((None, 784), input_var)
     if drop_input:
         network = layers.DropoutLayer(network, p=drop_input)

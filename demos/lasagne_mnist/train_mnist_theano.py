@@ -27,7 +27,7 @@ def main(blas_threads=None, n_shards=None, **settings):
     blas_threads : int, optional
         Number of threads of the BLAS library; by default, one per core.
     n_shards : int, optional
-        Number of ranks of `train_mnist_device_data.py`, to use the minibatches of that program.
+        Number of ranks of `train_mnist_device_data.py`, if training must use the minibatches of that program.
     **settings
         Fields of `training.Settings`.
     """

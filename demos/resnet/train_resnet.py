@@ -9,10 +9,10 @@ all_reduce.
 
 The program checks its losses. Without batch normalization (--no-batch-norm), the loss of a batch is a mean over its
 rows, so the losses must equal the serial program's up to rounding. The same holds if ranks normalize by the mean and
-variance of all rows (--sync-bn), which needs a collective in every layer. Rounding errors grow quickly in these
+variance of all rows (--sync-bn), with collectives in every normalization layer. Rounding errors grow quickly in these
 networks, so with --sync-bn, only the losses of the first batches are compared. By default, each rank normalizes by the
-mean and variance of its own shard. This mean and variance vary more than those of the whole batch and change the loss,
-so results differ. With either kind of normalization, training must reach about the same loss and accuracy, within
+mean and variance of its own shard. These statistics vary more than the statistics of the whole batch and change the
+loss, so results differ. With either kind of normalization, training must reach about the same loss and accuracy, within
 `LOSS_TOLERANCE` and `ACCURACY_TOLERANCE`.
 """
 

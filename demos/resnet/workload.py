@@ -129,8 +129,8 @@ def cross_entropy(prediction, labels):
 def build_validation(function, task):
     """Build a function that updates only batch-norm statistics, and a function for validation loss and accuracy.
 
-    Both map images and labels. ``function`` is `theano.function` or `synkhronos.function`. The first function applies
-    the default updates of batch normalization.
+    Both accept images and labels. ``function`` is `theano.function` or `synkhronos.function`. The first function
+    applies the default updates of batch normalization.
     """
     return function(task.inputs, task.loss), function(task.inputs, [task.valid_loss, task.valid_accuracy])
 

@@ -1,4 +1,4 @@
-"""A logistic regression in PyMC whose rows lie in the ranks, against the plain model."""
+"""Data-parallel logistic regression in PyMC, compared with the plain model."""
 
 import argparse
 
@@ -28,7 +28,7 @@ def main(rows=20000, draws=200, ranks=2):
     X = random.normal(size=(rows, 3))
     y = (random.random(rows) < 1 / (1 + np.exp(-X @ [1.0, -2.0, 0.5]))).astype("int64")
 
-    model = data_parallel(plain_model(X, y))  # the same model: its rows now lie where all ranks see them
+    model = data_parallel(plain_model(X, y))  # the same model, with its rows in shared memory
     in_batches = data_parallel(plain_model(X, y), batch=rows // 10)
     options = dict(draws=draws, tune=draws, chains=2, cores=1, random_seed=1, progressbar=False)
 

@@ -29,13 +29,13 @@ from synkhronos.host import gpus, machine
 from synkhronos.host.units import readable_bytes
 from synkhronos.kernels import copy as streaming
 
-OK = "ok"  # found
-WARN = "warn"  # not found, but the library runs without it
-MISSING = "missing"  # not found, but needed
+OK = "ok"  # no problem
+WARN = "warn"  # a problem that does not prevent the library from working
+MISSING = "missing"  # a problem that must be solved first
 
-# Time limit for a subprocess; Theano compiles during its first import.
+# Time limit for a subprocess; Theano's first import takes long, because it compiles.
 CHECK_TIMEOUT_S = 300
-# Required size of /dev/shm, the fallback for memfd: containers have 64 MB by default.
+# Recommended size of /dev/shm, the fallback for memfd; containers have 64 MB by default.
 ENOUGH_SHM_BYTES = 1 << 30
 
 
@@ -51,7 +51,7 @@ class Finding(NamedTuple):
 #: Requirements of the engines, by package name.
 ENGINES = {name: LIBRARIES[name] for name in engines.LIBRARIES}
 
-#: Remedies by pattern in the last error line of an engine's test program; {} is the engine's name.
+#: Remedies by pattern in the last error line of an engine's test program; {} stands for the engine's name in capitals.
 REMEDIES = (
     (
         r"compiledir|\[Errno (2|13|17|20|28|30)\]",
@@ -66,7 +66,7 @@ REMEDIES = (
 
 
 def check_python() -> Finding:
-    """Check the version of Python and which engines support it."""
+    """Check whether any engine supports this version of Python."""
     found = f"{platform.python_version()} ({sys.executable})"
     here = [fit.title for fit in ENGINES.values() if fit.runs_here()]
     if here:
@@ -135,12 +135,12 @@ def check_engines() -> Finding:
 
 
 def check_theano() -> Finding:
-    """Import Theano and compile a small function with it."""
+    """Import Theano and compile two small functions with it."""
     status, text = try_python(
         "import theano, theano.tensor as T",
         "x = T.vector()",
         "assert theano.function([x], x.sum() * 2)([1, 2]) == 6, 'the sum is wrong'",
-        "a = T.tensor3(); f = theano.function([a], T.batched_dot(a, a))",  # its C code needs a BLAS
+        "a = T.tensor3(); f = theano.function([a], T.batched_dot(a, a))",  # the C code of batched_dot needs a BLAS
         "assert (f([[[2]], [[3]]]) == [[[4]], [[9]]]).all(), 'a product of batches is wrong'",
         "kind = 'compiles C++' if theano.config.cxx else 'NO C++: very slow'",
         "print('Theano', theano.__version__ + ',', theano.config.device + ',', kind)",
@@ -171,7 +171,7 @@ def check_pytensor() -> Finding:
 
 
 def check_caches() -> Finding:
-    """Report the engines' compilation caches; without a writable cache, every program recompiles everything."""
+    """Report the folders and sizes of the engines' compilation caches, and whether the folders are writable."""
     parts, remedy = [], ""
     for name in filter(installed, ENGINES):
         title = ENGINES[name].title
@@ -203,7 +203,7 @@ def check_lasagne() -> Finding:
 
 
 def check_pymc() -> Finding:
-    """Look for PyMC, and for nutpie, which ``pm.sample`` uses if it is installed."""
+    """Check the version of PyMC, and import nutpie, which ``pm.sample`` uses if it is installed."""
     text = f"PyMC {version_of('pymc')}"
     if int(version_of("pymc").split(".")[0]) < 6:
         return Finding("PyMC", WARN, f"{text}, but distributing models needs PyMC 6", 'pip install "pymc>=6,<7"')
@@ -418,7 +418,7 @@ def main() -> int:
             findings.append(finding)
             print(show(finding), flush=True)
     missing = [finding.subject for finding in findings if finding.status == MISSING]
-    print("Missing: " + ", ".join(missing) if missing else "Nothing that is needed is missing.")
+    print("Missing: " + ", ".join(missing) if missing else "All required components are present.")
     return 1 if missing else 0
 
 
@@ -500,7 +500,7 @@ def try_posix_shared_memory() -> None:
 
 
 def try_python(*lines: str) -> Tuple[int, str]:
-    """Run Python code in a subprocess with Theano prepared; see `try_command`."""
+    """Run Python code in a subprocess after ``import synkhronos``, which prepares Theano; see `try_command`."""
     return try_command(sys.executable, "-c", "\n".join(("import synkhronos",) + lines))
 
 

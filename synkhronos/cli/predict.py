@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error and exit with status 2."""
-        print(f"synkhronos predict: {message}; python -m synkhronos predict --help", file=sys.stderr)
+        print(f"synkhronos predict: {message}; see python -m synkhronos predict --help", file=sys.stderr)
         sys.exit(2)
 
 
@@ -98,7 +98,7 @@ def positive(option: str, text: str, whole: bool = False) -> float:
 
 
 def layouts_of(ranks: Sequence[int], hosts: Sequence[int], cores: float) -> List[RankLayout]:
-    """Return the layout of each number of ranks; fewer ranks than hosts use one host per rank."""
+    """Return a layout for each number of ranks; if there are fewer ranks than hosts, each rank uses its own host."""
     if len(hosts) not in (1, len(ranks)):
         expected = f"one number, or as many as --ranks has ({len(ranks)})"
         raise ArgumentValueError("--hosts", expected, f"{len(hosts)} numbers")

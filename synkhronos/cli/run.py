@@ -32,7 +32,7 @@ python -m synkhronos [--check] [--profile FOLDER] PROGRAM.py [ARGUMENT ...]
 DESCRIPTION = """\
 Run a program unchanged, after preparing Theano for Python 3.11 and Lasagne 0.1. 'doctor' reports which components
 the library can use on this machine, and which are missing. 'predict' predicts the performance of a profiled program
-on more ranks. Programs of these names are run as './doctor' and './predict'."""
+on more ranks. To run a program with one of these names, write './doctor' or './predict'."""
 
 CHECK_HELP = """\
 compare the first calls of every function with the serial function, as fork(check=True) does; differences are
@@ -47,7 +47,7 @@ COMMANDS = ("doctor", "predict")
 
 
 def parser() -> ArgumentParser:
-    """Return the parser of the options before the program."""
+    """Return the parser of the options that precede the program."""
     made = ArgumentParser(prog="python -m synkhronos", usage=USAGE, description=DESCRIPTION, allow_abbrev=False)
     made.add_argument("--version", action="version", version=f"synkhronos {__version__}")
     made.add_argument("--check", action="store_true", help=CHECK_HELP)
@@ -56,7 +56,7 @@ def parser() -> ArgumentParser:
 
 
 def main(arguments: List[str]) -> int:
-    """Execute the arguments after ``python -m synkhronos``; return the exit status, or raise `SystemExit`."""
+    """Run the command line after ``python -m synkhronos``; return the exit status, or raise `SystemExit`."""
     options, program = _divided(arguments)
     known = parser()
     given = known.parse_args(options)
@@ -180,7 +180,7 @@ def _run_as_main(module: str, set_argv: bool) -> None:
 
 
 def _fresh_main(loader: Any) -> Dict[str, Any]:
-    """Replace the ``__main__`` module with a new module; return its namespace, in Python's order."""
+    """Replace the ``__main__`` module with a new module; return its namespace, with names in Python's order."""
     module = ModuleType("__main__")
     sys.modules["__main__"] = module
     names = vars(module)
@@ -194,7 +194,7 @@ def _path_is_safe() -> bool:
 
 
 def _set_first_path(folder: str) -> None:
-    """Put a folder at the front of ``sys.path``, replacing the entry of ``python -m synkhronos``."""
+    """Put a folder at the front of ``sys.path``, replacing the entry of ``python -m synkhronos`` if there is one."""
     sys.path[: 0 if _path_is_safe() else 1] = [folder]
 
 

@@ -7,7 +7,7 @@
     master, local ranks <-- control block --> bridge           deputy <-- control block --> ranks of host 1
                                               `StandIn` <=wire=> `Deputy`
 
-The *bridge* is a child process of the program on the first host. A *deputy* runs in the process that was started on
-every other host. Bridge and deputies copy asynchronous events between the control blocks of their hosts. The ranks
-themselves exchange commands and barriers directly, which is faster (`sync.host_relay`).
+The *bridge* is a child process of the program on the first host. On every other host, a *deputy* runs in the process
+that was started there. Both copy events, such as deaths and aborts, between their hosts' control blocks. The first
+ranks of the hosts exchange commands and barrier messages directly, which is faster (`sync.host_relay`).
 """

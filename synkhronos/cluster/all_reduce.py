@@ -10,7 +10,7 @@ library. Chunks are pipelined: pieces of later chunks travel together with resul
                                                     result 1 of chunk k <------  (while pieces of chunk k + 1 travel)
 
 If all H hosts contribute and receive, each sends and receives ``2 (H - 1) / H`` times the bytes of the array, the
-minimum for any algorithm. A host that only contributes receives nothing. A sole receiver receives all hosts' values.
+minimum for any algorithm. A host that only contributes receives nothing. A sole receiver receives all others' values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..reductions.half_precision import FORMATS
 from .operation import BulkOperation, Messages, Ticket, in_bytes
 
 WINDOW_CHUNKS = 4  # maximum number of chunks in progress
-ALIGNMENT_BYTES = 64  # pieces begin at multiples of this size
+ALIGNMENT_BYTES = 64  # within a chunk, pieces begin at multiples of this size
 
 _PIECE, _RESULT, _SENT = range(3)  # kinds of requests
 _PIECES, _RESULTS = range(2)  # streams of messages
@@ -39,9 +39,9 @@ class HostReduction(NamedTuple):
     """A reduction over hosts; equal on all participating hosts except for the arrays.
 
     ``partial`` contains this host's values; ``result`` is written on receiving hosts. Both are C-contiguous, of shape
-    ``(n,)``, and do not overlap. Their dtypes are equal, or float32 and float16, with a result that is rounded
-    once. ``op`` is ``avg``, ``sum``, ``prod``, ``min`` or ``max``. ``weights`` (for ``avg``, see `reductions.mean`) are
-    finite and nonnegative, one per contributing host, such as its number of rows; they are equal by default.
+    ``(n,)``, and do not overlap. Their dtypes are equal, or float32 for ``partial`` and float16 for ``result``, which
+    is rounded once. ``op`` is ``avg``, ``sum``, ``prod``, ``min`` or ``max``. ``weights`` (only for ``avg``) are finite
+    and nonnegative, one per contributing host (default: equal), such as its number of rows; see `reductions.mean`.
 
     With ``wire`` ``"bfloat16"`` or ``"float16"``, values travel in 16 bits (`reductions.half_precision`). They are
     reduced in their own dtype, float32 or float64, and the result is encoded once. A host's own values are rounded,
@@ -63,11 +63,11 @@ class HostReduction(NamedTuple):
 
 
 class Chunk:
-    """Chunk of a reduction in progress.
+    """A chunk in progress, on one host.
 
-    ``borders``: the first positions of the receivers' pieces, and the end of the last piece. ``parts[host]``: a
-    host's values for this host's piece. ``results[host]``: the 16-bit result of a host's piece. ``left`` counts
-    pending requests, plus 1 until this host's piece is reduced; ``missing`` counts parts that have not arrived.
+    ``borders``: the first positions of the receivers' pieces, and the end of the last piece. ``parts[host]``: the
+    values of another host for this host's piece. ``results[host]``: the encoded result of that host's piece. ``left``
+    counts pending requests, plus 1 until this host's piece is reduced. ``missing`` counts parts that have not arrived.
     """
 
     __slots__ = ("borders", "parts", "results", "left", "missing", "borrowed")
@@ -265,7 +265,7 @@ class HostAllReduce(BulkOperation):
 
 
 def check(reduction: HostReduction, hosts: int) -> None:
-    """Raise `TypeError` or `ValueError` if arrays, op, wire or hosts are incompatible."""
+    """Raise `TypeError` or `ValueError` if fields of the reduction are invalid or incompatible."""
     partial, result, op, weights, wire, sources, destinations, _ = reduction
     if op.name not in COMBINING:
         raise ArgumentValueError("op", f"one of {COMBINING}", repr(op.name))
@@ -295,7 +295,7 @@ def check(reduction: HostReduction, hosts: int) -> None:
 
 
 def largest_message(chunk_bytes: int, hosts: int) -> int:
-    """Return the maximum size of a message in bytes, for chunks of this size."""
+    """Return the maximum size of a message in bytes, for chunks of ``chunk_bytes``."""
     return max(chunk_bytes, ALIGNMENT_BYTES * hosts) + ALIGNMENT_BYTES
 
 

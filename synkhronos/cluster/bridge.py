@@ -1,7 +1,7 @@
 """The bridge: a process on the first host that communicates with the other hosts.
 
-The program forks the bridge before other processes, and the bridge lives as long as the program. Only the bridge
-initializes MPI on this host. MPI's reaction to the loss of another host therefore cannot end the program.
+The program forks the bridge before other processes, and the bridge lives at least as long as the program. Only the
+bridge initializes MPI on this host. MPI's reaction to the loss of another host therefore cannot end the program.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from .world import World
 
 MEET_TIMEOUT_S = CONNECT_TIMEOUT_S + 60.0  # time limit for connecting all hosts; MPI may start slowly
 OPEN_TIMEOUT_S, KILL_TIMEOUT_S = 150.0, 4.0  # time limits for starting and for ending the ranks of a session
-END_TIMEOUT_S = 10.0  # time limit for all processes to leave
+END_TIMEOUT_S = 10.0  # time limit for the other hosts' processes and the bridge to end
 PARENT_CHECK_S = 0.5  # time between checks that the program is still running
 OUTLIVES = "outlives"  # the bridge's last message, if the program must not wait for the bridge's end
-LOST = 0  # question number of a lost host's answer, which answers every question
+LOST = 0  # question number of an answer that reports a lost host, which is valid for any question
 
 
 class Bridge(ChildProcess):
@@ -48,7 +48,7 @@ class Bridge(ChildProcess):
         self.has_met = False
 
     def hosts(self) -> List[HostFacts]:
-        """Return the `HostFacts` of all hosts in order; raise `SynkhronosError` if some are missing or incompatible."""
+        """Return the `HostFacts` of the hosts in order; raise `SynkhronosError` if some do not connect, or differ."""
         found: List[HostFacts] = self._checked(self.ask(("hosts",), (), MEET_TIMEOUT_S))
         self.has_met = True
         return found
@@ -70,7 +70,7 @@ class Bridge(ChildProcess):
         return found
 
     def end(self) -> None:
-        """End the other hosts' processes, then the bridge; do not wait for a bridge that must outlive the program."""
+        """End the other hosts' processes, then the bridge; do not wait for a bridge that has to outlive the program."""
         until = time.monotonic() + END_TIMEOUT_S
         try:
             self._socket.settimeout(END_TIMEOUT_S)
@@ -102,12 +102,12 @@ class _Bridge:
         self.bulk: Optional[BulkTransfers] = None
         self.answers: Deque[Tuple[int, int, Any]] = deque()  # process, question number, answer
         self._loop = EventLoop()
-        self._asked = 0  # the number of questions so far
+        self._asked = 0  # the number of the last question
         self._goes_on = True
         self._together = False  # whether all processes leave together, including the program
         self._there: List[int] = []  # sorted processes of the connected hosts, as reported to the program
         self._processes: List[int] = []  # processes of the session's other hosts
-        self._behind: Set[int] = set()  # hosts that have not begun the session, or are not in it
+        self._behind: Set[int] = set()  # processes that have not begun the session, or are not in it
         self._cannot_meet = ""
 
     def loop(self) -> None:
@@ -122,7 +122,7 @@ class _Bridge:
         except (EOFError, ConnectionError):
             pass  # the program was killed
         try:
-            self._meet()  # even if unused, because other hosts wait for the rendezvous, and then for the request to end
+            self._meet()  # even without a session, because other hosts wait for the rendezvous, then for "bye"
         except SynkhronosError:
             self.world.abort()
         together = self._together and not self.lost
@@ -166,7 +166,7 @@ class _Bridge:
         fd_passing.send(self.socket, answer)
 
     def _outlive(self, launcher: int) -> None:
-        """Detach, then wait for the program's end, because the launcher may kill all processes if one leaves early."""
+        """If a launcher may kill all processes when one leaves early, detach and wait for the program's end."""
         if not launcher:
             return
         try:
@@ -193,7 +193,7 @@ class _Bridge:
                 _, process, of_host = line.receive()
                 lines[process], told[process] = line, of_host
             courier = self.world.courier()
-        except Exception as error:  # other hosts have received the address and will not ask again
+        except Exception as error:  # permanent, because other hosts receive the address only once
             self._cannot_meet = str(error)
             if not isinstance(error, (SynkhronosError, ArgumentError)):
                 self._cannot_meet = f"the hosts could not connect: {type(error).__name__}: {error}"

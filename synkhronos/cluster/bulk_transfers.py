@@ -1,8 +1,8 @@
 """The MPI thread of a host, which serves all sessions, and the numbers of its operations.
 
-The thread distinguishes operations by their numbers, modulo the number of MPI's tags. Fetches use the lower half of
-the numbers, with different numbers on each host. Reductions use the upper half, with equal numbers on all hosts. After
-an abort, the hosts' counts may differ, so the first host sets the next number.
+The thread distinguishes operations by their numbers, modulo the number of operations with distinct MPI tags. Fetches
+use the lower half of the numbers, with different numbers on each host. Reductions use the upper half, with equal
+numbers on all hosts. After an abort, the hosts' counts of reductions may differ, so the first host sets the count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .all_reduce import HostReduction
 from .mpi_thread import MpiThread
 from .operation import STREAMS, Done, Ticket
 
-CARRIED_BYTES = 1 << 16  # smaller contents are sent within the answer to a fetch, which saves a message
+CARRIED_BYTES = 1 << 16  # minimum size for MPI; the answer to a fetch contains smaller content
 MAX_COUNT_DIFFERENCE = 2  # maximum difference between the hosts' counts of reductions at an abort
 
 #: Time limits: for all hosts to begin the last operation, and for the end of the MPI thread.
@@ -33,7 +33,7 @@ class BulkTransfers:
         self._half = (courier.last_tag + 1) // STREAMS // 2
 
     def new_fetch(self) -> int:
-        """Return the number of a new fetch of this host, unique among all hosts."""
+        """Return the number of a new fetch of this host, unique among the pending fetches of all hosts."""
         hosts = self.courier.hosts
         self._fetches = self._fetches % (self._half // hosts - 1) + 1
         return self._fetches * hosts + self.courier.host
@@ -42,16 +42,16 @@ class BulkTransfers:
         return self._half + reduction % (self._half // MAX_PARTS) * MAX_PARTS + i
 
     def all_reduce(self, reduction: int, parts: Sequence[Tuple[int, HostReduction]], done: Done) -> List[Ticket]:
-        """Begin the parts of a reduction, each with its index (equal on all hosts); call ``done`` after each part."""
+        """Begin a reduction in parts, each with an index that is equal on all hosts; call ``done`` after each part."""
         return [self.courier.all_reduce(self._of_reduction(reduction, i), part, done) for i, part in parts]
 
     def cancel_fetch(self, number: int, done: Optional[Done] = None) -> Ticket:
         return self.courier.cancel(number, number, done)
 
     def skip_reductions(self, kept: Collection[int], others: Collection[int] = ()) -> List[Tuple[int, int]]:
-        """Skip the numbers of reductions that may be in progress on any host, equally on all hosts.
+        """Skip the numbers that reductions in progress may have on any host; return the operations to cancel.
 
-        Return ranges (first, last) of operations to cancel: these reductions and ``others``, except ``kept``.
+        These are ranges (first, last) of operation numbers, for the skipped reductions and ``others`` except ``kept``.
         """
         first, last = max(0, self.reductions - MAX_COUNT_DIFFERENCE), self.reductions + MAX_COUNT_DIFFERENCE
         self.reductions = last + 1
@@ -64,7 +64,7 @@ class BulkTransfers:
         return ranges
 
     def close(self) -> bool:
-        """End the MPI thread together with all hosts; return whether MPI can be finalized."""
+        """End the MPI thread together with those of all hosts; return whether MPI can be finalized."""
         farewell = self.courier.take_leave()
         have_all = farewell.wait(FAREWELL_TIMEOUT_S) and farewell.error is None
         return self.courier.close(CLOSE_TIMEOUT_S) and have_all

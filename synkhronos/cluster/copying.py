@@ -1,8 +1,8 @@
-"""The common part of the bridge and the deputies: copying events between a control block and other hosts.
+"""Common base of `StandIn` and `Deputy`, which copy events between a control block and other hosts.
 
-All code runs in the event loop's thread. When the block's eventfd is signaled, `look` sends the block's changes. A
-message selects a method that writes to the block: ``("abort", 7)`` calls ``on_abort(7)``. Only the words of the block
-store state. Events are hints, and the thread also polls the block at intervals.
+All code runs in the event loop's thread. When the block's eventfd is signaled, `look` sends the block's changes. The
+first element of a message selects the method that processes it: ``("abort", 7)`` calls ``on_abort(7)``. Events only
+hint at changes of the block, so the thread also polls the block at intervals.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOOK_AGAIN_S = 0.005  # time until the next check if an action is postponed
 
 
 class Copying(ABC):
-    """Copies a session's events between a host's control block and other hosts. ``pools``: file descriptors by pool."""
+    """Copies a session's events between a host's control block and other hosts. ``pools``: descriptors by pool id."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Copying(ABC):
         self._look(time.monotonic() >= self._due)
 
     def keep_time(self) -> float:
-        """Check the block if due; return the seconds until the next check."""
+        """Check the block if a check is due; return the seconds until the next check."""
         left = self._due - time.monotonic()
         if left <= 0:
             self._look(True)
@@ -83,12 +83,12 @@ class Copying(ABC):
                 pass
             except Exception:
                 self.fail(traceback.format_exc())
-        if waits or overdue:  # otherwise events could postpone the check forever
+        if waits or overdue:  # not after every event, because events could postpone the check forever
             self._due = time.monotonic() + (LOOK_AGAIN_S if waits else LOOK_EVERY_S)
 
     @abstractmethod
     def look(self, overdue: bool) -> bool:
-        """Send the block's changes, with ``overdue`` even without an event; return whether to check again soon."""
+        """Send the block's changes; return whether to check again soon. ``overdue``: the periodic check is due."""
 
     def receive(self, message: Tuple[Any, ...]) -> None:
         if self.ended:
@@ -106,7 +106,7 @@ class Copying(ABC):
         """End the session after an internal error, so that no rank waits forever."""
 
     def wake(self, ranks: Sequence[int]) -> None:
-        """Make ranks of this host read the block, wherever they wait."""
+        """Wake ranks of this host that wait at a barrier or for another host, so that they read the block again."""
         for rank in ranks:
             self.block.releases[rank].release()
             self.block.fetched[rank].release()

@@ -1,4 +1,4 @@
-"""The deputy, on every host but the first: applies aborts to its host's control block, and reports its events."""
+"""The deputy of each host but the first: applies aborts to the host's control block, and reports the host's events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .wire import Line
 
 
 class Deputy(Copying):
-    """Reports deaths, output and abort requests of this host's ranks, which ``launcher`` started, over ``line``."""
+    """Reports deaths, output and requests of this host's ranks over ``line``; ``launcher`` has started the ranks."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Deputy(Copying):
         return bool(self._aborted)
 
     def _record_death_of_keeper(self) -> None:
-        """Record all ranks as killed: the kernel kills ranks whose keeper ends, without recording their exits."""
+        """Record all ranks as killed: the kernel kills the ranks of a dead keeper without recording their exits."""
         for rank in self.hosts.near:
             if not self.block.ended[rank]:
                 words = str(self.launcher.error()).partition(";")[0].encode()[:FATAL_ERROR_BYTES]
@@ -108,7 +108,7 @@ class Deputy(Copying):
     # -- messages from the first host ---------------------------------------------------------------------------------
 
     def on_aborted(self, command: int, decided: int, reductions: int) -> None:
-        """Queue an abort after barrier ``decided``; ``reductions`` is the first host's next reduction number."""
+        """Queue an abort until barrier ``decided`` is known to be decided; ``reductions``: next reduction number."""
         self._aborted.append((command, decided, reductions))
         self._look(False)
 

@@ -1,6 +1,6 @@
 """This process's place among an MPI launcher's processes, read from the environment without importing MPI.
 
-No function changes the environment: `settings` and `for_ranks` return variables to set.
+No function changes the environment. `settings`, `settings_of_nccl` and `for_ranks` return variables to set.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..host.interfaces import Interface
 ON_ONE_MACHINE = "SYNK_HOSTS_ON_ONE_MACHINE"  # if "1", each of several processes on one machine counts as a host
 INTERFACE = "SYNK_HOSTS_INTERFACE"  # comma-separated interfaces or networks (10.0.0.0/16) for traffic between hosts
 
-#: Prefixes of launchers' variables; a child process that inherits these variables hangs in MPI_Init.
+#: Prefixes of launchers' variables; a child process that inherits these variables would hang in MPI_Init.
 OF_LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "HYD", "PALS_", "SLURM_PMI")
 
 #: Open MPI sends messages up to this size over TCP without a handshake (64 KiB by default). A handshake would delay the
@@ -33,11 +33,11 @@ ONE_PER_HOST = {
 
 
 class ProcessPlace(NamedTuple):
-    """The number of a process among an MPI launcher's processes, from 0, and the numbers of processes."""
+    """Place of a process in an MPI job: its number, counted from 0, and the job's numbers of processes."""
 
     process: int
     n_processes: Optional[int]  # more than one; None if the environment lacks the number
-    local_size: Optional[int]  # on this host; None if the environment lacks the number
+    local_size: Optional[int]  # number of processes on this host; None if the environment lacks the number
     started_by: str  # "Open MPI", "PMIx", "PMI" (MPICH and derivatives) or "Slurm"
 
 
@@ -58,7 +58,7 @@ def _of_open_mpi(environ: Mapping[str, str]) -> Optional[ProcessPlace]:
 
 
 def _of_pmix(environ: Mapping[str, str]) -> Optional[ProcessPlace]:
-    """Read PMIx's variables. The number of processes is missing, unless Slurm is the server and sets its variables."""
+    """Read PMIx's variables; the number of processes is available only if Slurm is the PMIx server."""
     process, namespace = _number(environ, "PMIX_RANK"), environ.get("PMIX_NAMESPACE")
     if process is None or not namespace:
         return None
@@ -92,7 +92,7 @@ def _number(environ: Mapping[str, str], name: str) -> Optional[int]:
 
 
 def _tasks_on_this_node(environ: Mapping[str, str]) -> Optional[int]:
-    """Return the number of the job step's processes on this node, or None."""
+    """Return the number of the job step's processes on this node; None if it is unknown."""
     node = _number(environ, "SLURM_NODEID")
     counts = tasks_per_node(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
     if node is not None and node < len(counts):
@@ -101,7 +101,7 @@ def _tasks_on_this_node(environ: Mapping[str, str]) -> Optional[int]:
 
 
 def tasks_per_node(text: str) -> List[int]:
-    """Expand Slurm's short form of a list ("2(x3),1" means [2, 2, 2, 1]); return [] if the text is malformed."""
+    """Expand Slurm's compressed list ("2(x3),1" means [2, 2, 2, 1]); return [] if the text is malformed."""
     counts: List[int] = []
     for part in text.split(","):
         found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
@@ -112,7 +112,7 @@ def tasks_per_node(text: str) -> List[int]:
 
 
 def refusal(mine: ProcessPlace, environ: Mapping[str, str], host: str) -> str:
-    """Return an error message, with a remedy, if several processes were started on ``host``; "" if they are allowed."""
+    """Return an error message if ``host`` has several processes that do not count as hosts; otherwise, ""."""
     if mine.local_size is None or mine.local_size < 2 or on_one_machine(environ):
         return ""
     option = ONE_PER_HOST[mine.started_by]
@@ -129,14 +129,14 @@ def on_one_machine(environ: Mapping[str, str]) -> bool:
 
 
 def with_variable(started_by: str, name: str, value: str) -> str:
-    """Return the command line that sets a variable for all processes of a launcher."""
+    """Return a launcher's command line that sets a variable for all processes."""
     if started_by == "PMI":
         return f"mpirun -genv {name} {value} ..."
     return f"{name}={value} srun ..." if started_by == "Slurm" else f"mpirun -x {name}={value} ..."
 
 
 def wrong_world(mine: ProcessPlace, world_size: int) -> str:
-    """Return how the size of ``MPI.COMM_WORLD`` contradicts the launcher, with a remedy; "" if it does not."""
+    """Return an error message if ``MPI.COMM_WORLD`` and the launcher's job differ in size; otherwise, ""."""
     if mine.n_processes is None or mine.n_processes == world_size:
         return ""
     its = {"Open MPI": "Open MPI", "PMIx": "Open MPI", "PMI": "MPICH (or a derivative)", "Slurm": "Slurm"}
@@ -187,7 +187,7 @@ def settings_of_nccl(environ: Mapping[str, str], interfaces: Sequence[Interface]
 
 
 def chosen_interfaces(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> List[Interface]:
-    """Return this host's network interfaces for other hosts: named by a variable, or else all except loopback."""
+    """Return the interfaces for traffic between hosts: as named by a variable, or else all except loopback."""
     for variable in (INTERFACE, "OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE"):
         words = environ.get(variable, "")
         if words and words != "all":
@@ -203,7 +203,7 @@ def chosen_interfaces(environ: Mapping[str, str], interfaces: Sequence[Interface
 
 
 def named(words: str, interfaces: Sequence[Interface], variable: str = INTERFACE) -> List[Interface]:
-    """Return the interfaces with these names or in these networks, in order; raise `ValueError` if none match."""
+    """Return the interfaces with these names or in these networks, in this order; raise `ValueError` if none match."""
     found: List[Interface] = []
     for word in filter(None, (word.strip() for word in words.split(","))):
         for interface in interfaces:

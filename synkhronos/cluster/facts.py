@@ -14,7 +14,7 @@ import numpy as np
 
 from ..host import gpus, machine
 
-PACKAGES = ("synkhronos", "Theano", "pytensor", "cloudpickle")  # of equal version, or missing, on all hosts
+PACKAGES = ("synkhronos", "Theano", "pytensor", "cloudpickle")  # must have equal versions, or be missing, on all hosts
 
 
 class HostFacts(NamedTuple):
@@ -23,15 +23,15 @@ class HostFacts(NamedTuple):
     name: str
     cores: int  # available to its ranks
     versions: Dict[str, Optional[str]]
-    processes: Tuple[int, ...]  # ids of its serving process and its keeper
+    processes: Tuple[int, ...]  # ids of the bridge, or of a serving process and its keeper
     place: Optional[int] = None  # its rank in MPI_COMM_WORLD if MPI sends large arrays; set by the first host
-    files: Optional[int] = None  # the limit of open files per process
+    files: Optional[int] = None  # the limit on open files per process
     n_gpus: int = 0  # available to its ranks
     has_pygpu: bool = False  # determined without importing pygpu
 
 
 def facts(*processes: int) -> HostFacts:
-    """Return this host's properties, with the ids of this process and of ``processes``, without opening a device."""
+    """Return this host's properties, including the ids of this process and ``processes``, without opening a device."""
     versions: Dict[str, Optional[str]] = {
         "Python": platform.python_version(),
         "NumPy": np.__version__,
@@ -54,7 +54,7 @@ def facts(*processes: int) -> HostFacts:
 
 
 def differences(hosts: Sequence[HostFacts]) -> List[str]:
-    """Return a sentence for each difference in versions between hosts."""
+    """Return a sentence for each version that differs between the first host and another host."""
     found = []
     first = hosts[0]
     for what, version in first.versions.items():

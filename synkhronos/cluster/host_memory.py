@@ -1,4 +1,4 @@
-"""Shared memory of a host in its serving process: its ranks' pools, and shadows (partial copies) of remote pools."""
+"""Access of a serving process to shared memory: the pools of its host, and shadows (partial copies) of remote pools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..memory import memfd
 from ..memory.pool import WINDOW_BYTES
 from ..memory.ranges import Ranges
 
-CHECK_FROM_BYTES = 1 << 20  # minimum size of reservations that check the machine's free memory first
+CHECK_FROM_BYTES = 1 << 20  # minimum size of a reservation that first checks the host's free memory
 
 
 class HostMemory:
@@ -23,21 +23,21 @@ class HostMemory:
         os.close(self._fd)
 
     def write(self, content: memoryview, start: int) -> None:
-        """Write bytes; raise `OSError` if memory is full, whereas writing to the mapping would kill the process."""
+        """Write bytes with system calls, which raise `OSError` if memory is full; the mapping would raise SIGBUS."""
         while len(content):
             written = os.pwrite(self._fd, content, start)
             content, start = content[written:], start + written
 
     def missing(self, ranges: Ranges) -> int:
-        """Return approximately how many bytes of the ranges have no page yet."""
+        """Return approximately how many bytes of the ranges have no allocated page."""
         return sum(stop - start for start, stop in self._holes(ranges))
 
     def check_free(self, nbytes: int) -> None:
-        """Raise `SharedMemoryError` if this host has too little memory for ``nbytes`` more."""
+        """Raise `SharedMemoryError` if this host has too little memory for ``nbytes`` more bytes."""
         memfd.check_free(self._fd, nbytes)
 
     def reserve(self, ranges: Ranges) -> None:
-        """Allocate pages for the ranges; raise `OSError` or `SharedMemoryError` if there is no memory."""
+        """Allocate pages for the ranges; raise `OSError` or `SharedMemoryError` if memory is short."""
         holes = self._holes(ranges)
         nbytes = sum(stop - start for start, stop in holes)
         if nbytes >= CHECK_FROM_BYTES:
@@ -46,7 +46,7 @@ class HostMemory:
             os.posix_fallocate(self._fd, start, stop - start)
 
     def _holes(self, ranges: Ranges) -> List[Tuple[int, int]]:
-        """Return the ranges, each without the allocated part at its start."""
+        """Return the ranges that are not fully allocated, each without the allocated part at its start."""
         found = []
         for start, stop in zip(ranges.starts.tolist(), ranges.stops.tolist()):
             hole = os.lseek(self._fd, start, os.SEEK_HOLE)
@@ -55,7 +55,7 @@ class HostMemory:
         return found
 
     def up_to(self, stop: int) -> memoryview:
-        """Return the memory as bytes, up to at least ``stop``."""
+        """Return a view of the memory's bytes, from the start to at least ``stop``."""
         if stop > len(self._map):
             size = os.fstat(self._fd).st_size
             self._map = memoryview(mmap.mmap(self._fd, min(size, max(1 << 30, 1 << stop.bit_length()))))
@@ -63,7 +63,7 @@ class HostMemory:
 
 
 def shadow(fd: int) -> int:
-    """Resize an unnamed file to the address range of a pool; return the file's descriptor."""
+    """Resize an unnamed file to the window of a pool, or to less if a limit requires it; return its descriptor."""
     size = WINDOW_BYTES
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Launcher for several hosts: the keeper starts this host's ranks, and the bridge starts all other ranks."""
+"""Launcher for several hosts: the keeper starts this host's ranks, and the bridge asks other hosts to start theirs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class HostsLauncher(Launcher):
         self._block: Any = None
         self._pids: Dict[int, int] = {}
         self._streams = Streams([])
-        self._shown = 0  # bytes forwarded the last time that no rank was in a command
+        self._shown = 0  # bytes that had arrived at the last call of `forward` with ``idle``
 
     def start(self, configs: List[RankConfig], block: ControlBlock, pools: Dict[int, Any]) -> None:
         hosts = self.spec.hosts
@@ -99,7 +99,7 @@ class HostsLauncher(Launcher):
         return found
 
     def write_if_killed(self, write: Callable[[Sequence[memoryview]], object]) -> None:
-        self.local.write_if_killed(write)  # the local keeper has no spans of ranks on other hosts
+        self.local.write_if_killed(write)  # the local keeper has no recorded activity of ranks on other hosts
 
     def join(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
@@ -129,7 +129,7 @@ class HostsLauncher(Launcher):
             self._shown = shown
 
     def _await_prints(self) -> None:
-        """Wait for output that other hosts' ranks printed before their answers, because output takes another route."""
+        """Wait for output that other hosts' ranks printed before their answers; it arrives on another connection."""
         printed, shown = self._block.printed, self._block.shown
         until = time.monotonic() + PRINTS_TIMEOUT_S
         for rank in self._pids:

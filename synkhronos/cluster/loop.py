@@ -1,4 +1,4 @@
-"""The event loop of a host's serving process, in one thread."""
+"""Event loop of the bridge and of the other hosts' serving processes, in one thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict
 
 
 class EventLoop:
-    """Calls functions when their files are readable."""
+    """Single-threaded event loop that calls a function whenever its file is readable."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
@@ -15,7 +15,7 @@ class EventLoop:
         self._turns = 0
 
     def watch(self, readable: Any, call: Callable[[], object]) -> None:
-        """Call ``call`` whenever ``readable`` can be read or is closed; unless ``call`` reads, it is called again."""
+        """Call ``call`` in every turn while ``readable`` has unread data or its peer has closed it."""
         self._calls[readable.fileno()] = call
         self._poll.register(readable, select.POLLIN)
 
@@ -24,7 +24,7 @@ class EventLoop:
             self._poll.unregister(readable)
 
     def turn(self, seconds: float) -> None:
-        """Wait up to ``seconds`` for readable files and call their functions, which may run further turns."""
+        """Wait up to ``seconds`` for readable files and call their functions, which may run nested turns."""
         self._turns += 1
         this = self._turns
         for fd, _ in self._poll.poll(seconds * 1000):

@@ -1,4 +1,4 @@
-"""The MPI thread of a host: the only thread that calls MPI; it moves bulk data between the hosts' shared memories.
+"""The MPI thread of a host, which moves bulk data between the hosts' shared memories.
 
 ::
 
@@ -8,18 +8,18 @@
                                                      |            ^
     MPI           non-blocking requests directly from and to shared memory
 
-Without pending operations, the thread sleeps on its queue. Otherwise it tests its requests, immediately after an
-event and then with pauses (`pauses`). It releases the GIL in MPI, in reductions and in pauses, for other threads.
+Without pending requests, the thread sleeps on its queue. Otherwise, it tests its requests: immediately after an event,
+then with pauses (`pauses`). It releases the GIL in MPI calls, reductions and pauses, so that other threads can run.
 
-If MPI fails, the state of every request is unknown; usually another host was lost. The connection to that host reports
-the loss, and the pending operations are aborted. Operations that failed earlier would hide this cause, so the thread
-stops using MPI and waits before it fails the remaining operations.
+If MPI fails, the state of every request is unknown. Usually, another host is lost. The connection to that host reports
+the loss, and the pending operations are aborted. Operations that failed before this report would hide the
+cause, so the thread stops using MPI and waits before it fails the remaining operations.
 
-**Numbers and tags.** Matching operations on all hosts have the same number. Two operations between the same hosts in
-the same direction never share a number. The MPI tags of an operation follow from its number modulo a limit,
-which is 2 ** 30 with Open MPI and at least 2 ** 14 with any MPI. Messages of a canceled operation are received and
-discarded at the next cancellation and at the end. A later operation with the same tag could receive a message that
-arrives late. All hosts that have canceled an operation therefore refuse later operations with its tag.
+**Numbers and tags.** Matching operations on all hosts have the same number. Two pending operations between the same
+hosts in the same direction never share a number. The MPI tags of an operation follow from its number modulo a
+limit. This limit is 2 ** 30 with Open MPI and at least 2 ** 14 with any MPI. Messages of a canceled operation are
+received and discarded at the next cancellation and at the end. A message that arrives late could match a later
+operation with the same tag. All hosts that have canceled an operation therefore refuse later operations with its tag.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from .transfer import Receiving, Sending, Transfer
 
 logger = logging.getLogger("synkhronos")
 
-#: Size of a transfer's messages, and minimum size of a reduction's chunks. Chunks grow with the number of hosts, so
-#: that pieces stay as large as with four hosts.
+#: Minimum size of a transfer's messages and of a reduction's chunks; and minimum size of a chunk's pieces, one per
+#: host. With more than four hosts, chunks and messages are therefore larger.
 CHUNK_BYTES, LEAST_PIECE_BYTES = 1 << 18, 1 << 16
 
 LEAST_LAST_TAG = 32767  # the largest tag that every MPI implementation supports
@@ -53,7 +53,7 @@ LOSS_TIMEOUT_S = 6.0  # time for detecting a lost host after an MPI error; `wire
 
 
 def chunk_bytes_of(hosts: int) -> int:
-    """Return the approximate size of a reduction's chunk in bytes for a number of hosts."""
+    """Return the size in bytes of a transfer's messages and, approximately, of a reduction's chunks."""
     return max(CHUNK_BYTES, hosts * LEAST_PIECE_BYTES)
 
 
@@ -83,16 +83,16 @@ class MpiThread:
 
     @property
     def sent(self) -> List[int]:
-        """The bytes sent to each host, not counting messages after an abort."""
+        """The bytes sent to each host, not counting messages that complete after an abort of their operation."""
         return list(self._progress.sent)
 
     @property
     def received(self) -> List[int]:
-        """The bytes received from each host, not counting messages after an abort."""
+        """The bytes received from each host, not counting messages that complete after an abort of their operation."""
         return list(self._progress.received)
 
     def send(self, host: int, number: int, buffers: Sequence[NDArray[Any]], done: Optional[Done] = None) -> Ticket:
-        """Send arrays to a host that receives the same number of bytes; arrays must not change until the end.
+        """Send arrays to a host that receives as many bytes; the arrays must not change until the ticket is over.
 
         ``number`` is nonnegative and equal on both hosts. For ``done`` see `Ticket`.
         """
@@ -120,7 +120,7 @@ class MpiThread:
         return self._begin(HostAllReduce(number, Ticket(done), self.host, self.hosts, reduction, self._chunk_bytes))
 
     def cancel(self, first: int, last: int, done: Optional[Done] = None) -> Ticket:
-        """Abort the operations numbered ``first`` to ``last``, present and future; all hosts must call this.
+        """Abort the pending and future operations numbered ``first`` to ``last``; all hosts must call this.
 
         Unfinished operations end with `Cancelled`. Once the returned ticket is over, nothing writes into their buffers.
         Data that is already arriving must be received first, which takes forever if the other host is lost.
@@ -194,7 +194,7 @@ class MpiThread:
             self._orders.get()[1].finish(end)
 
     def _take_order(self, pause: Optional[float]) -> bool:
-        """Execute the next order, after at most ``pause`` seconds (None: no limit); return whether there was one."""
+        """Wait at most ``pause`` seconds (None: no limit) for an order and execute it; return whether there was one."""
         try:
             order, _ = self._orders.get(pause != 0.0, pause)
         except queue.Empty:

@@ -1,7 +1,7 @@
-"""One operation of the MPI thread, as a state machine, and the `Ticket` of its caller.
+"""Operations of the MPI thread, as state machines, and the `Ticket` of an operation's caller.
 
-Matching operations on all hosts have the same *number*. An operation has two *streams* of messages between two hosts;
-the messages of a stream arrive in the order of sending.
+Matching operations on all hosts have the same *number*. An operation has two *streams* of messages between any two
+hosts; the messages of a stream arrive in the order in which they are sent.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ STREAMS = 2  # message streams of an operation between two hosts
 
 
 class Cancelled(Exception):
-    """Exception of an operation that was aborted before it was complete."""
+    """Error of an operation that was aborted before it was complete."""
 
 
 class Ticket:
     """The caller's handle on an operation: its completion, its error and the bytes `received`.
 
     ``done`` is called once at the end, with None or the exception, and must not block. It runs in the MPI thread,
-    or immediately in the caller's thread if the MPI thread had already ended.
+    or in the caller's thread if the MPI thread has already ended.
     """
 
     def __init__(self, done: Optional[Done] = None) -> None:
@@ -41,7 +41,7 @@ class Ticket:
         return self._over.is_set()
 
     def wait(self, seconds: Optional[float] = None) -> bool:
-        """Wait until the operation is over; return whether it is."""
+        """Wait until the operation is over, at most ``seconds``; return whether it is over."""
         return self._over.wait(seconds)
 
     def result(self, seconds: Optional[float] = None) -> None:
@@ -67,7 +67,7 @@ class Ticket:
 class Messages:
     """Services of the MPI thread for an operation: sending, receiving and buffers.
 
-    When a request completes, `BulkOperation.landed` is called with its ``what``; until then MPI owns the buffer.
+    When a request completes, `BulkOperation.landed` receives its ``what``; until then, MPI owns the buffer.
     """
 
     def send(self, operation: BulkOperation, host: int, stream: int, buffer: NDArray[np.uint8], what: Any) -> None:
@@ -86,7 +86,7 @@ class Messages:
         raise NotImplementedError
 
     def give_back(self, memory: NDArray[np.uint8]) -> None:
-        """Return borrowed memory that no request uses any longer."""
+        """Return borrowed memory that requests no longer use."""
         raise NotImplementedError
 
 
@@ -109,12 +109,12 @@ class BulkOperation:
         raise NotImplementedError
 
     def is_complete(self) -> bool:
-        """Return whether the operation is complete; called if no request is pending."""
+        """Return whether the operation is complete; called only if no request is pending."""
         raise NotImplementedError
 
 
 class Farewell(BulkOperation):
-    """The last operation of all hosts, over when all hosts have begun it."""
+    """The last operation on every host, which is over when all hosts have begun it."""
 
     def __init__(self) -> None:
         super().__init__(-1, Ticket())

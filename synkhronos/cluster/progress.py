@@ -13,16 +13,16 @@ from ..errors import StateError
 from .operation import STREAMS, BulkOperation, Cancelled, Messages, Ticket
 
 BLOCK_BYTES = 1 << 12  # buffer sizes are multiples of this size
-KEPT_BYTES = 64 << 20  # maximum size of buffers kept for later operations
+KEPT_BYTES = 64 << 20  # maximum total size of buffers kept for later operations
 MAX_SWEPT = 128  # maximum number of canceled operations whose messages are discarded
 
 
 class MpiFailed(Exception):
-    """Exception of a failure of MPI, which leaves the state of all requests unknown."""
+    """Error of an MPI call, which leaves the state of all requests unknown."""
 
 
 class Landing(NamedTuple):
-    """Operation, host, size and direction of a pending request."""
+    """Record of a pending request: its operation, host, size and direction."""
 
     operation: BulkOperation
     what: Any
@@ -34,8 +34,8 @@ class Landing(NamedTuple):
 class TransferProgress(Messages):
     """Pending operations of one host; no method blocks.
 
-    ``largest`` is the maximum size of a message; for ``comm`` and ``last_tag`` see `MpiThread`. Requests of operations
-    that the other side has canceled may remain at the end.
+    ``largest`` is the maximum size of a message; for ``comm`` and ``last_tag`` see `MpiThread`. A request may stay
+    pending if another host has canceled its operation.
     """
 
     def __init__(self, comm: Any, last_tag: int, largest: int) -> None:
@@ -64,7 +64,7 @@ class TransferProgress(Messages):
             self._step(operation, lambda: operation.begin(self))
 
     def test(self) -> bool:
-        """Advance the operations whose requests are complete; return whether there were any."""
+        """Advance the operations whose requests are complete; return whether any request was complete."""
         indices = type(self.requests[0]).Testsome(self.requests)
         if not indices:
             return False
@@ -105,7 +105,7 @@ class TransferProgress(Messages):
             self._finish(operation, None)
 
     def _give_up(self, operation: BulkOperation, error: BaseException) -> None:
-        """Cancel an operation's receives; its sends continue, because MPI cannot cancel them."""
+        """Cancel an operation's receives; its sends continue, because MPI cannot reliably cancel sends."""
         if operation.error is None:
             operation.error = error
             for request, landing in zip(self.requests, self._landings):
@@ -126,12 +126,12 @@ class TransferProgress(Messages):
         self._cancelling = [each for each in self._cancelling if each[0]]
 
     def cancel(self, first: int, last: int, ticket: Ticket) -> None:
-        """Abort present and future operations with these numbers; the ticket ends with the present operations."""
+        """Abort operations numbered ``first`` to ``last``, pending or future; end the ticket once none is pending."""
         self._cancelled.append((first, last))
         awaited = {operation for operation in self.operations if first <= operation.number <= last}
         self._cancelling.append((awaited, ticket))
         self.sweep()
-        self._give_up_all(awaited, Cancelled(f"the operation was canceled, as were all numbers from {first} to {last}"))
+        self._give_up_all(awaited, Cancelled(f"the operations with numbers from {first} to {last} were canceled"))
         self._tell_cancelled()
         self._swept.extend(range(first, min(last + 1, first + MAX_SWEPT)))
 
@@ -149,7 +149,7 @@ class TransferProgress(Messages):
             self._throw_away(host, number % self._tags * STREAMS + stream)
 
     def _throw_away(self, *of_whom: int) -> None:
-        """Discard messages that have arrived: from one host with one tag, or all."""
+        """Discard messages that have arrived: those from one host with one tag, or all messages."""
         nobody = BulkOperation(-1, Ticket())
         nobody.error = Cancelled("a discarded message")
         while True:
@@ -160,7 +160,7 @@ class TransferProgress(Messages):
             self._landings.append(Landing(nobody, None, self._comm.Get_rank(), 0, True))
 
     def take_leave(self, farewell: BulkOperation) -> None:
-        """Discard messages, and begin the last operation when none are left; call this until that operation is over."""
+        """Discard messages; begin ``farewell`` once no request is left. Call this repeatedly until it is over."""
         self._throw_away()
         if not self.requests:
             self.begin(farewell)
@@ -169,7 +169,7 @@ class TransferProgress(Messages):
         self._give_up_all(self.operations, error)
 
     def use_no_more(self) -> None:
-        """Stop using MPI after it has failed; present and future operations stay pending unless aborted."""
+        """Stop using MPI after it has failed; current and future operations stay pending unless aborted."""
         self._has_failed = True
         self._unknown = [self.requests, self._landings]
         self.requests, self._landings = [], []
@@ -237,4 +237,4 @@ def refusal(number: int, first: int, last: int) -> BaseException:
 
 
 def _nothing() -> None:
-    """Do nothing."""
+    """Step of an aborted operation, which only needs to be finished."""

@@ -1,9 +1,9 @@
-"""Requests of a host's ranks to other hosts: remote memory, and reductions over hosts.
+"""Requests of a host's ranks to other hosts, for remote memory and for reductions over hosts.
 
-A rank writes a request into its slot (`sync.fetching`). The process that serves its host asks the owner of the
-memory, and signals the rank on completion. The MPI thread, if any, moves large data from memory to memory. After an
-abort, no new transfer begins before that thread has released its buffers, because it could still write into the same
-memory. On hosts other than the first, the next command waits, too. Reductions of earlier commands are not aborted.
+A rank writes a request into its slot (`sync.fetching`). The process that serves its host requests the memory from its
+owner's host, and signals the rank on completion. The MPI thread, if any, moves large data between memories. After an
+abort, no new transfer begins until that thread has finished the aborted transfers, which may still write into memory.
+On hosts other than the first, the next command also waits. Reductions of earlier commands are not aborted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .bulk_transfers import CARRIED_BYTES, BulkTransfers, as_bytes
 from .host_memory import HostMemory
 from .operation import Cancelled, Ticket
 
-UNREADABLE_S = 5.0  # time limit for a request to become readable
+UNREADABLE_S = 5.0  # time limit for a request to become readable after the rank has announced it
 
 
 class Requests:
@@ -56,15 +56,15 @@ class Requests:
         self._lock = threading.RLock()
         self._ended = False
         self._asked = [0] * hosts.size  # by rank: number of the last request seen
-        self._unreadable: Dict[int, Tuple[int, float]] = {}  # by rank: a request, and when it was first read
+        self._unreadable: Dict[int, Tuple[int, float]] = {}  # by rank: unreadable request, time of first attempt
         self._epoch = -1
         self._given_up = 0  # the last aborted command
         self._cancelling = 0  # pending cancellations in the MPI thread
         self._postponed: List[Callable[[], None]] = []
         self._reductions: Dict[int, _Reduced] = {}  # by barrier
         self._fetched: Dict[Ranges, _Fetch] = {}
-        self._constants: Dict[Tuple[int, int], _Fetch] = {}  # by pool and number: fetched permanently
-        self._rooms: Dict[int, List[Tuple[_Waits, List[Ranges]]]] = {}  # by barrier: pending requests for memory
+        self._constants: Dict[Tuple[int, int], _Fetch] = {}  # by pool and number: arrays that never change
+        self._rooms: Dict[int, List[Tuple[_Waits, List[Ranges]]]] = {}  # by barrier: requests to check free memory
         self._fetches: Dict[int, _Fetch] = {}
         self._number = 0
 
@@ -75,7 +75,7 @@ class Requests:
             self._ended = True
 
     def look(self) -> None:
-        """Process aborts, and new requests of this host's ranks."""
+        """Process an abort, if any, and new requests of this host's ranks."""
         block = self.block
         self.look_at_aborted()
         self._begin_postponed()
@@ -143,7 +143,7 @@ class Requests:
 
     @property
     def is_draining(self) -> bool:
-        """Whether the MPI thread may still write into an aborted command's memory; an event signals the end."""
+        """Whether the MPI thread may still write into an aborted command's memory; ``block.bridge`` signals the end."""
         return self._cancelling > 0
 
     def _after_drain(self, begin: Callable[[], None]) -> None:
@@ -184,7 +184,7 @@ class Requests:
                 self._end_fetch(number, reason)
 
     def on_memory(self, asker: int, number: int, content: bytes) -> None:
-        """Write received memory into the copy of another host's pool, and signal the waiting ranks."""
+        """Write received memory into the shadow of another host's pool, and complete the fetch."""
         if asker != self.hosts.own:
             self.lines[asker].send("memory", asker, number, content)
             return
@@ -194,7 +194,7 @@ class Requests:
                 self._end_fetch(number, self._write(fetch.ranges, memoryview(content)))
 
     def _write(self, ranges: Ranges, content: memoryview) -> str:
-        """Write received memory into the copy of another host's pool; return an error message, or ""."""
+        """Write received memory into the shadow of another host's pool; return an error message, or ""."""
         memory, place = self.memory[ranges.pool], 0
         try:
             for start, stop in zip(ranges.starts.tolist(), ranges.stops.tolist()):
@@ -210,7 +210,7 @@ class Requests:
                 self._end_fetch(number, "" if error is None else str(error))
 
     def _end_fetch(self, number: int, reason: str = "") -> None:
-        """Complete a fetch and signal the waiting ranks, unless the fetch was aborted."""
+        """Complete a fetch, unless it was aborted, and signal ranks that wait for no other fetch."""
         fetch = self._fetches.pop(number, None)
         if fetch is None:
             return
@@ -234,7 +234,7 @@ class Requests:
         block.fetched[waits.rank].release()
 
     def _begin_room(self, waits: _Waits, epoch: int, wanted: Sequence[Tuple[Any, ...]]) -> None:
-        """Answer whether there is memory for all fetches of this host's ranks, once all these ranks have asked."""
+        """Once all ranks of this host have asked, answer whether the host has memory for all their fetches."""
         asking = self._rooms.setdefault(epoch, [])
         asking.append((waits, [Ranges(*each) for each in wanted]))
         if len(asking) < len(self.hosts.near):
@@ -255,7 +255,7 @@ class Requests:
     # -- reductions over hosts -----------------------------------------------------------------------------------
 
     def _begin_reduce(self, waits: _Waits, epoch: int, parts: Sequence[FetchPart], meanwhile: bool) -> None:
-        """Reduce this host's partial values over hosts, once all its ranks have written their shares."""
+        """Reduce this host's partial values over hosts, once all its ranks have requested the reduction."""
         reduced = self._reductions.setdefault(epoch, _Reduced(epoch))
         reduced.waiting.append(waits)
         if len(reduced.waiting) == len(self.hosts.near):
@@ -333,7 +333,7 @@ class Requests:
     # -- aborting -------------------------------------------------------------------------------------------------
 
     def look_at_aborted(self) -> None:
-        """Abort all requests of an aborted command."""
+        """If a command was aborted, abort all its requests."""
         aborted = self.block.words[ABORTED]
         if aborted > self._given_up:
             with self._lock:
@@ -341,7 +341,7 @@ class Requests:
                 self._give_up()
 
     def _give_up(self, everything: bool = False) -> None:
-        """Drop all pending requests, and cancel their transfers here and on other hosts."""
+        """Cancel pending requests and their transfers; unless ``everything``, keep reductions of earlier commands."""
         fetches, self._fetches, self._fetched = self._fetches, {}, {}
         self._constants = {key: fetch for key, fetch in self._constants.items() if fetch.is_done}
         self._rooms, self._postponed = {}, []
@@ -388,7 +388,7 @@ class Requests:
 
 
 class _Waits:
-    """A rank that waits for the answer to a request."""
+    """A request whose rank waits for the answer; ``open`` counts its unfinished fetches."""
 
     def __init__(self, rank: int, number: int) -> None:
         self.rank, self.number, self.open, self.error = rank, number, 0, ""
@@ -407,7 +407,7 @@ class _Reduced:
 
 
 class _Fetch:
-    """Memory ranges that are being fetched, or were fetched."""
+    """A fetch of memory ranges, pending or complete."""
 
     def __init__(self, number: int, ranges: Ranges) -> None:
         self.number, self.ranges, self.is_done, self.error = number, ranges, False, ""

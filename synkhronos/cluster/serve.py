@@ -1,6 +1,6 @@
 """Main loop of the serving process on every host but the first, until the program ends.
 
-The process forks a keeper before MPI begins, starts the ranks of every session through it, and runs their `Deputy`.
+The process forks a keeper before it initializes MPI. The keeper forks each session's ranks; a `Deputy` serves them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Server:
 
     def __init__(self, world: World, enter: Any) -> None:
         self.world, self._enter = world, enter
-        self.keeper = Keeper(enter)  # before MPI begins
+        self.keeper = Keeper(enter)  # before MPI is initialized
         self.line: Any = None  # connection to the first host
         self.deputy: Optional[Deputy] = None
         self.block: Optional[ControlBlock] = None
@@ -42,7 +42,7 @@ class Server:
         self.bulk: Optional[BulkTransfers] = None
         self.loop = EventLoop()
         self._claims = CoreClaims()
-        self._together: Optional[bool] = None  # whether all hosts leave together, as sent by the first host
+        self._together: Optional[bool] = None  # whether all hosts leave together; None until the first host reports it
 
     def serve(self) -> bool:
         """Serve until the program ends or the first host is lost; return whether all hosts leave together."""
@@ -76,7 +76,7 @@ class Server:
                 self.deputy.receive(message)
 
     def open(self, spec: SessionSpec) -> Any:
-        """Start the ranks of a session; return their process ids, or an error message."""
+        """Start the ranks of a session on this host; return their process ids by rank, or an error message."""
         hosts, size = spec.hosts, spec.hosts.size
         self.kill()
         files: Dict[int, int] = {}
@@ -133,7 +133,7 @@ class Server:
         ]
 
     def kill(self, about: None = None) -> Dict[int, bytes]:
-        """End the session, if any; return the recorded activity (rings) of this host's ranks."""
+        """End the session, if any; return the ring buffers with the recorded activity of this host's ranks."""
         rings: Dict[int, bytes] = {}
         deputy, self.deputy = self.deputy, None
         launcher, self.launcher = self.launcher, None
@@ -150,5 +150,5 @@ class Server:
         return rings
 
     def inspect(self, about: Tuple[Sequence[int], float]) -> Dict[int, str]:
-        """Return the state of ranks; ``about``: the ranks, and a time limit in seconds."""
+        """Return the activity of ranks, with their Python stacks; ``about``: the ranks and a time limit in seconds."""
         return {} if self.launcher is None else self.launcher.inspect(*about)

@@ -15,7 +15,7 @@ from .wire import Line
 
 
 class StandIn(Copying):
-    """Sends aborts over ``lines``, and writes output into ``outputs``: two files per remote rank."""
+    """Sends aborts to other hosts over ``lines``; writes remote ranks' output into ``outputs``, two files per rank."""
 
     def __init__(
         self,
@@ -29,18 +29,18 @@ class StandIn(Copying):
         super().__init__(hosts, block, pools, [None, *lines], bulk)
         self.lines = lines
         self.outputs = {rank: outputs[2 * i : 2 * i + 2] for i, rank in enumerate(hosts.far)}
-        self._told = 0  # the last aborted command that was sent
+        self._told = 0  # the last aborted command that was sent to the other hosts
 
     def look(self, overdue: bool) -> bool:
         words = self.block.words
         aborted = words[ABORTED]
         if aborted > self._told:
             self._told = aborted
-            decided = words[DECIDED]  # read last, when no barrier of that command can be decided
+            decided = words[DECIDED]  # read after `aborted`, when no further barrier of that command can be decided
             self.requests.look_at_aborted()
             for line in self.lines:
                 line.send("aborted", aborted, decided, self.requests.next_reduction)
-            self.wake(self.hosts.near)  # ranks may be waiting for answers
+            self.wake(self.hosts.near)  # ranks may be waiting for replies to their requests
         return False
 
     # -- messages from other hosts -------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ class StandIn(Copying):
             self.block.arrivals.release()
 
     def on_ended(self, ranks: Dict[int, Tuple[int, int, bytes]]) -> None:
-        """Record the status, memory and traceback of ranks that have ended."""
+        """Record exit status, peak memory and traceback of ranks that have ended."""
         for rank, (status, memory, words) in ranks.items():
             self.block.fatal_error[rank][: len(words)] = words
             record_exit(self.block, rank, status, memory)

@@ -1,12 +1,12 @@
 """A transfer of bytes between two hosts, from a list of buffers to another list of the same total size.
 
-The messages divide the total range of bytes, so both hosts cut at the same positions even if their buffers differ::
+Messages divide the concatenation of all buffers, so both hosts cut at the same positions even if buffers differ::
 
     buffers of the sender     [ a                        ][ b  ][ c ][ d                      ]
     messages                  |   0     |   1     |   2      |   3     |   4     |   5        |
                                  a         a         a b c d    d         d         d
 
-A message within one buffer is sent directly. A message from several buffers is joined first, and divided on arrival.
+A message that spans several buffers is joined before sending, or divided on arrival. Other messages are not copied.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .operation import BulkOperation, Messages, Ticket, in_bytes
 
 Bytes = NDArray[np.uint8]
 
-WINDOW_MESSAGES = 4  # maximum number of messages of a transfer in progress
+WINDOW_MESSAGES = 4  # maximum number of pending messages per transfer
 
 
 class Transfer(BulkOperation):

@@ -1,6 +1,6 @@
 """Connections between the processes that serve hosts: a star around the first host, opened as in `sync.rendezvous`.
 
-Urgent messages use other connections (`sync.host_relay`). Heartbeats let the kernel detect a cut cable within seconds.
+Commands and barriers use other links (`sync.host_relay`). Heartbeats let the kernel detect a cut cable in seconds.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _LENGTH = struct.Struct("!Q")
 
 
 class Line:
-    """One end of a connection for messages; several threads may send, but only one thread receives.
+    """One end of a connection for messages; several threads may send, but only one may receive.
 
-    Sending never blocks, because two peers that wait for each other to receive would deadlock. A thread sends the part
-    that the kernel does not accept immediately.
+    Sending never blocks, because two peers that wait for each other to receive would deadlock. A separate thread
+    sends the part that the kernel does not accept immediately.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket, self._lock = sock, threading.Lock()
-        self._partial = bytearray()  # an incomplete message
+        self._partial = bytearray()  # an incomplete received message
         self._received: Deque[Tuple[Any, ...]] = deque()
         self._unsent: queue.SimpleQueue[Optional[memoryview]] = queue.SimpleQueue()
-        self._n_unsent = 0  # number of messages that the thread has not sent completely
+        self._n_unsent = 0  # number of messages that the sending thread has not sent completely
         self._thread: Optional[threading.Thread] = None
         self._closed = threading.Event()
         threading.Thread(target=self._send_signs, name="synkhronos-signs", daemon=True).start()
@@ -47,7 +47,7 @@ class Line:
         return self._socket.fileno()
 
     def send(self, *message: Any) -> None:
-        """Send a message; messages arrive in order. Raise `ConnectionError` if the peer is gone."""
+        """Send a message; messages arrive in order. Raise `ConnectionError` if the connection is known to be lost."""
         self._send(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
     def _send(self, payload: bytes) -> None:
@@ -88,7 +88,7 @@ class Line:
                     return
 
     def receive(self) -> Tuple[Any, ...]:
-        """Wait for a message; raise `EOFError` or `OSError` if the peer is gone."""
+        """Wait for a message and return it; raise `EOFError` or `OSError` if the connection is lost."""
         while not self._received:
             self._read()
         return self._received.popleft()
@@ -127,7 +127,7 @@ class Line:
 
 
 def host(addresses: Sequence[str], tell: Callable[[Rendezvous], int]) -> List[Line]:
-    """Send the rendezvous with ``tell``, which returns the number of other hosts; wait for their connections."""
+    """Send the rendezvous with ``tell``, which returns the number of other hosts; return the connections to them."""
     with Listener(addresses) as listener:  # open only until all hosts have connected
         return [Line(sock) for sock in listener.accept(tell(listener.meeting))]
 

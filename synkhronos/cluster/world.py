@@ -1,4 +1,4 @@
-"""Discovery of the processes on several hosts, with MPI or (for tests) the environment."""
+"""Discovery of the processes on several hosts, with MPI or, in tests, with environment variables."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from . import environment
 from .environment import ProcessPlace
 from .mpi_thread import MpiThread
 
-MEETING = "SYNK_MEETING"  # the variable with the rendezvous address, for processes of tests
+MEETING = "SYNK_MEETING"  # the environment variable with the rendezvous address, in tests
 
-#: Names of the processes of MPI launchers, which start the program on the hosts.
+#: Process names of MPI launchers, which start the program on the hosts.
 LAUNCHERS = ("prterun", "prted", "mpirun", "mpiexec", "orterun", "orted", "mpiexec.hydra", "hydra_pmi_proxy")
 
-LAUNCHER_TIMEOUT_S = 2.0  # time limit for the launcher's exit after the program, if all hosts are reachable
+LAUNCHER_TIMEOUT_S = 2.0  # time limit for the launcher to exit by itself after the program
 
 
 class World(ABC):
@@ -49,23 +49,23 @@ class World(ABC):
 
     @abstractmethod
     def end(self, together: bool) -> None:
-        """Leave the job, perhaps ending this process; end MPI, which waits for all, only if all leave ``together``."""
+        """Leave the job, possibly ending this process. If all leave ``together``, finalize MPI, which waits for all."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Kill all reachable processes, including this one, if other processes cannot be asked to end."""
+        """Kill all reachable processes, including this one, when the other processes cannot be asked to end."""
 
     def launcher(self) -> int:
         """Return the process id of the launcher that started this program and waits for all hosts; 0 if none."""
         return 0
 
     def end_launcher(self, pid: int) -> None:
-        """Kill the launcher after the end of the program, if it waits for unreachable hosts."""
+        """Wait for the launcher to exit after the program; kill it if it waits longer, for unreachable hosts."""
         raise NotImplementedError("these processes have no launcher that waits for them")
 
 
 class MpiWorld(World):
-    """Processes that ``mpirun`` or Slurm has started; initializes MPI on first use."""
+    """Processes that ``mpirun`` or Slurm has started; MPI is initialized on first use."""
 
     def __init__(self, place: ProcessPlace) -> None:
         self.place, self.process = place, place.process
@@ -75,14 +75,14 @@ class MpiWorld(World):
 
     def send_address(self, meeting: Rendezvous) -> int:
         self._begin().bcast(meeting, root=0)
-        return self.n - 1  # unknown before MPI is initialized
+        return self.n - 1  # n may be unknown before MPI is initialized
 
     def recv_address(self) -> Rendezvous:
         meeting: Rendezvous = self._begin().bcast(None, root=0)
         return meeting
 
     def _begin(self) -> Any:
-        """Return the communicator of all hosts; raise `SynkhronosError` if MPI_COMM_WORLD is wrong."""
+        """Return the communicator of all hosts; raise `SynkhronosError` if mpi4py is missing or MPI is unusable."""
         if self._comm is None and not self._wrong:
             for name, value in environment.settings(os.environ, interfaces()).items():
                 os.environ[name] = value
@@ -119,7 +119,7 @@ class MpiWorld(World):
             from mpi4py import MPI
 
             MPI.Finalize()
-            # MPICH signs off from its launcher in a C exit handler; otherwise the launcher kills running processes.
+            # MPICH signs off from its launcher in a C exit handler. Without this, the launcher kills running processes.
             ctypes.CDLL(None).exit(0)
 
     def abort(self) -> None:
@@ -142,7 +142,7 @@ class MpiWorld(World):
                 time.sleep(0.01)
             elif self.place.started_by == "PMI":
                 self.abort()
-            else:  # on other signals, Open MPI's launcher waits for the lost hosts, too
+            else:  # after other signals, Open MPI's launcher still waits for the lost hosts
                 os.kill(pid, signal.SIGKILL)
                 return
 
@@ -158,7 +158,7 @@ def _name_and_parent(pid: int) -> Tuple[str, int]:
 
 
 class StartedWorld(World):
-    """Hosts simulated by processes of this machine, which the first process starts; for tests, without MPI."""
+    """Simulated hosts: processes on this machine, started by the first process; for tests, without MPI."""
 
     def __init__(self, names: Sequence[str], modules: Sequence[str] = ()) -> None:
         self.process, self.n, self.names, self.modules = 0, len(names), names, modules
@@ -191,7 +191,7 @@ class StartedWorld(World):
 
 
 class ToldWorld(World):
-    """One of the other processes of a `StartedWorld`."""
+    """The world as seen by a process that a `StartedWorld` has started."""
 
     def __init__(self, told: str) -> None:
         addresses, port, token, self.process, self.n = json.loads(told)

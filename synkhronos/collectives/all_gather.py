@@ -38,7 +38,7 @@ def all_gather(shared_vars: Any, nccl: bool = True) -> None:
     Raises
     ------
     TypeError, ValueError, StateError, SharedMemoryError, RankFailure
-        See `synkhronos.errors`. No value has changed; if a rank died, all survivors may have the new values.
+        See `synkhronos.errors`. If a rank died, all survivors may have the new values; otherwise, no value has changed.
 
     Examples
     --------
@@ -55,5 +55,5 @@ def all_gather(shared_vars: Any, nccl: bool = True) -> None:
     variables = checked(shared_vars)
     variables.check_rows("use gather to see every rank's value")
     for i in range(len(variables.numbers)):
-        variables.check_count(i, variables.session.size, "all ranks' rows of")  # the result has at least 1 row per rank
+        variables.check_count(i, variables.session.size, "all ranks' rows of")  # (broadcastable: 1 row per rank)
     variables.session.run(AllGather(variables.numbers, not nccl))

@@ -30,7 +30,7 @@ class AllReduceCommand(CollectiveCommand):
     ) -> None:
         super().__init__(numbers)
         self.op, self.mixes, self.into, self.started, self.exchange = op, mixes, into, started, exchange
-        self.repeats = not started  # a run consumes the saved values
+        self.repeats = not started  # running the command consumes the saved values
 
     def run(self, context: RankContext) -> None:
         into = self.into or self.numbers
@@ -123,7 +123,7 @@ def all_reduce(
 ) -> Optional[Started]:
     """Reduce the variables over all ranks and overwrite them on every rank: ``x_r := op(x_0, ..., x_{n-1})``.
 
-    Afterwards all ranks have identical bits, except with groups or a matrix of weights. The results are computed in
+    Afterwards, all ranks have identical bits, except with groups or a matrix of weights. The results are computed in
     separate memory of the same size, so a failed call changes no value. float16 is accumulated in float32.
 
     Parameters
@@ -137,11 +137,11 @@ def all_reduce(
     weights : array or nested list of numbers, or Function, optional
         For ``avg``; equal by default. Shape ``(n_ranks,)``: one weight per rank, 0 or more. Ranks with weight 0 are
         ignored. A function stands for each rank's number of rows in its last call. Shape ``(n_ranks, n_ranks)``:
-        ``weights[r]`` yields rank r's result. Ranks with equal rows get identical bits. A rank whose only nonzero
-        weight is its own keeps its value, bit for bit.
+        row ``weights[r]`` determines rank r's result. Ranks with equal rows get identical bits. If the
+        only nonzero weight in a rank's row is its own, it keeps its value, bit for bit.
     groups : list of lists of ranks, optional
         For ``avg``: average within each group. Every rank belongs to exactly one group. If all weights of a group are
-        0, its ranks are weighted equally. With ``[host.ranks for host in synk.hosts()]`` no data is sent between hosts.
+        0, its ranks are weighted equally. With ``[host.ranks for host in synk.hosts()]``, hosts exchange no data.
     into : shared variable, or list or tuple of them, optional
         Variables of the same types that receive the results; ``shared_vars`` by default.
     wait : bool
@@ -166,7 +166,7 @@ def all_reduce(
     Raises
     ------
     TypeError, ValueError, StateError, SharedMemoryError, RankFailure
-        See `synkhronos.errors`. No value has changed; if a rank died, all survivors may have the new values.
+        See `synkhronos.errors`. If a rank died, all survivors may have the new values; otherwise, no value has changed.
         ValueError: shapes differ between ranks. StateError: with ``wait=False`` or feedback, a variable has a pending
         reduction.
 

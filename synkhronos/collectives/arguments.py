@@ -1,9 +1,9 @@
 """Common arguments of collectives: shared variables, and values for them.
 
 Training loops reduce the same variables in every step, so the master caches validated arguments and pickled commands in
-``session.caches``. The ids of the variables and the form of the argument map to `Variables`. In `Variables.commands`, a
-collective and its options (but not ``weights``) map to the command. An entry becomes invalid when a variable is
-garbage-collected. At `MAX_LISTS` entries the cache is cleared. `transports.layouts` has the caches of the ranks.
+``session.caches``. The ids of the variables and the form of the argument map to `Variables`. `Variables.commands` maps
+``op`` and ``nccl`` of an ``all_reduce`` without other options to the command. An entry becomes invalid when a variable
+is garbage-collected. At `MAX_LISTS` entries, the cache is cleared. `transports.layouts` has the caches of the ranks.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Variables:
         self._others = [weakref.ref(other) for other, variable in zip(others, variables) if other is not variable]
 
     def holds(self, variables: Sequence[Any]) -> bool:
-        """Return whether these are the given variables, and all variables are still alive."""
+        """Return whether this object describes the given variables, and all of them are still alive."""
         for reference, variable in zip(self._references, variables):
             if reference() is not variable:
                 return False
@@ -161,7 +161,7 @@ class Variables:
         return ReduceOp(parsed.name, parsed.on_host or not nccl)
 
     def check_targets(self, others: Any, argument: str) -> List[int]:
-        """Return the numbers of other variables for results, which must have the same types."""
+        """Return the numbers of the variables for results or errors, which must have the same types."""
         targets = checked(others, unused=True, argument=argument)
         if targets.single != self.single or len(targets.numbers) != len(self.numbers):
             expected = "one variable" if self.single else f"a list of length {len(self.numbers)}, like shared_vars"
@@ -231,7 +231,7 @@ class Variables:
             if random:
                 staged.append(StagedValue(None, None, self.engine.jumped(variable, conformed, 0)))  # a copy
                 continue
-            whole = chosen is None or isinstance(value, Data) and value.minibatch  # the selected rows are first
+            whole = chosen is None or isinstance(value, Data) and value.minibatch  # minibatches begin with the batch
             handle: Any
             if not in_place:
                 rows = conformed if chosen is None or whole else chosen.take(conformed)
@@ -273,7 +273,7 @@ class StagedValue(NamedTuple):
 
 
 def _number(session: Session, engine: Any, variable: Any, name: str, unused: bool, argument: str) -> int:
-    """Return a variable's number, after sending the functions that use it, or the variable alone, to the ranks."""
+    """Return a variable's number; if ranks lack it, first send the functions that use it, or the variable alone."""
     replicator = replicator_of(session)
     number = replicator.find(engine, variable)
     if number is None:

@@ -39,15 +39,15 @@ def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:
     shared_vars : shared variable, or list or tuple of them
         The variables to overwrite. If no function uses a variable yet, the ranks store its value for later functions.
     values : Data or array of any shape ``shape``, or list of them, optional
-        One value per variable (no list for a single variable), as for the variable's own ``set_value``; by default the
-        master's values. Afterwards the variable has the shape ``shape`` on every rank.
+        One value per variable (no list for a single variable), as for the variable's own ``set_value``; by default, the
+        master's values. Afterwards, the variable has the shape ``shape`` on every rank.
     nccl : bool
         Whether to use the GPU transport for variables on GPUs.
 
     Raises
     ------
     TypeError, ValueError, StateError, SharedMemoryError, RankFailure
-        See `synkhronos.errors`. No value has changed; if a rank died, all survivors may have the new values.
+        See `synkhronos.errors`. If a rank died, all survivors may have the new values; otherwise, no value has changed.
 
     Examples
     --------

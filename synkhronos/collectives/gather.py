@@ -34,7 +34,7 @@ class Gather(CollectiveCommand):
 
 
 def join(parts: Sequence[np.ndarray[Any, Any]], nd_up: int, axis: int) -> Any:
-    """Stack (``nd_up=1``) or concatenate (0) the ranks' arrays; return copies in a list if shapes differ."""
+    """Stack (``nd_up=1``) or concatenate (0) the ranks' arrays; if shapes are incompatible, return a list of copies."""
     if axis:
         fit = len({(*part.shape[:axis], *part.shape[axis + 1 :]) for part in parts}) == 1
         return np.concatenate(parts, axis=axis) if fit else [part.copy() for part in parts]

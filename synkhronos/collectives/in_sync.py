@@ -65,7 +65,7 @@ def first_difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Option
     if a.shape != b.shape or a.dtype != b.dtype:
         return f"in shape: {b.dtype} {b.shape} instead of {a.dtype} {a.shape}"
     different_bytes = _bytes(a) != _bytes(b)
-    if not different_bytes.any():  # several times as fast as an element-wise comparison
+    if not different_bytes.any():  # (several times as fast as comparing elements)
         return None
     different = different_bytes.any(axis=1)
     index = np.unravel_index(int(different.argmax()), a.shape) if a.ndim else ()

@@ -4,7 +4,7 @@
 
 A vector of weights is a matrix of equal rows, and groups form a block matrix. Ranks with equal rows share one
 `Reduction`, computed once, so they get identical bits. A rank whose only nonzero weight is its own keeps its value, bit
-for bit. If results overwrite the values, it takes part in no reduction.
+for bit. If results overwrite the values, no reduction is computed for this rank.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _checked(argument: str, weights: Any, size: int) -> List[float]:
     for rank, weight in enumerate(weights):
         if isinstance(weight, (bool, np.bool_)) or not isinstance(weight, (int, float, np.integer, np.floating)):
             raise ArgumentTypeError(f"{argument}[{rank}]", "a number", f"{weight!r} of type {type(weight).__name__}")
-        number = weight.item() if isinstance(weight, np.generic) else weight  # NumPy 2 compares in the weight's type
+        number = weight.item() if isinstance(weight, np.generic) else weight  # NumPy 2 compares in the weight's dtype
         if not 0 <= number <= sys.float_info.max:
             raise ArgumentValueError(f"{argument}[{rank}]", "a finite nonnegative number", repr(weight))
     if not any(weights):

@@ -48,13 +48,13 @@ def scatter(shared_vars: Any, values: Any, batch: Any = None, axis: int = 0) -> 
     batch : int, slice, list, tuple or 1-D integer array, optional
         The rows of the values to divide; all by default.
     axis : int
-        The axis of rows in values and variables; the first by default. In general an array of shape ``shape_0 + (n,) +
+        The axis of rows in values and variables; the first by default. In general, an array of shape ``shape_0 + (n,) +
         shape_1`` is divided into arrays of shape ``shape_0 + (end_r - begin_r,) + shape_1``.
 
     Raises
     ------
     TypeError, ValueError, StateError, SharedMemoryError, RankFailure
-        See `synkhronos.errors`. No value has changed; if a rank died, all survivors may have the new values.
+        See `synkhronos.errors`. If a rank died, all survivors may have the new values; otherwise, no value has changed.
 
     Examples
     --------

@@ -14,7 +14,7 @@ from .command import CollectiveCommand, taken
 class SetValue(CollectiveCommand):
     """Overwrite variables on one rank with selected rows of values in shared memory.
 
-    A selection None means all rows. ``states`` maps positions to the values that are not in shared memory.
+    A selection None means all rows. ``states`` maps positions in ``numbers`` to values outside shared memory.
     """
 
     title = "set_value"
@@ -60,7 +60,7 @@ def set_value(shared_vars: Any, values: Any, rank: int, batch: Any = None) -> No
         The variables to overwrite, which may include the states of random streams. If no function uses a variable yet,
         the ranks store its value for later functions.
     values : Data or array of any shape ``shape``, or list of them
-        One value per variable (no list for a single variable), as for the variable's own ``set_value``. Afterwards the
+        One value per variable (no list for a single variable), as for the variable's own ``set_value``. Afterwards, the
         variable has this shape on the rank; with ``batch``, its length is the number of selected rows.
     rank : int
         The rank, from 0 to n_ranks - 1. As in the 2017 version, it may come first: ``set_value(1, w, value)``.
@@ -70,7 +70,7 @@ def set_value(shared_vars: Any, values: Any, rank: int, batch: Any = None) -> No
     Raises
     ------
     TypeError, ValueError, StateError, SharedMemoryError, RankFailure
-        See `synkhronos.errors`. No value has changed; if a rank died, all survivors may have the new values.
+        See `synkhronos.errors`. If a rank died, all survivors may have the new values; otherwise, no value has changed.
 
     Examples
     --------

@@ -44,7 +44,7 @@ class Started:
 
     def __init__(self, variables: Variables, command: Command, others: Sequence[Any] = ()) -> None:
         self._session, self._command, self._names = variables.session, command, list(variables.names)
-        self._numbers, self._kept = variables.numbers, [*variables.variables, *others]  # must stay alive
+        self._numbers, self._kept = variables.numbers, [*variables.variables, *others]  # keeps variables alive
         self._is_over = False
 
     def __repr__(self) -> str:

@@ -73,7 +73,7 @@ def traffic() -> Dict[str, Traffic]:
     >>> w = theano.shared(np.zeros(1000), "w")
     >>> total = synk.function([], w.sum())
     >>> synk.all_reduce(w)
-    >>> moved = synk.traffic()["all_reduce"]    # each rank reduces about half of its 8,000 bytes
+    >>> moved = synk.traffic()["all_reduce"]    # each rank reduces about half of the 8,000 bytes
     >>> moved.calls, moved.read, moved.sent
     (1, [3968.0, 4032.0], [3968.0, 4032.0])
     """

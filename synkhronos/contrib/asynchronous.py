@@ -7,16 +7,17 @@
     ── barrier: all ranks are ready, or none begins ──
     while batches remain:                                      the next batch
         fetch a batch and call the function on it                and its lock
-        run the hooks (`StepHooks`): for example, exchange        their memory, the number of the next exchange,
+        run the hooks (`StepHook`): for example, exchange         the hooks' memory, the number of the next exchange,
         values with memory that all ranks share                  a count per rank; and a lock
-    ── barrier: no batches remain ──
-        run the final hooks
-    ── barrier: all ranks are done ──
-    answer: its batches and their outputs
+    run the hook `last`
+    ── barrier: all ranks have finished their batches ──
+    run the hook `end`
+    ── barrier: all ranks have finished their hooks ──
+    answer: this rank's batches, their outputs, and the hooks' report
 
-Ranks run in no fixed order, so they use no collectives, only the master's shared memory. A lock (`AsyncRegion.alone`)
-protects a write that other ranks must not see half done; the kernel releases it when its owner dies. A waiting rank
-polls at short intervals, to notice that the command was aborted because a rank failed, died or is late.
+Ranks run in no fixed order, so they use no collectives, only the master's shared memory. Locks exclude other ranks from
+memory that one rank is writing; the kernel releases a lock when its owner dies. A waiting rank polls at short
+intervals, and thus notices if the command is aborted because a rank failed, died or is late.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class AsyncRegion:
             lock.close()
 
     def next_batch(self) -> Optional[int]:
-        """Return the next batch; None if no batches remain."""
+        """Return the number of the next batch, or None if no batches remain."""
         with self._locked(self._locks[0]):
             batch = int(self._words[_NEXT])
             if batch == self.n_batches:
@@ -120,7 +121,7 @@ class AsyncRegion:
 
 
 class StepHooks(ABC):
-    """Factory of the hooks between asynchronous steps: created on the master, picklable, and equal on all ranks."""
+    """Factory of `StepHook` objects: picklable, because the master sends it to all ranks."""
 
     @property
     @abstractmethod
@@ -161,7 +162,7 @@ class AsyncState(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Outputs of all batches, in the form of one call's outputs but with a leading batch axis."""
+    """Outputs of all batches, in the form of one call's outputs: stacked, or in lists if their shapes differ."""
 
     outputs: Any
     rows: List[int]  # number of rows that each rank computed
@@ -207,7 +208,7 @@ class RunAsynchronously(Command):
             region.end()
             barrier.wait()
             made = made._replace(report=visit.end())
-            barrier.wait()  # an early answer would abort ranks that still wait for a lock
+            barrier.wait()  # if another rank answered earlier, the master's wait for a lock would abort the command
             return made
         finally:
             region.close()
@@ -270,13 +271,13 @@ def run_asynchronously(
 ) -> Result:
     """Call a function once per batch, each call on any free rank; the function must not contain collectives.
 
-    Arguments and errors equal those of `Function.steps`, except that step counts in errors are per rank. See
-    `AsyncRegion` for ``staleness``.
+    ``args``, ``kwargs``, ``batches`` and ``timeout`` are those of `Function.steps`; `AsyncRegion` explains
+    ``staleness``. Errors count the steps of each rank separately.
     """
     if function._variants.states:
         label = function.engine.label(next(iter(function._variants.states)), "a shared variable")
         expected = "a function that any rank can call independently"
-        raise ArgumentValueError("function", expected, f"a function with the batch's rows in {label}")
+        raise ArgumentValueError("function", expected, f"a function that divides the rows of {label}")
     if timeout is not None:
         check_timeout(timeout)
     name, values = function.name or "without a name", function._bind(tuple(args), kwargs, {})
@@ -291,7 +292,7 @@ def run_asynchronously(
         steps = function._planner.steps(function, session, values, of_inputs, None, None, 1, None, False, whole=True)
         if steps.plans[0].replicated_updates is not None:
             expected = "a function that any rank can call independently"
-            got = f"{name}, which contains collectives (synkhronos.ops, or exact=True)"
+            got = f"function {name}, which contains collectives (synkhronos.ops, or exact=True)"
             raise ArgumentValueError("function", expected, got)
         words = AsyncRegion.words(session.pool, session.size)
         command = RunAsynchronously(name, steps, session.pool.handle(words), visits, staleness)

@@ -1,6 +1,6 @@
-"""Lookup of engines, which compile functions and store shared variables.
+"""Lookup of engines, which compile functions and manage shared variables.
 
-An engine is imported only if the program has imported its library, so unused engines cost nothing. ::
+An engine is imported on first use, so unused engines cost nothing. ::
 
     program             synkhronos                      this package
     import theano  -->  function(inputs, outputs)  -->  find: which engine owns these variables?
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional
 from ..errors import ArgumentValueError
 from . import requirements
 
-if TYPE_CHECKING:  # `python -m synkhronos` imports this before the program, which must be the first to import NumPy
+if TYPE_CHECKING:  # `python -m synkhronos` imports this module, and must not import NumPy before the program
     from .base import Engine
 
 #: Maps an engine's name to the module that its programs import and the module that defines its ``ENGINE``.
@@ -26,19 +26,19 @@ KNOWN = {
     "pytensor": ("pytensor", "synkhronos.engines.pytensor.engine"),
 }
 
-#: The engines of tensor libraries, in search order.
+#: The names of the tensor libraries' engines, in the order of preference of `default`.
 LIBRARIES = tuple(KNOWN)
 
 _made: Dict[str, Engine] = {}
 
 
 def register(name: str, home: str) -> None:
-    """Register an engine: the ``ENGINE`` of the module ``home``."""
+    """Register the ``ENGINE`` of the module ``home`` under a name."""
     KNOWN[name] = (home, home)
 
 
 def get(name: str, home: Optional[str] = None) -> Engine:
-    """Return the engine with this name, one object per process; pass ``home`` if it might not be registered yet."""
+    """Return the engine with this name, one object per process; ``home`` is its module, if it may be unregistered."""
     if name not in _made:
         if home is not None and name not in KNOWN:
             register(name, home)
@@ -48,7 +48,7 @@ def get(name: str, home: Optional[str] = None) -> Engine:
         try:
             _made[name] = importlib.import_module(home).ENGINE
         except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != module:  # (a folder named like the library has no submodules)
+            if (error.name or "").partition(".")[0] != module:  # (a folder with the library's name has no submodules)
                 raise
             raise ArgumentValueError(
                 "engine", "an installed engine", name, requirements.LIBRARIES[name].refusal()
@@ -87,6 +87,6 @@ def default() -> Engine:
 
 
 def is_installed(name: str) -> bool:
-    """Return whether an engine's library can be imported, without importing or preparing it."""
+    """Return whether an engine's library is installed, without importing it or running its import fixes."""
     spec = importlib.machinery.PathFinder.find_spec(KNOWN[name][0])
-    return spec is not None and spec.origin is not None  # (a folder named like the library has no origin)
+    return spec is not None and spec.origin is not None  # (a folder with the library's name has no origin)

@@ -1,4 +1,4 @@
-"""Engine interface: the only access to symbolic programs, whose variables and functions are opaque elsewhere."""
+"""Engine interface: all access to symbolic programs; other packages treat variables and functions as opaque."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Input(NamedTuple):
     has_default: bool
     default: Any
     spec: Any = None  # additional data that the engine needs to convert a value
-    state: Any = None  # the shared variable that stores the input's value between calls, if there is one
-    is_updated: bool = False  # whether a call changes the stored value
+    state: Any = None  # the shared variable that stores the input's value between calls, or None
+    is_updated: bool = False  # whether the function has an update of the stored value
 
 
 class Output(NamedTuple):
@@ -76,26 +76,26 @@ class SplitPoint(NamedTuple):
     """Split point of an exact function, which is computed per slice before the split and once after it."""
 
     ops: List[Optional[str]]  # per value that crosses the split, the op that combines slices; None if the values agree
-    after_split: List[int]  # the outputs computed after the split
+    after_split: List[int]  # indices of the outputs computed after the split
     why_not: str  # why the function cannot be split; "" if it can
-    remedy: str = ""  # a change to the program that would help, if any
+    remedy: str = ""  # a change to the program that would allow the split; "" if unknown
 
 
 class Collectives(NamedTuple):
-    """The collectives inside a function's graph (`synkhronos.ops`).
+    """The collectives inside a function's graph, from `synkhronos.ops` or ``exact=True``.
 
     ``replicated_updates`` and ``updates`` have the order of `Engine.updated_in`. An update is replicated if it depends
     on a collective, or on nothing that differs between ranks (a step counter). The mean over slices of an affine
-    function of averages is the value for all rows. An update that also depends on the rank's own rows is `OTHER`,
-    because slices are weighted by these rows and collectives by the rows of all ranks.
+    function of averages is the value for all rows. If an update also depends on the rank's own rows, it is `OTHER`:
+    slices are weighted by these rows, but collectives by the rows of all ranks.
     """
 
     ops: List[ReduceOp]  # in the order of execution; conditions may skip some of them
     replicated_updates: List[bool]  # whether all ranks apply the update, even those without rows
     updates: List[CollectiveDependence]
     outputs: List[CollectiveDependence]
-    cut: Optional[SplitPoint] = None  # for exact functions, whose dependences are irrelevant
-    divides: bool = False  # whether `ops.shard` divides rows in the graph, whose number may be unknown before
+    cut: Optional[SplitPoint] = None  # set for exact functions, whose dependences are irrelevant
+    divides: bool = False  # whether `ops.shard` divides rows in the graph; a call may start without their number
 
 
 class Inside(NamedTuple):
@@ -116,7 +116,7 @@ class Sharding(NamedTuple):
 
 
 class Engine(ABC):
-    """Interface to compile functions and manage shared variables; one object per process, without session state.
+    """Interface for compiling functions and managing shared variables; one object per process, without session state.
 
     Methods that check values have no side effects. For invalid values, they raise `synkhronos.errors.ArgumentError`.
     """
@@ -125,14 +125,14 @@ class Engine(ABC):
     name: str
 
     def __reduce__(self) -> Any:
-        # Pickle a reference to the object of this name, which a rank can look up before it has imported the module.
+        # Pickle only the name and the module, so that a rank uses its own object and imports the module if necessary.
         return get, (self.name, home_of(self.name))
 
     # -- recognition ---------------------------------------------------------------------------------------------
 
     @abstractmethod
     def owns(self, thing: Any) -> bool:
-        """Return whether ``thing`` (variable, shared variable, wrapped input or output) belongs to this engine."""
+        """Return whether ``thing`` (a variable, function, or wrapped input or output) belongs to this engine."""
 
     @abstractmethod
     def is_shared(self, thing: Any) -> bool:
@@ -140,7 +140,7 @@ class Engine(ABC):
 
     @abstractmethod
     def label(self, variable: Any, place: str = "unnamed") -> str:
-        """Return the variable's name in messages, or a description if it has none.
+        """Return the variable's name for messages, or a description if it has none.
 
         The description of a shared variable consists of ``place`` and its type: *updates[3] (float64 matrix)*.
         """
@@ -172,7 +172,7 @@ class Engine(ABC):
         """Return the host array that ``set_value(value)`` would store, without storing it, or raise ArgumentError."""
 
     def to_device(self, shared: Any, value: Any) -> Any:
-        """Return ``value``, for `put`, on the host or device where the variable stores it; copy only if necessary."""
+        """Return ``value`` on the host or device where the variable stores it, for `put`; copy only if necessary."""
         return self.to_host(value)
 
     def export(self, shared: Any) -> Any:
@@ -181,7 +181,7 @@ class Engine(ABC):
         return np.array(value) if self.is_on_device(value) else copy.deepcopy(value)
 
     def default_update(self, shared: Any) -> Any:
-        """Return the variable's default update, applied by functions that use it; None if there is none."""
+        """Return the variable's default update, which functions that use the variable apply; None if there is none."""
         return getattr(shared, "default_update", None)
 
     @abstractmethod
@@ -203,11 +203,11 @@ class Engine(ABC):
     def draft(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
     ) -> Any:
-        """Compile a function with the same interface and errors as `compile`; it is fast to build, but slow to call."""
+        """Quickly compile a function that is slower to call, with the same interface and errors as `compile`."""
         return self.compile(inputs, outputs, updates, givens, **kwargs)
 
     def with_states(self, inputs: Sequence[Any]) -> List[Any]:
-        """Return inputs with a shared variable for each stored value; all graphs of a function must use the result."""
+        """Return inputs whose stored values are in shared variables; all graphs of a function must use the result."""
         return list(inputs)
 
     def is_implicit(self, given: Any) -> bool:
@@ -250,7 +250,7 @@ class Engine(ABC):
         """
 
     def on_ranks(self, compiled: Any) -> Any:
-        """Return the function that ranks `call`: it shares ``compiled``'s storages; results stay on the device."""
+        """Return the function that ranks `call`: it shares ``compiled``'s storages and leaves results on the device."""
         return compiled
 
     def reference(self, owner: Any) -> Callable[[], Any]:
@@ -262,7 +262,7 @@ class Engine(ABC):
         return value
 
     def take(self, array: Any, rows: Any) -> Any:
-        """Return the rows of a shared variable's value that a `Selection` selects; they stay on the array's device."""
+        """Return the rows of a shared variable's value selected by a `Selection`; they stay on the array's device."""
         return rows.take(array)
 
     def accumulator(self, op: ReduceOp, keep_dtype: bool = False) -> Any:
@@ -296,14 +296,14 @@ class Engine(ABC):
         """Free the memory that the function keeps between calls for intermediate results."""
 
     def warm_up(self, compiled: Any) -> None:  # noqa: B027, nothing to do for an engine that compiles immediately
-        """Compile everything that the first call would compile, without running it; ranks do so before they call."""
+        """Compile everything that the first call would compile, without running it; ranks do so before that call."""
 
     def profile(self, compiled: Sequence[Any]) -> Any:
-        """Return the functions' picklable counts from the engine's profiler; None if they are not profiled."""
+        """Return the engine's profiling counts of these functions, picklable; None if they are not profiled."""
         return None
 
     def merged_profile(self, compiled: Sequence[Any], counts: Sequence[Any]) -> Any:
-        """Return one profile of the engine's own kind for all ranks; ``counts`` lists their results of `profile`."""
+        """Return one profile of the engine's own kind for all ranks; ``counts`` are the ranks' results of `profile`."""
         raise ArgumentTypeError("profile", f"False, because engine {self.name!r} does not profile functions", "True")
 
     # -- other graphs of the same function -----------------------------------------------------------------------
@@ -335,8 +335,8 @@ class Engine(ABC):
 
         If ``sliced``, the new values of all variables in `updated_in` but random states become additional outputs, in
         that order, instead of being stored. They are computed from the values before the call; only random states
-        advance. With `collectives`, all new values are outputs, even without ``sliced``. No output shares memory with a
-        shared variable, another output or a buffer that the next call overwrites.
+        advance. If the function has `collectives`, all new values are outputs, even without ``sliced``. No output
+        shares memory with a shared variable, another output or a buffer that the next call overwrites.
         """
 
     def after_collective(self, snapshot: Any, as_inputs: Sequence[Any]) -> Any:
@@ -350,12 +350,12 @@ class Engine(ABC):
 
     @abstractmethod
     def shapes(self, snapshot: Any, as_inputs: Sequence[Any]) -> Any:
-        """Compile a function from `variant`'s inputs to int64 vectors: the outputs' shapes, empty if not dense."""
+        """Compile a function of `variant`'s inputs that returns each output's shape (int64, empty if not dense)."""
 
     # -- collectives inside functions -----------------------------------------------------------------------------
 
     def all_reduce(self, variables: Sequence[Any], op: ReduceOp) -> List[Any]:
-        """Return expressions reduced over the ranks in one collective, which runs `in_graph.all_reduce`."""
+        """Return expressions for the variables, reduced in one collective, which runs `in_graph.all_reduce`."""
         raise ArgumentTypeError("all_reduce", "an engine with collectives inside functions", repr(self.name))
 
     def shard(self, variable: Any, axis: int) -> Any:
@@ -363,38 +363,38 @@ class Engine(ABC):
         raise ArgumentTypeError("shard", "an engine that divides rows inside functions", repr(self.name))
 
     def collectives(self, snapshot: Any, scattered: Mapping[Any, int]) -> Optional[Collectives]:
-        """Describe the collectives inside a function; return None if it has none and is not exact.
+        """Describe the collectives inside a function; return None if it has no `synkhronos.ops` and is not exact.
 
-        If the result is not None, `variant` returns the new values of all variables in `updated_in`, sliced or not.
-        ``scattered`` maps inputs and shared variables whose rows differ between ranks to the axis of the rows.
+        If the result is not None, `variant` returns the new values of all variables in `updated_in`; after a split,
+        `after_collective` does. ``scattered`` maps inputs and shared variables with divided rows to the axis of rows.
 
-        Raises ArgumentValueError if ranks could execute different collectives, because of a condition on scattered
-        values (``ifelse``), or a mode that repeats operations (DebugMode).
+        Raises ArgumentValueError if ranks could execute different collectives, because a condition or a number of steps
+        depends on scattered values, or the mode may repeat operations (DebugMode).
         """
         return None
 
     # -- placements ----------------------------------------------------------------------------------------------
 
     def placed(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Optional[List[Placement]]:
-        """Return the placements of the outputs and of the updates' new values; None if they are undetermined.
+        """Return the placements of the outputs and of the updates' new values; None if the engine cannot trace rows.
 
-        ``shards`` contains the inputs and shared variables with rows; all other variables are replicated.
+        ``shards`` contains the inputs and shared variables with divided rows; all others are replicated.
         """
         return None
 
     def with_late_outputs(
         self, snapshot: Any, shards: Mapping[Any, Shard], ops: Sequence[Any]
     ) -> Tuple[Any, Optional[List[Placement]]]:
-        """Return a snapshot whose outputs are rounded as late as possible, and placements as `placed` does.
+        """Return a snapshot whose outputs are rounded as late as possible, and the placements described by `placed`.
 
-        Used for functions that are not exact. Partials that the function rounds become outputs before rounding (see
+        Used for functions that are not exact. Partials that the function rounds are returned before rounding (see
         `output_types`). If a dtype rules out partials, as for a truncated sum, and the op in ``ops`` is MISSING, a
         collective computes the value.
         """
         return snapshot, self.placed(snapshot, shards)
 
     def has_late_outputs(self, snapshot: Any) -> bool:
-        """Return whether outputs differ from the compiled function's outputs, so that ranks must call a `variant`."""
+        """Return whether the snapshot has other outputs than the compiled function, so ranks must call a `variant`."""
         return False
 
     def output_types(self, snapshot: Any) -> Optional[List[Optional[ArrayType]]]:
@@ -413,11 +413,11 @@ class Engine(ABC):
     def with_rows(
         self, snapshot: Any, shards: Mapping[Any, Shard], rows: Optional[int], own: Optional[Sequence[int]] = None
     ) -> Tuple[Any, List[str]]:
-        """Return a snapshot for any number of rows in place of the program's literal ``rows``, and changed operations.
+        """Return a snapshot that accepts any number of rows, not only ``rows``, and descriptions of changed operations.
 
-        Results for ``rows`` rows are unchanged. If ``rows`` is None, only operations that store this number as a
-        property are changed. For functions that are not exact, ``own`` lists the positions (outputs, then updates) of
-        values computed only from a rank's own rows.
+        Results for ``rows`` rows are unchanged. If ``rows`` is None, only operations that store a number of rows
+        as a property are changed. For functions that are not exact, ``own`` lists the positions (outputs, then
+        updates) of values computed only from a rank's own rows.
         """
         if rows is not None:
             raise ArgumentTypeError(
@@ -441,7 +441,7 @@ class Engine(ABC):
         return False
 
     def add_rule(self, cls: Any, make: Callable[[Any, Sequence[int], Sequence[int]], PlacementRule]) -> None:
-        """Register a rule for a user-defined operation class; raise an error if the class has a rule.
+        """Register a rule for a user-defined operation class; raise an error if it has a built-in rule.
 
         ``make`` maps a node and the numbers of dimensions of its inputs and of its outputs to the rule.
         """
@@ -462,7 +462,7 @@ class Engine(ABC):
         """Return the state ``jumps`` long jumps ahead in the same sequence; ``value`` is unchanged.
 
         A long jump exceeds any program's number of draws. Jumps are additive, and commute with draws. With ``jumps=0``,
-        the result is an equal state.
+        the result is a copy.
         """
 
     @abstractmethod
@@ -499,10 +499,10 @@ class Engine(ABC):
     # -- transfer to other processes -----------------------------------------------------------------------------
 
     def watch_modules(self, tell: Optional[Callable[[str], object]]) -> None:  # noqa: B027, nothing by default
-        """Report each file of compiled code that this process has loaded or will load to a function; None ends this."""
+        """Call ``tell`` with each file of compiled code that this process has loaded or loads later; None ends this."""
 
     def preload(self, file: str) -> None:  # noqa: B027, nothing by default
-        """Load compiled code reported by another process, to make `loads` faster; errors are ignored."""
+        """Load compiled code reported by another process, to make `loads` faster; callers ignore errors."""
 
     def constants(self, compiled: Any) -> List[np.ndarray[Any, Any]]:
         """Return the function's constant arrays, which ranks can share because they are never overwritten."""
@@ -519,8 +519,8 @@ class Engine(ABC):
         """Pickle compiled functions so that `loads` connects them to the rank's replicas of their shared variables.
 
         ``numbers`` assigns numbers to storages that ranks already have, by `identity`; their values are not sent.
-        ``variables`` maps the ``id`` of shared variables to numbers. ``constants`` maps the ``id`` of `constants` to
-        addresses in shared memory.
+        ``variables`` maps the ``id`` of shared variables to numbers. ``constants`` maps the ``id`` of arrays from
+        `constants` to addresses in shared memory.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Actions to run just before a library is imported; programs that never import the library lose no time."""
+"""Actions that run just before a library is imported; programs that never import the library lose no time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Callable, Optional, Sequence
 
 
 class BeforeImport(MetaPathFinder):
-    """Import finder that only runs an action before a module is imported; the action's ImportError is propagated."""
+    """Import finder that runs an action before a module is imported; it finds no module, and errors propagate."""
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self.name, self.action = name, action
@@ -25,7 +25,7 @@ class BeforeImport(MetaPathFinder):
 
 
 def before_import(name: str, action: Callable[[], None]) -> None:
-    """Run an action before each import of a module; a repeated call for the same module is ignored."""
+    """Install an action that runs before each import of a module; only the first call for a module has an effect."""
     if not any(isinstance(finder, BeforeImport) and finder.name == name for finder in sys.meta_path):
         sys.meta_path.insert(0, BeforeImport(name, action))
 
@@ -33,7 +33,7 @@ def before_import(name: str, action: Callable[[], None]) -> None:
 def is_import() -> bool:
     """Return whether an import invoked the calling finder, rather than `importlib.util.find_spec`.
 
-    Finders must not raise errors in the latter case. Both use the same Python function, but have different callers.
+    Finders must not raise errors in the latter case. Both call ``_find_spec``, but from different functions.
     """
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "_find_spec":

@@ -38,7 +38,7 @@ FACTOR_LAST = (
 class SplitGraph(NamedTuple):
     """Split of an exact function's graph into a part computed per slice and a part computed once; see `SplitPoint`."""
 
-    parts: List[Any]  # computed from rows before the split, used after it
+    parts: List[Any]  # the values computed from rows before the split and used after it
     ops: List[Optional[str]]
     after_split: List[int]
     replicated_updates: List[bool]  # for each update, whether all ranks compute the same new value
@@ -91,7 +91,7 @@ def completed(
     label: Callable[[Any], str],
     is_random: Callable[[Any], bool],
 ) -> Exact:
-    """Return the function with collectives; see `Engine.completed`."""
+    """Return the function's graph with collectives; see `Engine.completed`."""
     wanted, fixed = [], []
     for target, new in updates:
         placement = found.of(new)
@@ -124,8 +124,8 @@ def completed(
     placements = [REPLICATE if output in lengths else found.of(output) for output in outputs]
     averages = propagate(graph.nodes, {**graph.known, **shards}, False, found)
     for i, output in enumerate(outputs):
-        # A mean over rows remains an average, because steps are averaged with rows as weights. (If it were computed
-        # once after all slices, it would need the rows of all slices.)
+        # A mean over rows remains an average, because `steps` averages with rows as weights. (An output computed once,
+        # after all slices, cannot be an average: it would need the number of rows of all slices.)
         once = output in after.late and after.waiting_rows is None
         if placements[i] == Partial() and averages.of(output) == AVERAGE and not once:
             average = builder.as_average(own[i])
@@ -179,7 +179,7 @@ def check_rows(placement: Placement, axis: int, argument: str) -> None:
 
 
 def _is_length(placement: Placement) -> bool:
-    """Return whether a value contains lengths whose totals are needed; plain numbers of rows are summed instead."""
+    """Return whether a value's lengths must be replaced by totals, because summing them over ranks would be wrong."""
     return isinstance(placement, Size) and {one.power for one in placement.lengths} not in ({0}, {1})
 
 

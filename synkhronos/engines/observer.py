@@ -20,7 +20,7 @@ from typing import Any, Callable, List, Optional, Set
 
 
 class ValueObserver:
-    """Observer of the accesses to one storage. It keeps the storage alive; an owner must keep the observer alive."""
+    """Base class of observers of one storage, which they must keep alive; `observe` stores only a weak reference."""
 
     __slots__ = ("__weakref__",)
 
@@ -28,21 +28,21 @@ class ValueObserver:
     stands_in = False
 
     def get(self, get: Callable[[], Any], borrow: bool) -> Any:
-        """Replace the variable's ``get_value``; ``get`` is the library's own method."""
+        """Run in place of the variable's ``get_value``; ``get`` calls the library's own method."""
         return get()
 
     def put(self, put: Callable[[Any], None], value: Any, borrow: bool) -> None:
-        """Replace the variable's ``set_value``; ``put`` is the library's own method."""
+        """Run in place of the variable's ``set_value``; ``put`` calls the library's own method."""
         put(value)
 
     def lent(self) -> None:
-        """Note that the program received the stored object itself and may write to it at any time."""
+        """Run after the program received the stored object itself, which it may write to at any time."""
 
     def written(self) -> None:
-        """Note that the program stored an object, possibly the previous object."""
+        """Run after the program stored an object, possibly the previous object."""
 
     def updated(self) -> None:
-        """Note that a function called by the program changed the stored value, possibly in place."""
+        """Run after a function called by the program changed the stored value, possibly in place."""
 
 
 #: Observers by the ``id`` of their storage.
@@ -54,7 +54,7 @@ _CALLING: Set[int] = set()
 
 
 def observe(storage: List[Any], observer: ValueObserver) -> None:
-    """Install the observer of a storage in place of the previous observer."""
+    """Install an observer of a storage; it replaces any previous observer."""
     _OBSERVERS[id(storage)] = observer
 
 
@@ -72,7 +72,7 @@ def copied(get: Callable[..., Any], *args: Any) -> Any:
 
 
 def calling(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return ``call(*args, **kwargs)``; its writes into storages count as updates."""
+    """Return ``call(*args, **kwargs)``; its writes to storages count as updates."""
     return _noted(_CALLING, call, *args, **kwargs)
 
 

@@ -25,8 +25,8 @@ import cloudpickle
 from ..errors import SynkhronosError
 from ..host.signals import DeferredSignals
 
-#: Stack sizes in bytes. Pickling recurses once per operation of a graph; the smaller sizes are for processes with
-#: little address space.
+#: Stack sizes to try, in bytes. Pickling recurses once per operation of a graph; the smaller sizes are for processes
+#: with little address space.
 STACK_SIZES = (512 << 20, 128 << 20, 32 << 20)
 RECURSION_LIMIT = 10**6
 
@@ -121,8 +121,8 @@ def dumps(
     """Pickle the functions; a TypeError names the function and the object that cannot be pickled.
 
     ``known`` is a result of `names`; ``reduce`` works like ``pickle.Pickler.reducer_override``. ``before`` returns a
-    function's nodes in topological order. They are pickled first, because C code limits the recursion on any stack
-    since Python 3.12.
+    function's nodes in topological order. They are pickled first, because Python 3.12 and later limit the recursion
+    of C code on any stack.
     """
 
     def dump(thing: Any, found: Sequence[Any] = ()) -> bytes:

@@ -1,7 +1,7 @@
 """States of random number generators: initial states, and jumps ahead in a sequence.
 
-With different seeds, distinct numbers would be merely probable. The ranks' streams therefore start *long jumps* apart
-on one sequence, and two ranks could draw the same numbers only after a whole jump::
+Streams with different seeds could overlap, although this is improbable. The ranks' streams therefore start *long jumps*
+apart on one sequence, and can overlap only if a rank draws all numbers of a jump::
 
     sequence  ----|---------------|---------------|------------->
                   rank 0 draws    rank 1 draws    rank 2 draws
@@ -79,7 +79,7 @@ def _product(one: NDArray[Any], other: NDArray[Any], modulus: int) -> NDArray[An
 
 
 def jumped_random_state(state: np.random.RandomState, jumps: int) -> np.random.RandomState:
-    """Return a copy of a RandomState ``jumps`` times 2^128 numbers ahead, with ``numpy.random.MT19937.jumped``.
+    """Return a copy of a RandomState that is ``jumps`` times 2^128 numbers ahead (see ``numpy.random.MT19937.jumped``).
 
     A jump drops the second number of a normal pair, which RandomState caches. Only states with MT19937 are accepted.
     """
@@ -106,15 +106,15 @@ def jumped_random_state(state: np.random.RandomState, jumps: int) -> np.random.R
 
 
 def seeded_random_state(seed: int, index: int) -> np.random.RandomState:
-    """Return the initial RandomState of the ``index``-th stream of a program."""
+    """Return the initial RandomState of the ``index``-th stream for a seed."""
     return np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, index])))
 
 
 def jumped_generator(state: np.random.Generator, jumps: int, argument: str = "random state") -> np.random.Generator:
-    """Return a generator ``jumps`` jumps ahead, of 2^127 numbers each for PCG64, the default of NumPy and PyTensor.
+    """Return a generator ``jumps`` jumps ahead (of about 2^127 numbers for PCG64, the default of NumPy and PyTensor).
 
-    Source: https://numpy.org/doc/stable/reference/random/parallel.html ("Jumping the BitGenerator state"). Without a
-    jump, the result is a copy. Raises ArgumentTypeError for a bit generator that cannot jump, such as SFC64.
+    Source: https://numpy.org/doc/stable/reference/random/parallel.html ("Jumping the BitGenerator state"). With
+    ``jumps=0``, the result is a copy. Otherwise, a bit generator that cannot jump (SFC64) raises ArgumentTypeError.
     """
     bits: Any = state.bit_generator
     if jumps and not hasattr(bits, "jumped"):
@@ -124,6 +124,6 @@ def jumped_generator(state: np.random.Generator, jumps: int, argument: str = "ra
 
 
 def seeded_generator(state: np.random.Generator, seed: int, index: int) -> np.random.Generator:
-    """Return the initial generator of the ``index``-th stream of a program, of the same kind as ``state``."""
+    """Return the initial generator of the ``index``-th stream for a seed, of the same kind as ``state``."""
     kind: Any = type(state.bit_generator)
     return np.random.Generator(kind(np.random.SeedSequence([seed, index])))

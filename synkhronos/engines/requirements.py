@@ -1,4 +1,4 @@
-"""Requirements of the engines and of Lasagne, and the error for an import of a missing library."""
+"""Requirements of Theano, PyTensor and Lasagne, and the error for importing a missing one."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Requirement(NamedTuple):
 
     @property
     def command(self) -> str:
-        """Command that installs the library from the package index on this Python; users may not have a clone."""
+        """Command that installs the library for this Python from PyPI, because users may not have our repository."""
         return "pip install " + self.packages.format(old_numpy="1.22" if sys.version_info < (3, 11) else "1.24")
 
     def refusal(self) -> str:
-        """Return why the library cannot be imported here, and the remedy."""
+        """Return a sentence that explains why the library cannot be imported here, with the remedy."""
         if self.runs_here():
             return f"{self.title} is not installed in this environment: {self.command}"
         (_, first), (_, last) = self.pythons
@@ -44,12 +44,12 @@ class Requirement(NamedTuple):
         )
 
 
-#: Arguments of pip for the newest releases that work with Theano.
+#: Arguments of pip for Theano and the newest releases that work with it.
 OLD = '"theano==1.0.5" "numpy<{old_numpy}" "scipy<1.11" "setuptools<81"'
 OF_THEANO = ((3, 8), (3, 11)), ((1, 12), (1, 23))
 PORT = ", or port the program to PyTensor (docs/pytensor.rst)"
 
-#: Requirements by package name. (The last supported minor release of NumPy 2 is still unknown.)
+#: Requirements by package name. (The limit 2.999 accepts every release of NumPy 2.)
 LIBRARIES = {
     "theano": Requirement("Theano", *OF_THEANO, OLD, PORT),
     "pytensor": Requirement("PyTensor", ((3, 11), (3, 14)), ((2, 0), (2, 999)), '"pytensor>=3.0,<4"'),

@@ -32,7 +32,7 @@ class BatchNormLayer(layers.Layer):  # type: ignore[misc]  # Lasagne has no type
 
     Running averages are for inference: ``mean := (1 - alpha) * mean + alpha * mean(x)``. The update of ``inv_std`` has
     the same form, with ``1 / sqrt(var(x) + epsilon)``. Both are default updates, so every function that computes the
-    training output applies them, identically on every rank. Parameter names are those of Lasagne's layer (0.2 or
+    training output applies them, identically on every rank. The parameters are named as in Lasagne's layer (0.2 or
     later), so saved values are interchangeable.
 
     Parameters
@@ -42,11 +42,11 @@ class BatchNormLayer(layers.Layer):  # type: ignore[misc]  # Lasagne has no type
     axes : "auto", int or tuple of int
         The axes to average over, which must include the rows (axis 0); "auto" selects all axes but the second.
     epsilon : scalar
-        A constant, 0 or more, that prevents division by zero if a channel does not vary.
+        A constant, 0 or more; if positive, it prevents division by zero for a channel that does not vary.
     alpha : scalar
         The weight of the current batch in the running averages, above 0 and at most 1.
     beta, gamma : as in Lasagne's layer, or None
-        Trained shift and scale; None omits the term.
+        Trained shift and scale; None omits the parameter.
     mean, inv_std : as in Lasagne's layer
         The running averages.
     **kwargs
@@ -59,8 +59,8 @@ class BatchNormLayer(layers.Layer):  # type: ignore[misc]  # Lasagne has no type
 
     Notes
     -----
-    The layer's output contains one collective, and its gradient contains another. The layer refuses calls in slices
-    (``num_slices``), because each slice would be normalized separately.
+    The layer's output contains one collective, and its gradient contains another. Functions of the training
+    output refuse calls in slices (``num_slices``), because each slice would be normalized separately.
 
     The variance is ``avg(x^2) - avg(x)^2`` in double precision. If a channel's mean is 1e6 times its standard
     deviation, 4 digits remain. Lasagne's layer subtracts the mean first, and loses fewer digits. Single-precision
@@ -113,7 +113,7 @@ class BatchNormLayer(layers.Layer):  # type: ignore[misc]  # Lasagne has no type
                 f"the shape {self.input_shape}",
                 "set that size in the InputLayer, or list the axis in axes",
             )
-        # Broadcasts one value per channel to the input's dimensions; "x" marks averaged axes.
+        # The pattern broadcasts one value per channel to the input's dimensions; "x" marks averaged axes.
         self.pattern = ["x" if axis in self.axes else kept.index(axis) for axis in range(n_axes)]
 
         trained = {"trainable": True}

@@ -1,7 +1,7 @@
 """Checkpoints: parameters, rule state, random states and progress of a training run in one ``.npz`` file.
 
 The file is written under a temporary name (``model.npz.5b0c....new``) and then renamed atomically (POSIX ``rename``).
-After a kill, a power failure or a concurrent save, the old or the new file exists and is complete.
+After a kill, a power failure or a concurrent save, either the old or the new file exists, and it is complete.
 
 ====================  ==============================================================================
 array                 contents
@@ -10,7 +10,7 @@ array                 contents
 ``arr_0_of_1``, ...   values of one rank, if values differ between ranks
 ``news_arr_0``, ...   the rank whose value the program set and has not yet sent to other ranks
 ``state_0``, ...      the state of the rule, in the same three forms
-``counters``          the rule's counters, as JSON; ``rule`` contains the name of its class
+``counters``          the rule's counters, as JSON; ``rule`` contains the name of the rule's class
 ``progress_epoch``    a value that was passed as the keyword ``epoch``
 ====================  ==============================================================================
 
@@ -64,8 +64,8 @@ def save(path: str, variables: Sequence[Any], rule: Any = None, **progress: Any)
 
     Raises
     ------
-    OSError
-        If the file cannot be written; the temporary file is removed.
+    OSError, ArgumentTypeError
+        If the file cannot be written (the temporary file is removed), or an argument has the wrong type.
 
     Examples
     --------
@@ -278,11 +278,11 @@ def _write(path: str, arrays: Mapping[str, Any]) -> None:
     """Write a temporary file and rename it to ``path``; on failure, remove the temporary file."""
     folder, name = os.path.split(os.path.abspath(path))
     new = os.path.join(folder, f"{name[:200]}.{secrets.token_hex(8)}.new")
-    # (O_EXCL follows no symbolic link, and the permissions are those of any new file.)
+    # O_EXCL follows no symbolic links; the permissions are those of any new file.
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with open(descriptor, "wb") as file:
-            # (`numpy.savez` does not close its archive if the disk is full.)
+            # Not with `numpy.savez`, which does not close its archive if the disk is full.
             with zipfile.ZipFile(file, "w") as archive:
                 for entry, value in arrays.items():
                     with archive.open(f"{entry}.npy", "w", force_zip64=True) as part:

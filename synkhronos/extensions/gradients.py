@@ -28,7 +28,7 @@ class FlatGradients(typing.OrderedDict[Any, Any]):
 
 
 def flat_gradients(loss_or_grads: Any, params: Any) -> Tuple[Dict[Any, Any], List[Tuple[Any, Any]], Any]:
-    """Return the updates of one flat vector per dtype, (parameter, gradient view) pairs, and the vectors."""
+    """Return the updates of one flat vector per dtype, (parameter, gradient view) pairs, and the vector or vectors."""
     params = check_params(params)
     grads = gradients_of(loss_or_grads, params)
     dtypes = list(OrderedDict.fromkeys(param.dtype for param in params))

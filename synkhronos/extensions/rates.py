@@ -1,7 +1,7 @@
 """Learning rates for large batches: the linear scaling rule, warm-up, and momentum correction.
 
-The rate is a shared variable of any engine, and changes are broadcast to all ranks. Source: Goyal, P., et al. (2017).
-Accurate, large minibatch SGD: training ImageNet in 1 hour. arXiv 1706.02677.
+A `LearningRate` sets a shared variable of any engine on all ranks. Source: Goyal, P., et al. (2017). Accurate, large
+minibatch SGD: training ImageNet in 1 hour. arXiv 1706.02677.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["LearningRate", "rate_at"]
 def rate_at(
     epoch: float, base_rate: float, factor: Optional[float] = None, warm_up: float = 5, growth: str = "linear"
 ) -> float:
-    """Return the learning rate for a batch size multiplied by k; it grows to :math:`k \\eta` during the warm-up.
+    """Return the learning rate for a batch size multiplied by k: it grows from :math:`\\eta` to :math:`k \\eta`.
 
     .. math:: \\eta (1 + (k - 1) t) \\quad \\text{("linear")}, \\qquad \\eta k^t \\quad \\text{("exponential")},
               \\qquad t = \\min(1, \\text{epoch} / \\text{warm_up})
@@ -66,7 +66,7 @@ class LearningRate:
     Velocities that are sums of steps (:math:`v \\leftarrow \\mu v - \\eta g`, as in Lasagne and
     `synkhronos.extensions.updates`) still contain the old rate after a change. Momentum correction multiplies every
     rank's velocities by :math:`\\eta_{new} / \\eta_{old}` once. The steps then equal those of
-    :math:`u \\leftarrow \\mu u + g, \\; w \\leftarrow w - \\eta u` for any sequence of rates.
+    :math:`u \\leftarrow \\mu u + g, \\; w \\leftarrow w - \\eta u` for any sequence of positive rates.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class LearningRate:
     def set(self, value: float) -> None:
         """Set the rate on all ranks, and correct their velocities unless the old rate is 0.
 
-        Raises `ArgumentTypeError` or `ArgumentValueError`, before any change, if the value is negative or not finite.
+        Raises `ArgumentTypeError` or `ArgumentValueError`, before any change, if the value is not a finite number >= 0.
         """
         value = real("value", value, "finite, and at least 0", lambda number: number >= 0)
         if self._correct is not None and not self._is_correct:  # the last change was interrupted

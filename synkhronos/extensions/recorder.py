@@ -13,7 +13,7 @@ column             seconds that the master spent
 =================  ==================================================================================
 
 Times are measured only during epochs, at trace points (`synkhronos.trace`), which slows down calls by tens of
-microseconds. Work on other ranks appears as waiting. Asynchronous device work counts where the master waits for it.
+microseconds. Work on other ranks appears as waiting. Asynchronous device work counts when the master waits for it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from .parameters import describe
 
 
 def check_scalars(**given: Any) -> List[Any]:
-    """Convert scalars to floats or 0-dimensional expressions, in the given order."""
+    """Validate scalars, and convert them to floats or 0-dimensional expressions, in the given order."""
     checked: List[Any] = []
     for name, value in given.items():
         if isinstance(value, np.ndarray) and value.ndim == 0:

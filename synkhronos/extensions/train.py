@@ -1,7 +1,7 @@
 """Training functions: one step of SGD or another first-order rule, computed by all ranks.
 
-`make_train_function` compiles the two functions of :mod:`synkhronos.extensions.updates` into one, with the mean of the
-gradients inside its graph (`synkhronos.ops.all_reduce`).
+`make_train_function` merges the two functions of :mod:`synkhronos.extensions.updates` into one if possible, with the
+mean of the gradients inside its graph (`synkhronos.ops.all_reduce`).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def make_train_function(
 ) -> TrainFunction:
     """Build a training step that runs on all ranks: ``g := mean over all rows of dloss/dp``, ``p := rule(p, g)``.
 
-    A call is one command: ranks compute the gradients of their rows, average them over all rows, and take the same
-    step. If the loss is a mean over rows, this is the step of `make_train_function_theano` up to rounding, however the
-    rows are divided. Source: Dean, J., et al. (2012). Large scale distributed deep networks. NIPS.
+    By default, a call is one command: ranks compute the gradients of their rows, average them over all rows, and take
+    the same step. If the loss is a mean over rows, it is the step of `make_train_function_theano` up to rounding,
+    however the rows are divided. Source: Dean, J., et al. (2012). Large scale distributed deep networks. NIPS.
 
     Parameters
     ----------
@@ -63,15 +63,15 @@ def make_train_function(
         Inputs that every rank receives as a whole; a call passes them after ``x`` and ``y``. The values of
         ``In(s, value=..., update=...)`` are not part of ``state``.
     givens : dict, optional
-        Replacements in the graph of the gradients, such as ``{input_var: X_shared}``.
+        Replacements in the graphs of loss, outputs and gradients, such as ``{input_var: X_shared}``.
     sliceable_shareds : list of shared variables
-        Variables with each rank's own rows; ``batch_shared`` selects some of the rows.
+        Variables that contain each rank's own rows; ``batch_shared`` selects some of these rows.
     max_norm : scalar, optional
-        Bound for gradient clipping: a gradient with a larger global norm is scaled down to this norm. With
-        ``communicate_every=1``, the norm is that of the mean gradient over all rows.
+        Bound for gradient clipping: a gradient with a larger global norm is scaled down to this norm. By default,
+        the norm is that of the mean gradient over all rows.
     communicate_every : int
-        1: average gradients in every step. 0: every rank steps along the gradient of its own rows, and a rule of
-        `synkhronos.extensions.rules`, built with the function, communicates. k > 1: every rank steps in this way, and
+        1: average gradients in every step. 0: every rank takes steps from its own rows' gradient, and a rule of
+        `synkhronos.extensions.rules`, built with the function, communicates. k > 1: every rank takes such steps, and
         `synkhronos.extensions.rules.LocalSGD` averages parameters and floating-point state every k calls. Values other
         than 1 save communication, but change the steps.
     groups : list of lists of ranks, optional

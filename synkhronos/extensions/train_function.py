@@ -27,21 +27,21 @@ class TrainFunction:
 
     A step runs in parts if it cannot be one command:
 
-    * in slices, because Adam's step along the mean of several gradients is not the mean of several steps;
+    * in slices, because, for example, Adam's step for the mean gradient is not the mean of the slices' steps;
     * with groups;
-    * with ``communicate_every`` above 1, because either all ranks or none must take a step;
+    * with ``communicate_every`` above 1, because either all ranks must take a step, or none;
     * if the rule's step reads a variable that ``givens`` replaces, such as a parameter.
 
-    With ``communicate_every=0`` neither form contains an all_reduce.
+    Unless ``communicate_every`` is 1, neither form contains an all_reduce.
 
     Attributes
     ----------
     function : synkhronos.Function or None
         The whole step as one function; None if all steps run in parts.
     gradient_fn, step_fn : synkhronos.Function
-        The two functions of a step in parts, compiled on first use. The first computes gradients, the second updates.
+        The two functions of a step in parts, compiled on first use: one for gradients, one for the update.
     grad_shared : list of shared variables
-        The gradients. A step in one command updates only the gradients that a gradient expression reads.
+        The gradients. A step in one command updates a gradient only if its own expression reads it.
     params, state : list of shared variables
         The parameters and the state of the update rule, which belong in a checkpoint.
     communicate_every, groups
@@ -63,11 +63,11 @@ class TrainFunction:
     ) -> None:
         self.params, self.state, self.grad_shared = graph.params, graph.state, graph.grad_shared
         self.communicate_every = communicate_every
-        givens = list(givens.items() if isinstance(givens, dict) else givens or ())  # parts may be compiled later
+        givens = list(givens.items() if isinstance(givens, dict) else givens or ())  # parts may need them later
         of_rows = dict(bcast_inputs=list(bcast_inputs), givens=givens, sliceable_shareds=sliceable_shareds)
         self.groups = [[rank] for rank in range(synk.size())] if communicate_every != 1 else groups
         if self.groups is not None:
-            options = dict(options, exact=False)  # ranks must differ, even after `fork(exact=True)`
+            options = dict(options, exact=False)  # ranks' gradients must differ, even after `fork(exact=True)`
         self._settings: Any = (graph, self.groups, name, of_rows, dict(options))
         self.function: Optional[synk.Function] = None
         self._replaced = graph.read_by_step(givens)
@@ -130,10 +130,10 @@ class TrainFunction:
         *args, **kwargs
             One value per input, by position (``x``, ``y``, ``bcast_inputs``) or by name.
         batch, batch_shared, batch_s, timeout
-            As for every `synkhronos.Function`; the timeout applies to each command of the step.
+            As for every `synkhronos.Function`; the timeout applies to each function of the step.
         num_slices : int
             Number of slices of each rank's rows. To save memory, gradients are computed slice by slice; the step is the
-            same. The first call in slices compiles two more functions.
+            same. The first call in slices may compile two more functions.
 
         Returns
         -------
@@ -186,7 +186,7 @@ class TrainFunction:
 
 
 def _with_value_of(function: synk.Function, given: Any) -> Any:
-    """Return an input that shares the function's stored value, so that steps in parts continue from this value."""
+    """Return an input that shares the stored value of ``function``, so that steps in parts continue from this value."""
     given = copy.copy(convert_function_input(given))
     if given.update is not None and given.value is not None:
         given.value = function.container[given.variable]

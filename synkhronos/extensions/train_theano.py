@@ -21,7 +21,7 @@ def mean_of(results: Sequence[Any], rows: Sequence[int]) -> Any:
     counted = [i for i, n in enumerate(rows) if n] or range(len(rows))
     stack = np.stack([results[i] for i in counted])
     weights = np.array([rows[i] or 1 for i in counted], np.float64)
-    weights /= weights.max()  # before the sum, which might overflow
+    weights /= weights.max()  # first, because the sum might overflow
     weights /= weights.sum()
     with np.errstate(all="ignore"):
         mean = np.tensordot(weights, stack.astype(np.float64), 1)
@@ -111,5 +111,5 @@ class TheanoTrainFunction:
     def _chosen(self, batch_s: Any) -> Any:
         rows = np.arange(len(self._sliceable[0].get_value(borrow=True)))
         if isinstance(batch_s, (list, tuple)) and len(batch_s) == 1 and not isinstance(batch_s[0], (int, np.integer)):
-            batch_s = batch_s[0]  # a list with one selection per rank
+            batch_s = batch_s[0]  # a list of selections by rank, here for one rank
         return rows if batch_s is None else rows[batch_s]

@@ -15,7 +15,7 @@ from .parameters import check_params, describe
 from .scalars import check_scalars
 from .train_theano import COMBINE
 
-#: The ops of outputs: the ops of the serial equivalent, with and without the prefix of the CPU transport.
+#: The ops allowed for outputs: those of the serial equivalent, with or without "c_", the prefix for the CPU transport.
 OPS = [prefix + op for prefix in ("", "c_") for op in COMBINE]
 
 
@@ -24,8 +24,8 @@ class TrainingGraph(NamedTuple):
 
     ``inputs`` are divided by rows and contain ``x``, then ``y``. ``outputs`` are pairs of an expression and its op,
     starting with the loss. ``grad_updates`` maps shared gradients to expressions of the rows. ``param_updates`` maps
-    parameters and state to expressions of shared gradients; ``rule_updates`` is that map before clipping to
-    ``max_norm`` (empty: no bound). ``pieces`` is that of `FlatGradients`.
+    parameters and state to expressions of shared gradients; ``rule_updates`` is the same map without
+    clipping to ``max_norm`` (an empty list: no bound). ``pieces`` is the attribute of `FlatGradients`.
     """
 
     inputs: List[Any]
@@ -49,7 +49,7 @@ class TrainingGraph(NamedTuple):
         return [variable for variable, _ in givens if variable in read]
 
     def updates_in_one(self, mean: Callable[[List[Any]], Sequence[Any]]) -> Dict[Any, Any]:
-        """Return the updates of a single function for the whole step, with the mean of the gradients in its graph.
+        """Return the updates of one function for the whole step; ``mean`` averages the gradients inside its graph.
 
         The step reads each mean directly, not from a flat vector. A shared gradient is updated only if its own
         expression reads it.
@@ -195,7 +195,7 @@ def clipped(gradients: Sequence[Any], *max_norm: Any) -> List[Any]:
     """
     if not max_norm:
         return list(gradients)
-    # Computed at least in float32, because the squares of half-precision numbers overflow from 256 on.
+    # Computed at least in float32, because the square of 256 overflows in half precision.
     wide = [T.cast(grad, theano.scalar.upcast(grad.dtype, "float32")) for grad in gradients]
     norm = T.sqrt(sum(T.sum(T.sqr(grad)) for grad in wide))
     bound = T.cast(max_norm[0], norm.dtype)

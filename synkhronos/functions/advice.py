@@ -19,7 +19,7 @@ def advice(
     builds: Callable[[Dict[Any, Shard]], bool],
     updated: Mapping[Any, str] = MappingProxyType({}),
 ) -> Optional[str]:
-    """Return a change of the input lists that makes the function build, as text; None if no such change is found.
+    """Return, as text, a change of the input lists that allows the function to be built; None if none is found.
 
     ``shards`` are the variables divided by rows. The inputs ``could_have_rows`` and the shared variables ``updated``
     are not divided, but could be.

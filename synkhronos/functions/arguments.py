@@ -37,7 +37,7 @@ class StagingBuffer(NamedTuple):
 
 
 class Arguments:
-    """Checks and stages a function's arguments. ``axes[i]``: the axis of rows of input i; later inputs have none."""
+    """Checks and stages a function's arguments. ``axes[i]``: the axis of rows of input i; later inputs are whole."""
 
     def __init__(self, engine: Any, inputs: Sequence[Any], axes: Sequence[int]) -> None:
         self.engine, self.inputs = engine, inputs
@@ -48,7 +48,7 @@ class Arguments:
             for i, (given, scattered) in enumerate(zip(inputs, self._scattered))
         ]
         self._taken: Dict[int, AcceptedData] = {}  # by input
-        self._staging: Dict[Any, StagingBuffer] = {}  # by input, a negative number or a name
+        self._staging: Dict[Any, StagingBuffer] = {}  # by input; indices by negative number; data of steps by name
 
     def scattered(self) -> Dict[Any, int]:
         """Return the variables of the inputs that are divided by rows, with their axes."""
@@ -221,7 +221,7 @@ def _label(position: int, given: Any) -> str:
 
 
 def _listed_apart(inputs: Sequence[Any], lengths: Sequence[int]) -> str:
-    """Return a hint that names the inputs whose length differs from the most frequent one."""
+    """Return a hint that names the inputs whose length differs from the most frequent length."""
     usual = max(lengths, key=lengths.count)
     odd = ", ".join(str(given.name or given.variable) for given, n in zip(inputs, lengths) if n != usual)
     return f"list inputs without the batch's rows separately in synkhronos.function: bcast_inputs=[{odd}]"

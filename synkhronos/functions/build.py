@@ -46,7 +46,7 @@ def function(
     inputs : list of variables (or ``theano.In``)
         Their values, of shape ``(n_rows,) + shape``, are scattered: rank r's part has the shape ``(n_r,) + shape``.
         Scalars and inputs with broadcastable rows are sent whole to every rank. If the rows are not along axis 0, list
-        `synkhronos.sharded` (x, axis). List a shared variable that contains the batch's rows as
+        ``synkhronos.sharded(x, axis)``. List a shared variable that contains the batch's rows as
         ``synkhronos.sharded(shared)``; calls have no argument for it.
     outputs : variable, list or dict, optional
         Each is a variable or ``(variable, op)``. The op combines the ranks' results: ``avg`` (weighted by rows),
@@ -61,8 +61,8 @@ def function(
         its own rows only unless ``exact`` is set. A warning is logged if no collective can then restore the serial
         function's value. The op combines the updates of a rank's slices.
     sliceable_shareds : list of shared variables, optional
-        Data stored in shared variables of at least 1 dimension. Calls select their rows with ``batch_shared``, and
-        ``num_slices`` slices them, on every rank. If the rows are not along axis 0, list ``synk.sharded(s, axis)``.
+        Variables of at least 1 dimension that contain data. On every rank, ``batch_shared`` selects rows of them, and
+        ``num_slices`` slices them. If the rows are not along axis 0, list ``synkhronos.sharded(s, axis)``.
     exact : bool, optional
         Whether updates also equal the serial function's updates. If an operation needs a whole gradient, mean or sum,
         the ranks' parts are combined inside the graph, as by `synkhronos.ops.all_reduce`. All ranks then apply the same
@@ -84,8 +84,8 @@ def function(
     ------
     TypeError, ValueError
         If an op does not exist or does not suit the output's dtype, or an argument is not a variable or is listed
-        twice. If an op is neither given nor inferred; the message names the output and the operation. If ``exact`` is
-        set and an update cannot be computed exactly. Also any error of the engine's own ``function``.
+        twice. If an output has no op and none can be inferred; the message names the output and the operation. If
+        ``exact`` is set and an update cannot be computed exactly. Also any error of the engine's own ``function``.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def function(
     written = WrittenRows.of(rows)
     if written is not None:
         variables, givens = engine.with_any_rows(variables, axes, givens, written.rows)
-    # The ranks call another graph; only `as_theano` calls this one, so it is compiled on first use.
+    # The ranks call another graph. Only `as_theano` and comparisons call this graph, so it is compiled on first use.
     is_draft = exact or written is not None
     compiled = (engine.draft if is_draft else engine.compile)(variables, parsed.variables, pairs, givens, **kwargs)
     given_updates = [
@@ -211,7 +211,7 @@ def function(
 def _advice(
     engine: Any, snapshot: Any, shards: Dict[Any, Shard], arguments: Arguments, ops: Any, outputs: Any, exact: bool
 ) -> Optional[str]:
-    """Return a change of the input lists that makes a refused function build, as text; None if none is found."""
+    """Return, as text, a change of the input lists that allows the function to be built; None if none is found."""
 
     def builds(shards: Dict[Any, Shard]) -> bool:
         try:
@@ -272,7 +272,7 @@ def _with_rows(
         if axis == 0 and (type_.ndim == 0 or type_.broadcastable[0]):
             got = f"{label} with {'0 dimensions' if type_.ndim == 0 else 'broadcastable rows'}"
             raise ArgumentValueError(argument, "shared variables with rows to select", got)
-        if not any(shared is other for other in used):  # (a clone with the same storage could not be replaced)
+        if not any(shared is other for other in used):  # (the graph must contain this object, not a clone)
             got = f"{label}, which is unused"
             raise ArgumentValueError(argument, "shared variables that the function uses", got)
         if shared in found or shared in others:
@@ -308,7 +308,7 @@ def _update(i: int, shared: Any, engine: Any) -> str:
 
 
 def _update_op(op: Any, label: str, type_: Any) -> Any:
-    """Check the op of an update. Integers and non-arrays have no default op, so their slices must agree."""
+    """Check and return the op of an update. Integers have no default op, so their values must agree in all slices."""
     if type_ is None:
         if op is not MISSING:
             raise ArgumentTypeError(label, "no op, because it is not a dense array", f"op {str(op)!r}")

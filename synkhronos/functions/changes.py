@@ -33,7 +33,7 @@ logger = logging.getLogger("synkhronos")
 
 
 def watched(session: Session, engine: Any, shareds: Sequence[Any]) -> List[SharedEntry]:
-    """Return the entries of dense, non-random variables, whose values must not change on the master alone."""
+    """Return the entries of dense, non-random variables, which are watched for changes on the master alone."""
     chosen = [each for each in shareds if engine.shared_type(each) is not None and not engine.is_random(each)]
     return entries_of(session, engine, chosen)
 
@@ -57,7 +57,7 @@ def changed(session: Session, entries: Sequence[SharedEntry]) -> List[SharedEntr
 
 
 def is_set_by_program(shared: Any) -> bool:
-    """Return whether the program has set a variable to a value that no exact function has sent to the ranks yet."""
+    """Return whether the program has set a variable to a value that the other ranks do not have yet."""
     session, engine = PROGRAM.session, engines.find([shared])
     if session is None or session.closed or engine is None or replicator_of(session).find(engine, shared) is None:
         return False
@@ -109,7 +109,7 @@ class GiveValues(Command):
 def send_master_values(
     session: Session, entries: Sequence[SharedEntry], dense: Container[int], in_command: bool = False
 ) -> Sequence[News]:
-    """Send the values that the program has set on the master to all ranks, whose random streams then start far apart.
+    """Send values that the program has set on the master to all ranks; the ranks' random streams then start far apart.
 
     With ``in_command``, small values are returned as `News` for the next command; call `were_given` after that command.
     """
@@ -130,7 +130,7 @@ def send_master_values(
 
 
 def were_given(session: Session, news: Sequence[News]) -> None:
-    """Record that a command has delivered the news; values that have changed since are sent again."""
+    """Record that a command has delivered the `News`; values that have changed since then are sent again."""
     for number, *_ in news:
         entry = session.context.shareds[number]
         if not entry.may_have_changed():

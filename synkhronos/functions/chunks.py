@@ -29,9 +29,9 @@ class Results(NamedTuple):
 def run_in_chunks(
     steps: StepSequence, table: Any, run: Callable[[StepSequence], Results], heals: bool = True
 ) -> Results:
-    """Run steps in several commands, or in one if outputs are accumulated; ``on_step`` must then change no variable.
+    """Run steps in one or more commands; accumulated outputs require one, so ``on_step`` must change no variable.
 
-    ``run`` completes all steps that it receives, or only the first few. ``heals`` says whether dead ranks are replaced.
+    ``run`` completes all steps that it receives, or only the first few. ``heals``: whether dead ranks are replaced.
     """
     in_pieces = heals and not steps.total and len(table) > FIRST_STEPS
     found: List[Results] = []

@@ -11,7 +11,7 @@
     run      every rank:  select rows, call the engine, reduce the outputs                       CallFunction.run
     finish   the master:  combine the answers, in the form that the user chose                   CallFunction.finish
 
-The first four steps raise all argument errors, before any value has changed. `plan` lists the caches.
+The first four stages check the arguments, before any value has changed. `plan` lists the caches.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class CallFunction(Command):
             context.commit_changes(plan.writes, results)
         elif plan.replicated_updates is not None:
             context.commit(change, label=f"the end of function {plan.name}")
-        elif plan.updates:  # on all ranks or on none: slices may disagree on a single rank
+        elif plan.updates:  # on all ranks or on none, because the slices of a single rank may disagree
             context.answer_if_committed(results)
             context.commit(change)
         return results

@@ -1,4 +1,4 @@
-"""Comparison of a call with the serial function: differences, their sizes and likely reasons.
+"""Comparison of a call with the serial function: differences and their likely reasons.
 
 ::
 
@@ -220,7 +220,7 @@ def _of_outputs(
 def _of_update(
     variable: ComparedVariable, parts: Sequence[Any], root: int, before: Any, serial: Any, eps: float, batch_s: Any
 ) -> Optional[Tuple[Optional[int], Deviation]]:
-    """Return the first rank whose new value differs (None if rows are divided over ranks), and the difference."""
+    """Return the first rank whose new value differs (None for all ranks together) and the difference, or else None."""
     if variable.axis is not None or variable.is_state:
         whole = parts[root] if variable.axis is None else np.concatenate(list(parts), variable.axis)
         found = None if batch_s is not None and not variable.is_state else deviation(whole, serial, eps)

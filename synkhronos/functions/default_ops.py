@@ -7,7 +7,7 @@ placement of the output   default op
 `Partial`                 the op that combines the parts: ``avg``, ``sum``, ``min``, ...
 `Size`                    ``sum`` of the ranks' counts; None if the counts are equal
 `Replicate`               ``avg`` for floats (the mean of equal values), else None
-`Unknown`                 ``avg`` for a scalar float, with a warning; otherwise the user must choose
+`Unknown`                 an error; if not exact, ``avg`` with a warning for a scalar float
 ========================  ==========================================================================
 """
 
@@ -96,7 +96,7 @@ def op_of(placement: Placement, is_float: bool) -> Any:
 
 
 def contradiction(op: str, placement: Placement) -> Optional[str]:
-    """Return how the result with a given op differs from the serial function's value; None if it does not differ."""
+    """Return why an op does not yield the serial function's value; None if there is no known reason."""
     if op == "gather":
         if isinstance(placement, Shard) and placement.is_gathered and placement.axis:
             return f"its rows are along axis {placement.axis}: omit the op to gather along that axis"

@@ -23,12 +23,12 @@ class Division(NamedTuple):
     shared_counts: Optional[List[int]]
     num_slices: int  # largest number of calls that a rank makes
     weights: Optional[List[int]]  # in averages, by rank; None for equal weights
-    rows_differ: bool = False  # inputs and variables have different numbers of rows, so averages are undefined
-    all_ranks_call: bool = False  # as collectives require; a rank without rows calls with a row of weight 0
+    rows_differ: bool = False  # whether numbers of rows of inputs and variables differ; if so, averages are undefined
+    all_ranks_call: bool = False  # whether ranks without rows also call, with a row of weight 0, for collectives
 
     @property
     def key(self) -> Any:
-        """Return the key under which the plan of equal divisions is cached."""
+        """Return the division's part of the key under which a plan is cached."""
         shared = None if self.shared_rows is None else tuple(self.shared_rows)
         counts = None if self.shared_counts is None else tuple(self.shared_counts)
         weights = None if self.weights is None else tuple(self.weights)
@@ -36,7 +36,7 @@ class Division(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no rank has rows; then every rank makes the call, and the master's result counts."""
+        """Whether no rank has rows; then every rank makes the call, but only the master's result counts."""
         return self.weights is not None and not any(self.weights)
 
     @property
@@ -84,7 +84,7 @@ class Division(NamedTuple):
     def rows_of_slice(
         self, rank: int, piece: Tuple[int, Tuple[int, int], Tuple[int, int]]
     ) -> Optional[Tuple[int, int, int]]:
-        """Return begin and end of a slice's rows, and the number of rows on all ranks; None if no rows are divided."""
+        """Return begin and end of a slice's rows, and the number of rows on all ranks; None for a call without rows."""
         if self.weights is None:
             return None
         _, (begin, end), shared_part = piece
@@ -110,7 +110,7 @@ def check_written(written: Optional[int], n_rows: int) -> None:
     """Raise if the program contains a literal number of rows and the call has a different number."""
     if written is not None and n_rows != written:
         expected = f"{written} in every call, the number passed as rows="
-        hint = "pass a batch of that size, or build another function for this size"
+        hint = f"pass a batch of {written} rows, or build another function with rows={n_rows}"
         raise ArgumentValueError("rows", expected, str(n_rows), hint)
 
 
@@ -124,7 +124,7 @@ def divide(
     all_ranks_call: bool = False,
     written: Optional[int] = None,
 ) -> Division:
-    """Divide the rows of a call over ranks and slices, and weight the results.
+    """Divide the rows of a call over ranks and slices, and determine the weights of the results.
 
     ``n_rows`` is None if no input is scattered. ``lengths[r]``: the lengths of the sliceable variables on rank r. With
     ``all_ranks_call``, ranks without rows make calls, too. ``written`` is the required number of rows.

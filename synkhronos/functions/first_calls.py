@@ -22,7 +22,7 @@ class FirstCalls:
         self._told: Set[str] = set()
 
     def warn(self, function: Any, found: Comparison, checked: List[CheckedCall]) -> None:
-        """Log each difference once per output and variable, and record the comparison for the summary."""
+        """Log the first difference of each output or variable, and record the comparison for the summary."""
         name = function.name or "without a name"
         checked.append(CheckedCall(name, len(found.differences), found.not_compared))
         if found.not_compared:
@@ -45,7 +45,7 @@ class FirstCalls:
 
 
 def summary(checked: Sequence[CheckedCall]) -> str:
-    """Return the results of all comparisons of a program, and why functions were not compared, in one line."""
+    """Return one line with the results of all comparisons, and the reasons why functions were not compared."""
     compared = [each for each in checked if not each.not_compared]
     names = list(dict.fromkeys(each.name for each in compared))
     differing = list(dict.fromkeys(each.name for each in checked if each.n_differences))

@@ -52,22 +52,22 @@ class Function:
     """A function built by `synkhronos.function`: call it like a Theano function, and it runs on all ranks.
 
     Other features of Theano's functions apply to the master alone: ``f[input]``, ``f.value``, ``f.container`` and
-    ``input in f`` access the master's values. Undocumented attributes (``maker``, ``fn``, ``input_storage``, ...)
-    belong to the function behind `as_theano`. A function can be pickled if Theano's function can. The restored function
-    has its own copies of the shared variables and is distributed again.
+    ``input in f`` refer to the master's function. So do undocumented attributes (``maker``, ``fn``, ``input_storage``,
+    ...). A function can be pickled if Theano's function can be pickled. The restored function has its own copies of the
+    shared variables and is distributed again.
 
     A broadcast input may keep its value between calls: ``In(s, value=0., update=s + x)``. Each rank stores its own
     value in a shared variable, listed by `get_shared`; a call without a value continues from the stored value. A value
     set on the master, ``f[s] = value`` or ``f[s][0] = 1``, reaches all ranks with the next call. If the program sets a
-    random state, the ranks' streams start far apart.
+    random state, each other rank starts far ahead in the same sequence, unless all ranks draw the same numbers.
 
     Attributes
     ----------
     name : str or None
-        The name passed to `function`; by default the engine's name for it (the place of definition).
+        The name passed to `function`; by default, the file and line of the definition.
     last_rows : list of int, optional
-        Number of rows that each rank computed in the last successful call (1 each without scattered inputs), or in all
-        steps of the last `steps`. None before the first call.
+        Number of rows that each rank computed in the last successful call, or in all steps of the last `steps`. A call
+        of a function without rows counts as 1. None before the first call.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Function:
     ) -> None:
         self.program, self.engine, self.name = program, engine, engine.function_name(compiled)
         self._compiled, self._compile_own = compiled, compile_own
-        #: Whether the user, or `fork` before the function was built, requested exactness; None if neither set it.
+        #: The user's ``exact``; by default, True if ``fork(exact=True)`` came before the definition, else None.
         self.exact = PROGRAM.exact or None if exact is None else exact
         self._form, self._output_ops, self._updates, self._axes = form, output_ops, updates, axes
         self._arguments = Arguments(engine, engine.inputs(compiled), axes)
@@ -97,7 +97,7 @@ class Function:
         random = [one for one in engine.updated_in(variants.snapshot) if engine.is_random(one)]
         self.own_streams = [one for one in random if one not in self.common_streams]
         self._planner = PlanBuilder(engine, compiled, output_ops, updates, self._arguments, variants)
-        #: The function that ranks call: `compiled`, or a variant that leaves results on the device or returns updates.
+        #: The function that ranks call: `compiled` or a variant of it; its results stay on the device.
         self.on_ranks = engine.on_ranks(variants.first(compiled))
         self.last_rows: Optional[List[int]] = None
         self._called_in: Any = None  # weak reference to the session of the last call
@@ -114,31 +114,31 @@ class Function:
 
     @property
     def compiled(self) -> Any:
-        """The engine's function on the master, for ``theano.printing.debugprint``; may be compiled on first use."""
+        """The engine's function on the master, for example for ``debugprint``; the first access may compile it."""
         if self._compile_own is not None:
             self._compiled, self._compile_own = self._compile_own(), None
         return self._compiled
 
     @property
     def output_modes(self) -> List[Optional[str]]:
-        """The ops of all outputs, a list of (str or None): each op is the user's or inferred."""
+        """Ops of the outputs, passed by the user or inferred, as a list of (str or None)."""
         return [_mode(op) for op in self._output_ops]
 
     @property
     def update_modes(self) -> List[Optional[str]]:
-        """The ops of all updates, a list of (str or None): each op is the user's, or ``avg`` for floats."""
+        """Ops of the updates passed to `function`: the user's op, else ``avg`` for floats and None for other types."""
         return [_mode(op) for _, op in self._updates]
 
     def get_shared(self) -> List[Any]:
-        """Return a list of the function's shared variables, including those with default updates, for collectives."""
+        """Return a list of all shared variables that the function reads or updates, for use in collectives."""
         return list(self._shareds)
 
     def sharding(self) -> PlacementTable:
         """Return the placements of the function's values and its inner collectives, as a printable table.
 
         An input is ``Shard(axis)`` if every rank has its own rows, or ``Replicate`` if all ranks have the same value.
-        An output on a rank is ``Shard`` (rows), ``Partial(op)`` (a part of the value) or ``Replicate`` (the value). For
-        ``Unknown`` outputs, the table names the responsible operation. `docs/exact.rst` explains the terms.
+        An output is ``Shard`` (the rank's rows), ``Partial(op)`` (a part of the value) or ``Replicate`` (the value).
+        For ``Unknown`` outputs, the table names the responsible operation. `docs/exact.rst` explains the terms.
 
         Returns
         -------
@@ -277,7 +277,7 @@ class Function:
         return self.last_rows if self._called_in is not None and self._called_in() is session else None
 
     def _engine_attribute(self, name: str) -> Any:
-        if name.startswith("__") or "_compiled" not in vars(self):  # (absent while pickle searches for its methods)
+        if name.startswith("__") or "_compiled" not in vars(self):  # (pickle looks for methods in empty objects)
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
         if name in ("value", "container", "input_storage"):  # the program can read and write any variable through them
             for shared in self._shareds:
@@ -310,7 +310,7 @@ class Function:
         __getattr__ = _engine_attribute
 
     def __getitem__(self, item: Any) -> Any:
-        note_read(self.compiled.container[item].storage)  # (the function's own containers report nothing)
+        note_read(self.compiled.container[item].storage)  # (the function's own containers are not observed)
         return self.compiled[item]
 
     def __setitem__(self, item: Any, value: Any) -> None:
@@ -360,7 +360,7 @@ class Function:
     ) -> Function:
         """Return a new function with the same graph, as Theano's ``copy`` does.
 
-        The graph is not optimized again, except for the variant with inner collectives, which is recompiled.
+        The graph is optimized again only if the ranks call a variant, for example one with inner collectives.
 
         Parameters
         ----------
@@ -408,7 +408,7 @@ class Function:
         )
 
     def free(self) -> None:
-        """Free the function's memory for intermediate results on all ranks that have the function.
+        """Free the memory that the function keeps for intermediate results, on all ranks.
 
         Raises
         ------
@@ -428,8 +428,8 @@ class Function:
     def profile(self) -> Any:
         """Counts of the engine's profiler, over all graphs of the function and all ranks of this session.
 
-        A Theano ``ProfileStats`` if the function was built with ``profile=True``, else None. Its ``summary()`` adds up
-        the times of all ranks. Every access sends a command to all ranks and can raise the same errors as `free`.
+        The engine's ``ProfileStats`` if the function was built with ``profile=True``, else None. ``summary()`` adds up
+        the times of all ranks. An access may send a command to all ranks and raise the same errors as `free`.
         """
         graphs, session = self._graphs(), self.program.session
         counts = [self.engine.profile([graph.on_ranks for graph in graphs])]
@@ -439,7 +439,7 @@ class Function:
             with session.lock:
                 replicator = replicator_of(session)
                 if self in replicator:
-                    # Sorted: first, the graphs that exist on the ranks. All other graphs were never called there.
+                    # Graphs that exist on the ranks come first; the other graphs were never called there.
                     graphs.sort(key=lambda graph: graph not in replicator)
                     compiled = [graph.on_ranks for graph in graphs]
                     counts = session.run(ProfileFunctions(self._numbers(session, graphs), compiled))
@@ -464,7 +464,7 @@ class Function:
         timeout: Optional[float] = None,
         **kwargs: Any,
     ) -> Any:
-        """Call the function on all ranks: scatter the rows of its inputs, and reduce its outputs.
+        """Call the function on all ranks: scatter the rows of the inputs, and reduce the outputs.
 
         Parameters
         ----------
@@ -472,14 +472,14 @@ class Function:
             One value per input, by position or by name: a `Data`, or any value that the engine accepts (copied through
             shared memory). Values of scattered inputs have the shape ``(n_rows,) + shape``.
         output_subset : list of int (of str, if the outputs are a dict), optional
-            The outputs to compute.
+            Positions or keys of the outputs to compute.
         batch : int, slice, list, tuple or 1-D integer array, optional
             The rows of the data set to use, selected before they are divided over the ranks; an int ``n`` means the
             first ``n`` rows.
         batch_shared, batch_s : slice, list of int or array, or list with one of these per rank, optional
             The rows of the ``sliceable_shareds`` to use, numbered separately on each rank. Former name: ``batch_s``.
         num_slices : int
-            Number of calls that every rank makes, on slices of its rows, to save memory; at most one per row. Outputs
+            Number of calls that each rank makes, on slices of its rows, to save memory; at most one per row. Outputs
             and updates are accumulated with their ops. Updates are computed from the original values and applied once,
             at the end; random states advance in each slice. The first call in slices, like the first call with
             ``batch_shared``, compiles another graph.
@@ -519,7 +519,7 @@ class Function:
         [array(3.), array([1., 1., 2.])]
         >>> f([1., 2., 3.], [1., 1., 2.], batch=[2, 0], output_subset=[1])
         [array([2., 1.])]
-        >>> f([1., 2., 3.], [1., 1., 2.], num_slices=2)     # rank 0 calls twice: it has two rows
+        >>> f([1., 2., 3.], [1., 1., 2.], num_slices=2)     # rank 0 makes two calls, one per row
         [array(3.), array([1., 1., 2.])]
         """
         if batch_shared is not None:
@@ -591,20 +591,20 @@ class Function:
         """Make a call, and compare it with a call of the serial function (see `as_theano`) on all rows.
 
         The serial function runs first, on copies of the master's shared variables. The copies of ``sliceable_shareds``
-        contain the rows of the call from all ranks, in rank order. The call then changes the shared variables of all
-        ranks once, as usual. The comparison covers
+        contain the rows that the call uses on all ranks, in rank order. The call then changes the shared variables of
+        all ranks once, as usual. The comparison covers
 
         * before the call, the shared variables of all ranks against the master's (except ``sliceable_shareds``);
         * the outputs, except those with op None, which are the master's own;
         * after the call, the updated variables of every rank against the serial function's variables; of
           ``sliceable_shareds``, the rows of all ranks together, unless ``batch_shared`` selects rows.
 
-        Floats differ if they are further apart than ``sqrt(eps)`` times the largest magnitude of the array (for an
-        updated variable: the largest change) plus 16 ``eps``. Here, ``eps`` belongs to the least precise type in the
-        function. Integers must be equal. A function that draws random numbers is not called serially, because every
-        rank draws its own numbers. Only its variables before the call are compared.
+        Floats differ if they are further apart than ``sqrt(eps) * m + 16 * eps * max(1, m)``. Here, ``m`` is the
+        largest magnitude in the array. For an updated variable, the largest change replaces ``m`` in the first term.
+        ``eps`` belongs to the least precise type in the function. Integers must be equal. If a function draws random
+        numbers, only its variables before the call are compared, because every rank draws its own numbers.
 
-        The comparison adds the time of a call on one rank. The master needs memory for all ranks' values of the
+        The comparison adds the time of a serial call. The master needs memory for all ranks' values of the
         function's variables, and for the serial function on all rows.
 
         Parameters
@@ -621,8 +621,8 @@ class Function:
         Raises
         ------
         Exception
-            Any error of a call; argument errors are raised before anything has changed. An error of the serial
-            function has a note about its source; then the call is not made, and nothing has changed.
+            Any error of a call; argument errors are raised before anything has changed. If the serial function raises
+            an error, a note on the error names its source. The call is then not made, and nothing has changed.
 
         Examples
         --------
@@ -662,9 +662,9 @@ class Function:
     ) -> Any:
         """Make many calls of the function in one command: one step per batch, in sequence on every rank.
 
-        The results equal those of separate calls bit for bit, and so do the shared variables. But ranks do not wait for
-        each other between steps, except in collectives inside the graph. Outputs are reduced over the ranks once, at
-        the end.
+        Results and shared variables equal those of separate calls, bit for bit. Between steps, ranks wait for each
+        other only in collectives inside the graph, and in exact functions with ``on_step``. Outputs are reduced over
+        the ranks once, at the end.
 
         Parameters
         ----------
@@ -691,7 +691,7 @@ class Function:
             Return the result of a single call on the rows of all steps together. For ``avg``, this is the mean over all
             rows, not over batches. Outputs with op ``gather`` contain the rows of all steps in order.
         timeout : float, optional
-            Time limit in seconds without a finished step on any rank; the default is the value passed to `fork`.
+            Time limit in seconds, restarted whenever a rank completes a step; by default, the value passed to `fork`.
 
         Returns
         -------
@@ -703,13 +703,13 @@ class Function:
         Raises
         ------
         TypeError, ValueError
-            If an argument is wrong (``batches[3]``, say), before any rank has begun. Also, after the last step, if
-            results of ranks cannot be combined.
+            Before any rank has begun, if an argument such as ``batches[3]`` is wrong. After the last step, if results
+            of ranks cannot be combined.
         SharedMemoryError
-            If there is not enough memory for the outputs of all steps, before any rank has begun.
+            Before any rank has begun, if there is not enough memory for the outputs of all steps.
         StateError, WorkerError, WorkerDied, WorkerTimeout
-            As in a call. For these errors, and errors raised on the master, ``error.step`` is the failing step.
-            ``error.steps`` lists the number of steps, and so of local updates, that each rank has completed.
+            As in a call. For these errors, and errors raised on the master, ``error.step`` is the failed step.
+            ``error.steps`` lists the number of steps that each rank has completed, including local updates.
 
         Examples
         --------
@@ -902,7 +902,7 @@ class Function:
         return [one.shared for one in own]
 
     def _tell_if_nothing_is_divided(self) -> None:
-        """Warn, once, if no input is divided, so that every rank does the same work."""
+        """Warn if the function divides no rows, so that every rank does the same work."""
         variants, self._told = self._variants, True
         divides = variants.collectives is not None and variants.collectives.divides
         if not (self._arguments.scattered() or variants.rows or divides):
@@ -918,7 +918,7 @@ class Function:
         return send_master_values(session, self._to_be_given(session, plans), plans.dense, in_command=bool(self.exact))
 
     def _to_be_given(self, session: Session, plans: Plans) -> List[SharedEntry]:
-        """Return the variables whose values the master must send to all ranks."""
+        """Detect the program's changes; return the variables with values that the master must send to all ranks."""
         refuse_rows(self, plans.all)
         found = changed(session, plans.all)
         check_in_sync(self, session, plans.common)
@@ -945,7 +945,7 @@ class Function:
         return result
 
     def _bind(self, args: Tuple[Any, ...], kwargs: Dict[str, Any], own: Dict[str, Any]) -> List[Any]:
-        """Return one value per input; ``own`` contains the keywords of the call itself."""
+        """Return one value per input; ``own`` contains the values of the call's own keywords."""
         inputs, labels = self._arguments.inputs, self._arguments.labels
         default = partial(self.engine.default, self._compiled)
         return signature.bind(inputs, labels, self.name, args, kwargs, default, own)

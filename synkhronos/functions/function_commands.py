@@ -21,7 +21,7 @@ class SharedLengths(Command):
 
 
 class FreeFunction(Command):
-    """Free the memory that all graphs of a function keep for intermediate results."""
+    """Free the memory that all graphs of a function keep between calls: intermediate results and row buffers."""
 
     title = "free"
 

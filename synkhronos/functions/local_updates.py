@@ -87,7 +87,7 @@ def warn_of_ranks(name: str, found: Sequence[OwnUpdate]) -> None:
 
 
 def warn_of_slices(name: str, found: Sequence[OwnUpdate]) -> None:
-    """Warn at the first call in slices about local updates that slicing changes."""
+    """Warn, at the first call in slices, about local updates whose results depend on slicing."""
     wrong = [one for one in found if one.op is not MISSING and one.reduction != one.op.name]
     if wrong:
         logger.warning(

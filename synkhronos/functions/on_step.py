@@ -26,7 +26,7 @@ from .progress import StepProgress
 
 
 class OnStep:
-    """Callback after each of the master's steps; returns whether to continue.
+    """Callback after each of the master's steps; a call returns whether to continue the command.
 
     ``alone`` lists variables changed on the master alone; it is recorded only if dead ranks are replaced.
     """

@@ -12,7 +12,7 @@ from .variants import Variants, Written
 
 
 class Row(NamedTuple):
-    """Row of the table: an input, output or update, with its placement."""
+    """Row of a `PlacementTable`: an input, output or update, with its placement."""
 
     label: str
     placement: Placement

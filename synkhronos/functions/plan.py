@@ -2,8 +2,8 @@
 
 A training loop repeats the same call with different rows. With the caches in this table, a `Data` is not checked again,
 nothing is divided or attached again, and the command is stored as bytes. Every call still converts and copies plain
-arguments, parses ``batch``, attaches files and named memory, and unpickles the envelope on every rank. A command with a
-slice as ``batch`` is pickled each time. Calls in slices or with sliceable variables are divided each time.
+arguments, parses ``batch``, and attaches files and named memory. A command with a slice or number as ``batch`` is
+pickled each time. Calls in slices or with sliceable variables are divided each time.
 
 ==================  ====================================  ============================  ==============================
 cache               key                                   reused                        invalidated by
@@ -11,8 +11,8 @@ cache               key                                   reused                
 `AcceptedData`      the input                             the check of a Data, and its  another Data, a new handle
                                                           `Argument`                    (the memory has moved), or a
                                                                                         changed ``minibatch``
-`StagingBuffer`     the input, or the list of indices     memory for plain arguments    another shape or dtype; another
-                                                          and indices                   session (its pool)
+`StagingBuffer`     the input, or the list of indices     memory for plain arguments    a larger array; another session
+                                                          and indices                   (its pool)
 `Plans`             arguments, rows to divide, indices    the `CallPlan`, and the       `MAX_PLANS` later plans;
                     (as handles), slices, subset          command, pickled              another session
 `RankPlan`          the plan's place, on each rank        arrays attached, this rank's  another plan in that place; the
@@ -51,7 +51,7 @@ from .division import Division
 MAX_PLANS = 8
 
 
-#: Minimum size in bytes of new arguments for hosts to check their free memory before the call begins.
+#: Minimum size in bytes of an argument that makes hosts check their free memory before a new plan's first call.
 CHECK_FROM_BYTES = 1 << 20
 
 
@@ -64,7 +64,7 @@ class Argument(NamedTuple):
     """
 
     kind: str
-    value: Any  # handle of the array, or pickle; for a state, first the input's position, later the variable's number
+    value: Any  # handle of the array, or pickle; for a state, the input's position, replaced by the variable's number
     mutable: bool = False  # the function may overwrite it, so a rank needs its own copy
     axis: int = 0  # the axis of rows in the function; transferred arrays have their rows first
 
@@ -74,7 +74,7 @@ class AfterCollective(NamedTuple):
 
     number: int  # registry number of the graph
     ops: Sequence[Optional[ReduceOp]]  # ops that combine the values from slices, by input; None if all are equal
-    outputs: Sequence[Tuple[int, int]]  # positions of the outputs computed here, in the call and in the graph
+    outputs: Sequence[Tuple[int, int]]  # of the outputs computed here: positions in the call and in the graph
     n_outputs: int  # number of the graph's outputs that precede the new values
 
 
@@ -87,14 +87,14 @@ class CallPlan(NamedTuple):
     indices: Any  # handle of the selected indices into the data set, before they are divided
     division: Division  # its shared_rows may be handles
     subset: Optional[Sequence[int]]  # positions of the requested outputs
-    wanted: Optional[Sequence[int]]  # positions in the ranks' graph, which may return new values as additional outputs
+    wanted: Optional[Sequence[int]]  # positions to request from the ranks' graph, including outputs with new values
     ops: Sequence[ReduceOp]  # one per requested output
     labels: Sequence[str]  # labels of the requested outputs in messages
-    dtypes: Optional[Sequence[Any]]  # of scalar outputs, if ranks send them with their answers, which saves a barrier
+    dtypes: Optional[Sequence[Any]]  # of scalar outputs, if ranks send these with their answers to save a barrier
     on_device: bool = False  # whether outputs may have to be moved to where the engine's own function returns them
     sliceable: Sequence[Tuple[int, int]] = ()  # numbers and axes of variables whose selected rows are additional inputs
     updates: Sequence[Tuple[int, Optional[ReduceOp]]] = ()  # variables whose new values are outputs; ops combine slices
-    replicated_updates: Optional[Sequence[bool]] = None  # with collectives: whether even ranks without rows apply it
+    replicated_updates: Optional[Sequence[bool]] = None  # by update: whether ranks without rows apply it
     after_collective: Optional[AfterCollective] = None  # set for a sliced call of an exact function
     writes: Sequence[int] = ()  # if dead ranks are replaced: numbers of the variables that a call updates
     rows: Optional[int] = None  # the literal number of rows, for a graph that divides rows itself
@@ -107,7 +107,7 @@ class CachedPlan:
     """A plan cached by the ranks under ``place`` (None if they do not cache it).
 
     ``updates`` names the variables that each rank updates independently. From the second call on, ``command`` is sent,
-    unless the call selects a `RowRange`. ``known`` is true if all ranks have the plan, after a successful call.
+    unless the call selects a `RowRange`. ``known`` is true once a call has succeeded, so that all ranks have the plan.
     """
 
     __slots__ = ("plan", "place", "updates", "skips", "command", "known")
@@ -121,10 +121,10 @@ class CachedPlan:
 class Plans:
     """The cached plans of one function in one session, and the function's shared variables by role.
 
-    The program may change ``watched`` variables on the master. ``common`` variables must be equal on all ranks, because
-    the function is exact. ``given`` variables (``common``, values of inputs, random streams) are sent to all ranks if
-    the program changes them. The function updates ``updated``; the new values of ``own`` depend on the rank's rows.
-    ``states`` have the batch's rows (see `state_rows`). ``used`` lists all variables except ``states``.
+    The program's changes of ``watched`` variables are detected. ``common`` variables must be equal on all ranks: common
+    random streams and, if the function is exact, non-random variables without rows. ``given`` variables (``common``,
+    values of inputs, random streams) are sent to all ranks if the program changes them. The function changes
+    ``updated``; new values of ``own`` depend on the rank's rows. ``states`` have the batch's rows; ``used`` do not.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Plans:
         return self._kept.get(key)
 
     def add(self, key: Any, plan: CallPlan, updates: Sequence[str]) -> CachedPlan:
-        """Cache a plan; if the cache is full, the oldest plan is dropped."""
+        """Cache a plan, and return it; if the cache is full, drop the oldest plan."""
         if any(argument.kind == "value" for argument in plan.arguments):
             return CachedPlan(plan, None, updates)  # a pickled value can be large and rarely repeats
         if len(self._kept) >= MAX_PLANS:
@@ -161,14 +161,14 @@ class Plans:
         return kept
 
     def are_known(self) -> bool:
-        """Return whether the program has replaced no value since the last command (in 0.3 us for 20 variables)."""
+        """Return whether all values are certainly unchanged since the last command (in 0.3 us for 20 variables)."""
         for entry in self.all:
             if entry.cell[0] is not entry.known:
                 return False
         return True
 
     def are_common(self) -> bool:
-        """Return whether all variables that must be equal on all ranks are marked as equal."""
+        """Return whether all variables that must be equal on all ranks are recorded as equal."""
         common = Origin.COMMON
         for entry in self.common:
             if entry.origin is not common:
@@ -182,7 +182,7 @@ class Plans:
                 entry.known = RUNNING
 
     def note_step(self) -> None:
-        """Record the state of arrays that the program has borrowed, after a step of a long command."""
+        """Record the state of arrays that the program may write to (``borrow=True``), after a step of a command."""
         if any(entry.borrowed is not None for entry in self.all):
             self.note()
             self.release()
@@ -198,7 +198,7 @@ class Plans:
 
 
 class RankPlan:
-    """A plan prepared on one rank, with the results of all work that is done once for all calls.
+    """A plan prepared on one rank, with all results that its calls share.
 
     ``pieces[i]``: the weight, rows and shared rows of this rank's slice i; the list is empty if the rank makes no call.
     Only with collectives, ``weights[i]``: the weights of all ranks in slice i; ``rows[i]``: begin and end of this
@@ -304,7 +304,7 @@ class RankPlan:
     def _row_buffer(
         self, context: RankContext, i: int, n_rows: int, array: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, Any]:
-        """Return a reusable buffer for rows of the i-th argument, because new memory would take twice the time."""
+        """Return a reusable buffer for rows of the i-th argument; allocating memory would double the time."""
         shape = (n_rows,) + array.shape[1:]
         nbytes = array.itemsize * math.prod(shape)
         buffer = context.row_buffers.get((self.plan.number, i))

@@ -1,4 +1,4 @@
-"""Building of call plans on the master, for calls that match no cached plan."""
+"""Build call plans on the master, for calls that match no cached plan."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PlanBuilder:
         self._told_of_slices = False
 
     def division(self, session: Session, n_rows: Optional[int], batch_s: Any, num_slices: Any) -> Division:
-        """Return the division of a call with slices or sliceable variables; long index lists become handles."""
+        """Return the division of a call with slices or sliceable variables; lists of indices become handles."""
         all_ranks_call = self.variants.collectives is not None
         lengths = self._lengths(session)
         written = self.variants.written_rows
@@ -78,7 +78,7 @@ class PlanBuilder:
         total: bool,
         whole: bool = False,
     ) -> StepSequence:
-        """Check every step, and return the `StepSequence`; with ``whole``, a single rank computes each step."""
+        """Check every step, and return the `StepSequence`; with ``whole``, one rank computes all rows of each step."""
         pool, replicator, stage = session.pool, replicator_of(session), self.arguments.stage
         if batches_s is not None and not self.variants.sliceable:
             expected = "None, because the function has no sliceable_shareds to select from"
@@ -168,7 +168,7 @@ class PlanBuilder:
         total: bool,
         replicator: Replicator,
     ) -> Optional[int]:
-        """Return the number of the function that computes the outputs' shapes; None if all shapes are known."""
+        """Return the registry number of the graph that computes the outputs' shapes; None if all shapes are known."""
         stored = [(op, type_) for op, type_ in zip(ops, types) if type_ and (op.name == "gather" or not total)]
         at_once = all(plan.division.num_slices == 1 for plan in plans)
         if all(type_.ndim == 0 and (op.name != "gather" or at_once) for op, type_ in stored):
@@ -221,7 +221,7 @@ class PlanBuilder:
         wanted = subset
         if subset is not None and n_more:
             wanted = [*subset, *range(len(outputs), len(outputs) + n_more)]
-        # Not in slices: gathered outputs grow from slice to slice, and updates need a barrier anyway.
+        # Answers do not contain outputs of slices: gathered outputs grow, and updates need a barrier anyway.
         divides = collectives is not None and collectives.divides
         in_answers = (
             division.num_slices == 1
@@ -264,7 +264,7 @@ class PlanBuilder:
     def _second_half(
         self, cut: SplitPoint, replicator: Replicator, wanted: Sequence[int], num_slices: int
     ) -> AfterCollective:
-        """Return the half of the graph that a sliced call computes once; raise if the graph cannot be split."""
+        """Return the part of the graph that a sliced call computes at the end; raise if the graph cannot be split."""
         if cut.why_not:
             expected = f"1, because the function cannot be exact in slices: {cut.why_not}"
             hint = f"{cut.remedy}; or call it with fewer rows" if cut.remedy else "call it with fewer rows"
@@ -302,7 +302,7 @@ class PlanBuilder:
         if division.is_empty:
             return [
                 ReduceOp(None, dtypes=op.dtypes) for op in ops
-            ]  # every rank makes an empty call, and the master's result counts
+            ]  # every rank makes an empty call, but only the master's result counts
         return ops
 
     def _is_same_in_slices(self, i: int) -> bool:
@@ -361,7 +361,7 @@ def _dtype_on_ranks(op: ReduceOp, type_: Any) -> Any:
 
 @contextmanager
 def _about_step(step: int, batches: Any, batches_s: Any) -> Iterator[None]:
-    """Add the batch, such as ``batches[3]``, to errors raised in the block."""
+    """Add the step's batch, such as ``batches[3]``, to argument errors raised in the block."""
     try:
         yield
     except ArgumentError as error:

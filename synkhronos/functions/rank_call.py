@@ -44,8 +44,8 @@ def call(
 ) -> Tuple[List[Any], Change, Division]:
     """Call the function on this rank's rows; return the outputs, the updates still to be applied, and the division.
 
-    All outputs are None if the rank has no rows. Gathered outputs have their axis of rows first. If the graph itself
-    divides rows (`synkhronos.ops.shard`), the returned division contains the resulting weights.
+    All outputs are None if the rank's results do not count. Gathered outputs have their axis of rows first. If the
+    graph itself divides rows (`synkhronos.ops.shard`), the returned division contains the resulting weights.
     """
     plan, n_outputs, division = prepared.plan, len(prepared.plan.ops), prepared.plan.division
     if not prepared.pieces:
@@ -118,7 +118,7 @@ def _in_slices(call_slice: Callable[[int], Any], prepared: RankPlan, context: Ra
 
 @contextmanager
 def _advanced(entries: Iterable[SharedEntry]) -> Iterator[None]:
-    """Pass random states from slice to slice; on exit, restore the previous states."""
+    """Allow random states to advance from slice to slice in the block; on exit, restore the states on entry."""
     before = [(entry, entry.cell[0]) for entry in entries]
     try:
         yield
@@ -135,7 +135,7 @@ def _in_halves(
     shared_rows: Any,
     context: RankContext,
 ) -> Tuple[List[Any], Change]:
-    """Call the first half of an exact function slice by slice, then the second half once."""
+    """Run an exact function's graph slice by slice up to the split point, and the rest of the graph once."""
     plan = prepared.plan
     half: Any = plan.after_collective
     entries = [context.shareds[number] for number, _ in plan.updates]
@@ -181,7 +181,7 @@ def _in_halves(
 
 
 def _weights_of_slice(prepared: RankPlan, i: int) -> List[Optional[float]]:
-    """Return the weight of each of a slice's results: the number of rows, on this rank or on all; None if it is 0."""
+    """Return the weight of each result of a slice: the number of rows on this rank or on all ranks; None if it is 0."""
     plan, own = prepared.plan, prepared.pieces[i][0] or None
     if plan.replicated_updates is None:
         return [own] * (len(plan.ops) + len(plan.updates))
@@ -233,7 +233,7 @@ class RowsOfCall(in_graph.CurrentCall):
 
 
 class CollectivesOfCall(RowsOfCall):
-    """The collectives of one call, over the rank's transport."""
+    """The collectives inside one call, executed by the rank's transport."""
 
     @point("collective")
     def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:

@@ -1,4 +1,4 @@
-"""Gather every rank's values of shared variables on the master, and restore them."""
+"""Gather every rank's values of shared variables on the master, and set them on the ranks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class GatherValues(Command):
 
 
 def values_by_rank(session: Session, numbers: Sequence[int]) -> List[List[np.ndarray[Any, Any]]]:
-    """Return the values of each variable by rank, without side effects."""
+    """Return the values of each variable by rank, without changing them."""
     found: List[List[np.ndarray[Any, Any]]] = session.run(GatherValues(list(numbers))) if numbers else []
     return found
 

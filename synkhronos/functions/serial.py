@@ -1,4 +1,4 @@
-"""Calls of the serial function on all rows; its variables get back their original values, even after an error."""
+"""Call the serial function on all rows, and restore the original values of its variables, even after an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .plan import Argument
 
 
 class Given(NamedTuple):
-    """The checked arguments of a call, from `Arguments.prepare`."""
+    """The checked arguments of a call (see `Arguments.prepare`), the selected rows and outputs."""
 
     arguments: Sequence[Argument]
     chosen: Optional[Selection]

@@ -11,7 +11,7 @@ from ..reductions import Accumulator, ReduceOp
 
 
 class Agreement:
-    """Accumulates values that must be equal in every slice, such as integer updates, which have no average."""
+    """Checks that values are equal in every slice, such as integer updates, which have no average."""
 
     def __init__(self) -> None:
         self._value: Any = None
@@ -56,8 +56,8 @@ def in_slices(
 
     Every slice computes updates from the original values; the caller applies them once, at the end. ``call(i)`` returns
     the outputs of the i-th slice, then the new values. ``weights[i][k]``: the number of rows of slice i for the k-th of
-    these values, or None if the value does not count. A result is None if no slice counts. The second item
-    of each of the ``updates`` is an op, `LAST`, or None if slices must agree.
+    these values, or None if the value does not count. A result is None if its value counts in no slice.
+    Each item of ``updates`` is a name and an op; the op is `LAST` for the last value, or None if slices must agree.
     """
     names = [name for name, _ in outputs] + ["the update of " + name for name, _ in updates]
     accumulators: List[Any] = [Last() if op.name is None else accumulator(op) for _, op in outputs]

@@ -7,7 +7,7 @@ of each division has a *block*. A rank allocates all its blocks as one piece of 
     rank 1   [ ...                                                                                              ]
     master   block by block:  combine(op, [block of rank 0, block of rank 1, ...], weights of the division)
 
-An output of unexpected shape is stored separately.
+An output of unexpected shape or dtype is stored separately.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class Store:
 class Combiner:
     """Combines the outputs of all ranks, on the master.
 
-    ``divisions[step]``: the division of each completed step. ``counts[d]``: the number of steps of division d that have
-    memory. After an error, ``failed_step`` is the step whose outputs could not be combined.
+    ``divisions[step]``: the division of each completed step. ``counts[d]``: the number of steps of division d in each
+    block. After an error, ``failed_step`` is the step whose outputs could not be combined.
     """
 
     def __init__(

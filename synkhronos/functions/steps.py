@@ -4,7 +4,7 @@
 
     f.steps(x, batches=[...])                                                                    where
     ------------------------------------------------------------------------------------------  -----------------------
-    read     generators, and one value per input                                                 batches.read
+    read     all batches, from sequences or generators                                           batches.read_all
     table    the rows of every step, in two arrays                                               Arguments.prepare_steps
     plans    one plan per division, shared by steps with equal numbers of rows                   PlanBuilder.steps
     run      every rank:  allocate memory for the outputs of all steps                           RunSteps.run
@@ -58,11 +58,11 @@ class StepSequence(NamedTuple):
     has_batches: bool  # whether the table selects rows; if not, every step uses all rows
     ops: Sequence[ReduceOp]  # of the requested outputs
     types: Sequence[Optional[ArrayType]]  # of the requested outputs; None if not an array
-    shapes: Optional[int] = None  # number of the function that computes the outputs' shapes, unless all are known
+    shapes: Optional[int] = None  # number of the graph that computes the outputs' shapes, unless all are known
     lengths: Sequence[Tuple[int, int, Sequence[int]]] = ()  # number, axis, lengths by rank of updated variables
     total: bool = False  # whether outputs are accumulated over all steps
     asks: bool = False  # whether there is an `on_step`, which may end the steps
-    is_exact: bool = False  # whether all ranks then end after the same step as the master
+    is_exact: bool = False  # whether `on_step` ends the steps after the same step on all ranks
     begin: int = 0  # the command's first step in the table
 
     @property
@@ -76,7 +76,7 @@ class StepSequence(NamedTuple):
     def rows(
         self, context: RankContext, chosen: Any = None
     ) -> Iterator[Tuple[int, Optional[Selection], Optional[Selection]]]:
-        """Yield for each step its division, its rows of the data set, and this rank's rows of its shared variables."""
+        """Yield for each step the division, the rows of the data set, and the rows of this rank's shared variables."""
         if chosen is None:
             chosen = slice(self.begin, self.begin + sum(self.counts))
         table, indices = context.pools.attach(self.table)[chosen], context.pools.attach(self.indices)
@@ -100,12 +100,12 @@ class StepsAnswer(NamedTuple):
 
     n_steps: int  # number of completed steps, equal on all ranks
     stored: Stored
-    totals: Optional[List[Any]]  # on the master: the accumulated outputs, None for gathered outputs; None without them
+    totals: Optional[List[Any]]  # on the master, with `total`: accumulated outputs, None for gathered ones
     plans: Optional[Sequence[CallPlan]]  # on the master: the plans, with the divisions that the graph itself made
 
 
 class RunSteps(Command):
-    """Run the steps on every rank, and combine the outputs on the master; ``on_step`` is not sent."""
+    """Run the steps on every rank, and combine the outputs on the master; only the master has ``on_step``."""
 
     has_steps = True
     _on_step: Optional[OnStep] = None
@@ -136,7 +136,7 @@ class RunSteps(Command):
     def amounts(self, context: RankContext) -> CommandStats:
         weights = [plan.division.weights for plan in self.steps.plans]
         n_steps, rows = max(0, context.barrier.block.steps[context.rank] - self.steps.begin), -1
-        if n_steps == sum(self.steps.counts) and None not in weights:  # else the table is needed
+        if n_steps == sum(self.steps.counts) and None not in weights:  # otherwise, counting the rows requires the table
             rows = int(sum(n * some[context.rank] for n, some in zip(self.steps.counts, weights) if some))
         return CommandStats("steps", self.name, rows, arrays=n_steps)
 
@@ -160,7 +160,7 @@ class RunSteps(Command):
         shapes = _shapes(steps, prepared, values, context)
         is_root = context.rank == context.root
         store = context.results = Store(context.pool, shapes, steps.dtypes, steps.counts, keeps_objects=is_root)
-        context.barrier.wait()  # no rank begins before all ranks have memory for outputs, and all hosts for inputs
+        context.barrier.wait()  # no rank begins before all ranks and hosts have enough memory
         if steps.plans[0].writes:
             context.begin_changes(steps.plans[0].writes, keeps=True)
         plans = list(steps.plans)
@@ -225,12 +225,12 @@ class RunSteps(Command):
                 goes_on = not (self.has_ended and i + 1 == self._told)
                 if not goes_on:
                     words[STOP_REQUESTED] = barrier.command
-            if meets:  # all ranks have reached this point
+            if meets:  # all ranks reach this point after each step
                 if b"end" in barrier.exchange(b"" if goes_on else b"end", context.pool, context.pools):
                     n_steps = i + 1
                     break
         if may_end:
-            _furthest(n_steps, context)  # other ranks may be waiting to agree
+            _furthest(n_steps, context)  # other ranks may be waiting to agree on the last step
         if collective:
             context.commit(label=f"the end of the steps of function {self.name}")
         return n_steps
@@ -267,7 +267,7 @@ class RunSteps(Command):
 
 
 def _with_division(plan: CallPlan, division: Division) -> CallPlan:
-    """Return the plan with the division that its graph made, which must have equal weights in all steps."""
+    """Return the plan with the division that its graph made; raise if its weights differ from earlier steps."""
     before = plan.division.weights
     if before is not None and before != division.weights:
         raise ArgumentValueError(
@@ -280,7 +280,7 @@ def _with_division(plan: CallPlan, division: Division) -> CallPlan:
 
 
 def _undo(step: int, change: Change, context: RankContext) -> None:
-    """Undo a step on this rank, counted or not, because not all ranks have completed it."""
+    """Undo a step on this rank, even if it is not yet counted, because not all ranks have completed it."""
     change.undo()
     block, rank = context.barrier.block, context.rank
     block.undone[rank] = block.steps[rank] - step
@@ -372,6 +372,6 @@ def _check_lengths(lengths: Sequence[Tuple[int, int, Sequence[int]]], context: R
 
 
 def _furthest(begun: int, context: RankContext) -> int:
-    """Exchange the number of steps begun with all ranks; return the largest."""
+    """Send the number of steps that this rank has begun to all ranks; return the largest number of any rank."""
     notices = context.barrier.exchange(str(begun).encode(), context.pool, context.pools)
     return max(map(int, notices))

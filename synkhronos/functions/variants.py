@@ -13,8 +13,8 @@ exact function         called once         values are accumulated for the second
 shapes for ``steps``   none                as in the steps themselves
 =====================  ==================  =======================================
 
-With collectives (`synkhronos.ops`), the graphs that ranks call contain no updates, because an update in place would
-remain if a later collective failed. Updates are applied after the call instead, on all ranks or on none.
+With collectives, and in exact functions, the graphs that ranks call contain no updates, because an update in place
+would remain if a later collective failed. Updates are applied after the call instead, on all ranks or on none.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Variants:
     """All graphs of one function except the first, compiled on first use.
 
     All dicts map variables to axes of rows: ``sliceable`` variables, ``scattered`` inputs, ``states`` (see
-    `state_rows`). ``rows`` joins ``sliceable`` and ``states``; ``shards`` joins all three. ``written`` is set if only
-    the ranks' graph accepts any number of rows.
+    `state_rows`). ``rows`` joins ``sliceable`` and ``states``; ``shards`` joins all three. ``written`` is set if the
+    program's graph contains a literal number of rows, or `function` received one.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from .variants import Written
 
 
 class WrittenRows(NamedTuple):
-    """A number of rows; with ``is_own`` (passed to `function`, not `fork`), every call must have this number."""
+    """A number of rows for all calls (``is_own``, from `function`) or for graphs that contain it (from `fork`)."""
 
     rows: int
     is_own: bool
@@ -46,6 +46,6 @@ def read_rows(
 
 
 def own_positions(ops: Sequence[Any], n_updates: int) -> List[int]:
-    """Return the positions of values that depend on a rank's own rows: outputs with op avg or no op, and updates."""
+    """Return positions of values that may depend on a rank's own rows: outputs with op avg or no op, and updates."""
     outputs = [i for i, op in enumerate(ops) if op is MISSING or op.name == "avg"]
     return [*outputs, *range(len(ops), len(ops) + n_updates)]

@@ -20,7 +20,7 @@ def usable_cores() -> List[int]:
 
 
 def descriptor_limit() -> int:
-    """Return the maximum number of open files of this process."""
+    """Return the maximum number of open files of this process; 1 << 20 if unlimited."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if soft != resource.RLIM_INFINITY else 1 << 20
 

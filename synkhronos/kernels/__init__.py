@@ -1,4 +1,4 @@
-"""C kernels for copies and reductions that bypass the caches, with NumPy as the fallback; the library's only C code.
+"""C kernels for copies, reductions and bfloat16 conversion, with NumPy as the fallback; the library's only C code.
 
 ::
 

@@ -1,5 +1,5 @@
-/* Copy and reduce arrays larger than the caches, and convert numbers to and from bfloat16; called by `copy.py`,
- * `reduce.py` and `encoding.py`.
+/* Copy and reduce arrays, past the caches if they are large, and convert numbers to and from bfloat16; called by
+ * `copy.py`, `reduce.py` and `encoding.py`.
  *
  * Arguments are buffers, never addresses, and no call accesses memory outside its buffers. A new `Pieces` checks the
  * lengths, dtypes, contiguity, alignment and writability of its buffers, and keeps references to them.
@@ -11,7 +11,7 @@
  * exceptions. Threads share only `Pieces` objects, which are immutable.
  *
  * Results are bit-identical to `reductions.combine_into`, because the same operations run in the same order, without
- * contraction to fused multiply-adds. Only the sign of a weighted mean of 0 may differ, as it does between versions of
+ * contraction to fused multiply-adds. Only the sign of a weighted mean that is 0 may differ, as between versions of
  * NumPy.
  */
 #define PY_SSIZE_T_CLEAN
@@ -511,7 +511,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_kernels",
-    .m_doc = "Copies and reductions that bypass the caches.",
+    .m_doc = "Copies, reductions and bfloat16 conversions.",
     .m_methods = methods,
     .m_slots = slots,
 };

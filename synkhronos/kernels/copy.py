@@ -1,7 +1,7 @@
-"""Copying of arrays larger than the caches, with a C kernel if available.
+"""Copying of arrays: large arrays with a C kernel if available, all others with NumPy.
 
-On x86-64, the stores of the C kernels bypass the caches, which saves a third of the memory traffic. The kernels also
-reduce many arrays in one call. If no compiler was available at installation, NumPy computes the same results.
+On x86-64, the C kernels' stores of large arrays bypass the caches, which saves a third of the memory traffic. Kernels
+also reduce many arrays in one call. If no compiler was available at installation, NumPy computes the same results.
 """
 
 from __future__ import annotations

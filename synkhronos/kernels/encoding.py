@@ -3,7 +3,7 @@
 ==========  ==============================================================
 format      content of a message of n values, in items of 16 bits
 ==========  ==============================================================
-bfloat16    n upper halves of float32 values
+bfloat16    n float32 values, rounded to their upper halves
 float16     n values scaled by a power of 2, then the exponent in 2 items
 ==========  ==============================================================
 """

@@ -90,12 +90,12 @@ class PoolMap:
             self._here.update((each.pool, each.constant) for each in ranges if each.constant)
 
     def check_room(self, ranges: Iterable[Ranges]) -> None:
-        """Check that this host has memory for the ranges that its ranks will fetch; all these ranks must call this."""
+        """On a host other than the program's, check the memory for the ranges; all ranks of the host must call this."""
         if self._elsewhere:
             self._check_room(by_pool(ranges))
 
     def receive(self, enclosed: Iterable[Tuple[Handle, bytes]]) -> int:
-        """Write other hosts' C-contiguous arrays into the shadows, until `drop_taken`; return the bytes received."""
+        """Write other hosts' arrays into the shadows, to stay fetched until `drop_taken`; return the bytes received."""
         nbytes = 0
         for handle, content in enclosed:
             if self.is_far(handle):
@@ -125,7 +125,7 @@ class PoolMap:
         return self.here(handle)  # type: ignore[arg-type]
 
     def lasting(self, handle: Union[Handle, FileHandle, NameHandle]) -> NDArray[Any]:
-        """Return the array of a handle, which must not change, for permanent use; a copy if it is on another host."""
+        """Return an array that does not change, for permanent use; a copy if it is on another host."""
         return np.array(self.attach(handle)) if self.is_far(handle) else self.attach(handle)
 
     def reopen(self, ident: int) -> int:

@@ -61,7 +61,7 @@ class Backing:
         raise NotImplementedError
 
     def first_rows(self, array: NDArray[Any]) -> Optional[Backing]:
-        """Return a backing for the first rows of the array if they need no writable memory, else None."""
+        """Return a backing for ``array``, the value's first rows, if this needs no writable memory, else None."""
         return None
 
     def attachable(self, pool: Pool) -> Backing:

@@ -1,4 +1,4 @@
-"""Handles: the locations of arrays in shared memory, sent by value in commands."""
+"""Handles: the locations of arrays in shared memory or files, sent by value in commands."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def _root(array: NDArray[Any]) -> Optional[np.memmap[Any, Any]]:
 
 
 def _deleted(position: int, path: str) -> bool:
-    """Return whether the file mapped at an address was unlinked (False if unknown); another may now have its path."""
+    """Return whether the file mapped at an address was unlinked (False if unknown); its path may name a new file."""
     mark = " (deleted)"
     if path.endswith(mark):  # part of the original name
         mark += mark

@@ -24,7 +24,7 @@ _FULL_ERRNOS = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT)
 
 
 def nameless_file(label: str, size: int = 0) -> int:
-    """Create an unnamed file in memory, private to its owner, with all pages reserved; return its descriptor.
+    """Create an unnamed file in memory, with mode 0600 and all pages reserved; return its descriptor.
 
     ``label`` is shown by ``ls -l /proc/<pid>/fd`` and need not be unique. If the file is extended, call `reserve`
     before using a new range. Raise `SharedMemoryError` if memory is short.
@@ -52,7 +52,7 @@ def nameless_file(label: str, size: int = 0) -> int:
 def reserve(fd: int, start: int, size: int, check: bool = True) -> None:
     """Reserve the pages of a range of a memory file; pages shared with neighboring ranges may already be reserved.
 
-    With ``check``, first compare the size with the machine's free memory. An unnamed file has no size limit, so the
+    With ``check``, first compare the size with the available memory. An unnamed file has no size limit, so the
     kernel would reserve memory that the machine or container lacks, and later kill the process. After a
     `SharedMemoryError`, some pages may stay reserved, and the caller must release them.
     """

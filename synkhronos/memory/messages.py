@@ -14,7 +14,7 @@ from .pool import Pool
 def put(payload: bytes, slot: memoryview, pool: Pool) -> Tuple[int, Any]:
     """Write a message; return its length in the slot, and an object to keep alive until the message has been read.
 
-    A long message is put into the pool and its handle into the slot; then the length is negative.
+    A long message is written to the pool, and its handle to the slot. The length is then negative.
     """
     if len(payload) <= len(slot):
         slot[: len(payload)] = payload

@@ -40,7 +40,7 @@ _RELEASE_FROM_BYTES = 64 << 10  # freed ranges of at least this size are release
 class Pool:
     """The shared memory of one process: arrays in one sparse unnamed file, mapped once into a huge window.
 
-    Pages are reserved when an array is allocated, and released when its last view dies. Only the process that created
+    Pages are reserved when an array is allocated, and released after its last view dies. Only the process that created
     the pool can allocate; a forked child keeps its view of the arrays and frees nothing. ``ident`` is the pool's number
     in handles. The window is smaller if less address space is available (``ulimit -v``). For the pool of a process that
     has died, ``taken`` are the ranges (first byte, size) to keep. Each range must be adopted; other pages are released.
@@ -93,7 +93,7 @@ class Pool:
 
     @property
     def used(self) -> int:
-        """The total size of living arrays, each rounded up to 64 bytes."""
+        """The total size of living arrays, each rounded up to a multiple of 64 bytes."""
         return self._used
 
     def fileno(self) -> int:
@@ -134,7 +134,7 @@ class Pool:
         except BaseException:
             self._free_range(start, size)
             raise
-        # Outside the try, where an interrupt after registration would free the range twice.
+        # Outside the `try`: inside it, an interrupt after registration would free the range twice.
         weakref.finalize(block, self._free_range, start, size).atexit = False
         return block
 

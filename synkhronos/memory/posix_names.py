@@ -36,7 +36,7 @@ class NamedMemory:
                 "share_as",
                 "a name that is not in use",
                 f"{name!r}, which already exists",
-                "choose another name, or close() its creator; if that process has died, remove the name: "
+                "choose another name, or end the program that created it; if it has died, remove the name: "
                 f"posix_ipc.unlink_shared_memory({name!r})",
             ) from None
         self.name = name
@@ -74,7 +74,7 @@ def open_mapping(handle: NameHandle) -> mmap.mmap:
         raise ValueError(f"cannot map the shared memory {handle.name}: {error}") from None
     try:
         if _identity(segment.fd) != handle.identity:
-            raise ValueError(f"the shared memory {handle.name} was replaced by another segment of the same name")
+            raise ValueError(f"the shared memory {handle.name} was replaced by another segment: create the Data again")
         return mmap.mmap(segment.fd, 0)
     finally:
         segment.close_fd()

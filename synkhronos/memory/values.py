@@ -17,7 +17,7 @@ from .pool import MAX_NDIM, as_shape
 def declared(
     var: Any, dtype: Any, ndim: Optional[int], shape: Union[int, Sequence[int], None]
 ) -> Tuple[Optional[np.dtype[Any]], Optional[int], Optional[Tuple[int, ...]]]:
-    """Return dtype, number of dimensions and shape from the arguments of `data`; None if undeclared."""
+    """Return the dtype, number of dimensions and shape that the arguments of `data` declare; None if undeclared."""
     if dtype is not None:
         dtype = np.empty((0,), dtype).dtype  # gives a string dtype its length
         refuse_objects(dtype)

@@ -13,7 +13,7 @@ def all_reduce(x: Any, op: Any = "avg") -> Any:
     """Return an expression that is reduced over all ranks: ``y_r = op(x_0, ..., x_{n-1})`` on every rank r.
 
     The average is weighted by rows: ``y_r = (n_0 x_0 + ... + n_{n-1} x_{n-1}) / (n_0 + ... + n_{n-1})``, where ``n_r``
-    is the number of rows of rank r in the call (1 if the function scatters no input). A mean ``x`` over the rank's rows
+    is the number of rows of rank r in the call (1 in a function without rows). A mean ``x`` over the rank's rows
     thus becomes the mean over the rows of all ranks, even if ranks have different numbers of rows.
 
     Ranks communicate only in functions built with `synkhronos.function`, after `fork`. Elsewhere (in

@@ -66,7 +66,7 @@ class ChildProcess:
         return f"{type(self).__name__}(pid={self.pid}, {('alive' if self.alive() else 'ended')})"
 
     def ask(self, message: Any, fds: Sequence[int], seconds: float) -> Any:
-        """Send a message, return the answer; if none arrives, raise `SynkhronosError` and usually kill the process."""
+        """Send a message and return the answer; if none arrives, raise SynkhronosError and usually kill the process."""
         with self._lock, DeferredSignals():  # otherwise an answer could be read as the next message's answer
             try:
                 self._socket.settimeout(seconds)
@@ -103,7 +103,7 @@ class ChildProcess:
         return "it ended"
 
     def end(self) -> None:
-        """Kill the process, whatever its state."""
+        """Close the socket, and kill the process if it is alive; idempotent."""
         self._socket.close()
         if self.alive():
             os.kill(self.pid, signal.SIGKILL)  # not yet waited for, so the id is still valid

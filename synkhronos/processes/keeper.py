@@ -1,4 +1,4 @@
-"""The keeper: a small process that forks every rank, watches the ranks, and ends them with the master.
+"""The keeper: a small process that forks all ranks but the master, watches them, and ends them with the master.
 
 The program forks the keeper at the first `fork()`, and the keeper lives as long as the program. It opens no device,
 builds no graph and owns no lock. It can therefore fork ranks at any time, even if the master has opened a GPU and
@@ -50,7 +50,7 @@ from .output import redirect
 from .rank_main import EXIT_CODE_FAILED, die_with_parent, rank_main, record_fatal_error, take_default_signals
 
 KILL_TIMEOUT_S = 3.0  # time limit for killing and reaping all ranks
-FORK_TIMEOUT_S = 30.0  # time limit for forking the ranks, which is slow only with a hundred programs per core
+FORK_TIMEOUT_S = 30.0  # time limit for forking the ranks, which is slow only on an overloaded machine
 LOAD_TIMEOUT_S = 120.0  # time limit for importing modules, sufficient for a cold file system
 STANDBY_LOOKS_S = 0.1  # time between a standby process's checks for modules to load
 PARENT_CHECK_S = 0.5  # time between checks of the parent
@@ -134,7 +134,7 @@ class _Watch:
 
     def __init__(self, sock: socket.socket, master: int) -> None:
         self.socket, self.master = sock, master
-        self.pid = os.getpid()  # for ranks, because a late getppid could name another process, and ranks would not end
+        self.pid = os.getpid()  # for ranks, because getppid in a rank may run after the keeper's death
         self.block: Optional[ControlBlock] = None
         self.ranks: Dict[int, int] = {}  # rank by pid
         self.standby: Optional[Tuple[int, socket.socket]] = None  # a process that can become a rank, with its socket
@@ -296,7 +296,7 @@ class _Watch:
             rank_main(config, block, descriptors.stacks, descriptors.pools, self.pid)
             status = 0
         except BaseException as error:
-            if rank >= 0:  # a process on standby has no place for its error
+            if rank >= 0:  # a standby process has no slot for its error
                 record_fatal_error(block, rank, error)
         finally:
             os._exit(status)

@@ -1,7 +1,7 @@
 """Ranks in the master's process: the master alone, or with one thread per other rank.
 
-A session of one rank needs no fork. Other ranks are threads, which start instantly (for tests). Everything else works
-as with processes, including shared memory. A thread cannot be killed, so its rank raises `SimulatedDeath` instead.
+A session of one rank needs no fork. In tests, other ranks are threads, which start instantly. Everything else works as
+with processes, including shared memory. A thread cannot be killed, so its rank raises `SimulatedDeath` instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SimulatedDeath(BaseException):
 
 
 class LocalLauncher(Launcher):
-    """Runs every other rank in a thread of this process."""
+    """Runs every rank except the master in a thread of this process."""
 
     def __init__(self) -> None:
         self._threads: Dict[int, threading.Thread] = {}

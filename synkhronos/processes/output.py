@@ -1,8 +1,8 @@
 """Forwarding of the ranks' printed output to the master's streams, line by line, with the rank's number.
 
-Each rank appends its standard output and standard error, including output of C code, to unnamed files. Pipes would
-block a rank until the master, which may be computing, reads them. The master forwards new output whenever it waits, and
-at the end of every command. ::
+Each rank appends its standard output and standard error, including output of C code, to unnamed files. A full pipe
+would block a rank until the master, which may be computing, reads from it. The master forwards new output whenever it
+waits, and at the end of every command. ::
 
     rank 1   print("a") --> file, appended                      master   sys.stdout: [rank 1] a
                              |##########|......                   ^

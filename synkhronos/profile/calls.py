@@ -67,7 +67,7 @@ class CallRecord(NamedTuple):
 class Times(NamedTuple):
     """Time of a session, by rank and by command."""
 
-    shares: List[Dict[str, int]]  # by rank: nanoseconds of each of `PARTS`, until the end of the record
+    shares: List[Dict[str, int]]  # by rank: nanoseconds of each of `PARTS` in the whole record
     loading: int  # nanoseconds of the master's idle time that the program spent waiting for a loader
     calls: List[CallRecord]  # calls entirely within the record
 
@@ -114,7 +114,7 @@ class _CallLane:
         self.loading = 0
         self.commands: Dict[int, Span] = {}
         self.parts: Dict[int, Dict[str, int]] = {}
-        self.inside: Dict[int, Tuple[int, int]] = {}  # bytes and arrays of collectives inside functions
+        self.inside: Dict[int, Tuple[int, int]] = {}  # by command: bytes and arrays of collectives inside functions
         self._runs, self._ends = runs, [run.end for run in runs]
         lane, is_root = record.lanes[rank], rank == record.root
         around = parents(lane)
@@ -162,7 +162,7 @@ class _CallLane:
             self.parts.setdefault(command, dict.fromkeys(PARTS_OF_CALL, 0))[part] += own
 
     def _count_wait(self, span: Span, begin: int) -> None:
-        """Divide a rank's wait into overhead of earlier commands, idle time, and waiting for its own command."""
+        """Divide a wait into waiting for the end of the last command, idle time, and overhead of the next command."""
         since, left = max(span.begin, begin), max(0, span.end - max(span.begin, begin))
         first = bisect.bisect_left(self._ends, since)
         for run in itertools.islice(self._runs, first, None):

@@ -1,7 +1,7 @@
 """Folder of a profile: claimed when a session starts, filled when it ends.
 
 A folder contains one profile. The claim is an empty ``profile.json`` with a lock. If the program is killed, the kernel
-releases the lock, and the folder can be claimed again. Later sessions of the program use subfolders: ``session-2``.
+releases the lock, and the folder can be claimed again. Later sessions of the program use subfolders (``session-2``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Claim:
 
     The folder is created if missing; `argument` names it in error messages. `is_unfinished` is True if there was an
     unlocked claim from a program that was killed or could not write. Raises `ArgumentValueError` if the folder
-    cannot be written, contains a profile, or is claimed by another program.
+    cannot be written, contains a profile, or is already claimed.
     """
 
     def __init__(self, folder: str, argument: str = "profile") -> None:
@@ -62,7 +62,7 @@ class Claim:
             return FileLock(os.open(place, os.O_RDWR), 0)
 
     def give_up(self) -> None:
-        """Cancel the claim and remove its files."""
+        """Cancel the claim, and remove its files unless an earlier program left an unfinished claim."""
         if not self.is_unfinished:
             for name in (CLAIM, "report.txt", "report.html", "timeline.json"):
                 try:
@@ -72,14 +72,14 @@ class Claim:
         self.release()
 
     def release(self) -> None:
-        """Release the lock; may be called again."""
+        """Release the lock; idempotent."""
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.release()  # processes that the program has forked share the lock
             lock.close()
 
     def fill(self, files: Mapping[str, str]) -> None:
-        """Write files atomically, the profile last; raise `OSError` at the first unwritable file."""
+        """Write each file atomically, the profile last; raise `OSError` at the first unwritable file."""
         for name in sorted(files, key=lambda name: name == CLAIM):
             place = os.path.join(self.path, name)
             try:

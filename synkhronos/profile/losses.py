@@ -12,14 +12,14 @@ _LARGER = 1.05
 
 
 class Loss(NamedTuple):
-    """Seconds lost by the most affected rank or on average over ranks, with a sentence about the loss."""
+    """Seconds lost by one rank or on average over the ranks, with a sentence about the loss."""
 
     seconds: float
     sentence: str
 
 
 def losses(profile: Dict[str, Any], most: int = 3) -> List[Loss]:
-    """Return the largest losses of a profile, the largest first."""
+    """Return at most `most` losses of a profile, the largest first."""
     wall = in_calls(profile)
     found: List[Loss] = []
     start = 0.0
@@ -62,14 +62,14 @@ def mean(values: Sequence[float]) -> float:
 
 
 def rate(command: Dict[str, Any]) -> Optional[float]:
-    """Return the bytes per second that each rank moved while it communicated, or None."""
+    """Return the bytes per second that each rank moved while it communicated; None if nothing was moved."""
     totals = command["totals"]
     seconds = mean(totals["transport_s"])
     return totals["moved"] / seconds if totals["moved"] and seconds else None
 
 
 def _waiting(command: Dict[str, Any], wall: float, profile: Dict[str, Any]) -> Optional[Loss]:
-    """Return the loss of the rank that waits most, and name the rank that it waits for."""
+    """Return the waiting time of the rank that waits most, with the slowest rank or chance as its cause."""
     totals = command["totals"]
     waits, ranks = totals["wait_s"], known(profile)
     if len(ranks) < 2:
@@ -130,8 +130,8 @@ def _copying(command: Dict[str, Any], wall: float, profile: Dict[str, Any]) -> L
     if others and copies[root] > 2 * mean(others):
         sentence = f"the master spends {_share(copies[root], wall)} of the time copying the arguments of {name} into "
         return Loss(copies[root], sentence + "shared memory; use synkhronos.data to keep arrays there between calls.")
-    seconds = mean(copies)
-    return Loss(seconds, f"copying the rows of {name} takes {_share(seconds, wall)} of the time; slices need no copy.")
+    sentence = f"copying the rows of {name} takes {_share(mean(copies), wall)} of the time; "
+    return Loss(mean(copies), sentence + "rows that are selected by a slice object need no copy.")
 
 
 def _overhead(command: Dict[str, Any], wall: float, profile: Dict[str, Any]) -> Loss:
@@ -149,7 +149,7 @@ def _named(command: Dict[str, Any]) -> str:
 
 
 def short(name: str) -> str:
-    """Shorten a command's name: an unnamed function is named after the file and line that created it.
+    """Shorten a command's name: remove the folders if it is the file and line of an unnamed function.
 
     >>> short("/home/me/train.py:94"), short("train")
     ('train.py:94', 'train')

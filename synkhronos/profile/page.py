@@ -46,7 +46,7 @@ def page_body(
     tables: Sequence[Tuple[str, Sequence[Sequence[str]]]],
     losses: Sequence[Loss],
 ) -> str:
-    """Return the body: plots of each rank's time and of the longest commands, and the tables of the text report."""
+    """Return the body: headline, losses, plots of the ranks and of the longest commands, and the report's tables."""
     first, *rest = headline.split("\n")
     found = [f'<div class="synkhronos"><style>{_STYLE}</style>', f"<h2>{escape(first)}</h2>"]
     found += [f"<p>{escape(line)}</p>" for line in rest]
@@ -116,7 +116,7 @@ def _bars(bars: Sequence[Tuple[str, Sequence[Tuple[str, float]]]], whole: float)
 
 
 def _durations(command: Dict[str, Any], wall: float) -> str:
-    """Plot the duration of each call over the time of the session."""
+    """Plot the durations of the latest calls over the time of the session."""
     calls = command["calls"][-_MAX_DRAWN:]
     most, height = max(call["master_s"] for call in calls), 70
     found = [f'<svg width="{_LEFT + _WIDTH}" height="{height + 20}" role="img">']

@@ -20,7 +20,7 @@ from .spans import Recorded
 
 FORMAT = 1
 
-#: Number of latest calls of one name that are listed individually.
+#: Maximum number of calls of one command that are listed individually: the latest calls.
 MAX_CALLS = 1000
 
 #: Bytes copied to measure this machine's copy rate.
@@ -28,7 +28,7 @@ _COPIED_BYTES = 64 << 20
 
 
 class Setting(NamedTuple):
-    """Environment of a session."""
+    """Engine, devices, hosts, cores and link of a session."""
 
     engine: str
     devices: List[str]  # by rank
@@ -71,7 +71,7 @@ def profile(record: Recorded, setting: Setting, copy_rate: float) -> Dict[str, A
 
 
 def _command(kind: str, name: str, count: int, calls: Sequence[CallRecord], begin: int) -> Dict[str, Any]:
-    """Summarize all calls of one name: common facts, totals, and the latest calls one by one."""
+    """Summarize all calls of one command: common facts, totals, and the latest calls one by one."""
     ranks = range(len(calls[0].parts))
     entry: Dict[str, Any] = {
         "kind": kind,
@@ -122,7 +122,7 @@ def copy_rate() -> float:
 
 
 def loaded(path: str) -> Dict[str, Any]:
-    """Read a profile from a file; raise `ArgumentValueError` if it has another format."""
+    """Read a profile from a file; raise `ArgumentValueError` if it is unreadable or has another format."""
     expected = f"a profile of format {FORMAT}, written by a session with profile=..."
     try:
         with open(path) as file:

@@ -81,7 +81,7 @@ class Recording(TraceObserver):
         return lane
 
     def around(self, point: Point, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a method to write its span; inlined code, because every call of the program has about ten spans."""
+        """Wrap a method to write its span; the code is inlined, because a call of the program has about ten spans."""
         lanes, clock, key = self._lanes, self.clock, f"{point.name}\t{point.label}"
         is_call, is_command, is_collective = [point.name == name for name in ("call", "command", "collective")]
         write, write_numbers, write_open, open_places = SPAN.pack_into, NUMBERS.pack_into, OPEN.pack_into, OPEN_PLACES

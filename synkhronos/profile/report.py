@@ -70,12 +70,12 @@ def headline(profile: Dict[str, Any]) -> str:
         lines.append(f"no record of rank{'s' * (len(lost) > 1)} {which}, on a lost host; the time counts as 0 s")
     error = max(profile["clock_error_s"])
     if error:
-        lines.append(f"times on other hosts may be wrong by {1e6 * error:,.0f} microseconds")
+        lines.append(f"times on other hosts may be wrong by up to {1e6 * error:,.0f} microseconds")
     return "\n".join(lines)
 
 
 def tables(profile: Dict[str, Any]) -> List[Any]:
-    """Return the tables: titles, and rows of cells, with the column heads first."""
+    """Return a title and rows of cells for each table; the first row contains the column heads."""
     found = [("Shares of the time, in seconds and percent", shares_table(profile))]
     if profile["commands"]:
         found.append(("Calls: seconds on the master, and the ranks' minimum, mean and maximum", calls_table(profile)))

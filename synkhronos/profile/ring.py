@@ -1,14 +1,14 @@
-"""Ring of a rank: shared memory with its latest spans, which survives the rank's death.
+"""Ring buffer of a rank: shared memory with its latest spans, which survives the rank's death.
 
 ::
 
     words      spans written so far | bytes of names | names | offset and error of the clock
-    open       by level: the latest span begun: when, spans written by then (plus 1), name, command
+    open       by level: the latest span that began: begin, spans written before it plus 1, name, command
     counts     by name: commands counted, including those already overwritten
     names      "engine\\tTheanoEngine.call", "command\\tfunction\\ttrain", each preceded by its length
     records    the spans; each overwrites the span written ``capacity`` spans before
 
-Only the rank writes. A reader compares the number of spans before and after copying, and skips spans that may
+Only the rank's process writes. A reader compares the number of spans before and after copying, and skips spans that may
 have been overwritten. The open span of a level has ended if a span of this or an outer level was written later.
 """
 
@@ -22,7 +22,7 @@ WRITTEN, NAME_BYTES, NAMES, OFFSET, ERROR = range(5)
 
 #: Number of levels with recorded open spans; deeper spans are recorded only when they end.
 MAX_OPEN = 32
-#: Number of distinct names; additional names become "other".
+#: Maximum number of distinct names; additional names become "other".
 MAX_NAMES = 512
 #: Maximum number of bytes of all names together, and of one name.
 ALL_NAMES_BYTES, ONE_NAME_BYTES = 1 << 15, 200
@@ -46,7 +46,7 @@ MAX_SPANS, MAX_SPANS_OF_RANK = 1 << 20, 1 << 16
 
 
 def ring_bytes(n_ranks: int) -> int:
-    """Return the bytes of each ring for a number of ranks."""
+    """Return the size of one ring in bytes, for a session with this number of ranks."""
     return RECORDS_BEGIN + RECORD_BYTES * min(MAX_SPANS_OF_RANK, MAX_SPANS // n_ranks)
 
 
@@ -66,7 +66,7 @@ class Content(NamedTuple):
     """Contents of a ring when it was read."""
 
     names: List[str]
-    counts: Dict[str, int]  # number of spans by name, including overwritten spans
+    counts: Dict[str, int]  # number of commands by name, including overwritten spans; 0 for other names
     records: List[Record]  # in the order of their ends, then the open spans
     dropped: int  # number of overwritten spans
     offset: int  # lead of the rank's clock over the master's, in nanoseconds
@@ -76,7 +76,7 @@ class Content(NamedTuple):
 class RingBuffer:
     """Writer of a ring, in the rank's process.
 
-    `memory` consists of `ring_bytes` zeros, or is the ring of a dead rank, which its replacement continues.
+    `memory` consists of `ring_bytes` zero bytes, or is the ring of a dead rank, which its replacement continues.
     """
 
     def __init__(self, memory: memoryview) -> None:

@@ -31,7 +31,7 @@ class Span(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """Record of a session."""
+    """Spans of all ranks in a session, on one clock, and limits of this record."""
 
     lanes: List[List[Span]]  # by rank, ordered by begin, outer spans first
     root: int  # the master's rank

@@ -1,7 +1,7 @@
 """``timeline.json``: every rank's spans in Chrome's trace event format, for Perfetto.
 
 Each rank is a process with one lane, plus a lane for every other thread of the program that made calls. A flow connects
-the master's sending of a command to its start on every rank.
+the master's sending of a command to its start on every other rank.
 """
 
 from __future__ import annotations

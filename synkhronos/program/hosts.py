@@ -18,7 +18,7 @@ from .program import PROGRAM
 def take_place() -> None:
     """On several hosts, connect the first host's process to the other hosts' processes, which serve and do not return.
 
-    Call this once, before the program uses the library. On a single host this function does nothing.
+    Call this once, before the program uses the library. On a single host, this function does nothing.
     """
     world = world_of_process()
     mpi = sys.modules.get("mpi4py.MPI")

@@ -21,17 +21,17 @@ from .devices import choose_devices
 from .options import Options, with_earlier_names
 from .program import PROGRAM
 
-MAX_THREADS = 4096  #: Maximum number of threads per rank; BLAS libraries crash at absurd values.
+MAX_THREADS = 4096  #: Maximum number of threads per rank; BLAS libraries crash if the number is huge.
 HEAL = "SYNK_HEAL"  #: The environment variable with the default of ``heal``.
 
 logger = logging.getLogger("synkhronos")
 
-DESCRIPTORS_PER_RANK = 4  #: Open files in the master per rank: its pool and its output.
+DESCRIPTORS_PER_RANK = 4  #: Open files in the master per rank, for the rank's pool and output.
 DESCRIPTORS_PER_RANK_OF_HOSTS = 8  #: Open files per rank in each host's serving process, at the start.
 
 
 class Ranks(int):
-    """The number of ranks, returned by `fork`; as a context manager it closes the session on exit."""
+    """The number of ranks, returned by `fork`; as a context manager, it closes the session on exit."""
 
     _session: Optional[Callable[[], Optional[Session]]] = None  # weak reference: does not keep the session alive
 
@@ -73,7 +73,7 @@ def fork(
     The calling process is one of the ranks, and can still be used for plain single-device Theano. The other ranks start
     with the current ``os.environ`` and the modules that were imported before the first `fork`, so import modules first.
 
-    Programs for the 2017 version still work: ``n_parallel`` means ``n_ranks``, and each of `Options` is a keyword. By
+    Programs for the 2017 version still work: ``n_parallel`` means ``n_ranks``, and fields of `Options` are keywords. By
     position, ``profile_workers``, ``max_n_var`` and ``max_dim`` follow ``master_rank``; the last two have no effect.
 
     Parameters
@@ -92,8 +92,8 @@ def fork(
         and the computations of new functions on the rank's device. The master keeps its device in later sessions.
     seed : int, optional
         Nonnegative seed of the program's random streams, applied when a stream is first sent to the ranks. With the
-        same number of ranks, the same seed produces the same numbers. Streams are numbered in building order
-        of their functions. By default, streams start from the master's current states.
+        same number of ranks, the same seed produces the same numbers, if functions are built in the same order. By
+        default, streams start from the master's current states.
     random : {"split", "same"}
         "split": rank 0 draws the same numbers as plain Theano. Rank r draws from the same sequence, so far ahead that
         no two ranks draw the same part. "same": all ranks draw the same numbers, if they draw equally often.
@@ -124,7 +124,7 @@ def fork(
     Returns
     -------
     int
-        The number of ranks. In a ``with`` statement it closes the session at the end of the block.
+        The number of ranks. In a ``with`` statement, the session is closed at the end of the block.
 
     Raises
     ------
@@ -377,7 +377,7 @@ def _check_files(size: int, limit: Optional[int], of_rank: int, where: str = "")
 
 
 def _ranks_by_host(there: Sequence[HostFacts], n_ranks: Optional[int]) -> List[int]:
-    """Return the number of CPU processes on each host, or on this machine."""
+    """Return the number of CPU processes to start on each host, or on this machine if it is the only host."""
     return [n_ranks or host.cores for host in there] or [n_ranks or machine.core_budget()]
 
 

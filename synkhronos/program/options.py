@@ -21,7 +21,7 @@ class Options(NamedTuple):
         heap returns memory to the kernel after every call, a rank may lose a quarter of its time. The setting
         (``mallopt``) applies until the process ends, even after `close`.
     standby : bool
-        Whether to keep a loaded spare process if dead ranks are replaced. Otherwise a replacement has to load first.
+        Whether to keep a loaded spare process if dead ranks are replaced. Otherwise, a replacement must load first.
     profile_workers : bool
         Whether every rank writes a cProfile file, ``synkhronos_rank_<r>.prof``, to the working directory at `close`.
 

@@ -61,7 +61,7 @@ class ReadRings(Command):
 def set_clocks(session: Session) -> None:
     """Measure and store the offsets of other hosts' clocks from the master's.
 
-    A rank reads its clock between request and answer. The assumed time, their midpoint, errs by at most half the delay.
+    Each reading is assigned to the midpoint between request and answer, so it errs by at most half the delay.
     """
     far = () if session.hosts is None else session.hosts.far
     best: List[Tuple[int, int]] = [(0, 0)] * session.size

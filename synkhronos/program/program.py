@@ -1,6 +1,6 @@
 """The state that lives as long as this process: memory, keeper, functions, and session.
 
-`PROGRAM` is the library's only module-level state. The public functions read it and pass on the necessary parts.
+`PROGRAM` is the only `Program`. The public functions read it and pass on the necessary parts.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Program:
     def __init__(self) -> None:
         self.session: Optional[Session] = None
         self.inside_rank = False
-        self.exact = False  # `exact`, `rows` and `check` are those passed to the last `fork`
+        self.exact = False  # `exact`, `rows` and `check` are settings of the last `fork`
         self.rows: Optional[int] = None
         self.check = False
         self.checked: List[CheckedCall] = []
@@ -105,14 +105,14 @@ class Program:
 
     @property
     def pool(self) -> Pool:
-        """The shared memory of this process: Data, plain arguments, and the master's part of shared variables."""
+        """The shared memory of this process, for Data, plain arguments, and the master's values of shared variables."""
         if self._pool is None:
             self._pool = Pool(-1 - len(self._inherited))
         return self._pool
 
     @property
     def functions(self) -> List[Any]:
-        """The program's functions that are still alive, in building order."""
+        """The program's functions that are still alive, in order of construction."""
         living = (reference() for reference in self._functions.valuerefs())  # safe while other threads build functions
         return [function for function in living if function is not None]
 
@@ -130,7 +130,7 @@ class Program:
         return None if self._bridge is None else self._bridge.world
 
     def meet(self, world: World) -> None:
-        """Run this program's sessions on several hosts."""
+        """Run this program's sessions on all hosts of ``world``."""
         self._bridge = Bridge(world)
 
     def all_hosts(self) -> List[HostFacts]:
@@ -277,7 +277,7 @@ class Program:
                 if options.pin and size > 1 and len(near) <= budget:
                     groups = dict(zip(near, claims.claim(len(near))))
                 starter = ProcessLauncher(self._living_keeper(), options.heal > 0 and options.standby)
-                if options.keep_heap:  # after the keeper's fork: each of its ranks has its own setting
+                if options.keep_heap:  # after the keeper has been forked, because each of its ranks has its own setting
                     keep_freed_memory()
             for rank in range(size):
                 if rank not in near:

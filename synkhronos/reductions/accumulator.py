@@ -12,7 +12,7 @@ from .op import ReduceOp, compute_dtype
 
 
 class Accumulator:
-    """Accumulates the values of one rank's slices one by one, in the memory of one value.
+    """Accumulates the values of one rank's slices one by one; except for ``gather``, in the memory of one value.
 
     Combining the ranks' accumulated values, with their total weights, gives the same result as combining the values of
     all slices directly, up to rounding. The op None allows only one slice.
@@ -35,7 +35,7 @@ class Accumulator:
         self._count = 0
 
     def add(self, value: NDArray[Any], weight: Any = 1) -> None:
-        """Add (a copy of) the next slice's value; raise like `combine`, also if op None gets a second value."""
+        """Add (a copy of) the next slice's value; raise like `combine`, also if op None receives a second value."""
         value = np.asarray(value)
         if self._op.name == "gather":
             self._collected.append(value.copy())

@@ -28,8 +28,8 @@ def combine(
     ``minimum`` and ``maximum``, without warnings. ``parts`` have one shape and type, or are None for ranks without a
     value. With ``keep_dtype``, ``sum`` and ``prod`` of bools are bools instead of integers.
 
-    The result is in ``out``, which may be one of the parts, or in new memory. Raises TypeError if the type does not
-    support the op, and ValueError for invalid values or weights or if no rank has a value.
+    The result is in ``out``, which may be one of the parts, or in new memory. Raises TypeError if the type of values or
+    weights is unsupported, and ValueError if values or weights are invalid, or if no rank has a value.
 
     >>> combine(ReduceOp("avg"), [np.array([1.0, 2.0]), None, np.array([4.0, 8.0])], weights=[2, 0, 1])
     array([2., 4.])
@@ -96,8 +96,8 @@ def combine_into(
 
     Each element depends only on the parts' elements at the same position, so results are bit-identical to those
     of whole values. (If several parts are NaN, NumPy does not specify the result's sign and payload.) Only weights are
-    checked; they must not be normalized. ``out`` must be one of the parts or overlap none. Its type determines whether
-    a sum of bools is an integer.
+    checked; normalized weights would change the rounding. ``out`` must be one of the parts or overlap none. Its dtype
+    determines whether a sum of bools is an integer.
     """
     combine_pieces(op, [(parts, [out])], weights)
 

@@ -98,7 +98,7 @@ def _midpoint(first: NDArray[Any], second: NDArray[Any], out: NDArray[Any], scra
 
 
 def counting(present: Sequence[bool], weights: Optional[Sequence[float]]) -> Tuple[List[int], Tuple[float, ...]]:
-    """Return the ranks that count in an average and their weights; `present` lists which ranks have a value.
+    """Return the ranks that count in an average and their weights; ``present[r]``: whether rank r has a value.
 
     >>> counting([True, True, False, True], [2.0, 0.0, 1.0, 1.0])
     ([0, 3], (2.0, 1.0))
@@ -130,13 +130,13 @@ def scaled_weights(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=256)
 def narrowed(weights: Tuple[float, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return scaled weights as ``dtype``, at least its smallest positive number, because 0 * inf is nan."""
+    """Return scaled weights as ``dtype``, each at least its smallest positive number, because 0 * inf is nan."""
     with np.errstate(all="ignore"):
         return np.maximum(scaled_weights(np.array(weights)).astype(dtype), np.nextafter(dtype.type(0), dtype.type(1)))
 
 
 def checked_weights(weights: Sequence[Any]) -> NDArray[np.float64]:
-    """Return weights as float64; raise TypeError or ValueError for the first weight not finite, real and >= 0."""
+    """Return weights as float64; raise TypeError or ValueError if one is not a finite, nonnegative real number."""
     if all([type(weight) is int or type(weight) is float for weight in weights]):
         try:
             checked = np.array(weights, np.float64)

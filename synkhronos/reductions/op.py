@@ -38,7 +38,7 @@ class ReduceOp:
     """A reduce operation; the name None stands for the master's own value.
 
     ``on_host`` requests the CPU transport (prefix ``c_``). For an output of a function, ``axis`` is the axis of
-    gathered rows (always 0 in ops from users). ``dtypes`` are then the types of its reduction and of its result.
+    gathered rows (0 in ops from users), and ``dtypes`` are the types of the reduction and of the result.
     """
 
     name: Optional[str]
@@ -47,7 +47,7 @@ class ReduceOp:
     dtypes: Optional[Tuple[str, str]] = None
 
     def __reduce__(self) -> Any:
-        # Ops are sent with every command, and default pickling of dataclasses is slow.
+        # Ops are sent with many commands, and default pickling of dataclasses is slow.
         return _made, (self.name, self.on_host, self.axis, self.dtypes)
 
     def __str__(self) -> str:

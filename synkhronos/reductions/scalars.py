@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .op import ReduceOp
 
 _LIMITS = {np.dtype(np.float32): (1e-37, 3e38), np.dtype(np.float64): (1e-290, 1e290)}
-"""Magnitudes, by dtype, between which no intermediate result overflows or underflows."""
+"""By dtype: least and greatest magnitude of numbers whose intermediate results neither overflow nor underflow."""
 
 _WEIGHT_LIMITS = (1e-15, 1e15)
 """Range of weights whose sums, and products with numbers in `_LIMITS`, cannot underflow or overflow either."""

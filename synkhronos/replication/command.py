@@ -166,7 +166,7 @@ class Rejoin(Command):
 
 
 class ReplicaBuilder(Replicas):
-    """Builder and owner of the replicas on a rank other than the master."""
+    """Builder of the replicas on a rank other than the master."""
 
     def __init__(self, context: RankContext) -> None:
         self._rank, self._barrier, self._counts = context.rank, context.barrier, context.pools.spans_hosts

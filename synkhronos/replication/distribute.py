@@ -17,7 +17,7 @@ def distribute() -> None:
     StateError
         Before `fork`, or after `close`.
     TypeError
-        If an object cannot be pickled; the message names it and its function. All other functions have been sent.
+        If a function or variable cannot be pickled; the message names it. All other functions have been sent.
     SharedMemoryError
         If there is not enough memory for the values. Earlier functions may have been sent (in groups of 16).
     WorkerError

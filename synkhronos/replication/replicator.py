@@ -50,7 +50,7 @@ class Sent:
 class Replicator(Replicas):
     """Replicas on the master: registers the program's own functions and shared variables, by weak reference.
 
-    Objects are compared by identity. If the program drops an object, so do the ranks with the next command. While the
+    Objects are compared by identity. If the program drops an object, the ranks drop it with the next command. While the
     program keeps a variable, its values stay on all ranks, even if no function uses it.
     """
 
@@ -116,7 +116,7 @@ class Replicator(Replicas):
         self._send([], [(engine, shared)])
 
     def _ensure_some(self, new: List[Any]) -> List[TypeError]:
-        """Send functions together, or one by one if that fails; return the errors."""
+        """Send functions together, or one by one if they cannot be pickled together; return the errors."""
         try:
             self._send(new)
             return []

@@ -1,7 +1,7 @@
 """Borrowed values, which the program can write to at any time without a call to the library.
 
-``get_value(borrow=True)`` lends a variable's array, and ``set_value(value, borrow=True)`` leaves the value with the
-program. Before each command the master compares a borrowed value with a copy, until the program drops or replaces it.
+``get_value(borrow=True)`` returns a variable's own array, and ``set_value(x, borrow=True)`` stores the array x itself.
+Before a function call, the master compares such values with copies, until the program drops or replaces the value.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Borrowed:
     def is_held(self, cell: Any, pool: Pool, n_others: int = 0) -> bool:
         """Return whether the program may still refer to the object or its memory.
 
-        An array in ``pool``, and every view of it, is a view of bytes. The library has ``n_others`` other references.
+        The base of arrays in ``pool``, and of their views, consists of bytes. The library has ``n_others`` references.
         """
         if getattr(self.value, "base", None) is not None:
             if not pool.owns(self.value) or self._n_references_to_base() > _BASE_ALONE:

@@ -12,8 +12,8 @@ a command. The answer is valid once the master has decided that barrier. This sa
     master   ........ barrier k: wait, decide --- decided >= k ---> continue   ..........   rank r
              MasterEnd.wait, .read <--- promised[r] = k, slot of r --- RankEnd.promise
 
-The rank may still be finishing that command, which can no longer fail, when the next command arrives. While they wait,
-the root and the leader of each other host handle all network traffic (`sync.host_relay`).
+The rank may still be finishing that command, which can no longer fail, when the next command arrives. The root and the
+leader of each other host exchange commands, decisions and answers while they wait (`sync.host_relay`).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class MasterEnd:
 
 
 class RankEnd:
-    """Another rank's end of the channel: receives commands and answers them."""
+    """The end of the channel on a rank other than the master: receives commands and answers them."""
 
     @point("channel")
     def __init__(
@@ -134,9 +134,9 @@ class RankEnd:
 
     @point("channel")
     def read(self) -> Envelope:
-        """Return the command; unpickling errors propagate.
+        """Return the command's envelope; unpickling errors propagate.
 
-        A cache maps the bytes of a frozen command to its envelope. Entries stay valid (see `Command.freeze`).
+        A cache maps the bytes of a frozen command to its envelope. Entries stay valid, since a command does not change.
         """
         length, slot = self.block.command_length, self.block.command_slot
         if not 0 <= length <= FROZEN_BYTES:

@@ -29,7 +29,7 @@ class CommandStats(NamedTuple):
     """Statistics of a command for profiles; ``rows`` is -1 if unknown.
 
     ``kind`` is "function", "steps", "collective" or "other"; ``rows`` counts rows processed by this rank. ``nbytes``
-    and ``arrays`` are the size and number of this rank's values in a collective; ``arrays`` also counts steps.
+    and ``arrays`` are the size and number of this rank's values in a collective; for "steps", ``arrays`` counts steps.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Command(ABC):
     frozen: Optional[bytes] = None  #: The command pickled in an otherwise empty envelope; see `freeze`.
     #: Whether ranks count steps in the control block; each step restarts the timeout, and errors report the counts.
     has_steps = False
-    #: Log text for the units that ranks count instead of steps, if the command is slow and there are several hosts.
+    #: Unit that ranks count instead of steps, for the log of slow commands on several hosts: "functions ready".
     counts = ""
     is_counted = False  #: Whether `synkhronos.traffic` counts the command.
     repeats = True  #: Whether the command can be repeated if a rank dies during it.
@@ -115,7 +115,7 @@ class Answer(NamedTuple):
     """A rank's answer to a command: its result, its error, or its abort.
 
     ``error`` is the exception itself on the rank where it was raised, and a `failures.Failure` after transmission.
-    ``deposits`` locates changed values, if dead ranks are replaced: see `deposits`.
+    If dead ranks are replaced, ``deposits`` maps changed variables' numbers to their new deposits: see `deposits`.
     """
 
     rank: int
@@ -135,7 +135,7 @@ class CheckStart(Command):
 
 
 class Stop(Command):
-    """Stop the ranks, after each rank has answered."""
+    """Stop every rank once it has answered."""
 
     title = "stop"
     repeats = False

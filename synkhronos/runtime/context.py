@@ -38,10 +38,10 @@ class RankContext:
     entries, on the master from the program's objects and on other ranks from received data. ``leading`` is the
     `HostRelay` of a rank that leads a host.
 
-    Tables by the numbers of a function and of its plan, collective or argument: ``plans`` (data that many calls share),
-    ``bytes_inside`` (the bytes last reduced inside functions), ``row_buffers`` (memory for a batch's rows). Tables by
-    the number of a variable: ``started`` (values copied for a pending ``all_reduce(wait=False)``), ``begun`` (states of
-    `Transport.begin`), ``errors`` (error feedback of ``feedback=True``).
+    Three tables have as keys the numbers of a function and of its plan, collective or argument: ``plans`` (data that
+    many calls share), ``bytes_inside`` (last reduced inside functions), ``row_buffers`` (memory for a batch's rows).
+    Three tables have the numbers of variables as keys: ``started`` (values copied for a pending
+    ``all_reduce(wait=False)``), ``begun`` (states of `Transport.begin`), ``errors`` (of ``feedback=True``).
 
     ``results`` keeps memory alive that the master may read until the next command. ``promises`` is `RankEnd.promise` on
     ranks other than the root, if there are several hosts or dead ranks are replaced.
@@ -86,11 +86,11 @@ class RankContext:
         watch_hosts: Optional[Callable[[], object]] = None,
         links: Sequence[Link] = (),
     ) -> RankContext:
-        """Create a rank's state; used for the master, for processes and for threads.
+        """Create a rank's state, for the master and for ranks in processes or threads.
 
-        ``pools`` contains shadows of other hosts' pools. ``watch`` is called at barriers, and raises if the barrier can
-        no longer complete. ``watch_hosts`` (by default ``watch``) is called during exchanges with another host, when
-        other ranks may have finished the command. ``links`` are the root's links, or a leader's link to the root.
+        ``pools`` includes shadows (`sync.fetching`) of other hosts' pools. ``watch`` is called at barriers, and raises
+        if the barrier cannot complete. ``watch_hosts`` (by default ``watch``) is called during exchanges with other
+        hosts, when other ranks may have finished the command. ``links`` are the root's links, or a leader's only link.
         """
         known = PoolMap()
         for ident, each in pools.items():
@@ -172,7 +172,7 @@ class RankContext:
         return keys, bound
 
     def name_of(self, numbers: Sequence[int]) -> Callable[[int], str]:
-        """Return a function that names the i-th of the numbered variables in messages."""
+        """Return a function that returns the name of the i-th of the numbered variables, for messages."""
         return lambda i: self.shareds[numbers[i]].label(f"shared_vars[{i}]")
 
     # -- commits -------------------------------------------------------------------------------------------------
@@ -215,8 +215,8 @@ class RankContext:
         """Make changes on all ranks or on none, at the last barrier of a command that changes values.
 
         Before this barrier, a rank prepares new values next to the current values. ``changes`` only make the new values
-        current: they must not fail, and are called twice if the master is interrupted. If functions decided the number
-        of collectives, `Transport.agree` checks that all ranks have reached the end named ``label``.
+        current: they must not fail, and may be called twice if the master is interrupted. If ranks may differ in the
+        number of their collectives, ``label`` names this commit, and `Transport.agree` compares the labels.
         """
         if self.deposits is not None and label is None and self._promised <= self.barrier.current:
             self.answer_if_committed(None)

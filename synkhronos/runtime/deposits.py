@@ -1,7 +1,7 @@
 """Deposits: the values of a rank's variables as of the last command, stored so that a replacement rank can load them.
 
-A rank's memory outlives the rank, and the master records the locations of the *deposited* values. Deposits are never
-overwritten: functions work on copies, and new values are staged next to the deposit before the commit. ::
+A rank's shared memory outlives the rank, and the master records the locations of the *deposited* values. A current
+deposit is never overwritten: functions work on copies, and new values are staged next to it before the commit. ::
 
     rank 1          cell          memory of rank 1                     recorded by the master
     all_reduce      current       [current]  [spare]                   current
@@ -9,7 +9,7 @@ overwritten: functions work on copies, and new values are staged next to the dep
           ends      copy          [current]  [spare := copy]           current
           commit    copy          [spare  ]  [current]                 the new current
 
-Values on a device are copied to the rank's memory before each commit. So after a death all ranks can return to the
+Values on a device are copied to this memory before each commit. So after a death all ranks can return to the
 state before the command and repeat the command. The master, whose death ends the session, only copies old values.
 """
 
@@ -119,7 +119,7 @@ class Deposits:
         return spare
 
     def apply(self) -> None:
-        """Make the staged values the deposits, once the command is decided."""
+        """Replace the deposits with the staged values, once the command's last barrier is decided."""
         staged, self._staged = self._staged, []
         for entry, value, spare in staged:
             self._transport.swap_in(_key(entry.number, entry.on_device), spare)
@@ -154,7 +154,7 @@ class Deposits:
                 self.pending[entry.number] = dump(value)
 
     def restore(self, even_kept: bool = False) -> None:
-        """Restore the previous values of the variables if the command in progress was not decided."""
+        """Restore the values from before an undecided command; after `begin` with ``keeps``, only if ``even_kept``."""
         if self._keeps and not even_kept:
             return
         self._staged = []

@@ -98,7 +98,7 @@ def worker_died(
 
 
 def add_failures(error: BaseException, failures: Dict[int, Failure]) -> None:
-    """Add the failures of other ranks to an error, except those with the same text."""
+    """Add the failures of other ranks to an error, except failures with the error's own type and message."""
     own = Failure(error).summary
     for rank, failure in failures.items():
         if failure.summary != own:

@@ -67,7 +67,7 @@ class Healing:
         return [range_of(handle) for handle in handles if math.prod(handle.shape)]
 
     def common_value(self, number: int, pools: Any) -> Any:
-        """Return the deposited value of a variable that is equal on all ranks, on the host; do not write to it."""
+        """Return the deposited value, in host memory, of a variable that is equal on all ranks; do not write to it."""
         deposit = next(of_rank[number] for of_rank in self.deposits_by_rank if number in of_rank)  # the master has none
         return pools.attach(deposit) if isinstance(deposit, Handle) else load(deposit)
 

@@ -66,7 +66,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
-        """Return the activity of ranks: the Python stacks of the ranks that reply within ``seconds``."""
+        """Return each rank's activity as text: its Python stacks, if it reports them within ``seconds``."""
 
     @abstractmethod
     def forward(self, idle: bool = False) -> None:
@@ -74,9 +74,9 @@ class Launcher(ABC):
 
     @abstractmethod
     def write_if_killed(self, write: Callable[[Sequence[memoryview]], object]) -> None:
-        """Register a function to be called with the ranks' rings, by another process, if the master is killed.
+        """Register a picklable function that another process calls if the master is killed.
 
-        ``write`` is pickled; it is never called if no process of the session outlives the master.
+        Its argument is the ranks' recorded activity. It is not called if no process of the session outlives the master.
         """
 
     @abstractmethod

@@ -7,9 +7,9 @@ which the master has much earlier. So the master announces every module that it 
                       | announce        |                            |
     rank            load 1            load 2   (between commands)    | the rest
 
-Announcements have no answer. A rank reads them while it waits for a command. This delays the command by the loading
-time of at most one module, or once by the time to read the index of Theano's cache. If an announcement is lost (full
-slot, deleted file, busy rank), the module is loaded with the functions that need it, and errors are reported then.
+Announcements have no answer. A rank reads them while it waits for a command, which is delayed by the loading of at most
+one module. The first loading also reads the index of Theano's cache. If an announcement is lost (full slot, deleted
+file, busy rank), the module is loaded with the functions that need it, and errors are reported then.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class SharedEntry(ValueObserver):
     ``cell``, a list of one element, is its storage. ``base``, kept alive, is the first variable with the same storage.
 
     Only on the master: ``known`` is the object in the storage, if the program cannot have changed it since the last
-    check; with any other object (or None), `has_changed` must check. ``origin`` is the source of the value.
+    check. If it is another object or None, `has_changed` must check. ``origin`` is the source of the value.
     ``borrowed`` is set if the program can write to the value; ``rows`` is set if the variable has a row per batch row.
     """
 
@@ -141,7 +141,7 @@ class SharedEntry(ValueObserver):
                 borrowed.remember()  # e.g. after a broadcast of the program's value, which all ranks now have
 
     def ran(self, updates: bool) -> None:
-        """Update the record of a borrowed value after all ranks have run a function, which may have updated it."""
+        """Update the record of a borrowed value after a function call; ``updates``: whether the function updates it."""
         borrowed, value = self.borrowed, self.cell[0]
         assert borrowed is not None
         if not updates:
@@ -168,7 +168,7 @@ class SharedEntry(ValueObserver):
 
     def _check_here(self) -> None:
         if self.stands_in:
-            raise StateError(f"{self.label()}: its rows are on the ranks until the call or its last step has ended")
+            raise StateError(f"{self.label()}: its rows are on the ranks until the call ends: access it after the call")
 
     def lent(self) -> None:
         value = self.cell[0]
@@ -194,13 +194,13 @@ class SharedEntry(ValueObserver):
         self.known = None
 
     def may_have_changed(self) -> bool:
-        """Return whether the program has changed the value, other than by writing into the storage itself."""
+        """Return whether the program may have changed the value, other than by writing into the storage itself."""
         return self.known is None and (self.borrowed is None or self.borrowed.has_changed())
 
     def has_changed(self, pool: Any, n_others: int = 0) -> bool:
-        """Return whether the program has changed the value since the last check; needed only if `known` is not valid.
+        """Return whether the program has changed the value since the last check, and record the check.
 
-        For ``pool`` and ``n_others`` see `Borrowed.is_held`.
+        Needed only if ``known`` is not the object in the storage. For ``pool`` and ``n_others`` see `Borrowed.is_held`.
         """
         borrowed, found = self.borrowed, True
         if borrowed is not None and self.cell[0] is borrowed.value:
@@ -260,11 +260,11 @@ class Registry:
 
 
 class Replicas(ABC):
-    """Builds the entries of a rank's registry from received data; see `replication.command`."""
+    """Builds the entries of a rank's registry; see `replication.command`."""
 
     @abstractmethod
     def shared(self, item: Any, held: Mapping[int, SharedEntry], rank: int, size: int) -> Tuple[SharedEntry, Any]:
-        """Return the entry of a shared variable, and its value on this rank (None if the transport will bring it).
+        """Return the entry of a shared variable, and its value on this rank (None if the transport sends the value).
 
         ``item`` is a `replication.command.SharedItem`; ``held`` contains all variables of the rank, even new ones.
         """

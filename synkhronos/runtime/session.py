@@ -76,8 +76,8 @@ class Session:
     ``pools`` maps identifiers to the shared memory of all ranks. For the other options see `fork`.
 
     ``healing`` is None unless dead ranks are replaced. ``prefetch`` announces modules that ranks can load while they
-    wait. ``dropped`` lists objects that the program has dropped, ``("function", 3)`` or ``("shared", 5)``: finalizers
-    append at any time, and the ranks drop the objects with the next command.
+    wait. ``dropped`` lists objects that the program has dropped, ``("function", 3)`` or ``("shared", 5)``. Finalizers
+    append to it at any time, and the ranks drop the objects with the next command.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Session:
             self.healing = Healing(heal, size)
             self.context.deposits = Deposits.of(self.context)
         self.closed: Optional[str] = None  # the reason, once the session is closed
-        self.setup: Optional[Command] = None  # the first command, repeated whenever a rank is replaced
+        self.setup: Optional[Command] = None  # prepares the ranks; repeated whenever a rank is replaced
         #: Called once after the ranks have ended, while their data in the control block still exists.
         self.at_end: Callable[[], object] = bool
         #: Serializes commands; also protects the memory that calls share for staged arguments.
@@ -181,7 +181,7 @@ class Session:
                     results = self._execute_and_heal(command, timeout)
                 try:
                     return command.finish(results, self.context)
-                except Aborted:  # some of the results must be fetched from other hosts
+                except Aborted:  # results could not be fetched from other hosts
                     error = self._abandoned()
                     raise error from error.__cause__
             except BaseException as error:
@@ -253,7 +253,7 @@ class Session:
                 self._raise_what_ended()
             self.context.barrier.begin(number)
             self.channel.send(number, payload, self._watch)
-            with self.affinity:  # set after `send`, because this is slow and the other ranks can begin
+            with self.affinity:  # after `send`, so that the other ranks can begin during this slow step
                 if self._profile is None:
                     own = self.context.execute(envelope)
                 else:
@@ -376,7 +376,7 @@ class Session:
                 return self._fatal
             if self.context.leading is not None and self.block.words[DEATHS]:
                 self.context.leading.receive()  # answers that a rank sent before it ended
-            stops = type(self._command) is Stop  # answers to `Stop` use another path, so ranks may have ended
+            stops = type(self._command) is Stop  # the report of a rank's end may overtake its answer to `Stop`
             for rank in self.others:
                 if not self.block.ended[rank] or stops and not self.block.status[rank]:
                     continue
@@ -423,7 +423,7 @@ class Session:
         return made, [block.undone[rank] if begun[rank] else 0 for rank in ranks]
 
     def _missing(self) -> List[int]:
-        """Return the ranks that have neither answered nor arrived at the master's current barrier."""
+        """Return the ranks without an answer; if some have not arrived at the master's barrier, only those ranks."""
         here = self.context.barrier.current
         missing = [rank for rank in self.others if not self.channel.has_answered(rank, self._number)]
         return [rank for rank in missing if self.block.arrived[rank] < here] or missing
@@ -453,7 +453,7 @@ class Session:
             self.context.abort()  # other ranks may still have many steps ahead
 
     def _raise_what_ended(self) -> None:
-        """Raise the error for a rank, or the keeper, that has ended since the last command."""
+        """Raise the error for a rank, or a launcher, that has ended since the last command."""
         for rank in self.others:
             if self.block.ended[rank]:
                 raise _Fatal(self._died(rank, "before " + self._title))

@@ -33,12 +33,12 @@ NONE_CHOSEN = Unknown(
 Labels = Sequence[Any]
 NO_POWERS: Mapping[int, Power] = {}
 
-#: Remedy for a value that has all rows on every rank; omitted if the value is an input that could be scattered.
+#: Remedy for a value that has all rows on every rank; omitted if a change of the input lists is suggested instead.
 TAKE_SHARE = ": take the rank's share of that value with synkhronos.ops.shard"
 
 
 class Axes(PlacementRule):
-    """Placement rule for an operation that keeps, merges or reduces labeled axes.
+    """Placement rule for an operation that keeps or reduces labeled axes.
 
     Parameters
     ----------

@@ -2,10 +2,10 @@
 
 Each variable has up to two images in the new graph: the rank's own value, and the whole value.
 
-* The whole of a partial value is a collective's result. If the whole values of its inputs are needed anyway, the whole
-  is computed from them instead. (Adam needs a gradient, and also 0.1 times the gradient.)
-* The whole of a number of rows is the total over all ranks, which the call provides. Only a count of elements that a
-  mask chooses needs a collective.
+* The whole value of a partial variable is a collective's result. If the whole values of its inputs are needed anyway,
+  it is computed from them instead. (Adam needs a gradient, and also 0.1 times the gradient.)
+* The whole value of a number of rows is the total over all ranks, which the call provides. Only a count of elements
+  that a mask chooses needs a collective.
 
 Collectives that wait for the same earlier collectives are merged::
 
@@ -150,7 +150,7 @@ def is_counted(placement: Placement) -> bool:
 
 
 def parts_of_rows(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any]) -> List[Any]:
-    """Return the partial values computed from rows and used to compute ``roots``.
+    """Return the values that are computed directly from rows and used to compute ``roots``.
 
     ::
 
@@ -174,7 +174,7 @@ def parts_of_rows(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any]
 
 
 def _may_reshape(node: Node, reshaped: Set[Any]) -> bool:
-    """Return whether the outputs' shapes may change with the inputs' values or with `reshaped` inputs."""
+    """Return whether the outputs' shapes may change with the inputs' values or with ``reshaped`` inputs."""
     return not node.rule.keeps_shapes or any(one in reshaped for one in node.inputs)
 
 
@@ -199,8 +199,8 @@ class _Plan:
         #: By node and input: replacement of a variable that waits for a collective, if only its shape is needed. (The
         #: gradient of a loss starts with ones shaped like the loss.)
         self.templates: List[Dict[int, Any]] = []
-        #: Variables whose value (perhaps even shape) differs in the old graph, because a mask chose other elements
-        #: there, or a length was the rank's own.
+        #: Variables whose values (or even shapes, if ``reshaped``) differ between the old graph and the new graph, for
+        #: example because a mask chooses other elements.
         altered: Set[Any] = set()
         reshaped: Set[Any] = set()
         has_collectives = any(isinstance(node.rule, Completed) for node in nodes)

@@ -19,7 +19,7 @@ from typing import Any, FrozenSet, Iterable, NamedTuple, Optional, Tuple
 
 
 class Product(NamedTuple):
-    """A length: a number times powers of symbols, which are any hashable objects of the engine."""
+    """A length: a number times powers of symbols (any hashable objects of the engine)."""
 
     number: int = 1
     factors: FrozenSet[Tuple[Any, int]] = frozenset()
@@ -94,7 +94,7 @@ class RowLayout(NamedTuple):
 
     @property
     def is_unordered(self) -> bool:
-        """Whether the length is computed and the order unknown; elements are then unmoved positions, or all equal."""
+        """Whether the length is computed and the order unknown; the elements are unmoved positions, or all equal."""
         return self.per_row is not None
 
     @property
@@ -103,7 +103,7 @@ class RowLayout(NamedTuple):
 
     @property
     def in_order(self) -> bool:
-        """Whether a rank's part of the axis is contiguous."""
+        """Whether a rank's part of the axis is contiguous in the serial program."""
         return self.outer == ONE_ELEMENT
 
     @property
@@ -120,7 +120,7 @@ class RowLayout(NamedTuple):
         # The lengths are equal. If every row has the same number of elements, outer and inner determine each other.
         if not (same_inner or same_outer and self.is_even and other.is_even):
             return None
-        # Keep the simpler description: 1 before a symbol, a symbol before None.
+        # Keep the simpler description: prefer 1 to a symbol, and a symbol to None.
         return RowLayout(_simpler(self.outer, other.outer), _simpler(self.inner, other.inner))
 
     def if_equal(self, other: RowLayout) -> Optional[Tuple[Product, Product]]:
@@ -133,7 +133,7 @@ class RowLayout(NamedTuple):
         return comparable(self.inner, other.inner)
 
     def within(self, axis: RowLayout) -> RowLayout:
-        """Return the layout of an axis's leading elements, if only their number per row is known."""
+        """Return the layout of leading elements of ``axis``; if only their number per row is known, complete it."""
         if self.per_row is None or axis.inner is None:
             return self
         pieces = self.per_row.over(axis.inner)

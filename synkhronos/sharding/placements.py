@@ -40,7 +40,7 @@ class Index(enum.IntEnum):
 
 
 class Replicate(NamedTuple):
-    """A value that is equal on all ranks; ``zero`` if it is 0 or irrelevant, so that it is a partial of any sum."""
+    """A value that is equal on all ranks; ``zero`` if it is 0 or irrelevant, so that it is a valid part of any sum."""
 
     power: Power = 0
     zero: bool = False

@@ -91,7 +91,7 @@ def taken_whole(
 ) -> Tuple[FrozenSet[int], List[Placement]]:
     """Request whole values of some inputs; return the positions to make whole, and all placements afterwards.
 
-    If the graph must not be rewritten, a rank's own number of rows becomes a replicated value up to its power.
+    If the graph must not be rewritten, a rank's own number of rows becomes a replicated value with its power.
     """
     after, wanted = list(inputs), set()
     for i in positions:

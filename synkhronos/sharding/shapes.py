@@ -141,7 +141,7 @@ class Filled(PlacementRule):
         if not values:
             return RuleResult([ZERO])  # its contents will be overwritten
         if any(isinstance(one, Shard) for one in values):
-            return RuleResult([Unknown("gives rows a shape with no length computed from the number of rows")])
+            return RuleResult([Unknown("broadcasts rows to a shape with no length computed from the number of rows")])
         return Axes(self.labels, [range(self.ndim)], [[i] for i in range(len(values))]).place(values, exact)
 
 
@@ -164,7 +164,7 @@ class Drawn(Filled):
     def of_labels(
         cls, values: Sequence[Sequence[Any]], ndim: int, shape: Sequence[int], is_single: bool = True
     ) -> Drawn:
-        """Return the rule given labels instead of patterns; values may have axes that the result lacks.
+        """Return a rule built from labels instead of patterns; values may have axes that the result lacks.
 
         Without a shape, the numbers have the broadcast shape of the values.
         """
@@ -220,7 +220,7 @@ class RowAxis(NamedTuple):
 
 
 def rows_of(shape: Sequence[Placement]) -> Union[None, RowAxis, Unknown]:
-    """Return the axis of the rank's rows in a shape that consists of these placements; None if it has no rows."""
+    """Return the axis of the rank's rows in a shape with these placements; None if the shape has no rows."""
     lengths: List[Length] = []
     for one in shape:
         if isinstance(one, Size):
@@ -309,7 +309,7 @@ class Reshaped(PlacementRule):
         if found is None and self.free is not None:
             found = RowAxis(self.free, MERGED)
         if found is None:
-            why = "gives rows a shape with no length computed from the number of rows: use x.shape[0], or -1"
+            why = "reshapes rows to a shape with no length computed from the number of rows: use x.shape[0], or -1"
             return RuleResult([Unknown(why)])
         axes = _Axes(self.before, self._after(shape))
         moved = axes.moved(one, found)

@@ -142,7 +142,7 @@ class Subscript(Axes):
 
 OF_ANOTHER_RANK = (
     "selects rows at computed positions, which may belong to another rank (compute positions from lengths of the "
-    "indexed array; with exact=True, every call checks that lengths of other arrays equal these)"
+    "indexed array; with exact=True, also from lengths of other arrays, which every call then checks)"
 )
 
 

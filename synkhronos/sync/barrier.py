@@ -45,15 +45,15 @@ def is_due(block: ControlBlock, promised: int, command: int) -> bool:
 def turn_of(number: int) -> int:
     """Return which of a rank's two slots (0 or 1) contains the rank's notice (message) for a barrier.
 
-    Barriers and commands alternate the slot, because other ranks may not have read the previous notice yet.
+    Successive barriers and commands use alternate slots, because other ranks may still have to read the last notice.
     """
     return (number // BARRIERS_PER_COMMAND + number) % 2
 
 
 class Barrier:
-    """One rank's part of the barrier; ``watch`` is called at every step of a wait.
+    """One rank's part of the barrier; ``watch`` is called repeatedly during a wait.
 
-    On the root, it raises `Aborted` if the barrier cannot complete. Elsewhere, it ends the process if the root is gone.
+    On the root, it raises `Aborted` if the barrier cannot complete. Elsewhere, it ends the rank if the root is gone.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Barrier:
         return self._words[DECIDED] >= self.current or self._words[ABORTED] >= self.command
 
     def check(self) -> None:
-        """Raise `Aborted` if the command is aborted; on the root, also if a rank or the keeper requests an abort."""
+        """Raise `Aborted` if the root has aborted the command; on the root, if a rank has requested this or ended."""
         words = self._words
         if self.rank == self.root:
             if words[ABORT_REQUESTED] >= self.command or words[DEATHS]:
@@ -136,8 +136,8 @@ class Barrier:
 
     def exchange(self, notice: bytes, pool: Any, pools: Any) -> Tuple[bytes, ...]:
         """Wait as `wait` does; return the notices (messages) of all ranks, in order. Long notices use the pools."""
-        # Two slots alternate with the barrier's number, which is equal on all ranks even after an abort. The slot's
-        # last readers have passed the barrier in between.
+        # Two slots alternate with the numbers of barrier and command, which are equal on all ranks even after an abort.
+        # The slot's last readers have passed the barrier in between.
         turn = (self.command + self.current + 1) % 2  # inlined from `turn_of`
         slots, length = self.block.notice_slots[turn], self.block.notice_length[turn]
         if len(notice) <= len(slots[self.rank]):

@@ -1,6 +1,6 @@
 """The control block: shared memory through which the ranks of a session synchronize.
 
-It is an unnamed file that every rank, the master and the keeper map. It contains no logic. ::
+It is an unnamed file that all ranks and the keeper map. Other modules implement the protocols. ::
 
     first lines   words of the session (`SESSION_WORDS`)
     lines of r    words of rank r (`RANK_WORDS`)
@@ -14,7 +14,7 @@ It is an unnamed file that every rank, the master and the keeper map. It contain
     spans         by rank: its recorded activity, if any: see `profile`
 
 A line is a cache line of eight 64-bit words, so that ranks do not slow each other down by writing. The tables list the
-writer of each word; only ``abort_requested`` has several.
+writer of each word. Apart from resets and copies from other hosts, only ``abort_requested`` has several.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FETCH_BYTES = 1 << 12  # longer requests to other hosts are sent through the ran
 FATAL_ERROR_BYTES = 1 << 14  # maximum size of the text of an error that ends a rank
 ANNOUNCEMENT_BYTES = 1 << 18  # size of a session's announcements, enough for more than a thousand modules
 
-#: The words of the session: name, writer, meaning.
+#: The words of the session: name, writer, meaning. On hosts other than the first, a deputy replaces the bridge.
 SESSION_WORDS = (
     ("decided", "root", "the last barrier that the root has decided"),
     ("abort_requested", "any rank", "the last command that a rank has asked to abort (all write the same number)"),
@@ -122,9 +122,9 @@ class ControlBlock:
     of other hosts into it. ``bells`` are the descriptors of an existing block's eventfds; the caller may close
     them afterwards.
 
-    The root waits for `arrivals` at a barrier. By rank, the root signals `releases` (from a barrier) and `commands`,
-    ranks signal `answers`, and the bridge signals `fetched`. `bridge` and `lead` wake the bridge process and the
-    leading rank. `notice_slots`, `notice_length` and `noticed` are indexed by turn and rank.
+    The root waits for `arrivals` at a barrier. Each rank has four semaphores: the root signals `releases` (from a
+    barrier) and `commands`, the rank `answers`, and the bridge or deputy `fetched`. `bridge` wakes this process, and
+    `lead` the leading rank. `notice_slots`, `notice_length` and `noticed` are indexed by turn and rank.
     """
 
     decided = _session_word("decided")

@@ -3,12 +3,12 @@
 Every host has a *shadow* of each pool on the other hosts: memory with the same number and layout, filled on request. ::
 
     rank        writes a request into its slot, fetch_asked += 1, wakes bridge, waits for fetched[r]
-    bridge      asks the bridge of the host that has the memory, writes the reply into the shadow
+    bridge      (or deputy, see `cluster`) asks the host that has the memory, writes the reply into the shadow
     rank        continues when fetch_done has reached fetch_asked
 
-A shadow contains the pool as of the request; fetch again if the pool may have changed. Small data is sent without a
-request: see `runtime.command.Envelope` and `transports.layouts`. Ranks request reductions over hosts in the same way,
-after reducing their values within the host. Ranks wait for the result, or only until the reduction has begun.
+A fetched range has the content as of the request; fetch it again if the pool may have changed. Small data is sent
+without a request: see `runtime.command.Envelope` and `transports.layouts`. Ranks request reductions over hosts in the
+same way, after reducing their values within the host. They wait for the result, or only until the reduction has begun.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FetchPart(NamedTuple):
 
 
 class Fetcher:
-    """One rank's requests to other hosts; methods raise `Aborted` if ``barrier`` aborts, or exceptions of ``watch``."""
+    """One rank's requests to other hosts; methods raise `Aborted` if the command is aborted, or errors of ``watch``."""
 
     def __init__(self, barrier: Barrier, pool: Pool, watch: Callable[[], object]) -> None:
         self._watch = watch
@@ -74,7 +74,7 @@ class Fetcher:
 
     @property
     def received(self) -> int:
-        """The bytes received from other hosts for this rank; a shared request counts for the first rank."""
+        """The bytes received from other hosts for this rank; a transfer for several ranks counts for one of them."""
         return self._block.received[self._rank]
 
     def _ask(self, *request: Any) -> None:

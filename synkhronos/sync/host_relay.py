@@ -6,8 +6,8 @@ The root has a link to the first rank of each other host, its *leader*. ::
     ranks of host 0 <-- control block --> root <═══ link ═══> leader <-- control block --> ranks of host 1
 
 Root and leader copy between their control block and the link while they wait (`HostRelay.wait`) for a command, at a
-barrier, or for answers. So a round trip over the network needs only two process switches. At any other time, the bridge
-processes of `cluster` handle events: deaths, aborts, output.
+barrier, or for answers. So a round trip over the network needs only two process switches. The bridge and the deputies
+of `cluster` handle all other events: deaths, aborts, output, fetches.
 
 ===========  ==============  ===============================================================================
 message      from, to        content

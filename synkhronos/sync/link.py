@@ -20,7 +20,7 @@ from typing import Any, Callable, List, Tuple
 from .rendezvous import PATIENCE_S
 from .semaphore import POLL_INTERVAL_S
 
-#: Maximum size of a frame: less than the free space of a socket that the kernel reports as writable.
+#: Maximum payload of a frame: less than the free space of a socket that the kernel reports as writable.
 FRAME_BYTES = 1 << 14
 
 #: Size of socket buffers, including the kernel's overhead, which can be several times the payload. The default of

@@ -2,7 +2,7 @@
 
 Every process that maps the memory can use them. ``kill -9`` leaves nothing behind, whereas a named semaphore would stay
 in /dev/shm. A wait spins briefly and then blocks in bounded steps; between steps the waiter checks that its peers are
-alive. Ranks wait for each other with `Semaphore.wait`, except on the keeper's socket, in `close` and in NCCL.
+alive. Ranks wait for each other with `Semaphore.wait`, except between hosts (`host_relay`), in `close` and in NCCL.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class WaitPolicy(NamedTuple):
 
     @classmethod
     def of_processes(cls, ranks: int, cores: int, pinned: bool) -> WaitPolicy:
-        """Return the policy for processes on ``cores`` cores, each pinned to its own core or not."""
+        """Return the policy for ``ranks`` processes on ``cores`` cores; with ``pinned``, each has cores of its own."""
         # Yielding costs whole time slices if other processes run. So yield only if the peer may need this core: with
         # more ranks than cores, or if the kernel may run two ranks on one core.
         return cls(600, False) if pinned and ranks <= cores else cls(60, True)
@@ -114,7 +114,7 @@ class Semaphore:
         return taken
 
     def wait(self, watch: Callable[[], object], policy: WaitPolicy) -> None:
-        """Wait for a positive count and decrement it; ``watch`` (called at every step) may raise or return True."""
+        """Wait for a positive count and decrement it; ``watch``, called repeatedly, returns True to end the wait."""
         address, yields = self._address, policy.yields
         for _ in range(policy.tries):
             if _trywait(address) == 0:

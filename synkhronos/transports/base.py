@@ -3,7 +3,7 @@
 Every rank calls each method that is not marked *local*, in the same order and with lists of the same length. Each
 call handles all its arrays together, so a call with many small arrays costs little more than a call with one.
 
-**All or nothing.** No method changes the arrays passed to it. Methods return new values as `Pending`: arrays
+**All or nothing.** No method changes its input arrays. Methods return new values as `Pending`: arrays
 next to the current arrays, complete after the next barrier. `RankContext.commit_values` then accepts them.
 
 **Keys.** A key names the owner of an array (a shared variable, an output), so that later calls can reuse its memory.
@@ -69,7 +69,7 @@ class TrafficCounter:
 
     With NCCL, each of n ranks counts (n - 1) / n of the reduced bytes as read, and the same number as sent. `of` lists
     for each collective: calls, bytes read, bytes sent, bytes received from other hosts, seconds. ``received`` returns
-    the bytes fetched from other hosts. Only the host's first rank counts values that arrive with notices.
+    the bytes fetched from other hosts. Only a host's first rank counts values that arrive with notices or commands.
     """
 
     __slots__ = ("of", "read", "sent", "_fetched", "_arrived", "_is_first")
@@ -99,13 +99,13 @@ class TrafficCounter:
         self.sent += sent
 
     def arrive(self, nbytes: int) -> None:
-        """Count the bytes of values that arrived at this host with notices."""
+        """Count the bytes of values that arrived at this host with notices or commands."""
         if self._is_first:
             self._arrived += nbytes
 
 
 class Transport(ABC):
-    """Collectives over lists of arrays; one object per rank. `traffic` counts the bytes that it moves."""
+    """Collectives over lists of arrays; one object per rank. `traffic` counts the bytes moved."""
 
     traffic: TrafficCounter
 
@@ -136,7 +136,7 @@ class Transport(ABC):
     def supports_wire(
         self, arrays: Sequence[Any], op: ReduceOp, mixes: Sequence[Reduction], keeps_errors: bool
     ) -> bool:
-        """Return whether `begin` can send these values in 16 bits and return the encoding errors. Local."""
+        """Return whether `begin` can send these values in 16 bits, and keep errors if ``keeps_errors``. Local."""
         return False
 
     def begin(
@@ -154,15 +154,15 @@ class Transport(ABC):
 
         The state has an attribute ``kinds``: the shape and dtype of every array. ``wire``, one of
         `reductions.half_precision.FORMATS`, is the transfer format; it requires that `supports_wire` returned True.
-        ``keeps_errors`` keeps the encoding error. With the keys ``into``, `finish` must follow immediately. Otherwise,
-        other collectives may run, and the arrays may change, before `finish`. Other arguments: see `all_reduce`.
+        ``keeps_errors`` keeps the encoding errors for `finish`, which must follow immediately if ``into`` is passed.
+        Otherwise, other collectives may run, and the arrays may change, before `finish`. For the rest see `all_reduce`.
         """
         return None
 
     def finish(self, begun: Any, into: Sequence[Key], errors: Optional[Sequence[Any]] = None) -> Pending:
         """Complete a reduction started by `begin`, and return its results as values of the keys ``into``.
 
-        ``errors`` is overwritten with this rank's part of the encoding errors, unless none of its values were sent.
+        ``errors`` is overwritten with this rank's part of its host's encoding errors, if the host contributes values.
         """
         raise NotImplementedError("this transport cannot start a reduction that is finished later")
 

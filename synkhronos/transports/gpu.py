@@ -91,7 +91,7 @@ class GpuTransport(Transport):
     def _metas(self, arrays: Sequence[Any], on_host: Sequence[bool]) -> List[List[Optional[Meta]]]:
         """Return, per array, all ranks' metadata if the array goes through NCCL, otherwise an empty list.
 
-        All ranks make the same choice and have arrived on return, so no rank enters NCCL while another rank can fail.
+        All ranks make the same choice, after an exchange, so no rank enters NCCL while another rank can still fail.
         """
         if self.nccl is None or all(on_host):
             return [[] for _ in arrays]

@@ -38,7 +38,7 @@ from ..memory.attach import PoolMap
 from ..memory.handles import Handle
 
 MAX_LAYOUTS = 64  #: Maximum number of cached layouts; each set of variables needs two, because arrays swap.
-EAGER_BYTES = 1 << 13  #: Maximum size of the values behind a notice; both fit into a slot of the control block.
+EAGER_BYTES = 1 << 13  #: Maximum size of the values behind a notice; both usually fit into a slot.
 
 _stamps = itertools.count(1)
 _PREFIX = struct.Struct("i")
@@ -61,7 +61,7 @@ class Layout:
 
     ``handles[rank][i]``: the handle of array i, or None. ``eager`` maps a rank to the number of arrays whose values are
     sent with its notice, and ``far`` lists the ranks of other hosts. If `is_all_eager`, no rank reads a peer's memory.
-    Collectives cache derived data in `plans`. `far_bytes` counts the values in notices from other hosts.
+    Collectives cache derived data in `plans`. `far_bytes` is the size of values in notices from other hosts.
     """
 
     def __init__(

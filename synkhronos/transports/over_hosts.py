@@ -1,18 +1,18 @@
-"""Large reductions over hosts: each host reduces its ranks' arrays, and bridge processes combine the partials.
+"""Large reductions over hosts: each host reduces its ranks' arrays, and the bridge and deputies combine the partials.
 
 ::
 
     host 0: ranks 0, 1                                      host 1: ranks 2, 3
     current arrays x_0, x_1 --+                             current arrays x_2, x_3 --+
                               v  one share per rank                                   v
-    partial [ rank 0 | rank 1 ] <------ the bridges ------> partial [ rank 2 | rank 3 ]
+    partial [ rank 0 | rank 1 ] <- bridge and deputies ---> partial [ rank 2 | rank 3 ]
     result  [                 ]                             result  [                 ]
                               v  each rank copies                                     v
     spare arrays of ranks 0, 1                              spare arrays of ranks 2, 3
 
-The first rank of each host stores one partial and one result per `Reduction` (a group, or a row of the matrix). Both
-have one array per dtype, which concatenates all arrays of that dtype. A host's weight is the sum of its ranks'
-weights, so the average of the partials equals the average of the ranks' values. Partials of float16 arrays are float32.
+The first rank of each host stores a partial and a result for each `Reduction` (for a group of ranks, or for a row of
+the weight matrix). Both consist of one concatenated array per dtype. A host's weight is the sum of its ranks' weights,
+so the average of the partials equals the average of the ranks' values. Partials of float16 arrays are float32.
 
 A host with one rank, whose arrays of each dtype are contiguous, needs no partial or result: MPI sends the current
 arrays and receives into the spare arrays. MPI sends copies if the arrays may change meanwhile, or if the partial will
@@ -86,8 +86,8 @@ class Buffers(NamedTuple):
 class HostPlan(NamedTuple):
     """One rank's work for a layout: its share per `Reduction`, and the locations of partials and results.
 
-    A portion is None if this host contributes no values, or if the arrays of its only rank serve as partials. For
-    each `Reduction`, ``pairs`` lists the handles of partial and result by dtype, ``partials`` and ``results`` views.
+    A portion is None if this host contributes no values, or if the arrays of its only rank serve as partials. Per
+    `Reduction`: ``pairs`` (handles of partial and result, by dtype), ``partials`` and ``results`` (views, by array).
     """
 
     portions: List[Optional[Portion]]
@@ -262,7 +262,7 @@ class HostTransport:
 
         ``layout`` lists the arrays, then the memory of ``room``. ``wire`` and ``leaves_errors`` are as in
         `cluster.all_reduce.HostReduction`. With ``meanwhile``, return once the reduction is in progress; the arrays may
-        change then. ``lent`` is result memory (if ``room.takes``) that must not be written or referenced elsewhere.
+        change then. ``lent``: result memory (if ``room.takes``) that nothing else may use until the reduction is over.
         """
         kinds, key = kinds_of(arrays), ("over hosts", room.gives, *ways)
         plan = layout.plans.get(key)

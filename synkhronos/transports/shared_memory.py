@@ -381,7 +381,7 @@ class SharedMemoryTransport(Transport):
         self.traffic.add(*moved)
         if result is None:
             return [array.copy() for array in own]
-        lent = result.lend()  # before other ranks can see that this rank has released its last result
+        lent = result.lend()  # before the barrier, because peers may then begin the next collective
         self.barrier.wait()
         return lent
 

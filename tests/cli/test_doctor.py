@@ -460,7 +460,7 @@ def test_installed_packages_are_found():
 @pytest.mark.parametrize(
     "statuses, code, last",
     [
-        ([OK, WARN], 0, "Nothing that is needed is missing."),
+        ([OK, WARN], 0, "All required components are present."),
         ([OK, MISSING, WARN, MISSING], 1, "Missing: thing 1, thing 3"),
     ],
 )
@@ -498,7 +498,7 @@ def lines_of_command():
     done = subprocess.run(
         [sys.executable, "-m", "synkhronos", "doctor"], env=environment, stdout=subprocess.PIPE, universal_newlines=True
     )
-    assert done.returncode == 0 and done.stdout.endswith("Nothing that is needed is missing.\n"), done.stdout
+    assert done.returncode == 0 and done.stdout.endswith("All required components are present.\n"), done.stdout
     return [line.split() for line in done.stdout.splitlines()]
 
 

@@ -144,7 +144,7 @@ def test_unknown_options(capsys):
     with pytest.raises(SystemExit) as ended:
         predict.main(["DIR", "--fast"])
     assert ended.value.code == 2
-    assert "unrecognized arguments: --fast; python -m synkhronos predict --help" in capsys.readouterr().err
+    assert "unrecognized arguments: --fast; see python -m synkhronos predict --help" in capsys.readouterr().err
 
 
 def test_wrong_profiles(profiles, tmp_path, capsys):

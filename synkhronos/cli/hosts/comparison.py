@@ -1,4 +1,4 @@
-"""Checks that compare the `MachineFacts` of all hosts, host 0's first, without inspecting this machine."""
+"""Checks that compare the `MachineFacts` of all hosts, beginning with host 0."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_names(facts: List[MachineFacts]) -> Finding:
 
 
 def check_python(facts: List[MachineFacts]) -> Finding:
-    """Check that all hosts have the same Python."""
+    """Check that all hosts have the same version of Python."""
     if all_same([each.python for each in facts]):
         return Finding("Python", OK, facts[0].python)
     minors = [tuple(each.python.split(".")[:2]) for each in facts]
@@ -57,7 +57,7 @@ def check_python(facts: List[MachineFacts]) -> Finding:
 
 
 def check_packages(facts: List[MachineFacts]) -> Finding:
-    """Check that all hosts have the same versions of `PACKAGES`, which serialize functions and arrays."""
+    """Check that all hosts have the same versions of `PACKAGES`."""
     parts, lines = [], []
     for name in PACKAGES:
         versions = [each.versions.get(name, "none") for each in facts]
@@ -103,7 +103,7 @@ def check_kernels(facts: List[MachineFacts]) -> Finding:
 
 
 def check_mpi(facts: List[MachineFacts]) -> Finding:
-    """Check that all hosts have the same MPI."""
+    """Check that all hosts have the same MPI library in the same version."""
     libraries = [each.mpi for each in facts]
     if all_same(libraries):
         return Finding("MPI", OK, libraries[0])
@@ -146,7 +146,7 @@ def check_interfaces(facts: List[MachineFacts]) -> Finding:
     for name, address, on in shared_addresses(facts):
         text = f"{name} has the same address {address} on {joined(on)}, so hosts that connect to it reach themselves"
         remedy = with_variable(facts[0].started_by, INTERFACE, option)
-        if "Open MPI" in facts[0].mpi:  # it uses all interfaces and hangs; other MPIs choose one
+        if "Open MPI" in facts[0].mpi:  # Open MPI uses all interfaces and hangs; other MPIs choose one interface
             return Finding("Interfaces", MISSING, text, f"{remedy}, or mpirun --mca btl_tcp_if_include {option} ...")
         return Finding("Interfaces", WARN, text, remedy)
     if not common:
@@ -186,7 +186,7 @@ def check_clocks(facts: List[MachineFacts]) -> Finding:
 
 
 def check_memory(facts: List[MachineFacts]) -> Finding:
-    """Check that no host has far less memory than the others."""
+    """Check that every host has at least half as much available memory as any other host."""
     sizes = [each.memory for each in facts]
     least = min(range(len(facts)), key=sizes.__getitem__)
     text = f"{short(sizes[least])} available on {labels(facts)[least]}, up to {short(max(sizes))} on other hosts"

@@ -49,7 +49,7 @@ class MachineFacts(NamedTuple):
     interfaces: Tuple[Interface, ...]  # interfaces that are up
     chosen: Tuple[Interface, ...]  # interfaces that may connect to other hosts
     folders: Tuple[CompileFolder, ...]  # of the installed engines
-    clock: float  # its lead over host 0's clock, in seconds
+    clock: float  # lead of this host's clock over host 0's, in seconds
     memory: int  # bytes available
     shm: int  # size of ``/dev/shm`` in bytes
     n_gpus: int
@@ -97,7 +97,7 @@ def name_of_mpi(text: str) -> str:
 
 
 def fingerprint(folder: Path) -> str:
-    """Return a short hash of all modules in a folder."""
+    """Return a short hash of all Python modules below a folder."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
@@ -105,7 +105,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def processor(cpuinfo: str = "/proc/cpuinfo") -> str:
-    """Return the model of the processor, or Python's name for it if ``/proc/cpuinfo`` has no model."""
+    """Return the model of the processor, or Python's name for it if ``/proc/cpuinfo`` does not contain the model."""
     try:
         found = re.search(r"^model name\s*:\s*(.*)$", Path(cpuinfo).read_text(), re.M)
     except OSError:
@@ -126,7 +126,7 @@ def compile_folder(engine: str) -> CompileFolder:
 
 
 def size_of_shm(folder: str = "/dev/shm") -> int:
-    """Return the size of a shared-memory folder in bytes, 0 if it does not exist."""
+    """Return the size of a shared-memory folder in bytes; 0 if it does not exist."""
     try:
         room = os.statvfs(folder)
     except OSError:

@@ -16,11 +16,11 @@ from .comparison import joined
 TURN, RESULT, PING, FACTS = 1, 2, 3, 4
 #: With more hosts than this, each host is measured only with host 0 and with the next host.
 MOST_FOR_ALL_PAIRS = 8
-#: Size and number of small messages; size of large messages, seconds for sending them, and their maximum number.
+#: Small messages: size and number. Large messages: size, approximate total seconds, and maximum number.
 PING_BYTES, PINGS, BULK_BYTES, LEAST_SECONDS, MOST_BULKS = 64, 200, 4 << 20, 0.2, 32
 #: Seconds between two polls for a message.
 PAUSE_S = 0.001
-#: A link slower than this fraction of the median rate delays every collective.
+#: A link is slow below this fraction of the median rate, above this latency, or below this number of bytes per second.
 SLOW_PART = 0.5
 SLOW_LATENCY_S, SLOW_RATE = 1e-3, 30e6
 
@@ -46,7 +46,7 @@ def pairs(n: int) -> List[Tuple[int, int]]:
 
 
 def measure(comm: Any, n: int, each: Optional[Callable[[HostLink], None]] = None) -> List[HostLink]:
-    """Measure all links; one process per host must call this. Host 0 calls `each` per link and returns all links."""
+    """Measure the links of `pairs`; all hosts must call this. Host 0 calls `each` per link and returns the links."""
     if comm.rank:
         _take_turns(comm)
         return []

@@ -1,6 +1,6 @@
 """``python -m synkhronos doctor`` under an MPI launcher on several hosts.
 
-The command always terminates. If MPI cannot connect the hosts, each process reports this and aborts the job.
+If MPI does not connect the hosts within `CONNECT_TIMEOUT_S`, each process reports this and aborts the job.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(place: ProcessPlace, connect_timeout: float = CONNECT_TIMEOUT_S) -> int
     watch = threading.Timer(connect_timeout, give_up, (silent,))
     watch.daemon = True
     watch.start()
-    os.environ["MPI4PY_RC_INITIALIZE"] = "true"  # `import synkhronos` keeps Theano from initializing MPI
+    os.environ["MPI4PY_RC_INITIALIZE"] = "true"  # `import synkhronos` set "false", so that Theano does not start MPI
     try:
         MPI: Any = import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as error:
@@ -85,7 +85,7 @@ def examine(comm: Any, facts: List[MachineFacts]) -> int:
     findings.append(check_links(links, names))
     say("", show(findings[-1]))
     missing = [finding.subject for finding in findings if finding.status == MISSING]
-    say("Missing: " + ", ".join(missing) if missing else "Nothing that is needed is missing.")
+    say("Missing: " + ", ".join(missing) if missing else "All required components are present.")
     return 1 if missing else 0
 
 
@@ -131,7 +131,7 @@ def give_up(finding: Finding) -> None:
 
 
 def complain(finding: Finding) -> int:
-    """Print the finding; return the exit status."""
+    """Print the finding; return the exit status 1."""
     say(show(finding))
     return 1
 
@@ -143,7 +143,7 @@ def say(*lines: str) -> None:
 
 
 def table_of_hosts(facts: List[MachineFacts]) -> List[str]:
-    """Return a line for each host."""
+    """Return the lines of a table with one row per host."""
     rows = [("host", "Python", "cores", "memory", "/dev/shm", "clock", "interfaces")]
     for label, of in zip(labels(facts), facts):
         clock = f"{1e3 * of.clock:+.1f} ms" if of.process else "-"

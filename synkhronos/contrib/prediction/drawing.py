@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 from .model import PARTS
 from .outlook import Outlook
 
-#: Size of the picture and of each of its two plots; position of the first plot.
+#: Size of the picture and of each of its two plots, and position of the first plot, in pixels.
 WIDTH, HEIGHT, PLOT_WIDTH, PLOT_HEIGHT, LEFT, TOP = 900, 400, 340, 280, 60, 50
 
 #: Colors of the parts.
@@ -17,7 +17,7 @@ COLOURS = dict(zip(PARTS, ("#4477aa", "#66ccee", "#bbbbbb", "#ccbb44", "#ee6677"
 
 
 def drawing(found: Sequence[Outlook], title: str) -> str:
-    """Return the picture: speedup by number of ranks, next to the parts of a step."""
+    """Return the SVG text of two plots side by side: the speedup and the parts of a step, by number of ranks."""
     pieces = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" '
         'font-size="12">',

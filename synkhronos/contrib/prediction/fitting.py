@@ -15,13 +15,13 @@ from .model import CommandCost, Model, RankLayout
 from .profiles import HOW_TO, Array, RunProfile
 from .steps import Step, StepPart, step_of
 
-#: Overheads below this time are negligible.
+#: Lower bound on measured overheads, because `nonnegative` needs positive values.
 LEAST_OVERHEAD_S = 1e-6
 
-#: Smallest number of calls that gives a median its full weight; more calls do not make it more reliable.
+#: Smallest number of calls that gives a median its full weight.
 FULL_WEIGHT_CALLS = 30
 
-#: Number of quantiles that describe the spread of a command's work.
+#: Maximum number of quantiles that describe the spread of a command's work.
 MAX_QUANTILES = 1000
 
 #: Assumed bytes per second that one core copies, if no profile contains the rate.
@@ -29,7 +29,7 @@ USUAL_COPY_RATE = 8e9
 
 
 class CallGroup(NamedTuple):
-    """Work of one rank in calls of one command with equal numbers of rows."""
+    """Work of each rank in those calls of one command that have the same number of rows."""
 
     rows: float  # per rank
     at_once: float  # number of ranks that compute on the machine at the same time
@@ -45,7 +45,7 @@ HINT = "pass profiles of one program only; if it was edited between runs, name i
 def fit(profiles: Sequence[RunProfile]) -> Model:
     """Fit the model of a program to profiles with one and with two ranks, preferably with two numbers of rows each.
 
-    Raises `ArgumentValueError` if a profile has no repeated steps, or if the profiles come from different programs.
+    Raises `ArgumentValueError` if a profile has no repeated steps or no computing time, or if the programs differ.
     """
     steps = [step_of(profile) for profile in profiles]
     main = steps[0].main
@@ -131,7 +131,7 @@ def fit_work(groups: Sequence[CallGroup]) -> Tuple[Tuple[float, float], Tuple[fl
     """Fit fixed and per-row seconds, each as a pair: for one rank alone, and for each additional rank.
 
     If each number of ranks was profiled with one number of rows, work that does not shrink with more ranks counts as
-    fixed. If all calls have the same number of rows per rank, no work counts as fixed.
+    fixed. If all calls have the same positive number of rows per rank, no work counts as fixed.
     """
     if not groups:
         return (0.0, 0.0), (0.0, 0.0)
@@ -160,7 +160,7 @@ def fit_overhead(measured: Sequence[Tuple[RunProfile, StepPart]]) -> Tuple[float
 def fit_row_bytes(
     measured: Sequence[Tuple[RunProfile, Step, StepPart]], between: Optional[Union[RingModel, HostLinkModel]]
 ) -> float:
-    """Return the bytes per row that a command sends to another host."""
+    """Return the bytes per row that a command sends to another host; 0 if unknown."""
     if not isinstance(between, HostLinkModel) or not between.per_byte:
         return 0.0
     found = []
@@ -202,9 +202,9 @@ def fit_links(
 
 
 def fit_memory(measured: Sequence[Tuple[int, float, float]], per_byte: float) -> SharedMemory:
-    """Fit the exchange through memory to ``(ranks, nbytes, seconds)``; `per_byte` is the seconds to copy a byte.
+    """Fit `SharedMemory` to measurements ``(ranks, nbytes, seconds)``; `per_byte` is the assumed time to copy a byte.
 
-    If all arrays have one size, the time beyond copying counts as start-up time.
+    If ``ranks * nbytes`` is equal for all measurements, the time beyond copying counts as start-up time.
     """
     if not measured:
         return SharedMemory(0.0, per_byte)

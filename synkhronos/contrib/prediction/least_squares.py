@@ -18,7 +18,7 @@ def nonnegative(matrix: Array, values: Array, weights: Optional[Array] = None) -
 
     >>> nonnegative(np.array([[1.0, 1], [1, 2], [1, 4]]), np.array([3.0, 5, 9])).round(6)
     array([1., 2.])
-    >>> nonnegative(np.array([[1.0, 1], [1, 2], [1, 4]]), np.array([1.0, 3, 7])).round(3)  # it would be -1 + 2 x
+    >>> nonnegative(np.array([[1.0, 1], [1, 2], [1, 4]]), np.array([1.0, 3, 7])).round(3)  # unconstrained: -1 + 2 x
     array([0.   , 1.264])
     """
     n_columns = matrix.shape[1]

@@ -1,4 +1,4 @@
-"""Seconds of a reduction over each kind of link, with ``n`` ranks on ``H`` hosts and ``S`` bytes per rank.
+"""Models of the seconds of a reduction by kind of link, with ``n`` ranks on ``H`` hosts and ``S`` bytes per rank.
 
 ==================  ==========================================================================================
 link                seconds
@@ -26,7 +26,7 @@ from .least_squares import nonnegative
 
 
 class SharedMemory(NamedTuple):
-    """Link between the ranks of a host: shared memory."""
+    """Model of reductions through the shared memory of a host; constants in seconds."""
 
     start: float
     per_byte: float
@@ -37,20 +37,20 @@ class SharedMemory(NamedTuple):
 
 
 class RingModel(NamedTuple):
-    """Link from each rank to the next, as in NCCL."""
+    """Model of reductions over a ring of links between ranks, as in NCCL; seconds, and bytes per second."""
 
     latency: float
     bandwidth: float
 
     def seconds(self, ranks: int, nbytes: float) -> float:
-        """Return the seconds of a reduction."""
+        """Return the seconds of a reduction among all ranks; 0 for a single rank."""
         if ranks < 2 or not nbytes:
             return 0.0
         return 2 * (ranks - 1) * self.latency + 2 * (ranks - 1) / ranks * nbytes / self.bandwidth
 
 
 class HostLinkModel(NamedTuple):
-    """Link between hosts: constants in seconds, and the largest relative error of the fit."""
+    """Model of reductions between hosts: constants in seconds, and the largest relative error of their fit."""
 
     start: float
     per_message: float
@@ -63,14 +63,14 @@ class HostLinkModel(NamedTuple):
 
 
 def terms(hosts: int, nbytes: float) -> List[float]:
-    """Return the factors of the constants of `HostLinkModel`."""
+    """Return the numbers that `HostLinkModel` multiplies by its constants."""
     return [1.0, 2.0 * (hosts - 1) * math.ceil(nbytes / chunk_bytes_of(hosts)), 2 * (hosts - 1) / hosts * nbytes]
 
 
 def fit(measured: Sequence[Tuple[int, float, float]]) -> HostLinkModel:
     """Fit the constants to times between hosts, ``(hosts, nbytes, seconds)``, with minimal relative error.
 
-    If all measurements have the same bytes and hosts, the whole time is attributed to the bytes.
+    If all measurements have the same numbers of hosts and bytes, the whole time is attributed to the bytes.
 
     >>> model = fit([(h, s, 1e-3 + 2 * (h - 1) / h * s * 1e-8) for h in (2, 3, 4) for s in (1e6, 1e8)])
     >>> round(model.seconds(8, 1e8), 3)

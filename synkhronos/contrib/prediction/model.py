@@ -20,7 +20,7 @@ from .links import HostLinkModel, RingModel, SharedMemory
 from .profiles import Key
 from .slowest import slowest
 
-#: Parts of a step's time, in the order of the table.
+#: Parts of a step's time, in the order of the report's table.
 PARTS = ("computing", "memory", "cores", "waiting", "communicating", "commands", "program")
 
 #: Parts that reduce the speedup.
@@ -33,7 +33,7 @@ MAX_TURNS = 2.0
 
 
 class RankLayout(NamedTuple):
-    """Placement of ranks on hosts and machines."""
+    """Distribution of ranks over hosts and machines."""
 
     ranks: int
     hosts: int = 1
@@ -64,8 +64,7 @@ class CommandCost(NamedTuple):
     overhead: Tuple[float, float, float]  # seconds for one rank; per additional rank of a host; per doubling of hosts
     nbytes: float  # bytes that a rank contributes to collectives
     row_bytes: float  # bytes of each row sent to another host; 0 if unknown
-    #: Quantiles of a rank's work divided by its median. For a command with many steps, the work is their mean, because
-    #: waits between steps count as overhead.
+    #: Quantiles of a rank's work per step divided by its median; waits between the steps of a call count as overhead.
     spread: Tuple[float, ...]
 
 
@@ -82,7 +81,7 @@ IN_EVERY_STEP = CommunicationRule()
 
 
 class Model(NamedTuple):
-    """Model of a program's steps."""
+    """Fitted model of the time of a program's steps."""
 
     commands: Dict[Key, CommandCost]
     main: Key  # the function called in every step
@@ -95,7 +94,7 @@ class Model(NamedTuple):
     notes: List[str]  # assumptions
 
     def reduction(self, layout: RankLayout, nbytes: float, bits: int = 32) -> float:
-        """Return the seconds of a reduction of `nbytes`, counted as 32-bit numbers."""
+        """Return the seconds of a reduction of `nbytes`; hosts or devices send each 32-bit number as `bits` bits."""
         if isinstance(self.between, RingModel):
             return self.between.seconds(layout.ranks, nbytes * bits / 32)
         within = self.memory.seconds(layout.of_host, nbytes)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...errors import ArgumentValueError
 from ...profile.profile import FORMAT, loaded
 
-#: Hint in every message about profiles.
+#: Hint in messages about unusable profiles.
 HOW_TO = "create one with python -m synkhronos --profile DIR program.py"
 
 Key = Tuple[str, str]  # kind and name of a command
@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 
 
 class Calls(NamedTuple):
-    """Calls of one command, in order; seconds are those of whole calls."""
+    """Calls of one command, in order of time; seconds refer to whole calls."""
 
     begin: Array  # (calls,): when the program made the call
     master: Array  # (calls,): seconds on the master
@@ -31,7 +31,7 @@ class Calls(NamedTuple):
     steps: Array  # (calls,): steps of a call; 1 unless it is a call of `Function.steps`
 
     def later(self, dropped: int) -> Calls:
-        """Drop the first calls, but at most half of them."""
+        """Return all calls except the first `dropped`, but at least half of the calls."""
         return Calls(*(each[min(dropped, len(each) // 2) :] for each in self))
 
 

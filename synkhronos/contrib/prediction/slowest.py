@@ -9,7 +9,7 @@ from typing import Any, Tuple
 import numpy as np
 from numpy.typing import NDArray
 
-#: Number of simulated repetitions of a step, and the limit on all random numbers drawn.
+#: Maximum number of simulations, and of random numbers for all simulations (at least 20 simulations are made).
 DRAWS, MAX_NUMBERS = 400, 4_000_000
 
 #: Seconds until Linux moves a waiting process to an idle core. Three processes on two cores take twice as long as one
@@ -28,8 +28,8 @@ def slowest(
 
     If each rank has its own core and all synchronize after every step, the median of the largest of n values is the
     quantile of one value at ``0.5 ** (1 / n)``. Otherwise, work is drawn at random with a fixed seed, for reproducible
-    results. The ranks of a machine are done after ``min(a, b + MOVED_AFTER_S)``. The time is ``a`` if each rank stays
-    on its core, and ``b = max(max_r w_r, sum_r w_r / cores)`` if they share cores evenly (McNaughton, 1959).
+    results. The ranks of a machine take ``min(a, b + MOVED_AFTER_S)``. Here, ``a`` is the time if each rank stays on
+    its core, and ``b = max(max_r w_r, sum_r w_r / cores)`` if ranks share cores evenly (McNaughton, 1959).
 
     >>> slowest((1.0,), 3, 1, 2.0, seconds=0.001), slowest((1.0,), 3, 1, 2.0, seconds=1.0)
     (2.0, 1.506)
@@ -59,7 +59,7 @@ def drawn(
     work = np.zeros(of_core * math.ceil(n_cores) * machines)
     for i in range(draws):
         work[:ranks] = values[random.randint(len(values), size=(ranks, steps))].mean(axis=1)
-        by_core = work.reshape(of_core, -1, machines)  # zeros spread evenly over cores and machines
+        by_core = work.reshape(of_core, -1, machines)  # spreads ranks evenly over cores and machines
         stay[i] = by_core.sum(axis=0).max(axis=0)
         share[i] = np.maximum(by_core.max(axis=(0, 1)), by_core.sum(axis=(0, 1)) / n_cores)
     return stay, share

@@ -1,4 +1,4 @@
-"""Find the repeated step of a profiled program: its main function, and the commands between calls of it."""
+"""Find the repeated step of a profiled program: a call of its main function, and all commands until the next call."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class StepPart(NamedTuple):
     per_step: float  # executions per step
     rows: Array  # (calls,): of all ranks
     work: Array  # (calls, ranks)
-    transport: Array  # (calls,): of all ranks together
+    transport: Array  # (calls,): mean over ranks; the minimum if there are several hosts
     fetching: Array  # (calls,): additional time of ranks on other hosts, which receive their rows from the first host
     overhead: Array  # (calls,): on the master, beyond the slowest rank's work, transport and fetching
-    after: float  # until the program's next call
+    after: float  # median time until the program's next call
 
 
 class Step(NamedTuple):
@@ -57,7 +57,7 @@ def step_of(profile: RunProfile) -> Step:
     main = max(repeated, key=lambda key: float(repeated[key].master.sum()))
     calls = repeated[main]
     first = calls.begin[0]
-    # The last call is excluded, because the rest of its step may be missing.
+    # Of several calls, the last is excluded, because the rest of its step may be missing.
     end = calls.begin[-1] if len(calls.begin) > 1 else first + calls.master[0]
     n_steps = float(calls.steps[calls.begin < end].sum())
     gaps = gaps_after(profile)

@@ -73,7 +73,7 @@ def plot(found: Sequence[Outlook]) -> List[str]:
 
 
 def rules(found: Sequence[Outlook]) -> List[str]:
-    """Return the lines about communicating less."""
+    """Return the lines of the table of communication rules."""
     helped = [each for each in found if each.by_rule]
     if not helped:
         return []
@@ -89,14 +89,14 @@ def rules(found: Sequence[Outlook]) -> List[str]:
 
 
 def smallest(found: Sequence[Outlook]) -> List[str]:
-    """Return the lines about the smallest efficient batches."""
+    """Return the lines of the table of the smallest efficient numbers of rows."""
     several = [each for each in found if each.layout.ranks > 1]
     if not several:
         return []
     lines = ["", f"Fewest rows per rank with {100 * GOOD_EFFICIENCY:.0f} % of the ideal speedup:"]
     for each in several:
         rows = each.smallest_rows
-        words = "no number is enough" if rows is None else f"{rows:,} ({rows * each.layout.ranks:,} on all ranks)"
+        words = "none found" if rows is None else f"{rows:,} ({rows * each.layout.ranks:,} on all ranks)"
         lines.append(f"  {counted(each.layout.ranks, 'rank'):>10}: {words}")
     return lines
 

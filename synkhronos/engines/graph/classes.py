@@ -1,4 +1,4 @@
-"""The operations of a tensor library that have rules, and accessors for their differences between libraries."""
+"""The operations of a tensor library that have rules, and accessors that hide differences between libraries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Classes(NamedTuple):
     io_toposort: Callable[..., Any]
     discrete_dtypes: Sequence[str]
     float_dtypes: Sequence[str]
-    #: Operations on scalars.
+    #: Maximum and minimum of scalars.
     Maximum: Type[Any]
     Minimum: Type[Any]
     #: Operations that round to integers.
@@ -93,8 +93,8 @@ class Classes(NamedTuple):
     PutShare: Type[Any]
     #: Maps inputs and an operation's index list to the entries of the index.
     get_idx_list: Callable[..., Any]
-    #: Maps the node of an advanced index, and the position of its first index input, to a list with the position of
-    #: each array and a slice of positions for each slice; None if these are undetermined.
+    #: Maps the node of an advanced index, and the position of its first index input, to its entries: positions of
+    #: arrays, and slices of positions. None if these are undetermined.
     advanced_entries: Callable[[Any, int], Optional[List[Any]]]
     #: Maps the node of a `Join` to its axis (None if it is computed) and the joined arrays.
     joined: Callable[[Any], Tuple[Optional[int], Sequence[Any]]]

@@ -6,8 +6,8 @@ depends on a token from the previous collective::
     x --> [0: avg] --> ...          y --> [1: sum] --> ...         z --> [ scan of [2: avg] ] --> ...
               \\------ token -------------/     \\------- token -------------/
 
-A collective in a branch of an ``ifelse`` has a number, but no token, because a later collective that depends on the
-token would force the branch to be computed.
+A collective in a branch of an ``ifelse`` has a number, but no token. A later collective that depended on such a token
+would force the branch to be computed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .library import Library
 
 
 def ops_in(library: Library, outputs: Sequence[Any]) -> List[ReduceOp]:
-    """Return the ops of a graph's collectives, including those of inner graphs, by number."""
+    """Return the ops of a graph's collectives, including those of inner graphs, in the order of their numbers."""
     ops: List[ReduceOp] = []
     for node in library.io_toposort([], outputs):
         if isinstance(node.op, library.AllReduce):

@@ -1,4 +1,4 @@
-"""Base engine for libraries whose functions have makers, storages and clones."""
+"""Base engine of Theano and PyTensor, whose compiled functions have makers and storages."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Blueprint(NamedTuple):
 
 
 class GraphEngine(Engine):
-    """Base engine for libraries like Theano: function makers, storages, clones, pickling."""
+    """Base engine for libraries like Theano, whose compiled functions have makers and storages."""
 
     library: Library
     #: The attributes of a function, and of its maker, that determine the form of its outputs.
@@ -102,7 +102,7 @@ class GraphEngine(Engine):
         return None
 
     def filter(self, type_: Any, value: Any, strict: bool, allow_downcast: Optional[bool], argument: str) -> Any:
-        """Return the value as the library stores it, or raise an error that quotes the library's reason."""
+        """Return the value as the library stores it, or raise an ArgumentError that quotes the library's reason."""
         try:
             return type_.filter(value, strict=strict, allow_downcast=allow_downcast)
         except MemoryError:
@@ -119,7 +119,7 @@ class GraphEngine(Engine):
         return self.array_type(shared.type)
 
     def identity(self, shared: Any) -> Hashable:
-        # Functions have different containers, and clones share a container, but all of them share the list inside.
+        # Each function has its own container for a variable, but all containers of the variable share the list inside.
         return id(shared.container.storage)
 
     def storage(self, shared: Any) -> List[Any]:
@@ -159,7 +159,7 @@ class GraphEngine(Engine):
     def compile(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
     ) -> Any:
-        # Pass copies, because the library modifies the objects that it receives.
+        # Pass copies, because the library modifies the inputs that it receives.
         inputs = [copy.copy(one) if isinstance(one, self.library.SymbolicInput) else one for one in inputs]
         if kwargs.get("name") is None:
             kwargs["name"] = _place_of_call()
@@ -259,7 +259,7 @@ class GraphEngine(Engine):
         ]
 
     def results(self, compiled: Any, args: Sequence[Any]) -> List[Any]:
-        """Return the outputs of a call as a flat list."""
+        """Call the function; return its outputs as a flat list."""
         result = self._patched.call(compiled, *args)
         if result is None:
             return []
@@ -275,7 +275,7 @@ class GraphEngine(Engine):
     def _find_own(self, compiled: Any) -> List[bool]:
         """Return, for every output, whether the caller can own its value without a copy."""
         # An output may be the former array of an updated shared variable ([w], updates=[(w, w + 1)]). The library
-        # abandons that array, but here its memory may be reused. Arrays of In(borrow=True) may be reused, too. So may
+        # abandons that array, but Synkhronos may reuse its memory. Arrays of In(borrow=True) may be reused, too. So may
         # arrays of Out(borrow=True): in modes without allow_gc, the next call may overwrite them.
         found = []
         for output, given in zip(compiled.maker.fgraph.outputs, compiled.maker.outputs):
@@ -289,7 +289,7 @@ class GraphEngine(Engine):
         if not on_host and not self.is_on_device(value):
             return value
         if isinstance(value, np.generic):
-            return np.asarray(value)  # the Python code of some Ops returns a NumPy scalar for an array type
+            return np.asarray(value)  # the Python code of some operations returns a NumPy scalar for an array type
         return value if is_own else value.copy("K" if on_host else "A")
 
     def copy(self, compiled: Any, snapshot: Snapshot, **kwargs: Any) -> Tuple[Any, Snapshot]:
@@ -484,13 +484,13 @@ class GraphEngine(Engine):
             return pickling.loads(file.getbuffer()[file.tell() :], find)
 
     def attached_data(self) -> Any:
-        """Return data that ranks load before the functions; see `load_attached_data`."""
+        """Return data to send with functions, which ranks load first; see `load_attached_data`."""
 
     def load_attached_data(self, attached: Any) -> None:
-        """Load the data that was sent with functions."""
+        """Load the `attached_data` of the process that sent the functions."""
 
     def _nodes(self, compiled: Any) -> List[Any]:
-        """Return the nodes of a function's graph and of its original graph, in topological order."""
+        """Return the nodes of a function's original graph, then of its optimized graph, in topological order."""
         maker = compiled.maker
         made_from: List[Any] = self.library.io_toposort([], [output.variable for output in maker.outputs])
         return made_from + list(maker.fgraph.toposort())

@@ -1,4 +1,4 @@
-"""Lengths that must be equal because a graph combines their arrays element by element.
+"""Lengths that must be equal because a graph combines arrays along these axes.
 
 ::
 

@@ -64,7 +64,7 @@ def _rewritten(library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard]
         after, graph, placements = _with_formulas(
             library, snapshot.with_expressions(library, expressions), shards, states
         )
-        # The operations of formulas, and results of loops, have yet to be rewritten.
+        # If there are formulas or loops, their operations still need the rewrites, so the mode stays as it is.
         if left_out is LATER and after.expressions() == expressions and not _has_loops(library, expressions):
             after = after._replace(settings=dict(snapshot.settings, mode=mode))
         found.append((after, graph, placements))
@@ -99,7 +99,7 @@ def with_late_outputs(
     label: Callable[[Any], str],
     is_random: Callable[[Any], bool],
 ) -> Tuple[Snapshot, List[Placement]]:
-    """Return the snapshot with outputs that can be combined from partials; see `Engine.with_late_outputs`."""
+    """Return the snapshot with unrounded partials as outputs, and placements; see `Engine.with_late_outputs`."""
     before, wanted = snapshot, snapshot.expressions()
     graph = library.graph_of(wanted)
     found = propagate(graph.nodes, {**graph.known, **shards}, False)
@@ -133,7 +133,7 @@ def with_late_outputs(
 def _with_formulas(
     library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard], states: Sequence[Any]
 ) -> Followed:
-    """Return the snapshot with formulas in place of operations without a rule, its graph, and its placements."""
+    """Return the snapshot with formulas for operations with unknown placements, its graph, and its placements."""
     before = snapshot.expressions()
     graph: NestedGraph = library.graph_of(before)
     found = exact.propagated(graph, shards, states)
@@ -146,7 +146,7 @@ def _with_formulas(
 
 
 class _Images:
-    """Builder of an exact function's nodes that records partials; ``placements`` belong to the old graph."""
+    """Builder of an exact function's graph that records partials; ``placements`` belong to the original graph."""
 
     def __init__(self, library: Library, placements: Propagated) -> None:
         self.library, self.placements = library, placements
@@ -158,7 +158,7 @@ class _Images:
         )
 
     def is_part(self, variable: Any) -> bool:
-        """Return whether a variable of the old or new graph is a partial."""
+        """Return whether a variable of the original or the new graph is a partial."""
         known = self._is_part.get(variable)
         return isinstance(self.placements.of(variable), Partial) if known is None else known
 
@@ -197,7 +197,7 @@ class _Images:
         return self.library.WholeLength(position)(lengths)
 
     def as_average(self, part: Any) -> Any:
-        """Return values whose average, weighted by rows, is the sum of these partials; None for integers."""
+        """Return values whose average, weighted by rows, is the sum of these partials; None for integers and bools."""
         if np.dtype(part.dtype).kind in "biu":
             return None  # an average of integers may not be an integer
         part = self.before_rounding(part)

@@ -15,8 +15,8 @@ NAMES = (
 class CompileFlags:
     """A library's flags by name; ``change`` returns a context with new values.
 
-    Unset flags are not read, because reading ``blas.ldflags`` searches for a BLAS and warns. Such flags need not be
-    sent, because every rank finds the same BLAS.
+    Flags without a value are not read, because reading ``blas.ldflags`` searches for a BLAS and warns. They are not
+    sent either; each rank then searches by itself.
     """
 
     def __init__(self, parameters: Callable[[], Dict[str, Any]], change: Callable[..., ContextManager[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Lengths of axes as products of symbols, which are integer variables or pairs of a variable and an axis."""
+"""Lengths of axes as products of symbols: integer variables, axes of variables, and lengths derived from them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _OUTSIDE = (
     "Index the row itself, or list the array in bcast_inputs"
 )
 _NOT_EQUAL = (
-    "a length given as a number, or by another array, is not as assumed: positions in rows were computed with a wrong "
-    "row size, or a size is not divisible"
+    "lengths that must be equal differ: positions in rows were computed with a wrong row size, rows of different sizes "
+    "were combined, or a quotient has a remainder. Compute each length from the shape of its own array"
 )
 _LEFT_OVER = (
     "a rank's elements do not fill whole rows of a reshape with -1: pass a number of rows that lets each rank's share "
@@ -39,7 +39,7 @@ class ShiftedLength(NamedTuple):
 
 
 class Lengths:
-    """Tracer of axis lengths in a graph; ``same`` are shape-preserving operations, ``before`` handles all others."""
+    """Tracer of axis lengths in a graph; ``same`` are shape-preserving operations, and ``before`` handles others."""
 
     def __init__(
         self, classes: Classes, same: Kinds = (), before: Callable[[Any, int, Any], Any] = lambda *_: None
@@ -73,7 +73,7 @@ class Lengths:
 
     @contextlib.contextmanager
     def among(self, nodes: Sequence[Any]) -> Iterator[None]:
-        """Return a context for deriving the rules of one graph's nodes."""
+        """Return a context for deriving the rules of one graph's nodes, where `same` can compare lengths."""
         before, self._equalities = self._equalities, Equalities(self, nodes)
         try:
             yield
@@ -85,7 +85,7 @@ class Lengths:
         return self._equalities
 
     def constant(self, variable: Any) -> Any:
-        """Return a constant's value, also behind copies, assertions and new axes; None if it is not constant."""
+        """Return a variable's constant value, also behind copies, assertions and new axes; None if it has none."""
         while variable.owner is not None and isinstance(variable.owner.op, self._numbers):
             variable = variable.owner.inputs[0]
         return np.asarray(variable.data) if isinstance(variable, self.classes.Constant) else None
@@ -307,7 +307,7 @@ class Lengths:
             variable, axis = before
 
     def before(self, node: Any, axis: int, output: Any) -> Any:
-        """Return an equal length before an operation: (variable, axis), or a product; None if unknown."""
+        """Return the origin of an axis's length: an input's (variable, axis), or a product; None if unknown."""
         classes, op = self.classes, node.op
         first = node.inputs[0] if node.inputs else None
         if isinstance(op, classes.Elemwise):
@@ -465,7 +465,7 @@ def ndim(variable: Any) -> int:
 
 
 def broadcastable(variable: Any) -> Tuple[bool, ...]:
-    """Return which axes have length 1 by the variable's type; () if it is not an array."""
+    """Return which axes have length 1 according to the variable's type; () if it is not an array."""
     return tuple(getattr(variable.type, "broadcastable", ()))
 
 

@@ -1,4 +1,4 @@
-"""Table of the names that a graph engine uses from a tensor library."""
+"""Table of the names that graph engines use from a tensor library."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class Library(NamedTuple):
     with_formulas: Callable[..., Any]
     #: Replaces literal numbers of rows; see `graph.written_rows`.
     written_rows: Any
-    #: See `Affine`.
+    #: Maps a node to the groups of inputs that it is affine in; see `Affine`.
     affine_inputs: Callable[..., Any]
     #: Maps a partial, and a predicate for partials, to the wider value before rounding; see `graph.precision`.
     before_rounding: Any
-    #: Maps an expression to an equivalent expression that contains shapes of the graph's inputs only.
+    #: Maps an expression to an equivalent expression whose only shapes are those of the graph's inputs.
     by_shapes_of_inputs: Callable[..., Any]
     #: Maps an operation to the outputs of its inner graph, or to () if it has none.
     inner_outputs: Callable[..., Any]

@@ -1,7 +1,7 @@
 """Patches that report a program's accesses to shared variables to observers.
 
-They replace ``get_value`` and ``set_value`` of shared variable classes, ``Function.__call__`` (also of functions built
-earlier), and ``value`` and ``data`` of containers. All other accesses go through containers (``zero``, ``f[s] = v``,
+They replace ``get_value`` and ``set_value`` of shared variables, ``Function.__call__`` (even of existing functions),
+and ``value`` and ``data`` of containers. All other accesses go through containers (``zero``, ``f[s] = v``,
 ``f.value``). Functions called by ranks are exempt.
 """
 

@@ -9,12 +9,12 @@ import numpy as np
 from ... import in_graph
 from ...reductions import ReduceOp
 
-#: Number of a collective that is not ordered yet.
+#: Number of a collective that has not been ordered.
 UNNUMBERED = -1
 
 
 class Names(NamedTuple):
-    """Objects of a library that the operations use."""
+    """Objects of a tensor library that the operations of `synkhronos.ops` use."""
 
     Apply: Type[Any]
     tensor: Any
@@ -25,7 +25,7 @@ class Names(NamedTuple):
 
 
 class GraphOperation:
-    """Base class of the operations; a library's subclass also derives from the library's ``Op``."""
+    """Base class of the operations of `synkhronos.ops`; a library's subclass also derives from the library's ``Op``."""
 
     names: ClassVar[Names]
 
@@ -124,8 +124,8 @@ class AllReduceOp(GraphOperation):
         try:
             results = in_graph.all_reduce(self.number, self.op, arrays)
         except BaseException as error:
-            # Libraries propagate only this exception unchanged. They rebuild other exceptions without fields, and print
-            # failures. The call has stored the error and raises it.
+            # Libraries propagate only KeyboardInterrupt unchanged. They rebuild other exceptions without
+            # their attributes, and print failures. The call has stored the error and raises it.
             raise KeyboardInterrupt from error
         for array, result, output in zip(arrays, results, outputs):
             if result is array and self.number != UNNUMBERED:
@@ -198,7 +198,7 @@ class PutShareOp(ShareOp):
 
 
 class WholeLengthOp(GraphOperation):
-    """Operation that divides a length, or an element of a vector of lengths, by the rank's share of rows."""
+    """Operation that scales a length, or an element of a vector of lengths, from the rank's rows to all rows."""
 
     __props__ = ("position",)
 

@@ -1,8 +1,8 @@
 """Repairs for objects whose pickles lose settings or include process-specific data.
 
 ``as_op`` pickles a Python function by name, so functions that are in ``__main__`` or cannot be imported are sent by
-value. ``DebugMode`` loses its checks, so they are sent with its state. ``ProfileStats`` keeps the nodes that it
-counted, so an empty object is sent instead.
+value. Pickles of ``DebugMode`` lack the settings of its checks, so these are sent with its state. ``ProfileStats``
+keeps the nodes that it counted, so an empty object is sent instead.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Placing:
         return rule
 
     def _is_late(self, node: Any, group: Sequence[int]) -> bool:
-        """Return whether a node needs combined partials, because it truncates floats or widens wrapped integers."""
+        """Return whether a node needs combined partials: it truncates floats, or widens integers that may wrap."""
         after = [np.dtype(output.dtype) for output in node.outputs if hasattr(output, "dtype")]
         for one in [node.inputs[i] for i in group]:
             before = np.dtype(getattr(one, "dtype", "float64"))

@@ -1,4 +1,4 @@
-"""Counts of the libraries' profilers, summed over the ranks."""
+"""Counts from the libraries' profilers, summed over the ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Key = Callable[[Any, Any], Any]
 
 
 class Counts(NamedTuple):
-    """Counts of functions' profiles, without their graphs."""
+    """Counts from functions' profiles, without the graphs."""
 
     calls: int
     call_time: float

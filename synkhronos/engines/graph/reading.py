@@ -1,4 +1,4 @@
-"""Pass through a graph that replaces literal numbers of rows with each rank's number wherever operations require it.
+"""Pass through a graph that replaces literal numbers of rows with each rank's own, wherever operations require it.
 
 ::
 
@@ -61,7 +61,7 @@ class WrittenGraph:
         for k, node in enumerate(self.nodes):
             for variable in node.inputs:
                 self.users.setdefault(variable, []).append(k)
-        self.own_rows = self._own_rows()  # the rank's number of rows; None if no value has rows
+        self.own_rows = self._own_rows()  # expression of the rank's number of rows, or None
         self._numbers: Dict[Any, Any] = {}
 
     def _own_rows(self) -> Any:
@@ -74,12 +74,12 @@ class WrittenGraph:
         return None
 
     def number(self, constant: Any, node: Any) -> Any:
-        """Return the multiple of the rank's number of rows that replaces a constant multiple of all rows."""
+        """Return the rank's number for a constant that is a multiple of the literal number of rows, or its inverse."""
         classes, times = self.library.classes, times_rows(constant.data, self.rows)
         is_tensor, dtype = isinstance(constant.type, classes.TensorType), "int64"
         is_cast = isinstance(node.op, classes.Elemwise) and isinstance(node.op.scalar_op, classes.scalar.Cast)
         if not is_tensor or isinstance(node.op, (classes.Elemwise, classes.DimShuffle)) and not is_cast:
-            dtype = constant.dtype  # (a cast to fewer bits might not preserve a length)
+            dtype = constant.dtype  # (not before a cast: the constant's dtype may be too narrow for a length)
             if dtype in classes.float_dtypes and self._dtypes_after(node) == {"float64"}:
                 dtype = "float64"  # the inverse of the rank's number of rows may need more digits
         key = times, dtype, is_tensor
@@ -90,14 +90,14 @@ class WrittenGraph:
         return self._numbers[key]
 
     def _dtypes_after(self, node: Any) -> Set[str]:
-        """Return the dtypes of computations with a number that is an input of this node."""
+        """Return the dtypes of the results computed from a number that is an input of this node."""
         nodes = [node]
         if isinstance(node.op, self.library.classes.DimShuffle):
             nodes = [self.nodes[k] for k in self.users.get(node.outputs[0], ())]
         return {str(one.outputs[0].dtype) for one in nodes}
 
     def length(self, value: int, order: RowOrder) -> Any:
-        """Return the axis length that replaces a constant multiple of the rows."""
+        """Return the axis length that replaces a constant multiple of the program's number of rows."""
         times, key = value // self.rows, (value, order)
         if times == 1 or order == RowOrder.OPEN:
             return self._times(times)
@@ -124,13 +124,13 @@ class WrittenGraph:
 
 
 class Reading:
-    """One pass through a graph, replacing marked numbers; new marks apply from there on, and in the whole next pass."""
+    """One pass through a graph that replaces marked numbers; new marks apply to later nodes and to the next pass."""
 
     def __init__(self, graph: WrittenGraph, marks: Marks) -> None:
         self.graph, self.library, self.marks = graph, graph.library, marks
         self.new: Dict[Any, Any] = {}
         self.placements: Dict[Any, Placement] = {}
-        self.where: List[str] = []  # the operations that require the marks
+        self.where: List[str] = []  # descriptions of the operations that require the marks
         for k, node in enumerate(graph.nodes):
             after = self._rebuilt(node, self.marks, self.new)
             placed = self._place(after)
@@ -167,18 +167,18 @@ class Reading:
         if unknown is not None:
             return RuleResult([unknown] * len(node.outputs))
         placed: RuleResult = self.library.placing.rule_of(node).place(inputs, self.graph.exact)
-        # Draws of a shape without rows are identical on all ranks if their stream requires it.
+        # Draws of a shape without rows count as replicated: the ranks of an exact function can share the stream.
         drawn = [REPLICATE if getattr(one, "stream", None) is not None else one for one in placed.outputs]
         return placed._replace(outputs=drawn)
 
     def _is_lost(self, node: Any, placed: RuleResult) -> bool:
-        """Return whether a node is the first with an unknown placement."""
+        """Return whether a node has an unknown placement although its inputs' placements are known."""
         return any(isinstance(one, Unknown) for one in placed.outputs) and not any(
             isinstance(self.of(self.image(one)), Unknown) for one in node.inputs
         )
 
     def _is_misread(self, k: int, placed: RuleResult) -> bool:
-        """Return whether the function returns or stores positions of rows, which each rank counts from 0."""
+        """Return whether a node outputs a result or update with positions of rows, which each rank counts from 0."""
         return self.graph.exact and any(
             one in self.graph.roots and isinstance(placement, Shard) and placement.positions
             for one, placement in zip(self.graph.nodes[k].outputs, placed.outputs)
@@ -234,7 +234,7 @@ class Reading:
             new.update(zip(node.outputs, after.outputs))
 
     def _repaired(self, k: int, after: Any, placed: RuleResult) -> Tuple[Any, RuleResult]:
-        """Return a node, and its placements, after replacements that make them known; unchanged if there are none."""
+        """Return a node and its placements, after replacements that make these known; unchanged if there are none."""
         classes = self.library.classes
         if isinstance(after.op, classes.Scan):
             after, placed = self._read_inside(k, after, placed)
@@ -255,13 +255,13 @@ class Reading:
                 if found is not None:  # only for this operation; other operations may need its inputs as rows
                     self.marks |= share
                     return found[0], found[1]
-        # Keep positions as positions of all rows; earlier operations that need the rank's positions use its share.
+        # Count positions over all rows; earlier operations that need the rank's own positions use its share.
         own = [one for one in self.marks if isinstance(one, NumberMark) and isinstance(one.node.op, classes.ARange)]
         found = self._tried(k, self.marks - frozenset(own), by_shares=True)
         return (after, placed) if found is None else found[:2]
 
     def _other_readings(self, k: int) -> Iterator[Marks]:
-        """Iterate over marks to remove for one node; none after random draws, which are identical on all ranks."""
+        """Iterate over sets of marks to remove for one node; there are none if the node depends on random draws."""
         nodes = [self.graph.nodes[index] for index in self._before(k, 0)]
         if not any(isinstance(node.op, self.library.draws) for node in nodes):
             before = [
@@ -272,7 +272,7 @@ class Reading:
                 yield frozenset(before)
 
     def _shares(self, k: int) -> List[Marks]:
-        """Return marks for the node's inputs that the rank's share may replace; none in a loop step."""
+        """Return marks for the node's inputs that the rank's share may replace; there are none in a loop step."""
         node, lengths = self.graph.nodes[k], self._lengths()
         return [
             frozenset([ShareMark(node, i, axis)])
@@ -282,7 +282,7 @@ class Reading:
         ]
 
     def _unwritten_inside(self, k: int, after: Any, placed: RuleResult) -> Tuple[Any, RuleResult]:
-        """Replace numbers of rows that a scan's steps may contain, in properties or in shapes asserted by PyTensor."""
+        """Replace numbers of rows in a scan's steps if they may be properties of operations or asserted in shapes."""
         outputs, classes = self.library.classes.steps(after.op).outputs, self.library.classes
         asserts = self.graph.rows > 1 and any(
             isinstance(node.op, classes.SpecifyShape) for node in classes.io_toposort([], outputs)
@@ -322,7 +322,7 @@ class Reading:
         return WrittenLengths(self.library.lengths, self.library.draws, self.graph.rows, self.marks)
 
     def _expected(self, k: int, placements: Sequence[Placement]) -> Dict[int, int]:
-        """Return the replicated inputs of a node that may have the literal number of rows, each with the axis."""
+        """Return the replicated inputs of a node that may have the literal number of rows, with the axis for each."""
         found, inputs = {}, self.graph.nodes[k].inputs
         if self.graph.rows < 2:
             return {}
@@ -338,7 +338,7 @@ class Reading:
         return described(self.library.classes, self.graph.nodes[k])
 
     def _readings(self, k: int, after: Any) -> Iterator[Marks]:
-        """Iterate over marks that may make a node's placement known, the likeliest first."""
+        """Iterate over sets of marks that may make a node's placement known, the likeliest first."""
         node, library = self.graph.nodes[k], self.library
         lengths = self._lengths()
         numbers, by_input = [], []
@@ -366,7 +366,7 @@ class Reading:
                 yield marks
 
     def _with_lengths(self, k: int, after: Any, singles: Sequence[Marks]) -> Iterator[Marks]:
-        """Iterate over marks for a reshape that preserve the axes after the rows."""
+        """Iterate over marks for a reshape with a check, in every call, that it preserves the axes after the rows."""
         node, rows = self.graph.nodes[k], self.of(after.inputs[0]) if after.inputs else None
         if not isinstance(node.op, self.library.classes.Reshape) or not isinstance(rows, Shard):
             return
@@ -378,7 +378,7 @@ class Reading:
                     yield frozenset([self._in_order(mark, RowOrder.LAST), lengths])
 
     def _in_other_orders(self, singles: Sequence[Marks]) -> List[Marks]:
-        """Return each mark in all row orders, which differ if rows have several elements."""
+        """Return each set of marks in all row orders, which differ only if rows have several elements."""
         found: List[Marks] = []
         for marks in singles:
             for order in RowOrder:
@@ -396,7 +396,7 @@ class Reading:
         return replace(mark, order=order)
 
     def unclear(self) -> str:
-        """Return an operation whose numbers cannot be interpreted, and the reason; "" if there is none."""
+        """Describe an operation whose numbers cannot be interpreted, with the reason; "" if there is none."""
         lengths, classes, rows = self._lengths(), self.library.classes, self.graph.rows
         for k, node in enumerate(self.graph.nodes):
             inputs = [self.of(self.image(one)) for one in node.inputs]
@@ -420,7 +420,7 @@ class Reading:
         return ""
 
     def _tried(self, k: int, marks: Marks, by_shares: bool = False) -> Optional[Tuple[Any, RuleResult, Dict[Any, Any]]]:
-        """Return a node, its placements, and earlier changed variables, under these marks; None if still unknown.
+        """Return a node, its placements and all changed variables under these marks; None if a placement is unknown.
 
         With ``by_shares``, the rank's share may replace inputs that make a placement unknown.
         """

@@ -6,8 +6,8 @@ A collective inside a pattern would prevent its rewrite. Some rewrites change re
     sum(x) / sum(x)         1
     0 * sum(x)              0
 
-The function's own mode therefore rewrites expressions up to `END` before rules are applied. It compiles the result
-without the passes in `MADE`::
+The function's own mode therefore rewrites expressions up to `END` before rules are applied. It then compiles the
+result, without the passes in `MADE` if these have nothing left to rewrite::
 
     expressions --> merged, canonicalized, stabilized --> collectives --> specialized, ... --> function of the ranks
 """

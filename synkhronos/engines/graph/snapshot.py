@@ -134,7 +134,7 @@ def compile_variant(
 
 
 def _first_half(library: Library, snapshot: Snapshot, halves: SplitGraph, is_random: Callable[[Any], bool]) -> Snapshot:
-    """Return the snapshot to call on each slice, which returns outputs, partials, and random states."""
+    """Return the snapshot of the function to call on each slice: it returns outputs, partials, and random states."""
     nothing = library.shared(0).zeros_like()
     outputs = [nothing if i in halves.after_split else output.variable for i, output in enumerate(snapshot.outputs)]
     states = [new for target, new in snapshot.updates if is_random(target)]
@@ -145,7 +145,7 @@ def _first_half(library: Library, snapshot: Snapshot, halves: SplitGraph, is_ran
 def compile_second_half(
     library: Library, snapshot: Snapshot, as_inputs: Sequence[Any], is_random: Callable[[Any], bool]
 ) -> Any:
-    """Compile the part that runs after all slices; see `Engine.after_collective`."""
+    """Compile the part of an exact function that runs after all slices; see `Engine.after_collective`."""
     halves = snapshot.halves
     assert halves is not None
     parts = [(part, part.type()) for part in halves.parts]

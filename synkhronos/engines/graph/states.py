@@ -1,4 +1,4 @@
-"""Inputs that store a value between calls: ``In(s, value=0., update=s + x)``, or inputs with a container as default.
+"""Inputs that store a value between calls, such as ``In(s, value=0., update=s + x)`` or ``In(s, value=container)``.
 
 The value's storage also belongs to a shared variable, the input's *state*, which ranks receive and update as usual:
 
@@ -10,7 +10,7 @@ on ranks, without collectives         the same input, with the rank's state as i
 `Engine.variant`                      a plain input ``s``, and ``(state, ...)`` among the updates
 ====================================  =====================================================================
 
-Callers cannot pass an *implicit* input, because its state replaces the input in snapshots.
+Callers cannot pass a value for an *implicit* input; in snapshots, its state replaces it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _bound(library: Library) -> Tuple[type, type]:
 
 
 def _made(library: Library, given: Any) -> Any:
-    """Return a new state, with the container's storage or a new storage."""
+    """Return a new state, with the storage of the input's container or a new storage."""
     container, variable = given.value, given.variable
     if not isinstance(container, library.Container):
         container = library.Container(variable, [None], strict=given.strict, allow_downcast=given.allow_downcast)
@@ -63,7 +63,7 @@ def _made(library: Library, given: Any) -> Any:
 
 
 def detached(library: Library, given: Any, keep: bool) -> Any:
-    """Return the input for a copy of its function; its state is a copy unless the program passed a container.
+    """Return the input for a copy of its function; its state is a copy unless the program passed the storage.
 
     Without ``keep``, the value becomes a default that calls do not change.
     """

@@ -1,4 +1,4 @@
-"""Error messages for functions with a number of rows that ``rows=`` does not identify."""
+"""Error messages for functions with a literal number of rows that ``rows=`` does not declare."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
     arange(100 * 28)   ARange(0, 2800, 1)       axis 0: the 2800 at position 1, 28 for each row
     x.reshape((100, -1))   [100, -1]            axis 0: element 0 of that vector
 
-A number is marked for each use, because equal small numbers share one constant. A vector is marked once for all uses.
+A number is marked for replacement per use, because equal small numbers share a constant. A vector is marked once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RowOrder(enum.IntEnum):
 
 @dataclass(frozen=True)
 class NumberMark:
-    """Mark of a node's constant input as a number of rows; ``order`` applies to multiples of it in an ``arange``."""
+    """Mark of a node's input as a number of rows; ``order`` applies to multiples of this number in an ``arange``."""
 
     node: Any
     position: int
@@ -97,7 +97,7 @@ class WrittenLengths:
         return value.dtype.kind in "iu" and value.ndim == 0 and int(value) > 0 and int(value) % self.rows == 0
 
     def number(self, node: Any, position: int) -> Optional[Marks]:
-        """Return marks of the constants that define a node's numeric input; None if it is no multiple of the rows."""
+        """Return marks of the constants that define a node's scalar input; None if it is not a multiple of the rows."""
         classes, variable = self.classes, node.inputs[position]
         if marked(NumberMark(node, position), self.marked):
             return NONE
@@ -124,7 +124,7 @@ class WrittenLengths:
         return None
 
     def element(self, vector: Any, index: int) -> Optional[Marks]:
-        """Return marks of the constants that define a vector's element; None if it is no multiple of the rows."""
+        """Return marks of the constants that define a vector's element; None if it is not a multiple of the rows."""
         classes, count = self.classes, self.count(vector)
         if not -count <= index < count:
             return None
@@ -155,7 +155,7 @@ class WrittenLengths:
         return None
 
     def axis(self, variable: Any, axis: int) -> Optional[Marks]:
-        """Return marks of the constants that define an axis's length; None if it is no multiple of the rows."""
+        """Return marks of the constants that define an axis's length; None if it is not a multiple of the rows."""
         classes, node = self.classes, variable.owner
         if node is None or axis >= ndim(variable) or broadcastable(variable)[axis]:
             return None
@@ -214,7 +214,7 @@ class WrittenLengths:
 
 
 def times_rows(value: Any, rows: int) -> int:
-    """Return ``value`` as a multiple of the rows, negative for the inverse of a multiple; 0 for neither."""
+    """Return n if ``value`` is n times ``rows``, and -n if it is the inverse of n times ``rows``; otherwise 0."""
     as_complex = complex(np.asarray(value).reshape(()))
     number = as_complex.real
     if as_complex.imag or not np.isfinite(number) or number <= 0:
@@ -225,7 +225,7 @@ def times_rows(value: Any, rows: int) -> int:
 
 
 def numbers_of(lengths: Lengths, draws: Kinds, node: Any) -> Sequence[int]:
-    """Return the positions of a node's inputs that are lengths, ends of slices, or shapes."""
+    """Return the positions of a node's inputs that are lengths, shapes, or numbers in a basic index."""
     classes, op, n = lengths.classes, node.op, len(node.inputs)
     kinds: List[Any] = [
         ((classes.Reshape, *draws), range(1, 2)),

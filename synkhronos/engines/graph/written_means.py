@@ -24,7 +24,7 @@ MAX_NUMBERS = 12
 class Shortcomings(NamedTuple):
     """Counts of unknown placements and of sums over rows, for a choice of replaced divisors; compared in this order."""
 
-    lost: int  # operations with unknown placements
+    lost: int  # values with unknown placements
     sums: int  # values that are sums over a rank's rows, not means
 
 
@@ -59,7 +59,7 @@ def means(
 
 
 def _divisors(library: Library, outputs: Sequence[Any], rows: int) -> List[NumberMark]:
-    """Return constant factors and divisors that are multiples of the number of rows, or inverses of multiples."""
+    """Return marks of constant factors and divisors that are multiples of the number of rows, or their inverses."""
     classes = library.written_rows.classes
     kinds = (classes.scalar.Mul, classes.scalar.TrueDiv, classes.scalar.IntDiv)
     found: List[NumberMark] = []
@@ -76,7 +76,7 @@ def _divisors(library: Library, outputs: Sequence[Any], rows: int) -> List[Numbe
 def _found(library: Library, outputs: Sequence[Any], shards: Any, states: Sequence[Any]) -> Shortcomings:
     graph = library.graph_of(outputs)
     found = exact.propagated(graph, shards, states)
-    own = Propagated({**graph.known, **shards}, [], [])  # placements with the rank's own numbers of rows
+    own = Propagated({**graph.known, **shards}, [], [])  # placements if ranks use their own numbers of rows
     for node, whole in zip(graph.nodes, found.whole):
         inputs = [own.of(one) for one in node.inputs]
         for i in whole:

@@ -7,8 +7,8 @@
     rows      T.concatenate([x, T.ones((x.shape[0], 1))], axis=1)  the graph of the ranks, each with its share
 
 For the literal number of rows, both graphs compute equal values, whichever numbers are replaced. Any choice of
-numbers with known placements is therefore correct. A number is replaced only if an operation combines rows with a
-replicated value of that length.
+numbers that makes all placements known is therefore correct. A number is replaced only if this is
+necessary, for example if an operation combines rows with a replicated value of that length.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class ReadGraph(NamedTuple):
 
     outputs: List[Any]
     marks: Marks
-    where: List[str]  # the operations that require rows
-    unclear: str = ""  # an operation that combines a value of unknown placement with a number or length of rows
+    where: List[str]  # descriptions of the operations that require rows
+    unclear: str = ""  # an operation with a number or length that may or may not be the number of rows
 
 
 class WrittenRowsReader:
     """Converter that replaces literal numbers of rows in a library's graphs with the rank's own number.
 
-    ``remake(op, node, inputs)`` creates a similar node with inferred types; ``with_inside`` replaces the graph in a
-    scan. ``without_rows`` maps classes of operations that store a number of rows to functions. Such a function maps a
-    node and placements to the operation without the number, or to None.
+    ``remake(op, node, inputs)`` creates a node with inferred types in place of ``node``; ``with_inside`` replaces the
+    graph in a scan. ``without_rows`` maps classes of operations that store a number of rows to functions. Such a
+    function maps a node and placements to the operation without the number, or to None.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class WrittenRowsReader:
         return next((self.without_rows[cls] for cls in type(op).__mro__ if cls in self.without_rows), None)
 
     def reasons(self, outputs: Sequence[Any], known: Mapping[Any, Placement], lost: Sequence[str]) -> Dict[str, str]:
-        """Map reasons of unknown placements (``lost``) to better explanations if literal numbers of rows cause them."""
+        """Map reasons for unknown placements (``lost``) to better explanations that suggest ``rows=``."""
         found: Dict[str, str] = {}
         for node in self.classes.io_toposort([], outputs):
             what = described(self.classes, node)

@@ -1,4 +1,4 @@
-"""Rejection of `synkhronos.ops` in graphs without rules, where operations would silently act as the identity.
+"""Rejection of `synkhronos.ops` nested in operations where they would not act as collectives.
 
 ::
 
@@ -19,7 +19,7 @@ from .traversal import io_toposort
 
 
 def refuse_hidden(outputs: Sequence[Any]) -> None:
-    """Raise ArgumentValueError if operations of `synkhronos.ops` are nested, except in ``scan`` and ``OpFromGraph``."""
+    """Raise ArgumentValueError if `synkhronos.ops` are nested in operations other than ``scan`` and ``OpFromGraph``."""
     for node in io_toposort([], outputs):
         if isinstance(node.op, (Scan, OpFromGraph)):
             refuse_hidden(node.op.inner_outputs)

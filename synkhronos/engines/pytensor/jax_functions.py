@@ -75,6 +75,6 @@ def as_numpy(value: Any) -> Any:
 
 
 def settle(cells: List[List[Any]]) -> None:
-    """Convert the JAX arrays that a call has stored to NumPy arrays."""
+    """Convert the JAX arrays that a call has stored in shared variables to NumPy arrays."""
     for cell in cells:
         cell[0] = as_numpy(cell[0])

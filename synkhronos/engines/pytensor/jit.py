@@ -59,7 +59,7 @@ def compile_now(compiled: Any) -> None:
 
 
 def _signature(compiled: Any) -> Optional[Tuple[Any, ...]]:
-    """Return the Numba types of the inputs on ranks; None if an input is neither an array nor a generator."""
+    """Return the Numba types of the inputs on ranks; None if one is neither a dense array nor a generator."""
     from numba import from_dtype, types  # (not at the top, because only Numba's linker needs Numba)
 
     found: List[Any] = []
@@ -90,7 +90,7 @@ def laid_out(value: Any) -> Any:
 
 
 def settle(cells: List[List[Any]]) -> None:
-    """Copy stored arrays that are not laid out for Numba, whose functions write even to read-only memory."""
+    """Copy arrays in storages that are not laid out for Numba, whose functions would write even to read-only memory."""
     for cell in cells:
         value = cell[0]
         if type(value) is np.ndarray and not value.flags.carray:

@@ -52,7 +52,7 @@ for _each in (AllReduce, TakeShare, PutShare, WholeLength, InverseShare):
 
 
 def with_dtypes(funcify: Callable[..., Tuple[Any, Any]]) -> Callable[..., Tuple[Any, Any]]:
-    """Add the outputs' dtypes to the cache keys of fused operations in PyTensor 3.3.
+    """Return ``funcify`` with the outputs' dtypes in its cache keys, for fused operations in PyTensor 3.3.
 
     Otherwise a program's float32 sum would be confused with a rank's float64 partial.
     """

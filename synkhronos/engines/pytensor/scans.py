@@ -43,7 +43,7 @@ def in_order(
     """Return the results of a scan with ordered collectives, and the token after it if ``token`` is given."""
     before = AllReduce.first_token() if token is None else token
     state = before.type()
-    # The inner graph is frozen, and its expressions cannot move to another graph, so unfreeze a copy.
+    # The expressions of the inner graph, which may be frozen, cannot move to another graph, so copy it.
     inner = op.fgraph.unfreeze() if hasattr(op.fgraph, "unfreeze") else op.fgraph.clone()
     outputs, last = order(inner.outputs, state)
     # States with a single tap come last among the states, in inputs, outputs and taps.
@@ -85,7 +85,7 @@ def with_inside(op: Scan, inputs: Sequence[Variable], outputs: Sequence[Variable
 
 
 def changing(node: Any, is_changing: Callable[[Variable], bool]) -> List[Variable]:
-    """Return the inner inputs of a scan that may change, including all recurrent states if any outer input changes."""
+    """Return the inner inputs of a scan that may be changing; states count if any outer input is changing."""
     op, inner = node.op, node.op.inner_inputs
     same = [
         *zip(op.inner_seqs(inner), op.outer_seqs(node.inputs)),

@@ -8,8 +8,8 @@ from typing import Any, List, Sequence, Set
 def io_toposort(inputs: Sequence[Any], outputs: Sequence[Any]) -> List[Any]:
     """Return the nodes between inputs and outputs in topological order; collectives are numbered in this order.
 
-    Ancestors of the first output, and of each node's first input, precede all other nodes, as in Theano. PyTensor's own
-    order starts from the last output.
+    Ancestors of an earlier output, or of a node's earlier input, come first, as in Theano. PyTensor's own order starts
+    from the last output.
     """
     found: List[Any] = []
     done: Set[Any] = {variable.owner for variable in inputs if variable.owner is not None}

@@ -102,7 +102,7 @@ class TheanoEngine(GraphEngine):
         shapes_of=shapes_of,
         small=Mode(linker="py", optimizer=None),
     )
-    #: Linkers whose functions accept an ``output_subset``; CVM is missing without a C++ compiler.
+    #: Virtual machines that accept an ``output_subset``; Theano lacks ``CVM`` without a C++ compiler.
     lazy_linkers = tuple(getattr(vm, name) for name in ("CVM", "Stack") if hasattr(vm, name))
     host_type = staticmethod(gpu.host_type)
     is_on_device = staticmethod(gpu.is_array)
@@ -131,7 +131,7 @@ class TheanoEngine(GraphEngine):
     def default(self, compiled: Any, given: Input) -> Any:
         container = compiled.container[given.variable]  # the variable is the same in all graphs of the function
         value = container.value
-        container.value = given.default  # a value stored by f[input] = value is used once
+        container.value = given.default  # because a value stored by f[input] = value is used only once
         return value
 
     def free(self, compiled: Any) -> None:

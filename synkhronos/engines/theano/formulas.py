@@ -48,7 +48,7 @@ def _softmax_gradient(node: Any) -> List[Any]:
 
 with_formulas = Formulas(
     CLASSES,
-    # Includes Theano's own formulas for processors without a special operation.
+    # Includes Theano's own formulas for batch normalization on CPUs.
     {
         bn.AbstractBatchNormTrain: bn.local_abstract_batch_norm_train.transform,
         bn.AbstractBatchNormTrainGrad: bn.local_abstract_batch_norm_train_grad.transform,

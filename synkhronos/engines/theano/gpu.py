@@ -124,7 +124,7 @@ def on_device(type_: Any, value: Any) -> Any:
 
 
 def take(array: Any, rows: Any) -> Any:
-    """Return selected rows of a device array: a view for a slice without step, else a copy."""
+    """Return selected rows of a device array: a view for a slice without a step, else a copy."""
     if isinstance(rows, Indices):
         return _arrays().take(array, rows.array)
     return _arrays().contiguous(rows.take(array))  # OpenCL operations crash on negative strides
@@ -176,9 +176,9 @@ def _lift_all_reduce(opt: Any) -> None:
 
 
 def outputs_on_device(compiled: Any) -> Any:
-    """Return the maker of a function with outputs that stay on the device; the function itself if none can stay.
+    """Return the maker of a function whose outputs stay on the device; the function itself if none can stay.
 
-    Theano ends a graph with a copy to the host. Ranks first reduce results, and then copy them once.
+    Theano's graphs copy outputs to the host. Ranks reduce outputs on the device, and then copy the results once.
     """
     maker = compiled.maker
     if type(maker) is not FunctionMaker:  # DebugMode has its own class
@@ -214,9 +214,9 @@ def outputs_on_device(compiled: Any) -> Any:
 
 
 def _can_stay(maker: Any) -> List[bool]:
-    """Return, for every output, whether it is the host copy of a device value that nothing else uses.
+    """Return, for every output, whether it is the host copy of a device value that can be returned instead.
 
-    Values of shared variables, values that an update stores, and values that a later operation overwrites cannot stay.
+    This excludes constants and values that belong to shared variables, are stored by updates, or are overwritten later.
     """
     basic_ops = sys.modules.get("theano.gpuarray.basic_ops")
     if basic_ops is None:

@@ -40,7 +40,7 @@ EMPTY = "if (!PyArray_SIZE(xs) || !PyArray_SIZE(ys)) { PyArray_FILLWBYTE(zs, 0);
 def prepare() -> None:
     """Make ``import theano`` and ``import lasagne`` work, now or later, even after a failed import; idempotent.
 
-    This imports neither. If Theano is already imported, the names that its functions use at run time are restored.
+    This imports neither. If Theano is already imported, only the fixes that matter at run time are applied.
     """
     before_import("theano", _prepare_import)
     before_import("theano.tensor.blas_c", repair_batched_dot)  # imported right after the operation's module
@@ -62,12 +62,12 @@ def _prepare_import() -> None:
     restore_blas_info()
     logging.getLogger("theano.tensor.blas").addFilter(is_worth_saying)
     if sys.version_info >= (3, 11):
-        # The C source of scan's inner loop does not compile on Python 3.11. Without it, scan runs in Python.
+        # The C source of scan's inner loop does not compile on Python 3.11, so scan's loop runs in Python.
         sys.modules["theano.scan_module.scan_perform_ext"] = None  # type: ignore[assignment]
 
 
 class _MissingDownsample(MetaPathFinder):
-    """Import finder of a module that Lasagne 0.1 imports and Theano 1.0 lacks."""
+    """Import finder for a module that Lasagne 0.1 imports and Theano 1.0 lacks."""
 
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None

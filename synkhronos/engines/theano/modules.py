@@ -43,7 +43,7 @@ def share(files: Mapping[str, str]) -> None:
 
 
 def watch(tell: Optional[Callable[[str], object]]) -> None:
-    """Report each file of a module that this process has loaded or will load to a function; None ends this."""
+    """Call ``tell`` with the file of each module that this process has loaded or loads later; None ends this."""
     load = getattr(cmodule.dlimport, "load", cmodule.dlimport)
     cmodule.dlimport = load if tell is None else _telling(load, tell)
     if tell is not None and cmodule._module_cache is not None:
@@ -72,5 +72,5 @@ def preload(file: str) -> None:
         cmodule.get_module_cache(config.compiledir, {"do_refresh": False}).refresh(cleanup=False)
         if config.cxx:
             cmodule.GCC_compiler.compile_args()
-    # Python itself finds the loaded module. An entry in Theano's tables would not be completed when its key is read.
+    # Python finds the loaded module. An entry in Theano's tables would stay incomplete when Theano reads the key.
     cmodule.dlimport(file)

@@ -1,4 +1,4 @@
-"""Separate kernel caches for processes that use PoCL, an OpenCL for CPUs.
+"""Separate kernel caches for processes that use PoCL, an OpenCL implementation for CPUs.
 
 Ranks compile the same kernels. Processes that compile one kernel into one cache at the same time may fail with
 "clBuildProgram: Unknown error". With PoCL 3.1, 3 of 216 kernels failed in three processes; with separate caches, none.
@@ -19,7 +19,7 @@ _lock: Optional[int] = None
 
 
 def claim() -> None:
-    """Make PoCL use a cache that no other live process uses; must be called before the first device is opened.
+    """Make PoCL use a cache that no other live process uses; call this before the first device is opened.
 
     Caches are numbered, so that later processes reuse them. If none can be created, PoCL's own cache remains in use.
     """

@@ -33,7 +33,7 @@ def rewritten(outputs: Sequence[Any], mode: Any, left_out: Optional[Sequence[str
             if {"fast_run", "fast_compile"} & set(found.include):
                 _tag_softmax(fgraph)
             if type(mode) is Mode and "fast_run" in found.include:
-                # (Do not exclude names inside other passes, whose rewrites may have a skipped pass's name as a tag.)
+                # (Other passes keep rewrites that have an excluded pass's name as a tag.)
                 left = found.excluding(*MADE)
                 left.subquery = {**dict.fromkeys(optdb._names, found), **found.subquery}
                 mode = Mode(mode.provided_linker, left)

@@ -55,7 +55,7 @@ def with_inside(op: Scan, inputs: Sequence[Variable], outputs: Sequence[Variable
 
 
 def changing(node: Any, is_changing: Callable[[Variable], bool]) -> List[Variable]:
-    """Return the inner inputs of a scan that may change, including all recurrent states if any outer input changes."""
+    """Return the inner inputs of a scan that may be changing; states count if any outer input is changing."""
     op, inner = node.op, node.op.inputs
     same = [
         *zip(op.inner_seqs(inner), op.outer_seqs(node.inputs)),

@@ -1,4 +1,4 @@
-"""Iterable over batches that separate processes prepare in order (`synkhronos.loader`)."""
+"""Iterable over batches, in order, that separate processes prepare (`synkhronos.loader`)."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def loader(
         The number of batches that each process prepares ahead.
     seed : int
         A nonnegative seed. Before each batch, `numpy.random` and `random` are seeded from this seed, the pass number
-        and the batch number. The number of processes has no influence.
+        and the batch number. The seeds do not depend on the number of processes.
     timeout : float, optional
-        Time limit for a single batch, in seconds.
+        Time limit for waiting for a batch, in seconds.
 
     Returns
     -------
@@ -61,7 +61,7 @@ def loader(
         If an argument is invalid.
     LoaderError
         During iteration, if the source raised an exception (``__cause__`` has its traceback), or a process died or
-        exceeded the time limit. All earlier batches have arrived.
+        exceeded the time limit. All earlier batches are returned first.
 
     Examples
     --------

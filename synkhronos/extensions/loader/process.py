@@ -51,7 +51,7 @@ class LoaderProcess:
         self.buffers: Dict[int, Lender] = {}
         self._lent: Deque[Lender] = deque(maxlen=4)  # lent to the program: a loop uses two buffers at a time
         self._pool, self._depth = pool, depth
-        self._nbytes = 1  # buffer size, unknown before the first batch
+        self._nbytes = 1  # buffer size; the required size is unknown before the first batch
         self._given = 0
         self._received: Deque[Any] = deque()
         is_main = threading.current_thread() is threading.main_thread()
@@ -76,7 +76,7 @@ class LoaderProcess:
         self._end()
 
     def give(self) -> None:
-        """Send buffers to the process, up to ``depth`` or until its socket is full."""
+        """Send buffers to the process until it has ``depth`` buffers or its socket is full."""
         while len(self.buffers) < self._depth and self._polls(select.POLLOUT, 0):
             free = [each for each in self._lent if not each.is_lent and each.block.nbytes >= self._nbytes]
             if free:
@@ -131,12 +131,12 @@ class LoaderProcess:
     def _read(self) -> Any:
         try:
             payload = self._socket.recv(_MESSAGE_BYTES)
-        except ConnectionResetError:  # it ended with unread input, but its last messages can still be read
+        except ConnectionResetError:  # the process ended with unread input, but its last messages can still be read
             payload = self._socket.recv(_MESSAGE_BYTES)
         return pickle.loads(payload) if payload else ("gone",)
 
     def _enlarge(self, nbytes: int) -> None:
-        """Replace the process's buffers, except delivered buffers, with larger buffers, which the process waits for."""
+        """Send larger buffers to the process, which waits for them; they replace its buffers except those delivered."""
         self._nbytes = nbytes + nbytes // 8
         delivered = [message[2] for message in self._received if message[0] == "batch"]
         self.buffers = {number: self.buffers[number] for number in delivered}
@@ -192,7 +192,7 @@ class _Child:
 
 
 def _become(work: Work, pool: Pool, from_main: bool, theirs: socket.socket, program: int) -> None:
-    """Run as a loader process; ``from_main`` means that the program's main thread forked it."""
+    """Run as a loader process; ``from_main``: whether the program's main thread forked it."""
     gc.freeze()  # this process must not free the program's objects, for example on devices
     if from_main:
         die_with_parent(program)  # the signal is tied to the forking thread, and other threads may end before the pass

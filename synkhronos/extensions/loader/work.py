@@ -75,8 +75,8 @@ class BufferSlot(NamedTuple):
 class Delivery:
     """Connection of a loader process to the program, for batches in the buffers that the program provides.
 
-    The program sends ``("buffer", number, handle)``, and ``("larger",)`` when it has revoked all buffers. ``watched``
-    is the program's process id, which is polled; None if the kernel ends this process with the program.
+    The program sends ``("buffer", number, handle)``, and ``("larger",)`` after it has revoked the free buffers.
+    ``watched`` is the program's process id, which is polled; None if the kernel ends this process with the program.
     """
 
     def __init__(self, sock: socket.socket, pools: PoolMap, watched: Optional[int] = None) -> None:

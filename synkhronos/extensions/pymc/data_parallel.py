@@ -37,8 +37,8 @@ def data_parallel(
     r"""Compute a likelihood, :math:`\sum_i \log p(x_i \mid \theta)`, on all ranks, with the rows i divided among them.
 
     Given a function, add a ``pm.Potential`` to the model whose context is active. Given a model, return a new model
-    with such potentials instead of observed variables. The rows are copied to shared memory once, in this call. Each
-    evaluation of value and gradient is one call of all ranks, which sends only the parameters. `pm.sample` (with
+    with such potentials instead of observed variables. Arrays in memory are copied to shared memory once, in this call.
+    Each evaluation of value and gradient is one call of all ranks, which sends only the parameters. `pm.sample` (with
     ``cores=1``, or nutpie), `pm.find_MAP` and `pm.fit` accept the model while a session is open, and raise the error of
     a failed rank. Use the plain model for results per row, such as a pointwise log-likelihood.
 

@@ -78,7 +78,7 @@ class Likelihood:
         total = rewrite_pregrad(rows.sum())  # as in PyMC, since the gradient of log(sigmoid(x)) can be 0 / 0
         floats = [param for param, is_float in zip(params, self.differentiable) if is_float]
         gradients = pytensor.grad(total, floats, disconnected_inputs="ignore") if floats else []
-        # A gradient that depends on no row is zero and not summed, like that of `when` in ``switch(time < when, ...)``.
+        # A gradient that depends on no row is zero and needs no sum, like that of `when` in ``switch(t < when, ...)``.
         of_rows = [not set(variables).isdisjoint(ancestors([each])) for each in gradients]
         self.dtype = total.type.dtype
         self.function = synk.function(
@@ -97,7 +97,7 @@ class Likelihood:
     def __call__(self, params: Sequence[np.ndarray[Any, Any]], batch: Any = None) -> List[np.ndarray[Any, Any]]:
         """Return the sum of the log-probabilities of the rows (by default, of all rows), and its gradients.
 
-        A `LinAlgError` on the ranks stays a `LinAlgError`, which PyMC's samplers treat as a property of the point.
+        A `LinAlgError` on the ranks is raised as such, because PyMC's samplers treat it as a property of the point.
         """
         failures = [each for each in self.failures if each.is_of_this_thread()]
         if failures and all(each.error for each in failures):
@@ -160,6 +160,6 @@ def _last_line(text: str) -> str:
 
 
 def as_pymc_compiles(mode: Any, check_bounds: bool = True) -> Mode:
-    """Return the mode, extended by PyMC's treatment of out-of-range parameters."""
+    """Return the mode with the rewrite that PyMC uses for out-of-range parameters."""
     checks = "local_check_parameter_to_ninf_switch" if check_bounds else "local_remove_check_parameter"
     return get_mode(mode).including(checks)

@@ -73,7 +73,7 @@ class WatchedSampler:
 def watch() -> None:
     """Monitor samplers of models with a data-parallel likelihood; call this while nutpie compiles such a model.
 
-    Raises `StateError` if the installed version of nutpie has a different structure.
+    Raises `StateError` if the installed version of nutpie has an unknown structure.
     """
     model_class: Any = getattr(sys.modules["nutpie.compile_pymc"], "CompiledPyMCModel", None)
     start = getattr(model_class, "_make_sampler", None)

@@ -29,8 +29,8 @@ from .rows import as_data, is_array, of_values, value_of, variable_for
 class Observed(NamedTuple):
     """An observed variable whose rows are divided.
 
-    ``variables`` and ``data`` are its observed values and covariates. ``params`` replace the model's variables
-    ``of_model``: value variables, or values such as ``pm.Data``. ``containers`` are the ``pm.Data`` among the data.
+    ``rows`` is its log-probability, computed from ``variables``, which stand for ``data``, and ``params``, which stand
+    for ``of_model`` (value variables, or values such as ``pm.Data``). ``containers`` are the ``pm.Data`` in ``data``.
     """
 
     variable: Variable
@@ -179,7 +179,7 @@ def _remade(variable: Variable, replaced: Dict[Variable, Variable], others: Sequ
             *of_base, lower, upper = inputs
             base = op.base_rv_op.make_node(*of_base).default_output()
             outputs = Truncated.rv_op(base, lower, upper, op.max_n_steps).owner.outputs
-        elif isinstance(op, SymbolicOp):  # its inner graph, too
+        elif isinstance(op, SymbolicOp):  # its inner graph also depends on the shapes
             op = type(op)(**{name: getattr(op, name) for name in op.__props__}, **op._init_kwargs)
             outputs = op(*inputs, return_list=True)
         else:

@@ -25,7 +25,7 @@ from .nutpie_sampling import watch
 SAMPLERS = ("nutpie", "pymc.sampling", "pymc.smc", "pymc.step_methods", "pymc.tuning")
 
 
-class DataParallelLogp(Op):  # type: ignore[misc]  # not typed where PyTensor is not installed
+class DataParallelLogp(Op):  # type: ignore[misc]  # untyped if PyTensor is not installed
     """Operation that computes the sum of the log-probabilities of rows, and its gradients, in one call.
 
     The gradient of the first output is the product of the other outputs with the cotangent. A function that returns

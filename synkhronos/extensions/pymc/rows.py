@@ -73,7 +73,7 @@ def shared_values(reached: Iterable[Variable]) -> List[Variable]:
 
 
 def refuse_open_bounds(rows: Variable, name: str) -> None:
-    """Refuse a log-probability that computes with a constant infinity, because its gradient is NaN.
+    """Refuse a log-probability that computes with a constant infinity, because its gradient would be NaN.
 
     PyMC's log-probability treats an open bound as a number if a truncated distribution or a parameter has a shape.
     """

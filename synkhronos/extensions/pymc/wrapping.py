@@ -18,7 +18,7 @@ Around = Callable[[pm.Model, Dict[str, Any], Callable[[], Any]], Any]
 
 
 def divided_in(model: pm.Model) -> List[Likelihood]:
-    """Return those likelihoods of a model that are computed by the ranks."""
+    """Return the likelihoods of a model that the ranks compute."""
     ops = [each.owner.op for each in ancestors(model.potentials) if each.owner is not None]
     return list(dict.fromkeys(op.likelihood for op in ops if isinstance(op, DataParallelLogp)))
 

@@ -1,4 +1,4 @@
-"""Communication rules, which exchange parameters between ranks every few steps. All are presets of one `recurrence`.
+"""Communication rules, which exchange parameters between ranks every few steps. All follow the same `recurrence`.
 
 ===========  ==============================  ===========================================  =====================
 rule         ranks that exchange             new center z                                 new parameters

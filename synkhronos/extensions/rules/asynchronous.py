@@ -5,14 +5,14 @@
     z &\\leftarrow z + \\rho (x_r - o_r), \\quad x_r \\leftarrow z, \\quad o_r \\leftarrow z &&\\text{ASGD} \\\\
     x_r &\\leftarrow (a_r x_r + a_s x_s) / (a_r + a_s), \\quad a_r \\leftarrow a_r + a_s &&\\text{gossip}
 
-The right-hand sides use the values from before the exchange. o is the center at the rank's last exchange. a denotes the
-weights of gossip; a sender keeps half of its weight. Exchanges are serialized (`AsyncRegion.alone`)::
+The right-hand sides use the values from before the exchange. Here o is the center at the rank's last exchange, and a is
+the weight of a rank in gossip; a sender keeps half of its weight. Exchanges are serialized (`AsyncRegion.alone`)::
 
     z of the server       [ 0: old ]  [ 1: new, being written ]   which = 0     `which` changes last, so it always
                                                                   which = 1     selects a complete copy
     mailbox of a rank     [ x ] [ weight: 0 if it is empty ]      messages are merged into their weighted mean
 
-When the call returns or fails, the center is copied back into the rule's variables.
+When a run ends or fails, the center is copied back into the rule's variables.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Exchange(NamedTuple):
     Attributes
     ----------
     order, rank : int
-        The position in the run, and the rank.
+        The record's position in the run, and its rank.
     kind : str
         ``"exchange"`` with the center, ``"send"`` to a mailbox, ``"read"`` from a mailbox, or ``"end"`` of the run,
         when ASGD copies the center to the rank.
     batches : tuple of int
         The batches since the rank's last record, as positions in the ``batches`` of the run.
     checksum : int
-        CRC-32 of the rank's new parameters, followed by the center or the receiver's mailbox.
+        CRC-32 of the rank's parameters, followed by the center or mailbox that the rank has written, if any.
     other : int, optional
         The receiver of a ``"send"``.
     """
@@ -91,7 +91,7 @@ class Exchanges(StepHooks):
         self._pool = pool = variables.session.pool
         self._arrays = [[pool.allocate(value.shape, value.dtype) for value in values] for _ in range(copies)]
         self.handles = [[pool.handle(array) for array in arrays] for arrays in self._arrays]
-        #: Whether the ranks may have exchanged; known only on the master.
+        #: Whether the ranks may have exchanged; valid only on the master.
         self.has_begun = False
 
     @property
@@ -235,7 +235,7 @@ class DownpourVisitor(ServerVisitor):
         return [array.copy() for array in new]
 
     def last(self) -> None:
-        if self._since or not all(map(np.array_equal, self.values(), self.origins)):  # or changed before this run
+        if self._since or not all(map(np.array_equal, self.values(), self.origins)):  # has unexchanged steps or changes
             self._count(-1)
 
     def settle(self, order: int) -> None:

@@ -37,7 +37,7 @@ class CentredRule(Rule):
 
 
 class AtOnce(CentredRule):
-    """Base class of rules with a center that exchange all parameters together, with equal weights for all ranks."""
+    """Base class of rules with a center whose exchanges cover all parameters, with equal weights for all ranks."""
 
     _merge: Any
 
@@ -91,7 +91,7 @@ class EASGD(AtOnce):
     function, params, state, every, exchange, state_is
         As for `LocalSGD`.
     alpha : float, optional
-        0.9/n by default, as in the paper. From 2/(n+1) on, the center diverges, however small the learning rate.
+        0.9/n by default, as in the paper. It must be less than 2/(n+1), because the center would diverge otherwise.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class ASGD(AtOnce):
         As for `LocalSGD`.
     rate : float, optional
         :math:`\\rho`; 1/n by default, which averages the ranks' progress. A rate of 1 adds up the progress and needs
-        steps about n times smaller.
+        a learning rate about n times smaller.
     """
 
     def __init__(

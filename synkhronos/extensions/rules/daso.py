@@ -92,7 +92,7 @@ class DASO(Rule):
     .. math:: x_r \\leftarrow x_r + (\\bar y - y_r) \\quad \\text{("delta")}, \\qquad
               x_r \\leftarrow \\frac{2 W x_r + G \\bar y}{2 W + G} \\quad \\text{("daso")}
 
-    y are the parameters W steps earlier, and G is the number of groups. ``"delta"`` loses no progress (as in
+    y denotes the parameters W steps earlier, and G the number of groups. ``"delta"`` loses no progress (as in
     LOSCAR-SGD, arXiv 2605.20866). ``"daso"``, the paper's merge, keeps a fraction 1 - G W / ((2 W + G) B) of the
     progress of each cycle of B steps. `Phases` sets the intervals. Call ``rule.epoch(loss)`` at the end of each epoch;
     this also averages over all ranks.
@@ -105,13 +105,13 @@ class DASO(Rule):
     function, params, state, state_is
         As for `Rule`; the state is exchanged when a mean over all ranks starts.
     groups : list of lists of ranks
-        Groups of ranks with fast connections, such as the ranks of each host.
+        Groups of ranks with fast connections, such as the ranks of each host; by default, one group of all ranks.
     epochs, warm_up, cool_down, largest, patience, threshold
         As for `Phases`.
     merge : str
         ``"delta"`` or ``"daso"``.
     exchange : str, optional
-        As for `LocalSGD`, but only for means over all ranks. The paper sends bfloat16, which is no faster on one host.
+        As for `LocalSGD`, but only for means over all ranks. The paper uses bfloat16, which is no faster on one host.
     """
 
     def __init__(

@@ -210,7 +210,7 @@ class Fragment:
             raise
 
     def merge(self) -> None:
-        """Merge the center's change into the ranks' own values."""
+        """Apply the pending mean to the center, and merge the center into the ranks' own values."""
         self.arrive()
         self.begun = None
         self._merge()

@@ -31,7 +31,7 @@ class LocalSGD(Rule):
     Parameters
     ----------
     function, params, state, every, start, state_is
-        As for `Rule`. The first phase of post-local SGD communicates in every step and needs a different function.
+        As for `Rule`. For the first phase of post-local SGD, use a function that averages gradients in every step.
     groups : list of lists of ranks, optional
         Average inside each group only.
     exchange : str, optional
@@ -107,11 +107,11 @@ class Gossip(DrawnRule):
     Parameters
     ----------
     function, params, state, state_is
-        As for `Rule`.
+        As for `Rule`, except that ``state_is="reset"`` is invalid.
     every : int
         The number of steps from one draw to the next.
     probability : float
-        The probability that a rank sends its parameters after a draw.
+        The probability that a rank sends its parameters at a draw.
     seed : int
     """
 
@@ -185,7 +185,7 @@ class Gossip(DrawnRule):
 
 
 class Swap(DrawnRule):
-    """Exchange parameters and state between random pairs of ranks; of an odd number of ranks, one keeps its values.
+    """Exchange parameters and state between random pairs of ranks; with an odd number of ranks, one keeps its values.
 
     Use it for networks that train each other, such as generators and discriminators. Each network then trains against
     other ranks' networks. Source: Im, D. J., et al. (2016). Generative adversarial parallelization. arXiv 1612.04021.

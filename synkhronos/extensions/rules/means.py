@@ -23,7 +23,7 @@ class Means:
     """
 
     def __init__(self, variables: Sequence[Any], exchange: Optional[str] = None) -> None:
-        if exchange is not None and exchange not in list(FORMATS):  # (a list, to refuse unhashable values, too)
+        if exchange is not None and exchange not in list(FORMATS):  # a list, because values may be unhashable
             raise ArgumentValueError("exchange", " or ".join(map(repr, FORMATS)), repr(exchange))
         self.variables, self.exchange = list(variables), exchange
         self.values = [like(variable, "mean") for variable in variables]
@@ -34,7 +34,7 @@ class Means:
             self._differences = [like(variable, "difference", zero=True) for variable in variables]
             errors = [like(variable, "error", zero=True) for variable in variables]
             self.state = [*self.values, *errors]
-            # Never called; building it creates the errors on all ranks, for a checkpoint loaded before any exchange.
+            # Never called. Building it creates the errors on all ranks, for a checkpoint loaded before any exchange.
             self._reads_errors = synk.function([], [(error, None) for error in errors])
             self._coded: Dict[str, Any] = {"exchange": exchange, "feedback": errors}
             pairs = list(zip(self.values, self.variables, self._differences))
@@ -46,7 +46,7 @@ class Means:
             )
 
     def take(self, weights: Any = None) -> None:
-        """Compute the means of the current values."""
+        """Compute the means of the current values, and wait for them."""
         self.drop()
         if self.exchange is None:
             synk.all_reduce(self.variables, into=self.values, weights=weights)
@@ -63,7 +63,7 @@ class Means:
 
     def start(self, weights: Any = None) -> None:
         """Start computing the means of the current values; `arrive` completes the computation."""
-        self.arrive()  # (completes means left over from before a Ctrl-C)
+        self.arrive()  # completes means that a Ctrl-C has left pending
         if self.exchange is None:
             self._under_way = synk.all_reduce(self.variables, into=self.values, weights=weights, wait=False)
         else:

@@ -6,7 +6,7 @@
     x_r &\\leftarrow x_r + m (z - x_r) &&\\text{immediately, or W steps later}
 
 x denotes a rank's parameters, and z is a center that is equal on all ranks. Rules without a center have z = 0 and O(D)
-= D, which is one in-place `synkhronos.all_reduce` of the parameters.
+= D; their exchange is one in-place `synkhronos.all_reduce` of the parameters.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ STATE_IS = ("averaged", "kept", "reset")
 
 
 class Rule(ABC):
-    """Base class of communication rules: call a rule after each step, instead of an `all_reduce`.
+    """Base class of communication rules: call a rule after each step, instead of `synkhronos.all_reduce`.
 
     Parameters
     ----------
     function : synkhronos.Function or TrainFunction, optional
         The function that performs each rank's own steps. Averages are weighted by the rows that each rank has
-        processed in it since the last exchange. Without a function, all ranks have equal weights.
+        processed with it since the last exchange. Without a function, all ranks have equal weights.
     params, state : list of shared variables, optional
         The trained parameters, and the state of the steps, such as velocities. The defaults are the parameters of a
         `TrainFunction`, and its floating-point state unless ``params`` is passed.
@@ -65,7 +65,7 @@ class Rule(ABC):
         start: int = 0,
         state_is: str = "kept",
     ) -> None:
-        self._session = weakref.ref(PROGRAM.current())  # raises before fork
+        self._session = weakref.ref(PROGRAM.current())  # raises `StateError` before `fork`
         if state is None:
             state = floats(getattr(function, "state", ())) if params is None and hasattr(function, "params") else []
         params = getattr(function, "params", None) if params is None else params
@@ -83,7 +83,7 @@ class Rule(ABC):
         self.n_steps, self.n_exchanges = 0, 0
         self._in_consensus = False
         self._rows: List[float] = [0.0] * synk.size()
-        self._own_steps = [0] * synk.size()  # in asynchronous runs
+        self._own_steps = [0] * synk.size()  # by rank, in asynchronous runs
         #: The exchanges of the last asynchronous run with ``record=True``.
         self.log: List[Exchange] = []
 
@@ -106,9 +106,9 @@ class Rule(ABC):
 
         Each step of a `TrainFunction` with groups still takes several commands.
 
-        An asynchronous run (`EASGD`, `ASGD`, `Gossip`) is a single command, and no rank waits for another. Each rank
-        processes whole batches, one at a time, and exchanges after ``every`` steps of its own. If an error or Ctrl-C
-        ends a command, ``n_steps`` does not count the steps that the command completed.
+        An asynchronous run (`EASGD`, `ASGD`, `Gossip`) is a single command. Each rank processes whole batches, one at a
+        time, and exchanges once per ``every`` of its own steps. It waits for other ranks only if ``staleness`` requires
+        this. If an error or Ctrl-C ends a command, ``n_steps`` does not count the steps that the command completed.
 
         Parameters
         ----------
@@ -116,7 +116,7 @@ class Rule(ABC):
             As for ``function.steps``, except ``batches_shared``, ``n_steps``, ``on_step`` and ``total``. Asynchronous
             runs also exclude ``num_slices`` and ``output_subset``.
         batches : sequence
-            The rows of each step, as for ``function.steps``. A progress bar around them advances with each exchange.
+            The rows of each step, as for ``function.steps``. A progress bar around them advances after each command.
         asynchronous : bool
             Whether each batch is processed by a single rank, without synchronization.
         record : bool
@@ -184,7 +184,7 @@ class Rule(ABC):
             finally:
                 if not self.is_open:  # a rank has died, perhaps in restore(): restore at least the master's own values
                     restore.as_theano()
-                    if synk.is_forked():  # in another session
+                    if synk.is_forked():  # another session is open
                         synk.broadcast(self.params)
 
     def finish(self) -> None:
@@ -277,7 +277,7 @@ class Rule(ABC):
         return found
 
     def _called(self, args: Any, kwargs: Any, batch: Any) -> Any:
-        """Run one step with a call; return its outputs in the form of `steps` with one step."""
+        """Run one step by calling the function; return the outputs in the form of a single step of `steps`."""
         results, function, chosen = self.function(*args, batch=batch, **kwargs), self._gives_outputs, None
         if kwargs.get("output_subset") is not None:
             chosen = function._positions(kwargs["output_subset"])
@@ -301,7 +301,7 @@ class Rule(ABC):
         return synk.is_forked() and self._session() is PROGRAM.session
 
     def _check_moment(self, what: str) -> None:
-        """Raise if the rule's session is closed, or if `consensus` is active."""
+        """Raise `StateError` if the rule's session is closed, or if `consensus` is active."""
         name = type(self).__name__
         PROGRAM.current()  # raises if no session is open
         if not self.is_open:
@@ -343,7 +343,7 @@ class Rule(ABC):
         """The variables that ranks mix in place: the parameters, and the state if it is averaged."""
         return [*self.params, *(self.kept if self.state_is == "averaged" else [])]
 
-    #: Whether the exchange covers `_mixed`, which includes an averaged state.
+    #: Whether `_exchange` exchanges all variables in `_mixed`, including an averaged state.
     _mixes = False
 
     def _exchange_state(self) -> None:

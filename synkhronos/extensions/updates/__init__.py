@@ -1,4 +1,4 @@
-"""Update rules for data-parallel training: every rank takes the same step along the gradient averaged over all rows.
+"""Update rules for data-parallel training: every rank takes the same step, from the mean gradient over all rows.
 
 Each rule except `sgd_nonflat` has the name, options and formula of its counterpart in Lasagne. A rule returns three
 values, because the ranks average the gradients between two functions::
@@ -24,7 +24,7 @@ learning_rate : scalar
     The step size, ``a`` in the formulas. This scalar and those below are numbers, shared variables or 0-dimensional
     expressions, and are cast to each parameter's dtype. Inputs of such an expression must be inputs of ``param_fn``.
 momentum : scalar
-    The fraction of the previous step that is added to the next, ``m`` in the formulas.
+    The fraction of the previous step that is added to the next step, ``m`` in the formulas.
 rho : scalar
     The decay rate of running means, ``r`` in the formulas, between 0 and 1.
 beta1, beta2 : scalar
@@ -47,7 +47,7 @@ grad_shared : shared variable, or list of shared variables
 Raises
 ------
 ArgumentTypeError, ArgumentValueError
-    If an argument is invalid, for example, if the loss does not depend on a parameter. The message names the parameter.
+    If an argument is invalid, for example, if the loss does not depend on a parameter, which the message names.
 """
 
 from .acceleration import apply_momentum, apply_nesterov_momentum, momentum, nesterov_momentum

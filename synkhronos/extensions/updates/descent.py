@@ -29,7 +29,7 @@ def sgd(loss_or_grads: Any, params: Any, learning_rate: Any) -> Updates:
     array(16.66666667)
     >>> synk.all_reduce(grad_shared, weights=grad_fn)
     >>> _ = param_fn()
-    >>> w.get_value()                                       # the mean of the rows is the minimum
+    >>> w.get_value()                                       # the mean of the rows minimizes the loss
     array([2., 2.])
     """
     (rate,) = check_scalars(learning_rate=learning_rate)

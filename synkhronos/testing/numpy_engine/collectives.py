@@ -14,7 +14,7 @@ from .operations import AllReduce, whole_length
 
 FIXED = (False, CollectiveDependence.NONE)
 
-#: Number of leading arguments that each operation is jointly affine in if all other arguments are fixed.
+#: Operations that are jointly affine in their first arguments if all others are fixed, with the number of the former.
 _AFFINE: Dict[Any, int] = {np.add: 2, np.subtract: 2, operator.getitem: 1, operator.itemgetter: 1}
 _AFFINE.update({np.sum: 1, np.mean: 1})
 #: Operations that are affine in each of two arguments if the other is fixed.
@@ -22,7 +22,7 @@ _PRODUCTS = (np.multiply, np.dot)
 
 
 def numbered(roots: Sequence[Any]) -> List[Any]:
-    """Number the collectives of a graph in their order of execution."""
+    """Return the roots of a graph with its collectives numbered in order of execution."""
     new: Dict[int, Any] = {}
     n = 0
     for node in ordered(roots):

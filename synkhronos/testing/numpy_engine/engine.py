@@ -204,7 +204,7 @@ def _with_inputs(
     """Return the graph with the given outputs and updates, and with variables replaced by additional inputs."""
     new_values = substituted([new for _, new in updates], replaced)
     return graph._replace(
-        # Without names, because names of inputs must be unique.
+        # The new inputs have no names, because names of inputs must be unique.
         inputs=graph.inputs + [In(variable) for _, variable in replaced],
         outputs=substituted(outputs, replaced),
         updates=[(target, new) for (target, _), new in zip(updates, new_values)],

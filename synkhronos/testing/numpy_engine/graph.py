@@ -98,7 +98,7 @@ class Shared(NumpyVariable):
 
 
 class In(NamedTuple):
-    """Input with a default, its own name, or permission to overwrite its array."""
+    """Input with an optional default, an optional name, and permission to overwrite its array if `mutable`."""
 
     variable: NumpyVariable
     value: Any = None
@@ -116,7 +116,7 @@ def variable(
 def shared(
     value: Any, name: Optional[str] = None, borrow: bool = False, broadcastable: Optional[Sequence[bool]] = None
 ) -> Shared:
-    """Return a shared variable; values other than arrays, numbers and lists are stored unchanged."""
+    """Return a shared variable; values other than arrays, numbers, lists and tuples are stored unchanged."""
     if isinstance(value, (np.ndarray, np.generic, int, float, complex, list, tuple)):
         value = np.array(value, copy=not borrow or not isinstance(value, np.ndarray))
         return Shared(array_type(value.dtype, value.ndim, broadcastable), [value], name)
@@ -126,7 +126,7 @@ def shared(
 def apply(
     function: Callable[..., Any], *args: Any, dtype: Any = None, ndim: Optional[int] = None, name: Optional[str] = None
 ) -> Apply:
-    """Return the expression ``function(*args)``; missing dtype and ndim are inferred from a trial on ones."""
+    """Return the expression ``function(*args)``; a trial call on ones determines `dtype` and `ndim` if missing."""
     if dtype is None or ndim is None:
         types = [
             arg.type if isinstance(arg, NumpyVariable) else arg if isinstance(arg, np.ndarray) else None for arg in args

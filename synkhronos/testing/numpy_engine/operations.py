@@ -87,7 +87,7 @@ def draw(state: np.random.RandomState, shape: Any, ndim: int) -> Tuple[np.random
 
 
 class AllReduce:
-    """Function of a collective in a graph: reduces this rank's arrays over all ranks."""
+    """Collective in a graph: a function that reduces this rank's arrays over all ranks."""
 
     def __init__(self, op: ReduceOp, number: int = -1) -> None:
         self.op, self.number = op, number

@@ -1,6 +1,6 @@
 """Placement rules for the NumPy engine's operations.
 
-Functions outside `RULES` yield replicated results from replicated inputs, else unknown results; ufuncs are elementwise.
+Outside `RULES`, ufuncs are elementwise, and results of other functions are replicated if all inputs are, else unknown.
 """
 
 from __future__ import annotations

@@ -60,6 +60,6 @@ def batched_dot(lengths: Lengths, node: Any) -> PlacementRule:
 
 
 def solve(node: Any) -> Axes:
-    """Return the rule for a linear system with a whole matrix: the columns of its right-hand sides are independent."""
+    """Return the rule for a linear system with a replicated matrix: columns of right-hand sides are independent."""
     names = [MIXED, "n"][: ndim(node.inputs[1])]
     return Axes([[MIXED, MIXED], names], [names], [[1]])

@@ -27,7 +27,7 @@ def _basic_index(
 
 
 def _slices(lengths: Lengths, node: Any, first: int, rule_if: Callable[[int], Axes]) -> Dict[int, Slice]:
-    """Return, by axis, the slices of a basic index that have variables as ends."""
+    """Return, by axis, the slices of a basic index whose ends are inputs of the node."""
     found: Dict[int, Slice] = {}
     entries = lengths.classes.get_idx_list([None, *range(first, len(node.inputs))], node.op.idx_list)
     for axis, entry in enumerate(entries):
@@ -76,7 +76,7 @@ def inc_subtensor(lengths: Lengths, node: Any) -> PlacementRule:
 
 
 def _changed(lengths: Lengths, node: Any, index: Any, rule: PlacementRule) -> PlacementRule:
-    """Return the rule for setting elements of a vector that may be a shape, at constant positions if known."""
+    """Return the rule for changing elements of a vector that may be a shape, at constant positions if known."""
     if index is None or node.inputs[0].dtype not in lengths.classes.discrete_dtypes:
         return rule
     return Changed(index, lambda: [lengths.values(one) for one in node.inputs[:2]], node.op.set_instead_of_inc, rule)
@@ -121,7 +121,7 @@ def inc_rows_at(lengths: Lengths, node: Any) -> PlacementRule:
 
 
 def _advanced(lengths: Lengths, node: Any, first: int) -> Any:
-    """Return an advanced index's labels (array, result, entries), position arrays by axis, and ends of slices."""
+    """Return an advanced index's labels, position arrays by axis, and slice ends; None if it is not supported."""
     entries = lengths.classes.advanced_entries(node, first)
     if entries is None:
         return None
