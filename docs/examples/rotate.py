@@ -1,4 +1,4 @@
-"""A collective in which every rank receives the value of the preceding rank."""
+"""A collective: every rank receives the value of the preceding rank."""
 
 from synkhronos.collectives.arguments import checked
 from synkhronos.collectives.command import CollectiveCommand, taken

@@ -1,7 +1,7 @@
 """Operations of the MPI thread, as state machines, and the `Ticket` of an operation's caller.
 
 Matching operations on all hosts have the same *number*. An operation has two *streams* of messages between any two
-hosts; the messages of a stream arrive in the order in which they are sent.
+hosts; the messages of a stream arrive in the order of sending.
 """
 
 from __future__ import annotations
