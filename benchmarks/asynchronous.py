@@ -1,4 +1,4 @@
-"""Benchmark of synchronous and asynchronous EASGD while another program uses one rank's core.
+"""Benchmark of synchronous and asynchronous EASGD, without and with another program on one rank's core.
 
 python -m benchmarks.asynchronous                 # two ranks; a minute
 python -m benchmarks.asynchronous --ranks 4 --repeats 30
@@ -44,7 +44,7 @@ def another_program(core):
 
 
 def measure(n=2, repeats=10, layers=LAYERS, rows=ROWS, n_steps=STEPS):
-    """Return the microseconds of all steps by rule, on free cores and with another program on one core."""
+    """Return the `Times` of all steps by rule, first on free cores, then with another program on one core."""
     random = np.random.RandomState(0)
     images = random.rand(20 * rows * n, layers[0]).astype("float32")
     labels = random.randint(0, layers[-1], len(images)).astype("int32")

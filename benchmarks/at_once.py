@@ -15,7 +15,7 @@ APART = CEILING + ", with separate gradient and update"
 
 
 class AtOnce:
-    """Forked processes, each on its own core with one thread, that start every call at the same time.
+    """Forked processes with one thread each, on separate cores if possible, that start every call at the same time.
 
     The context manager ends the processes on exit. `works` is a list with a dict of `Local` contenders for each
     process, with equal names in all dicts. The processes inherit these contenders when they are forked.

@@ -61,7 +61,7 @@ class Functions:
 
 
 def run(groups, n=2, repeats=2000, rows=60000, pauses=(1e-3, 1e-1)):
-    """Yield a result row per case: our call minus the plain call with the same work, after the same pause."""
+    """Yield a row per case with our overhead over the plain call, also after pauses, and a row with idle CPU use."""
     functions = Functions(rows, n)
     synk.fork(n, use_gpu=False)
     try:
@@ -96,7 +96,7 @@ def row(case, n, times):
 
 
 def idle_share(seconds):
-    """Return the CPU use of all waiting ranks together, in percent of a core."""
+    """Return the CPU use of all waiting ranks except the master together, in percent of a core."""
     pids = [pid for keeper in children(os.getpid()) for pid in children(keeper)]
     time.sleep(0.2)
     before = cpu_seconds(pids)

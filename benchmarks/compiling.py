@@ -36,7 +36,7 @@ CASES = {"seconds": "compiling an MLP", "processor": "compiling an MLP, processo
 
 
 def run(groups, ranks=(2, 3), rounds=3, layers=LAYERS):
-    """Yield result rows by number of ranks: wall time, CPU time, time of `distribute`, and other ranks' CPU time."""
+    """Yield rows by number of ranks: wall time, CPU time, and the relative costs of `distribute` and of other ranks."""
     found = {n: [] for n in (0, *ranks)}
     for _ in range(rounds):
         for n, each in found.items():
@@ -66,7 +66,7 @@ def in_empty_directory(n, layers):
 
 
 def program(n, layers):
-    """Print the time from building the function until its first call has returned, as JSON."""
+    """Build a function and call it; print the wall time, the time of `distribute`, and CPU times, as JSON."""
     if n:
         synk.fork(n, use_gpu=False)
     random = np.random.RandomState(0)

@@ -1,4 +1,4 @@
-"""Networks, digits and batches of the demos; only this module depends on the location of the demos."""
+"""Training tasks with the networks, digits and batches of the demos, which this module adds to ``sys.path``."""
 
 import itertools
 import sys
@@ -14,7 +14,7 @@ DEMOS = Path(__file__).resolve().parents[1] / "demos"
 # Appended at the end, so that a demo's module does not hide an installed module of the same name.
 sys.path += [str(folder) for folder in (DEMOS, DEMOS / "lasagne_mnist", DEMOS / "resnet")]
 
-#: Largest accepted relative difference from plain Theano's mean loss with dropout, which differs on each rank.
+#: Largest accepted relative difference from plain Theano's mean loss, with dropout that differs on each rank.
 DROPOUT_TOLERANCE = 0.1
 
 
@@ -27,7 +27,7 @@ class Task(NamedTuple):
     data: list  # arrays: all images and labels
     batches: list  # index arrays: the rows of every step
     rate: float  # learning rate
-    tolerance: float  # largest relative difference between the mean losses of two runs
+    tolerance: float  # largest accepted relative difference between the mean losses of two runs
 
 
 def single_precision():

@@ -1,4 +1,4 @@
-"""Benchmark of training the demos' networks on two ranks, compared with plain Theano on one thread."""
+"""Benchmark of training the demos' networks and an LSTM on all ranks, compared with plain Theano on one thread."""
 
 import functools
 
@@ -27,7 +27,7 @@ def run(
     steps=5,
     recurrent=True,
 ):
-    """Yield a row with the times of each network, and a row with the parts of its steps' time.
+    """Yield, for each network, a row with times, a row with PyTorch DDP's speedup if measured, and a row with parts.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from .training import InSteps
 
 
 def run(groups, n=2, models=("mlp", "cnn"), epochs=10, digits=None, builds=8):
-    """Yield two result rows per network of demos/lasagne_mnist: an epoch in steps, and building its function.
+    """Yield two result rows per network of demos/lasagne_mnist: an epoch in one command, and building its function.
 
     Parameters
     ----------

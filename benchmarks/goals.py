@@ -126,19 +126,19 @@ GOALS += [
         for n in (2, 3)
     ),
 ]
-#: Required speedups of whole programs: (minimum work of a call in ms, required speedup).
+#: Required speedups of gradients of MLPs: (minimum work of a call in ms, required speedup).
 SPEEDUPS = [(0.1, 1.8), (1.0, 1.9)]
 
 
 #: Required speedups of programs in steps: a thousand tiny steps per command (True), or steps of a millisecond (False).
 STEPS = {True: 1.1, False: 1.82}
-#: Required speedups of epochs: with three commands per step (gradients, all_reduce, update), and with one command.
+#: Required speedups of epochs: with three commands per step (gradients, all_reduce, update); with one per epoch.
 EPOCHS = {
     "epoch of MNIST, mlp": (1.8, 1.65),
     "epoch of MNIST, cnn": (1.8, 1.88),
     "epoch of MNIST, LSTM": (None, 1.7),
 }
-#: Largest time of an epoch relative to PyTorch DDP's.
+#: Largest accepted time of an epoch, relative to PyTorch DDP's.
 BESIDE_DDP = {"epoch of MNIST, mlp": 0.95}
 #: If two simultaneous programs do not reach the goal, this fraction of their speedup is required instead.
 OF_BEST = 0.94
@@ -151,7 +151,7 @@ class Verdict(NamedTuple):
     ratio: float
     ours: float
     other: float
-    best: Optional[float] = None  # the machine's upper bound in that run, if measured
+    best: Optional[float] = None  # the machine's upper bound of the speedup in that run, if measured
 
     @property
     def limit(self):

@@ -1,4 +1,4 @@
-"""Benchmark of epochs with batches from loader processes, compared with data in memory.
+"""Benchmark of epochs with batches from loader processes, compared with data in memory and loading in the loop.
 
 The source needs half of a step's time for a batch. It either *waits*, like a disk or a network, while ranks use all
 cores, or *computes*, while a single rank leaves one of two cores free.

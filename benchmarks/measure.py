@@ -1,4 +1,4 @@
-"""Measurement of contenders in turn, many times each, and of the load by other programs."""
+"""Measure contenders in turn, many times each, and the load from other programs."""
 
 import os
 import time
@@ -94,7 +94,7 @@ def summary(seconds):
 
 
 def repeats_for(nbytes, most, budget=1 << 30):
-    """Return the number of repetitions for arrays of this size, within a budget of bytes."""
+    """Return the number of repetitions for arrays of this size: within a budget of bytes, but at least 10."""
     return int(max(10, min(most, budget // max(1, nbytes))))
 
 

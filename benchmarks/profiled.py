@@ -49,7 +49,7 @@ def span_seconds(repeats):
 
 
 def loop_seconds(thing, repeats):
-    """Return the minimum time of a call over ten loops."""
+    """Return the mean time of a call in the fastest of ten loops."""
     found = []
     for _ in range(10):
         began = time.perf_counter()

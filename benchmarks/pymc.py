@@ -57,7 +57,7 @@ def model_of(x, y):
 
 
 class Gradient:
-    """Callable that evaluates the value and gradient of a model, at a new point in each call."""
+    """Callable that evaluates the value and gradient of a model, at another point in each call."""
 
     def __init__(self, model):
         self.function = model.logp_dlogp_function(ravel_inputs=True)
@@ -71,7 +71,7 @@ class Gradient:
 
 
 def run(rows=ROWS, n=2, repeats=REPEATS, sampling=SAMPLING):
-    """Return the times of gradients by contender, and the seconds of sampling for two of the contenders."""
+    """Return the `Times` of gradients by contender, and the seconds of sampling for two of the contenders."""
     x, y = data_of(rows)
     parts = [Gradient(model_of(*share)) for share in zip(np.array_split(x, n), np.array_split(y, n))]  # before the fork
     plain_model = model_of(x, y)

@@ -14,7 +14,7 @@ from .library import IS_THEANO, NAME, module
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "performance.md"
-#: Collectives with plots in the document; only Theano's run draws them, because they do not depend on the engine.
+#: Collectives with plots in the document; only Theano's run writes them, because they do not depend on the engine.
 PICTURES = ("all_reduce, in slots", "all_reduce, updated", "broadcast", "all_gather") if IS_THEANO else ()
 #: Mark of this engine's section in the document.
 BEGIN = (
@@ -141,7 +141,7 @@ def verdict_table(verdicts):
 
 
 def times_table(rows):
-    """Return Markdown tables of all medians, one table per set of contenders."""
+    """Return Markdown tables of all medians, one per set of contenders, and a list of all single values."""
     parts, last = [], None
     for row in rows:
         if "times" not in row:
@@ -226,7 +226,7 @@ def save(rows, verdicts, state, folder):
 
 
 def by_size(rows):
-    """Return the result rows of every collective, for all sizes."""
+    """Return, by case, the result rows of collectives that were measured with several sizes."""
     found = {}
     for row in rows:
         if "nbytes" in row and "memcpy" in row["times"]:

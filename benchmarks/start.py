@@ -54,7 +54,7 @@ def resnet_functions(depth):
 
 def run(groups, n=2, layers=53, width=64, set_bytes=1 << 30, constant_bytes=1 << 28, repeats=5, depth=50):
     """Yield the result rows of start-up and memory; ``depth=None`` skips the residual network, which takes minutes."""
-    open_again(n)  # as in programs, before functions are built, so that ranks must load all functions
+    open_again(n)  # before functions are built, as in programs, so that ranks must load all functions
     with Unpickling() as unpickling:
         functions, n_variables = small_functions(layers, width)
         yield from distributed(f"{n_variables} variables", n, functions, unpickling, repeats)
@@ -127,7 +127,7 @@ def distributed(what, n, functions, unpickling, repeats):
 def constant_memory(nbytes):
     """Return the memory that a function with a large constant adds to all ranks, beyond the program's own copy.
 
-    Only with more than two ranks does a copy per rank differ from a shared copy. (Theano checks every element with an
+    A copy per rank differs from a shared copy only with more than two ranks. (Theano checks every element with an
     array of bools. A rank keeps the freed memory of this array, unless it has `heap.MMAP_THRESHOLD_BYTES` or more.)
     """
     index = T.lscalar("index")

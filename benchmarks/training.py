@@ -96,7 +96,7 @@ class Parallel:
         self.losses, self._moments = [], []
 
     def share(self):
-        """Distribute functions and data; call this method after `fork`."""
+        """Distribute functions, and copy the data to shared memory; call this method after `fork`."""
         synk.distribute()
         self._data = [synk.data(array) for array in self.task.data]
 
@@ -154,7 +154,7 @@ class InSteps:
         self.losses = []
 
     def share(self, **options):
-        """Distribute the data; call this method after `fork`."""
+        """Copy the data to shared memory; call this method after `fork`."""
         self._data = [synk.data(array, **options) for array in self.task.data]
 
     def begin(self):

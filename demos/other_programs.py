@@ -1,4 +1,4 @@
-"""Measurement of the CPU time used by other programs, which can make timing comparisons unreliable.
+"""Measure the CPU time used by other programs, which can make timing comparisons unreliable.
 
 ::
 
@@ -14,7 +14,7 @@ WORTH_SAYING = 0.1
 
 
 class OtherPrograms:
-    """Measurement of the share of this process's cores that other programs use, from the creation of the object on.
+    """Measures the share of this process's cores that other programs have used since the object was created.
 
     `root` is the folder that contains ``proc``; tests create such a folder.
     """
@@ -54,7 +54,7 @@ class OtherPrograms:
 
 
 def sentence(share):
-    """Return a sentence about the share, or "" if the share is small.
+    """Return a sentence about the share of other programs; "" if it is below `WORTH_SAYING`.
 
     Examples
     --------

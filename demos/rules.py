@@ -45,7 +45,7 @@ class Run(NamedTuple):
 
 
 def make_rules(train_fn, n_epochs):
-    """Return, by name, pairs of a function that creates a communication rule, and a divisor of the learning rate."""
+    """Return, by name, a function that creates a communication rule, and a divisor for the learning rate."""
     n = synk.size()
     groups = [ranks.tolist() for ranks in np.array_split(np.arange(n), 2 if n > 1 else 1)]  # simulates two hosts
     edge = n_epochs // 5
@@ -63,7 +63,7 @@ def make_rules(train_fn, n_epochs):
 
 
 def build(n_units, learning_rate, seed):
-    """Return the training functions (synchronous, and local to each rank), learning rate, and accuracy function."""
+    """Return two training functions (synchronous, local to each rank), the learning rate, and an accuracy function."""
     lasagne.random.set_rng(np.random.RandomState(seed))
     images, labels = T.matrix("images"), T.ivector("labels")
     network = layers.DenseLayer(layers.InputLayer((None, 784), images), n_units, nonlinearity=T.tanh)
@@ -80,7 +80,7 @@ def build(n_units, learning_rate, seed):
 
 
 def traffic():
-    """Return the number of collectives, and the average number of megabytes that a rank has read from other ranks."""
+    """Return the number of all_reduce collectives, and the megabytes that a rank has read in them on average."""
     all_moved = [moved for name, moved in synk.traffic().items() if "all_reduce" in name]
     return np.array([sum(moved.calls for moved in all_moved), sum(np.mean(moved.read) for moved in all_moved) / 1e6])
 

@@ -2,7 +2,7 @@
 
     python -m synkhronos demos/second_order.py
 
-Synkhronos itself does not implement this method. `hessian_free` and `conjugate_gradients` are NumPy programs on the
+Synkhronos itself has no Hessian-free optimizer. `hessian_free` and `conjugate_gradients` are NumPy programs on the
 master, written for one process. The functions that they call (`Problem`) process the whole data set, on all ranks.
 `problem_on_ranks` builds these functions with `synk.function`; `problem_in_theano` builds them with `theano.function`.
 Before training, the demo checks that both problems lead to the same steps, and compares products with a dense matrix's.
@@ -119,7 +119,7 @@ def flat(expressions):
 
 
 class Problem:
-    """Loss, gradient and Gauss-Newton product over all rows, at the current parameters, with counts of the passes.
+    """Loss, gradient and Gauss-Newton product over all rows, at the current parameters, with pass counts.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class Problem:
         self.forget()
 
     def forget(self):
-        """Reset the numbers of passes to 0."""
+        """Reset the pass counts to 0."""
         self.counts = dict.fromkeys(self._functions, 0)
 
     @property
@@ -222,7 +222,7 @@ class Step(NamedTuple):
 
 
 def conjugate_gradients(product, b, x, max_iterations, min_progress=5e-4):
-    """Minimize ``phi(x) = x.A x / 2 - b.x``, starting from ``x``, until steps gain less than ``min_progress`` of phi.
+    """Minimize ``phi(x) = x.A x / 2 - b.x`` from ``x``, until the mean gain per iteration is small (``min_progress``).
 
     Returns
     -------
@@ -392,7 +392,7 @@ def run_first_order(name, train, problem, theta, passes, batch_size, values, see
 
 
 def run_all(X, units, passes, num_slices, cg_iterations, tune, seed, progress):
-    """Train with every method on the ranks; return the curves, and the problem with its counts of passes."""
+    """Train with every method on the ranks; return the curves, and the problem with its pass counts."""
     network = build_network(units, seed, str(X.dtype))
     theta = flat_values(network.params)
     print(
@@ -422,7 +422,7 @@ def run_all(X, units, passes, num_slices, cg_iterations, tune, seed, progress):
 
 
 def report(curves, problem, passes):
-    """Print the numbers of passes, and the losses after certain numbers of passes."""
+    """Print the pass counts of Hessian-free optimization, and every curve's losses after some numbers of passes."""
     made = ", ".join(f"{kind} {count}" for kind, count in problem.counts.items() if count)
     print(f"\npasses of Hessian-free optimization: {made}")
     marks = [max(1, passes * k // 8) for k in (1, 2, 4, 6, 8)]
@@ -520,7 +520,7 @@ TOLERANCE = 1e-10
 
 
 class Result(NamedTuple):
-    """Curves, numbers of passes, and errors of the checks, as returned by `main`."""
+    """Curves, pass counts, and errors of the checks, as returned by `main`."""
 
     curves: list  # of Curve, Hessian-free first
     counts: dict  # passes of Hessian-free optimization, by kind

@@ -5,7 +5,7 @@
 The parallel program is `train_with_synkhronos`, derived from the serial `train_with_pytensor`. The programs differ in
 two ways. Functions are built with ``exact=True``, so that all ranks together compute the serial functions' results. An
 epoch is one command (`steps`). Both programs start from the same values and use the same minibatches, so they must end
-with the same parameters.
+with the same parameters, up to rounding.
 """
 
 import os

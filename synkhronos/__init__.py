@@ -1,4 +1,4 @@
-"""Data parallelism for Theano and PyTensor: every call of a serial program's functions runs on all ranks in parallel.
+"""Data parallelism for Theano and PyTensor: functions divide the rows of their inputs over ranks that run in parallel.
 
 Public names are loaded on first use, because NumPy ignores settings such as ``OMP_NUM_THREADS`` that a program makes
 after NumPy's import. ``python -m synkhronos program.py`` imports this package before the program starts.
@@ -123,9 +123,9 @@ _placed: List[bool] = []
 
 
 def take_place() -> None:
-    """If an MPI launcher started this program on several hosts, connect them; return only on the first host.
+    """If an MPI launcher started this program on several hosts, return only on the first; the other hosts serve it.
 
-    Called on the first use of a public name. On the other hosts, this process then serves and never runs the program.
+    Called by ``python -m synkhronos``, and on the first use of a public name. Only the first call has an effect.
     """
     if _placed:
         return
@@ -134,7 +134,7 @@ def take_place() -> None:
         import_module(".program.hosts", __name__).take_place()
 
 
-@atexit.register  # at import, so that exit handlers registered by the program run while the session is still open
+@atexit.register  # at import, so that exit handlers that the program registers later run before the session is closed
 def _shut_down() -> None:
     program = sys.modules.get(__name__ + ".program.program")
     if program is not None:

@@ -11,7 +11,7 @@ from typing import Any, Iterator, List, Mapping, Optional, Sequence
 
 
 class ArgumentError(Exception):
-    """Base class of errors about a wrong argument, always raised as a subclass.
+    """Base class of errors about a wrong argument; only its subclasses are raised.
 
     Parameters
     ----------
@@ -20,7 +20,7 @@ class ArgumentError(Exception):
     expected, got : str
         The requirement and the actual value.
     hint : str, optional
-        The remedy.
+        A suggested remedy.
 
     Examples
     --------
@@ -51,7 +51,7 @@ class SynkhronosError(RuntimeError):
 
 
 class StateError(SynkhronosError):
-    """Error of a call at the wrong time, for example before `fork`, after `close`, or inside another rank."""
+    """Error for a call at the wrong time, such as before `fork`, after `close`, or on a rank other than the master."""
 
 
 class SharedMemoryError(SynkhronosError, MemoryError):
@@ -59,20 +59,20 @@ class SharedMemoryError(SynkhronosError, MemoryError):
 
 
 class RankFailure(SynkhronosError):
-    """Base class of failures on ranks other than the master.
+    """Base class of errors for failures on ranks other than the master.
 
     Attributes
     ----------
     rank : int
         The (first) rank that failed.
     updated : list of str
-        Shared variables that the interrupted call may have updated on some ranks only.
+        The names of shared variables that the failed call may have updated on some ranks only.
     command : str
         The command that failed, e.g. ``"all_reduce"`` or ``"call of function loss"``.
     function : str or None
         The name of the function, if the command was a call or `Function.steps`.
     step : int or None
-        The failed step, if the command was `Function.steps`.
+        The failed step, counted from 0, if the command was `Function.steps`.
     steps : list of int or None
         The number of steps that each rank has completed and not undone. An interrupted rank may also have applied the
         updates of its next step.
@@ -91,7 +91,7 @@ class RankFailure(SynkhronosError):
 
     @property
     def function(self) -> Optional[str]:
-        """The name of the called function, or None if the command was not a call."""
+        """The name of the function, or None if the command was neither a call nor `Function.steps`."""
         for title in ("call of function ", "steps of function "):
             if self.command.startswith(title):
                 return self.command[len(title) :]
@@ -101,12 +101,12 @@ class RankFailure(SynkhronosError):
 class WorkerError(RankFailure):
     """Exception on a rank other than the master; the session continues.
 
-    Its ``__cause__`` shows the rank's traceback.
+    Its ``__cause__`` shows the tracebacks of all ranks that failed.
 
     Attributes
     ----------
     remote_tracebacks : dict of int to str
-        The traceback, as text, of every rank that failed.
+        The traceback of each rank that failed, as text.
     """
 
     def __init__(
@@ -149,13 +149,13 @@ class WorkerDied(RankFailure):
 
 
 class WorkerTimeout(RankFailure):
-    """Deadline exceeded by a rank; the session is closed, and `fork` may be called again."""
+    """Failure of a rank to answer in time; the session is closed, and `fork` may be called again."""
 
 
 class LoaderError(SynkhronosError):
     """Failure of a `loader` process: it died or was too slow, or its source raised an exception.
 
-    The pass over the data ends. The ``__cause__`` shows the traceback of the source's exception, if there was one.
+    The failure ends the pass over the data. The ``__cause__`` shows the traceback of the source's exception, if any.
 
     Attributes
     ----------
@@ -171,7 +171,7 @@ class LoaderError(SynkhronosError):
 
 
 class RemoteTraceback(Exception):
-    """The traceback of another process, as text: the ``__cause__`` of a `WorkerError` or a `LoaderError`."""
+    """The traceback of another rank or of a loader, as text: the ``__cause__`` of a `RankFailure` or `LoaderError`."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -186,7 +186,7 @@ class Aborted(BaseException):
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error's text, or the name of the error's type if the text is empty; decode bytes, as from pygpu."""
+    """Return an error's text, decoded if it is bytes (from pygpu), or the name of the error's type if it is empty."""
     text = error.args[0] if error.args else ""
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(error) or type(error).__name__
 

@@ -23,8 +23,8 @@ from .reductions import ReduceOp
 class CurrentCall(ABC):
     """Context manager for a call of a function on this rank, used by the collectives inside the function.
 
-    The ``with`` block raises ``error``, the exception of a collective, even if the library around the operation has
-    replaced that exception. (Theano raises a new exception without the attributes.)
+    The ``with`` block raises ``error``, the exception of a collective, even if the engine has replaced that exception.
+    (Theano raises a new exception, which lacks the original's attributes.)
     """
 
     error: Optional[BaseException] = None
@@ -40,11 +40,11 @@ class CurrentCall(ABC):
         """
 
     def rows(self) -> Optional[Tuple[int, int, int]]:
-        """Return this rank's rows as ``(begin, end, number of all rows)``; None if the call divides no rows."""
+        """Return this rank's rows as ``(start, end, number of all rows)``; None if the call divides no rows."""
         return None
 
     def share(self, length: int) -> Tuple[int, int]:
-        """Return the begin and end of this rank's rows in an array that every rank has; check the array's length."""
+        """Return start and end of this rank's rows in an array that every rank has; subclasses check its ``length``."""
         return 0, length
 
     def __enter__(self) -> CurrentCall:
@@ -67,7 +67,7 @@ _thread = threading.local()  # ranks may be threads
 
 
 def current() -> Optional[CurrentCall]:
-    """Return the current call of this thread, or None."""
+    """Return the current call of this thread; None outside a call."""
     call: Optional[CurrentCall] = getattr(_thread, "call", None)
     return call
 
@@ -85,7 +85,7 @@ def all_reduce(number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
 
 
 def whole_length(length: int) -> int:
-    """Scale a length, proportional to this rank's number of rows, to the number of rows of all ranks."""
+    """Scale a length from this rank's number of rows, to which it is proportional, to the number of all ranks' rows."""
     call = current()
     rows = None if call is None else call.rows()
     if rows is None or rows[0] == rows[1]:
@@ -95,7 +95,7 @@ def whole_length(length: int) -> int:
 
 
 def inverse_share() -> float:
-    """Return the number of all rows divided by this rank's number; 1 if the call or this rank has no rows."""
+    """Return the number of all rows divided by this rank's number of rows; 1 if the call or this rank has none."""
     call = current()
     rows = None if call is None else call.rows()
     if rows is None or rows[0] == rows[1]:
@@ -105,7 +105,7 @@ def inverse_share() -> float:
 
 
 def share(length: int) -> Tuple[int, int]:
-    """Return the begin and end of this rank's share of ``length`` rows; outside a call, the share is all rows."""
+    """Return start and end of this rank's share of ``length`` rows; outside a call, the share is all rows."""
     call = current()
     if call is None:
         return 0, length

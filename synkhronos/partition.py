@@ -1,6 +1,6 @@
 """The partition rule, which determines the rows that each rank owns.
 
-Calls, ``scatter``, ``set_value`` and slices all use this rule, so row i of arrays of equal length is on the same rank::
+Calls, slices, `scatter` and `ops.shard` all use this rule, so row i of arrays of equal length is on the same rank::
 
     rows of a call     0 1 2 3 4 | 5 6 7 8 9        split_rows(10, 2)
                        rank 0    | rank 1
@@ -20,7 +20,7 @@ def split_rows(n_rows: int, n_ranks: int, root: int = 0) -> Tuple[Bounds, ...]:
     """Divide ``n_rows`` rows over ``n_ranks`` ranks: contiguous, in rank order, as evenly as possible.
 
     The first ``n_rows % n_ranks`` ranks own one extra row. With fewer rows than ranks, the root and the ranks with the
-    lowest numbers own one row each, in rank order. Returns each rank's ``(begin, end)``, equal if the rank has no rows.
+    lowest numbers own one row each, in rank order. Return each rank's ``(start, end)``, equal if the rank has no rows.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Validated selections of rows for the ``batch`` and ``batch_shared`` arguments.
 
-The master checks the indices and creates an immutable `Selection`; the ranks do not check them again. The master splits
-the selection into parts for the ranks, and every rank selects its rows::
+The master checks the indices and creates an immutable `Selection`; the ranks do not check them again. Every rank
+selects the rows of its own part of the selection::
 
     batch=[7, 0, -1, 3]  --parse-->  Indices([7, 0, 9, 3])  --part-->  [7, 0]  rank 0
                                      (of 10 rows)                      [9, 3]  rank 1
@@ -36,8 +36,8 @@ _FOR_A_MASK = "np.flatnonzero(mask) gives the indices of a mask"
 class RowRange:  # not a frozen dataclass, whose creation in every call would take three times as long
     """Selection of rows ``start, start + step, ...`` before ``stop``, as in `range`; `take` returns a view of them.
 
-    ``start`` and ``stop`` are not negative, except that ``stop`` is -1 if a descending range includes row 0. (In a
-    slice, -1 would stand for the last row.) An empty selection becomes ``RowRange(0, 0, 1)``.
+    ``start`` is not negative. ``stop`` is negative only if a descending range has no lower limit. (In a slice, a
+    negative number would count from the end.) An empty selection becomes ``RowRange(0, 0, 1)``.
     """
 
     __slots__ = ("start", "stop", "step")
@@ -86,7 +86,7 @@ class RowRange:  # not a frozen dataclass, whose creation in every call would ta
         return np.arange(self.start, self.stop, self.step)
 
     def part(self, lo: int, hi: int) -> RowRange:
-        """Return a selection of rows ``lo`` to ``hi - 1`` of the selected rows."""
+        """Return the part of the selection from position ``lo`` to ``hi - 1``."""
         rows = range(self.start, self.stop, self.step)[lo:hi]
         return RowRange(rows.start, rows.stop, rows.step)
 
@@ -145,8 +145,8 @@ Selection = Union[RowRange, Indices]
 def parse(batch: object, length: int, argument: str = "batch", of: str = "the shortest scattered input") -> Selection:
     """Validate a ``batch`` argument for ``length`` rows, and return the selection.
 
-    ``batch`` is None for all rows, an int ``n`` for the first ``n`` rows, a slice as in NumPy, or a list, range or 1-D
-    array of integers. Slices may exceed the array; in a list or array, negative integers count from the end.
+    ``batch`` is None for all rows, an int ``n`` for the first ``n`` rows, a slice as in NumPy, or a list, tuple, range
+    or 1-D array of integers. Slices may exceed the array. Negative indices count from the end; ``n`` must be >= 0.
     ``argument`` and ``of`` are the names of the argument and of the shortest array in messages.
 
     Examples
@@ -181,8 +181,8 @@ def parse_per_rank(
 ) -> List[Selection]:
     """Validate a ``batch_shared`` argument against each rank's number of rows; return one selection per rank.
 
-    ``batch_s`` is one selection for all ranks (such as a list of integers), or a list or tuple with one selection per
-    rank. Raises the errors of `parse`.
+    ``batch_s`` is None for all rows, one selection for all ranks (such as a list of integers), or a list or tuple with
+    one selection per rank. Raises the errors of `parse`.
     """
     n_ranks = len(lengths)
     parts: Sequence[object] = [batch_s] * n_ranks

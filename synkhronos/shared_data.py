@@ -1,4 +1,4 @@
-"""Arrays in OS shared memory that functions and collectives use without copying."""
+"""Arrays in OS shared memory, which the ranks of the program's host use without copying."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ class Data:
     """An array in OS shared memory, visible to every rank; created by `data`.
 
     It behaves like a NumPy array: ``d[rows]``, ``d[rows] = values``, ``len(d)``, ``np.asarray(d)`` (no copy). Its shape
-    can change, but not its dtype or number of dimensions. The array is C-contiguous unless it is a view of a mapped
-    file.
+    can change, but not its ``dtype`` or ``ndim``. The array is C-contiguous unless it is a view of a mapped file.
 
     Examples
     --------
@@ -182,11 +181,11 @@ class Data:
         return array.copy() if copy else array
 
     def set_value(self, value: Any, force_cast: bool = False, oversize: float = 1) -> None:
-        """Replace the value with a value of any shape with the same number of dimensions.
+        """Replace the value; the shape may change, but not the number of dimensions.
 
         The value is copied into the existing memory if it fits, else into new memory; the old memory is released with
         its last view. A ``np.memmap``, or a path to a ``.npy`` file, is mapped instead if its dtype is that of the
-        Data. A previously mapped file stays unchanged, because only indexing (``d[rows] = values``) writes into files.
+        Data. Unlike ``d[rows] = values``, this leaves a previously mapped file unchanged.
 
         Parameters
         ----------
@@ -202,7 +201,7 @@ class Data:
         TypeError
             The dtype does not fit.
         ValueError
-            The number of dimensions does not fit, or memory with a name (`share_as`) is too small.
+            The number of dimensions does not fit, a file cannot be mapped, or named memory (`share_as`) is too small.
         StateError
             The Data is constant.
         SharedMemoryError
@@ -293,7 +292,7 @@ class Data:
         Returns
         -------
         np.ndarray
-            With this Data's dtype and number of dimensions; `value` itself if it already is such an array.
+            With this Data's dtype and number of dimensions; `value` itself if it is such an array in C order.
 
         Raises
         ------
@@ -356,7 +355,7 @@ def data(
     share_as: Optional[str] = None,
     constant: bool = False,
 ) -> Data:
-    """Put an array into OS shared memory, visible to every rank; functions use it without copying.
+    """Put an array into OS shared memory, visible to every rank; the ranks of this host use it without copying.
 
     Parameters
     ----------
@@ -377,7 +376,7 @@ def data(
     force_cast : bool
         Convert any dtype, even with loss. By default, ``np.can_cast`` must allow the conversion: float32 to float64,
         but not the reverse. Python numbers, and lists of them, have no precision: floats convert to every float and
-        complex dtype, and integers convert to every dtype that can represent them.
+        complex dtype without overflow, and integers convert to every dtype that can represent them.
     oversize : float
         In [1, 2]: the size of the memory relative to the value's size, so that later growth does not move the array.
         Ignored for a mapped file.

@@ -1,8 +1,8 @@
-"""Count files, functions and calls of the library that a hot call and a hot all_reduce execute on the master.
+"""Count the library's files, functions and function calls that a hot call and a hot all_reduce use on the master.
 
 A hot operation repeats an earlier operation, as in a training loop. A function that polls counts once, however often it
-is called. Figures are the minimum of 20 runs, because a long wait on a busy machine also calls functions that check the
-other ranks. ``python tools/hot_path.py --list`` prints the calls in order.
+is called. Of 20 runs, the run with the fewest calls counts, because a long wait also calls functions that check other
+ranks. ``python tools/hot_path.py --list`` prints the calls in order.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def least(operation: Callable[[], Any]) -> Count:
 
 
 def measure() -> Dict[str, Count]:
-    """Measure a call with an array of indices, and an all_reduce of one variable, on two processes."""
+    """Measure a call with an array of indices, and an all_reduce of one variable, on two ranks."""
     import numpy as np
     import theano
     import theano.tensor as T

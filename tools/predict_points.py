@@ -3,7 +3,7 @@
 This list was committed before any of the points was measured. If a model misses the bounds, the model must be improved,
 not the list. A point is a program, a number of ranks, and a number of rows per step, which are divided over all ranks.
 The machine has two cores, so three and four ranks share cores. Points on several hosts have one rank per host; all
-hosts are simulated on these two cores, so hosts share cores, too.
+hosts are simulated on these two cores, so three hosts share cores, too.
 
 The points of ``uneven`` were added in a second list, also before any of them was measured systematically. (One trial on
 a busy machine was inconclusive and changed nothing.) In the first list, only the program ``sequences`` has ranks that

@@ -1,4 +1,4 @@
-"""Programs of `tools/predict_points.py`, run in sessions that are timed or profiled.
+"""Run programs of `tools/predict_points.py` in sessions that are timed and, on request, profiled.
 
     python tools/predict_programs.py mlp '[{"ranks": 2, "rows": [128, 512], "profile": "DIR"}]'
 
@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 import synkhronos as synk  # noqa: E402 (prepares Theano)
 
-#: Seconds of a measurement; fewest and most timed steps; warm-up steps before them.
+#: Seconds of a measurement; fewest and most timed steps; number of untimed calls to ``run`` before them.
 SECONDS, MIN_STEPS, MAX_STEPS, WARM_UP_STEPS = 1.5, 24, 200, 3
 STEPS_OF_COMMAND = 10
 
@@ -159,7 +159,7 @@ def make(name):
 
 
 def measure(program, rows, seconds=SECONDS):
-    """Return the seconds of each step with this number of rows.
+    """Time runs with this number of rows; return each run's seconds per step.
 
     Sequences are not limited by time, because each length must occur once on every rank.
     """

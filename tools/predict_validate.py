@@ -41,8 +41,7 @@ TIMEOUT_S = 600
 #: By default, BLAS would use all cores with a single rank, but one core per rank with several ranks.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
-#: Seconds per message over the simulated links, which configure only rates; fitted by a run of ``make bench-hosts`` on
-#: 2026-11-23.
+#: Seconds per message over simulated links, which limit only rates; fitted by ``make bench-hosts`` on 2026-11-23.
 MESSAGE_S = 110e-6
 
 #: Deliberately incomplete models, which must miss the bounds.
@@ -100,7 +99,7 @@ def measure():
     Returns
     -------
     dict of str to float
-        The median seconds per step by the names of points.
+        The median seconds per step, by name of the point.
     str
         Date, machine, and load by other programs.
     """
@@ -154,7 +153,7 @@ def over_hosts(hosts, rate, arguments):
 
 
 def reported(printed):
-    """Return the lines of JSON in a program's output."""
+    """Parse the lines of JSON in a program's output."""
     return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
 
 

@@ -182,7 +182,7 @@ def sessions_of_draws(piece: Piece, seed: int) -> Any:
 
 
 def sessions_of_graphs(piece: Piece, seed: int, done: Done) -> Any:
-    """Return a function that draws a session of `GRAPHS` random graphs and checks every graph."""
+    """Return a function that draws a session of up to `GRAPHS` random graphs and checks every graph."""
     from graph_tally import Tally
 
     tally = Tally(done.values["tally"])
@@ -196,7 +196,7 @@ def sessions_of_graphs(piece: Piece, seed: int, done: Done) -> Any:
 
 
 def check_graph(piece: Piece, seed: int, number: int, tally: Any) -> None:
-    """Check one graph; if it is wrong, print the smallest wrong graph."""
+    """Check one graph; if it is wrong, print and raise the smallest wrong graph that was found."""
     from graph_check import WrongGraph, check, grown
     from graph_shrinking import shortest
 
@@ -216,7 +216,7 @@ def check_graph(piece: Piece, seed: int, number: int, tally: Any) -> None:
 
 
 def python_of(piece: Piece) -> Optional[str]:
-    """Return the Python for a piece, or None if its engine is not installed."""
+    """Return the interpreter for a piece; None if its engine is not installed."""
     if piece.engine == "numpy" or importlib.util.find_spec(piece.engine):
         return sys.executable
     found = ROOT / ENVIRONMENTS[piece.engine] / "bin" / "python"

@@ -18,7 +18,7 @@ from benchmarks.hosts.link import lacking, pretend_hosts
 from benchmarks.report import machine, put
 from synkhronos.contrib.prediction.links import fit
 
-#: Bits per second of the links, and of slower links, which give hosts on two shared cores time to compute.
+#: Bits per second of the links; and of slower links, so that hosts on two shared cores have time to compute meanwhile.
 RATE, SLOW = 1e9, 1e8
 BEGIN = "<!-- written by make bench-hosts: begin -->\n"
 
@@ -45,7 +45,7 @@ class Row(NamedTuple):
 
 
 def bulk(kind, quick):
-    """Yield rows about reductions of large arrays, and a prediction for more hosts."""
+    """Yield rows and sentences about reductions of large arrays, and a prediction for more hosts."""
     measured = []
     for hosts in (2, 3, 4):
         with pretend_hosts(kind, hosts, RATE) as run:
@@ -122,7 +122,7 @@ def meanwhile(kind, quick):
 
 
 def training(kind, quick):
-    """Yield rows for Theano-MPI's case and for DASO's case, and a sentence about DASO's accuracy."""
+    """Yield rows for Theano-MPI's case and for DASO's case, and a paragraph about DASO's accuracy."""
     rounds, repeats, epochs = (1, 2, 5) if quick else (3, 3, 10)
     ours, apart = [], []
     with pretend_hosts(kind, 2, RATE) as run:

@@ -70,7 +70,7 @@ def main():
     step = synk.function([], [], updates=[(a, products[-1])])
 
     def make_as_long(needed):
-        """Set the duration of a step to a number of seconds."""
+        """Make a step take about ``needed`` seconds."""
         step()
         takes = np.median([seconds(step) for _ in range(5)])
         count.set_value(np.int64(max(1, round(int(count.get_value()) * needed / takes))))

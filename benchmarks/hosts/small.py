@@ -7,7 +7,7 @@
     mpirun ... python -m benchmarks.hosts.small waiting    # CPU use of all processes while idle
 
 A *control round trip* is a small message and its answer, over the same kind of connection as between the hosts of a
-session. The program reports all times of each operation, in microseconds.
+session. ``link`` and ``program`` report all times of each operation, in microseconds.
 """
 
 import argparse
@@ -29,7 +29,7 @@ N_ELEMENTS = 1024
 
 
 class Used(Command):
-    """Command that returns the CPU time of each rank, its keeper and the process that serves its host."""
+    """Command that returns the CPU time of a rank, its keeper and the process serving its host; {} on the master."""
 
     title = "used"
 

@@ -20,7 +20,7 @@ KINDS = {
 
 
 def live(peer, address):
-    """Pin this process, and measure the peer on request until the connection ends."""
+    """Pin this process if there are enough cores, and measure the peer on request until the connection ends."""
     cores = sorted(os.sched_getaffinity(0))
     if peer.size <= len(cores):
         os.sched_setaffinity(0, {cores[peer.rank]})
@@ -38,7 +38,7 @@ def live(peer, address):
 
 
 def measure(peer, what, nbytes, pause, repeats, warm=0):
-    """Return the seconds of every repetition after the first ``warm``, and the fault in the last result (or None).
+    """Return the seconds of repetitions after the first ``warm``, and the fault of the last result (None if correct).
 
     Without a pause, all ranks start together. With a pause, only rank 0 sleeps, while the other ranks wait for it in
     ``run``.

@@ -32,7 +32,7 @@ class Collective:
             if what in self.LEAVES_EARLY:
                 self.wait()
 
-        # The maximum of 1, ..., size, or the last rank's value.
+        # Rank 0's value; or the maximum of 1, ..., size; or the last rank's value.
         expected = {"broadcast": 1, "scatter": 1}.get(what, size)
         if what in ("reduce", "gather") and self.rank:
             return timed, None, None

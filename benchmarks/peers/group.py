@@ -22,7 +22,7 @@ LAUNCHERS = {
 
 
 class Unavailable(Exception):
-    """Error for a peer that is not installed or does not start; the message gives the reason."""
+    """Error for a peer that is not installed or does not start; the message contains the reason."""
 
 
 class Group:
@@ -132,7 +132,7 @@ class Groups:
         self.kinds, self._open, self.missing = kinds, {}, {}
 
     def get(self, kind, size):
-        """Return a group, or None if its kind is not available."""
+        """Return the group of a kind and size; None if the kind is not available or not selected."""
         if kind not in self.kinds or kind in self.missing:
             return None
         if (kind, size) not in self._open:

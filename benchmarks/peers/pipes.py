@@ -33,7 +33,7 @@ class Pipes(Forked):
                 pipe.send_bytes(b"x")
 
     def pair(self):
-        """Send a message from rank 0 to each other rank, and a message back: the minimum of a call."""
+        """Send a message from rank 0 to each other rank, and a message back, as in the fastest possible call."""
         if self.rank:
             self.up.recv_bytes()
             self.up.send_bytes(b"x")

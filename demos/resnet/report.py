@@ -2,7 +2,7 @@
 
 
 def print_table(runs):
-    """Print a column for each run; speeds are relative to the first run."""
+    """Print a column for each run; speedups are relative to the first run."""
     line = "{:34s}" + " {:>23s}" * len(runs)
     print("\n" + line.format("", *(run.name for run in runs)))
     base = images_per_second(runs[0])

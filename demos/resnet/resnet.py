@@ -29,7 +29,7 @@ def build_resnet(depth, input_var=None, norm_layer=BatchNormLayer):
         The images.
     norm_layer : class of layers, or None
         The normalization layer. With None, the last convolution of each block is initialized to zero, so that the
-        network starts as a shallow network. Otherwise, activations would double from block to block.
+        network starts as a shallow network. Without this, activations would grow from block to block.
 
     Returns
     -------

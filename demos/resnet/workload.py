@@ -174,8 +174,8 @@ def train(name, steps, settle, validate, images, settings, first=0, save=lambda 
     ----------
     name : str
     steps : function
-        Runs a step for each array in a list of arrays of row indices, and returns the losses before the steps. After
-        each step, it calls its second argument with the step's number and loss.
+        Runs a step for each array in a list of arrays of row indices, and returns each step's loss. After each step, it
+        calls its second argument with the step's number and loss.
     settle : function
         Updates the running statistics with the rows of the given indices.
     validate : function
@@ -185,7 +185,7 @@ def train(name, steps, settle, validate, images, settings, first=0, save=lambda 
     first : int
         Number of batches trained on in earlier runs.
     save : function
-        Saves the network, given the total number of batches; called every `SAVE_EVERY` batches.
+        Saves the network, given the total number of batches; called after at most `SAVE_EVERY` batches.
 
     Returns
     -------

@@ -1,1 +1,1 @@
-"""Command line: ``python -m synkhronos program.py``, ``python -m synkhronos doctor`` and ``... predict``."""
+"""Command line ``python -m synkhronos``: ``program.py`` runs a program; ``doctor`` and ``predict`` are commands."""

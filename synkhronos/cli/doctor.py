@@ -40,7 +40,7 @@ ENOUGH_SHM_BYTES = 1 << 30
 
 
 class Finding(NamedTuple):
-    """Result of one check: subject, status, description and remedy (empty if nothing is wrong)."""
+    """Result of one check: subject, status, description, and remedy ("" if none is needed or known)."""
 
     subject: str
     status: str
@@ -195,7 +195,7 @@ def check_caches() -> Finding:
 
 
 def check_lasagne() -> Finding:
-    """Import Lasagne."""
+    """Check that Lasagne can be imported."""
     status, text = try_python("import lasagne", "print('Lasagne', lasagne.__version__)")
     if status:
         return Finding("Lasagne", WARN, text, remedy_for("theano", text, 'pip install lasagne "setuptools<81"'))
@@ -270,7 +270,7 @@ def check_cores() -> Finding:
 
 
 def check_shared_memory(shm: str = "/dev/shm") -> Finding:
-    """Allocate shared memory with ``memfd_create`` or, if that fails, POSIX shared memory in the folder `shm`."""
+    """Allocate shared memory with ``memfd_create``; if that fails, use POSIX and check the free space in `shm`."""
     free = f"{readable_bytes(machine.available_memory())} available"
     try:
         try_memfd()
@@ -312,7 +312,7 @@ def check_pygpu() -> Finding:
 
 
 def check_cuda() -> Finding:
-    """Load CUDA's libraries by the names that libgpuarray uses, and open the first GPU."""
+    """Load CUDA's libraries by the names that libgpuarray uses, and multiply two matrices on the first GPU."""
     if not gpus.count_gpus():
         return Finding("CUDA", WARN, "not checked, because there is no GPU")
     for library in ("libcuda.so", "libnvrtc.so", "libcublas.so"):
@@ -325,12 +325,12 @@ def check_cuda() -> Finding:
 
 
 def check_opencl() -> Finding:
-    """Open the first OpenCL device, which may be the CPU, and multiply two matrices there."""
+    """Multiply two matrices on the first OpenCL device, which may be the CPU."""
     return try_device("OpenCL", "opencl0:0", "only to try GPU programs without a GPU: run tools/install_opencl.sh")
 
 
 def try_device(subject: str, device: str, remedy: str) -> Finding:
-    """Open a device in a subprocess and multiply two matrices there."""
+    """Multiply two matrices on a device, in a subprocess."""
     status, text = try_python(
         "import numpy, pygpu, pygpu.blas",
         f"context = pygpu.init({device!r})",
@@ -447,7 +447,7 @@ def version_of(package: str) -> str:
 
 
 def remedy_for(name: str, text: str, otherwise: str = "") -> str:
-    """Return the remedy for an engine whose program failed with `text`."""
+    """Return the remedy if a program with engine `name` fails with `text`; by default, the installation command."""
     for words, remedy in REMEDIES:
         if re.search(words, text):
             return remedy.format(name.upper())
@@ -455,7 +455,7 @@ def remedy_for(name: str, text: str, otherwise: str = "") -> str:
 
 
 def why_not_writable(folder: Path) -> str:
-    """Return why a folder, created if missing, is not writable; "" if it is writable."""
+    """Return the reason why a folder, created if missing, is not writable; "" if it is writable."""
     if not folder.is_absolute():
         return "a different folder for each working directory: set HOME"
     try:
@@ -505,7 +505,7 @@ def try_python(*lines: str) -> Tuple[int, str]:
 
 
 def try_command(*command: str) -> Tuple[int, str]:
-    """Run a command; return its exit status and the last line of stdout, or of stderr if it failed."""
+    """Run a command; return its status (1 if it cannot run), and the last line of stdout, or of stderr if it failed."""
     above = str(Path(__file__).parents[1])
     environment = for_ranks(os.environ)  # Theano imports mpi4py, which would join mpirun's job
     environment["PYTHONPATH"] = os.pathsep.join([above] + [p for p in [environment.get("PYTHONPATH")] if p])

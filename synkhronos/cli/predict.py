@@ -27,7 +27,7 @@ BYTES = {"": 1.0, "mb": 1e6, "gb": 1e9, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a prediction; return the exit status: 2 if arguments or profiles are unusable, else 0."""
+    """Print and draw a prediction; return the exit status: 2 if arguments or profiles are unusable, else 0."""
     given = parser().parse_args(arguments)
     try:
         model = fit([read(folder) for folder in given.profiles])
@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> Parser:
-    """Return the parser of the command line."""
+    """Return the parser for the command line."""
     made = Parser(
         prog="python -m synkhronos predict",
         description="Predict the performance of a program on more ranks, from profiles with one and with two ranks. "
@@ -75,18 +75,18 @@ def parser() -> Parser:
     made.add_argument("--hosts", default="1", help="number of hosts: one for all, or one per number in --ranks")
     made.add_argument("--cores", help="cores of each host; default: as in the first profile")
     made.add_argument("--rows", help="rows of a step, divided over all ranks; default: as profiled")
-    made.add_argument("--rows-per-rank", help="rows per rank in a step; replaces --rows")
+    made.add_argument("--rows-per-rank", help="rows per rank in a step, instead of --rows")
     made.add_argument("--link", help=f"{LINKS}; default: as profiled")
     return made
 
 
 def numbers(option: str, text: str) -> List[int]:
-    """Parse whole numbers separated by commas."""
+    """Parse positive whole numbers separated by commas."""
     return [int(positive(option, each, whole=True)) for each in text.split(",")]
 
 
 def positive(option: str, text: str, whole: bool = False) -> float:
-    """Parse a positive number, or a positive whole number."""
+    """Parse a positive number, which must be whole if `whole` is set; raise `ArgumentValueError` if it is not valid."""
     try:
         number = float(int(text)) if whole else float(text)
     except ValueError:
@@ -107,7 +107,7 @@ def layouts_of(ranks: Sequence[int], hosts: Sequence[int], cores: float) -> List
 
 
 def with_link(model: Model, text: Optional[str], layouts: Sequence[RankLayout]) -> Model:
-    """Return the model with the link that ``--link`` names."""
+    """Return the model with the link of option ``--link``; raise `ArgumentValueError` if several hosts have no link."""
     hosts = max(layout.hosts for layout in layouts)
     if text is not None:
         model = model._replace(between=link_of(text, model))

@@ -42,12 +42,12 @@ PROFILE_HELP = """\
 record what every rank does, as fork(profile=FOLDER) does; report.txt, report.html, timeline.json (for Perfetto)
 and profile.json are written to FOLDER when a session ends. FOLDER must not contain a profile yet"""
 
-#: Commands that the first argument may name instead of a program.
+#: Commands, one of which may be the first argument instead of a program.
 COMMANDS = ("doctor", "predict")
 
 
 def parser() -> ArgumentParser:
-    """Return the parser of the options that precede the program."""
+    """Return the parser for the options that precede the program."""
     made = ArgumentParser(prog="python -m synkhronos", usage=USAGE, description=DESCRIPTION, allow_abbrev=False)
     made.add_argument("--version", action="version", version=f"synkhronos {__version__}")
     made.add_argument("--check", action="store_true", help=CHECK_HELP)
@@ -56,7 +56,7 @@ def parser() -> ArgumentParser:
 
 
 def main(arguments: List[str]) -> int:
-    """Run the command line after ``python -m synkhronos``; return the exit status, or raise `SystemExit`."""
+    """Run ``python -m synkhronos`` with these arguments; return the exit status, or raise `SystemExit`."""
     options, program = _divided(arguments)
     known = parser()
     given = known.parse_args(options)
@@ -123,7 +123,7 @@ def _run_command(name: str, *arguments: str) -> int:
 
 
 def _fault_of_folder(folder: str) -> str:
-    """Return the reason why a profile cannot be written to a folder, or ""."""
+    """Return the reason why a profile cannot be written to a folder; "" if it can."""
     if not folder:
         return "--profile: expected a folder, got ''"
     from synkhronos.profile.folder import Claim  # must not import NumPy: the program may configure it first
@@ -172,8 +172,8 @@ def _run_path(program: str) -> None:
 def _run_as_main(module: str, set_argv: bool) -> None:
     """Run a module by its name, as ``python -m`` and ``python folder`` do.
 
-    Python itself calls this `runpy` function for both. Its public counterparts use a temporary module and clear the
-    module's objects at the end, although threads and atexit handlers may still need them.
+    Python itself calls ``runpy._run_module_as_main`` for both. The public functions of `runpy` use a temporary module,
+    and clear its objects at the end, although threads and atexit handlers may still need them.
     """
     _fresh_main(None)
     runpy._run_module_as_main(module, set_argv)  # type: ignore[attr-defined]

@@ -49,7 +49,7 @@ class HostReduction(NamedTuple):
     contributing host overwrites its ``partial``.
 
     ``sources`` contribute values and ``destinations`` receive the result; both are all hosts by default. Arrays that a
-    host neither contributes nor receives are not accessed, so ``np.empty`` suffices.
+    host neither contributes nor receives are not read or written, so ``np.empty`` suffices.
     """
 
     partial: NDArray[Any]
@@ -212,14 +212,14 @@ class HostAllReduce(BulkOperation):
         )
 
     def _of(self, destination: int, chunk: Chunk, array: NDArray[Any]) -> NDArray[Any]:
-        """Return a host's piece of a chunk; empty if the host does not receive the result."""
+        """Return a host's piece of a chunk of an array; empty if the host does not receive the result."""
         if destination not in self._destinations:
             return array[:0]
         i = self._destinations.index(destination)
         return array[chunk.borders[i] : chunk.borders[i + 1]]
 
     def _message(self, messages: Messages, chunk: Chunk, size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Borrow memory for a message of elements, which are encoded if there is a ``wire``."""
+        """Borrow memory for a message of ``size`` elements, which are encoded if there is a ``wire``."""
         if self._wire:
             return self._array(messages, chunk, message_length(size, self._wire), np.dtype(np.uint16))
         return self._array(messages, chunk, size, dtype)

@@ -1,7 +1,7 @@
 """The bridge: a process on the first host that communicates with the other hosts.
 
-The program forks the bridge before other processes, and the bridge lives at least as long as the program. Only the
-bridge initializes MPI on this host. MPI's reaction to the loss of another host therefore cannot end the program.
+The program forks the bridge before the library's other processes, and ends it last. Only the bridge initializes MPI on
+this host. MPI's reaction to the loss of another host therefore cannot end the program.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOST = 0  # question number of an answer that reports a lost host, which is vali
 
 
 class Bridge(ChildProcess):
-    """The master's side of the bridge process; `has_met` is True once the hosts have connected."""
+    """The master's side of the bridge process; `has_met` is True once `hosts` has succeeded."""
 
     def __init__(self, world: World) -> None:
         super().__init__("the bridge", lambda sock, master: _Bridge(sock, master, world).loop())
@@ -48,7 +48,7 @@ class Bridge(ChildProcess):
         self.has_met = False
 
     def hosts(self) -> List[HostFacts]:
-        """Return the `HostFacts` of the hosts in order; raise `SynkhronosError` if some do not connect, or differ."""
+        """Return the hosts' `HostFacts` in order; raise `SynkhronosError` if a host is missing or versions differ."""
         found: List[HostFacts] = self._checked(self.ask(("hosts",), (), MEET_TIMEOUT_S))
         self.has_met = True
         return found
@@ -166,7 +166,7 @@ class _Bridge:
         fd_passing.send(self.socket, answer)
 
     def _outlive(self, launcher: int) -> None:
-        """If a launcher may kill all processes when one leaves early, detach and wait for the program's end."""
+        """If a launcher may kill all processes when one ends early, detach and wait for the program's end."""
         if not launcher:
             return
         try:
@@ -215,7 +215,7 @@ class _Bridge:
         return "the hosts are incompatible: " + "; ".join(wrong) if wrong else there
 
     def open(self, fds: Sequence[int], spec: SessionSpec, n_outputs: int, idents: Sequence[int]) -> Any:
-        """Start a session; return process ids by rank, or an error message."""
+        """Start a session's ranks on the other hosts; return their process ids by rank, or an error message."""
         self._meet()
         self.kill(())
         hosts = spec.hosts

@@ -17,7 +17,7 @@ from .all_reduce import HostReduction
 from .mpi_thread import MpiThread
 from .operation import STREAMS, Done, Ticket
 
-CARRIED_BYTES = 1 << 16  # minimum size for MPI; the answer to a fetch contains smaller content
+CARRIED_BYTES = 1 << 16  # minimum size of fetches that MPI carries; the answer to a smaller fetch contains the memory
 MAX_COUNT_DIFFERENCE = 2  # maximum difference between the hosts' counts of reductions at an abort
 
 #: Time limits: for all hosts to begin the last operation, and for the end of the MPI thread.
@@ -64,7 +64,7 @@ class BulkTransfers:
         return ranges
 
     def close(self) -> bool:
-        """End the MPI thread together with those of all hosts; return whether MPI can be finalized."""
+        """End the MPI thread once all hosts are ready, or after a time limit; return whether MPI can be finalized."""
         farewell = self.courier.take_leave()
         have_all = farewell.wait(FAREWELL_TIMEOUT_S) and farewell.error is None
         return self.courier.close(CLOSE_TIMEOUT_S) and have_all

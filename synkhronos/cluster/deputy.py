@@ -108,7 +108,7 @@ class Deputy(Copying):
     # -- messages from the first host ---------------------------------------------------------------------------------
 
     def on_aborted(self, command: int, decided: int, reductions: int) -> None:
-        """Queue an abort until barrier ``decided`` is known to be decided; ``reductions``: next reduction number."""
+        """Queue an abort until barrier ``decided`` is complete here; ``reductions`` is the next reduction's number."""
         self._aborted.append((command, decided, reductions))
         self._look(False)
 

@@ -1,6 +1,6 @@
 """This process's place among an MPI launcher's processes, read from the environment without importing MPI.
 
-No function changes the environment. `settings`, `settings_of_nccl` and `for_ranks` return variables to set.
+No function changes the environment: `settings` and `settings_of_nccl` return variables to set, `for_ranks` a new dict.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ..host.interfaces import Interface
 ON_ONE_MACHINE = "SYNK_HOSTS_ON_ONE_MACHINE"  # if "1", each of several processes on one machine counts as a host
 INTERFACE = "SYNK_HOSTS_INTERFACE"  # comma-separated interfaces or networks (10.0.0.0/16) for traffic between hosts
 
-#: Prefixes of launchers' variables; a child process that inherits these variables would hang in MPI_Init.
+#: Prefixes of launchers' variables; a child process that inherits these variables could hang in MPI_Init.
 OF_LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "HYD", "PALS_", "SLURM_PMI")
 
-#: Open MPI sends messages up to this size over TCP without a handshake (64 KiB by default). A handshake would delay the
-#: next message, so a link would not send and receive at the same time.
+#: Limit for messages that Open MPI sends over TCP without a handshake (64 KiB by default). A handshake would delay the
+#: next message, so two hosts would not send to each other at the same time.
 OPEN_MPI_EAGER_BYTES = 1 << 20
 OPEN_MPI_EAGER = ("btl_tcp_eager_limit", "btl_tcp_rndv_eager_limit", "btl_tcp_max_send_size")
 
@@ -33,10 +33,10 @@ ONE_PER_HOST = {
 
 
 class ProcessPlace(NamedTuple):
-    """Place of a process in an MPI job: its number, counted from 0, and the job's numbers of processes."""
+    """Place of a process in an MPI job: its number, counted from 0, and the sizes of the job and its local part."""
 
     process: int
-    n_processes: Optional[int]  # more than one; None if the environment lacks the number
+    n_processes: Optional[int]  # number of the job's processes; None if the environment lacks the number
     local_size: Optional[int]  # number of processes on this host; None if the environment lacks the number
     started_by: str  # "Open MPI", "PMIx", "PMI" (MPICH and derivatives) or "Slurm"
 
@@ -112,7 +112,7 @@ def tasks_per_node(text: str) -> List[int]:
 
 
 def refusal(mine: ProcessPlace, environ: Mapping[str, str], host: str) -> str:
-    """Return an error message if ``host`` has several processes that do not count as hosts; otherwise, ""."""
+    """Return an error message if ``host`` has several processes that do not each count as a host; otherwise, ""."""
     if mine.local_size is None or mine.local_size < 2 or on_one_machine(environ):
         return ""
     option = ONE_PER_HOST[mine.started_by]
@@ -150,12 +150,12 @@ def wrong_world(mine: ProcessPlace, world_size: int) -> str:
 
 
 def names_of_launcher(environ: Mapping[str, str]) -> List[str]:
-    """Return the sorted names of environment variables that belong to the launcher's own processes."""
+    """Return the sorted names of the launcher's variables, which only processes that it started may have."""
     return sorted(name for name in environ if name.startswith(OF_LAUNCHERS) or name == "SLURM_PROCID")
 
 
 def for_ranks(environ: Mapping[str, str]) -> Dict[str, str]:
-    """Return the environment of ranks and their child processes, without the launcher's variables.
+    """Return the environment for ranks and their child processes, without the launcher's variables.
 
     With these variables, a rank that imports ``mpi4py.MPI`` would impersonate this process, and wait forever while
     holding the GIL. An added variable keeps mpi4py from initializing MPI in ranks.
@@ -171,7 +171,7 @@ def settings(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> Dic
     words = environ.get(INTERFACE, "")
     if words:
         names = ",".join(interface.name for interface in named(words, interfaces))
-        if "OMPI_MCA_btl_tcp_if_exclude" not in environ:  # Open MPI accepts only one of these variables
+        if "OMPI_MCA_btl_tcp_if_exclude" not in environ:  # Open MPI refuses both variables together
             wanted["OMPI_MCA_btl_tcp_if_include"] = names
         wanted["UCX_NET_DEVICES"] = names
         wanted["FI_TCP_IFACE"] = names.split(",")[0]  # libfabric accepts only one interface
@@ -187,7 +187,7 @@ def settings_of_nccl(environ: Mapping[str, str], interfaces: Sequence[Interface]
 
 
 def chosen_interfaces(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> List[Interface]:
-    """Return the interfaces for traffic between hosts: as named by a variable, or else all except loopback."""
+    """Return the interfaces for traffic between hosts: those named by a variable, or else all but loopback, if any."""
     for variable in (INTERFACE, "OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE"):
         words = environ.get(variable, "")
         if words and words != "all":

@@ -1,4 +1,4 @@
-"""Properties of hosts, exchanged before a session; the versions must be equal on all hosts."""
+"""Properties of hosts, sent to the first host before a session; the versions must be equal on all hosts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class HostFacts(NamedTuple):
     """Name, resources and software versions of a host."""
 
     name: str
-    cores: int  # available to its ranks
+    cores: int  # number of cores available to its ranks
     versions: Dict[str, Optional[str]]
     processes: Tuple[int, ...]  # ids of the bridge, or of a serving process and its keeper
     place: Optional[int] = None  # its rank in MPI_COMM_WORLD if MPI sends large arrays; set by the first host
     files: Optional[int] = None  # the limit on open files per process
-    n_gpus: int = 0  # available to its ranks
-    has_pygpu: bool = False  # determined without importing pygpu
+    n_gpus: int = 0  # number of GPUs available to its ranks
+    has_pygpu: bool = False  # whether pygpu is installed; determined without importing it
 
 
 def facts(*processes: int) -> HostFacts:

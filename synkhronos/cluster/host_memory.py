@@ -63,7 +63,7 @@ class HostMemory:
 
 
 def shadow(fd: int) -> int:
-    """Resize an unnamed file to the window of a pool, or to less if a limit requires it; return its descriptor."""
+    """Resize an unnamed file to `WINDOW_BYTES`, or to less if a limit requires it; return its descriptor."""
     size = WINDOW_BYTES
     while True:
         try:

@@ -34,7 +34,7 @@ class HostsLauncher(Launcher):
         self._block: Any = None
         self._pids: Dict[int, int] = {}
         self._streams = Streams([])
-        self._shown = 0  # bytes that had arrived at the last call of `forward` with ``idle``
+        self._shown = 0  # bytes of output that had arrived at the last call to `forward` with ``idle``
 
     def start(self, configs: List[RankConfig], block: ControlBlock, pools: Dict[int, Any]) -> None:
         hosts = self.spec.hosts
@@ -43,7 +43,7 @@ class HostsLauncher(Launcher):
         self._streams = Streams(hosts.far)
         files = {ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()}
         addresses = [str(each.ip) for each in chosen_interfaces(os.environ, interfaces())]
-        with Listener(addresses) as listener:  # open only until the first rank of each host has connected
+        with Listener(addresses) as listener:  # open only until the first rank of each other host has connected
             spec = self.spec._replace(meeting=listener.meeting)
             self._pids = self.bridge.open(spec, block, self._streams.fds(), files)
             links: Dict[int, Link] = {}
@@ -129,7 +129,7 @@ class HostsLauncher(Launcher):
             self._shown = shown
 
     def _await_prints(self) -> None:
-        """Wait for output that other hosts' ranks printed before their answers; it arrives on another connection."""
+        """Wait for output that other hosts' ranks printed before answering; it arrives on a separate connection."""
         printed, shown = self._block.printed, self._block.shown
         until = time.monotonic() + PRINTS_TIMEOUT_S
         for rank in self._pids:

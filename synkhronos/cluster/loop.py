@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict
 
 
 class EventLoop:
-    """Single-threaded event loop that calls a function whenever its file is readable."""
+    """Single-threaded event loop that calls the function of every watched file that is readable."""
 
     def __init__(self) -> None:
         self._poll = select.poll()

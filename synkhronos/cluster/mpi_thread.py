@@ -8,18 +8,18 @@
                                                      |            ^
     MPI           non-blocking requests directly from and to shared memory
 
-Without pending requests, the thread sleeps on its queue. Otherwise, it tests its requests: immediately after an event,
-then with pauses (`pauses`). It releases the GIL in MPI calls, reductions and pauses, so that other threads can run.
+Without pending requests, the thread sleeps on its queue. Otherwise, it tests its requests, pausing between tests if
+there are no events (`pauses`). It releases the GIL in MPI calls, reductions and pauses, so that other threads can run.
 
 If MPI fails, the state of every request is unknown. Usually, another host is lost. The connection to that host reports
-the loss, and the pending operations are aborted. Operations that failed before this report would hide the
-cause, so the thread stops using MPI and waits before it fails the remaining operations.
+the loss, and the pending operations are aborted. Operations that failed before this report would hide the cause, so the
+thread stops using MPI and waits before it fails the remaining operations.
 
 **Numbers and tags.** Matching operations on all hosts have the same number. Two pending operations between the same
-hosts in the same direction never share a number. The MPI tags of an operation follow from its number modulo a
-limit. This limit is 2 ** 30 with Open MPI and at least 2 ** 14 with any MPI. Messages of a canceled operation are
-received and discarded at the next cancellation and at the end. A message that arrives late could match a later
-operation with the same tag. All hosts that have canceled an operation therefore refuse later operations with its tag.
+hosts in the same direction never share a number. The MPI tags of an operation follow from its number modulo a limit,
+which is at least 2 ** 14 (usually 2 ** 30 with Open MPI). Messages of a canceled operation are received and discarded
+at the next cancellation and at the end. A message that arrives later could match another operation with its tag. All
+hosts that have canceled an operation therefore refuse later operations with the same tag.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from .transfer import Receiving, Sending, Transfer
 
 logger = logging.getLogger("synkhronos")
 
-#: Minimum size of a transfer's messages and of a reduction's chunks; and minimum size of a chunk's pieces, one per
-#: host. With more than four hosts, chunks and messages are therefore larger.
+#: Size of a transfer's messages and of a reduction's chunks on up to four hosts; and minimum size of a full chunk's
+#: pieces, one per host. With more than four hosts, chunks and messages are therefore larger.
 CHUNK_BYTES, LEAST_PIECE_BYTES = 1 << 18, 1 << 16
 
 LEAST_LAST_TAG = 32767  # the largest tag that every MPI implementation supports
@@ -92,14 +92,14 @@ class MpiThread:
         return list(self._progress.received)
 
     def send(self, host: int, number: int, buffers: Sequence[NDArray[Any]], done: Optional[Done] = None) -> Ticket:
-        """Send arrays to a host that receives as many bytes; the arrays must not change until the ticket is over.
+        """Send arrays to a host that receives the same number of bytes; do not change them until the ticket is over.
 
         ``number`` is nonnegative and equal on both hosts. For ``done`` see `Ticket`.
         """
         return self._transfer(Sending, host, number, buffers, done)
 
     def receive(self, host: int, number: int, buffers: Sequence[NDArray[Any]], done: Optional[Done] = None) -> Ticket:
-        """Receive bytes from a host into arrays, one after the other; see `send`."""
+        """Receive bytes from a host, and fill one array after another; see `send`."""
         for i, buffer in enumerate(buffers):
             if not buffer.flags.writeable:
                 raise ArgumentValueError(f"buffers[{i}]", "a writable array", "a read-only array")
@@ -120,7 +120,7 @@ class MpiThread:
         return self._begin(HostAllReduce(number, Ticket(done), self.host, self.hosts, reduction, self._chunk_bytes))
 
     def cancel(self, first: int, last: int, done: Optional[Done] = None) -> Ticket:
-        """Abort the pending and future operations numbered ``first`` to ``last``; all hosts must call this.
+        """Abort the operations numbered ``first`` to ``last``, pending or future; all their hosts must call this.
 
         Unfinished operations end with `Cancelled`. Once the returned ticket is over, nothing writes into their buffers.
         Data that is already arriving must be received first, which takes forever if the other host is lost.

@@ -67,7 +67,7 @@ class Ticket:
 class Messages:
     """Services of the MPI thread for an operation: sending, receiving and buffers.
 
-    When a request completes, `BulkOperation.landed` receives its ``what``; until then, MPI owns the buffer.
+    MPI owns the buffer until the request completes. Unless the operation was aborted, `landed` then receives ``what``.
     """
 
     def send(self, operation: BulkOperation, host: int, stream: int, buffer: NDArray[np.uint8], what: Any) -> None:

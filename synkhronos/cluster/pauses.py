@@ -12,7 +12,7 @@ LAST_COUNTS, MAX_TIMES = 1 / 4, 4
 
 
 class Pauses:
-    """Pauses between the tests of one thread: none in the first tests after an event, then increasing pauses."""
+    """Pauses between the tests of one thread: none after the first tests without an event, then increasing pauses."""
 
     def __init__(self) -> None:
         self._quiet, self._since = 0, 0.0  # number of tests without an event, and the time of the first such test

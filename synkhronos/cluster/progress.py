@@ -43,7 +43,7 @@ class TransferProgress(Messages):
         self._tags = (last_tag + 1) // STREAMS  # number of operations with distinct tags
         self.operations: Set[BulkOperation] = set()
         self.requests: List[Any] = []
-        self._landings: List[Landing] = []  # parallel to the requests
+        self._landings: List[Landing] = []  # records of the requests, in the same order
         self._cancelled: List[Tuple[int, int]] = []  # ranges of numbers
         self._swept: Deque[int] = deque(maxlen=MAX_SWEPT)  # canceled numbers whose messages are discarded
         self._cancelling: List[Tuple[Set[BulkOperation], Ticket]] = []
@@ -90,7 +90,7 @@ class TransferProgress(Messages):
             self._step(operation, lambda: operation.landed(self, landing.what))
 
     def _step(self, operation: BulkOperation, step: Callable[[], None]) -> None:
-        """Advance an operation unless it was aborted; finish it if it is complete."""
+        """Advance an operation unless it was aborted; finish it if it is complete, or aborted and receiving nothing."""
         if operation.error is None:
             try:
                 step()
@@ -105,7 +105,7 @@ class TransferProgress(Messages):
             self._finish(operation, None)
 
     def _give_up(self, operation: BulkOperation, error: BaseException) -> None:
-        """Cancel an operation's receives; its sends continue, because MPI cannot reliably cancel sends."""
+        """Abort an operation and cancel its receives; its sends continue, because MPI cannot reliably cancel sends."""
         if operation.error is None:
             operation.error = error
             for request, landing in zip(self.requests, self._landings):

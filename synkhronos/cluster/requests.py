@@ -1,8 +1,8 @@
 """Requests of a host's ranks to other hosts, for remote memory and for reductions over hosts.
 
-A rank writes a request into its slot (`sync.fetching`). The process that serves its host requests the memory from its
-owner's host, and signals the rank on completion. The MPI thread, if any, moves large data between memories. After an
-abort, no new transfer begins until that thread has finished the aborted transfers, which may still write into memory.
+A rank writes a request into its slot (`sync.fetching`). The process that serves its host requests the memory from the
+host that has it, and signals the rank on completion. The MPI thread, if any, moves large data between memories. After
+an abort, no fetch or reduction begins until that thread has ended the aborted ones, which may still write into memory.
 On hosts other than the first, the next command also waits. Reductions of earlier commands are not aborted.
 """
 
@@ -35,9 +35,9 @@ class Requests:
     """The requests of one host's ranks to other hosts, in one session.
 
     Methods run in the event loop's thread, except callbacks of the MPI thread. ``memory`` maps pool ids to the pools of
-    the host's ranks, shadows of other ranks' pools, and the program's pool or its shadow. ``lines[host]``: a connection
-    to the host, possibly through another host. ``bulk`` moves large arrays if ``hosts.places`` is set. `next_reduction`
-    is the number of the next reduction over hosts, as of the last abort.
+    the host's ranks, shadows of other ranks' pools, and the program's pools or their shadows. ``lines[host]``: a
+    connection to the host, possibly through the first host. ``bulk`` moves large arrays if ``hosts.places`` is set.
+    `next_reduction` is the number of the next reduction over hosts, as of the last abort.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Requests:
                 number, epoch, kind, *request = pickle.loads(payload)
                 if number != asked:
                     raise ValueError(f"expected request {asked} of rank {rank}, got request {number}")
-            except Exception:  # a rank that has aborted may be writing its next request
+            except Exception:  # after an abort, the rank may be writing its next request
                 first, since = self._unreadable.setdefault(rank, (asked, time.monotonic()))
                 if first != asked:
                     del self._unreadable[rank]
@@ -174,7 +174,7 @@ class Requests:
             self.lines[asker].send("refused", asker, number, str(error))
 
     def on_refused(self, asker: int, number: int, reason: str) -> None:
-        """Handle the failure of another host to send requested memory."""
+        """Handle another host's failure to send memory, or forward the message to the requesting host."""
         if asker != self.hosts.own:
             self.lines[asker].send("refused", asker, number, reason)
             return
@@ -184,7 +184,7 @@ class Requests:
                 self._end_fetch(number, reason)
 
     def on_memory(self, asker: int, number: int, content: bytes) -> None:
-        """Write received memory into the shadow of another host's pool, and complete the fetch."""
+        """Write memory into a shadow and complete the fetch, or forward the memory to the requesting host."""
         if asker != self.hosts.own:
             self.lines[asker].send("memory", asker, number, content)
             return
@@ -374,7 +374,7 @@ class Requests:
             pass
 
     def on_forget(self, host: int, carried: int) -> None:
-        """Cancel a fetch that another host no longer needs."""
+        """Cancel sending memory that another host no longer needs, or forward the message to the sending host."""
         if host != self.hosts.own:
             self.lines[host].send("forget", host, carried)
         elif self.bulk is not None:
@@ -396,7 +396,7 @@ class _Waits:
 
 
 class _Reduced:
-    """A reduction over hosts that ranks requested at a barrier."""
+    """A reduction over hosts; ``epoch`` is the last barrier before the ranks requested it."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch, self.number, self.error = epoch, -1, ""
@@ -411,6 +411,6 @@ class _Fetch:
 
     def __init__(self, number: int, ranges: Ranges) -> None:
         self.number, self.ranges, self.is_done, self.error = number, ranges, False, ""
-        self.carried = -1  # the operation number of this fetch in the MPI thread, or -1
+        self.carried = -1  # the operation number of this fetch in the MPI thread; -1 if MPI does not carry it
         self.ranks: Set[int] = set()
         self.waiting: List[_Waits] = []

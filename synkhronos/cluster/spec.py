@@ -30,6 +30,6 @@ class SessionSpec(NamedTuple):
     threads: Optional[int]
     profile: bool  # whether ranks write cProfile files
     modules: List[str]  # imported once, before ranks are forked
-    span_bytes: int = 0  # size of each rank's ring buffer for recorded activity; 0 without recording
-    reductions: int = 0  # number of the first reduction over hosts
+    span_bytes: int = 0  # size of each rank's ring buffer for its recorded activity; 0 without recording
+    reductions: int = 0  # number of the session's first reduction over hosts
     meeting: Optional[Rendezvous] = None  # rendezvous of the master with the other hosts' first ranks

@@ -1,6 +1,6 @@
 """A transfer of bytes between two hosts, from a list of buffers to another list of the same total size.
 
-Messages divide the concatenation of all buffers, so both hosts cut at the same positions even if buffers differ::
+Messages divide the concatenation of all buffers, so both hosts cut at the same positions even if buffer sizes differ::
 
     buffers of the sender     [ a                        ][ b  ][ c ][ d                      ]
     messages                  |   0     |   1     |   2      |   3     |   4     |   5        |

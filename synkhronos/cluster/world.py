@@ -53,14 +53,14 @@ class World(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Kill all reachable processes, including this one, when the other processes cannot be asked to end."""
+        """Kill the reachable processes, unless they end by themselves; called if they cannot be asked to end."""
 
     def launcher(self) -> int:
         """Return the process id of the launcher that started this program and waits for all hosts; 0 if none."""
         return 0
 
     def end_launcher(self, pid: int) -> None:
-        """Wait for the launcher to exit after the program; kill it if it waits longer, for unreachable hosts."""
+        """Wait for the launcher to exit after the program; end it if it still waits for unreachable hosts."""
         raise NotImplementedError("these processes have no launcher that waits for them")
 
 
@@ -119,7 +119,7 @@ class MpiWorld(World):
             from mpi4py import MPI
 
             MPI.Finalize()
-            # MPICH signs off from its launcher in a C exit handler. Without this, the launcher kills running processes.
+            # MPICH signs off from its launcher in a C exit handler. Otherwise, the launcher kills running processes.
             ctypes.CDLL(None).exit(0)
 
     def abort(self) -> None:

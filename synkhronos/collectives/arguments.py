@@ -3,7 +3,7 @@
 Training loops reduce the same variables in every step, so the master caches validated arguments and pickled commands in
 ``session.caches``. The ids of the variables and the form of the argument map to `Variables`. `Variables.commands` maps
 ``op`` and ``nccl`` of an ``all_reduce`` without other options to the command. An entry becomes invalid when a variable
-is garbage-collected. At `MAX_LISTS` entries, the cache is cleared. `transports.layouts` has the caches of the ranks.
+is garbage-collected. At `MAX_LISTS` entries, the cache is cleared. `transports.layouts` describes the ranks' caches.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Variables:
                 raise ArgumentValueError("shared_vars", "variables of at least 1 dimension", got, instead)
 
     def check_count(self, i: int, count: int, what: str) -> None:
-        """Refuse a number of rows other than 1 if the i-th variable's rows are broadcastable."""
+        """Refuse a number of rows other than 1 if the i-th variable's axis of rows is broadcastable."""
         if self.types[i].broadcastable[0] and count != 1:
             expected = "exactly 1 row, because the axis of rows is broadcastable"
             raise ArgumentTypeError(f"{what} {self.names[i]}", expected, str(count))

@@ -3,8 +3,8 @@
 .. math:: y_r := x_r + e_r, \\quad e_r := y_r - C(y_r), \\quad x := C(\\textstyle\\sum_r w_r C(y_r))
 
 C(y) is a value after encoding and decoding (`reductions.half_precision`). The sum is accumulated in the values' dtype
-and encoded once, so that all ranks have the same bits. With error feedback, the total received equals the total sent,
-up to the last error (Karimireddy et al., 2019, arXiv 1901.09847).
+and encoded once, so that all ranks have the same bits. With error feedback, the total of a rank's messages equals the
+total of its values, up to the last error (Karimireddy et al., 2019, arXiv 1901.09847).
 
 If the transport sends 16-bit values between hosts, each host h combines its ranks' values in their own dtype and
 encodes the result. The error belongs to all ranks of the host:
@@ -68,7 +68,7 @@ class ExchangeCommand(NamedTuple):
         targets = [context.shareds[number].key for number in into]
         coded, name_of = transport.copies(keys, sent), context.name_of(numbers)
         results = transport.all_reduce(keys, coded, op, mixes, name_of, targets)
-        context.barrier.wait()  # all ranks have reduced their shards
+        context.barrier.wait()  # all ranks have reduced their shares
         for result in results.release():
             if result is not None:
                 result[...] = rounded(result, self.form)

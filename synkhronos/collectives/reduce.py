@@ -63,7 +63,7 @@ def reduce(shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool 
     Raises
     ------
     TypeError, ValueError, StateError, SharedMemoryError, RankFailure
-        See `synkhronos.errors`. If a rank died, all survivors may have the new values; otherwise, no value has changed.
+        See `synkhronos.errors`. If a rank died, the master may have the new values; otherwise, no value has changed.
 
     Examples
     --------

@@ -70,7 +70,7 @@ def set_value(shared_vars: Any, values: Any, rank: int, batch: Any = None) -> No
     Raises
     ------
     TypeError, ValueError, StateError, SharedMemoryError, RankFailure
-        See `synkhronos.errors`. If a rank died, all survivors may have the new values; otherwise, no value has changed.
+        See `synkhronos.errors`. If a rank died, the values may have been set; otherwise, no value has changed.
 
     Examples
     --------

@@ -7,7 +7,7 @@
     started.wait()                      the copies are reduced into z     (another command, all or nothing)
 
 In shared memory, a reduction is faster than notifying the ranks, so ``wait()`` starts it. Between hosts, large values
-are sent in the background: each host's ranks reduce them instead of copying, and bridge processes combine the results.
+are sent in the background: each host's ranks reduce them instead of copying, and the hosts combine the results.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Started:
         StateError
             If `wait` or `drop` was called before, or the session has been closed.
         TypeError, ValueError, SharedMemoryError, RankFailure
-            See `all_reduce`. No value has changed, and the copied values are lost.
+            See `all_reduce`. The copied values are lost.
         """
         with self._session.lock:
             if self._is_over:

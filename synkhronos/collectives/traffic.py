@@ -20,7 +20,7 @@ class Traffic(NamedTuple):
     received : list of float
         Bytes that each host has received from other hosts, in the order of `hosts`.
     seconds : float
-        The longest time of any rank in these collectives, including waits for other ranks.
+        The longest total time of any rank in these collectives, including waits for other ranks.
     """
 
     calls: int

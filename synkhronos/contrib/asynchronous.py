@@ -47,13 +47,13 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 2e-5, 1e-3
 #: Exchange count of a rank that has finished exchanging.
 FINISHED_COUNT = 1 << 62
 
-_NEXT, _ORDER, _COUNTS = range(3)  # positions in the region's words; from _COUNTS on, there is one count per rank
+_NEXT, _ORDER, _COUNTS = range(3)  # positions in the region's array; the ranks' exchange counts begin at _COUNTS
 
 
 class AsyncRegion:
     """Memory and locks that all ranks share during asynchronous steps, seen from one rank.
 
-    A rank that begins a step may be up to ``staleness`` exchanges ahead of the slowest rank; None means no limit.
+    After an exchange, a rank waits while its lead over an active rank exceeds ``staleness`` exchanges (None: no limit).
     """
 
     def __init__(self, context: RankContext, handle: Any, n_batches: int, staleness: Optional[int]) -> None:
@@ -66,7 +66,7 @@ class AsyncRegion:
 
     @staticmethod
     def words(pool: Any, size: int) -> Any:
-        """Allocate the memory of a new region; the caller must keep it alive as long as the region."""
+        """Allocate and clear the memory of a new region; the caller must keep it alive as long as the region."""
         found = pool.allocate((_COUNTS + size,), np.int64)
         found[...] = 0
         return found
@@ -76,7 +76,7 @@ class AsyncRegion:
             lock.close()
 
     def next_batch(self) -> Optional[int]:
-        """Return the number of the next batch, or None if no batches remain."""
+        """Claim the next batch for this rank; return its number, or None if no batches remain."""
         with self._locked(self._locks[0]):
             batch = int(self._words[_NEXT])
             if batch == self.n_batches:
@@ -146,7 +146,7 @@ class StepHook(ABC):
 
     @abstractmethod
     def last(self) -> None:
-        """Run once no batches remain for this rank; other ranks may still be working."""
+        """Run after this rank's last step; other ranks may still be working."""
 
     @abstractmethod
     def end(self) -> Any:
@@ -154,7 +154,7 @@ class StepHook(ABC):
 
 
 class AsyncState(NamedTuple):
-    """One rank's answer: its batches, their outputs, and its hooks' report."""
+    """Answer of one rank: its batches, their outputs, and the report of its hooks."""
 
     batches: List[int]
     outputs: List[List[Any]]
@@ -162,9 +162,9 @@ class AsyncState(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Outputs of all batches, in the form of one call's outputs: stacked, or in lists if their shapes differ."""
+    """Result of asynchronous steps; the values of an output are stacked, or in a list if their shapes differ."""
 
-    outputs: Any
+    outputs: Any  # in the form of one call's outputs, with the values of all batches in order
     rows: List[int]  # number of rows that each rank computed
     reports: List[Any]  # by rank
 
@@ -241,7 +241,7 @@ class RunAsynchronously(Command):
             visit.after(batch)
 
     def finish(self, results: List[AsyncState], context: RankContext) -> Tuple[List[Any], List[int], List[Any]]:
-        """Return the outputs in batch order, the number of rows per rank, and the hooks' reports."""
+        """Return each output's values in batch order, the number of rows per rank, and the hooks' reports."""
         in_order: List[Any] = [None] * sum(self.steps.counts)
         divisions, rows = context.pools.attach(self.steps.table)[:, 0], []
         for made in results:
@@ -272,7 +272,7 @@ def run_asynchronously(
     """Call a function once per batch, each call on any free rank; the function must not contain collectives.
 
     ``args``, ``kwargs``, ``batches`` and ``timeout`` are those of `Function.steps`; `AsyncRegion` explains
-    ``staleness``. Errors count the steps of each rank separately.
+    ``staleness``. Step numbers in errors count each rank's own steps.
     """
     if function._variants.states:
         label = function.engine.label(next(iter(function._variants.states)), "a shared variable")

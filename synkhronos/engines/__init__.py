@@ -38,7 +38,7 @@ def register(name: str, home: str) -> None:
 
 
 def get(name: str, home: Optional[str] = None) -> Engine:
-    """Return the engine with this name, one object per process; ``home`` is its module, if it may be unregistered."""
+    """Return this process's engine with this name; ``home`` is its module, in case the name is unregistered."""
     if name not in _made:
         if home is not None and name not in KNOWN:
             register(name, home)
@@ -87,6 +87,6 @@ def default() -> Engine:
 
 
 def is_installed(name: str) -> bool:
-    """Return whether an engine's library is installed, without importing it or running its import fixes."""
+    """Return whether an engine's library is installed, without importing it or running `before_import` actions."""
     spec = importlib.machinery.PathFinder.find_spec(KNOWN[name][0])
     return spec is not None and spec.origin is not None  # (a folder with the library's name has no origin)

@@ -1,4 +1,4 @@
-"""Engine interface: all access to symbolic programs; other packages treat variables and functions as opaque."""
+"""Engine interface for all access to symbolic variables and functions, which are opaque to other packages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ArrayType(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Description of the type in messages, such as ``float64 matrix``."""
+        """Description of the type for messages, such as ``float64 matrix``."""
         return f"{self.dtype} {('scalar', 'vector', 'matrix')[self.ndim] if self.ndim < 3 else f'tensor{self.ndim}'}"
 
     def axis_of_rows(self, axis: int, label: str) -> int:
@@ -47,8 +47,8 @@ class Input(NamedTuple):
     has_default: bool
     default: Any
     spec: Any = None  # additional data that the engine needs to convert a value
-    state: Any = None  # the shared variable that stores the input's value between calls, or None
-    is_updated: bool = False  # whether the function has an update of the stored value
+    state: Any = None  # the shared variable that stores the input's value between calls, if any
+    is_updated: bool = False  # whether the function updates the stored value
 
 
 class Output(NamedTuple):
@@ -68,7 +68,7 @@ class CollectiveDependence(enum.IntEnum):
     OTHER = 2
 
     def of_update(self, differs: bool) -> CollectiveDependence:
-        """Return an update's dependence; ``differs`` marks an update that also depends on the rank's own rows."""
+        """Return an update's dependence; ``differs`` marks a dependence on the rank's own rows or random numbers."""
         return CollectiveDependence.OTHER if differs and self == CollectiveDependence.AFFINE else self
 
 
@@ -78,24 +78,24 @@ class SplitPoint(NamedTuple):
     ops: List[Optional[str]]  # per value that crosses the split, the op that combines slices; None if the values agree
     after_split: List[int]  # indices of the outputs computed after the split
     why_not: str  # why the function cannot be split; "" if it can
-    remedy: str = ""  # a change to the program that would allow the split; "" if unknown
+    remedy: str = ""  # a change to the program that would allow the split; "" if none is known
 
 
 class Collectives(NamedTuple):
     """The collectives inside a function's graph, from `synkhronos.ops` or ``exact=True``.
 
     ``replicated_updates`` and ``updates`` have the order of `Engine.updated_in`. An update is replicated if it depends
-    on a collective, or on nothing that differs between ranks (a step counter). The mean over slices of an affine
-    function of averages is the value for all rows. If an update also depends on the rank's own rows, it is `OTHER`:
-    slices are weighted by these rows, but collectives by the rows of all ranks.
+    on a collective, or on nothing that differs between ranks (such as a step counter). The mean over slices of an
+    affine function of averages is the value for all rows. An update that also depends on the rank's own rows is
+    `OTHER`, because slices are weighted by these rows, but collectives by the rows of all ranks.
     """
 
     ops: List[ReduceOp]  # in the order of execution; conditions may skip some of them
-    replicated_updates: List[bool]  # whether all ranks apply the update, even those without rows
+    replicated_updates: List[bool]  # whether all ranks apply the update, even ranks without rows
     updates: List[CollectiveDependence]
     outputs: List[CollectiveDependence]
     cut: Optional[SplitPoint] = None  # set for exact functions, whose dependences are irrelevant
-    divides: bool = False  # whether `ops.shard` divides rows in the graph; a call may start without their number
+    divides: bool = False  # whether `ops.shard` divides rows, so their number may be unset when a call starts
 
 
 class Inside(NamedTuple):
@@ -142,7 +142,7 @@ class Engine(ABC):
     def label(self, variable: Any, place: str = "unnamed") -> str:
         """Return the variable's name for messages, or a description if it has none.
 
-        The description of a shared variable consists of ``place`` and its type: *updates[3] (float64 matrix)*.
+        An unnamed shared variable is described by ``place`` and its type: *updates[3] (float64 matrix)*.
         """
 
     # -- shared variables ----------------------------------------------------------------------------------------
@@ -169,10 +169,10 @@ class Engine(ABC):
 
     @abstractmethod
     def coerce(self, shared: Any, value: Any, argument: str) -> np.ndarray[Any, Any]:
-        """Return the host array that ``set_value(value)`` would store, without storing it, or raise ArgumentError."""
+        """Return the host value that ``set_value(value)`` would store, without storing it, or raise ArgumentError."""
 
     def to_device(self, shared: Any, value: Any) -> Any:
-        """Return ``value`` on the host or device where the variable stores it, for `put`; copy only if necessary."""
+        """Return ``value`` on the host or device where the variable stores its value; copy only if necessary."""
         return self.to_host(value)
 
     def export(self, shared: Any) -> Any:
@@ -203,7 +203,7 @@ class Engine(ABC):
     def draft(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
     ) -> Any:
-        """Quickly compile a function that is slower to call, with the same interface and errors as `compile`."""
+        """Compile a function with the interface and errors of `compile`, faster if possible, but with slower calls."""
         return self.compile(inputs, outputs, updates, givens, **kwargs)
 
     def with_states(self, inputs: Sequence[Any]) -> List[Any]:
@@ -216,7 +216,7 @@ class Engine(ABC):
 
     @abstractmethod
     def inputs(self, compiled: Any) -> List[Input]:
-        """Return the inputs that a caller may pass, in call order."""
+        """Return the inputs that a caller may pass, in the order of its arguments."""
 
     def default(self, compiled: Any, given: Input) -> Any:
         """Return the value that the next call uses for an omitted input with a default."""
@@ -224,7 +224,7 @@ class Engine(ABC):
 
     @abstractmethod
     def outputs(self, compiled: Any) -> List[Output]:
-        """Return the outputs as a flat list, in call order."""
+        """Return the outputs as a flat list, in the order in which `call` returns them."""
 
     @abstractmethod
     def shareds(self, compiled: Any) -> List[Any]:
@@ -240,21 +240,21 @@ class Engine(ABC):
 
     @abstractmethod
     def check(self, input: Input, dtype: np.dtype[Any], shape: Tuple[int, ...], argument: str) -> None:
-        """Raise the error that `convert` would raise for an array of this dtype and shape; the array is not needed."""
+        """Raise the error that `convert` would raise for an array of this dtype and shape, without such an array."""
 
     @abstractmethod
     def call(self, compiled: Any, args: Sequence[Any], output_subset: Optional[Sequence[int]] = None) -> List[Any]:
-        """Call the function with one value per input; return a flat list of selected outputs (scalars are 0-d arrays).
+        """Call the function with one value per input; return all or selected outputs in a list (scalars: 0-d arrays).
 
         No output shares memory with an input, a current or former shared value, or a buffer that the next call reuses.
         """
 
     def on_ranks(self, compiled: Any) -> Any:
-        """Return the function that ranks `call`: it shares ``compiled``'s storages and leaves results on the device."""
+        """Return the function that ranks `call`: it shares ``compiled``'s storages and leaves results on devices."""
         return compiled
 
     def reference(self, owner: Any) -> Callable[[], Any]:
-        """Return a weak reference to the compiled function ``owner.on_ranks`` that does not keep the owner alive."""
+        """Return a callable like ``weakref.ref(owner.on_ranks)``; it does not keep the function or its owner alive."""
         return weakref.ref(owner.on_ranks)
 
     def present(self, compiled: Any, index: int, value: Any) -> Any:
@@ -262,7 +262,7 @@ class Engine(ABC):
         return value
 
     def take(self, array: Any, rows: Any) -> Any:
-        """Return the rows of a shared variable's value selected by a `Selection`; they stay on the array's device."""
+        """Return the rows that a `Selection` picks from a shared variable's value; they stay on its host or device."""
         return rows.take(array)
 
     def accumulator(self, op: ReduceOp, keep_dtype: bool = False) -> Any:
@@ -287,7 +287,7 @@ class Engine(ABC):
         return False
 
     def set_trust_input(self, compiled: Any, trust_input: bool) -> None:
-        """Choose whether the engine's own function skips checks of its arguments; raise an error if it cannot."""
+        """Choose whether the engine's own function skips argument checks; raise an error if this is impossible."""
         if trust_input:
             hint = f"functions of the engine {self.name!r} always check their arguments"
             raise ArgumentValueError("trust_input", "False", repr(trust_input), hint)
@@ -296,10 +296,10 @@ class Engine(ABC):
         """Free the memory that the function keeps between calls for intermediate results."""
 
     def warm_up(self, compiled: Any) -> None:  # noqa: B027, nothing to do for an engine that compiles immediately
-        """Compile everything that the first call would compile, without running it; ranks do so before that call."""
+        """Compile all that the function's first call would compile, without calling it; ranks do so in advance."""
 
     def profile(self, compiled: Sequence[Any]) -> Any:
-        """Return the engine's profiling counts of these functions, picklable; None if they are not profiled."""
+        """Return picklable profiling counts of these functions; None if they are not profiled."""
         return None
 
     def merged_profile(self, compiled: Sequence[Any], counts: Sequence[Any]) -> Any:
@@ -323,7 +323,7 @@ class Engine(ABC):
 
     @abstractmethod
     def updated_in(self, snapshot: Any) -> List[Any]:
-        """Return the shared variables that a call changes, including default updates, in a fixed order."""
+        """Return the shared variables that a call updates, explicitly or by default, in a fixed order."""
 
     @abstractmethod
     def variant(self, snapshot: Any, sliced: bool, as_inputs: Sequence[Any]) -> Any:
@@ -335,8 +335,8 @@ class Engine(ABC):
 
         If ``sliced``, the new values of all variables in `updated_in` but random states become additional outputs, in
         that order, instead of being stored. They are computed from the values before the call; only random states
-        advance. If the function has `collectives`, all new values are outputs, even without ``sliced``. No output
-        shares memory with a shared variable, another output or a buffer that the next call overwrites.
+        advance. With `collectives`, all new values are outputs even without ``sliced`` (but see `after_collective`).
+        No output shares memory with a shared variable, another output or a buffer that the next call overwrites.
         """
 
     def after_collective(self, snapshot: Any, as_inputs: Sequence[Any]) -> Any:
@@ -359,17 +359,17 @@ class Engine(ABC):
         raise ArgumentTypeError("all_reduce", "an engine with collectives inside functions", repr(self.name))
 
     def shard(self, variable: Any, axis: int) -> Any:
-        """Return an expression for this rank's rows of ``variable``, which runs `in_graph.share`."""
+        """Return an expression, which runs `in_graph.share`, for this rank's rows of ``variable``."""
         raise ArgumentTypeError("shard", "an engine that divides rows inside functions", repr(self.name))
 
     def collectives(self, snapshot: Any, scattered: Mapping[Any, int]) -> Optional[Collectives]:
-        """Describe the collectives inside a function; return None if it has no `synkhronos.ops` and is not exact.
+        """Describe the collectives inside a function; return None if it uses no `synkhronos.ops` and is not exact.
 
-        If the result is not None, `variant` returns the new values of all variables in `updated_in`; after a split,
-        `after_collective` does. ``scattered`` maps inputs and shared variables with divided rows to the axis of rows.
+        If the result is not None, `variant` or, after a split, `after_collective` returns the updates' new values.
+        ``scattered`` maps inputs and shared variables with divided rows to the axis of their rows.
 
-        Raises ArgumentValueError if ranks could execute different collectives, because a condition or a number of steps
-        depends on scattered values, or the mode may repeat operations (DebugMode).
+        Raises ArgumentValueError if a condition or number of steps that controls collectives differs between ranks, if
+        the mode repeats operations (DebugMode), or if an inner graph other than a scan's contains a collective.
         """
         return None
 
@@ -378,7 +378,7 @@ class Engine(ABC):
     def placed(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Optional[List[Placement]]:
         """Return the placements of the outputs and of the updates' new values; None if the engine cannot trace rows.
 
-        ``shards`` contains the inputs and shared variables with divided rows; all others are replicated.
+        ``shards`` maps inputs and shared variables with divided rows to their placements; all others are replicated.
         """
         return None
 
@@ -387,18 +387,18 @@ class Engine(ABC):
     ) -> Tuple[Any, Optional[List[Placement]]]:
         """Return a snapshot whose outputs are rounded as late as possible, and the placements described by `placed`.
 
-        Used for functions that are not exact. Partials that the function rounds are returned before rounding (see
-        `output_types`). If a dtype rules out partials, as for a truncated sum, and the op in ``ops`` is MISSING, a
-        collective computes the value.
+        Used for functions that are not exact. Partials are returned before the function rounds them (see
+        `output_types`), unless ``ops`` requests another op for them. If a dtype rules out partials, as for a truncated
+        sum, and the op in ``ops`` is MISSING, a collective computes the value.
         """
         return snapshot, self.placed(snapshot, shards)
 
     def has_late_outputs(self, snapshot: Any) -> bool:
-        """Return whether the snapshot has other outputs than the compiled function, so ranks must call a `variant`."""
+        """Return whether the snapshot's outputs differ from the compiled function's, so that ranks call a `variant`."""
         return False
 
     def output_types(self, snapshot: Any) -> Optional[List[Optional[ArrayType]]]:
-        """Return the types of the outputs that ranks compute; None if they equal those of `outputs`."""
+        """Return the types of the outputs that ranks compute; None if they equal the types in `outputs`."""
         return None
 
     def with_any_rows(
@@ -406,7 +406,7 @@ class Engine(ABC):
     ) -> Tuple[List[Any], Any]:
         """Return inputs whose types leave the number of rows open, and givens that substitute them for the originals.
 
-        ``axes`` lists the axes of the rows of the first inputs; their types may specify ``rows`` as the number of rows.
+        ``axes`` lists the row axes of the first inputs. An input's type may fix the length of its row axis to ``rows``.
         """
         return list(inputs), givens
 
@@ -417,7 +417,7 @@ class Engine(ABC):
 
         Results for ``rows`` rows are unchanged. If ``rows`` is None, only operations that store a number of rows
         as a property are changed. For functions that are not exact, ``own`` lists the positions (outputs, then
-        updates) of values computed only from a rank's own rows.
+        updates) of values that may depend on a rank's own rows.
         """
         if rows is not None:
             raise ArgumentTypeError(
@@ -432,7 +432,7 @@ class Engine(ABC):
     def completed(self, snapshot: Any, shards: Mapping[Any, Shard]) -> Tuple[Any, List[Placement]]:
         """Return the snapshot of an exact function, with collectives where needed, and the placements of its outputs.
 
-        Raises ArgumentValueError, which names the update and the operation, if an update cannot be computed exactly.
+        Raises ArgumentValueError, which names the update and the reason, if an update cannot be computed exactly.
         """
         raise ArgumentTypeError("exact", f"False, because engine {self.name!r} cannot trace rows", "True")
 
@@ -441,7 +441,7 @@ class Engine(ABC):
         return False
 
     def add_rule(self, cls: Any, make: Callable[[Any, Sequence[int], Sequence[int]], PlacementRule]) -> None:
-        """Register a rule for a user-defined operation class; raise an error if it has a built-in rule.
+        """Register a rule for a user-defined operation class; raise an error if it has or inherits a built-in rule.
 
         ``make`` maps a node and the numbers of dimensions of its inputs and of its outputs to the rule.
         """
@@ -459,7 +459,7 @@ class Engine(ABC):
 
     @abstractmethod
     def jumped(self, shared: Any, value: Any, jumps: int) -> Any:
-        """Return the state ``jumps`` long jumps ahead in the same sequence; ``value`` is unchanged.
+        """Return the state ``jumps`` long jumps after ``value`` in the same sequence; ``value`` is unchanged.
 
         A long jump exceeds any program's number of draws. Jumps are additive, and commute with draws. With ``jumps=0``,
         the result is a copy.
@@ -489,17 +489,17 @@ class Engine(ABC):
         return ""
 
     def opened_device(self) -> Optional[str]:
-        """Return the name of the device opened by `open_device`, or None."""
+        """Return the name of the device opened by `open_device`; None if it has not opened any."""
         return None
 
     def open_device(self, name: str) -> Any:
-        """Open the device for later use by this process and return its context; errors quote the driver's message."""
+        """Open the device for later use by this process and return its context; failures quote the driver's message."""
         raise SynkhronosError(self.check_devices())
 
     # -- transfer to other processes -----------------------------------------------------------------------------
 
     def watch_modules(self, tell: Optional[Callable[[str], object]]) -> None:  # noqa: B027, nothing by default
-        """Call ``tell`` with each file of compiled code that this process has loaded or loads later; None ends this."""
+        """Call ``tell`` with each file of compiled code that this process has loaded or loads later; stop if None."""
 
     def preload(self, file: str) -> None:  # noqa: B027, nothing by default
         """Load compiled code reported by another process, to make `loads` faster; callers ignore errors."""

@@ -18,14 +18,14 @@ class BeforeImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
-        """Run the action if this module is being imported; always leave the search to other finders."""
+        """Run the action if the finder's module is being imported; always leave the search to other finders."""
         if fullname == self.name and fullname not in sys.modules and is_import():
             self.action()
         return None
 
 
 def before_import(name: str, action: Callable[[], None]) -> None:
-    """Install an action that runs before each import of a module; only the first call for a module has an effect."""
+    """Install an action that runs before an import loads a module; only the first call for a module has an effect."""
     if not any(isinstance(finder, BeforeImport) and finder.name == name for finder in sys.meta_path):
         sys.meta_path.insert(0, BeforeImport(name, action))
 

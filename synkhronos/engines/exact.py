@@ -163,7 +163,7 @@ def _check_update(placement: Placement, target: Any, shards: Mapping[Any, Shard]
 
 
 def check_rows(placement: Placement, axis: int, argument: str) -> None:
-    """Raise an error if the new value of a sharded variable does not have rows in the same order along ``axis``."""
+    """Raise an error unless a sharded variable's new value has rows along ``axis``, in the variable's order."""
     expected = f"a value with rows along axis {axis}, like the variable, whose rows are divided over the ranks"
     if not isinstance(placement, Shard):
         got = "a value computed from all rows" if isinstance(placement, Partial) else "a value equal on all ranks"

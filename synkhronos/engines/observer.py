@@ -4,10 +4,10 @@
 
     the program                            the engine                        the observer of the storage
     ------------------------------------   -------------------------------   ---------------------------------
-    w.get_value(), w.set_value(v)          patched by class                  get, put (which call the originals)
+    w.get_value(), w.set_value(v)          patched in every class            get, put (which call the originals)
     w.get_value(borrow=True), f.value[w]   returns the stored object         lent
     w.set_value(v), f[s] = v               stores an object                  written
-    g(): the program's function, updates   patched by class                  updated
+    g(): the program's function, updates   patched in the class              updated
 
 Functions called by ranks bypass the patches (`graph.observed`) and report nothing.
 """
@@ -20,11 +20,11 @@ from typing import Any, Callable, List, Optional, Set
 
 
 class ValueObserver:
-    """Base class of observers of one storage, which they must keep alive; `observe` stores only a weak reference."""
+    """Base class for the observer of one storage, which it must keep alive; `observe` refers to the observer weakly."""
 
     __slots__ = ("__weakref__",)
 
-    #: Whether `get` and `put` differ from the library's own methods.
+    #: Whether `get` and `put` are called in place of the library's own methods.
     stands_in = False
 
     def get(self, get: Callable[[], Any], borrow: bool) -> Any:
@@ -36,13 +36,13 @@ class ValueObserver:
         put(value)
 
     def lent(self) -> None:
-        """Run after the program received the stored object itself, which it may write to at any time."""
+        """Run when the program receives the stored object itself, which it may then write to at any time."""
 
     def written(self) -> None:
-        """Run after the program stored an object, possibly the previous object."""
+        """Run after the program stored an object, possibly the same object as before."""
 
     def updated(self) -> None:
-        """Run after a function called by the program changed the stored value, possibly in place."""
+        """Run after a function called by the program may have changed the stored value, possibly in place."""
 
 
 #: Observers by the ``id`` of their storage.
@@ -67,7 +67,7 @@ def is_any_observed() -> bool:
 
 
 def copied(get: Callable[..., Any], *args: Any) -> Any:
-    """Return ``get(*args)``, which copies the storages that it reads, so nothing is lent."""
+    """Return ``get(*args)``, which copies the storages that it reads; these reads are not reported."""
     return _noted(_COPYING, get, *args)
 
 
@@ -86,7 +86,7 @@ def _noted(threads: Set[int], call: Callable[..., Any], *args: Any, **kwargs: An
 
 
 def note_read(storage: List[Any]) -> None:
-    """Report that the program received the object in a storage, unless this thread is copying it."""
+    """Report that the program receives the object in a storage, unless this thread is copying it."""
     observer = _OBSERVERS.get(id(storage))
     if observer is not None and threading.get_ident() not in _COPYING:
         observer.lent()

@@ -25,8 +25,8 @@ import cloudpickle
 from ..errors import SynkhronosError
 from ..host.signals import DeferredSignals
 
-#: Stack sizes to try, in bytes. Pickling recurses once per operation of a graph; the smaller sizes are for processes
-#: with little address space.
+#: Stack sizes to try, in bytes. Pickling may recurse once per operation of a graph; the smaller sizes are for
+#: processes with little address space.
 STACK_SIZES = (512 << 20, 128 << 20, 32 << 20)
 RECURSION_LIMIT = 10**6
 
@@ -44,7 +44,7 @@ def deep(function: Callable[..., Any], *args: Any) -> Any:
         except BaseException as error:  # raised again below, in the calling thread
             outcome[:] = [False, error]
 
-    # Lowering the limit below the thread's depth would be a fatal interpreter error, so Ctrl-C waits for the thread.
+    # Lowering the limit below the thread's depth could crash the interpreter, so Ctrl-C waits for the thread.
     with DeferredSignals(), _one_at_a_time:
         limit = sys.getrecursionlimit()
         try:
@@ -58,7 +58,7 @@ def deep(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _start(work: Callable[[], None]) -> threading.Thread:
-    """Start a thread with a deep stack and a matching recursion limit."""
+    """Start a thread with a large stack and a high recursion limit."""
     sys.setrecursionlimit(max(RECURSION_LIMIT, sys.getrecursionlimit()))
     for size in STACK_SIZES:
         before = threading.stack_size(size)
@@ -118,7 +118,7 @@ def dumps(
     parts: Callable[[Any], Iterable[Tuple[str, Any]]],
     before: Callable[[Any], Iterable[Any]] = lambda function: (),
 ) -> bytes:
-    """Pickle the functions; a TypeError names the function and the object that cannot be pickled.
+    """Pickle the functions; a TypeError names the function and, if found, the object that cannot be pickled.
 
     ``known`` is a result of `names`; ``reduce`` works like ``pickle.Pickler.reducer_override``. ``before`` returns a
     function's nodes in topological order. They are pickled first, because Python 3.12 and later limit the recursion
@@ -163,7 +163,7 @@ def loads(data: Any, find: Callable[[str, Any], Any]) -> List[Any]:
     """Load functions pickled by `dumps`; ``find(kind, number_or_place)`` returns the object with that name."""
 
     def load() -> List[Any]:
-        # Loading creates a hundred thousand objects and no garbage, so collection would waste a quarter of the time.
+        # Loading creates many objects, but hardly any garbage, so garbage collection would only waste time.
         collecting = gc.isenabled()
         gc.disable()
         try:

@@ -33,7 +33,7 @@ LOG2_JUMP_STEPS = 166
 
 
 def jumped_mrg(state: NDArray[Any], jumps: int) -> NDArray[Any]:
-    """Return the state ``jumps`` times 2^166 steps ahead, as a new int array of the same shape (rows, 6).
+    """Return the state ``jumps`` times 2^166 steps ahead, as a new array of the same shape (rows, 6).
 
     A jump of 2^k steps multiplies each half of a row by the 2^k-th power of a matrix, modulo M1 or M2 (P. L'Ecuyer, R.
     Simard, E. J. Chen, W. D. Kelton, "An object-oriented random-number package with many long streams and substreams",
@@ -46,7 +46,7 @@ def jumped_mrg(state: NDArray[Any], jumps: int) -> NDArray[Any]:
 def seeded_mrg(like: NDArray[Any], seed: int, index: int) -> NDArray[Any]:
     """Return the initial state of stream ``index`` of ``MRG_RandomStreams(seed)``, with ``like``'s dtype and shape.
 
-    If Theano would reject the seed (0, or too large), six numbers are derived from it.
+    If Theano would reject the seed (0, or too large), six other numbers are derived from it.
     """
     first = np.full(6, seed) if 0 < seed < M2 else np.random.SeedSequence(seed).generate_state(6) % (M2 - 1) + 1
     rows = _advanced(first[np.newaxis], LOG2_STREAM_STEPS, index)
@@ -114,7 +114,7 @@ def jumped_generator(state: np.random.Generator, jumps: int, argument: str = "ra
     """Return a generator ``jumps`` jumps ahead (of about 2^127 numbers for PCG64, the default of NumPy and PyTensor).
 
     Source: https://numpy.org/doc/stable/reference/random/parallel.html ("Jumping the BitGenerator state"). With
-    ``jumps=0``, the result is a copy. Otherwise, a bit generator that cannot jump (SFC64) raises ArgumentTypeError.
+    ``jumps=0``, the result is a copy. Otherwise, a generator that cannot jump, such as SFC64, raises ArgumentTypeError.
     """
     bits: Any = state.bit_generator
     if jumps and not hasattr(bits, "jumped"):
@@ -124,6 +124,6 @@ def jumped_generator(state: np.random.Generator, jumps: int, argument: str = "ra
 
 
 def seeded_generator(state: np.random.Generator, seed: int, index: int) -> np.random.Generator:
-    """Return the initial generator of the ``index``-th stream for a seed, of the same kind as ``state``."""
+    """Return the initial generator of the ``index``-th stream for a seed, with ``state``'s type of bit generator."""
     kind: Any = type(state.bit_generator)
     return np.random.Generator(kind(np.random.SeedSequence([seed, index])))

@@ -29,7 +29,7 @@ class Requirement(NamedTuple):
 
     @property
     def command(self) -> str:
-        """Command that installs the library for this Python from PyPI, because users may not have our repository."""
+        """Command that installs the library from PyPI, for this version of Python."""
         return "pip install " + self.packages.format(old_numpy="1.22" if sys.version_info < (3, 11) else "1.24")
 
     def refusal(self) -> str:
@@ -44,7 +44,7 @@ class Requirement(NamedTuple):
         )
 
 
-#: Arguments of pip for Theano and the newest releases that work with it.
+#: Arguments of pip that install Theano and the newest releases of its dependencies that work with it.
 OLD = '"theano==1.0.5" "numpy<{old_numpy}" "scipy<1.11" "setuptools<81"'
 OF_THEANO = ((3, 8), (3, 11)), ((1, 12), (1, 23))
 PORT = ", or port the program to PyTensor (docs/pytensor.rst)"

@@ -26,9 +26,9 @@ __all__ = ["BatchNormLayer", "batch_norm"]
 class BatchNormLayer(layers.Layer):  # type: ignore[misc]  # Lasagne has no types
     """Batch normalization over the rows of all ranks: ``y = (x - mean(x)) / sqrt(var(x) + epsilon) * gamma + beta``.
 
-    Mean and variance are computed over `axes`, one pair per channel. Functions built with `synkhronos.function` compute
-    them from the rows of all ranks, and their gradients are those of the serial program. A ``theano.function`` computes
-    them from the rows that it receives.
+    Mean and variance are computed over ``axes``, one pair for each position on the other axes (each channel). Functions
+    built with `synkhronos.function` compute them from the rows of all ranks, and their gradients are those of the
+    serial program. A ``theano.function`` computes them from the rows that it receives.
 
     Running averages are for inference: ``mean := (1 - alpha) * mean + alpha * mean(x)``. The update of ``inv_std`` has
     the same form, with ``1 / sqrt(var(x) + epsilon)``. Both are default updates, so every function that computes the
@@ -181,7 +181,7 @@ def batch_norm(layer: Any, **kwargs: Any) -> Any:
     ----------
     layer : Layer
         The layer to modify. Its nonlinearity becomes the identity. Its bias is removed, because normalization would
-        cancel the bias and adds its own shift.
+        cancel it; the new layer adds its own shift.
     **kwargs
         Passed to `BatchNormLayer`.
 

@@ -14,7 +14,7 @@ array                 contents
 ``progress_epoch``    a value that was passed as the keyword ``epoch``
 ====================  ==============================================================================
 
-Any program can load the model if the network's parameters are the first variables in the list::
+Any program can load the model if the network's parameters, equal on all ranks, are the first variables in the list::
 
     with np.load("model.npz") as file:
         n_params = len(lasagne.layers.get_all_params(network))
@@ -124,7 +124,7 @@ def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any
     Raises
     ------
     OSError, ValueError
-        If the file is missing, incomplete or not written by `save`, or contains other variables; nothing is changed.
+        If the file is missing, incomplete or not written by `save`, or variables or rule differ; nothing is changed.
     """
     arrays = _read(path)
     named, n_ranks = _named(variables, rule), _n_ranks()

@@ -13,7 +13,7 @@ column             seconds that the master spent
 =================  ==================================================================================
 
 Times are measured only during epochs, at trace points (`synkhronos.trace`), which slows down calls by tens of
-microseconds. Work on other ranks appears as waiting. Asynchronous device work counts when the master waits for it.
+microseconds. Work on other ranks appears as waiting. Asynchronous device work counts where the master waits for it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Recorder:
 
     @property
     def state(self) -> str:
-        """All epochs as JSON, for ``checkpoint.save(..., recorder=recorder.state)``; assign it after loading."""
+        """Completed epochs as JSON, for ``checkpoint.save(..., recorder=recorder.state)``; to restore, assign it."""
         return json.dumps(self._rows)
 
     @state.setter

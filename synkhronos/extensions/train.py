@@ -42,7 +42,7 @@ def make_train_function(
     """Build a training step that runs on all ranks: ``g := mean over all rows of dloss/dp``, ``p := rule(p, g)``.
 
     By default, a call is one command: ranks compute the gradients of their rows, average them over all rows, and take
-    the same step. If the loss is a mean over rows, it is the step of `make_train_function_theano` up to rounding,
+    the same step. If the loss is a mean over rows, this is the step of `make_train_function_theano` up to rounding,
     however the rows are divided. Source: Dean, J., et al. (2012). Large scale distributed deep networks. NIPS.
 
     Parameters
@@ -67,16 +67,16 @@ def make_train_function(
     sliceable_shareds : list of shared variables
         Variables that contain each rank's own rows; ``batch_shared`` selects some of these rows.
     max_norm : scalar, optional
-        Bound for gradient clipping: a gradient with a larger global norm is scaled down to this norm. By default,
-        the norm is that of the mean gradient over all rows.
+        Bound for gradient clipping: a gradient with a larger global norm is scaled down to this norm. Unless ``groups``
+        or ``communicate_every`` is set, the mean gradient over all rows is clipped.
     communicate_every : int
-        1: average gradients in every step. 0: every rank takes steps from its own rows' gradient, and a rule of
+        1: average gradients in every step. 0: every rank takes steps with its own rows' gradient, and a rule of
         `synkhronos.extensions.rules`, built with the function, communicates. k > 1: every rank takes such steps, and
         `synkhronos.extensions.rules.LocalSGD` averages parameters and floating-point state every k calls. Values other
         than 1 save communication, but change the steps.
     groups : list of lists of ranks, optional
-        Average gradients inside each group only, weighted by rows. A rule such as `synkhronos.extensions.rules.DASO`
-        synchronizes the groups. A group without rows in a call takes no step.
+        Average gradients inside each group only, weighted by rows; to synchronize the groups, also use a rule such as
+        `synkhronos.extensions.rules.DASO`. A group without rows in a call takes no step.
     name : str
         Name of the function in messages and profiles.
     function_options : dict, optional

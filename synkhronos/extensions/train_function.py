@@ -39,7 +39,7 @@ class TrainFunction:
     function : synkhronos.Function or None
         The whole step as one function; None if all steps run in parts.
     gradient_fn, step_fn : synkhronos.Function
-        The two functions of a step in parts, compiled on first use: one for gradients, one for the update.
+        The two functions of a step in parts, for the gradients and for the update; compiled when first needed.
     grad_shared : list of shared variables
         The gradients. A step in one command updates a gradient only if its own expression reads it.
     params, state : list of shared variables
@@ -47,7 +47,7 @@ class TrainFunction:
     communicate_every, groups
         As for `make_train_function`; if ``communicate_every`` is not 1, each rank is a separate group.
     rule : LocalSGD or None
-        The rule that averages parameters, if ``communicate_every`` is above 1.
+        The rule that averages parameters and state if ``communicate_every`` is above 1; otherwise, None.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class TrainFunction:
         of_rows = dict(bcast_inputs=list(bcast_inputs), givens=givens, sliceable_shareds=sliceable_shareds)
         self.groups = [[rank] for rank in range(synk.size())] if communicate_every != 1 else groups
         if self.groups is not None:
-            options = dict(options, exact=False)  # ranks' gradients must differ, even after `fork(exact=True)`
+            options = dict(options, exact=False)  # groups' gradients stay separate, even after `fork(exact=True)`
         self._settings: Any = (graph, self.groups, name, of_rows, dict(options))
         self.function: Optional[synk.Function] = None
         self._replaced = graph.read_by_step(givens)
@@ -143,9 +143,9 @@ class TrainFunction:
         Raises
         ------
         Exception
-            As for calls of a `synkhronos.Function` and of `synkhronos.all_reduce`. An error leaves the parameters
-            unchanged, unless a rank died during the step itself or, with ``communicate_every=0``, some ranks took their
-            own steps.
+            As for calls to a `synkhronos.Function` and to `synkhronos.all_reduce`. An error leaves the parameters
+            unchanged, with three exceptions: a rank died during the step itself; ``rule`` failed after the step; or,
+            with ``communicate_every=0``, some ranks took their own steps.
         """
         step = self._parts if self.function is None or num_slices != 1 else self.function
         own = dict(batch=batch, batch_shared=batch_shared, batch_s=batch_s, num_slices=num_slices, timeout=timeout)
@@ -159,8 +159,8 @@ class TrainFunction:
         """Run one training step per batch in a single command, equivalent to one call per batch.
 
         Arguments, results and errors are those of `synkhronos.Function.steps`. The losses of k steps have shape
-        ``(k,)``. ``num_slices`` requires a rule that is linear in the gradients, such as `sgd` or `momentum`. Raises
-        `ValueError` if steps run in parts.
+        ``(k,)``. Unless ``function`` is exact, ``num_slices`` requires an update rule that is linear in the gradients,
+        such as `sgd` or `momentum`. Raises `ValueError` if all steps run in parts.
         """
         hint = "call the function once for each batch"
         if self.communicate_every > 1:
@@ -177,7 +177,7 @@ class TrainFunction:
         return results
 
     def average(self) -> None:
-        """Average parameters and the rule's state over the ranks, weighted by the rows since the last average.
+        """Average parameters and floating-point state over the ranks, weighted by the rows since the last average.
 
         Call it if ``communicate_every`` is above 1, before validating or saving between averages, and after training.
         """
@@ -186,7 +186,7 @@ class TrainFunction:
 
 
 def _with_value_of(function: synk.Function, given: Any) -> Any:
-    """Return an input that shares the stored value of ``function``, so that steps in parts continue from this value."""
+    """Return an input that shares the value stored by ``function``, so that steps in parts continue from this value."""
     given = copy.copy(convert_function_input(given))
     if given.update is not None and given.value is not None:
         given.value = function.container[given.variable]

@@ -21,14 +21,14 @@ def mean_of(results: Sequence[Any], rows: Sequence[int]) -> Any:
     counted = [i for i, n in enumerate(rows) if n] or range(len(rows))
     stack = np.stack([results[i] for i in counted])
     weights = np.array([rows[i] or 1 for i in counted], np.float64)
-    weights /= weights.max()  # first, because the sum might overflow
+    weights /= weights.max()  # first, because the sum of huge weights (in tests) would overflow
     weights /= weights.sum()
     with np.errstate(all="ignore"):
         mean = np.tensordot(weights, stack.astype(np.float64), 1)
         return np.clip(mean, stack.min(axis=0), stack.max(axis=0)).astype(stack.dtype)
 
 
-#: Functions that combine the results of several slices, given their numbers of rows.
+#: By op: the function that combines the results of several slices, given the row count of each slice.
 COMBINE: Dict[str, Callable[[Sequence[Any], Sequence[int]], Any]] = {
     "avg": mean_of,
     "sum": lambda results, rows: np.sum(results, axis=0),
@@ -40,7 +40,7 @@ COMBINE: Dict[str, Callable[[Sequence[Any], Sequence[int]], Any]] = {
 
 
 class TheanoTrainFunction:
-    """A training step in this process, built by `make_train_function_theano`; attributes are as in `TrainFunction`."""
+    """A serial training step; ``params``, ``state`` and ``grad_shared`` are as in `train_function.TrainFunction`."""
 
     def __init__(
         self, graph: Any, bcast_inputs: Iterable[Any], givens: Any, sliceable_shareds: Any, name: str, options: Any

@@ -24,8 +24,8 @@ class TrainingGraph(NamedTuple):
 
     ``inputs`` are divided by rows and contain ``x``, then ``y``. ``outputs`` are pairs of an expression and its op,
     starting with the loss. ``grad_updates`` maps shared gradients to expressions of the rows. ``param_updates`` maps
-    parameters and state to expressions of shared gradients; ``rule_updates`` is the same map without
-    clipping to ``max_norm`` (an empty list: no bound). ``pieces`` is the attribute of `FlatGradients`.
+    parameters and state to expressions of shared gradients; ``rule_updates`` is the same map without clipping.
+    ``max_norm`` contains the bound for clipping, if any. ``pieces`` is the attribute of `FlatGradients`.
     """
 
     inputs: List[Any]

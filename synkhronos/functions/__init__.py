@@ -1,4 +1,4 @@
-"""Functions that run on all ranks: `synkhronos.function` builds a `Function`, which is then called.
+"""Functions that run on all ranks: `synkhronos.function` builds a `Function`, and every call divides its rows.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Suggest a different list of inputs for a function that cannot be built; every suggestion has been tested."""
+"""Suggest changes to the input lists of a function that cannot be built or lacks an op; every suggestion is tested."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def advice(
     builds: Callable[[Dict[Any, Shard]], bool],
     updated: Mapping[Any, str] = MappingProxyType({}),
 ) -> Optional[str]:
-    """Return, as text, a change of the input lists that allows the function to be built; None if none is found.
+    """Return, as text, a change to the inputs with which the function can be built; None if none is found.
 
     ``shards`` are the variables divided by rows. The inputs ``could_have_rows`` and the shared variables ``updated``
     are not divided, but could be.

@@ -37,7 +37,7 @@ class StagingBuffer(NamedTuple):
 
 
 class Arguments:
-    """Checks and stages a function's arguments. ``axes[i]``: the axis of rows of input i; later inputs are whole."""
+    """Checks and stages a function's arguments. ``axes[i]``: the axis of rows of input i; further inputs stay whole."""
 
     def __init__(self, engine: Any, inputs: Sequence[Any], axes: Sequence[int]) -> None:
         self.engine, self.inputs = engine, inputs
@@ -62,7 +62,7 @@ class Arguments:
     def prepare(
         self, pool: Pool, values: Sequence[Any], batch: Any
     ) -> Tuple[Tuple[Argument, ...], Optional[Selection], Any, Optional[int]]:
-        """Stage a call's arguments; return them, the selection, the handle of its indices, and the number of rows."""
+        """Stage a call's arguments; return them, the selection, the handle of indices for Data, and the row count."""
         arrays, lengths = self._accept(values)
         chosen, n_rows = self._select(arrays, lengths, batch) if lengths else self._nothing_to_select(batch)
         arguments, indices = [], None
@@ -87,7 +87,7 @@ class Arguments:
     def prepare_steps(
         self, pool: Pool, values: Sequence[Any], batches: Optional[Sequence[Any]], n_steps: Optional[int]
     ) -> Tuple[Tuple[Argument, ...], Optional[BatchTable], Optional[int]]:
-        """Stage whole arguments for many calls; return them, and either the table of rows or the number of rows."""
+        """Stage whole arguments for many calls; return them, and the table of rows or else the number of rows."""
         arrays, lengths = self._accept(values)
         n_steps = n_steps if batches is None else len(batches)
         holds_one = [i for i, array in enumerate(arrays) if self._scattered[i] and getattr(array, "minibatch", False)]
@@ -123,7 +123,7 @@ class Arguments:
         return tuple(arguments), table, n_rows
 
     def _accept(self, values: Sequence[Any]) -> Tuple[List[Any], List[int]]:
-        """Return the converted arguments (arrays or Data) and the lengths of the scattered arguments."""
+        """Return the arguments, converted unless they are Data or kept, and the lengths of the scattered arguments."""
         arrays: List[Any] = []
         lengths: List[int] = []
         for i, value in enumerate(values):
@@ -164,7 +164,7 @@ class Arguments:
     def _select(
         self, arrays: Sequence[Any], lengths: List[int], batch: Any, argument: str = "batch"
     ) -> Tuple[Optional[Selection], int]:
-        """Return the rows that ``batch`` selects, and the number of rows to divide."""
+        """Return the rows that ``batch`` selects (None for all rows), and the number of rows to divide."""
         if batch is None:
             if lengths.count(lengths[0]) < len(lengths):
                 names = [label for label, scattered in zip(self.labels, self._scattered) if scattered]
@@ -181,7 +181,7 @@ class Arguments:
             chosen = parse(batch, min(lengths), argument)
             return chosen, len(chosen)
         whole = [length for length, is_minibatch in zip(lengths, minibatch) if not is_minibatch]
-        # If every input contains only the batch, there is no data set to check the indices against.
+        # If every scattered input contains only the batch, there is no data set to check the indices against.
         chosen = parse(batch, min(whole) if whole else np.iinfo(np.intp).max, argument)
         names = [label for label, scattered in zip(self.labels, self._scattered) if scattered]
         for length, name, is_minibatch in zip(lengths, names, minibatch):

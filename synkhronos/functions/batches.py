@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..selection import Indices, RowRange, Selection, parse, parse_per_rank
 
-#: Maximum number of batches read from an iterable without a length, unless ``n_steps`` is given.
+#: Maximum number of batches read from a range or an iterable without a length, unless ``n_steps`` is given.
 MAX_BATCHES_READ = 1 << 20
 
 _BATCHES = "a sequence of values for {}, or a 2-D array of integers"
@@ -44,7 +44,7 @@ def selection(row: Sequence[int], indices: NDArray[np.intp]) -> Selection:
 
 
 def read_all(batches: Any, batches_s: Any, n_steps: Any) -> Tuple[Optional[Sequence[Any]], Optional[Sequence[Any]]]:
-    """Read ``batches`` and ``batches_s``; check ``n_steps``, and that both have the same number of steps."""
+    """Read ``batches`` and ``batches_s``; check ``n_steps``, and that both sequences have the same length."""
     if n_steps is None:
         if batches is None and batches_s is None:
             raise ArgumentValueError("n_steps", "the number of calls, because no batches are given", "None")
@@ -62,7 +62,7 @@ def read_all(batches: Any, batches_s: Any, n_steps: Any) -> Tuple[Optional[Seque
 
 
 def read(batches: Any, n_steps: Optional[int], argument: str = "batches", of_one: str = "batch=") -> Sequence[Any]:
-    """Return the batches as a list or 2-D array, at most ``n_steps``; raise for a single batch or no batches."""
+    """Return at most ``n_steps`` batches, as a list or 2-D array; raise for a single batch or no batches."""
     expected = _BATCHES.format(of_one)
     found: Any
     if hasattr(batches, "__array__"):
@@ -92,7 +92,7 @@ def read(batches: Any, n_steps: Optional[int], argument: str = "batches", of_one
 
 
 def listed(batches: Any, n_steps: Optional[int] = None, argument: str = "batches") -> List[Any]:
-    """Return an iterable as a list of at most ``n_steps`` items; without ``n_steps``, raise if the list is too long."""
+    """Return a list of at most ``n_steps`` items; without ``n_steps``, raise if a range or generator is too long."""
     if n_steps is not None or hasattr(batches, "__len__") and not isinstance(batches, range):
         return list(islice(batches, n_steps))
     found = list(islice(batches, MAX_BATCHES_READ + 1))
@@ -124,7 +124,7 @@ def table_of(batches: Sequence[Any], length: int, argument: str = "batches") -> 
 
 
 def table_per_rank(batches_s: Sequence[Any], lengths: Sequence[int], argument: str = "batches_shared") -> BatchTable:
-    """Validate ``batches_s`` against the length of each rank; ``rows`` has shape ``(n_steps, n_ranks, 3)``."""
+    """Validate ``batches_s`` against each rank's number of rows; ``rows`` has shape ``(n_steps, n_ranks, 3)``."""
     of_ranks = [
         each for i, batch_s in enumerate(batches_s) for each in parse_per_rank(batch_s, lengths, f"{argument}[{i}]")
     ]
@@ -133,7 +133,7 @@ def table_per_rank(batches_s: Sequence[Any], lengths: Sequence[int], argument: s
 
 
 def _joined(batches: Sequence[Any]) -> Optional[Tuple[NDArray[Any], NDArray[np.int64]]]:
-    """Return all indices, joined, and the length of each batch; None if NumPy cannot join them without conversion."""
+    """Return all indices, joined, and the length of each batch; None unless all are 1-D arrays of one integer dtype."""
     if isinstance(batches, np.ndarray):
         return batches.reshape(-1), np.full(len(batches), batches.shape[1], np.int64)
     dtype = getattr(batches[0], "dtype", None)

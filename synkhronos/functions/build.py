@@ -59,19 +59,19 @@ def function(
     updates : dict or list, optional
         ``(shared, expression)`` or ``(shared, expression, op)``. Every rank updates its own copy of the variable, from
         its own rows only unless ``exact`` is set. A warning is logged if no collective can then restore the serial
-        function's value. The op combines the updates of a rank's slices.
+        function's value. The op combines the new values from a rank's slices.
     sliceable_shareds : list of shared variables, optional
         Variables of at least 1 dimension that contain data. On every rank, ``batch_shared`` selects rows of them, and
         ``num_slices`` slices them. If the rows are not along axis 0, list ``synkhronos.sharded(s, axis)``.
     exact : bool, optional
         Whether updates also equal the serial function's updates. If an operation needs a whole gradient, mean or sum,
         the ranks' parts are combined inside the graph, as by `synkhronos.ops.all_reduce`. All ranks then apply the same
-        updates. Each rank still draws random numbers for its own rows. A call raises an error if a shared variable
-        outside ``sliceable_shareds`` differs between ranks. The default is the value passed to `fork`, else False. An
-        explicit False declares updates from each rank's own rows to be intended, so that no warning is logged.
+        updates. Each rank still draws random numbers for its own rows. A call raises an error if a shared variable,
+        other than a random state or a variable with rows, differs between ranks. The default is the value passed to
+        `fork`, else False. With an explicit False, updates from each rank's own rows log no warning.
     rows : int, optional
         The literal batch size in the program, as in ``T.arange(100)`` or ``x.reshape((100, -1))``. This constant then
-        stands for the rank's share where an operation needs the number of rows. Every call must have exactly this many
+        stands for the rank's share if an operation needs the number of rows. Every call must have exactly this many
         rows. The default is the value passed to `fork`, for functions that contain the number.
     givens, **kwargs
         Passed to the engine's own ``function``.
@@ -142,7 +142,7 @@ def function(
     written = WrittenRows.of(rows)
     if written is not None:
         variables, givens = engine.with_any_rows(variables, axes, givens, written.rows)
-    # The ranks call another graph. Only `as_theano` and comparisons call this graph, so it is compiled on first use.
+    # The ranks call another graph. Only `as_theano` and comparisons need this one, so a draft suffices until then.
     is_draft = exact or written is not None
     compiled = (engine.draft if is_draft else engine.compile)(variables, parsed.variables, pairs, givens, **kwargs)
     given_updates = [
@@ -200,7 +200,7 @@ def function(
         given_targets = [shared for shared, _ in pairs]
         more = [one for one in engine.updated_in(snapshot) if not any(one is shared for shared in given_targets)]
         defaults = [(shared, engine.default_update(shared)) for shared in more]
-        all_pairs = pairs + [pair for pair in defaults if pair[1] is not None]  # (states of inputs have none)
+        all_pairs = pairs + [pair for pair in defaults if pair[1] is not None]  # (states of inputs: None)
         settings = dict(kwargs, name=engine.function_name(compiled), no_default_updates=True)
         compile_own = functools.partial(engine.compile, variables, parsed.variables, all_pairs, givens, **settings)
     return Function(
@@ -211,7 +211,7 @@ def function(
 def _advice(
     engine: Any, snapshot: Any, shards: Dict[Any, Shard], arguments: Arguments, ops: Any, outputs: Any, exact: bool
 ) -> Optional[str]:
-    """Return, as text, a change of the input lists that allows the function to be built; None if none is found."""
+    """Return, as text, a change to the inputs with which the function can be built; None if none is found."""
 
     def builds(shards: Dict[Any, Shard]) -> bool:
         try:
@@ -244,7 +244,7 @@ def _can_have_rows(type_: Any) -> bool:
 
 
 def _check_states(arguments: Arguments) -> None:
-    """Refuse scattered inputs that keep a value between calls, because the next call sends different rows to a rank."""
+    """Refuse scattered inputs that keep a value between calls, because the next call may send other rows to a rank."""
     scattered = arguments.scattered()
     for given, label in zip(arguments.inputs, arguments.labels):
         if given.variable in scattered and (given.state is not None or given.is_updated):

@@ -29,7 +29,7 @@ class Results(NamedTuple):
 def run_in_chunks(
     steps: StepSequence, table: Any, run: Callable[[StepSequence], Results], heals: bool = True
 ) -> Results:
-    """Run steps in one or more commands; accumulated outputs require one, so ``on_step`` must change no variable.
+    """Run steps in one or more commands; ``total`` allows only one, so ``on_step`` must not set values for all ranks.
 
     ``run`` completes all steps that it receives, or only the first few. ``heals``: whether dead ranks are replaced.
     """

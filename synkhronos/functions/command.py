@@ -36,10 +36,10 @@ class CallFunction(Command):
     """Call a function on every rank with the rank's rows, and reduce the outputs for the master.
 
     Ranks cache the plan under ``place``, unless that is None. ``plan`` is None if the ranks have it already. ``rows``
-    are the call's rows of the data set, before they are divided.
+    is the range that ``batch`` selects, before it is divided; None if ``batch`` selects indices or all rows.
     """
 
-    #: The division of rows, which the call sets on each rank.
+    #: The division of rows, set by `run` on each rank.
     division: Optional[Division] = None
 
     def __init__(
@@ -119,7 +119,7 @@ class CallFunction(Command):
 
 
 def reduced(plan: CallPlan, context: RankContext, outputs: List[Any], division: Division) -> Optional[List[Any]]:
-    """Reduce the outputs over the ranks, weighted by the division; return all outputs on the master, else None."""
+    """Reduce the outputs over the ranks, with the division's weights; return all outputs on the master, else None."""
     moving = [i for i, op in enumerate(plan.ops) if op.name is not None]
     if moving:
         reduced = context.transport.reduce(

@@ -72,7 +72,7 @@ class Comparison:
 
 
 class SerialError(Exception):
-    """Error raised by the serial function; the caller decides whether to make the call without a comparison."""
+    """Wraps an error of the serial function (``__cause__``); the caller may make the call without a comparison."""
 
 
 class Subject(NamedTuple):
@@ -153,7 +153,7 @@ def compare(
 
 
 def _variables(subject: Subject, session: Session) -> List[ComparedVariable]:
-    """Return the dense variables of the function, one per storage."""
+    """Return the function's dense variables, except random states, one per storage."""
     found: Dict[int, ComparedVariable] = {}
     axes = {subject.engine.identity(shared): axis for shared, axis in subject.variants.sliceable.items()}
     states = {subject.engine.identity(shared) for shared in subject.variants.states}
@@ -171,7 +171,7 @@ def _variables(subject: Subject, session: Session) -> List[ComparedVariable]:
 def _between_ranks(
     session: Session, variables: Sequence[ComparedVariable], before: Any, eps: float
 ) -> List[Difference]:
-    """Return a difference for each variable that is not equal on all ranks before the call."""
+    """Return a difference for each variable without rows that differs between ranks before the call."""
     differences = []
     for each in variables:
         if each.axis is not None or each.is_state:

@@ -102,7 +102,7 @@ def contradiction(op: str, placement: Placement) -> Optional[str]:
             return f"its rows are along axis {placement.axis}: omit the op to gather along that axis"
         if isinstance(placement, Shard) and not placement.layout.in_order:
             return "its rows are in a different order than in the serial program, because axes were merged"
-        return None  # (without a placement by rows, gather returns the value of each rank)
+        return None  # (if the value has no rows, gather returns every rank's value)
     if isinstance(placement, Partial) and placement.reduction not in (None, op):
         expected = placement.reduction
         if {op, expected} == {"avg", "sum"}:

@@ -24,11 +24,11 @@ class Division(NamedTuple):
     num_slices: int  # largest number of calls that a rank makes
     weights: Optional[List[int]]  # in averages, by rank; None for equal weights
     rows_differ: bool = False  # whether numbers of rows of inputs and variables differ; if so, averages are undefined
-    all_ranks_call: bool = False  # whether ranks without rows also call, with a row of weight 0, for collectives
+    all_ranks_call: bool = False  # whether ranks without rows make calls too, with a row of weight 0, for collectives
 
     @property
     def key(self) -> Any:
-        """Return the division's part of the key under which a plan is cached."""
+        """The division's part of the key under which a plan is cached."""
         shared = None if self.shared_rows is None else tuple(self.shared_rows)
         counts = None if self.shared_counts is None else tuple(self.shared_counts)
         weights = None if self.weights is None else tuple(self.weights)
@@ -45,7 +45,7 @@ class Division(NamedTuple):
         return not self.all_ranks_call and self.weights is not None and 0 in self.weights and not self.is_empty
 
     def takes_part(self, rank: int) -> bool:
-        """Return whether a rank's results count, because it has rows or no rank has rows."""
+        """Return whether a rank contributes results: False only if it has no rows while another rank has some."""
         return self.weights is None or self.is_empty or self.weights[rank] > 0
 
     def whole(self, size: int) -> Division:
@@ -77,14 +77,14 @@ class Division(NamedTuple):
 
     @property
     def _uncounted(self) -> Tuple[int, Tuple[int, int], Tuple[int, int]]:
-        """The slice of a rank without rows: the first row, with weight 0."""
+        """A slice for a call without rows of its own: the first row, with weight 0."""
         n_rows = 0 if self.bounds is None else self.bounds[-1][1]
         return 0, (0, min(1, n_rows)), (0, 1)
 
     def rows_of_slice(
         self, rank: int, piece: Tuple[int, Tuple[int, int], Tuple[int, int]]
     ) -> Optional[Tuple[int, int, int]]:
-        """Return begin and end of a slice's rows, and the number of rows on all ranks; None for a call without rows."""
+        """Return start and end of a slice's rows, and the number of rows on all ranks; None if the call has no rows."""
         if self.weights is None:
             return None
         _, (begin, end), shared_part = piece
@@ -95,7 +95,7 @@ class Division(NamedTuple):
         return begin, end, sum(self.weights)
 
     def slice_weights(self, i: int, root: int) -> Optional[List[int]]:
-        """Return every rank's weight in the collectives of slice i of a call by all ranks; None if all are equal."""
+        """Return the ranks' weights in the collectives of slice i, if all ranks call; None for equal weights."""
         if self.weights is None:
             return None
         if self.is_empty:
@@ -158,7 +158,7 @@ def divide(
     weights = counts if rows is None else rows
     if weights is not None:
         check_written(written, sum(weights))
-    # (on a rank without rows, a graph that reads the variables directly would read no row)
+    # (if a rank's variables are empty, a graph that uses them whole would read no row)
     lacks = (
         all_ranks_call and lengths is not None and any(weights or []) and not all(min(of_rank) for of_rank in lengths)
     )

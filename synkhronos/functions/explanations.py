@@ -15,7 +15,7 @@ NOTHING_FOUND = (
 
 
 def of_ranks(name: str, by_master: bool, has_rows: bool) -> str:
-    """Return why a variable's values may differ between ranks; ``by_master`` if it was changed on the master alone."""
+    """Return why a variable's values may differ between ranks; ``by_master``: only the master has changed it."""
     if by_master:
         return (
             f"it was changed on the master alone, by set_value or as_theano: synk.broadcast({name}) sends the value to "
@@ -45,7 +45,7 @@ def of_output(op: ReduceOp, placement: Optional[Placement], apart: Sequence[str]
 def of_update(
     name: str, placement: Optional[Placement], is_exact: bool, mean_agrees: bool, apart: Sequence[str]
 ) -> str:
-    """Return why a variable's new value may differ; ``mean_agrees`` if the ranks' mean equals the serial value."""
+    """Return why a variable's new value may differ; ``mean_agrees``: the ranks' mean equals the serial value."""
     if apart:
         return _follows(apart)
     if is_exact or isinstance(placement, Replicate):

@@ -10,7 +10,7 @@ from .comparison import Comparison
 
 logger = logging.getLogger("synkhronos")
 
-#: Number of calls compared per function; in the first call, an update rule's state is still zero.
+#: Number of calls compared per function: several, because in the first call an update rule's state may still be zero.
 N_CALLS = 3
 
 

@@ -58,7 +58,7 @@ class Function:
 
     A broadcast input may keep its value between calls: ``In(s, value=0., update=s + x)``. Each rank stores its own
     value in a shared variable, listed by `get_shared`; a call without a value continues from the stored value. A value
-    set on the master, ``f[s] = value`` or ``f[s][0] = 1``, reaches all ranks with the next call. If the program sets a
+    set on the master, ``f[s] = value`` or ``f[s][0] = 1``, reaches all ranks with the next call. If this value is a
     random state, each other rank starts far ahead in the same sequence, unless all ranks draw the same numbers.
 
     Attributes
@@ -134,16 +134,16 @@ class Function:
         return list(self._shareds)
 
     def sharding(self) -> PlacementTable:
-        """Return the placements of the function's values and its inner collectives, as a printable table.
+        """Return a printable table of the function's inner collectives and the placements of its values.
 
         An input is ``Shard(axis)`` if every rank has its own rows, or ``Replicate`` if all ranks have the same value.
-        An output is ``Shard`` (the rank's rows), ``Partial(op)`` (a part of the value) or ``Replicate`` (the value).
-        For ``Unknown`` outputs, the table names the responsible operation. `docs/exact.rst` explains the terms.
+        An output is ``Shard`` (the rank's rows), ``Partial(op)`` (a part of the value), ``Replicate`` (the value) or
+        ``Size`` (a number of rows); if it is ``Unknown``, the responsible operation is named. See `docs/exact.rst`.
 
         Returns
         -------
         PlacementTable
-            Attributes: ``inputs``, ``outputs``, ``updates``, ``collectives``, ``nbytes``; ``str`` formats the table.
+            Its main attributes are ``inputs``, ``outputs``, ``updates``, ``collectives`` and ``nbytes``.
 
         Raises
         ------
@@ -277,7 +277,7 @@ class Function:
         return self.last_rows if self._called_in is not None and self._called_in() is session else None
 
     def _engine_attribute(self, name: str) -> Any:
-        if name.startswith("__") or "_compiled" not in vars(self):  # (pickle looks for methods in empty objects)
+        if name.startswith("__") or "_compiled" not in vars(self):  # (pickle looks up methods before attributes exist)
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
         if name in ("value", "container", "input_storage"):  # the program can read and write any variable through them
             for shared in self._shareds:
@@ -428,8 +428,8 @@ class Function:
     def profile(self) -> Any:
         """Counts of the engine's profiler, over all graphs of the function and all ranks of this session.
 
-        The engine's ``ProfileStats`` if the function was built with ``profile=True``, else None. ``summary()`` adds up
-        the times of all ranks. An access may send a command to all ranks and raise the same errors as `free`.
+        The value is the engine's ``ProfileStats``, or None if the function was built without ``profile=True``. Its
+        ``summary()`` adds up the times of all ranks. An access may send a command and raise the same errors as `free`.
         """
         graphs, session = self._graphs(), self.program.session
         counts = [self.engine.profile([graph.on_ranks for graph in graphs])]
@@ -490,14 +490,14 @@ class Function:
         -------
         array, list or dict
             In the form of the engine's own function. If an output has shape ``(n_r,) + shape`` on rank r, op ``gather``
-            returns shape ``(n_0 + ... + n_{n-1},) + shape``. All other outputs have the same shape as on each rank.
+            returns shape ``(n_0 + ... + n_{n-1},) + shape``. With other ops, an output has the same shape as on a rank.
 
         Raises
         ------
         TypeError, ValueError
-            If an argument is wrong; no value has changed. Also if results cannot be combined, because output shapes
-            differ between ranks or slices, or integer updates differ between slices. No update of a call in slices is
-            then applied, but random states of functions that are not exact may have advanced.
+            If an argument is wrong; then no value has changed. Also if results cannot be combined, because output
+            shapes differ between ranks or slices, or integer updates differ between slices. No update of a call in
+            slices is then applied, but random states of functions that are not exact may have advanced.
         StateError
             Before `fork`, after `close`, or inside another call.
         SharedMemoryError
@@ -594,15 +594,15 @@ class Function:
         contain the rows that the call uses on all ranks, in rank order. The call then changes the shared variables of
         all ranks once, as usual. The comparison covers
 
-        * before the call, the shared variables of all ranks against the master's (except ``sliceable_shareds``);
+        * before the call, the dense shared variables of all ranks against the master's (except variables with rows);
         * the outputs, except those with op None, which are the master's own;
         * after the call, the updated variables of every rank against the serial function's variables; of
           ``sliceable_shareds``, the rows of all ranks together, unless ``batch_shared`` selects rows.
 
         Floats differ if they are further apart than ``sqrt(eps) * m + 16 * eps * max(1, m)``. Here, ``m`` is the
-        largest magnitude in the array. For an updated variable, the largest change replaces ``m`` in the first term.
-        ``eps`` belongs to the least precise type in the function. Integers must be equal. If a function draws random
-        numbers, only its variables before the call are compared, because every rank draws its own numbers.
+        largest magnitude in the expected array. For an updated variable, the largest change replaces ``m`` in the first
+        term. ``eps`` is the machine epsilon of the function's least precise type. Integers must be equal. If a function
+        draws random numbers, only its variables before the call are compared, because each rank draws its own numbers.
 
         The comparison adds the time of a serial call. The master needs memory for all ranks' values of the
         function's variables, and for the serial function on all rows.
@@ -660,11 +660,11 @@ class Function:
         timeout: Optional[float] = None,
         **kwargs: Any,
     ) -> Any:
-        """Make many calls of the function in one command: one step per batch, in sequence on every rank.
+        """Make many calls of the function, usually in one command: one step per batch, in sequence on every rank.
 
-        Results and shared variables equal those of separate calls, bit for bit. Between steps, ranks wait for each
-        other only in collectives inside the graph, and in exact functions with ``on_step``. Outputs are reduced over
-        the ranks once, at the end.
+        Shared variables and (without ``total``) results equal those of separate calls, bit for bit. Between steps,
+        ranks wait for each other only in collectives inside the graph, and in exact functions with ``on_step``. Outputs
+        are reduced over the ranks once, at the end.
 
         Parameters
         ----------
@@ -672,7 +672,7 @@ class Function:
             As in a call; plain arrays are copied to shared memory once, whole.
         batches : sequence, optional
             The ``batch`` of each step, or a 2-D array of integers with one row per step. Generators are read before the
-            first step; without ``n_steps``, at most 2**20 batches. A progress bar around the batches,
+            first step; without ``n_steps``, more than 2**20 batches raise an error. A progress bar around the batches,
             ``tqdm(batches)``, shows the steps that the master has completed.
         batches_shared, batches_s : sequence, optional
             The ``batch_shared`` of each step. Former name: ``batches_s``.
@@ -703,13 +703,13 @@ class Function:
         Raises
         ------
         TypeError, ValueError
-            Before any rank has begun, if an argument such as ``batches[3]`` is wrong. After the last step, if results
-            of ranks cannot be combined.
+            Before any rank has begun, if an argument such as ``batches[3]`` is wrong. After a step, or after the last
+            step, if results of slices or of ranks cannot be combined.
         SharedMemoryError
             Before any rank has begun, if there is not enough memory for the outputs of all steps.
         StateError, WorkerError, WorkerDied, WorkerTimeout
-            As in a call. For these errors, and errors raised on the master, ``error.step`` is the failed step.
-            ``error.steps`` lists the number of steps that each rank has completed, including local updates.
+            As in a call. If a step failed, even on the master, ``error.step`` is its number, counted from 0.
+            ``error.steps`` lists the number of steps that each rank has completed and not undone.
 
         Examples
         --------
@@ -963,7 +963,7 @@ def _array(value: Any) -> Any:
 
 
 def _apart(results: Any, held: Sequence[np.ndarray[Any, Any]]) -> Any:
-    """Return the results, with copies of arrays that share memory with ``held`` values."""
+    """Return the results; arrays that share memory with ``held`` values are replaced by copies."""
     if isinstance(results, dict):
         return type(results)((key, _apart(value, held)) for key, value in results.items())
     if isinstance(results, list):

@@ -1,4 +1,4 @@
-"""Log messages about local updates, which each rank computes from its own rows."""
+"""Checks and log messages for local updates, which each rank computes from its own rows."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def own_updates(
 ) -> List[OwnUpdate]:
     """Return the updates of dense, non-random variables that each rank computes from its own rows.
 
-    The last ``placements`` belong to the updates' new values (see `Engine.placed`). Each rank has its own rows of
-    ``sliceable`` variables.
+    The last ``placements`` belong to the updates' new values (see `Engine.placed`). Updates of ``sliceable`` variables
+    are left out, because each rank has its own rows of these.
     """
     ops = {engine.identity(shared): op for shared, op in updates}
     updated = engine.updated_in(snapshot)
@@ -65,7 +65,7 @@ def check_states(engine: Any, snapshot: Any, placements: Sequence[Placement], st
 
 
 def warn_of_ranks(name: str, found: Sequence[OwnUpdate]) -> None:
-    """Log local updates when a function is built, and the remedy: a collective, or ``exact``."""
+    """Log a function's local updates when it is built, with the remedy: a collective, or ``exact``."""
     for reduction in dict.fromkeys(one.reduction for one in found):
         alike = [one for one in found if one.reduction == reduction]
         if reduction is not None:

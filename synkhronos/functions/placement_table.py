@@ -1,4 +1,4 @@
-"""The table returned by `Function.sharding`: placements of a function's values and its inner collectives."""
+"""The table returned by `Function.sharding`: a function's inner collectives, and the placements of its values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 
 class PlacementTable(NamedTuple):
-    """Placements of a function's values and its inner collectives; ``str`` formats them as a table."""
+    """A function's inner collectives and the placements of its values; ``str`` formats them as a table."""
 
     name: str
     inputs: List[Row]

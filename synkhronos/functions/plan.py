@@ -1,9 +1,9 @@
 """Call plans, built once on the master for equal calls and cached by every rank.
 
-A training loop repeats the same call with different rows. With the caches in this table, a `Data` is not checked again,
-nothing is divided or attached again, and the command is stored as bytes. Every call still converts and copies plain
-arguments, parses ``batch``, and attaches files and named memory. A command with a slice or number as ``batch`` is
-pickled each time. Calls in slices or with sliceable variables are divided each time.
+A training loop repeats the same call with different rows. With the caches in this table, later calls do not check a
+`Data`, divide rows or attach pool memory again, and the command is stored as bytes. Every call still converts and
+copies plain arguments, parses ``batch``, and attaches files and named memory. A command with a slice or number as
+``batch`` is pickled each time. Calls in slices or with sliceable variables are divided each time.
 
 ==================  ====================================  ============================  ==============================
 cache               key                                   reused                        invalidated by
@@ -11,8 +11,8 @@ cache               key                                   reused                
 `AcceptedData`      the input                             the check of a Data, and its  another Data, a new handle
                                                           `Argument`                    (the memory has moved), or a
                                                                                         changed ``minibatch``
-`StagingBuffer`     the input, or the list of indices     memory for plain arguments    a larger array; another session
-                                                          and indices                   (its pool)
+`StagingBuffer`     the input, or the list of indices     memory for plain arguments    a larger array; another pool
+                                                          and indices                   (in a forked child)
 `Plans`             arguments, rows to divide, indices    the `CallPlan`, and the       `MAX_PLANS` later plans;
                     (as handles), slices, subset          command, pickled              another session
 `RankPlan`          the plan's place, on each rank        arrays attached, this rank's  another plan in that place; the
@@ -91,13 +91,13 @@ class CallPlan(NamedTuple):
     ops: Sequence[ReduceOp]  # one per requested output
     labels: Sequence[str]  # labels of the requested outputs in messages
     dtypes: Optional[Sequence[Any]]  # of scalar outputs, if ranks send these with their answers to save a barrier
-    on_device: bool = False  # whether outputs may have to be moved to where the engine's own function returns them
+    on_device: bool = False  # whether outputs may have to move between host and device, as in the engine's own function
     sliceable: Sequence[Tuple[int, int]] = ()  # numbers and axes of variables whose selected rows are additional inputs
-    updates: Sequence[Tuple[int, Optional[ReduceOp]]] = ()  # variables whose new values are outputs; ops combine slices
+    updates: Sequence[Tuple[int, Optional[ReduceOp]]] = ()  # variables whose new values are outputs; ops for slices
     replicated_updates: Optional[Sequence[bool]] = None  # by update: whether ranks without rows apply it
     after_collective: Optional[AfterCollective] = None  # set for a sliced call of an exact function
     writes: Sequence[int] = ()  # if dead ranks are replaced: numbers of the variables that a call updates
-    rows: Optional[int] = None  # the literal number of rows, for a graph that divides rows itself
+    rows: Optional[int] = None  # the required number of rows, if any, for a graph that divides rows itself
 
     def prepared(self, context: RankContext) -> RankPlan:
         return RankPlan(self, context)
@@ -121,10 +121,10 @@ class CachedPlan:
 class Plans:
     """The cached plans of one function in one session, and the function's shared variables by role.
 
-    The program's changes of ``watched`` variables are detected. ``common`` variables must be equal on all ranks: common
+    The program's changes to ``watched`` variables are detected. ``common`` variables must be equal on all ranks: common
     random streams and, if the function is exact, non-random variables without rows. ``given`` variables (``common``,
-    values of inputs, random streams) are sent to all ranks if the program changes them. The function changes
-    ``updated``; new values of ``own`` depend on the rank's rows. ``states`` have the batch's rows; ``used`` do not.
+    values of inputs; if exact, all random streams) are sent to all ranks if the program changes them. The function
+    changes ``updated``; new values of ``own`` depend on the rank's rows. ``states`` have batch rows; ``used`` do not.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Plans:
         return self._kept.get(key)
 
     def add(self, key: Any, plan: CallPlan, updates: Sequence[str]) -> CachedPlan:
-        """Cache a plan, and return it; if the cache is full, drop the oldest plan."""
+        """Cache a plan unless it contains pickled values, and return it; if the cache is full, drop the oldest plan."""
         if any(argument.kind == "value" for argument in plan.arguments):
             return CachedPlan(plan, None, updates)  # a pickled value can be large and rarely repeats
         if len(self._kept) >= MAX_PLANS:
@@ -201,7 +201,7 @@ class RankPlan:
     """A plan prepared on one rank, with all results that its calls share.
 
     ``pieces[i]``: the weight, rows and shared rows of this rank's slice i; the list is empty if the rank makes no call.
-    Only with collectives, ``weights[i]``: the weights of all ranks in slice i; ``rows[i]``: begin and end of this
+    Only with collectives, ``weights[i]``: the weights of all ranks in slice i; ``rows[i]``: start and end of this
     rank's rows in slice i, and the number of all rows.
     """
 
@@ -255,7 +255,7 @@ class RankPlan:
         ]
 
     def _part(self, i: int, rows: Any) -> Any:
-        """Return this rank's part of the selected rows in the i-th slice; None if the call selects no rows."""
+        """Return this rank's part of the rows to select in the i-th slice; None if there is nothing to select."""
         return self._parts[i] if rows is None else rows.part(*self.pieces[i][1])
 
     def _numbers(self, i: int, j: int, part: Any) -> Any:
@@ -304,7 +304,7 @@ class RankPlan:
     def _row_buffer(
         self, context: RankContext, i: int, n_rows: int, array: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, Any]:
-        """Return a reusable buffer for rows of the i-th argument; allocating memory would double the time."""
+        """Return a reusable buffer for rows of the i-th argument; a new one in every call would double the time."""
         shape = (n_rows,) + array.shape[1:]
         nbytes = array.itemsize * math.prod(shape)
         buffer = context.row_buffers.get((self.plan.number, i))

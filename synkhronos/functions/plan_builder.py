@@ -178,7 +178,7 @@ class PlanBuilder:
         return replicator.number(graph)
 
     def _changing_lengths(self, replicator: Replicator, lengths: Sequence[Sequence[int]]) -> List[Any]:
-        """Return number, axis and lengths by rank of the sliceable variables that the function itself updates."""
+        """Return the number, axis and lengths by rank of each sliceable variable that the function updates."""
         updated = {self.engine.identity(shared) for shared in self.engine.updated_in(self.variants.snapshot)}
         return [
             (replicator.find(self.engine, shared), axis, [of_rank[i] for of_rank in lengths])
@@ -221,7 +221,7 @@ class PlanBuilder:
         wanted = subset
         if subset is not None and n_more:
             wanted = [*subset, *range(len(outputs), len(outputs) + n_more)]
-        # Answers do not contain outputs of slices: gathered outputs grow, and updates need a barrier anyway.
+        # Answers contain no outputs of sliced calls: gathered outputs would grow, and updates need a barrier anyway.
         divides = collectives is not None and collectives.divides
         in_answers = (
             division.num_slices == 1
@@ -389,7 +389,7 @@ def _check_degree(division: Division, label: str, degree: CollectiveDependence, 
 def _check_weights(division: Division, ops: Sequence[ReduceOp]) -> None:
     """Raise for averages if the weights of ranks are undefined."""
     if division.rows_differ and any(op.name == "avg" for op in ops):
-        raise _rows_differ("because op 'avg' weights by rows", "select equal numbers of rows, or use no 'avg'")
+        raise _rows_differ("because op 'avg' weights by rows", "select equal numbers of rows, or avoid op 'avg'")
 
 
 def _rows_differ(why: str, hint: str) -> ArgumentValueError:

@@ -44,7 +44,7 @@ def call(
 ) -> Tuple[List[Any], Change, Division]:
     """Call the function on this rank's rows; return the outputs, the updates still to be applied, and the division.
 
-    All outputs are None if the rank's results do not count. Gathered outputs have their axis of rows first. If the
+    All outputs are None if the rank contributes no results. Gathered outputs have their axis of rows first. If the
     graph itself divides rows (`synkhronos.ops.shard`), the returned division contains the resulting weights.
     """
     plan, n_outputs, division = prepared.plan, len(prepared.plan.ops), prepared.plan.division
@@ -118,7 +118,7 @@ def _in_slices(call_slice: Callable[[int], Any], prepared: RankPlan, context: Ra
 
 @contextmanager
 def _advanced(entries: Iterable[SharedEntry]) -> Iterator[None]:
-    """Allow random states to advance from slice to slice in the block; on exit, restore the states on entry."""
+    """Allow random states to advance from slice to slice in the block; on exit, restore the initial states."""
     before = [(entry, entry.cell[0]) for entry in entries]
     try:
         yield
@@ -255,7 +255,7 @@ class CollectivesOfCall(RowsOfCall):
 def inside(
     prepared: RankPlan, i: int, context: RankContext, kind: Type[RowsOfCall] = CollectivesOfCall
 ) -> ContextManager[Any]:
-    """Return a context manager that gives operations inside the graph access to slice i's rows and to all ranks."""
+    """Return a context manager in which operations of the graph can access slice i's rows and the other ranks."""
     if prepared.plan.replicated_updates is None:
         return nullcontext()
     return kind(prepared.plan, prepared.weights[i], prepared.rows[i], context)

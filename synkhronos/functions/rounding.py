@@ -1,9 +1,9 @@
 """Comparison of values up to rounding error, without side effects.
 
 Changing the order of summation over the rows of all ranks can cost half of the digits. Arrays differ if elements are
-further apart than ``sqrt(eps) * m + 16 * eps * max(1, m)``; ``m`` is the array's largest magnitude. ``eps`` belongs to
-the least precise type in the function. The two factors are 3e-4 and 2e-6 for float32, 1.5e-8 and 4e-15 for float64.
-Integers and booleans must be equal; NaN equals NaN.
+further apart than ``sqrt(eps) * m + 16 * eps * max(1, m)``; ``m`` is the expected array's largest magnitude. ``eps`` is
+the machine epsilon of the function's least precise type. The two factors are 3e-4 and 2e-6 for float32, 1.5e-8 and
+4e-15 for float64. Integers and booleans must be equal; NaN equals NaN.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 
 class Deviation(NamedTuple):
-    """The place of the largest difference of two values, such as " at index (2, 0)", and both numbers (or shapes)."""
+    """The place of the largest difference between arrays, such as " at index (2, 0)", and both numbers (or shapes)."""
 
     place: str
     value: Any
@@ -28,7 +28,7 @@ def coarsest(dtypes: Iterable[Any]) -> float:
 
 
 def deviation(value: Any, other: Any, eps: float, before: Optional[Any] = None) -> Optional[Deviation]:
-    """Return the largest difference of two values if it exceeds rounding error (for the `coarsest` ``eps``), else None.
+    """Return the largest difference of two arrays if it exceeds rounding error (for the `coarsest` ``eps``), else None.
 
     If an update changed the value ``before`` to ``other``, the largest change replaces ``m`` in the first term.
 
@@ -59,7 +59,7 @@ def deviation(value: Any, other: Any, eps: float, before: Optional[Any] = None) 
 
 
 def _largest(array: Any) -> float:
-    """Return the largest finite magnitude."""
+    """Return the largest finite magnitude in an array; 0 if there is none."""
     magnitudes = np.abs(array)
     return float(magnitudes[np.isfinite(magnitudes)].max(initial=0.0))
 

@@ -13,7 +13,7 @@ from .plan import Argument
 
 
 class Given(NamedTuple):
-    """The checked arguments of a call (see `Arguments.prepare`), the selected rows and outputs."""
+    """The staged arguments of a call (see `Arguments.prepare`), and its selected rows and outputs."""
 
     arguments: Sequence[Argument]
     chosen: Optional[Selection]
@@ -64,7 +64,7 @@ def call_serially(
 
 
 def _whole(argument: Argument, chosen: Optional[Selection], n_rows: Optional[int], pools: Any) -> Any:
-    """Return all rows of an argument that the call uses, as a separate array."""
+    """Return the rows of an argument that the call uses on all ranks, as a separate array."""
     if argument.kind == "value":
         return cloudpickle.loads(argument.value)
     array = pools.attach(argument.value)

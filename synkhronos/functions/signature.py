@@ -62,7 +62,7 @@ class Outputs(NamedTuple):
     """A function's outputs and their ops as flat lists, and the form of the outputs."""
 
     variables: Any  # accepted by the engine's own function
-    ops: List[Any]  # one per output, in the engine's order; MISSING if none was given
+    ops: List[Any]  # one per output, in the engine's order; MISSING without an op
     form: Form
 
 

@@ -1,4 +1,4 @@
-"""One rank's call in slices: call the function on pieces of its rows and accumulate the results."""
+"""One rank's call in slices: call the function on each slice of the rank's rows, and accumulate the results."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class RowState(NamedTuple):
 
 
 def states_of(session: Session, engine: Any, axes: Dict[Any, int], updated: Sequence[Any]) -> List[RowState]:
-    """Return a function's states, marked so that other functions refuse them as ordinary variables; [] on one rank."""
+    """Return a function's states, marked so that other functions refuse them as ordinary variables; [] for one rank."""
     if session.size == 1 or not axes:
         return []
     changing = {engine.identity(shared) for shared in updated}
@@ -59,7 +59,7 @@ def states_of(session: Session, engine: Any, axes: Dict[Any, int], updated: Sequ
 
 
 def rows_of_states(engine: Any, axes: Dict[Any, int], n_rows: Optional[int], num_slices: Any = 1) -> Optional[int]:
-    """Return the number of rows of a call, or of its states if no input has rows; raise for a call in slices."""
+    """Return a call's number of rows, by default that of its states; raise if they differ, or for states in slices."""
     for i, (shared, axis) in enumerate(axes.items()):
         label, length = engine.label(shared, f"state {i}"), engine.storage(shared)[0].shape[axis]
         if isinstance(num_slices, (int, np.integer)) and num_slices > 1:
@@ -131,7 +131,7 @@ def _bring_home(
     taken: Sequence[Tuple[int, int]],
     are_out: bool,
 ) -> None:
-    """Set the master's variables to the rows of all ranks, or to the old values if these cannot be gathered."""
+    """Set the master's updated variables to the gathered rows of all ranks, if possible; restore all other values."""
     changed = [state for state in states if state.is_updated]
     of_ranks: Dict[int, List[Any]] = {}
     try:

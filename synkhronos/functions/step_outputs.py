@@ -111,7 +111,7 @@ class Combiner:
     """Combines the outputs of all ranks, on the master.
 
     ``divisions[step]``: the division of each completed step. ``counts[d]``: the number of steps of division d in each
-    block. After an error, ``failed_step`` is the step whose outputs could not be combined.
+    block. After an error, ``failed_step`` is the step whose outputs could not be combined, if it is known.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Combiner:
         return reduce_outputs(op, parts, weights, self.root)
 
     def _of_step(self, i: int, plan: CallPlan, parts: Sequence[Any], position: int, step: int) -> NDArray[Any]:
-        """Combine the outputs of one step, as in a single call."""
+        """Combine the ranks' values of the i-th output in one step, as in a single call."""
         values = [
             self.pools.attach(each.irregular[i, step])
             if (i, step) in each.irregular

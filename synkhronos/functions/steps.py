@@ -11,8 +11,8 @@
                           for each step:  select rows, call the engine, store the outputs
     finish   the master:  combine the outputs in the memory of all ranks                         Combiner
 
-Ranks do not wait for each other between steps, unless the graph contains collectives. Before each step, a rank reads
-from the control block whether the command was aborted. After each step, it writes its step count to that block.
+Between steps, ranks wait for each other only in collectives of the graph, and for the ``on_step`` of exact functions.
+Before each step, a rank checks the control block for an abort. Afterwards, it writes its step count to the block.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ CHUNK_ROWS = 1024
 class StepSequence(NamedTuple):
     """The steps of one command, as sent to all ranks.
 
-    The table is int64 of shape ``(n_steps, 4)``: each step's division, then a row of `BatchTable`. The table of
-    sliceable variables has shape ``(n_steps, n_ranks, 3)``. Both refer to the same ``indices``.
+    ``table``, of shape ``(n_steps, 4)``, contains each step's division and its row of a `BatchTable`. ``shared_table``,
+    for sliceable variables, has shape ``(n_steps, n_ranks, 3)``. Both refer to ``indices``; all three are handles.
     """
 
     plans: Sequence[CallPlan]  # one per division, all with the same arguments
@@ -59,7 +59,7 @@ class StepSequence(NamedTuple):
     ops: Sequence[ReduceOp]  # of the requested outputs
     types: Sequence[Optional[ArrayType]]  # of the requested outputs; None if not an array
     shapes: Optional[int] = None  # number of the graph that computes the outputs' shapes, unless all are known
-    lengths: Sequence[Tuple[int, int, Sequence[int]]] = ()  # number, axis, lengths by rank of updated variables
+    lengths: Sequence[Tuple[int, int, Sequence[int]]] = ()  # of updated sliceable variables: number, axis, lengths
     total: bool = False  # whether outputs are accumulated over all steps
     asks: bool = False  # whether there is an `on_step`, which may end the steps
     is_exact: bool = False  # whether `on_step` ends the steps after the same step on all ranks
@@ -124,7 +124,7 @@ class RunSteps(Command):
         return f"steps of function {self.name}"
 
     def unsaved(self, failed: bool) -> Sequence[int]:
-        return self.steps.plans[0].writes if failed else ()  # steps before the failure are complete
+        return self.steps.plans[0].writes if failed else ()  # completed steps before the failure keep their updates
 
     def refusal(self) -> str:
         alone = "" if self._on_step is None else ", ".join(self._on_step.alone)
@@ -267,7 +267,7 @@ class RunSteps(Command):
 
 
 def _with_division(plan: CallPlan, division: Division) -> CallPlan:
-    """Return the plan with the division that its graph made; raise if its weights differ from earlier steps."""
+    """Return the plan with the division made by its graph; raise if its weights differ from those of earlier steps."""
     before = plan.division.weights
     if before is not None and before != division.weights:
         raise ArgumentValueError(
@@ -287,7 +287,7 @@ def _undo(step: int, change: Change, context: RankContext) -> None:
 
 
 def rows_taken(plans: Sequence[CallPlan], divisions: NDArray[Any]) -> Optional[List[int]]:
-    """Return the number of rows that each rank computes in these steps; None if there are no rows."""
+    """Return the number of rows that each rank computes in these steps; None if the steps divide no rows."""
     if plans[0].division.weights is None:
         return None
     counts = np.bincount(divisions, minlength=len(plans))

@@ -49,9 +49,9 @@ class Written(NamedTuple):
 class Variants:
     """All graphs of one function except the first, compiled on first use.
 
-    All dicts map variables to axes of rows: ``sliceable`` variables, ``scattered`` inputs, ``states`` (see
-    `state_rows`). ``rows`` joins ``sliceable`` and ``states``; ``shards`` joins all three. ``written`` is set if the
-    program's graph contains a literal number of rows, or `function` received one.
+    Five dicts map variables to axes of rows: ``sliceable``, ``scattered`` (inputs), ``states`` (see `state_rows`),
+    ``rows`` (``sliceable`` and ``states``) and ``shards`` (all three). ``written`` is set if the program's graph
+    contains a literal number of rows, or `function` received one.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ def read_rows(
     shards: Mapping[Any, Shard],
     own: Optional[Sequence[int]],
 ) -> Tuple[Any, Optional[Written]]:
-    """Return the graph for any number of rows, and the operations that contained the number; see `Engine.with_rows`."""
+    """Return the graph for any number of rows (see `Engine.with_rows`), and the literal number (`Written`), if any."""
     rows = None if written is None else written.rows
     after, where = engine.with_rows(snapshot, shards, rows, own)
     is_own = written is not None and written.is_own

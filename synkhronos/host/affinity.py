@@ -26,7 +26,7 @@ class CoreClaims:
     def claim(self, groups: int) -> List[List[int]]:
         """Claim the same number of cores for each of ``groups`` ranks; return one group of cores per rank.
 
-        All groups are empty if too few cores are unclaimed, because the kernel's scheduling is then better.
+        All groups are empty if too few cores are unclaimed; the kernel then schedules the ranks.
         """
         self.release()
         cores = usable_cores()
@@ -54,7 +54,7 @@ class CoreClaims:
             self._held[core] = fd
 
     def release(self) -> None:
-        """Release the cores. If the user has forked the process, a call in the child releases only the child's copy."""
+        """Release the cores. In a child that the user has forked, this closes only the child's descriptors."""
         for fd in self._held.values():
             os.close(fd)
         self._held.clear()

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Tuple
 
 
 class DeferredSignals:
-    """Context manager that defers the program's signal handlers until it exits; for short code; may be nested.
+    """Context manager that defers the program's signal handlers until its block ends; for short blocks; nestable.
 
     >>> before = signal.signal(signal.SIGALRM, lambda *_: print("called"))
     >>> with DeferredSignals():

@@ -1,4 +1,4 @@
-"""One rank's share of a reduction: the elements that it reduces for all ranks, and the method.
+"""One rank's share of a reduction: which elements it reduces for all ranks, and how.
 
 If available, the C kernel computes sums and averages in single and double precision, of many arrays in one call. NumPy
 performs all other reductions, in blocks that fit the cache.
@@ -36,8 +36,8 @@ class Recipe(NamedTuple):
 class Portion:
     """One rank's share of the elements of some arrays, which the rank reduces into all targets.
 
-    ``parts`` are C-contiguous arrays, by array and rank; None for a rank without a value. ``targets`` are, by array,
-    the C-contiguous destinations of the result. They have the shape and dtype of the parts and do not overlap them.
+    ``parts[i][r]`` is the i-th array of rank r, or None without a value. ``targets[i]`` lists the destinations of the
+    i-th result, which have the shape and dtype of the parts and do not overlap them. All arrays are C-contiguous.
 
     >>> parts, targets = [[np.zeros(4), np.ones(4)]], [[np.empty(4)]]
     >>> for rank in range(2):
@@ -114,7 +114,7 @@ class Portion:
 
 
 class DtypeGroup:
-    """Pieces that the kernel reduces in one call: of one dtype, with values from the same ranks (``present``)."""
+    """Pieces of one dtype with values from the same ranks (``present``), which the kernel reduces in one call."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ def recipe_of(
 def portions_of(sizes: Tuple[int, ...], ranks: int) -> Tuple[Tuple[Tuple[int, int, int], ...], ...]:
     """Divide the concatenation of arrays evenly over ranks; return each rank's pieces (array, begin, end), in bytes.
 
-    Borders within an array are multiples of 64, because two ranks must not write to one cache line. An item across a
+    Borders within an array are multiples of 64, so that no two ranks write to one cache line. An item across a
     border belongs to the piece where it begins.
     """
     total = sum(sizes)

@@ -20,7 +20,7 @@ from .handles import FileHandle, Handle, NameHandle, extent
 from .pool import Pool
 from .ranges import Ranges, by_pool, ranges_of
 
-_PEER_WINDOW_BYTES = 1 << 30  # minimum part of a peer's pool that is mapped; 200 whole pools would not fit
+_PEER_WINDOW_BYTES = 1 << 30  # minimum part of a peer's pool to map; 200 whole pools exceed the address space
 _MAX_FILES = 16  # maximum number of files mapped at the same time; each needs a descriptor
 
 
@@ -90,12 +90,12 @@ class PoolMap:
             self._here.update((each.pool, each.constant) for each in ranges if each.constant)
 
     def check_room(self, ranges: Iterable[Ranges]) -> None:
-        """On a host other than the program's, check the memory for the ranges; all ranks of the host must call this."""
+        """On hosts other than the program's, check that memory suffices for the ranges; all ranks must call this."""
         if self._elsewhere:
             self._check_room(by_pool(ranges))
 
     def receive(self, enclosed: Iterable[Tuple[Handle, bytes]]) -> int:
-        """Write other hosts' arrays into the shadows, to stay fetched until `drop_taken`; return the bytes received."""
+        """Write other hosts' arrays into the shadows, valid until `drop_taken`; return the bytes received."""
         nbytes = 0
         for handle, content in enclosed:
             if self.is_far(handle):
@@ -125,7 +125,7 @@ class PoolMap:
         return self.here(handle)  # type: ignore[arg-type]
 
     def lasting(self, handle: Union[Handle, FileHandle, NameHandle]) -> NDArray[Any]:
-        """Return an array that does not change, for permanent use; a copy if it is on another host."""
+        """Return a handle's array, whose content never changes, for permanent use; a copy if it is on another host."""
         return np.array(self.attach(handle)) if self.is_far(handle) else self.attach(handle)
 
     def reopen(self, ident: int) -> int:
@@ -145,8 +145,8 @@ class PoolMap:
         """Return the array of a handle without a copy, after fetching it if it is on another host.
 
         The array keeps the memory mapped, but only the pool's owner decides when the range is reused. Raise
-        `ValueError` if the pool is unknown, or if the file or named memory has changed. Raise `SharedMemoryError` if
-        address space is short.
+        `ValueError` if the pool is unknown, or if the file or named memory is missing or has changed. Raise
+        `SharedMemoryError` if address space is short.
         """
         if not isinstance(handle, Handle):
             return self._attach_other(handle)

@@ -41,7 +41,7 @@ class Pool:
     """The shared memory of one process: arrays in one sparse unnamed file, mapped once into a huge window.
 
     Pages are reserved when an array is allocated, and released after its last view dies. Only the process that created
-    the pool can allocate; a forked child keeps its view of the arrays and frees nothing. ``ident`` is the pool's number
+    this object can allocate; a forked child keeps its view of the arrays and frees nothing. ``ident`` is the pool's id
     in handles. The window is smaller if less address space is available (``ulimit -v``). For the pool of a process that
     has died, ``taken`` are the ranges (first byte, size) to keep. Each range must be adopted; other pages are released.
 

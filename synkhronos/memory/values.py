@@ -46,7 +46,7 @@ def declared(
 
 
 def known(dtype: Optional[np.dtype[Any]], ndim: Optional[int]) -> Tuple[np.dtype[Any], int]:
-    """Return both arguments; raise `ArgumentTypeError` if one is undeclared, because there is no value to use."""
+    """Return both arguments; raise `ArgumentTypeError` if one is None, because no value was passed to infer it from."""
     if dtype is None:
         raise ArgumentTypeError("dtype", "a value, a var or a dtype", "none of them")
     if ndim is None:

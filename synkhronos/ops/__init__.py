@@ -1,4 +1,4 @@
-"""Operations across ranks for the graphs of functions.
+"""Operations across ranks in the graphs of functions.
 
 ::
 

@@ -43,7 +43,7 @@ def all_reduce(x: Any, op: Any = "avg") -> Any:
 
     Examples
     --------
-    Every update rule is data-parallel if its gradients are averaged over the rows of all ranks:
+    An update rule is data-parallel if its gradients are averaged over the rows of all ranks:
 
     >>> import synkhronos as synk
     >>> import theano, theano.tensor as T

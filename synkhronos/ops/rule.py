@@ -43,8 +43,8 @@ def rule(
     Raises
     ------
     TypeError, ValueError
-        If an argument is invalid, or the operation already has a rule. Building a function raises ValueError if
-        ``axes`` does not match a node's numbers of inputs, outputs or dimensions.
+        If an argument is invalid, or the operation or a base class has a built-in rule. Building a function raises
+        ValueError if ``axes`` does not match a node's numbers of inputs, outputs or dimensions.
 
     Notes
     -----

@@ -30,13 +30,13 @@ def shard(v: Any, axis: int = 0) -> Any:
     Returns
     -------
     variable
-        This rank's rows of ``v``, with the type of ``v``. Rows are divided as by `scatter`, so they match the rows of
+        This rank's rows of ``v``, with the dtype of ``v``. Rows are divided as by `scatter`, so they match the rows of
         scattered inputs. The gradient is the rank's contribution to the gradient of ``v``.
 
     Raises
     ------
     TypeError, ValueError
-        If ``v`` is not a dense array variable, lacks the axis, or has length 1 along the axis. A call raises ValueError
+        If ``v`` is not a dense array variable, lacks the axis, or always has length 1 along it. Calls raise ValueError
         if ``v`` has a different number of rows than the scattered inputs or another ``shard`` in the function.
 
     Examples

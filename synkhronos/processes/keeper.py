@@ -66,7 +66,7 @@ class Descriptors(NamedTuple):
     bells: Sequence[int] = ()  # eventfds of the block, with several hosts
 
     def flat(self) -> List[int]:
-        """Return all descriptors in the order of sending."""
+        """Return all descriptors in the order in which they are sent."""
         return [self.block, self.stacks, *self.streams, *self.pools.values(), *self.bells]
 
     @classmethod
@@ -223,7 +223,7 @@ class _Watch:
         standby: bool,
         config: RankConfig,
     ) -> int:
-        """Replace a rank that has ended, then start the next standby process."""
+        """Replace a rank that has ended; with ``standby``, then fork the next standby process."""
         descriptors = Descriptors.of_flat(fds, len(configs), idents)
         pid = self.call_standby(config) or self.fork(config, configs, descriptors)
         if standby:

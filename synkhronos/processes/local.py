@@ -1,7 +1,7 @@
 """Ranks in the master's process: the master alone, or with one thread per other rank.
 
-A session of one rank needs no fork. In tests, other ranks are threads, which start instantly. Everything else works as
-with processes, including shared memory. A thread cannot be killed, so its rank raises `SimulatedDeath` instead.
+A session of one rank needs no fork. In tests, other ranks are threads, which start instantly. Commands and shared
+memory work as with processes. A thread cannot be killed, so its rank raises `SimulatedDeath` instead.
 """
 
 from __future__ import annotations

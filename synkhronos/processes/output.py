@@ -21,7 +21,7 @@ from typing import Callable, Dict, Iterable, List, Tuple
 
 from ..memory.memfd import nameless_file
 
-EMPTY_AFTER_BYTES = 1 << 20  # a larger file is truncated after reading
+EMPTY_AFTER_BYTES = 1 << 20  # a larger file is truncated after reading, between commands
 
 _NAMES = ("stdout", "stderr")
 
@@ -51,8 +51,8 @@ class Streams:
     def forward(self, idle: bool = False, last: bool = False) -> None:
         """Write the ranks' new output to the master's streams.
 
-        If ``idle`` (no rank is in a command), also write incomplete lines and truncate large files. If ``last``, no
-        further output can follow.
+        If ``idle`` (no rank is in a command), also write incomplete lines and truncate large files. If ``last``,
+        write incomplete lines, because no output can follow.
         """
         with self._lock:
             for key in list(self._files):

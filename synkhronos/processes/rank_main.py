@@ -61,14 +61,14 @@ def record_fatal_error(block: ControlBlock, rank: int, error: BaseException) -> 
 
 
 def fatal_error(block: ControlBlock, rank: int) -> str:
-    """Return the traceback of the exception that ended a rank, or ""."""
+    """Return the error, usually a traceback, that ended a rank outside commands; "" if there is none."""
     return bytes(block.fatal_error[rank]).rstrip(b"\0").decode("utf-8", "ignore")
 
 
 def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[int, int], keeper: int) -> None:
     """Set the process up as a rank, and serve commands until the session or the process ``keeper`` ends.
 
-    ``stacks`` is the file for this process's Python stacks, and ``fds`` maps the pools' ids to descriptors.
+    ``stacks`` is the file for the ranks' Python stacks, and ``fds`` maps the pools' ids to descriptors.
     """
     os.environ.clear()
     os.environ.update(config.environment)

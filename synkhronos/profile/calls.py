@@ -20,10 +20,10 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .spans import Recorded, Span, parents
 
-#: Parts of a session, in the order of the tables.
+#: Parts of a session's time, in the order of the tables.
 PARTS = ("computing", "communicating", "waiting", "copying", "overhead", "idle")
 
-#: The parts of one command; ``commit`` is a part of communicating.
+#: Parts of a command's time; ``commit`` belongs to communicating.
 PARTS_OF_CALL = ("engine", "transport", "wait", "copy", "commit", "overhead")
 
 _PART_OF_POINT = {
@@ -61,7 +61,7 @@ class CallRecord(NamedTuple):
     arrays: int
     steps: int  # 1 unless `kind` is "steps"
     moved: float  # bytes that a rank reads from and writes to other ranks' memory; mean over ranks
-    parts: List[Dict[str, int]]  # by rank: nanoseconds of each of `PARTS_OF_CALL`, which add up to ``end - begin``
+    parts: List[Dict[str, int]]  # by rank: nanoseconds of each of `PARTS_OF_CALL`, with ``end - begin`` as their sum
 
 
 class Times(NamedTuple):
@@ -77,7 +77,7 @@ class _Run(NamedTuple):
 
     command: int
     called: int  # when the program made the call
-    begin: int  # when ranks began the command; not before the end of the previous command
+    begin: int  # when the master began the command; not before the end of the previous command
     end: int
     returned: int  # when the call returned
 
@@ -118,7 +118,7 @@ class _CallLane:
         self._runs, self._ends = runs, [run.end for run in runs]
         lane, is_root = record.lanes[rank], rank == record.root
         around = parents(lane)
-        own = [max(0, span.end - max(span.begin, record.begin)) for span in lane]  # excludes nested spans
+        own = [max(0, span.end - max(span.begin, record.begin)) for span in lane]  # nested spans are subtracted below
         for i, span in enumerate(lane):
             above = around[i]
             if above is not None:
@@ -162,7 +162,7 @@ class _CallLane:
             self.parts.setdefault(command, dict.fromkeys(PARTS_OF_CALL, 0))[part] += own
 
     def _count_wait(self, span: Span, begin: int) -> None:
-        """Divide a wait into waiting for the end of the last command, idle time, and overhead of the next command."""
+        """Divide a wait into waiting for the end of the last command, overhead of later commands, and idle time."""
         since, left = max(span.begin, begin), max(0, span.end - max(span.begin, begin))
         first = bisect.bisect_left(self._ends, since)
         for run in itertools.islice(self._runs, first, None):
@@ -179,7 +179,7 @@ class _CallLane:
 
 
 def _called(lane: Sequence[Span], around: Sequence[Optional[int]], i: int) -> int:
-    """Return the number of the command whose call by the program contains span `i`."""
+    """Return the number of the command whose call contains span `i`."""
     command = lane[i].command
     above = around[i]
     while above is not None:

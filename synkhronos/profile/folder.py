@@ -12,7 +12,7 @@ from typing import Mapping, Optional
 from ..errors import ArgumentValueError
 from ..sync.file_lock import FileLock
 
-#: The file that claims the folder.
+#: Name of the file that claims the folder.
 CLAIM = "profile.json"
 
 
@@ -25,7 +25,7 @@ def has_profile(folder: str) -> bool:
 
 
 class Claim:
-    """Exclusive claim on a profile's folder, until it is canceled or filled, or its process ends.
+    """Exclusive claim on a profile's folder, until it is released or its process ends.
 
     The folder is created if missing; `argument` names it in error messages. `is_unfinished` is True if there was an
     unlocked claim from a program that was killed or could not write. Raises `ArgumentValueError` if the folder
@@ -62,7 +62,7 @@ class Claim:
             return FileLock(os.open(place, os.O_RDWR), 0)
 
     def give_up(self) -> None:
-        """Cancel the claim, and remove its files unless an earlier program left an unfinished claim."""
+        """Cancel the claim, and remove the profile's files unless an earlier program left an unfinished claim."""
         if not self.is_unfinished:
             for name in (CLAIM, "report.txt", "report.html", "timeline.json"):
                 try:
@@ -79,7 +79,7 @@ class Claim:
             lock.close()
 
     def fill(self, files: Mapping[str, str]) -> None:
-        """Write each file atomically, the profile last; raise `OSError` at the first unwritable file."""
+        """Write each file atomically, ``profile.json`` last; raise `OSError` at the first unwritable file."""
         for name in sorted(files, key=lambda name: name == CLAIM):
             place = os.path.join(self.path, name)
             try:

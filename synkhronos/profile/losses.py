@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-#: Losses below this share of the time are not reported.
+#: Losses below this share of the time in calls are not reported.
 LEAST_SHARE = 0.005
 
 #: Smallest ratio of rows that explains a difference in computing time.
@@ -44,7 +44,7 @@ def in_calls(profile: Dict[str, Any]) -> float:
 
 
 def idle_sentence(profile: Dict[str, Any]) -> str:
-    """Return a sentence about the time that the program spent outside calls."""
+    """Return a sentence about the time outside calls, and a phrase that introduces the list of losses."""
     wall, idle, loading = profile["wall_s"], profile["wall_s"] - in_calls(profile), profile["loading_s"]
     sentence = f"The program makes no calls for {_share(idle, wall)} of the time"
     if loading > 0.1 * idle:
@@ -62,14 +62,14 @@ def mean(values: Sequence[float]) -> float:
 
 
 def rate(command: Dict[str, Any]) -> Optional[float]:
-    """Return the bytes per second that each rank moved while it communicated; None if nothing was moved."""
+    """Return the bytes per second that a communicating rank moved on average; None if nothing was moved."""
     totals = command["totals"]
     seconds = mean(totals["transport_s"])
     return totals["moved"] / seconds if totals["moved"] and seconds else None
 
 
 def _waiting(command: Dict[str, Any], wall: float, profile: Dict[str, Any]) -> Optional[Loss]:
-    """Return the waiting time of the rank that waits most, with the slowest rank or chance as its cause."""
+    """Return the loss of the rank that waits longest, with its cause; None if fewer than two ranks have records."""
     totals = command["totals"]
     waits, ranks = totals["wait_s"], known(profile)
     if len(ranks) < 2:

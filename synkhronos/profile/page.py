@@ -46,7 +46,7 @@ def page_body(
     tables: Sequence[Tuple[str, Sequence[Sequence[str]]]],
     losses: Sequence[Loss],
 ) -> str:
-    """Return the body: headline, losses, plots of the ranks and of the longest commands, and the report's tables."""
+    """Return the page's body: headline, losses, plots of all ranks and of the longest commands, and all tables."""
     first, *rest = headline.split("\n")
     found = [f'<div class="synkhronos"><style>{_STYLE}</style>', f"<h2>{escape(first)}</h2>"]
     found += [f"<p>{escape(line)}</p>" for line in rest]

@@ -1,4 +1,4 @@
-"""Observer that records this process's ranks: each named point becomes a span in a rank's ring."""
+"""Observer that records this process's ranks: each run of a named point becomes a span in a rank's ring."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 from ..trace import Point, TraceObserver, ignore, observe
 from .ring import MAX_OPEN, NUMBERS, OPEN, OPEN_PLACES, RECORD_BYTES, RECORDS_BEGIN, SPAN, WRITTEN, RingBuffer
 
-#: Points that are not recorded: their time counts for the enclosing span.
+#: Points that are not recorded; their time counts as the enclosing span's.
 _LEFT_OUT = ("memory", "test")
 _LEFT_OUT_METHODS = ("RankEnd.__init__", "Barrier.begin", "RankContext.settle", "RankContext.forget")
 
@@ -39,7 +39,7 @@ class Recording(TraceObserver):
         self._rings: Dict[int, RingBuffer] = {}  # by rank
         self._lanes: Dict[int, _RecordingLane] = {}  # by thread
         self._threads: Dict[int, int] = {}  # by rank: number of its lanes, minus 1
-        self._of_others = -1  # the rank that unknown threads belong to
+        self._of_others = -1  # the rank that unknown threads belong to; -1 if none
         self._lock = Lock()
 
     def wants(self, point: Point) -> bool:
@@ -81,7 +81,7 @@ class Recording(TraceObserver):
         return lane
 
     def around(self, point: Point, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a method to write its span; the code is inlined, because a call of the program has about ten spans."""
+        """Wrap a method to write its span; the code is inlined, because a call by the program has about ten spans."""
         lanes, clock, key = self._lanes, self.clock, f"{point.name}\t{point.label}"
         is_call, is_command, is_collective = [point.name == name for name in ("call", "command", "collective")]
         write, write_numbers, write_open, open_places = SPAN.pack_into, NUMBERS.pack_into, OPEN.pack_into, OPEN_PLACES
@@ -135,5 +135,5 @@ def _of_command(ring: RingBuffer, context: Any, command: Any, moved: float) -> T
     return name, rows, nbytes, int(moved) if moved > 0 else 0, arrays  # negative after a change of transport
 
 
-#: The observer of this process.
+#: Observer that records all ranks of this process.
 RECORDING = Recording()

@@ -1,4 +1,4 @@
-"""Reports of a profile: text tables and an HTML page."""
+"""Report on a profile, as text with tables and as an HTML page."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def shares_table(profile: Dict[str, Any]) -> List[List[str]]:
 
 
 def calls_table(profile: Dict[str, Any]) -> List[List[str]]:
-    """Return a row for each function and collective."""
+    """Return the column heads, and a row for each recorded command."""
     rows = [["", "calls", "on the master", "a call", "computing", "rows", "bytes", "bandwidth", "of copying"]]
     for command in profile["commands"]:
         totals, reached = command["totals"], rate(command)
@@ -119,7 +119,7 @@ def calls_table(profile: Dict[str, Any]) -> List[List[str]]:
 
 
 def parts_table(profile: Dict[str, Any]) -> List[List[str]]:
-    """Return a row for each function and collective, with the parts of its time."""
+    """Return the column heads, and a row for each recorded command with the parts of its time."""
     parts = ("engine_s", "transport_s", "commit_s", "wait_s", "copy_s", "overhead_s")
     rows = [["", "computing", "communicating", "commit", "waiting", "copying", "overhead"]]
     for command in profile["commands"]:
@@ -128,7 +128,7 @@ def parts_table(profile: Dict[str, Any]) -> List[List[str]]:
 
 
 def imbalance_table(profile: Dict[str, Any]) -> List[List[str]]:
-    """Return each rank's computing time, rows and waiting time."""
+    """Return the column heads, and a row for each rank with its computing time, rows and waiting time."""
     computing, waiting = ([of_rank[part] for of_rank in profile["shares"]] for part in ("computing", "waiting"))
     rows = [0] * profile["ranks"]
     for command in profile["commands"]:

@@ -2,8 +2,8 @@
 
 ::
 
-    words      spans written so far | bytes of names | names | offset and error of the clock
-    open       by level: the latest span that began: begin, spans written before it plus 1, name, command
+    words      spans written so far | bytes of names | number of names | offset and error of the clock
+    open       by level: the latest span that began: start, spans written before it plus 1, name, command
     counts     by name: commands counted, including those already overwritten
     names      "engine\\tTheanoEngine.call", "command\\tfunction\\ttrain", each preceded by its length
     records    the spans; each overwrites the span written ``capacity`` spans before
@@ -34,7 +34,7 @@ _HEAD_WORDS = _COUNTS + MAX_NAMES
 _NAMES_BEGIN = 8 * _HEAD_WORDS
 RECORDS_BEGIN = _NAMES_BEGIN + ALL_NAMES_BYTES
 
-#: Begin and end in nanoseconds; command; name, thread and level. Four numbers follow for commands and collectives.
+#: Start and end in nanoseconds; command; name, thread and level. Four numbers follow for commands and collectives.
 SPAN, NUMBERS = struct.Struct("<qqIHBB"), struct.Struct("<qqqq")
 RECORD_BYTES = SPAN.size + NUMBERS.size
 _HAVE_NUMBERS = ("command\t", "collective\t")
@@ -55,9 +55,9 @@ class Record(NamedTuple):
 
     begin: int  # nanoseconds of the rank's clock
     end: int  # -1 while the span is open
-    command: int  # number of the current or last command
+    command: int  # number of the current or last command; 0 for a call that ran no command
     name: int  # index of the name
-    thread: int  # 0 for the first thread of the process
+    thread: int  # 0 for the first recorded thread of the rank
     level: int  # nesting depth in the thread
     numbers: Tuple[int, int, int, int]  # rows, bytes, bytes moved, arrays; -1 if unknown
 
@@ -120,7 +120,7 @@ class RingBuffer:
 
 
 def set_clock(memory: memoryview, offset: int, error: int) -> None:
-    """Record in a ring how far its rank's clock is ahead of the master's."""
+    """Record in a ring the lead of its rank's clock over the master's, and the largest error of this lead."""
     words = memory[:_NAMES_BEGIN].cast("q")
     words[OFFSET], words[ERROR] = offset, error
 
@@ -142,7 +142,7 @@ def read(memory: memoryview) -> Content:
         begin += 2 + length
     numbered = {i for i, name in enumerate(names) if name.startswith(_HAVE_NUMBERS)}
     records: List[Record] = []
-    ended = [0] * MAX_OPEN  # by level: the count of spans when the latest span was written
+    ended = [0] * MAX_OPEN  # by level: number of spans written up to the latest span of this level
     for i in range(first, written):
         place = RECORD_BYTES * (i % capacity)
         start, end, command, name, thread, level = SPAN.unpack_from(copied, place)

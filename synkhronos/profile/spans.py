@@ -33,7 +33,7 @@ class Span(NamedTuple):
 class Recorded(NamedTuple):
     """Spans of all ranks in a session, on one clock, and limits of this record."""
 
-    lanes: List[List[Span]]  # by rank, ordered by begin, outer spans first
+    lanes: List[List[Span]]  # by rank, ordered by start, outer spans first
     root: int  # the master's rank
     begin: int  # from here on, no span of any rank is missing
     end: int
@@ -87,7 +87,7 @@ def _order(span: Span) -> Tuple[int, int, int]:
 
 
 def parents(lane: Sequence[Span]) -> List[Optional[int]]:
-    """Return the index of the span that directly encloses each span, or None."""
+    """Return, for each span, the index of the span that directly encloses it; None if no span does."""
     found: List[Optional[int]] = []
     latest: Dict[Tuple[int, int], int] = {}  # by thread and level
     for i, span in enumerate(lane):

@@ -1,7 +1,7 @@
 """``timeline.json``: every rank's spans in Chrome's trace event format, for Perfetto.
 
-Each rank is a process with one lane, plus a lane for every other thread of the program that made calls. A flow connects
-the master's sending of a command to its start on every other rank.
+Each rank is a process with one lane, plus a lane for every other thread that called the library. For each command, a
+flow connects the time when the master sends it to its start on every other rank.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _event(span: Span, rank: int, begin: int) -> Dict[str, Any]:
 
 
 def _flow(span: Span, rank: int, record: Recorded) -> List[Dict[str, Any]]:
-    """Return the start of a command's flow when the master sends it, or its end when another rank starts it."""
+    """Return the starts of a command's flows if the span sends it, or the end of a flow if another rank executes it."""
     event = {"name": "command", "cat": "flow", "pid": rank, "tid": span.thread}
     moment = (span.begin - record.begin) / 1e3
     if span.label == "MasterEnd.send":

@@ -3,7 +3,7 @@
 ::
 
     process   |--------------------------- PROGRAM ------------------------------->   pool, functions
-    keeper          |---------- from the first fork() to the end --------------->   forks all ranks
+    keeper          |---------- from the first fork() to the end --------------->   forks the other ranks
     session         |-- fork() ... close() --|      |-- fork() ... close() --|        one at a time
     ranks           |-- new processes -------|      |-- new processes -------|
 

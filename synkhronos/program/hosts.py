@@ -16,7 +16,7 @@ from .program import PROGRAM
 
 
 def take_place() -> None:
-    """On several hosts, connect the first host's process to the other hosts' processes, which serve and do not return.
+    """On several hosts, start the bridge on the first host; on the other hosts, serve until the process ends.
 
     Call this once, before the program uses the library. On a single host, this function does nothing.
     """
@@ -36,7 +36,7 @@ def take_place() -> None:
 
 
 def ignore_ends_of_others() -> None:
-    """Ignore SIGUSR1: MPICH's launcher sends it when another process of the job ends."""
+    """Ignore SIGUSR1, unless the program handles it: MPICH's launcher sends it when another process of the job ends."""
     of_main_thread = threading.current_thread() is threading.main_thread()
     if of_main_thread and signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -45,7 +45,7 @@ def ignore_ends_of_others() -> None:
 def serve(world: World) -> NoReturn:
     """Serve the first host, then end this process."""
     status = 1
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # MPICH's launcher sends it to all hosts; only the program reacts
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # MPICH's launcher sends it to all hosts; only the program handles it
     try:
         together = Server(world, PROGRAM.enter_rank).serve()
         flush()

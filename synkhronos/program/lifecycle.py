@@ -27,7 +27,7 @@ HEAL = "SYNK_HEAL"  #: The environment variable with the default of ``heal``.
 logger = logging.getLogger("synkhronos")
 
 DESCRIPTORS_PER_RANK = 4  #: Open files in the master per rank, for the rank's pool and output.
-DESCRIPTORS_PER_RANK_OF_HOSTS = 8  #: Open files per rank in each host's serving process, at the start.
+DESCRIPTORS_PER_RANK_OF_HOSTS = 8  #: Open files per rank in each host's serving process, when a session starts.
 
 
 class Ranks(int):
@@ -68,7 +68,7 @@ def fork(
     heal: Optional[int] = None,
     options: Optional[Options] = None,
 ) -> Ranks:
-    """Start the other ranks: one process per GPU, or per CPU core.
+    """Start the other ranks; by default, there is one rank per GPU or per CPU core.
 
     The calling process is one of the ranks, and can still be used for plain single-device Theano. The other ranks start
     with the current ``os.environ`` and the modules that were imported before the first `fork`, so import modules first.
@@ -95,8 +95,8 @@ def fork(
         same number of ranks, the same seed produces the same numbers, if functions are built in the same order. By
         default, streams start from the master's current states.
     random : {"split", "same"}
-        "split": rank 0 draws the same numbers as plain Theano. Rank r draws from the same sequence, so far ahead that
-        no two ranks draw the same part. "same": all ranks draw the same numbers, if they draw equally often.
+        "split": rank 0 draws the serial program's numbers (unless seeded). Rank r draws from the same sequence, so far
+        ahead that no two ranks draw the same part. "same": all ranks draw the same numbers, if they draw equally often.
     timeout : float, optional
         Time limit in seconds for each command; a longer command raises `WorkerTimeout`. No limit by default.
     exact : bool
@@ -110,12 +110,12 @@ def fork(
         A difference logs a warning, once per function and output or variable.
     profile : str or path, optional
         A folder for the profile, created if necessary; it must not contain a profile. Every rank records its activity,
-        which costs a few microseconds per call and collective. At `close`, or if a rank dies, the profile is written:
+        which costs a few microseconds per call and collective. At the end of the session, the profile is written:
         ``report.txt`` and ``report.html``, ``timeline.json`` for Perfetto, and ``profile.json``. Later sessions with
         the same folder use subfolders ``session-2`` and so on. ``python -m synkhronos --profile`` overrides the folder.
     heal : int, optional
         Maximum number of dead ranks to replace; default: environment variable ``SYNK_HEAL``, or 0. A new process
-        replaces a rank that was killed or did not answer in time, and restores its values. The command is then repeated
+        replaces a rank that died or did not answer in time, and restores its values. The command is then repeated
         and takes effect on all ranks or none. Updated variables need memory for one additional copy on the master and
         two on every other rank, and copying takes time. Not available with several hosts. See :doc:`fault_tolerance`.
     options : Options, optional
@@ -224,7 +224,7 @@ def _ranks(session: Session) -> Ranks:
 
 
 def close() -> None:
-    """Stop the other ranks and release their resources. Also called at exit.
+    """Stop the other ranks and release their resources; this also happens at exit.
 
     Functions and data stay valid. After another `fork`, they are distributed again at their next use.
 
@@ -246,7 +246,7 @@ def close() -> None:
 
 
 def is_forked() -> bool:
-    """Return whether a session is open: after `fork`, until `close` or the death of a rank.
+    """Return whether a session is open: after `fork`, until `close` or a failure that ends the session.
 
     Returns
     -------
@@ -352,7 +352,7 @@ def hosts() -> List[Host]:
 
 
 def get_n_gpu() -> int:
-    """Return the number of GPUs on this machine, without initializing CUDA in this process.
+    """Return the number of this machine's GPUs that CUDA shows to this process, without initializing CUDA.
 
     Returns
     -------

@@ -12,16 +12,16 @@ class Options(NamedTuple):
     Parameters
     ----------
     pin : bool
-        Whether to pin ranks to cores if there are at least as many cores as ranks. The master is pinned only while it
-        executes a command.
+        Whether to pin each rank to its own cores, if there are enough that no other program has claimed. The master is
+        pinned only while it executes a command.
     threads : int, optional
-        BLAS and OpenMP threads per rank; cores / ranks by default.
+        BLAS and OpenMP threads per rank; by default, the host's cores divided by its ranks, but at least 1.
     keep_heap : bool
         Whether the C library's heap retains up to 512 MB of freed memory on every rank, including this process. If the
         heap returns memory to the kernel after every call, a rank may lose a quarter of its time. The setting
         (``mallopt``) applies until the process ends, even after `close`.
     standby : bool
-        Whether to keep a loaded spare process if dead ranks are replaced. Otherwise, a replacement must load first.
+        Whether to keep a spare process with loaded modules if dead ranks are replaced, so that a replacement is quick.
     profile_workers : bool
         Whether every rank writes a cProfile file, ``synkhronos_rank_<r>.prof``, to the working directory at `close`.
 

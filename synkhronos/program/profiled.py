@@ -35,7 +35,7 @@ class Clocks(Command):
 
 
 class SetClocks(Command):
-    """Store each rank's clock offset and its uncertainty, in nanoseconds, in the rank's ring."""
+    """Store each rank's clock offset and its uncertainty, in nanoseconds, in the rank's ring buffer."""
 
     title = "setting of the clocks"
 
@@ -47,7 +47,7 @@ class SetClocks(Command):
 
 
 class ReadRings(Command):
-    """Return this rank's ring if the rank is in ``far``, the ranks on hosts other than the master's."""
+    """Return the content of this rank's ring buffer if the rank is in ``far``, the ranks not on the master's host."""
 
     title = "reading of the rings"
 
@@ -112,7 +112,7 @@ class SessionProfile:
         session.launcher.write_if_killed(Unfinished(self.folder, session.root, self._setting()).write)
 
     def abandon(self) -> None:
-        """Restore the folder, because the session did not start."""
+        """Cancel the claim on the folder, because the session did not start."""
         self._claim.give_up()
 
     def detach_after_fork(self) -> None:
@@ -169,7 +169,7 @@ class SessionProfile:
 
 
 def report() -> Report:
-    """Return a report of the time spent in the open session so far or, if none is open, in the whole last session.
+    """Return a report of the time spent in the open session so far, or else in the last recorded session.
 
     A session is recorded only with ``fork(profile="...")`` or under ``python -m synkhronos --profile``.
 
@@ -181,7 +181,7 @@ def report() -> Report:
     Raises
     ------
     StateError
-        No session of this program was recorded.
+        No session of this program was recorded, or the record of the last session was lost.
 
     Examples
     --------

@@ -47,15 +47,15 @@ logger = logging.getLogger("synkhronos")
 #: Launchers of the other ranks, by their name in `Program.open`.
 LAUNCHERS: Dict[str, Type[Launcher]] = {"fork": ProcessLauncher, "threads": LocalLauncher}
 
-CHECK = "SYNK_CHECK"  #: Variable that enables ``check`` in every session; set by ``python -m synkhronos --check``.
-PROFILE = "SYNK_PROFILE"  #: Variable with the folder for profiles; set by ``python -m synkhronos --profile``.
+CHECK = "SYNK_CHECK"  #: Environment variable that enables ``check``; set by ``python -m synkhronos --check``.
+PROFILE = "SYNK_PROFILE"  #: Environment variable with a profile's folder; set by ``python -m synkhronos --profile``.
 
 START_TIMEOUT_S = 60.0  #: Time limit for the start of the ranks.
 DEVICES_TIMEOUT_S = 600.0  #: Time limit for opening the devices; Theano may compile for a while.
 
 
 class SessionOptions(NamedTuple):
-    """The options of `fork` except ranks and devices; `fork` documents and checks them."""
+    """The options of `fork` except ranks and devices; ``recorded`` states whether the session is profiled."""
 
     timeout: Optional[float] = None
     pin: bool = True
@@ -84,7 +84,7 @@ class CheckedCall(NamedTuple):
 
 
 class Program:
-    """The state that this process keeps between sessions."""
+    """The state of this process: the open session, and everything that outlives it."""
 
     def __init__(self) -> None:
         self.session: Optional[Session] = None
@@ -126,11 +126,11 @@ class Program:
 
     @property
     def world(self) -> Optional[World]:
-        """The hosts of this program, if there are several."""
+        """The processes of this program on several hosts; None on a single host."""
         return None if self._bridge is None else self._bridge.world
 
     def meet(self, world: World) -> None:
-        """Run this program's sessions on all hosts of ``world``."""
+        """Start the bridge, so that this program's sessions run on all hosts of ``world``."""
         self._bridge = Bridge(world)
 
     def all_hosts(self) -> List[HostFacts]:
@@ -171,7 +171,7 @@ class Program:
         profile_to: Optional[str] = None,
         **options: Any,
     ) -> Session:
-        """Start a session; ``devices[rank]``: the device of a rank; ``options``: the fields of `SessionOptions`.
+        """Start a session, with every rank's device in ``devices`` and the fields of `SessionOptions` in ``options``.
 
         ``launcher`` runs the other ranks as processes ("fork") or as threads of this process ("threads").
         ``profile_to`` is the folder for the profile, unless the environment names another folder.
@@ -378,7 +378,7 @@ class Program:
         return self._keeper
 
     def close(self, wait_s: float = -1) -> None:
-        """Close the session, if any, and unlink the names of shared Data; the keeper stays for the next session.
+        """Close the session, if any, and remove the names of Data (`share_as`); the keeper stays for the next session.
 
         `Session.close` documents ``wait_s``.
         """

@@ -1,6 +1,6 @@
 """Reduce operations, which combine the values of all ranks.
 
-All transports, and the slices of a call, follow the rules of `mean`. Host arrays are reduced in rank order, so equal
+`mean` defines averages over ranks, in all transports, and over slices. Host arrays are reduced in rank order, so equal
 inputs produce the same bits in every run. `op` lists the operations. `combining` reduces the ranks' values,
 `accumulator` reduces the values of a rank's slices, and `device` does both for device arrays::
 

@@ -25,8 +25,8 @@ def combine(
     """Reduce the ranks' values element by element, strictly in rank order: ``op(x_0, ..., x_{n-1})``.
 
     ``avg`` is the weighted mean of `mean`, with finite ``weights`` >= 0. Other ops are NumPy's ``add``, ``multiply``,
-    ``minimum`` and ``maximum``, without warnings. ``parts`` have one shape and type, or are None for ranks without a
-    value. With ``keep_dtype``, ``sum`` and ``prod`` of bools are bools instead of integers.
+    ``minimum`` and ``maximum``, without warnings. ``parts`` have the same shape and type, or are None for ranks without
+    a value. With ``keep_dtype``, ``sum`` and ``prod`` of bools are bools instead of integers.
 
     The result is in ``out``, which may be one of the parts, or in new memory. Raises TypeError if the type of values or
     weights is unsupported, and ValueError if values or weights are invalid, or if no rank has a value.
@@ -70,7 +70,7 @@ def combine(
 def combine_each(
     op: ReduceOp, parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Sequence[Any]] = None
 ) -> NDArray[Any]:
-    """Combine ``n`` scalars per rank in one pass, bit-identical to separate calls of `combine`.
+    """Combine ``n`` scalars per rank in one pass, bit-identical to separate calls to `combine`.
 
     ``parts`` have shape ``(n,)``, or are None for ranks without a value. The result has shape ``(n,)``.
 
@@ -94,10 +94,10 @@ def combine_into(
 ) -> None:
     """Reduce 1-D contiguous blocks like `combine`, for transports that divide values into blocks.
 
-    Each element depends only on the parts' elements at the same position, so results are bit-identical to those
-    of whole values. (If several parts are NaN, NumPy does not specify the result's sign and payload.) Only weights are
-    checked; normalized weights would change the rounding. ``out`` must be one of the parts or overlap none. Its dtype
-    determines whether a sum of bools is an integer.
+    Each element depends only on the parts' elements at the same position, so results are bit-identical to those of
+    whole values. (If several parts are NaN, NumPy does not specify the result's sign and payload.) Only weights are
+    checked; do not normalize them, which would change the rounding. ``out`` must be one of the parts or overlap none.
+    Its dtype determines whether a sum of bools is an integer.
     """
     combine_pieces(op, [(parts, [out])], weights)
 

@@ -115,8 +115,7 @@ def counting(present: Sequence[bool], weights: Optional[Sequence[float]]) -> Tup
 def scaled_weights(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Multiply weights by the power of 2 that brings their sum into [0.5, 1); equal weights if all are 0.
 
-    This is exact (integer row counts give the same average as division by their sum), and weighted sums cannot
-    overflow.
+    This is exact: integer row counts give the same average as division by their sum. Weighted sums cannot overflow.
 
     >>> scaled_weights(np.array([3.0, 0.0, 1.0]))
     array([0.375, 0.   , 0.125])
@@ -130,7 +129,7 @@ def scaled_weights(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=256)
 def narrowed(weights: Tuple[float, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return scaled weights as ``dtype``, each at least its smallest positive number, because 0 * inf is nan."""
+    """Return scaled weights as ``dtype``, each at least the smallest positive number, because 0 * inf is nan."""
     with np.errstate(all="ignore"):
         return np.maximum(scaled_weights(np.array(weights)).astype(dtype), np.nextafter(dtype.type(0), dtype.type(1)))
 

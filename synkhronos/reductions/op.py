@@ -124,7 +124,7 @@ def check_dtype(op: ReduceOp, dtype: DTypeLike, label: str, allowed: Collection[
 
 
 def compute_dtype(op: ReduceOp, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type that accumulates ``dtype``, in native byte order: float32 for arithmetic with float16."""
+    """Return the type for accumulating ``dtype``, in native byte order: float32 for arithmetic with float16."""
     wide = dtype == np.float16 and op.name in ("avg", "sum", "prod")
     return np.dtype(np.float32) if wide else dtype.newbyteorder("=")
 

@@ -30,9 +30,9 @@ from ..transports.base import Pending
 class SharedItem(NamedTuple):
     """A shared variable to be sent to the ranks.
 
-    ``blueprint`` is the pickled input of `Engine.build`; ``value`` is pickled, or None for a dense array, which the
-    transport sends. ``storage_of`` is the number of the variable with the same storage. Rank ``begins`` starts at the
-    random state ``value``, and the following ranks (cyclically) start 1, 2, ... long jumps further on.
+    ``blueprint`` is the pickled input of `Engine.build`. ``value`` is pickled, or None if the transport sends it or if
+    variable number ``storage_of`` has the same storage. Rank ``begins`` starts at the random state ``value``, and the
+    following ranks (cyclically) start 1, 2, ... long jumps further on.
     """
 
     number: int

@@ -16,8 +16,9 @@ def distribute() -> None:
     ------
     StateError
         Before `fork`, or after `close`.
-    TypeError
-        If a function or variable cannot be pickled; the message names it. All other functions have been sent.
+    TypeError, ValueError
+        If a function or variable cannot be pickled; the message names it. All other functions have been sent. Also if
+        functions draw common and separate random numbers from the same stream. Then no function has been sent.
     SharedMemoryError
         If there is not enough memory for the values. Earlier functions may have been sent (in groups of 16).
     WorkerError

@@ -45,7 +45,7 @@ class RandomStreams:
         """Refuse a function that draws common numbers from a stream if another function draws per rank, or vice versa.
 
         The states would diverge, because ranks do not draw equally often. ``functions`` are all functions of the
-        program. ``find(engine, shared)`` returns the number of a variable that ranks have, or None.
+        program. ``find(engine, shared)`` returns the number of a variable, or None if the ranks do not have it.
         """
         engine = function.engine
         common = [engine.identity(other) for other in self._common if engine.owns(other)]
@@ -73,7 +73,7 @@ class RandomStreams:
                 )
 
     def undo(self, shared: Any) -> None:
-        """Mark a stream as not sent; the caller restores its state."""
+        """Mark a stream as not sent, because sending it failed; the variable's state is unchanged."""
         self._sent.discard(shared)
 
     def _index(self, shared: Any, functions: Iterable[Any]) -> int:

@@ -65,7 +65,7 @@ class Replicator(Replicas):
         self._living: Dict[int, Any] = {}  # weak references by number, to notice dropped functions
         #: Large constants of each function (by number), with their copies in shared memory.
         self._constants: Dict[int, List[Tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]] = {}
-        self._place: Optional[ImportPaths] = None  # the ranks' search path, set by the last distribution
+        self._place: Optional[ImportPaths] = None  # the ranks' search path and directory, set by the last distribution
         self._streams = RandomStreams(session.seed, session.random == "split", session.root)
 
     def __contains__(self, function: Any) -> bool:
@@ -76,7 +76,7 @@ class Replicator(Replicas):
         return self._functions[function]
 
     def find(self, engine: Any, shared: Any) -> Optional[int]:
-        """Return the registry number of the ranks' variable with the same storage, or None."""
+        """Return the registry number of the ranks' variable with the same storage; None if there is none."""
         base = self._base_of(engine, shared)
         return None if base is None else base.number
 
@@ -175,7 +175,7 @@ class Replicator(Replicas):
         return SharedItem(sent.number, engine, blueprint, pickled, begins=begins)
 
     def pickled(self, engine: Any, shared: Any) -> Tuple[bytes, Optional[int]]:
-        """Return a variable's pickled value, which bypasses the transport, and the rank whose stream starts at it."""
+        """Return a variable's pickled value and, for a random stream, the rank that starts at it (None: all ranks)."""
         value, begins = engine.get(shared), None
         if engine.is_random(shared):
             value, begins = self._streams.begin(engine, shared, PROGRAM.functions)

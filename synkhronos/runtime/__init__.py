@@ -1,4 +1,4 @@
-"""Commands: sending by the master, and execution by the ranks of a session.
+"""Commands: how the master sends them, and how the ranks of a session execute them.
 
 ::
 
@@ -8,6 +8,6 @@
     MasterEnd.read           <-------- Answer ---------------  RankEnd.send
     Command.finish
 
-`context` is the state of one rank; `registry` numbers the functions and shared variables that commands refer to.
-`processes` and `cluster`, above this package, implement the interface in `launcher`.
+`context` is the state of one rank; `registry` maps the numbers in commands to functions and shared variables. The
+packages `processes` and `cluster` implement the interface in `launcher`.
 """

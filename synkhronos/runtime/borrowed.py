@@ -1,7 +1,7 @@
 """Borrowed values, which the program can write to at any time without a call to the library.
 
 ``get_value(borrow=True)`` returns a variable's own array, and ``set_value(x, borrow=True)`` stores the array x itself.
-Before a function call, the master compares such values with copies, until the program drops or replaces the value.
+Before a function call, the master compares each such value with a copy, until the program drops or replaces the value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from ..memory.pool import Pool
 
-#: Maximum size in bytes of arrays that are copied to compare them, which is faster than computing their addresses.
+#: Arrays up to this size are compared by ``tobytes()``, which is faster than computing their addresses for ``memcmp``.
 FEW_BYTES = 1 << 14
 
 _compare = ctypes.CDLL(None).memcmp
@@ -23,10 +23,10 @@ _compare.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Borrowed:
-    """A value that the program can write to, with a copy from the last comparison.
+    """A value that the program can write to, and a copy that shows whether it has changed.
 
-    The value counts as changed until `remember` is called. ``elsewhere`` is an equal value in the library's memory,
-    used because the borrowed object must not be moved.
+    The value counts as changed until `remember` is called. ``elsewhere`` is an equal array in the library's memory,
+    because the borrowed object itself must not be moved.
     """
 
     __slots__ = ("value", "elsewhere", "_copy")
@@ -51,9 +51,9 @@ class Borrowed:
         return self._copy is None or not _is_equal(self.value, self._copy)
 
     def is_held(self, cell: Any, pool: Pool, n_others: int = 0) -> bool:
-        """Return whether the program may still refer to the object or its memory.
+        """Return whether the program may still refer to the value or its memory.
 
-        The base of arrays in ``pool``, and of their views, consists of bytes. The library has ``n_others`` references.
+        In ``pool``, an array and all its views have one base. ``n_others``: the library's other references.
         """
         if getattr(self.value, "base", None) is not None:
             if not pool.owns(self.value) or self._n_references_to_base() > _BASE_ALONE:

@@ -6,14 +6,14 @@ overwritten while it may be read. ::
     master   MasterEnd.send --- command slot, commands[r] ---> RankEnd.wait, RankEnd.read   rank r
              MasterEnd.wait, .read <--- answers[r], slot of r --- RankEnd.send
 
-With several hosts, or if dead ranks are replaced, a rank *promises* its answer at the last or second-to-last barrier of
-a command. The answer is valid once the master has decided that barrier. This saves a network round trip::
+With several hosts, or if dead ranks are replaced, a rank can *promise* its answer before the last or second-to-last
+barrier of a command. It becomes valid when the master decides the last barrier. Between hosts this saves a round trip::
 
     master   ........ barrier k: wait, decide --- decided >= k ---> continue   ..........   rank r
              MasterEnd.wait, .read <--- promised[r] = k, slot of r --- RankEnd.promise
 
-The rank may still be finishing that command, which can no longer fail, when the next command arrives. The root and the
-leader of each other host exchange commands, decisions and answers while they wait (`sync.host_relay`).
+The rank may still be finishing that command, which can no longer fail, when the next command arrives. The root and
+other hosts' leaders exchange commands, decisions and answers while they wait (`sync.host_relay`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..trace import point
 from .command import Envelope
 from .news import detached
 
-MAX_FROZEN, FROZEN_BYTES = 16, 4096  # maximum number and size of the frozen commands that a rank caches
+MAX_FROZEN, FROZEN_BYTES = 16, 4096  # limits on a rank's cache of frozen commands: their number, and the size of each
 
 
 class MasterEnd:
@@ -107,7 +107,7 @@ class RankEnd:
         printed: Optional[Callable[[], int]] = None,
     ) -> None:
         self.block, self.rank, self.pool, self.pools, self.policy = block, rank, pool, pools, policy
-        self._printed = printed  # returns the number of bytes printed so far, if another host fetches the output
+        self._printed = printed  # returns the number of bytes printed so far, if they are sent to another host
         self._leader = leading if isinstance(leading, LeaderRelay) else None
         self._frozen: Dict[bytes, Envelope] = {}
         self._keep: Any = None
@@ -157,7 +157,7 @@ class RankEnd:
 
     @point("channel")
     def promise(self, barrier: int, payload: bytes) -> None:
-        """Answer the command in progress; the answer is valid only if this barrier completes."""
+        """Answer the command in progress; the answer becomes valid when the ``barrier`` with this number completes."""
         self._put(payload)
         self.block.promised[self.rank] = barrier
 
@@ -166,7 +166,7 @@ class RankEnd:
         return is_due(self.block, self.block.promised[self.rank], number)
 
     def finish(self, number: int) -> None:
-        """Become ready for the next command after a promised answer."""
+        """Record that this rank, whose promised answer is valid, has finished the command."""
         self.block.finished[self.rank] = number
 
     @point("channel")
@@ -187,8 +187,8 @@ class RankEnd:
                 block.bridge.release()
 
     def end(self, watch: Callable[[], object]) -> None:
-        """Stop answering; a leader first forwards the answers of the other ranks of its host."""
+        """End after the last command; a leader first forwards the answers of the other ranks of its host."""
         if self._leader is not None:
             self._leader.wait(self._leader.have_answered, watch, self.policy)
-            self._leader.forward(watch)  # the last rank may have answered since then
+            self._leader.forward(watch)  # `wait` may end before it forwards the last answer
             self._leader.close()

@@ -10,7 +10,7 @@
     command.finish(results, context)
 
 A command may use ``context.rank == context.root`` to decide *values* (which rank supplies or keeps them), never to
-decide *which calls are made*, because ranks that disagree on the calls deadlock.
+decide *which transport calls are made*. Otherwise, a rank would wait at a barrier that another rank never reaches.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Command(ABC):
     frozen: Optional[bytes] = None  #: The command pickled in an otherwise empty envelope; see `freeze`.
     #: Whether ranks count steps in the control block; each step restarts the timeout, and errors report the counts.
     has_steps = False
-    #: Unit that ranks count instead of steps, for the log of slow commands on several hosts: "functions ready".
+    #: Unit that ranks count instead of steps, for the log of slow commands: "functions ready".
     counts = ""
     is_counted = False  #: Whether `synkhronos.traffic` counts the command.
     repeats = True  #: Whether the command can be repeated if a rank dies during it.
-    #: The step that an error of `finish` concerns; by default the current step of the rank that failed.
+    #: The step in which an error of `finish` occurred; None: the current step of the rank that failed.
     failed_step: Optional[int] = None
 
     @property
@@ -81,7 +81,7 @@ class Command(ABC):
         return CommandStats("other", self.title)
 
     def unsaved(self, failed: bool) -> Sequence[int]:
-        """Return the numbers of variables that must be deposited after the command: see `deposits`."""
+        """Return the numbers of variables to deposit after the command succeeded or ``failed``: see `deposits`."""
         return ()
 
     def refusal(self) -> str:
@@ -112,7 +112,7 @@ class Envelope(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A rank's answer to a command: its result, its error, or its abort.
+    """A rank's answer to a command: its result, its error, or that the command was aborted.
 
     ``error`` is the exception itself on the rank where it was raised, and a `failures.Failure` after transmission.
     If dead ranks are replaced, ``deposits`` maps changed variables' numbers to their new deposits: see `deposits`.

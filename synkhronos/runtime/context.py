@@ -38,9 +38,9 @@ class RankContext:
     entries, on the master from the program's objects and on other ranks from received data. ``leading`` is the
     `HostRelay` of a rank that leads a host.
 
-    Three tables have as keys the numbers of a function and of its plan, collective or argument: ``plans`` (data that
-    many calls share), ``bytes_inside`` (last reduced inside functions), ``row_buffers`` (memory for a batch's rows).
-    Three tables have the numbers of variables as keys: ``started`` (values copied for a pending
+    The keys of three tables are the numbers of a function and of its plan, collective or argument: ``plans`` (data that
+    many calls share), ``bytes_inside`` (reduced in the last call), ``row_buffers`` (memory for rows of a batch). The
+    keys of three other tables are the numbers of variables: ``started`` (values copied for a pending
     ``all_reduce(wait=False)``), ``begun`` (states of `Transport.begin`), ``errors`` (of ``feedback=True``).
 
     ``results`` keeps memory alive that the master may read until the next command. ``promises`` is `RankEnd.promise` on
@@ -146,7 +146,7 @@ class RankContext:
                 self.pools.drop_taken()
 
     def abort(self) -> None:
-        """Release the ranks that wait for this rank."""
+        """Abort the command in progress, which releases the ranks that wait at its barriers."""
         self.barrier.abort()
 
     def described(self, command: Command) -> str:
@@ -172,7 +172,7 @@ class RankContext:
         return keys, bound
 
     def name_of(self, numbers: Sequence[int]) -> Callable[[int], str]:
-        """Return a function that returns the name of the i-th of the numbered variables, for messages."""
+        """Return a function from a position in ``numbers`` to the variable's name, for messages."""
         return lambda i: self.shareds[numbers[i]].label(f"shared_vars[{i}]")
 
     # -- commits -------------------------------------------------------------------------------------------------
@@ -226,13 +226,13 @@ class RankContext:
         else:
             try:
                 self.transport.agree(label)
-            except SynkhronosError:  # all ranks have arrived, but at different ends
+            except SynkhronosError:  # all ranks have arrived, but not all of them at this commit
                 self._commitment = None
                 raise
         self.settle()
 
     def begin_changes(self, numbers: Sequence[int], keeps: bool = False) -> None:
-        """If dead ranks are replaced, save variables before a function changes them: see `Deposits.begin`."""
+        """In a session that replaces dead ranks, save variables before a function changes them: see `Deposits`."""
         assert self.deposits is not None
         self.deposits.begin([self.shareds[number] for number in numbers], keeps)
 
@@ -252,7 +252,7 @@ class RankContext:
             self.promises(number, encode(Answer(self.rank, result, deposits=told)))
 
     def answer_early_if_committed(self, result: Any) -> None:
-        """Promise the result at a command's first barrier, if nothing can fail between this barrier and the commit.
+        """Promise the result before a command's first barrier, if nothing can fail between this barrier and the commit.
 
         If all ranks do so, the root decides both barriers at its own commit, which saves one network round trip.
         """
@@ -282,9 +282,9 @@ class RankContext:
         """Make changes now, and undo them unless all ranks reach the next barrier: a commit without its own barrier.
 
         Used for steps inside one command, where ranks synchronize anyway; the last step must end with `commit`.
-        ``undo`` must not fail, and is called even if only some of the changes, or none, have been made.
+        ``undo`` must not fail, and may be called when only some of the changes, or none, have been made.
         """
-        self._tried.append((self.barrier.current + 1, undo))  # first, because Ctrl-C may arrive before the changes
+        self._tried.append((self.barrier.current + 1, undo))  # first, because Ctrl-C may arrive during the changes
         for change in changes:
             change()
         if len(self._tried) >= MAX_TRIED:  # a condition may skip the collectives of many steps
@@ -319,8 +319,8 @@ class RankContext:
 
 
 def memory_in_cells(registry: Registry) -> Set[int]:
-    """Return the ids of the base arrays in the storage of all variables.
+    """Return the ids of the base arrays of all variables' values.
 
-    A function may have stored one variable's array in another variable, for example by an update that swaps them.
+    All variables count, because a function may move an array from one to another, for example by swapping them.
     """
     return {id(getattr(entry.cell[0], "base", None)) for entry in registry.shareds.values()}

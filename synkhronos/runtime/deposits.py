@@ -9,8 +9,8 @@ deposit is never overwritten: functions work on copies, and new values are stage
           ends      copy          [current]  [spare := copy]           current
           commit    copy          [spare  ]  [current]                 the new current
 
-Values on a device are copied to this memory before each commit. So after a death all ranks can return to the
-state before the command and repeat the command. The master, whose death ends the session, only copies old values.
+Values on a device are copied to the rank's memory before each commit. So after a death all ranks can return to the
+state before the command and repeat the command. The master, whose death ends the session, keeps old values instead.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from ..transports.base import Key
 from ..transports.shared_memory import SharedMemoryTransport
 from .registry import Origin, SharedEntry
 
-#: The location of a value in its rank's memory; or the pickled value, if it is not an array in C order.
+#: The location of a value in its rank's memory; or the pickled value, e.g. of an array that is not in C order.
 Deposit = Union[Handle, bytes]
 
 
 class Deposits:
-    """The deposits of one rank, in slots of its transport.
+    """The deposits of one rank; arrays are in slots of its transport.
 
     ``pending`` maps variables' numbers to new deposits; the master receives it with the answer to the command.
     """
@@ -133,7 +133,7 @@ class Deposits:
         self._entries = ()
 
     def note(self, entries: Iterable[SharedEntry], results: Iterable[Any]) -> None:
-        """Record results of a collective as deposits that become valid once the command is decided.
+        """Record results of a collective as deposits that become valid once the command's last barrier is decided.
 
         Results are already in slots, except results on a device, which are staged (see `apply`).
         """
@@ -148,13 +148,13 @@ class Deposits:
         self._staged = staged
 
     def record(self, values: Iterable[Tuple[SharedEntry, Any]]) -> None:
-        """Record the values of new variables that do not arrive through the transport."""
+        """Record new values that do not arrive through the transport."""
         if not self._is_root:
             for entry, value in values:
                 self.pending[entry.number] = dump(value)
 
     def restore(self, even_kept: bool = False) -> None:
-        """Restore the values from before an undecided command; after `begin` with ``keeps``, only if ``even_kept``."""
+        """Restore the values from before an uncommitted command; after ``begin(keeps=True)``, only if ``even_kept``."""
         if self._keeps and not even_kept:
             return
         self._staged = []
@@ -194,12 +194,12 @@ class Deposits:
 
 
 def _key(number: int, on_device: bool) -> Key:
-    """Return the transport's key of a deposit; a value on a device has a second copy, for collectives."""
+    """Return the transport's key for a deposit, which on a device differs from the key that collectives use."""
     return ("deposit" if on_device else "shared", number)
 
 
 def dump(value: Any) -> bytes:
-    """Pickle a value; an array keeps the memory order of its axes, because the bits of results depend on it."""
+    """Pickle a value; an array keeps the memory order of its axes, because the bits of results can depend on it."""
     axes = None
     if isinstance(value, np.ndarray) and value.ndim > 1 and not value.flags.c_contiguous:
         axes = sorted(range(value.ndim), key=lambda axis: -abs(value.strides[axis]))

@@ -11,14 +11,14 @@ from ..errors import RankFailure, RemoteTraceback, WorkerDied, WorkerError
 from .command import Answer, Command
 from .exit_status import describe_end
 
-#: Maximum number of characters of a transmitted traceback, and of its last line; both usually fit into an answer slot.
+#: Maximum number of characters of a transmitted traceback, and of its summary; both usually fit into an answer slot.
 MAX_TEXT_CHARS, MAX_SUMMARY_CHARS = 10000, 2000
 
 
 class Failure:
     """An exception of another rank, transmitted as text because not every exception can be pickled.
 
-    ``text`` is the traceback and ``summary`` its last line; ``module`` is a module that the rank failed to import.
+    ``text`` is the traceback, and ``summary`` the type and message. ``module`` is a module that could not be imported.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -108,7 +108,7 @@ def add_failures(error: BaseException, failures: Dict[int, Failure]) -> None:
 def add_steps(
     error: BaseException, made: Sequence[int], undone: Sequence[int], root: int, step: Optional[int] = None
 ) -> None:
-    """Add to an error its step (by default the failed rank's current step) and every rank's completed steps."""
+    """Add to an error its step (by default the failed rank's current step) and each rank's count of completed steps."""
     if step is None:
         step = made[error.rank if isinstance(error, RankFailure) else root]
     steps = [of_rank - back for of_rank, back in zip(made, undone)]
@@ -124,7 +124,7 @@ def add_steps(
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note as ``error.add_note`` in Python 3.11 does; older versions of Python store but do not display notes."""
+    """Add a note like ``error.add_note`` of Python 3.11; older versions of Python do not display it."""
     notes: Any = getattr(error, "__notes__", None)
     try:
         error.__notes__ = (notes or []) + [note]

@@ -76,7 +76,7 @@ class Healing:
     ) -> str:
         """Return why the session cannot continue after the death of these ranks, as a clause; "" if it can.
 
-        A rank that ended on its own would do so again, unlike a rank that was ``killed`` from outside.
+        A rank that ended on its own would probably do so again, unlike a rank that was ``killed`` from outside.
         """
         if len(self.deaths) + len(dead) > self.most:
             now = f", and {len(dead)} more died together" if len(dead) > 1 else ""
@@ -102,8 +102,8 @@ class Healing:
     ) -> None:
         """Record the replacement of ranks and log it.
 
-        ``deaths`` are the errors that would have been raised, starting with errors during the command. The ranks
-        ``by_itself`` were not killed from outside. ``sent``: whether ranks had received the command.
+        ``deaths`` are the errors that would have been raised, in order. The ranks ``by_itself`` were not killed from
+        outside. ``sent``: whether ranks had received the command. ``took``: the time of the replacement in seconds.
         """
         said = [self._text(error) for error in deaths]
         self.deaths += said

@@ -20,11 +20,11 @@ class RankConfig(NamedTuple):
     root: int
     cores: List[int]  # CPU affinity; empty if the rank is not pinned
     threads: int  # number of BLAS and OpenMP threads
-    budget: int  # cores shared by all ranks
+    budget: int  # number of cores that the ranks of this host share
     path: List[str]  # sys.path
     directory: str  # working directory; empty if it has been deleted
     environment: Dict[str, str]
-    profile: Optional[str]  # path of the cProfile file written at the end
+    profile: Optional[str]  # path of the cProfile file written at the end, if any
     keep_heap: bool = True  # whether the C library keeps freed heap memory
     hosts: Optional[Hosts] = None  # set if the ranks are on several hosts
     meeting: Optional[Rendezvous] = None  # rendezvous with the root, if this rank is its host's leader
@@ -35,18 +35,18 @@ class RankConfig(NamedTuple):
 class Launcher(ABC):
     """Starts and ends all ranks of a session except the master, and reports how they ended.
 
-    Ranks serve commands until stopped, and never outlive the master. ``links``: the root's links to the other hosts.
+    Ranks serve commands until they are stopped or the master ends. ``links``: the root's links to the other hosts.
     """
 
     links: Sequence[Link] = ()
 
     @abstractmethod
     def start(self, configs: List[RankConfig], block: Any, pools: Dict[int, Any]) -> None:
-        """Start one rank per config; return once all processes exist (they need not be ready)."""
+        """Start one rank per config; return once all ranks exist, even if some are not ready yet."""
 
     @abstractmethod
     def is_alive(self) -> bool:
-        """Return whether the launcher can still observe how ranks end."""
+        """Return whether the launcher can still detect the end of a rank."""
 
     def error(self) -> SynkhronosError:
         """Return the error to raise if `is_alive` is false."""
@@ -54,7 +54,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def pid(self, rank: int) -> int:
-        """Return the process id of a rank."""
+        """Return the id of a rank's process or thread."""
 
     def host(self, rank: int) -> str:
         """Return the name of a rank's host; "" if there is only one host."""
@@ -62,21 +62,21 @@ class Launcher(ABC):
 
     @abstractmethod
     def fatal_error(self, rank: int) -> str:
-        """Return the traceback of a rank that failed to start or crashed; "" otherwise."""
+        """Return the error, usually a traceback, that ended a rank outside commands; "" if there is none."""
 
     @abstractmethod
     def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
-        """Return each rank's activity as text: its Python stacks, if it reports them within ``seconds``."""
+        """Return each rank's activity as text, including its Python stacks if it reports them within ``seconds``."""
 
     @abstractmethod
     def forward(self, idle: bool = False) -> None:
-        """Forward the output of ranks; ``idle`` if none of them is executing a command."""
+        """Forward the ranks' output to the master's streams; ``idle``: no rank is executing a command."""
 
     @abstractmethod
     def write_if_killed(self, write: Callable[[Sequence[memoryview]], object]) -> None:
         """Register a picklable function that another process calls if the master is killed.
 
-        Its argument is the ranks' recorded activity. It is not called if no process of the session outlives the master.
+        Its argument is `ControlBlock.spans`. It is not called if no process of the session outlives the master.
         """
 
     @abstractmethod
@@ -84,11 +84,11 @@ class Launcher(ABC):
         """Wait up to ``seconds`` until all ranks have ended; return whether they have."""
 
     def end(self, ranks: Iterable[int]) -> None:
-        """Kill some ranks, if they are alive, and wait until they are gone."""
+        """Kill these ranks, if they are alive, and wait until they are gone."""
         raise NotImplementedError("this launcher does not replace ranks")
 
     def replace(self, rank: int, taken: Sequence[Tuple[int, int]], pools: PoolMap) -> None:
-        """Start a process that replaces a rank that has ended.
+        """Replace a rank that has ended with another process.
 
         ``taken`` are the ranges of the old rank's memory that must be kept (see `Pool`).
         """
@@ -96,4 +96,4 @@ class Launcher(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """Kill all ranks immediately and wait until they are gone; idempotent."""
+        """Kill all ranks immediately, and wait a few seconds at most until they are gone; idempotent."""

@@ -1,6 +1,6 @@
 """News: values set on the master by the program, sent to the ranks along with the next command.
 
-A learning rate that changes before each call then needs no extra command. Each rank makes the values current before it
+For example, a learning rate that changes before each call needs no extra command. Each rank sets the values before it
 runs the command, so all ranks agree even if the command fails. News precede the bytes of a frozen command::
 
     frozen                        [ pickle of the envelope         ]    begins with \\x80, as pickles do
@@ -16,7 +16,7 @@ import numpy as np
 
 from .registry import Origin, SharedEntry
 
-MAX_NEWS_BYTES = 1 << 10  #: Maximum size of the values sent with a command; larger values are broadcast.
+MAX_NEWS_BYTES = 1 << 10  #: Maximum total size of the values sent with a command; larger values are broadcast.
 MARK = b"N"  #: First byte of a payload that has news.
 LENGTH_BYTES = 4  #: Size of the length field after the mark.
 
@@ -36,7 +36,7 @@ class News(NamedTuple):
 
 
 def learn(context: Any, news: Sequence[News]) -> None:
-    """Set this rank's variables to the master's values."""
+    """Set this rank's variables to the values in ``news``."""
     for number, dtype, shape, content in news:
         entry = context.shareds[number]
         value: Any = np.ndarray(shape, dtype, content).copy()

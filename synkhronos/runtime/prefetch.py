@@ -7,9 +7,9 @@ which the master has much earlier. So the master announces every module that it 
                       | announce        |                            |
     rank            load 1            load 2   (between commands)    | the rest
 
-Announcements have no answer. A rank reads them while it waits for a command, which is delayed by the loading of at most
-one module. The first loading also reads the index of Theano's cache. If an announcement is lost (full slot, deleted
-file, busy rank), the module is loaded with the functions that need it, and errors are reported then.
+Announcements have no answer. A rank reads them while it waits for a command, and loads at most one module after the
+command's arrival. The first load also reads the index of Theano's cache. A module that was not prefetched (full slot,
+deleted file, busy rank) is loaded with the functions that need it, and errors are reported then.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _announce(block: ControlBlock, engine: str, file: str) -> None:
 class Preloader:
     """A rank's side of prefetching: loads announced modules while the rank waits for a command.
 
-    ``watch`` does other work while the rank waits; ``is_called`` returns whether a command may have arrived.
+    ``watch`` is called repeatedly, as in other waits; ``is_called`` returns whether a command may have arrived.
     """
 
     def __init__(self, block: ControlBlock, watch: Callable[[], object], is_called: Callable[[], bool]) -> None:

@@ -22,7 +22,7 @@ class Origin(enum.Enum):
     `SharedEntry.origin` is one of the first three members, which state whether the ranks' values are equal.
     """
 
-    COMMON = enum.auto()  #: A commit or the distribution: all ranks have the same value.
+    COMMON = enum.auto()  #: A commit, the distribution or news: all ranks have the same value.
     OWN = enum.auto()  #: A commit: ranks may have different values.
     PROGRAM = enum.auto()  #: The program, on the master: the other ranks do not have the value.
     FUNCTION = enum.auto()  #: A function: equal values stay equal if it updates the variable identically on all ranks.
@@ -46,7 +46,7 @@ RUNNING: Any = _Running()
 class RowsOfRanks:
     """The master's record of a shared variable that has one row per row of the batch: see `functions.state_rows`.
 
-    ``whole`` and ``own`` are the rows of all ranks and of the master, as last gathered; ``taken[rank]``: the range of
+    ``whole`` and ``own`` are the rows of all ranks and of the master after the last call; ``taken[rank]``: the range of
     a rank's rows. ``is_away`` means that a call is in progress and the variable contains only the master's rows.
     """
 
@@ -59,7 +59,7 @@ class RowsOfRanks:
         self.taken: List[Tuple[int, int]] = []
 
     def are_on_ranks(self, entry: SharedEntry, taken: Sequence[Tuple[int, int]]) -> bool:
-        """Return whether every rank has its range ``taken`` of the rows in the master's variable."""
+        """Return whether every rank still has its rows of the master's variable, in the ranges ``taken``."""
         is_same = entry.cell[0] is self.whole and entry.origin is Origin.COMMON and entry.borrowed is None
         return is_same and self.taken == list(taken)
 
@@ -68,11 +68,12 @@ class SharedEntry(ValueObserver):
     """A shared variable on this rank.
 
     ``reference`` returns the variable; on the master, it returns None once the program has dropped the variable.
-    ``cell``, a list of one element, is its storage. ``base``, kept alive, is the first variable with the same storage.
+    ``cell``, a list of one element, is its storage.
 
-    Only on the master: ``known`` is the object in the storage, if the program cannot have changed it since the last
-    check. If it is another object or None, `has_changed` must check. ``origin`` is the source of the value.
-    ``borrowed`` is set if the program can write to the value; ``rows`` is set if the variable has a row per batch row.
+    Only on the master: ``base``, kept alive, is the first variable with the same storage. ``known`` is the object in
+    the storage, if the program cannot have changed it since the last check. If it is another object or None,
+    `has_changed` must check. ``origin`` is the source of the value. ``borrowed`` is set if the program can write to the
+    value; ``rows`` is set if the variable has a row per batch row.
     """
 
     __slots__ = (
@@ -229,7 +230,7 @@ def set_all(entries: Iterable[SharedEntry], values: Iterable[Any]) -> None:
 
 
 class FunctionEntry:
-    """A compiled function on this rank; for the arguments see `SharedEntry`."""
+    """A compiled function on this rank; ``reference`` returns it, or None once the program has dropped it."""
 
     __slots__ = ("number", "engine", "reference")
 
@@ -260,13 +261,13 @@ class Registry:
 
 
 class Replicas(ABC):
-    """Builds the entries of a rank's registry; see `replication.command`."""
+    """Interface for building the entries of a rank's registry; see `replication.command`."""
 
     @abstractmethod
     def shared(self, item: Any, held: Mapping[int, SharedEntry], rank: int, size: int) -> Tuple[SharedEntry, Any]:
-        """Return the entry of a shared variable, and its value on this rank (None if the transport sends the value).
+        """Return the entry of a shared variable, and its value on this rank if the transport does not send the value.
 
-        ``item`` is a `replication.command.SharedItem`; ``held`` contains all variables of the rank, even new ones.
+        ``item`` is a `replication.command.SharedItem`; ``held`` contains the rank's variables so far.
         """
 
     @abstractmethod
@@ -282,7 +283,7 @@ class Replicas(ABC):
     def rejoin(self, held: Mapping[int, Mapping[int, Any]], plans: Mapping[Any, Any]) -> Any:
         """Return the command that restores functions and values on replacement ranks; called on the master.
 
-        ``held[rank]``: the deposits of a replaced rank's variables; ``plans`` is the content of `RankContext.plans`.
+        ``held[rank]``: the deposits of a replaced rank's variables; ``plans``: the call plans cached by the master.
         """
         raise NotImplementedError("only the master can build this command")
 

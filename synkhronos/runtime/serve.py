@@ -11,18 +11,18 @@ from .command import Answer
 from .context import RankContext
 from .failures import encode
 
-#: Ranks served by this process, by thread: one rank in a rank's process, otherwise one per thread of the program.
+#: Ranks served by this process, by thread: one in a rank's process; in the program, the ranks that are threads.
 _served: Dict[int, RankContext] = {}
 
 
 def served(in_any_thread: bool) -> Optional[RankContext]:
-    """Return the rank served by this thread or, with ``in_any_thread``, by any thread of the process; else None."""
+    """Return the rank that this thread serves or, with ``in_any_thread``, any thread of the process; else None."""
     others = list(_served.values()) if in_any_thread else []
     return _served.get(threading.get_ident()) or (others[0] if others else None)
 
 
 def serve(context: RankContext, channel: RankEnd, watch: Callable[[], object]) -> None:
-    """Execute commands until one stops the rank; ``watch``, called while waiting, raises if the master is gone."""
+    """Execute commands until one stops the rank; ``watch``, called while waiting, ends it if the master is gone."""
     _served[threading.get_ident()] = context
     try:
         _execute_until_stopped(context, channel, watch)

@@ -53,7 +53,7 @@ from .prefetch import Announcer
 
 logger = logging.getLogger("synkhronos")
 
-ENCLOSED_BYTES = 1 << 15  #: Limit on the data sent to other hosts with a command; a command's slot has twice this size.
+ENCLOSED_BYTES = 1 << 15  #: Limit on the data sent to other hosts with a command; a command's slot is twice as large.
 
 #: Signals that a user or the system sends to end a process.
 KILLED = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -61,7 +61,7 @@ KILLED = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 #: Time limit for ranks to answer after an interrupt, and to end after `close`; late ranks are killed.
 GRACE_S = 2.5
 
-#: Time limit for a replacement rank to reload state, and its lower bound if the session has a timeout.
+#: Time limit for a replacement rank to reload state; and a lower bound on this limit if the session has a timeout.
 JOIN_TIMEOUT_S, LEAST_JOIN_TIMEOUT_S = 120.0, 30.0
 
 STACKS_TIMEOUT_S = 0.5  #: Time limit for stuck ranks to report their stacks.
@@ -73,11 +73,11 @@ class Session:
     """A session: the ranks between `fork` and `close`, which execute commands together.
 
     ``launcher`` has started the ranks other than ``root``, the master. ``pool`` is the master's shared memory;
-    ``pools`` maps identifiers to the shared memory of all ranks. For the other options see `fork`.
-
-    ``healing`` is None unless dead ranks are replaced. ``prefetch`` announces modules that ranks can load while they
-    wait. ``dropped`` lists objects that the program has dropped, ``("function", 3)`` or ``("shared", 5)``. Finalizers
-    append to it at any time, and the ranks drop the objects with the next command.
+    ``pools`` maps identifiers to the shared memory of all ranks. ``profile`` is the path of the master's cProfile file.
+    For ``timeout``, ``seed``, ``random`` and ``heal`` see `fork`. ``healing`` is None unless dead ranks are replaced.
+    ``prefetch`` announces modules that ranks can load while they wait. ``dropped`` lists objects that the program has
+    dropped, ``("function", 3)`` or ``("shared", 5)``. Finalizers append to it at any time, and the ranks drop the
+    objects with the next command.
     """
 
     def __init__(
@@ -196,14 +196,14 @@ class Session:
                 self.launcher.forward(True)
 
     def _deposit(self, numbers: Sequence[int]) -> None:
-        """Record, on all ranks, values that each rank has changed independently (see `Deposits`)."""
+        """Deposit variables whose values the ranks have changed independently (see `Deposits`)."""
         assert self.healing is not None
         self.healing.set_deposited(numbers, False)
         self._execute_and_heal(DepositValues(numbers), self.timeout)
         self.healing.set_deposited(numbers, True)
 
     def _abandoned(self) -> SynkhronosError:
-        """End the session, and return the error that prevents fetching the results."""
+        """End the session, and return the error that prevented the results from being fetched."""
         fatal = self._fatal or self._ended_after_answer()
         assert fatal is not None
         self._end(str(fatal))
@@ -359,7 +359,7 @@ class Session:
         raise error from error.__cause__
 
     def _ended_after_answer(self) -> Optional[SynkhronosError]:
-        """Return the error for a rank that has ended, even after its answer, because its host's data may be needed."""
+        """Return the error for a rank that has ended, if any, even after its answer: its host's data may be needed."""
         for rank in self.others:
             if self.block.ended[rank]:
                 return self._died(rank, "in " + self._title, self._updates)
@@ -416,7 +416,7 @@ class Session:
         self._deadline = float("inf") if self._timeout is None else now + self._timeout
 
     def _steps_made(self) -> Tuple[List[int], List[int]]:
-        """Return, for each rank, the numbers of completed steps and of undone steps of the last command."""
+        """Return the numbers of completed steps and of undone steps of the last command, each by rank."""
         block, ranks = self.block, range(self.size)
         begun = [block.steps_command[rank] == self._number for rank in ranks]
         made = [block.steps[rank] if begun[rank] else 0 for rank in ranks]
@@ -430,7 +430,7 @@ class Session:
 
     def _watch_barrier(self) -> None:
         if self._look() is not None or any(self.channel.has_answered(rank, self._number) for rank in self.others):
-            raise Aborted  # the answers contain the reason
+            raise Aborted  # `_fatal` or the answers contain the reason
 
     def _watch_hosts(self) -> None:
         if self._look() is None:  # unlike at a barrier, other ranks may have finished
@@ -659,7 +659,7 @@ class Session:
             self.context.leading.close()
         self.block.close()
         self.affinity.release()
-        # Breaking these reference cycles frees memory and descriptors of mappings with the last reference.
+        # Break reference cycles, so that the last reference frees the memory and the descriptors of mappings.
         self.context.barrier.watch = _over
         self.context.replicas = self.context.results = None
         self.caches.clear()

@@ -1,4 +1,4 @@
-"""Arithmetic with lengths: whether a result is proportional to the number of rows, and by what factor.
+"""Arithmetic with lengths: whether a result is proportional to the number of rows, and with which factor.
 
 ::
 
@@ -56,7 +56,7 @@ class Arithmetic(NamedTuple):
 def computed(kind: Kind, lengths: Sequence[Length], power: Optional[Power], exact: bool) -> Tuple[Length, Equal]:
     """Return the result of an operation on lengths, and pairs of lengths whose equality it requires.
 
-    ``power`` is the result's power if the inputs determine it; ``exact`` allows conditions that every call checks.
+    ``power`` is the result's power, None if unknown; ``exact`` allows conditions that every call checks.
     """
     if kind == Kind.FLOOR:
         return _quotient(lengths[0], lengths[1], exact)
@@ -98,7 +98,7 @@ def _times(kind: Kind, times: Sequence[Optional[Product]]) -> Optional[Product]:
 
 
 def _sum(times: Sequence[Optional[Product]], sign: int) -> Optional[Product]:
-    """Return the sum of multiples of one length; None if lengths differ or are unknown, or the sum is negative."""
+    """Return the sum of multiples of one length, all but the first times ``sign``; None if unknown or negative."""
     signs = [1, *[sign] * (len(times) - 1)]
     terms = [(one, by) for one, by in zip(times, signs) if one is not None and one.number != 0]
     factors = {one.factors for one, _ in terms}
@@ -113,7 +113,7 @@ def _difference(one: Length, other: Length) -> Optional[Power]:
 
 
 def _quotient(one: Length, other: Length, exact: bool) -> Tuple[Length, Equal]:
-    """Return a quotient that has no remainder on any rank; with ``exact``, calls may have to check this."""
+    """Return a quotient, unknown if a rank may have a remainder; with ``exact``, calls may check that none has one."""
     if one.power == other.power == 0:
         return Length(), ()
     if one.power is None or other.power is None or one.times is None or other.times is None:

@@ -33,7 +33,7 @@ NONE_CHOSEN = Unknown(
 Labels = Sequence[Any]
 NO_POWERS: Mapping[int, Power] = {}
 
-#: Remedy for a value that has all rows on every rank; omitted if a change of the input lists is suggested instead.
+#: Remedy for a value that has all rows on every rank; callers that suggest other input lists instead remove it.
 TAKE_SHARE = ": take the rank's share of that value with synkhronos.ops.shard"
 
 
@@ -58,7 +58,7 @@ class Axes(PlacementRule):
     degree : number, optional
         Degree of homogeneity in all inputs together; 0 for a comparison.
     added : sequence of int
-        Inputs; the operation adds all other inputs, which are integers, to them.
+        Inputs to which the operation adds, or from which it subtracts, all other inputs, which are integers.
     factors : sequence of (Product or None)
         The inputs' values (None if unknown), if the operation multiplies them.
     """
@@ -207,7 +207,7 @@ class Axes(PlacementRule):
                 )
         if not any(labels <= set(of_output) for of_output in self.outputs):
             for i in (i for group in self.linear if len(group) > 1 for i in group):
-                # (An input that is repeated along the rows would be added once per row.)
+                # An input without MIXED axes is repeated along the rows, so it is correctly added once per row.
                 if not labels & set(self.inputs[i]) and MIXED in self.inputs[i] and not is_zero(inputs[i]):
                     sets = None in self.reduce
                     return (
@@ -293,7 +293,7 @@ def _fault_of_loose(shards: Sequence[Tuple[int, Shard]]) -> Any:
 
 
 def is_zero(placement: Placement) -> bool:
-    """Return whether all elements are known to be 0 on every rank."""
+    """Return whether all elements are known to be 0, or irrelevant, on every rank that has rows."""
     return isinstance(placement, (Replicate, Shard)) and placement.zero
 
 
@@ -404,7 +404,7 @@ def along(inputs: Sequence[int], outputs: Sequence[int], axes: Sequence[int], **
 
 
 class Moved(Axes):
-    """Placement rule for a transposition; ``order`` lists the input's axes in output order, ``"x"`` for a new axis."""
+    """Placement rule for a ``dimshuffle``; ``order`` lists the input's axes in output order, ``"x"`` for a new axis."""
 
     keeps_shapes = True
 
@@ -418,7 +418,7 @@ class Moved(Axes):
 
 
 class CheckedInput(Axes):
-    """Placement rule for a check that returns its first input; partial conditions are combined before the check."""
+    """Placement rule for a check that returns its first input; exact graphs combine partial conditions first."""
 
     def __init__(self, ndim: int, n_conditions: int) -> None:
         super().__init__([range(ndim), *[[]] * n_conditions], [range(ndim)], [[0]])

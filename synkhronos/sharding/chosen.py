@@ -1,4 +1,4 @@
-"""Placement rules for elements that a mask chooses from rows; the number of elements differs between rows.
+"""Placement rules for elements that a mask chooses from rows; their number may differ between rows.
 
 ::
 
@@ -18,7 +18,7 @@ from .layout import Chosen, Product, RowLayout
 from .placements import Index, Placement, Shard, Unknown
 from .rule import PlacementRule, RuleResult
 
-OUT_OF_ORDER = "chooses elements of rows that are not along the first axis, so a rank's elements are not contiguous"
+OUT_OF_ORDER = "chooses elements of rows that are not in order along axis 0, so a rank's elements are not contiguous"
 
 
 class Where(Axes):
@@ -68,7 +68,7 @@ class Coordinates(PlacementRule):
 class Masked(Axes):
     """Placement rule for elements chosen by a mask on the first axes, or for the array with these elements changed.
 
-    The mask is the last input, with ``of_mask`` dimensions. ``of_value`` marks the new elements' axes of length 1.
+    The mask is the last input, with ``of_mask`` dimensions. ``of_value`` marks the new value's axes of length 1.
     """
 
     def __init__(self, ndim: int, of_mask: int, mask: Any, of_value: Any = None, sets: bool = False) -> None:

@@ -1,13 +1,13 @@
-"""Insert collectives, as few and as late as possible, into a graph to make it compute the serial program's values.
+"""Insert collectives into a graph, merged and delayed if possible, to make it compute the serial program's values.
 
 Each variable has up to two images in the new graph: the rank's own value, and the whole value.
 
-* The whole value of a partial variable is a collective's result. If the whole values of its inputs are needed anyway,
-  it is computed from them instead. (Adam needs a gradient, and also 0.1 times the gradient.)
+* The whole value of a partial variable is a collective's result. If the whole values of its partial inputs are needed
+  anyway, it is computed from them instead. (Adam needs a gradient, and also 0.1 times the gradient.)
 * The whole value of a number of rows is the total over all ranks, which the call provides. Only a count of elements
   that a mask chooses needs a collective.
 
-Collectives that wait for the same earlier collectives are merged::
+Collectives with the same op and level (the number of earlier collectives to wait for) are merged::
 
     level 0    everything that needs no collective     partial p, q -+
                                                                      |  one collective of p and q
@@ -42,7 +42,7 @@ class GraphBuilder(NamedTuple):
     all_reduce : callable
         Maps variables and the name of an op to the reduced variables.
     whole_length, counted : callable
-        Replace an element of a `ShapeOf` output with the number of rows of all ranks, or with its sum over ranks.
+        Replace an element of a `ShapeOf` output with the length for the rows of all ranks, or with its sum over ranks.
     as_average : callable
         Maps partial sums to values whose average over all rows is the sum; returns None if there are no such values.
     checked : callable
@@ -79,7 +79,7 @@ class CompletedGraph(NamedTuple):
     collectives: List[Collective]
     late: Set[Any]  # variables that wait for a collective
     waiting_rows: Optional[str]  # an operation on rows that waits for a collective, so rows cannot be sliced
-    waiting_factor: bool = False  # whether it waits for a factor of all rows, which could scale their sum instead
+    waiting_factor: bool = False  # whether it waits for a factor of every row, which could scale the rows' sum instead
 
 
 def _is_factor(node: Node, waits: Sequence[bool]) -> bool:
@@ -159,7 +159,7 @@ def parts_of_rows(nodes: Sequence[Node], found: Propagated, roots: Sequence[Any]
     """
     maker = {variable: node for node in nodes for variable in node.outputs}
     parts: List[Any] = []
-    ahead, seen = list(dict.fromkeys(roots)), set(roots)  # (no repeats, because two variables may share an update)
+    ahead, seen = list(dict.fromkeys(roots)), set(roots)  # no repeats, because two updates may share a new value
     while ahead:
         variable = ahead.pop()
         node = maker.get(variable)
@@ -199,7 +199,7 @@ class _Plan:
         #: By node and input: replacement of a variable that waits for a collective, if only its shape is needed. (The
         #: gradient of a loss starts with ones shaped like the loss.)
         self.templates: List[Dict[int, Any]] = []
-        #: Variables whose values (or even shapes, if ``reshaped``) differ between the old graph and the new graph, for
+        #: Variables whose values (or even shapes, if ``reshaped``) may differ between the old and the new graph, for
         #: example because a mask chooses other elements.
         altered: Set[Any] = set()
         reshaped: Set[Any] = set()
@@ -254,7 +254,7 @@ class _Plan:
         return variable in late or isinstance(self.found.of(variable), Partial)
 
     def _derived(self, wanted: Set[Any]) -> Set[Any]:
-        """Return the partial values whose partial inputs are all needed whole or themselves derived."""
+        """Return the partial sums computed without rows, whose partial inputs are all needed whole or derived."""
         derived: Set[Any] = set()
         for node in self.nodes:
             placements = [self.found.of(one) for one in node.inputs]

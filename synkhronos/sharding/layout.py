@@ -1,4 +1,4 @@
-"""Layouts of rows in an axis: the number of elements before the rows and per row.
+"""Layouts of rows in an axis: how often the axis repeats all rows, and how many adjacent elements each row has.
 
 ::
 
@@ -82,11 +82,11 @@ class Quotient(NamedTuple):
 
 
 class RowLayout(NamedTuple):
-    """Numbers of elements before the rows of an axis (``outer``) and per row (``inner``); None if unknown."""
+    """How often an axis repeats all rows (``outer``), and a row's number of adjacent elements (``inner``), if known."""
 
     outer: Optional[Product] = ONE_ELEMENT
     inner: Optional[Product] = ONE_ELEMENT
-    per_row: Optional[Product] = None  # elements per row; the only known number if the length was computed
+    per_row: Optional[Product] = None  # elements per row in total; set only if the length was computed
 
     @property
     def is_known(self) -> bool:
@@ -94,7 +94,7 @@ class RowLayout(NamedTuple):
 
     @property
     def is_unordered(self) -> bool:
-        """Whether the length is computed and the order unknown; the elements are unmoved positions, or all equal."""
+        """Whether the length is computed, so that the order is unknown; elements are unmoved positions, or uniform."""
         return self.per_row is not None
 
     @property
@@ -124,16 +124,16 @@ class RowLayout(NamedTuple):
         return RowLayout(_simpler(self.outer, other.outer), _simpler(self.inner, other.inner))
 
     def if_equal(self, other: RowLayout) -> Optional[Tuple[Product, Product]]:
-        """Return the two lengths whose equality makes the layouts agree; None if they cannot agree or are unknown.
+        """Return two lengths whose equality makes the layouts agree, for every call to check; None if there are none.
 
-        The axes have equal lengths, so the elements before the rows need not be compared.
+        The axes have equal lengths, so ``outer`` need not be compared.
         """
         if self.in_order != other.in_order or not (self.is_even and other.is_even):
             return None
         return comparable(self.inner, other.inner)
 
     def within(self, axis: RowLayout) -> RowLayout:
-        """Return the layout of leading elements of ``axis``; if only their number per row is known, complete it."""
+        """Return this layout, of leading elements of ``axis``, completed if only their number per row is known."""
         if self.per_row is None or axis.inner is None:
             return self
         pieces = self.per_row.over(axis.inner)

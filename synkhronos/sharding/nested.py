@@ -11,7 +11,7 @@ from .rule import Node, PlacementRule, RuleResult, taken_whole
 
 
 class NestedGraph(NamedTuple):
-    """A graph of placement rules, such as the inner graph of an operation; ``known`` places its constants."""
+    """A graph of placement rules, such as an operation's inner graph; ``known`` places its constants that are zero."""
 
     nodes: Sequence[Node]
     inputs: Sequence[Any]
@@ -42,7 +42,7 @@ class Inner(PlacementRule):
 
 
 class Choice(PlacementRule):
-    """Placement rule for a condition with two branches."""
+    """Placement rule for ``ifelse``; the inputs are a condition and the values of two branches."""
 
     def __init__(self, n_outputs: int) -> None:
         self.n_outputs = n_outputs
@@ -122,15 +122,15 @@ class ScanLoop(PlacementRule):
     Parameters
     ----------
     sequences, fixed : sequence of (int, int)
-        Positions in the loop's inputs and in the graph's inputs.
+        Pairs of positions: in the loop's inputs, and in the graph's inputs.
     states : sequence of LoopState
         Outputs of the loop, in this order: states with steps come first, states without steps last.
     collected : sequence of int
         Outputs of the graph that the loop returns between these two kinds of states, with an axis of steps.
     unchanging : sequence of int
-        Positions of inputs that determine the number of steps.
+        Positions of inputs that determine the number of steps, and so must be equal on all ranks.
     until : int, optional
-        The output of the graph that ends the loop.
+        Position of the output of the graph that ends the loop.
     """
 
     #: Maximum number of changes of a state's placement, such as from zero to partial and then to unknown.
@@ -195,7 +195,7 @@ class ScanLoop(PlacementRule):
         return given
 
     def _whole_sequences(self, inputs: Sequence[Placement], exact: bool) -> Any:
-        """Request whole values of sequences of lengths, because their elements are not partial values."""
+        """Request whole values of sequences of lengths; `_with_wholes` requests only those of partial values."""
         positions = [outer for outer, _ in self.sequences if isinstance(inputs[outer], Size)]
         return taken_whole(inputs, positions, exact)
 
@@ -256,7 +256,7 @@ def _outside(placement: Placement) -> Placement:
 def _escaped(placements: Sequence[Placement], inputs: Sequence[Placement], exact: bool) -> List[Placement]:
     """Convert placements inside a graph to placements outside.
 
-    Symbols of inner lengths have no meaning outside, because each call of the graph uses them for different lengths.
+    Symbols of inner lengths have no meaning outside, because each use of the graph gives them different values.
     Exact functions refuse results that depend on the rank's number of rows, because no collective can complete them.
     """
     known = {length for one in inputs if isinstance(one, Shard) for length in (*one.layout, *one.of, one.size)}

@@ -59,7 +59,7 @@ class Divided(Axes):
 
 
 def between(layout: RowLayout, start: Optional[Length], stop: Optional[Length]) -> Optional[RowLayout]:
-    """Return the layout of a slice of an axis between two lengths; None if it might cut through a joined array."""
+    """Return the layout of a slice of an axis between two lengths; None if the slice might cut a piece."""
     whole = _pieces(layout)
     ends: List[Optional[int]] = []
     for end, default in ((start, 0), (stop, whole)):

@@ -40,7 +40,7 @@ class Index(enum.IntEnum):
 
 
 class Replicate(NamedTuple):
-    """A value that is equal on all ranks; ``zero`` if it is 0 or irrelevant, so that it is a valid part of any sum."""
+    """A value equal on all ranks, up to ``power``; ``zero`` if it is 0 or irrelevant, so a valid part of any sum."""
 
     power: Power = 0
     zero: bool = False
@@ -60,7 +60,7 @@ class Shard(NamedTuple):
     loose: bool = False  # random numbers whose count may differ from that of the rows; some must be selected
     positions: Index = Index.NO  # whether values are positions of rows
     of: RowLayout = ROWS  # for positions: the layout of the axis that they index
-    size: Product = ONE_ELEMENT  # positions are multiples of this number of elements
+    size: Product = ONE_ELEMENT  # for positions: the distance between neighbors, in elements
 
     @property
     def is_gathered(self) -> bool:
@@ -92,7 +92,7 @@ class Partial(NamedTuple):
 class Length(NamedTuple):
     """A number that depends on the rank's number of rows: ``rows ** power * times``."""
 
-    power: Optional[Power] = 0  # of the rank's share of rows; 0 for a fixed number, None if no power applies
+    power: Optional[Power] = 0  # 0 for a fixed number; None if no power applies
     layout: Optional[RowLayout] = None  # of the axis with this length, if known
     times: Optional[Product] = None  # None if unknown, or if it might not be whole
 

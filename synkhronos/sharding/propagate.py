@@ -12,7 +12,7 @@ class Propagated(NamedTuple):
     """The placements found for a graph."""
 
     placements: Dict[Any, Placement]  # by variable
-    whole: List[FrozenSet[int]]  # for each node, the inputs whose whole value it receives
+    whole: List[FrozenSet[int]]  # for each node, the positions of inputs whose whole values it receives
     equal: List[Sequence[Any]]  # for each node, lengths that must be equal, and other conditions
 
     def of(self, variable: Any) -> Placement:
@@ -26,8 +26,8 @@ def propagate(
     """Propagate placements through a graph, with ``nodes`` in topological order; unlisted inputs are replicated.
 
     ``exact`` determines whether whole values can be requested (`PlacementRule.place`). Partial values that are made
-    whole in ``completed``, the result for the exact graph, are treated as whole here. With ``exact=False``, the result
-    shows which values of the completed graph would be averages if each rank used its own number of rows.
+    whole in ``completed``, an exact result for the same graph, count as replicated here. With ``exact=False``, the
+    result then shows which values of the completed graph would be averages if each rank used its own number of rows.
     """
     found = Propagated(dict(known), [], [])
     for k, node in enumerate(nodes):

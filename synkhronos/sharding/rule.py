@@ -21,14 +21,14 @@ class WithinRows(NamedTuple):
 
 
 class NoRemainder(NamedTuple):
-    """Condition checked in every call: a reshape to an unknown number of rows leaves no remainder."""
+    """Condition checked in every call: a reshape with -1 leaves no remainder on any rank."""
 
 
 class RuleResult(NamedTuple):
     """The result of a placement rule: placements of the outputs, and requirements on the inputs."""
 
     outputs: List[Placement]
-    whole: FrozenSet[int] = frozenset()  # inputs whose whole value is needed, from a collective if they are partial
+    whole: FrozenSet[int] = frozenset()  # inputs that are needed whole, through a collective if they are partial
     equal: Sequence[Union[Tuple[Product, Product], WithinRows, NoRemainder]] = ()  # conditions checked per call
 
 
@@ -46,7 +46,7 @@ class PlacementRule(ABC):
 
     @abstractmethod
     def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
-        """Return the placements of the outputs; no input may be `Unknown`.
+        """Return the outputs' placements, and requirements on the inputs; no input may be `Unknown`.
 
         If ``exact``, the graph may be rewritten, so rules can request whole values. Otherwise, numbers of rows are the
         rank's own, and an operation that needs the whole of a partial value has an unknown result.
@@ -91,7 +91,7 @@ def taken_whole(
 ) -> Tuple[FrozenSet[int], List[Placement]]:
     """Request whole values of some inputs; return the positions to make whole, and all placements afterwards.
 
-    If the graph must not be rewritten, a rank's own number of rows becomes a replicated value with its power.
+    If not ``exact``, a rank's own number of rows becomes a replicated value with its power, or unknown.
     """
     after, wanted = list(inputs), set()
     for i in positions:

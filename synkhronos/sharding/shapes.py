@@ -1,4 +1,4 @@
-"""Placement rules for operations on shapes, where a length that depends on the rank's rows defines the axis of rows."""
+"""Placement rules for operations on shapes; a length that depends on the rank's rows marks the axis of rows."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Element(PlacementRule):
 
 
 class Changed(PlacementRule):
-    """Placement rule for changing elements of a vector that may be a shape; see `JoinedShape` for most arguments."""
+    """Placement rule for changing elements of a vector that may be a shape; see `Element` and `JoinedShape`."""
 
     def __init__(
         self, index: Any, values: Callable[[], Sequence[Values]], sets: bool, otherwise: PlacementRule
@@ -220,7 +220,7 @@ class RowAxis(NamedTuple):
 
 
 def rows_of(shape: Sequence[Placement]) -> Union[None, RowAxis, Unknown]:
-    """Return the axis of the rank's rows in a shape with these placements; None if the shape has no rows."""
+    """Return the axis of rows in a shape with these placements; None if it has no rows, `Unknown` if not supported."""
     lengths: List[Length] = []
     for one in shape:
         if isinstance(one, Size):
@@ -261,7 +261,7 @@ class Positions(PlacementRule):
             if self.step == ONE_ELEMENT:
                 return RuleResult([Shard(0, layout=found.layout, positions=Index.ROWS, of=found.layout)])
             count = over(found.layout.times, self.step)
-            if count is not None and self.step is not None:  # positions per row
+            if count is not None and self.step is not None:  # count is the number of positions per row
                 layout = ROWS if count == ONE_ELEMENT else RowLayout(None, None, count)
                 return RuleResult([Shard(0, layout=layout, positions=Index.COMPUTED, of=layout, size=self.step)])
         return RuleResult([Unknown("counts up to a number that depends on how many rows the rank has" + QUOTIENTS)])
@@ -283,7 +283,7 @@ class Reshaped(PlacementRule):
                   (rows, t * f)   neither holds, so the placement is unknown unless t is 1
 
     ``before`` and ``after`` are the axes' lengths, None if unknown or -1; ``free`` is the axis given as -1. ``same``,
-    which is slow, maps a length to an equal length if the program combines arrays of these lengths element by element.
+    which is slow, replaces lengths that other operations require to be equal with a single length.
     """
 
     def __init__(
@@ -364,7 +364,7 @@ class _Axes(NamedTuple):
         # Each new row must be within one old row, so axes after the new axis must be part of the axes after the rows.
         if times is None or size is not None or over(product(self.before[axis + 1 :]), after) is not None:
             return None if times is None else RowLayout(times, size)
-        # Alternatively, the number of rows is unchanged, because the axis contained only rows.
+        # Alternatively, rows stay whole, because the axes up to the rows have the same total length before and after.
         is_theirs = one.layout == ROWS and _are_equal(product(self.before[: axis + 1]), product(self.after[: new + 1]))
         return RowLayout(times, ONE_ELEMENT) if is_theirs else None
 

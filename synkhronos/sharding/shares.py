@@ -21,12 +21,12 @@ class TakenShare(PlacementRule):
         if isinstance(one, Shard):
             one = Unknown("divides rows that are divided already")
         return RuleResult(
-            [one if isinstance(one, Unknown) else Unknown("takes a share of values that differ between ranks")]
+            [one if isinstance(one, Unknown) else Unknown("selects a share of values that differ between ranks")]
         )
 
 
 class Put(PlacementRule):
-    """Placement rule for an array shaped like the first input: zeros, but the second input as the rank's rows."""
+    """Placement rule for zeros shaped like the first input, with the second input in place of the rank's rows."""
 
     shapes_only = (0,)
 

@@ -12,7 +12,7 @@ from .rule import RuleResult, WithinRows
 
 
 class Slice(NamedTuple):
-    """A slice whose ends are not constant; ``start`` and ``stop`` are positions of inputs, or None for an open end."""
+    """A slice with ends that are inputs; ``start`` and ``stop`` are their positions, or None for the axis's own end."""
 
     start: Optional[int]
     stop: Optional[int]
@@ -31,13 +31,13 @@ class Subscript(Axes):
     arrays : mapping from int to int
         Maps an axis of the first input to the input that is an array of positions along this axis.
     slices : mapping from int to Slice
-        Slices by axis of the first input.
+        Maps an axis of the first input to the slice along this axis.
     sets : bool
-        Whether elements are set, so that results of different ranks cannot be combined.
+        Whether elements are set rather than incremented, so that results of different ranks cannot be combined.
     is_vector : bool
         Whether the index is a slice of a vector, up to a position or from a position.
     length : callable
-        Returns the length of an axis of an input.
+        Maps the position of an input, and an axis, to the axis's length; returns None if it is unknown.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Subscript(Axes):
         return super().place(inputs, exact)
 
     def _pieces(self, first: Placement, inputs: Sequence[Placement]) -> Optional[Tuple[Slice, RowLayout]]:
-        """Return the slice along the rows and the layout of its result; None if the slice might cut a joined array."""
+        """Return the slice along the axis of rows and its result's layout; None if either is unknown."""
         sliced = self.slices.get(first.axis) if isinstance(first, Shard) else None
         if sliced is None or not isinstance(first, Shard) or first.positions or first.loose:
             return None
@@ -105,7 +105,7 @@ class Subscript(Axes):
         return None if layout is None else (sliced, layout)
 
     def _of_all(self, i: int, array: Shard, first: Shard, exact: bool) -> Any:
-        """Return the result of `_elements` for as many positions as a whole axis has elements."""
+        """Return the result of `_elements` if there is surely one position per element of the axis; else None."""
         axis, of = first.layout, array.of
         is_offset = array.positions == Index.COMPUTED and array.size == ONE_ELEMENT
         if array.layout != of or is_offset or not (of.in_order or of.is_unordered) or axis != MERGED:
@@ -123,7 +123,7 @@ class Subscript(Axes):
     def _along(
         self, rule: Axes, first: Shard, layout: RowLayout, inputs: Sequence[Placement], exact: bool
     ) -> RuleResult:
-        """Return the placement as if the selected elements were the whole axis of rows."""
+        """Return the result of ``rule`` as if the selected elements were the whole axis of rows."""
         placed = rule.place([first._replace(layout=layout, uniform=False), *inputs[1:]], exact)
         (after,) = placed.outputs
         if self.changes and isinstance(after, Shard) and first.layout.is_known:
@@ -131,7 +131,7 @@ class Subscript(Axes):
         return placed._replace(outputs=[after])
 
     def _at(self, axis: int, label: Any) -> Axes:
-        """Return the rule for rows along an axis that are selected at their own positions."""
+        """Return the rule for an index array that selects the rank's own rows along ``axis``, labeled ``label``."""
         labels = [list(of_input) for of_input in self.inputs]
         outputs = [list(of_output) for of_output in self.outputs]
         labels[0][axis] = label
@@ -157,8 +157,8 @@ def _elements(array: Shard, first: Shard, exact: bool) -> Any:
     if of.outer is None or of.inner is None:
         return None
     of = RowLayout(of.outer, of.inner.times(array.size))
-    # Positions count from 0, in all pieces of the array or in the first pieces. With an offset, they are positions
-    # within a row of several elements; otherwise the program itself would be wrong.
+    # Positions count from 0, through all pieces of the array or its first pieces. In a correct program, an offset
+    # stays within a row of several elements. In a row of one element, it would lead to another row.
     if array.positions == Index.COMPUTED and of.inner == ONE_ELEMENT:
         return None
     if axis.is_unordered:
@@ -174,7 +174,7 @@ def _in_order(array: Shard, axis: RowLayout, exact: bool) -> Any:
     count, size = array.of.per_row, array.size
     if count is None:
         return None
-    if axis.is_unordered:  # (with an offset, elements would no longer be interchangeable)
+    if axis.is_unordered:  # with an offset, elements would no longer be interchangeable
         return (array.layout, axis, ()) if array.positions == Index.ROWS and axis.per_row == count else None
     inner, is_offset = over(axis.inner, size), array.positions == Index.COMPUTED and axis.inner == ONE_ELEMENT
     if inner is None or not axis.is_even or is_offset:
@@ -195,7 +195,7 @@ def _only(end: Placement) -> Length:
 
 
 def _taken(first: Shard, end: Size) -> Shard:
-    """Return the placement of leading random numbers, which belong to rows if their count follows from the rows."""
+    """Return the placement of a slice of loose random numbers, which belong to rows if ``end`` depends on rows."""
     (length,) = end.lengths
     if length.power == 1:
         return first._replace(layout=length.layout or MERGED, loose=False)

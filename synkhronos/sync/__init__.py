@@ -9,6 +9,6 @@
     +----------------------------------------------------------------+
 
 A word stores state, and a `Semaphore` wakes waiting ranks to read the words. A `Barrier` is a protocol on words and
-semaphores that survives the death of a rank. With several hosts, each has a control block. The rank that leads a host
-(`host_relay`) waits for an `EventFd` and for `Link` sockets. A second `EventFd` wakes the bridge or deputy process.
+semaphores that survives the death of a rank. With several hosts, each host has a control block. The rank that leads a
+host (`host_relay`) waits for an `EventFd` and for `Link` sockets. A second `EventFd` wakes the bridge or the deputy.
 """

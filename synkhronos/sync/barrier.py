@@ -11,7 +11,7 @@ complete. This makes collectives all-or-nothing. ::
 The state of a barrier consists of four words of the session and one word of each rank::
 
     word             written by       state
-    arrived[r] = k   rank r           r waits at barrier k
+    arrived[r] = k   rank r           r has reached barrier k
     decided = k      root             barrier k is complete for all ranks, whatever happens from here on
     abort_requested  a failing rank   command c must be aborted; the root checks this before it decides
       = c
@@ -77,7 +77,7 @@ class Barrier:
 
     @point("barrier")
     def wait(self) -> None:
-        """Wait for all ranks to call this; raise `Aborted` on all ranks if one fails or dies before that."""
+        """Wait until all ranks have called this; raise `Aborted` on all ranks if one fails or dies first."""
         self.current += 1
         if self.current >= self._end:
             raise SynkhronosError(
@@ -117,7 +117,7 @@ class Barrier:
 
     def _watch_other(self) -> bool:
         self.watch()
-        # True if the root was interrupted before it woke this rank.
+        # True, for example, if the root was interrupted before it woke this rank.
         return self._words[DECIDED] >= self.current or self._words[ABORTED] >= self.command
 
     def check(self) -> None:
@@ -137,7 +137,7 @@ class Barrier:
     def exchange(self, notice: bytes, pool: Any, pools: Any) -> Tuple[bytes, ...]:
         """Wait as `wait` does; return the notices (messages) of all ranks, in order. Long notices use the pools."""
         # Two slots alternate with the numbers of barrier and command, which are equal on all ranks even after an abort.
-        # The slot's last readers have passed the barrier in between.
+        # All readers of the slot's last notice have passed the barrier in between.
         turn = (self.command + self.current + 1) % 2  # inlined from `turn_of`
         slots, length = self.block.notice_slots[turn], self.block.notice_length[turn]
         if len(notice) <= len(slots[self.rank]):

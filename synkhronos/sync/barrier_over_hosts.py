@@ -1,4 +1,4 @@
-"""The barrier of the root and of the leaders of other hosts, which exchange messages between hosts.
+"""The barrier of ranks that lead a host: the root and the leaders of other hosts exchange messages.
 
 **Two barriers in one round trip.** Between hosts every barrier costs a round trip. Suppose all ranks, including the
 root, have ``promised`` their answer for barrier k + 1 on arrival at barrier k. Then nothing can fail between the two
@@ -19,7 +19,7 @@ from .semaphore import WaitPolicy
 class BarrierOverHosts(Barrier):
     """The barrier of a rank that leads its host.
 
-    While other hosts have not yet read a decision, ``watch_telling`` (by default ``watch``) is called instead of
+    While a decision cannot be sent to another host, ``watch_telling`` (by default ``watch``) is called instead of
     ``watch``, because other ranks may have finished the command.
     """
 

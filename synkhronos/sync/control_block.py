@@ -14,7 +14,7 @@ It is an unnamed file that all ranks and the keeper map. Other modules implement
     spans         by rank: its recorded activity, if any: see `profile`
 
 A line is a cache line of eight 64-bit words, so that ranks do not slow each other down by writing. The tables list the
-writer of each word. Apart from resets and copies from other hosts, only ``abort_requested`` has several.
+writer of each word. Apart from resets and copies from other hosts, only ``abort_requested`` has several writers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SESSION_WORDS = (
     ("deaths", "keeper", "whether the keeper has seen any rank end"),
     ("stop_requested", "root", "the last command whose remaining steps the program has canceled"),
     ("announced", "root", "bytes of announcements"),
-    ("let_go", "bridge", "the last aborted command that no longer writes into this host's memory"),
+    ("let_go", "deputy", "the last aborted command that no longer writes into this host's memory"),
 )
 
 #: The words of every rank.
@@ -62,7 +62,7 @@ RANK_WORDS = (
     ("steps", "the rank", "number of steps of that command that the rank has completed"),
     ("undone", "the rank", "number of these steps that the rank has undone"),
     ("noticed_0", "the rank", "the barrier of the notice in the first slot"),
-    ("noticed_1", "the rank", "the barrier of the notice in the second slot; the first notice may still be unsent"),
+    ("noticed_1", "the rank", "the barrier of the notice in the second slot"),
     ("fetch_asked", "the rank", "number of its requests to other hosts"),
     ("fetch_length", "the rank", "bytes of its request in the slot; negative for a handle"),
     ("fetch_done", "bridge", "number of answered requests; negative if the slot has a 0-terminated error message"),
@@ -94,7 +94,7 @@ def _regions(size: int, span_bytes: int) -> Tuple[Dict[str, Tuple[int, int, int]
         ("fetches", size, FETCH_BYTES),
         ("fatal errors", size, FATAL_ERROR_BYTES),  # separate from the answers, which may still be unread
         ("announcements", 1, ANNOUNCEMENT_BYTES),
-        ("spans", size, span_bytes),  # last, because an opener infers span_bytes from the length of the file
+        ("spans", size, span_bytes),  # last, because span_bytes of an existing block is computed from its length
     ):
         found[name] = (begin, count, nbytes)
         begin += count * nbytes
@@ -119,12 +119,12 @@ class ControlBlock:
 
     ``span_bytes`` (a multiple of 8, or 0) is the memory per rank for recording its activity. With several ``hosts``,
     each host has a block for all ranks. Its leading rank (`host_relay`) and its bridge or deputy process copy the state
-    of other hosts into it. ``bells`` are the descriptors of an existing block's eventfds; the caller may close
-    them afterwards.
+    of other hosts into it. ``bells`` are the descriptors of an existing block's eventfds, which are duplicated.
 
     The root waits for `arrivals` at a barrier. Each rank has four semaphores: the root signals `releases` (from a
-    barrier) and `commands`, the rank `answers`, and the bridge or deputy `fetched`. `bridge` wakes this process, and
-    `lead` the leading rank. `notice_slots`, `notice_length` and `noticed` are indexed by turn and rank.
+    barrier) and `commands`, the rank `answers`, and the bridge or deputy `fetched`. The eventfd `bridge` wakes the
+    bridge or deputy, and `lead` the leading rank. `notice_slots`, `notice_length` and `noticed` are indexed by turn and
+    rank.
     """
 
     decided = _session_word("decided")
@@ -212,7 +212,7 @@ class ControlBlock:
         return self.steps_command[rank], self.steps[rank], self.undone[rank]
 
     def note_steps(self, steps: Dict[int, Tuple[int, int, int]]) -> None:
-        """Write the step counts of ranks on other hosts; ignore outdated counts, because counts arrive on two paths."""
+        """Write the step counts of ranks on other hosts; ignore outdated counts, which may arrive on another path."""
         for rank, made in steps.items():
             if made > self.steps_of(rank):
                 _, self.steps[rank], self.undone[rank] = made

@@ -6,7 +6,7 @@ Every host has a *shadow* of each pool on the other hosts: memory with the same 
     bridge      (or deputy, see `cluster`) asks the host that has the memory, writes the reply into the shadow
     rank        continues when fetch_done has reached fetch_asked
 
-A fetched range has the content as of the request; fetch it again if the pool may have changed. Small data is sent
+A fetched range is a copy as of the request; fetch it again if the pool may have changed. Small data is sent
 without a request: see `runtime.command.Envelope` and `transports.layouts`. Ranks request reductions over hosts in the
 same way, after reducing their values within the host. They wait for the result, or only until the reduction has begun.
 """
@@ -32,7 +32,7 @@ class FetchPart(NamedTuple):
     partial: Handle  # the partial result of this host's ranks, a one-dimensional array
     result: Handle  # the destination of the result
     op: ReduceOp
-    weights: Optional[Tuple[float, ...]]  # of the sources
+    weights: Optional[Tuple[float, ...]]  # one per source
     sources: Tuple[int, ...]  # the source hosts in order
     destinations: Tuple[int, ...]  # the destination hosts in order
     wire: Optional[str] = None
@@ -54,7 +54,7 @@ class Fetcher:
 
     @point("channel")
     def check_room(self, ranges: Sequence[Ranges]) -> None:
-        """Raise `SynkhronosError` if this host lacks memory for its ranks' ranges; all its ranks must call this."""
+        """Raise `SynkhronosError` if this host lacks memory for its ranks' ranges; all these ranks must call this."""
         self._ask("room", [tuple(each) for each in ranges])
 
     @point("channel")
@@ -86,7 +86,7 @@ class Fetcher:
         block.bridge.release()
         while abs(block.fetch_done[rank]) < asked:
             block.fetched[rank].wait(self._look, self._barrier.policy)
-            if abs(block.fetch_done[rank]) < asked:  # woken because the command is aborted
+            if abs(block.fetch_done[rank]) < asked:  # woken, for example because the command was aborted
                 self._look()
         if block.fetch_done[rank] < 0:
             raise SynkhronosError(bytes(block.fetch_slots[rank]).split(b"\0")[0].decode(errors="replace"))

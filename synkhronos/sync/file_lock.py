@@ -1,6 +1,6 @@
 """File locks that the kernel releases when their owner dies.
 
-A lock belongs to an open file description (``F_OFD_SETLK`` in ``fcntl(2)``), and every rank opens its own
+A lock belongs to an open file description (``F_OFD_SETLK`` in ``fcntl(2)``), and every owner opens its own
 description. The kernel releases the lock when the description is closed, at the latest when the process ends.
 """
 

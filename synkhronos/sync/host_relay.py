@@ -1,4 +1,4 @@
-"""Direct exchange of commands and barriers between hosts by their leading ranks, without other processes.
+"""Direct exchange of commands, barrier messages and answers between the leading ranks of hosts.
 
 The root has a link to the first rank of each other host, its *leader*. ::
 
@@ -6,8 +6,8 @@ The root has a link to the first rank of each other host, its *leader*. ::
     ranks of host 0 <-- control block --> root <═══ link ═══> leader <-- control block --> ranks of host 1
 
 Root and leader copy between their control block and the link while they wait (`HostRelay.wait`) for a command, at a
-barrier, or for answers. So a round trip over the network needs only two process switches. The bridge and the deputies
-of `cluster` handle all other events: deaths, aborts, output, fetches.
+barrier, or for answers. So no other process delays a message. The bridge and the deputies of `cluster` handle
+all other events: deaths, aborts, output, fetches.
 
 ===========  ==============  ===============================================================================
 message      from, to        content
@@ -18,7 +18,7 @@ message      from, to        content
 ``answers``  leader, root    answers of its host's ranks to a command
 ===========  ==============  ===============================================================================
 
-Messages are idempotent, as are writes to the words of the control block.
+A rank's *notice* is its message to all ranks at a barrier. Receiving a message twice has no further effect.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class HostRelay(ABC):
         self._poll.register(block.lead, select.POLLIN)
         for link in links:
             self._poll.register(link, select.POLLIN | select.POLLRDHUP)
-        self._keep: List[Dict[int, Any]] = [{}, {}]  # long notices, by turn and rank
-        self._long: Dict[int, Any] = {}  # long answers, by rank
+        self._keep: List[Dict[int, Any]] = [{}, {}]  # memory of long notices, by turn and rank
+        self._long: Dict[int, Any] = {}  # memory of long answers, by rank
 
     def close(self) -> None:
         while self._links:
@@ -77,7 +77,7 @@ class HostRelay(ABC):
         """Copy between block and links until ``done`` or ``watch`` returns true; both are called repeatedly."""
         for _ in range(policy.tries):
             self.receive()
-            self.forward(watch)  # after receive, because otherwise the cause of a drained eventfd would stay unsent
+            self.forward(watch)  # after `receive`, which may drain the eventfd of a change that is not sent yet
             if done():
                 return
             if policy.yields:
@@ -109,10 +109,10 @@ class HostRelay(ABC):
 
     @abstractmethod
     def forward(self, watch: Callable[[], object], is_overdue: bool = False) -> None:
-        """Send changes of the block to other hosts; with ``is_overdue``, do not wait for all ranks' changes."""
+        """Send changes of the block to other hosts; with ``is_overdue``, even if changes of some ranks are missing."""
 
     def notice_of(self, rank: int, number: int) -> Optional[bytes]:
-        """Return a rank's notice for a barrier, or None."""
+        """Return a rank's notice for a barrier, or None if there is none yet."""
         block, turn = self.block, turn_of(number)
         if block.noticed[turn][rank] != number:
             return None
@@ -135,7 +135,7 @@ class RootRelay(HostRelay):
         self, rank: int, hosts: Hosts, block: ControlBlock, pool: Pool, pools: PoolMap, links: Sequence[Link]
     ) -> None:
         super().__init__(rank, hosts, block, pool, pools, links)
-        # By link: the ranks on all hosts but the link's, and the last command and decision sent.
+        # For each link: the ranks on all hosts but the link's, and the last command and decision sent.
         elsewhere = [[rank for rank in range(hosts.size) if rank not in ranks] for ranks in hosts.ranks[1:]]
         self._told = [(link, others, [0, 0]) for link, others in zip(links, elsewhere)]
 
@@ -152,7 +152,7 @@ class RootRelay(HostRelay):
                 told[1] = decided
 
     def _decided(self, number: int, others: Sequence[int], told: int) -> Tuple[Any, ...]:
-        """Return a barrier's message; ``told``: the last barrier sent; ``others``: the ranks not on the link's host."""
+        """Return a decided barrier's message for a host; ``told``: the last one sent; ``others``: ranks elsewhere."""
         of = number
         notices = {rank: self.notice_of(rank, of) for rank in others}
         if None in notices.values() and told < number - 1:  # both barriers may have been decided together
@@ -269,7 +269,7 @@ class LeaderRelay(HostRelay):
         return bytes(messages.get(block.answer_length[rank], block.answer_slots[rank], self.pools))
 
     def _news(self) -> Tuple[Dict[int, Tuple[int, int, int]], Dict[int, int]]:
-        """Return new step counts of ranks, and the new numbers of bytes printed."""
+        """Return, by rank, the step counts and printed bytes that have changed since the last message."""
         block, steps, printed = self.block, {}, {}
         for rank in self.hosts.near:
             made, nbytes = block.steps_of(rank), block.printed[rank]

@@ -17,7 +17,7 @@ class Hosts(NamedTuple):
     def of_counts(
         cls, names: Tuple[str, ...], counts: Tuple[int, ...], own: int = 0, places: Optional[Tuple[int, ...]] = None
     ) -> Hosts:
-        """Return hosts with the numbers of ranks in ``counts``.
+        """Return hosts with ``counts[i]`` ranks on host i.
 
         >>> Hosts.of_counts(("a", "b"), (1, 2)).ranks
         ((0,), (1, 2))
@@ -41,7 +41,7 @@ class Hosts(NamedTuple):
         return tuple(rank for rank in range(self.size) if rank not in self.near)
 
     def of(self, rank: int) -> int:
-        """Return the host of a rank; negative numbers are the program's pools, on the first host."""
+        """Return the host of a rank or pool; negative numbers denote the program's pools, on the first host."""
         return 0 if rank < 0 else next(host for host, ranks in enumerate(self.ranks) if rank in ranks)
 
     def is_far(self, pool: int) -> bool:

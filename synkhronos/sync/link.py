@@ -102,7 +102,7 @@ class Link:
             pass
 
     def receive(self, deal_with: Callable[..., object], is_gone: bool = False) -> None:
-        """Call ``deal_with(*message)`` for each message received; with ``is_gone``, no other message can arrive."""
+        """Call ``deal_with(*message)`` for each message received; with ``is_gone``, no further message can arrive."""
         try:
             n = self._socket.recv_into(self._buffer, 0, socket.MSG_PEEK)
         except BlockingIOError:

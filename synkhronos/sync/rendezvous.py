@@ -1,9 +1,9 @@
 """Rendezvous of processes on different hosts: one listens, all others connect, and both ends authenticate by token.
 
-A trusted channel (MPI or the environment) distributes the address and the token. As in `multiprocessing.connection`,
+A trusted channel, such as MPI, distributes the address and the token. As in `multiprocessing.connection`,
 nothing from a peer is unpickled before the peer has proved that it has the token. The listener closes once all peers
-have connected. The kernel detects the end of a process immediately, and with ``TCP_USER_TIMEOUT`` also a cut cable
-within seconds; `link` disables this timeout again.
+have connected. The kernel detects the end of a peer's process immediately. ``TCP_USER_TIMEOUT`` lets it detect a cut
+cable within seconds while data is being sent; `link` disables this timeout again.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Listener:
                 missing -= 1
             except socket.timeout:
                 watch()
-            except (OSError, EOFError, AuthenticationError):  # a foreign process
+            except (OSError, EOFError, AuthenticationError):  # a foreign process or a slow peer
                 pass
             if missing and time.monotonic() > until:
                 raise SynkhronosError(
@@ -90,7 +90,7 @@ def connect(meeting: Rendezvous) -> socket.socket:
 
 
 def is_worth_another_try(error: BaseException, waited: float) -> bool:
-    """Return whether the listener may just be busy after an error, ``waited`` seconds after the first attempt."""
+    """Return whether an error, ``waited`` seconds after the first attempt, may mean that the listener is busy."""
     if isinstance(error, BlockingIOError):  # the listener has not started the authentication in time
         return waited < TURN_TIMEOUT_S
     return isinstance(error, (EOFError, ConnectionResetError)) and waited < ANSWER_TIMEOUT_S  # the listener timed out

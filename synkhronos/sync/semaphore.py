@@ -44,7 +44,7 @@ class WaitPolicy(NamedTuple):
 
     @classmethod
     def of_threads(cls) -> WaitPolicy:
-        """Return the policy for ranks in one interpreter, where spinning would stop the peer."""
+        """Return the policy for ranks in one interpreter, where a spinning rank would block its peers."""
         return cls(1, False)
 
 
@@ -80,7 +80,7 @@ else:  # glibc before 2.30 has only the wall clock, which may be set back, but e
 
 
 class Semaphore:
-    """A counter in shared memory that processes wait for; ``memory`` is aligned to 64 bytes and kept alive.
+    """A counter in shared memory that processes wait for; ``memory`` must be aligned, and is kept alive.
 
     ``create`` initializes the count to 0; otherwise another process must have done so.
     """

@@ -3,8 +3,8 @@
 Every rank calls each method that is not marked *local*, in the same order and with lists of the same length. Each
 call handles all its arrays together, so a call with many small arrays costs little more than a call with one.
 
-**All or nothing.** No method changes its input arrays. Methods return new values as `Pending`: arrays
-next to the current arrays, complete after the next barrier. `RankContext.commit_values` then accepts them.
+**All or nothing.** No method changes its input arrays. New values of variables are returned as `Pending`: arrays
+next to the current arrays, complete after the next barrier. `RankContext.commit_values` then makes them current.
 
 **Keys.** A key names the owner of an array (a shared variable, an output), so that later calls can reuse its memory.
 
@@ -13,8 +13,8 @@ next to the current arrays, complete after the next barrier. `RankContext.commit
 
 **Terms.** Throughout the library, ``bind`` copies a host array into the memory kept for its key, and ``to_host`` copies
 a device array there. ``allocate`` reserves memory for a result next to the current array, and ``swap_in`` makes the
-result the current one. In engines, ``to_device`` copies a host array to the rank's device, and ``put`` makes a
-variable's storage refer to an array. ``coerce`` converts a user's value as the variable's own ``set_value`` does.
+result the current one. In engines, ``to_device`` moves an array to the memory where a variable stores its value, and
+``put`` makes the storage refer to it. ``coerce`` converts a user's value as the variable's own ``set_value`` does.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ ALL_ALIKE = (Reduction(),)  #: A single reduction for all ranks, with equal weig
 class TrafficCounter:
     """Counts the bytes that one rank reads from, and writes to, the memory of other ranks.
 
-    With NCCL, each of n ranks counts (n - 1) / n of the reduced bytes as read, and the same number as sent. `of` lists
-    for each collective: calls, bytes read, bytes sent, bytes received from other hosts, seconds. ``received`` returns
-    the bytes fetched from other hosts. Only a host's first rank counts values that arrive with notices or commands.
+    With NCCL, an all_reduce over n ranks counts (n - 1) / n of its bytes on each rank, both as read and as sent. `of`
+    lists for each collective: calls, bytes read, bytes sent, bytes received from other hosts, seconds. ``received``
+    returns the bytes fetched from other hosts. Only a host's first rank counts values in notices and commands.
     """
 
     __slots__ = ("of", "read", "sent", "_fetched", "_arrived", "_is_first")
@@ -130,7 +130,7 @@ class Transport(ABC):
         """
 
     def completes_in_one_round(self, arrays: Sequence[Any]) -> bool:
-        """Return whether `all_reduce` needs no further barrier. If true on all ranks, nothing can fail later. Local."""
+        """Return whether `all_reduce` has only one barrier. If so on all ranks, nothing can fail after it. Local."""
         return False
 
     def supports_wire(

@@ -1,7 +1,7 @@
 """Locations of the arrays of all ranks, exchanged as notices and cached.
 
 An array's location usually equals its location in one of the last two calls, because the current and the spare array
-of a slot swap. A frequent collective therefore neither pickles notices nor attaches memory. Caches on every rank:
+of a slot swap. A repeated collective therefore neither pickles notices nor attaches memory. Caches on every rank:
 
 =================  ===============================  =================================  ================================
 level              key                              reused                             invalidated by
@@ -16,7 +16,7 @@ level              key                              reused                      
 
 Beyond `MAX_LAYOUTS` notices or layouts, the oldest is dropped.
 
-With several hosts, small values travel behind the notice, which saves a fetch (MPI's *eager* protocol)::
+With several hosts, small values are appended to the notice, which saves a fetch (MPI's *eager* protocol)::
 
     | length of the notice | notice | values of its first arrays |
 
@@ -38,7 +38,7 @@ from ..memory.attach import PoolMap
 from ..memory.handles import Handle
 
 MAX_LAYOUTS = 64  #: Maximum number of cached layouts; each set of variables needs two, because arrays swap.
-EAGER_BYTES = 1 << 13  #: Maximum size of the values behind a notice; both usually fit into a slot.
+EAGER_BYTES = 1 << 13  #: Maximum size of the values appended to a notice; both usually fit into a slot.
 
 _stamps = itertools.count(1)
 _PREFIX = struct.Struct("i")
@@ -119,7 +119,7 @@ class Layout:
 
 
 class Layouts:
-    """One rank's cache of notices and layouts; ``arrive`` receives the size of values in notices from ``far`` ranks."""
+    """One rank's cache of notices and layouts; ``arrive`` counts the bytes of values in notices from ``far`` ranks."""
 
     def __init__(
         self, pools: PoolMap, far: Sequence[int] = (), arrive: Callable[[int], None] = lambda nbytes: None

@@ -52,7 +52,7 @@ def is_known(dtype: np.dtype[Any]) -> bool:
 
 
 def open_clique(host: SharedMemoryTransport, context: Any, device: str) -> Tuple[Optional[Clique], str]:
-    """Open a communicator of the ranks' devices, on every rank; if any rank cannot, return None and the reason."""
+    """Open a communicator of the ranks' devices, on every rank; if any rank fails, return None and the reason."""
     # Environments may differ between hosts, so ranks exchange them to reach the same decision.
     said = host.exchange((device, (machine.boot_id(), os.environ.get(VISIBLE)), os.environ.get(MULTI_RANK)))
     devices = [name for name, _, _ in said]

@@ -14,7 +14,7 @@ The first rank of each host stores a partial and a result for each `Reduction` (
 the weight matrix). Both consist of one concatenated array per dtype. A host's weight is the sum of its ranks' weights,
 so the average of the partials equals the average of the ranks' values. Partials of float16 arrays are float32.
 
-A host with one rank, whose arrays of each dtype are contiguous, needs no partial or result: MPI sends the current
+A host with one rank, whose arrays of each dtype are adjacent, needs no partial or result: MPI sends the current
 arrays and receives into the spare arrays. MPI sends copies if the arrays may change meanwhile, or if the partial will
 be overwritten. After an aborted command, MPI may still write into a spare array. The array is therefore kept until the
 hosts begin another reduction, because the aborted reduction is over by then.
@@ -45,7 +45,7 @@ from .value_buffers import ALIGNMENT_BYTES, ArrayBlock, kinds_of
 
 Kinds = Sequence[Tuple[Tuple[int, ...], "np.dtype[Any]"]]
 
-#: Minimum total size of the arrays for this route; for less, two messages between processes of a host cost too much.
+#: Minimum total size of the arrays for this route, which costs two additional messages between processes of a host.
 TAKEN_BYTES = 1 << 16
 
 MAX_PARTS = 16  #: Maximum number of separate reductions in a collective: `Reduction` objects times dtypes.
@@ -132,7 +132,7 @@ class HostTransport:
     ) -> Optional[List[HostRoute]]:
         """Return the route of each `Reduction` over the hosts; None if ranks should fetch each other's arrays instead.
 
-        The result is the same on all ranks, whose arrays must have the same shapes and dtypes. ``is_coded``: values
+        The result is the same on all ranks if their arrays have the same shapes and dtypes. ``is_coded``: values
         travel in 16 bits. ``keeps_errors``: ranks keep their host's encoding errors, so every contributor to a result
         must also receive it, as in groups.
         """

@@ -56,8 +56,8 @@ class Slot:
 class SharedMemoryTransport(Transport):
     """Collectives over the ranks' memory pools.
 
-    ``borrowed`` returns the ids of the memory that any variable's storage refers to. That memory is not overwritten. It
-    may be in another variable's slot, because an update can swap two variables. On a single host, ``fetcher`` is None.
+    ``borrowed`` returns the ids of the base arrays of all variables' values, which are not overwritten. Such an array
+    may be in another variable's slot, because an update can swap two variables. On one host, ``fetcher`` is None.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class SharedMemoryTransport(Transport):
     def _fitting(
         self, placed: Optional[PooledArray], shape: Tuple[int, ...], dtype: np.dtype[Any], borrowed: Set[int]
     ) -> PooledArray:
-        """Return the array if a value of that shape and dtype can overwrite it, otherwise a new array."""
+        """Return ``placed`` if a value of that shape and dtype can overwrite its array, otherwise a new array."""
         if placed is not None and placed.array.shape == shape and placed.array.dtype == dtype:
             if id(placed.array.base) not in borrowed:
                 return placed
@@ -381,7 +381,7 @@ class SharedMemoryTransport(Transport):
         self.traffic.add(*moved)
         if result is None:
             return [array.copy() for array in own]
-        lent = result.lend()  # before the barrier, because peers may then begin the next collective
+        lent = result.lend()  # before the barrier, so that the memory counts as lent when peers continue
         self.barrier.wait()
         return lent
 

@@ -5,8 +5,8 @@
     small   two sources, used in turn     every rank reads all sources and computes its own result
     large   sources | results             every rank computes its share of all ranks' results
 
-A small source is overwritten two collectives later. All ranks have read it by then, because they have reached the next
-collective. The function uses a large result without copying it; its memory is reused once nothing refers to it.
+A small source is overwritten when the same collective runs for the second time after it. By then, all ranks have read
+it, because they took part in the run in between. A large result is not copied; its memory is reused when unreferenced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ALIGNMENT_BYTES = 64  #: Size of a cache line; arrays in a block begin at multip
 
 
 class ArrayBlock:
-    """Arrays one after another in one block of shared memory; ``placed`` describes them for other ranks."""
+    """Consecutive arrays in one block of shared memory; ``placed`` describes them for other ranks."""
 
     def __init__(self, pool: Pool, kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]]) -> None:
         self._places, nbytes = [], 0

@@ -21,7 +21,7 @@ PACKAGES = ("numpy", "scipy", "cloudpickle", "theano", "pytensor", "numba", "las
 
 
 class CompileFolder(NamedTuple):
-    """Compilation cache of an engine: package, folder (or "") and error (or "")."""
+    """Compilation cache of an engine (its package): the folder or, if it cannot be written, the error."""
 
     engine: str
     path: str
@@ -29,12 +29,12 @@ class CompileFolder(NamedTuple):
 
 
 class MachineFacts(NamedTuple):
-    """Facts that one process reports about its host; `process`, `started_by` and `local_size` as in `ProcessPlace`."""
+    """Facts that one process reports about its host; `process` and `started_by` are as in `ProcessPlace`."""
 
     process: int
     started_by: str
-    local_size: int
-    one_machine: bool  # whether each process counts as a host
+    local_size: int  # number of processes on this machine
+    one_machine: bool  # whether each process counts as a host, even on one machine
     host: str
     python: str
     machine: str  # architecture and byte order
@@ -47,7 +47,7 @@ class MachineFacts(NamedTuple):
     cores: int  # usable by this process
     all_cores: int
     interfaces: Tuple[Interface, ...]  # interfaces that are up
-    chosen: Tuple[Interface, ...]  # interfaces that may connect to other hosts
+    chosen: Tuple[Interface, ...]  # interfaces for traffic between hosts
     folders: Tuple[CompileFolder, ...]  # of the installed engines
     clock: float  # lead of this host's clock over host 0's, in seconds
     memory: int  # bytes available
@@ -85,7 +85,7 @@ def gather(place: ProcessPlace, environ: Mapping[str, str], mpi: str, local_size
 
 
 def name_of_mpi(text: str) -> str:
-    """Return name and version from an MPI library's long description of itself.
+    """Extract the name and version from an MPI library's long description of itself.
 
     >>> name_of_mpi("Open MPI v5.0.11, package: Open MPI runner@host Distribution, ident: 5.0.11, repo rev: v5.0.11")
     'Open MPI v5.0.11'

@@ -12,7 +12,7 @@ from .outlook import Outlook
 #: Size of the picture and of each of its two plots, and position of the first plot, in pixels.
 WIDTH, HEIGHT, PLOT_WIDTH, PLOT_HEIGHT, LEFT, TOP = 900, 400, 340, 280, 60, 50
 
-#: Colors of the parts.
+#: Colors of the parts of a step.
 COLOURS = dict(zip(PARTS, ("#4477aa", "#66ccee", "#bbbbbb", "#ccbb44", "#ee6677", "#aa3377", "#228833")))
 
 
@@ -67,7 +67,7 @@ def speedups(found: Sequence[Outlook]) -> List[str]:
 
 
 def shares(found: Sequence[Outlook], left: float) -> List[str]:
-    """Draw a bar for each number of ranks, with the parts of a step."""
+    """Draw a bar for each prediction, divided in proportion to the parts of a step; all bars have equal heights."""
     each_width = PLOT_WIDTH / len(found)
     pieces = [text(left, TOP - 8, "parts of a step")]
     for i, each in enumerate(found):

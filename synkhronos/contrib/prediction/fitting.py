@@ -43,9 +43,9 @@ HINT = "pass profiles of one program only; if it was edited between runs, name i
 
 
 def fit(profiles: Sequence[RunProfile]) -> Model:
-    """Fit the model of a program to profiles with one and with two ranks, preferably with two numbers of rows each.
+    """Fit the model of a program to its profiles, preferably for one and for two ranks, with two row counts each.
 
-    Raises `ArgumentValueError` if a profile has no repeated steps or no computing time, or if the programs differ.
+    Raises `ArgumentValueError` for profiles of different functions, without repeated steps, or all without computing.
     """
     steps = [step_of(profile) for profile in profiles]
     main = steps[0].main
@@ -128,7 +128,7 @@ def layout_of(profile: RunProfile) -> RankLayout:
 
 
 def fit_work(groups: Sequence[CallGroup]) -> Tuple[Tuple[float, float], Tuple[float, float]]:
-    """Fit fixed and per-row seconds, each as a pair: for one rank alone, and for each additional rank.
+    """Fit fixed and per-row seconds, each as a pair: for one rank alone, and for each rank that computes beside it.
 
     If each number of ranks was profiled with one number of rows, work that does not shrink with more ranks counts as
     fixed. If all calls have the same positive number of rows per rank, no work counts as fixed.

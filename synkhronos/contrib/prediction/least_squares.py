@@ -11,7 +11,7 @@ from .profiles import Array
 
 
 def nonnegative(matrix: Array, values: Array, weights: Optional[Array] = None) -> Array:
-    """Return ``x >= 0`` that minimizes ``sum(w_i (1 - (A x)_i / b_i) ** 2)``, the relative error.
+    """Return the ``x >= 0`` that minimizes the squared relative errors, ``sum(w_i (1 - (A x)_i / b_i) ** 2)``.
 
     All subsets of columns of ``A`` are tried, so ``A`` must have few columns. Of equally good subsets, the smallest is
     chosen. The `values` ``b`` must be positive.

@@ -1,4 +1,4 @@
-"""Models of the seconds of a reduction by kind of link, with ``n`` ranks on ``H`` hosts and ``S`` bytes per rank.
+"""Models of a reduction's time for each kind of link, with ``n`` ranks on ``H`` hosts and ``S`` bytes per rank.
 
 ==================  ==========================================================================================
 link                seconds
@@ -7,8 +7,8 @@ shared memory       ``start + n S per_byte``: each rank reads its part of all n 
                     all of them, ``2 n S`` bytes through shared memory
 ``nccl``            ``2 (n - 1) latency + 2 (n - 1) / n S / bandwidth``: a ring
 hosts (``mpi``)     ``start + 2 (H - 1) chunks per_message + 2 (H - 1) / H S per_byte``, after a reduction in
-                    shared memory on each host: each host sends a piece of every chunk to each other host, and
-                    the result of its own piece
+                    shared memory on each host: each host sends each other host one piece of every chunk, and
+                    then the result of the piece that it has reduced
 ==================  ==========================================================================================
 
 Contention in shared switches is not modeled.
@@ -26,7 +26,7 @@ from .least_squares import nonnegative
 
 
 class SharedMemory(NamedTuple):
-    """Model of reductions through the shared memory of a host; constants in seconds."""
+    """Model of reductions through the shared memory of a host: start-up seconds, and seconds per byte."""
 
     start: float
     per_byte: float
@@ -37,7 +37,7 @@ class SharedMemory(NamedTuple):
 
 
 class RingModel(NamedTuple):
-    """Model of reductions over a ring of links between ranks, as in NCCL; seconds, and bytes per second."""
+    """Model of reductions over a ring of ranks, as in NCCL: latency in seconds, bandwidth in bytes per second."""
 
     latency: float
     bandwidth: float
@@ -63,7 +63,7 @@ class HostLinkModel(NamedTuple):
 
 
 def terms(hosts: int, nbytes: float) -> List[float]:
-    """Return the numbers that `HostLinkModel` multiplies by its constants."""
+    """Return the factors of the first three constants of `HostLinkModel`."""
     return [1.0, 2.0 * (hosts - 1) * math.ceil(nbytes / chunk_bytes_of(hosts)), 2 * (hosts - 1) / hosts * nbytes]
 
 

@@ -85,7 +85,7 @@ class Model(NamedTuple):
 
     commands: Dict[Key, CommandCost]
     main: Key  # the function called in every step
-    rows: float  # of a step over all ranks, as profiled
+    rows: float  # of a step over all ranks, in the first profile
     program: float  # seconds per step in the program's own code
     memory: SharedMemory
     between: Optional[Union[RingModel, HostLinkModel]]  # the link between devices or hosts, if known
@@ -107,7 +107,7 @@ class Model(NamedTuple):
     def predict(
         self, layout: RankLayout, rows: Optional[float] = None, less: CommunicationRule = IN_EVERY_STEP
     ) -> Dict[str, float]:
-        """Return the seconds of a step by `PARTS`; `rows` counts the rows of all ranks, by default as profiled."""
+        """Return the seconds of a step by part (`PARTS`); `rows` counts rows over all ranks, by default as profiled."""
         rows = self.rows if rows is None else rows
         parts = dict.fromkeys(PARTS, 0.0)
         where = (layout.ranks, layout.machines or layout.hosts, layout.cores)
@@ -145,11 +145,11 @@ class Model(NamedTuple):
         return sum(self.predict(layout, rows, less).values())
 
     def speedup(self, layout: RankLayout, rows: Optional[float] = None) -> float:
-        """Return the speedup over one rank that has all rows."""
+        """Return the speedup over one rank that computes all rows."""
         return self.seconds(RankLayout(1, 1, layout.cores), rows) / self.seconds(layout, rows)
 
     def smallest_rows(self, layout: RankLayout, efficiency: float, most: int = 1 << 24) -> Optional[int]:
-        """Return the fewest rows per rank, up to `most`, that reach an efficiency (speedup / ranks), or None."""
+        """Return the fewest rows per rank that reach an efficiency (speedup / ranks); None if `most` rows do not."""
 
         def is_enough(of_rank: int) -> bool:
             return self.speedup(layout, of_rank * layout.ranks) >= efficiency * layout.ranks

@@ -19,16 +19,16 @@ RULES = {
 
 
 class Outlook(NamedTuple):
-    """Prediction for one number of ranks."""
+    """Prediction for one layout of ranks."""
 
     layout: RankLayout
     rows: float  # of a step over all ranks
     parts: Dict[str, float]  # seconds of a step, by `PARTS`
     speedup: float  # rows per second divided by those of one rank
-    limit: str  # the part that reduces the speedup most
+    limit: str  # the part that reduces the speedup most; "computing" if the efficiency is good
     extrapolated: List[str]  # quantities that are outside the profiled range
     by_rule: Dict[str, float]  # seconds of a step with each of `RULES` that could help
-    smallest_rows: Optional[int]  # fewest rows per rank that reach `GOOD_EFFICIENCY`
+    smallest_rows: Optional[int]  # fewest rows per rank that reach `GOOD_EFFICIENCY`; None if not found
 
     @property
     def seconds(self) -> float:
@@ -42,7 +42,7 @@ class Outlook(NamedTuple):
 def outlooks(
     model: Model, layouts: Sequence[RankLayout], rows: Optional[float] = None, of_rank: Optional[float] = None
 ) -> List[Outlook]:
-    """Predict each layout, for `rows` per step (default: as profiled) or for `of_rank` rows per rank."""
+    """Predict a step on each layout, with `rows` over all ranks (default: as profiled) or `of_rank` rows per rank."""
     found = []
     for layout in layouts:
         of_all = layout.ranks * of_rank if of_rank is not None else model.rows if rows is None else rows

@@ -28,7 +28,7 @@ class Calls(NamedTuple):
     rows: Array  # (calls,): of all ranks; 0 if the command has none
     work: Array  # (calls, ranks): seconds in the compiled function and for copying its rows
     transport: Array  # (calls, ranks): seconds moving arrays between ranks
-    steps: Array  # (calls,): steps of a call; 1 unless it is a call of `Function.steps`
+    steps: Array  # (calls,): steps of a call; 1 except in calls to `Function.steps`
 
     def later(self, dropped: int) -> Calls:
         """Return all calls except the first `dropped`, but at least half of the calls."""
@@ -43,7 +43,7 @@ class RunProfile(NamedTuple):
     hosts: int
     machines: int  # smaller than `hosts` only if hosts are simulated
     cores: float  # of a machine; infinite if every rank has its own device
-    link: Optional[str]  # "shared_memory", "nccl", "mpi" or "tcp"
+    link: Optional[str]  # "shared_memory", "nccl", "mpi" or "tcp"; None with a single rank
     copy_rate: Optional[float]  # bytes per second that one core copies
     commands: Dict[Key, Calls]
     nbytes: Dict[Key, float]  # bytes that a rank contributes to collectives in one step of a call
@@ -92,7 +92,7 @@ def parse(content: Dict[str, Any], path: str = "") -> RunProfile:
 def keys_of(commands: Sequence[Dict[str, Any]]) -> List[Key]:
     """Return keys of commands that stay the same if the program is copied to another folder.
 
-    An unnamed function is named after its file and line. Folders are removed if names remain unique.
+    The name of an unnamed function is its file and line. Folders are removed if names remain unique.
 
     >>> keys_of([{"kind": "call", "name": "/home/me/copy/train.py:12"}, {"kind": "all_reduce", "name": "W"}])
     [('call', 'train.py:12'), ('all_reduce', 'W')]

@@ -9,7 +9,7 @@ from typing import Any, Tuple
 import numpy as np
 from numpy.typing import NDArray
 
-#: Maximum number of simulations, and of random numbers for all simulations (at least 20 simulations are made).
+#: Maximum number of simulations, and of random numbers for all simulations (if work varies, at least 20 are made).
 DRAWS, MAX_NUMBERS = 400, 4_000_000
 
 #: Seconds until Linux moves a waiting process to an idle core. Three processes on two cores take twice as long as one
@@ -27,9 +27,9 @@ def slowest(
     The result is per step.
 
     If each rank has its own core and all synchronize after every step, the median of the largest of n values is the
-    quantile of one value at ``0.5 ** (1 / n)``. Otherwise, work is drawn at random with a fixed seed, for reproducible
-    results. The ranks of a machine take ``min(a, b + MOVED_AFTER_S)``. Here, ``a`` is the time if each rank stays on
-    its core, and ``b = max(max_r w_r, sum_r w_r / cores)`` if ranks share cores evenly (McNaughton, 1959).
+    quantile of one value at ``0.5 ** (1 / n)``. Otherwise, the result is 1 without work; work is drawn at random, with
+    a fixed seed. The ranks of a machine take ``min(a, b + MOVED_AFTER_S)``. Here, ``a`` is the time if each rank stays
+    on its core, and ``b = max(max_r w_r, sum_r w_r / cores)`` if ranks share cores evenly (McNaughton, 1959).
 
     >>> slowest((1.0,), 3, 1, 2.0, seconds=0.001), slowest((1.0,), 3, 1, 2.0, seconds=1.0)
     (2.0, 1.506)
@@ -48,7 +48,7 @@ def slowest(
 def drawn(
     spread: Tuple[float, ...], ranks: int, machines: int, cores: float, steps: int
 ) -> Tuple[NDArray[Any], NDArray[Any]]:
-    """Draw times ``(draws, machines)``, both for ranks that stay on their cores and for ranks that share cores."""
+    """Draw times of shape ``(draws, machines)``, for ranks that stay on their cores and for ranks that share cores."""
     of_machine = math.ceil(ranks / machines)
     n_cores = min(of_machine, cores)
     of_core = math.ceil(of_machine / n_cores)

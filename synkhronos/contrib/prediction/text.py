@@ -61,7 +61,7 @@ def table(found: Sequence[Outlook]) -> List[str]:
 
 
 def plot(found: Sequence[Outlook]) -> List[str]:
-    """Return the lines of the plot: parts of a step by number of ranks."""
+    """Return the lines of a bar plot of the parts of a step, with one bar per prediction."""
     lines = ["Parts of a step: " + ", ".join(f"{LETTERS[part]} {part}" for part in PARTS)]
     for each in found:
         bar, until = "", 0.0
@@ -89,7 +89,7 @@ def rules(found: Sequence[Outlook]) -> List[str]:
 
 
 def smallest(found: Sequence[Outlook]) -> List[str]:
-    """Return the lines of the table of the smallest efficient numbers of rows."""
+    """Return the lines of the table of the fewest rows per rank that reach `GOOD_EFFICIENCY`."""
     several = [each for each in found if each.layout.ranks > 1]
     if not several:
         return []

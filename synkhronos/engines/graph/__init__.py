@@ -1,4 +1,4 @@
-"""Engine parts shared by Theano and its descendants: graphs of variables, function makers, storages.
+"""Parts shared by the engines for Theano and its descendants: graphs of variables, function makers, storages.
 
 A value's storage is a list of one element, shared by the variable's container and all functions that use it::
 

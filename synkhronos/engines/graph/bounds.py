@@ -20,16 +20,16 @@ from .lengths import Lengths
 #: Assumed upper bound of lengths and element counts.
 MAX_ELEMENTS = 2**31 - 1
 
-#: Maximum number of operations traced back from a value.
+#: Maximum number of successive operations traced back from a value.
 MAX_DEPTH = 12
 
 
 class Bounds(NamedTuple):
-    """Lower and upper bound of a variable's values, and of all ranks' partials of it."""
+    """Lower and upper bound of a variable's values, and of every rank's partial of it."""
 
     low: int
     high: int
-    wraps: bool = False  # an earlier partial may have wrapped, so the sum of partials may differ from the value
+    wraps: bool = False  # a partial may have wrapped, so the sum of partials may differ from the value
 
 
 def bounds(lengths: Lengths, variable: Any) -> Bounds:

@@ -80,7 +80,7 @@ class Classes(NamedTuple):
     #: Indexing of the first axis by a vector, if the library has a separate operation for it.
     rows_at: Kinds
     inc_rows_at: Kinds
-    #: Operations whose output equals their first input; they differ in gradients or side effects.
+    #: Operations that return their first input unchanged, such as operations that affect only gradients.
     views: Kinds
     #: Operations that change only the type of their input; () if there are none.
     rebroadcasts: Kinds
@@ -93,12 +93,12 @@ class Classes(NamedTuple):
     PutShare: Type[Any]
     #: Maps inputs and an operation's index list to the entries of the index.
     get_idx_list: Callable[..., Any]
-    #: Maps the node of an advanced index, and the position of its first index input, to its entries: positions of
-    #: arrays, and slices of positions. None if these are undetermined.
+    #: Maps the node of an advanced index, and the position of its first index input, to the index's entries: positions
+    #: of array inputs, and slices with positions of inputs as ends. None if the entries cannot be determined.
     advanced_entries: Callable[[Any, int], Optional[List[Any]]]
     #: Maps the node of a `Join` to its axis (None if it is computed) and the joined arrays.
     joined: Callable[[Any], Tuple[Optional[int], Sequence[Any]]]
-    #: Maps the node of a `Split`, a sort or an argsort to its axis.
+    #: Maps the node of a `Split`, a sort or an argsort to its axis (None if it is computed).
     axis_of: Callable[[Any], Optional[int]]
     #: Maps a scan to its structure.
     steps: Callable[[Any], ScanParts]

@@ -31,7 +31,7 @@ def ops_in(library: Library, outputs: Sequence[Any]) -> List[ReduceOp]:
 
 
 def needs_call(library: Library, outputs: Sequence[Any]) -> bool:
-    """Return whether a graph has operations that query the current call: collectives, or numbers of rows."""
+    """Return whether a graph has operations that use the current call: collectives, or queries for numbers of rows."""
     return any(
         isinstance(node.op, (library.AllReduce, library.WholeLength, library.InverseShare, library.Share))
         or needs_call(library, library.inner_outputs(node.op))
@@ -64,7 +64,7 @@ def in_order(
     token: Optional[Any] = None,
     numbers: Optional[Iterator[int]] = None,
 ) -> Tuple[List[Any], Any]:
-    """Return equivalent outputs with ordered collectives, and the last token; ``token`` precedes them all."""
+    """Return equivalent outputs with ordered collectives, and the last token; ``token`` is the token before them."""
     token = library.AllReduce.first_token() if token is None else token
     numbers = count() if numbers is None else numbers
     always = unconditional(library, outputs)

@@ -52,7 +52,7 @@ def survey(
     of_outputs = [known.get(output.variable, FIXED).degree for output in snapshot.outputs]
     later = _with_updates(library, snapshot, of_ranks)
     _check(library, roots, later)
-    # A step counter is equal on all ranks, provided that ranks without rows also count.
+    # A step counter is equal on all ranks only if ranks without rows also update it.
     differ = [later.get(new, FIXED).differs for _, new in snapshot.updates]
     common = [degree != CollectiveDependence.NONE or not differs for degree, differs in zip(degrees, differ)]
     cut = None
@@ -76,7 +76,7 @@ def _with_updates(library: Library, snapshot: Snapshot, of_ranks: Mapping[Any, D
 
 
 def dependences(library: Library, outputs: Sequence[Any], given: Mapping[Any, Dependence]) -> Dict[Any, Dependence]:
-    """Return the dependences of all variables of a graph; unlisted inputs are `FIXED`."""
+    """Return the dependences in ``given`` and of all computed variables of a graph; other inputs are `FIXED`."""
     known = dict(given)
     for node in library.io_toposort([], outputs):
         found = _of_node(library, node, [known.get(variable, FIXED) for variable in node.inputs])
@@ -115,7 +115,7 @@ def _of_node(library: Library, node: Any, inputs: List[Dependence]) -> Dependenc
 
 
 def _check(library: Library, outputs: Sequence[Any], known: Mapping[Any, Dependence], is_inner: bool = False) -> None:
-    """Raise ArgumentValueError if a condition or step count that controls collectives differs between ranks."""
+    """Raise an error if collectives depend on a condition or step count that differs, or are in an OpFromGraph."""
     always = unconditional(library, outputs)
     for node in library.io_toposort([], outputs):
         if isinstance(node.op, library.IfElse) and _differs(library, node.inputs[0], known, is_inner):

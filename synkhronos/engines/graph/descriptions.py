@@ -44,7 +44,7 @@ def _operation(classes: Classes, op: Any) -> str:
 
 
 def _names_before(classes: Classes, node: Any) -> List[str]:
-    """Return the names of the nearest named ancestors, in input order."""
+    """Return the names of the nearest named ancestors, in input order; "others" replaces excess names."""
     names: List[str] = []
     seen: Set[Any] = set()
     ahead = list(reversed(node.inputs))

@@ -1,4 +1,4 @@
-"""Base engine of Theano and PyTensor, whose compiled functions have makers and storages."""
+"""Base class of the engines for Theano and PyTensor, whose compiled functions have makers and storages."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Blueprint(NamedTuple):
 
 
 class GraphEngine(Engine):
-    """Base engine for libraries like Theano, whose compiled functions have makers and storages."""
+    """Base class of engines for libraries like Theano, whose compiled functions have makers and storages."""
 
     library: Library
     #: The attributes of a function, and of its maker, that determine the form of its outputs.
@@ -284,7 +284,7 @@ class GraphEngine(Engine):
         return found
 
     def _own(self, compiled: Any, index: int, value: Any, is_own: bool) -> Any:
-        """Return the output's value as an array that belongs to the caller alone."""
+        """Return the output's value; copy it if it is a dense array that does not belong to the caller alone."""
         on_host = self.is_dense(compiled.maker.fgraph.outputs[index].type)
         if not on_host and not self.is_on_device(value):
             return value
@@ -436,7 +436,7 @@ class GraphEngine(Engine):
 
     @abstractmethod
     def reduce(self, thing: Any) -> Any:
-        """Return the ``__reduce__`` value of an object that the library cannot pickle, or NotImplemented."""
+        """Return the ``__reduce__`` value of an object that the library cannot pickle; else NotImplemented."""
 
     def restored(self, maker: Any, name: Optional[str], trust_input: bool) -> Any:
         """Create the function of a maker, and set its name and ``trust_input``, which makers do not store."""
@@ -452,7 +452,7 @@ class GraphEngine(Engine):
 
     def _reduce(self, thing: Any) -> Any:
         if isinstance(thing, self.library.Function):
-            # The library's own pickles contain the values of all inputs and compare them on arrival. This fails for
+            # The library's own pickles contain the values of all inputs and compare them on loading. This fails for
             # NaN, or if a rank's replica has another shape. The maker already contains storages and defaults.
             return _restore, (self, thing.maker, thing.name, thing.trust_input)
         return self.reduce(thing)
@@ -484,7 +484,7 @@ class GraphEngine(Engine):
             return pickling.loads(file.getbuffer()[file.tell() :], find)
 
     def attached_data(self) -> Any:
-        """Return data to send with functions, which ranks load first; see `load_attached_data`."""
+        """Return data that is sent with functions and loaded before them; see `load_attached_data`."""
 
     def load_attached_data(self, attached: Any) -> None:
         """Load the `attached_data` of the process that sent the functions."""

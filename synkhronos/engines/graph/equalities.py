@@ -1,4 +1,4 @@
-"""Lengths that must be equal because a graph combines arrays along these axes.
+"""Axis lengths that must be equal because a graph combines arrays along these axes.
 
 ::
 

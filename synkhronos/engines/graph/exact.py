@@ -56,7 +56,7 @@ Followed = Tuple[Snapshot, NestedGraph, Propagated]
 
 
 def _rewritten(library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard], states: Sequence[Any]) -> Followed:
-    """Apply the mode's rewrites that may change values, but skip rewrites that prevent rules from tracing rows."""
+    """Apply the mode's rewrites that may change values, but skip some or all if rules could not trace rows."""
     found: List[Followed] = []
     for left_out in (LATER, (*LATER, *OF_ELEMENTS), None):
         with library.without_test_values():
@@ -64,7 +64,7 @@ def _rewritten(library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard]
         after, graph, placements = _with_formulas(
             library, snapshot.with_expressions(library, expressions), shards, states
         )
-        # If there are formulas or loops, their operations still need the rewrites, so the mode stays as it is.
+        # Formulas, loops and the rewrites in `OF_ELEMENTS` still need all passes, so the mode stays as it is.
         if left_out is LATER and after.expressions() == expressions and not _has_loops(library, expressions):
             after = after._replace(settings=dict(snapshot.settings, mode=mode))
         found.append((after, graph, placements))
@@ -163,7 +163,7 @@ class _Images:
         return isinstance(self.placements.of(variable), Partial) if known is None else known
 
     def before_rounding(self, variable: Any) -> Any:
-        """Return the wider value that a partial is rounded from, else the variable itself."""
+        """Return the wider value that a partial is rounded from; the variable itself if there is none."""
         wider = self.library.before_rounding(variable, self.is_part, known=self._wider)
         if wider is None:
             return variable

@@ -15,7 +15,7 @@ NAMES = (
 class CompileFlags:
     """A library's flags by name; ``change`` returns a context with new values.
 
-    Flags without a value are not read, because reading ``blas.ldflags`` searches for a BLAS and warns. They are not
+    Flags without a value are not read, because reading ``blas.ldflags`` searches for a BLAS and may warn. They are not
     sent either; each rank then searches by itself.
     """
 

@@ -23,7 +23,7 @@ Formula = Callable[[Any], Optional[Sequence[Any]]]
 
 
 class Formulas:
-    """Formulas by class of operations, inherited by subclasses; classes in ``of_rows`` accept rows as first input."""
+    """Formulas by operation class, inherited by subclasses; only ``of_rows`` classes use them if input 0 has rows."""
 
     def __init__(self, classes: Classes, own: Dict[Type[Any], Formula], of_rows: Kinds = ()) -> None:
         broadcasts = (*classes.rebroadcasts, classes.SpecifyShape)
@@ -64,7 +64,7 @@ class Formulas:
         op, tensor = copy(node.op), self.classes.tensor
         op.dtype = str(before)
         total = op(*node.inputs)
-        if before.kind == "c" and after != "bool":  # (libraries cast only the real part of complex numbers)
+        if before.kind == "c" and after != "bool":  # (libraries cannot cast complex numbers to real numbers)
             total = tensor.real(total)
         return [tensor.neq(total, 0) if after == "bool" else tensor.cast(total, after)]
 

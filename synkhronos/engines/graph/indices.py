@@ -23,7 +23,7 @@ def number(lengths: Lengths, entry: Any) -> Any:
 
 
 def constant_index(lengths: Lengths, node: Any, first: int) -> Any:
-    """Return the constant index into a vector, or None; index inputs follow the input at ``first``."""
+    """Return a constant index into a vector; None for any other index. Index inputs follow the input at ``first``."""
     try:
         (entry,) = lengths.classes.get_idx_list(node.inputs[first:], node.op.idx_list)
         if isinstance(entry, slice):
@@ -34,7 +34,7 @@ def constant_index(lengths: Lengths, node: Any, first: int) -> Any:
 
 
 def how_many_less(lengths: Lengths, entry: Any) -> Optional[int]:
-    """Return the number of elements that a slice omits at both ends; None if this number depends on the length."""
+    """Return how many elements a slice omits at its ends in total; None if unknown or dependent on the length."""
     if not isinstance(entry, slice):
         return None
     try:

@@ -32,14 +32,14 @@ NONE: FrozenSet[Any] = frozenset()
 
 
 class ShiftedLength(NamedTuple):
-    """Symbol for a length minus a number (possibly negative), such as the length of a slice."""
+    """Symbol for ``max(length - number, 0)``, such as the length of a slice; ``number`` may be negative."""
 
     length: Product
     number: int
 
 
 class Lengths:
-    """Tracer of axis lengths in a graph; ``same`` are shape-preserving operations, and ``before`` handles others."""
+    """Tracer of axis lengths in a graph; ``same`` lists more shape-preserving operations, ``before`` traces others."""
 
     def __init__(
         self, classes: Classes, same: Kinds = (), before: Callable[[Any, int, Any], Any] = lambda *_: None
@@ -73,7 +73,7 @@ class Lengths:
 
     @contextlib.contextmanager
     def among(self, nodes: Sequence[Any]) -> Iterator[None]:
-        """Return a context for deriving the rules of one graph's nodes, where `same` can compare lengths."""
+        """Return a context for deriving the rules of one graph's nodes; in it, `same` searches for equal lengths."""
         before, self._equalities = self._equalities, Equalities(self, nodes)
         try:
             yield
@@ -85,7 +85,7 @@ class Lengths:
         return self._equalities
 
     def constant(self, variable: Any) -> Any:
-        """Return a variable's constant value, also behind copies, assertions and new axes; None if it has none."""
+        """Return a variable's constant value, even after copies, assertions or dimshuffles; None if it has none."""
         while variable.owner is not None and isinstance(variable.owner.op, self._numbers):
             variable = variable.owner.inputs[0]
         return np.asarray(variable.data) if isinstance(variable, self.classes.Constant) else None
@@ -262,7 +262,7 @@ class Lengths:
         return None if found is None or any(one.factors for one in found) else [one.number for one in found]
 
     def _changed(self, node: Any) -> Optional[List[Product]]:
-        """Return the elements of a vector after some elements were set or incremented."""
+        """Return the elements of a vector after some elements were set or incremented; None if unknown."""
         before, index = self.elements(node.inputs[0]), self._index(node, 1)
         new = [self.length(node.inputs[1])] if ndim(node.inputs[1]) == 0 else self.elements(node.inputs[1])
         if before is None or index is None or not new:
@@ -280,7 +280,7 @@ class Lengths:
         return None if None in after else [one for one in after if one is not None]
 
     def values(self, variable: Any) -> Optional[List[Optional[Product]]]:
-        """Return the elements of a scalar or vector, None for each unknown element; None if their number is unknown."""
+        """Return the elements of a scalar or vector, None for each unknown element; None if a vector is untraceable."""
         if ndim(variable) == 0:
             return [self._whole_number(variable)]
         found = self.elements(variable) if self._is_integer(variable) else None
@@ -376,7 +376,7 @@ class Lengths:
         return self.length(node.inputs[first + steps.n_shared_outs + k]) if is_collected else None
 
     def _before_rows_at(self, node: Any, axis: int) -> Any:
-        """Return the origin of a length after the first axis was indexed by one array of integers."""
+        """Return the origin of a length after one array of integers indexed the first axis; None otherwise."""
         entries = self.classes.advanced_entries(node, 1)
         if entries is None or len(entries) != 1 or not isinstance(entries[0], int):
             return None

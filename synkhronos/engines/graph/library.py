@@ -46,10 +46,10 @@ class Library(NamedTuple):
     #: See `Lengths.counted` and `Lengths.checked`.
     counted: Callable[..., Any]
     checked: Callable[..., Any]
-    #: Maps expressions to the `sharding.NestedGraph` that computes them.
+    #: Maps expressions to the graph of their placement rules (`sharding.NestedGraph`).
     graph_of: Callable[..., Any]
-    #: Maps expressions, a mode and names of rewrites to equivalent expressions and the mode for the remaining rewrites;
-    #: see `graph.rewrites`.
+    #: Maps expressions, a mode and names of rewrites to skip (None for all) to equivalent expressions and the mode for
+    #: the remaining rewrites; see `graph.rewrites`.
     rewritten: Callable[..., Any]
     #: Maps expressions and a placement function to equivalent expressions with fewer unknown placements.
     with_formulas: Callable[..., Any]
@@ -59,17 +59,17 @@ class Library(NamedTuple):
     affine_inputs: Callable[..., Any]
     #: Maps a partial, and a predicate for partials, to the wider value before rounding; see `graph.precision`.
     before_rounding: Any
-    #: Maps an expression to an equivalent expression whose only shapes are those of the graph's inputs.
+    #: Maps an expression to an equivalent expression that uses only shapes of the graph's inputs, if possible.
     by_shapes_of_inputs: Callable[..., Any]
     #: Maps an operation to the outputs of its inner graph, or to () if it has none.
     inner_outputs: Callable[..., Any]
-    #: Functions of the library's ``scans`` module.
+    #: Functions of the engine's own ``scans`` module.
     scan_in_order: Callable[..., Any]
     changing_in_scan: Callable[..., Any]
     is_while: Callable[[Any], bool]
     #: Maps variables to their shapes, as int64 vectors.
     shapes_of: Callable[..., Any]
-    #: The mode for small graphs, where optimization costs more than it saves.
+    #: The mode for functions that are called rarely or never: it compiles quickly, without optimization.
     small: Any
     #: The library's flags for compiling; see `graph.flags`.
     flags: CompileFlags

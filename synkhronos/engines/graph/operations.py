@@ -1,4 +1,4 @@
-"""Library-independent operations of `synkhronos.ops`; outside a call on ranks, the process acts as the only rank."""
+"""Library-independent operations across ranks; outside a call on ranks, the process acts as the only rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNNUMBERED = -1
 
 
 class Names(NamedTuple):
-    """Objects of a tensor library that the operations of `synkhronos.ops` use."""
+    """Objects of a tensor library that the operations across ranks use."""
 
     Apply: Type[Any]
     tensor: Any
@@ -25,12 +25,12 @@ class Names(NamedTuple):
 
 
 class GraphOperation:
-    """Base class of the operations of `synkhronos.ops`; a library's subclass also derives from the library's ``Op``."""
+    """Base class of the operations across ranks; a library's subclass also derives from the library's ``Op``."""
 
     names: ClassVar[Names]
 
     def do_constant_folding(self, *_: Any) -> bool:
-        """Prevent constant folding, because results differ between ranks even for constants."""
+        """Prevent constant folding, because results may differ between ranks and calls even for constants."""
         return False
 
     def is_connected(self, variable: Any) -> bool:
@@ -42,8 +42,8 @@ class AllReduceOp(GraphOperation):
 
     Programs build the first of three forms; `graph.collectives` replaces it in the ranks' graph::
 
-        in a program                identity outside a call; has a gradient; results may be the arguments themselves
-        numbered                    inside a condition; ranks compare its number at run time
+        in a program                identity outside a call; results may be the arguments; has a gradient (avg, sum)
+        numbered                    in a branch of a condition; ranks compare its number at run time
         numbered, with a token      the last input is the previous collective's token, the last output is its own token;
                                     tokens preserve the order through all optimizations and linkers
     """
@@ -86,7 +86,7 @@ class AllReduceOp(GraphOperation):
         return [[i == j and i < self.n for j in positions] for i in positions]
 
     def gradients(self, inputs: Sequence[Any], output_grads: Sequence[Any]) -> List[Any]:
-        """Reduce the gradients with the same op: ``avg`` for a loss that is a mean over rows, ``sum`` for a sum.
+        """Reduce the gradients with the same op; ``avg`` suits a loss that is a mean over rows, ``sum`` suits a sum.
 
         For ``y = sum_s w_s x_s`` and a loss ``sum_r w_r l_r(y)``, the derivative with respect to ``x_s`` is ``w_s``
         times ``sum_r w_r dl_r/dy``. For a mean over rows, rank s therefore contributes the ``avg`` of the gradients.
@@ -144,7 +144,7 @@ class ShareOp(GraphOperation):
         self.axis = axis
 
     def rows_of(self, array: Any) -> Tuple[Any, ...]:
-        """Return the index of the rank's rows, which is known only in a call."""
+        """Return the index of the rank's rows in ``array``, which depends on the current call."""
         begin, end = in_graph.share(array.shape[self.axis])
         return (slice(None),) * self.axis + (slice(begin, end),)
 

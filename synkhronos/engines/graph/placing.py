@@ -64,7 +64,7 @@ class Placing:
         return rule
 
     def _is_late(self, node: Any, group: Sequence[int]) -> bool:
-        """Return whether a node needs combined partials: it truncates floats, or widens integers that may wrap."""
+        """Return whether a node needs whole values: it truncates floats, or casts wrapping integers to wider types."""
         after = [np.dtype(output.dtype) for output in node.outputs if hasattr(output, "dtype")]
         for one in [node.inputs[i] for i in group]:
             before = np.dtype(getattr(one, "dtype", "float64"))
@@ -93,7 +93,7 @@ class Placing:
 
 
 def common(lengths: Lengths, graph_of: nested.GraphOf) -> Dict[Type[Any], Make]:
-    """Return the placement rules for operations that all libraries have."""
+    """Return the placement rules for the operations common to all libraries."""
     classes = lengths.classes
     found: Dict[Type[Any], Callable[[Lengths, Any], Optional[PlacementRule]]] = {
         classes.Elemwise: elementwise.elementwise,

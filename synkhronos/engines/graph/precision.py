@@ -29,7 +29,7 @@ class BeforeRounding:
 
     def __init__(self, classes: Classes) -> None:
         self.classes, self.affine = classes, Affine(classes)
-        #: Operations that accept any dtype and return it; all other operations compute in dtypes fixed at creation.
+        #: Operations that accept any dtype and keep it; all other operations compute in dtypes fixed at creation.
         self._of_any_type = (
             *(classes.Elemwise, classes.CAReduce, classes.DimShuffle, classes.Reshape, classes.SpecifyShape),
             *(classes.Join, classes.MakeVector, classes.Alloc, classes.Subtensor, classes.AdvancedSubtensor),
@@ -50,7 +50,7 @@ class BeforeRounding:
         accumulated: bool = True,
         known: Optional[Dict[Any, Any]] = None,
     ) -> Optional[Any]:
-        """Return the wider float value that a partial is rounded from, or None; ``known`` caches results by partial.
+        """Return the wider float value that a partial is rounded from, if any; ``known`` caches results by partial.
 
         ``accumulated`` determines whether a wider accumulator counts if a reduction's result has its input's dtype.
         """

@@ -5,7 +5,7 @@
     nodes, in order     x, ones, join(x, ones), dot, sum
     join                combines a rank's rows with a replicated value, so its placement is unknown
     candidates          replace the number in ones, or take the rank's share of ones, or replace another length, ...
-    the chosen one      the first with a known placement; it applies from this node on, and to the whole next pass
+    chosen candidate    the first that makes the placement known; it applies from this node on, and in the next pass
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .written_lengths import (
     times_rows,
 )
 
-#: Maximum number of sets of replacements tried per operation.
+#: Maximum number of sets of new replacements tried per operation.
 MAX_TRIALS = 40
 
 
@@ -53,7 +53,7 @@ class WrittenGraph:
         #: The literal number of rows in the program; 0 if none is given.
         self.rows = rows or 0
         self.library, self.known, self.exact = library, known, exact
-        self.ops: Dict[Any, Any] = {}  # by scan node: the scan with numbers of rows replaced in its steps
+        self.ops: Dict[Any, Any] = {}  # by scan node: the scan operation with numbers of rows replaced in its steps
         self.nodes = list(library.classes.io_toposort([], outputs))
         self.place_of = {node: k for k, node in enumerate(self.nodes)}
         self.roots = set(outputs)
@@ -61,7 +61,7 @@ class WrittenGraph:
         for k, node in enumerate(self.nodes):
             for variable in node.inputs:
                 self.users.setdefault(variable, []).append(k)
-        self.own_rows = self._own_rows()  # expression of the rank's number of rows, or None
+        self.own_rows = self._own_rows()  # expression of the rank's number of rows; None without rows
         self._numbers: Dict[Any, Any] = {}
 
     def _own_rows(self) -> Any:
@@ -74,7 +74,7 @@ class WrittenGraph:
         return None
 
     def number(self, constant: Any, node: Any) -> Any:
-        """Return the rank's number for a constant that is a multiple of the literal number of rows, or its inverse."""
+        """Return the rank's counterpart of a constant: a multiple of the number of rows, or the inverse of one."""
         classes, times = self.library.classes, times_rows(constant.data, self.rows)
         is_tensor, dtype = isinstance(constant.type, classes.TensorType), "int64"
         is_cast = isinstance(node.op, classes.Elemwise) and isinstance(node.op.scalar_op, classes.scalar.Cast)
@@ -272,7 +272,7 @@ class Reading:
                 yield frozenset(before)
 
     def _shares(self, k: int) -> List[Marks]:
-        """Return marks for the node's inputs that the rank's share may replace; there are none in a loop step."""
+        """Return marks that each replace one input of the node with the rank's share of it; none in a loop step."""
         node, lengths = self.graph.nodes[k], self._lengths()
         return [
             frozenset([ShareMark(node, i, axis)])
@@ -322,7 +322,7 @@ class Reading:
         return WrittenLengths(self.library.lengths, self.library.draws, self.graph.rows, self.marks)
 
     def _expected(self, k: int, placements: Sequence[Placement]) -> Dict[int, int]:
-        """Return the replicated inputs of a node that may have the literal number of rows, with the axis for each."""
+        """Map replicated inputs (by position) that may have the literal number of rows to the axis with this length."""
         found, inputs = {}, self.graph.nodes[k].inputs
         if self.graph.rows < 2:
             return {}
@@ -420,7 +420,7 @@ class Reading:
         return ""
 
     def _tried(self, k: int, marks: Marks, by_shares: bool = False) -> Optional[Tuple[Any, RuleResult, Dict[Any, Any]]]:
-        """Return a node, its placements and all changed variables under these marks; None if a placement is unknown.
+        """Return a node, its placements and all changed variables under these marks; None if the marks do not help.
 
         With ``by_shares``, the rank's share may replace inputs that make a placement unknown.
         """

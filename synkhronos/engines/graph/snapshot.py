@@ -36,8 +36,8 @@ class Snapshot(NamedTuple):
     def is_joint(self, library: Library) -> bool:
         """Return whether all ranks execute every call and update, even ranks without rows, which have weight 0.
 
-        This is necessary if the graph has collectives. It also applies to an exact function, because its updates are
-        equal on all ranks and its graph may contain checks.
+        This is necessary if the graph has collectives, and for exact functions, because replicated updates must stay
+        equal on all ranks and the graph may contain checks.
         """
         return self.halves is not None or collectives.needs_call(library, self.expressions())
 
@@ -134,7 +134,7 @@ def compile_variant(
 
 
 def _first_half(library: Library, snapshot: Snapshot, halves: SplitGraph, is_random: Callable[[Any], bool]) -> Snapshot:
-    """Return the snapshot of the function to call on each slice: it returns outputs, partials, and random states."""
+    """Return the snapshot for calls on slices; it returns outputs, values that cross the split, and random states."""
     nothing = library.shared(0).zeros_like()
     outputs = [nothing if i in halves.after_split else output.variable for i, output in enumerate(snapshot.outputs)]
     states = [new for target, new in snapshot.updates if is_random(target)]

@@ -5,7 +5,7 @@ The value's storage also belongs to a shared variable, the input's *state*, whic
 ====================================  =====================================================================
 graph                                 the input, and its state
 ====================================  =====================================================================
-`Engine.compile`, for as_theano       ``In(s, value=container of the state, update=...)``: as in the library
+`Engine.compile`, for `as_theano`     ``In(s, value=container of the state, update=...)``: as in the library
 on ranks, without collectives         the same input, with the rank's state as its default
 `Engine.variant`                      a plain input ``s``, and ``(state, ...)`` among the updates
 ====================================  =====================================================================
@@ -28,7 +28,7 @@ def keeps(library: Library, given: Any) -> bool:
 
 
 def state_of(given: Any) -> Any:
-    """Return the shared variable that stores the input's value between calls, or None."""
+    """Return the shared variable that stores the input's value between calls; None if there is none."""
     return getattr(given, "state", None)
 
 
@@ -65,7 +65,7 @@ def _made(library: Library, given: Any) -> Any:
 def detached(library: Library, given: Any, keep: bool) -> Any:
     """Return the input for a copy of its function; its state is a copy unless the program passed the storage.
 
-    Without ``keep``, the value becomes a default that calls do not change.
+    Without ``keep``, a copied state becomes a default value that calls do not change.
     """
     copied = copy.copy(given)
     if getattr(given, "has_own_state", False):

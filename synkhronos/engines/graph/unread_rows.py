@@ -11,7 +11,7 @@ from .library import Library
 def explained(
     library: Library, variables: Sequence[Any], shards: Mapping[Any, Shard], placements: Sequence[Placement]
 ) -> List[Placement]:
-    """Return the placements, with better explanations for unknown placements."""
+    """Return the placements; explanations of unknown placements suggest ``rows=`` where it would help."""
     lost = list(dict.fromkeys(one.why for one in placements if isinstance(one, Unknown)))
     if not lost:
         return list(placements)

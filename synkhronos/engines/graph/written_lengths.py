@@ -6,7 +6,7 @@
     arange(100 * 28)   ARange(0, 2800, 1)       axis 0: the 2800 at position 1, 28 for each row
     x.reshape((100, -1))   [100, -1]            axis 0: element 0 of that vector
 
-A number is marked for replacement per use, because equal small numbers share a constant. A vector is marked once.
+Each use of a number is marked separately, because equal small numbers share a constant. A vector is marked once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RowOrder(enum.IntEnum):
 
 @dataclass(frozen=True)
 class NumberMark:
-    """Mark of a node's input as a number of rows; ``order`` applies to multiples of this number in an ``arange``."""
+    """Marks a node's input as a number of rows; ``order`` applies to multiples of this number in an ``arange``."""
 
     node: Any
     position: int
@@ -44,7 +44,7 @@ class NumberMark:
 
 @dataclass(frozen=True)
 class ElementMark:
-    """Mark of an element of a constant vector as a number of rows."""
+    """Marks an element of a constant vector as a number of rows."""
 
     vector: Any
     place: int
@@ -53,7 +53,7 @@ class ElementMark:
 
 @dataclass(frozen=True)
 class ShareMark:
-    """Mark of an input to replace with the rank's share along an axis, because no number in it can be replaced."""
+    """Marks an input to replace with the rank's share of it along an axis, instead of replacing a number in it."""
 
     node: Any
     position: int
@@ -62,7 +62,7 @@ class ShareMark:
 
 @dataclass(frozen=True)
 class LengthsMark:
-    """Mark of a reshape that moves rows from ``axis`` to ``place``; every call checks that later axes are preserved."""
+    """Marks a reshape that moves rows from ``axis`` to ``place``; every call checks that later axes are preserved."""
 
     node: Any
     axis: int
@@ -82,12 +82,12 @@ def in_all_orders(mark: Mark) -> List[Mark]:
 
 
 def marked(mark: Mark, marks: Marks) -> Optional[Mark]:
-    """Return the mark in ``marks`` that equals ``mark`` except for its order, or None."""
+    """Return the mark in ``marks`` that equals ``mark`` apart from the order; None if there is none."""
     return next((one for one in in_all_orders(mark) if one in marks), None)
 
 
 class WrittenLengths:
-    """Search for constants that define multiples of the number of rows; ``marked`` are the marks already set."""
+    """Search for constants that define multiples of the number of rows; ``marked`` contains the marks already set."""
 
     def __init__(self, lengths: Lengths, draws: Kinds, rows: int, marked: Marks) -> None:
         self.lengths, self.classes, self.draws = lengths, lengths.classes, draws
@@ -97,7 +97,7 @@ class WrittenLengths:
         return value.dtype.kind in "iu" and value.ndim == 0 and int(value) > 0 and int(value) % self.rows == 0
 
     def number(self, node: Any, position: int) -> Optional[Marks]:
-        """Return marks of the constants that define a node's scalar input; None if it is not a multiple of the rows."""
+        """Return marks of the constants that define a node's scalar input; None if not a known multiple of rows."""
         classes, variable = self.classes, node.inputs[position]
         if marked(NumberMark(node, position), self.marked):
             return NONE
@@ -124,7 +124,7 @@ class WrittenLengths:
         return None
 
     def element(self, vector: Any, index: int) -> Optional[Marks]:
-        """Return marks of the constants that define a vector's element; None if it is not a multiple of the rows."""
+        """Return marks of the constants that define a vector's element; None if not a known multiple of rows."""
         classes, count = self.classes, self.count(vector)
         if not -count <= index < count:
             return None
@@ -155,7 +155,7 @@ class WrittenLengths:
         return None
 
     def axis(self, variable: Any, axis: int) -> Optional[Marks]:
-        """Return marks of the constants that define an axis's length; None if it is not a multiple of the rows."""
+        """Return marks of the constants that define an axis's length; None if not a known multiple of rows."""
         classes, node = self.classes, variable.owner
         if node is None or axis >= ndim(variable) or broadcastable(variable)[axis]:
             return None

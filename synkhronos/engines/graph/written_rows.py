@@ -28,7 +28,7 @@ from .written_lengths import NONE, Marks, NumberMark, numbers_of
 #: Maximum number of passes to find all numbers of rows.
 MAX_PASSES = 20
 
-#: Maximum number of constants in a program that are tried as its number of rows, for an error message.
+#: Maximum number of constants that are tried as the number of rows, per operation in an error message.
 MAX_NUMBERS = 6
 
 
@@ -46,7 +46,7 @@ class WrittenRowsReader:
 
     ``remake(op, node, inputs)`` creates a node with inferred types in place of ``node``; ``with_inside`` replaces the
     graph in a scan. ``without_rows`` maps classes of operations that store a number of rows to functions. Such a
-    function maps a node and placements to the operation without the number, or to None.
+    function maps a node and placements to the operation without the number, or to None if there is no change.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class WrittenRowsReader:
     def __call__(
         self, outputs: Sequence[Any], known: Mapping[Any, Placement], rows: Optional[int], marks: Marks = NONE
     ) -> ReadGraph:
-        """Replace marked and required numbers with the rank's number of rows; without ``rows``, only in properties."""
+        """Replace marked and required numbers with the rank's number of rows; if ``rows`` is None, only properties."""
         graph = WrittenGraph(self, outputs, known, rows, True)
         divisors = [one.node for one in marks if isinstance(one, NumberMark)]
         where: Dict[str, None] = {described(self.classes, node): None for node in divisors}
@@ -73,7 +73,7 @@ class WrittenRowsReader:
         return ReadGraph(images, reading.marks, list(where), reading.unclear() if graph.rows > 1 else "")
 
     def _read(self, graph: WrittenGraph, marks: Marks, where: Dict[str, None]) -> Reading:
-        """Return the last pass through a graph; add operations that require rows to ``where``."""
+        """Return the last pass through a graph; add descriptions of operations that require rows to ``where``."""
         for _ in range(MAX_PASSES):
             reading, n_ops = Reading(graph, marks), len(graph.ops)
             where.update(dict.fromkeys(reading.where))
@@ -83,11 +83,11 @@ class WrittenRowsReader:
         return reading
 
     def without_rows_of(self, op: Any) -> Optional[Callable[[Any, Sequence[Placement]], Any]]:
-        """Return the function that removes a number of rows from an operation, or None."""
+        """Return the function that removes a number of rows from an operation; None if there is none."""
         return next((self.without_rows[cls] for cls in type(op).__mro__ if cls in self.without_rows), None)
 
     def reasons(self, outputs: Sequence[Any], known: Mapping[Any, Placement], lost: Sequence[str]) -> Dict[str, str]:
-        """Map reasons for unknown placements (``lost``) to better explanations that suggest ``rows=``."""
+        """Map reasons for unknown placements (``lost``) to explanations that suggest ``rows=``."""
         found: Dict[str, str] = {}
         for node in self.classes.io_toposort([], outputs):
             what = described(self.classes, node)
@@ -103,7 +103,7 @@ class WrittenRowsReader:
         return found
 
     def _numbers_before(self, node: Any) -> List[int]:
-        """Return the constants that define lengths before a node, the nearest first."""
+        """Return the constants that define lengths in or before a node, the nearest first."""
         found: Dict[int, None] = {}
         for one in reversed(list(self.classes.io_toposort([], node.outputs))):
             if isinstance(one.op, (self.classes.Subtensor, self.classes.IncSubtensor)):
@@ -123,7 +123,7 @@ class WrittenRowsReader:
     def inside(
         self, node: Any, placements: Sequence[Placement], rows: Optional[int], expected: Mapping[int, int]
     ) -> Optional[Any]:
-        """Return a scan with numbers of rows replaced in its steps; None if there are no such numbers.
+        """Return a scan with numbers of rows replaced in its steps; None if that is unnecessary or impossible.
 
         ``placements`` belong to the node's inputs; ``expected`` maps replicated inputs that may have the literal
         number of rows to the axis with this length.

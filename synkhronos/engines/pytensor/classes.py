@@ -1,4 +1,4 @@
-"""Table of PyTensor's operations that have rules, for PyTensor 3.0 and later."""
+"""Table of PyTensor's classes and accessors for the rules that all engines share; see `graph.classes`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _advanced_entries(node: Any, first: int) -> Optional[List[Any]]:
 
 
 def _axis(op: Any, variable: Any) -> Optional[int]:
-    """Return the axis, which is an attribute of the operation since PyTensor 3.1, and was an input before."""
+    """Return an operation's axis: an attribute since PyTensor 3.1, an input before; None if the axis is computed."""
     if hasattr(op, "axis"):
         return int(op.axis)
     return int(np.asarray(variable.data)) if isinstance(variable, Constant) else None
@@ -52,7 +52,7 @@ def _axis_of(node: Any) -> Optional[int]:
 
 
 def computed_of(values: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> List[Any]:
-    """Return the outputs of an inner graph for new inputs; inner graphs cannot be cloned since PyTensor 3.1."""
+    """Return the outputs of an inner graph for new inputs; its nodes cannot be cloned since PyTensor 3.1."""
     new: Dict[Any, Any] = dict(zip(inputs, values))
     for node in io_toposort(inputs, outputs):
         copy = Apply(node.op, [new.get(one, one) for one in node.inputs], [one.type(one.name) for one in node.outputs])

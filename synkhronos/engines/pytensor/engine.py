@@ -1,4 +1,4 @@
-"""Engine for PyTensor 3: names, linkers and random states."""
+"""Engine for PyTensor 3: table of names, linkers and random states."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class PyTensorEngine(GraphEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        #: Storages of a function's shared variables, by function maker.
+        #: By function maker, the storages of a function's shared variables and states.
         self._cells: weakref.WeakKeyDictionary[Any, List[List[Any]]] = weakref.WeakKeyDictionary()
 
     def is_dense(self, type_: Any) -> bool:
@@ -178,7 +178,7 @@ class PyTensorEngine(GraphEngine):
         return results
 
     def reference(self, owner: Any) -> Callable[[], Any]:
-        return partial(_on_ranks, weakref.ref(owner))  # (PyTensor's own functions do not support weak references)
+        return partial(_on_ranks, weakref.ref(owner))  # PyTensor's own functions do not support weak references
 
     def warm_up(self, compiled: Any) -> None:
         jit.compile_now(compiled)
@@ -233,7 +233,7 @@ def _on_ranks(owner: Callable[[], Any]) -> Any:
     return None if living is None else living.on_ranks
 
 
-# Variants already include the function's default updates, so PyTensor must not add them again.
+# Variants include the default updates, so they are compiled with this parameter, although PyTensor deprecates it.
 warnings.filterwarnings("ignore", "The no_default_updates parameter", DeprecationWarning, "synkhronos")
 repairs.repair()
 ENGINE = PyTensorEngine()

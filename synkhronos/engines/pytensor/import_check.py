@@ -8,12 +8,12 @@ from ..before_import import before_import
 
 
 def prepare() -> None:
-    """Install the NumPy check that runs before an import of PyTensor; idempotent, imports nothing."""
+    """Install the check of NumPy that runs before each import of PyTensor; idempotent, and imports nothing."""
     before_import("pytensor", check_numpy)
 
 
 def check_numpy() -> None:
-    """Raise ImportError if PyTensor 3 and NumPy 1 are installed."""
+    """Raise ImportError if PyTensor 3 or later is installed with NumPy 1."""
     try:
         numpy, pytensor = metadata.version("numpy"), metadata.version("pytensor")
     except metadata.PackageNotFoundError:

@@ -49,7 +49,7 @@ def refuse_inherited(name: Any) -> None:
 
 
 def refuse_collectives() -> None:
-    """Raise ArgumentValueError for a function with collectives; JAX may skip, repeat or reorder operations."""
+    """Raise ArgumentValueError for JAX functions with collectives; JAX may skip, repeat or reorder operations."""
     raise ArgumentValueError(
         "mode",
         "a mode that runs operations of synkhronos.ops exactly once and in order: NUMBA, or a mode with the C linker",

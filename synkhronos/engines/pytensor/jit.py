@@ -29,7 +29,7 @@ from .classes import is_sparse
 
 logger = logging.getLogger("synkhronos")
 
-#: Minimum compile time in seconds that is logged.
+#: Compile times above this limit, in seconds, are logged.
 WORTH_SAYING_S = 1.0
 
 
@@ -39,12 +39,12 @@ def is_jitted(linker: Any) -> bool:
 
 
 def is_known(linker: Any) -> bool:
-    """Return whether ranks can run a linker's functions; unknown linkers leave arrays on devices."""
+    """Return whether ranks can run a linker's functions; other JIT linkers may leave arrays on devices."""
     return not is_jitted(linker) or isinstance(linker, (NumbaLinker, JAXLinker))
 
 
 def compile_now(compiled: Any) -> None:
-    """Compile the code that a function's first call needs, without running it."""
+    """Compile a function with Numba before its first call, without running it; do nothing for other linkers."""
     dispatcher = getattr(compiled.vm, "jit_fn", None)
     if not isinstance(compiled.maker.linker, NumbaLinker) or dispatcher is None:
         return
@@ -59,8 +59,8 @@ def compile_now(compiled: Any) -> None:
 
 
 def _signature(compiled: Any) -> Optional[Tuple[Any, ...]]:
-    """Return the Numba types of the inputs on ranks; None if one is neither a dense array nor a generator."""
-    from numba import from_dtype, types  # (not at the top, because only Numba's linker needs Numba)
+    """Return the Numba types of the inputs on ranks; None if an input is neither a dense array nor a generator."""
+    from numba import from_dtype, types  # imported here, because only Numba's linker needs Numba
 
     found: List[Any] = []
     for variable in compiled.maker.fgraph.inputs:
@@ -76,9 +76,9 @@ def _signature(compiled: Any) -> Optional[Tuple[Any, ...]]:
 
 
 def laid_out(value: Any) -> Any:
-    """Return an argument as a C-contiguous, aligned, writable array; a view if possible, else a copy.
+    """Return an array that is C-contiguous, aligned and writable: a view if possible, else a copy.
 
-    A read-only argument, such as a mapped file, becomes a writable view. The function never writes to this view,
+    A read-only argument in C order, such as a mapped file, becomes a writable view. The function never writes to it,
     because `Engine.call` receives a copy of any argument that the function may overwrite.
     """
     if type(value) is not np.ndarray or value.flags.carray:
@@ -90,7 +90,7 @@ def laid_out(value: Any) -> Any:
 
 
 def settle(cells: List[List[Any]]) -> None:
-    """Copy arrays in storages that are not laid out for Numba, whose functions would write even to read-only memory."""
+    """Replace stored arrays that lack the layout for Numba with copies; Numba would write even to read-only arrays."""
     for cell in cells:
         value = cell[0]
         if type(value) is np.ndarray and not value.flags.carray:

@@ -32,7 +32,7 @@ def _before(node: Any, axis: int, output: Any) -> Any:
 
 
 def _before_blockwise(node: Any, axis: int, k: int) -> Any:
-    """Return the origin of the length of a batch axis, or of an axis in the signature."""
+    """Return the origin of the length of a `Blockwise` output's axis, in the batch or in the signature."""
     op = node.op
     n = node.outputs[k].type.ndim - len(op.outputs_sig[k])
     for variable, names in zip(node.inputs, op.inputs_sig):
@@ -57,7 +57,7 @@ def _before_regrouped(node: Any, axis: int) -> Any:
 
 
 def _before_inner(node: Any, axis: int, k: int) -> Any:
-    """Return the origin of an axis's length if the origin is an input of the inner graph."""
+    """Return the origin of an inner output's length: a number, or an axis of an input; None for any other origin."""
     inputs, outputs = CLASSES.inner(node.op)
     found = LENGTHS.axis_length(outputs[k], axis)
     if not found.factors:

@@ -13,7 +13,7 @@ from pytensor.link.numba.dispatch.basic import get_numba_type, numba_njit, regis
 
 from .operations import AllReduce, InverseShare, PutShare, TakeShare, WholeLength
 
-#: Hash of this file, part of the disk cache's keys, so that entries from another version are not reused.
+#: Hash of this file, part of the disk cache's keys, so that entries from other versions of it are not reused.
 SOURCE = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
 
@@ -54,7 +54,7 @@ for _each in (AllReduce, TakeShare, PutShare, WholeLength, InverseShare):
 def with_dtypes(funcify: Callable[..., Tuple[Any, Any]]) -> Callable[..., Tuple[Any, Any]]:
     """Return ``funcify`` with the outputs' dtypes in its cache keys, for fused operations in PyTensor 3.3.
 
-    Otherwise a program's float32 sum would be confused with a rank's float64 partial.
+    Otherwise, a program's float32 sum and a rank's float64 partial would share an entry of the cache.
     """
 
     def funcified(op: Any, node: Any, **kwargs: Any) -> Tuple[Any, Any]:

@@ -16,7 +16,7 @@ NAMES = Names(Apply, tensor, discrete_dtypes, DisconnectedType, grad_not_impleme
 Share = ShareOp
 
 
-class AllReduce(AllReduceOp, Op):  # type: ignore[misc]  # not typed where Theano is installed
+class AllReduce(AllReduceOp, Op):  # type: ignore[misc]  # no types without PyTensor
     names = NAMES
 
     def pullback(
@@ -30,7 +30,7 @@ class AllReduce(AllReduceOp, Op):  # type: ignore[misc]  # not typed where Thean
         return self.tangents(tangents)
 
 
-class TakeShare(TakeShareOp, Op):  # type: ignore[misc]  # not typed where Theano is installed
+class TakeShare(TakeShareOp, Op):  # type: ignore[misc]  # no types without PyTensor
     names = NAMES
 
     def make_node(self, array: Any) -> Apply:
@@ -49,7 +49,7 @@ class TakeShare(TakeShareOp, Op):  # type: ignore[misc]  # not typed where Thean
         return self.tangents(tangents)
 
 
-class PutShare(PutShareOp, Op):  # type: ignore[misc]  # not typed where Theano is installed
+class PutShare(PutShareOp, Op):  # type: ignore[misc]  # no types without PyTensor
     names = NAMES
     take = TakeShare
 
@@ -71,9 +71,9 @@ class PutShare(PutShareOp, Op):  # type: ignore[misc]  # not typed where Theano 
 TakeShare.put = PutShare
 
 
-class WholeLength(WholeLengthOp, Op):  # type: ignore[misc]  # not typed where Theano is installed
+class WholeLength(WholeLengthOp, Op):  # type: ignore[misc]  # no types without PyTensor
     names = NAMES
 
 
-class InverseShare(InverseShareOp, Op):  # type: ignore[misc]  # not typed where Theano is installed
+class InverseShare(InverseShareOp, Op):  # type: ignore[misc]  # no types without PyTensor
     names = NAMES

@@ -1,8 +1,8 @@
 """Repairs for objects of PyTensor's graphs whose pickles fail or are useless to other processes.
 
-These are the objects of `graph.pickled_settings`, and reductions that Python code has computed. The tests are
+The objects are those of `graph.pickled_settings`, and reductions that have run as Python code. The tests are
 test_operations_made_in_main, test_debug_mode_is_there_what_it_was_told_to_be, test_profiles_travel and
-test_a_reduction_that_has_been_computed_travels. In addition, `GraphEngine.restored` omits input values.
+test_a_reduction_that_has_been_computed_travels. In addition, `GraphEngine` omits functions' input values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pytensor.tensor.elemwise import CAReduce
 
 from ..graph.pickled_settings import reduce_debug_mode, reduce_from_function, reduce_profile
 
-#: The attribute of a reduction that caches its Python function; the reduction can create it again.
+#: The attribute of a reduction that caches its NumPy ufunc, which the reduction creates again if necessary.
 _UFUNC = "_ufunc"
 
 

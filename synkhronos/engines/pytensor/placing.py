@@ -25,7 +25,7 @@ from .lengths import LENGTHS
 
 try:
     from pytensor.tensor.linalg import SolveBase
-except ImportError:  # in earlier versions
+except ImportError:  # in earlier versions of PyTensor
     from pytensor.tensor.slinalg import SolveBase
 
 
@@ -35,7 +35,7 @@ def _batch(variable: Any, n_core: int, n_batch: int) -> List[Any]:
 
 
 def _blockwise(node: Any) -> PlacementRule:
-    """Return the rule for an operation on each element of a batch; the core rule is used only if it is an `Axes`."""
+    """Return the rule for a core operation on each element of a batch, based on the core's rule if it is an `Axes`."""
     op = node.op
     n_batch = ndim(node.outputs[0]) - len(op.outputs_sig[0])
     dummies = [

@@ -14,7 +14,7 @@ from pytensor.tensor.math import imag, real
 def repair() -> None:
     """Register our operations with Numba when it compiles its first graph, and fix two faults of PyTensor.
 
-    For real numbers, NumPy's ``real`` returns the array itself, and ``imag`` returns read-only zeros. Graphs would
+    For real numbers, NumPy's ``real`` returns the array itself, and ``imag`` returns read-only zeros. Graphs might
     overwrite both, so the patched operations return new arrays. Fused operations must invert True to False, not to -2.
     """
     real.nfunc_spec = imag.nfunc_spec = None

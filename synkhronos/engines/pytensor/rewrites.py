@@ -35,9 +35,9 @@ def rewritten(outputs: Sequence[Any], mode: Any, left_out: Optional[Sequence[str
             )
             Mode(mode.linker, query, mode.optdb).optimizer.rewrite(fgraph)
             if type(mode) is Mode and "fast_run" in found.include:
-                # (Other passes keep rewrites that have an excluded pass's name as a tag.)
+                # Exclude only whole passes: other passes keep rewrites that are tagged with an excluded pass's name.
                 left = found.excluding(*MADE)
-                # (The mode's own query excludes rewrites that its linker does not support.)
+                # The mode's own query excludes rewrites that its linker does not support.
                 left.subquery = {**dict.fromkeys(mode.optdb._names, mode._optimizer), **found.subquery}
                 mode = Mode(mode.linker, left, mode.optdb)
         new = dict(zip(fgraph.inputs, inputs))

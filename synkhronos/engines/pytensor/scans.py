@@ -1,4 +1,4 @@
-"""Order of collectives inside ``pytensor.scan``: the token becomes an additional recurrent state.
+"""Order of collectives inside ``pytensor.scan``: the token of `graph.collectives` becomes an additional state.
 
 ::
 
@@ -40,10 +40,10 @@ def is_while(op: Scan) -> bool:
 def in_order(
     op: Scan, inputs: Sequence[Variable], token: Optional[Variable], order: Order
 ) -> Tuple[List[Variable], Optional[Variable]]:
-    """Return the results of a scan with ordered collectives, and the token after it if ``token`` is given."""
+    """Return the results of a scan with ordered collectives, and its last token if ``token`` is given, else None."""
     before = AllReduce.first_token() if token is None else token
     state = before.type()
-    # The expressions of the inner graph, which may be frozen, cannot move to another graph, so copy it.
+    # Copy the inner graph, because its expressions, which may be frozen, cannot move to another graph.
     inner = op.fgraph.unfreeze() if hasattr(op.fgraph, "unfreeze") else op.fgraph.clone()
     outputs, last = order(inner.outputs, state)
     # States with a single tap come last among the states, in inputs, outputs and taps.
@@ -85,7 +85,7 @@ def with_inside(op: Scan, inputs: Sequence[Variable], outputs: Sequence[Variable
 
 
 def changing(node: Any, is_changing: Callable[[Variable], bool]) -> List[Variable]:
-    """Return the inner inputs of a scan that may be changing; states count if any outer input is changing."""
+    """Return a scan's inner inputs that may change: states if any outer input may, others if their outer input may."""
     op, inner = node.op, node.op.inner_inputs
     same = [
         *zip(op.inner_seqs(inner), op.outer_seqs(node.inputs)),

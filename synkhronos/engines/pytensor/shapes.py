@@ -1,4 +1,4 @@
-"""Computation of variables' shapes from the graph's input shapes, mostly without computing the variables."""
+"""Compute the shapes of variables from the shapes of a graph's inputs, mostly without computing the variables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shapes_of(variables: Sequence[Any]) -> List[Any]:
     """Return every variable's shape as an int64 vector, which is empty for variables that are not arrays."""
     feature = ShapeFeature()
     feature.on_attach(FunctionGraph([], []))
-    is_lazy = not hasattr(feature, "init_r")  # since PyTensor 3.3
+    is_lazy = not hasattr(feature, "init_r")  # since PyTensor 3.1
     for node in io_toposort([], variables):
         feature.on_import(None, node, reason="shapes")
         for output in node.outputs if is_lazy else ():

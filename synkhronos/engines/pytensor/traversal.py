@@ -1,4 +1,4 @@
-"""Topological order of a graph's nodes that follows the order of the program."""
+"""Topological order of a graph's nodes that follows the order of the outputs, as in Theano."""
 
 from __future__ import annotations
 

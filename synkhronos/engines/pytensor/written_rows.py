@@ -22,7 +22,7 @@ SYMBOLIC: Tuple[Any, ...] = tuple(getattr(builders, name) for name in ("Symbolic
 
 def _remade(op: Any, node: Any, inputs: Sequence[Any]) -> Any:
     if isinstance(op, SYMBOLIC):
-        return op(*inputs, return_list=True)[0].owner  # its graph depends on the types of its inputs
+        return op(*inputs, return_list=True)[0].owner  # because its graph depends on the types of its inputs
     if isinstance(op, OpFromGraph):
         inner, outputs = CLASSES.inner(op)
         shapes = {one: _shape(outer) for one, outer in zip(inner, inputs)}
@@ -47,7 +47,7 @@ def _shape(variable: Any) -> Tuple[Optional[int], ...]:
 def _with_lengths(
     inputs: Sequence[Any], outputs: Sequence[Any], shapes: Dict[Any, Tuple[Optional[int], ...]]
 ) -> Optional[Tuple[List[Any], List[Any]]]:
-    """Return a graph whose inputs have no known lengths other than these; None if no input has to change."""
+    """Return a graph whose inputs' types keep only lengths that agree with ``shapes``; None if no type changes."""
     new: Dict[Any, Any] = {}
     for one, shape in shapes.items():
         common = tuple(length if length == other else None for length, other in zip(_shape(one), shape))

@@ -1,1 +1,1 @@
-"""Engine for Theano 1.0, with fixes for Theano's import and use. Nothing is imported here; see `import_fixes`."""
+"""Engine for Theano 1.0, and fixes for it. This file imports nothing, because `import_fixes` must run before Theano."""

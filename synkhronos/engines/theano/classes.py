@@ -1,4 +1,4 @@
-"""Table of Theano's operations that have rules."""
+"""Table of Theano's classes and accessors for the rules that all engines share; see `graph.classes`."""
 
 from __future__ import annotations
 

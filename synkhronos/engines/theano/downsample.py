@@ -13,7 +13,7 @@ def max_pool_2d(
     padding: Tuple[int, int] = (0, 0),
     mode: str = "max",
 ) -> Any:
-    """Pool the last two dimensions over windows of shape ``ds``, like `pool_2d` with its former argument names.
+    """Pool the last two dimensions over windows of shape ``ds``, like `pool_2d` but with its old argument names.
 
     Examples
     --------

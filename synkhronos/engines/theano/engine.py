@@ -1,4 +1,4 @@
-"""Engine for Theano 1.0: names, linkers, random states, profiles and devices."""
+"""Engine for Theano 1.0: table of names, linkers, random states, devices and compiled modules."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class TheanoEngine(GraphEngine):
         SymbolicOutput=SymbolicOutput,
         In=theano.In,
         Out=theano.Out,
-        # Neither theano.function nor theano.compile.function, because a program may have assigned synkhronos.function
-        # to these names before this import. (The function hides its module, which has the same name.)
+        # Find the function through its module, because a program may have assigned synkhronos.function to
+        # theano.function before this import. The attribute theano.compile.function is the function, not its module.
         function=importlib.import_module("theano.compile.function").function,
         shared=theano.shared,
         convert_function_input=convert_function_input,
@@ -135,7 +135,7 @@ class TheanoEngine(GraphEngine):
         return value
 
     def free(self, compiled: Any) -> None:
-        # Theano empties all storages, even those of shared variables, states and defaults.
+        # Theano may empty all storages but those of constants, so restore shared variables, states and defaults.
         held = [
             (container.storage, container.storage[0])
             for given, container in zip(compiled.maker.inputs, compiled.input_storage)

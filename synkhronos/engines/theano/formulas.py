@@ -11,7 +11,7 @@ from theano.tensor.nnet import bn
 from ..graph.formulas import Formulas
 from .classes import CLASSES
 
-#: Attribute of a softmax's tag: its logarithm must be computed stably, not from values near 0.
+#: Tag attribute that marks a softmax whose logarithm must be computed stably, not from values near 0.
 IS_STABLE = "is_stable"
 
 
@@ -30,7 +30,7 @@ def _log_softmax(node: Any) -> List[Any]:
 
 
 def _logarithm(node: Any) -> Optional[List[Any]]:
-    """Replace the logarithm of a tagged softmax with a stable expression."""
+    """Return a stable expression for the logarithm of a tagged softmax; None for any other operation."""
     tag = node.inputs[0].tag
     return [tag.logarithm] if getattr(tag, IS_STABLE, False) and isinstance(node.op.scalar_op, scalar.Log) else None
 
@@ -48,7 +48,7 @@ def _softmax_gradient(node: Any) -> List[Any]:
 
 with_formulas = Formulas(
     CLASSES,
-    # Includes Theano's own formulas for batch normalization on CPUs.
+    # The formulas for batch normalization are Theano's own for CPUs.
     {
         bn.AbstractBatchNormTrain: bn.local_abstract_batch_norm_train.transform,
         bn.AbstractBatchNormTrainGrad: bn.local_abstract_batch_norm_train_grad.transform,

@@ -1,6 +1,6 @@
 """Theano's GPU back-end: devices, device arrays, and functions that leave results on the device.
 
-Each process has one device, Theano's default context (named None). pygpu is not needed until a device is opened.
+Each process has at most one device, Theano's default context (named None). Programs without devices need no pygpu.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from .operations import AllReduce
 #: Attribute of an Apply node that stores a reduction's compiled kernel, which cannot be pickled.
 KERNEL_OF_REDUCTION = "@cache_reduction_k"
 
-#: Rewrites that are disabled on OpenCL devices, because their operations do not compile there.
+#: Rewrites that are disabled on OpenCL devices, because the resulting operations do not compile for OpenCL.
 NOT_FOR_OPENCL = ("local_gpua_crossentropysoftmaxargmax1hotwithbias",)
 
 _NO_MEMORY = re.compile(r"out.?of.?memory|alloc(ate|ating|ation)|Invalid buffer size|out of resources", re.IGNORECASE)
 
-_opened: Optional[str] = None  # the device opened by `open_device`
+_opened: Optional[str] = None  # name of the device opened by `open_device`
 
 
 def missing() -> str:
-    """Return a sentence that explains why devices cannot be used, with the remedy; "" if they can."""
+    """Return a sentence that explains why devices cannot be used, with the remedy; "" if pygpu can be imported."""
     try:
         importlib.import_module("pygpu")
-    except Exception as error:  # also if libgpuarray does not load
+    except Exception as error:  # not only ImportError, because libgpuarray may fail to load
         return (
             f"pygpu cannot be imported ({type(error).__name__}: {error}): install pygpu as docs/gpus.rst explains, "
             "or with tools/install_opencl.sh on a computer without a GPU"
@@ -69,7 +69,7 @@ def foreign() -> str:
 def open_device(name: str) -> Any:
     """Open a device for all later variables and functions of this process; return its pygpu context.
 
-    Raises StateError if the process has opened another device. All other errors quote the driver's message.
+    Raises StateError if the process has opened another device, SynkhronosError with Theano's message if opening fails.
     """
     global _opened
     if _opened is not None and _opened != name:
@@ -79,7 +79,7 @@ def open_device(name: str) -> Any:
         )
     gpuarray = importlib.import_module("theano.gpuarray")
     if _opened is None:
-        # The environment inherited from the master wrongly indicates an active device in this process.
+        # The environment inherited from the master may wrongly indicate an active device in this process.
         os.environ.pop("THEANO_GPU_IS_ALREADY_ACTIVE", None)
         if name.startswith("opencl"):
             pocl.claim()
@@ -97,7 +97,7 @@ def open_device(name: str) -> Any:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error reports that a device is out of memory."""
+    """Return whether an error suggests that the device opened by this process is out of memory."""
     return _opened is not None and (isinstance(error, MemoryError) or bool(_NO_MEMORY.search(error_text(error))))
 
 
@@ -124,7 +124,7 @@ def on_device(type_: Any, value: Any) -> Any:
 
 
 def take(array: Any, rows: Any) -> Any:
-    """Return selected rows of a device array: a view for a slice without a step, else a copy."""
+    """Return selected rows of a device array: a view of a contiguous slice, else a copy."""
     if isinstance(rows, Indices):
         return _arrays().take(array, rows.array)
     return _arrays().contiguous(rows.take(array))  # OpenCL operations crash on negative strides
@@ -140,7 +140,7 @@ def _arrays() -> Any:
 
 
 def check_context(label: str, type_: Any) -> None:
-    """Raise ArgumentTypeError for a variable on a second device, because each rank has only one device."""
+    """Raise ArgumentTypeError for a variable in a named context, because ranks have only the default context."""
     if is_type(type_) and type_.context_name is not None:
         raise ArgumentTypeError(
             label,
@@ -151,7 +151,7 @@ def check_context(label: str, type_: Any) -> None:
 
 
 def _lift_all_reduce(opt: Any) -> None:
-    """Register rewrites that reduce device values on the device instead of copying them to the host."""
+    """Register rewrites that pass device values to `AllReduce` directly instead of copying them to the host."""
 
     def on_device(op: Any, context: Any, inputs: Any, outputs: Any) -> Any:
         if op.op.on_host or all(is_type(variable.type) for variable in inputs[: op.n]):
@@ -176,9 +176,9 @@ def _lift_all_reduce(opt: Any) -> None:
 
 
 def outputs_on_device(compiled: Any) -> Any:
-    """Return the maker of a function whose outputs stay on the device; the function itself if none can stay.
+    """Return a maker of the function with outputs left on the device if possible; ``compiled`` itself if none can be.
 
-    Theano's graphs copy outputs to the host. Ranks reduce outputs on the device, and then copy the results once.
+    Theano's graphs copy outputs to the host. Ranks reduce outputs on the device first, and copy only the results.
     """
     maker = compiled.maker
     if type(maker) is not FunctionMaker:  # DebugMode has its own class
@@ -216,7 +216,7 @@ def outputs_on_device(compiled: Any) -> Any:
 def _can_stay(maker: Any) -> List[bool]:
     """Return, for every output, whether it is the host copy of a device value that can be returned instead.
 
-    This excludes constants and values that belong to shared variables, are stored by updates, or are overwritten later.
+    This excludes constants, and values whose memory belongs to an input or update, or is overwritten by another node.
     """
     basic_ops = sys.modules.get("theano.gpuarray.basic_ops")
     if basic_ops is None:
@@ -259,6 +259,6 @@ def _memory_of(variable: Any) -> Tuple[Any, List[Apply]]:
 
 
 def without_kernel(node: Apply) -> Any:
-    """Return the ``__reduce__`` value of a node without its reduction's kernel, which the first call compiles again."""
+    """Return the ``__reduce__`` value of a node without its reduction's kernel, which the rank creates again."""
     function, args, state = node.__reduce_ex__(2)[:3]
     return function, args, {name: value for name, value in state.items() if name != KERNEL_OF_REDUCTION}

@@ -1,6 +1,6 @@
 """Fixes for ``import theano`` and ``import lasagne`` with newer versions of Python and NumPy.
 
-Theano 1.0.5 runs unaided on Python 3.8 to 3.10 with NumPy 1.21. Python 3.11 needs a newer NumPy and three fixes.
+Theano 1.0.5 runs unaided on Python 3.8 to 3.10 with NumPy 1.21. Python 3.11 needs a newer NumPy, and both need fixes.
 Lasagne 0.1 imports a module that Theano no longer has. The fixes run when Theano is imported, so other programs lose
 no time, and settings made before the import (``THEANO_FLAGS``, ``OMP_NUM_THREADS``) take effect.
 """
@@ -24,8 +24,8 @@ from .. import is_installed
 from ..before_import import before_import
 from ..requirements import LIBRARIES
 
-# Our defaults for Theano's options. With empty `blas.ldflags`, Theano calls NumPy's BLAS, which is as fast as a linked
-# BLAS and can multiply empty matrices.
+# Our defaults for Theano's options. With empty `blas.ldflags`, Theano calls NumPy's BLAS, which needs no linker
+# flags and can multiply empty matrices.
 DEFAULT_FLAGS = {"blas.ldflags": ""}
 #: Theano's harmless warning about empty `blas.ldflags`, logged at every start.
 BLAS_MESSAGE = "Using NumPy C-API based implementation for BLAS functions."
@@ -38,14 +38,14 @@ EMPTY = "if (!PyArray_SIZE(xs) || !PyArray_SIZE(ys)) { PyArray_FILLWBYTE(zs, 0);
 
 
 def prepare() -> None:
-    """Make ``import theano`` and ``import lasagne`` work, now or later, even after a failed import; idempotent.
+    """Make later imports of Theano and Lasagne work, even after a failed import; idempotent.
 
-    This imports neither. If Theano is already imported, only the fixes that matter at run time are applied.
+    This function imports neither. If Theano is already imported, the fixes for its use are applied immediately.
     """
     before_import("theano", _prepare_import)
-    before_import("theano.tensor.blas_c", repair_batched_dot)  # imported right after the operation's module
+    before_import("theano.tensor.blas_c", repair_batched_dot)  # imported after theano.tensor.blas
     if not any(isinstance(finder, _MissingDownsample) for finder in sys.meta_path):
-        sys.meta_path.append(_MissingDownsample())  # last, so it is asked only if the module is missing
+        sys.meta_path.append(_MissingDownsample())  # last, so it is used only if the module is missing
     if "theano" in sys.modules:
         restore_numpy_names()
         repair_batched_dot()
@@ -55,7 +55,7 @@ def _prepare_import() -> None:
     check_python()
     check_numpy()
     if util.find_spec("numpy") is None:
-        return  # the import itself reports the missing library
+        return  # the import of Theano reports that NumPy is missing
     drop_failed_import()
     set_default_flags()
     restore_numpy_names()
@@ -72,14 +72,14 @@ class _MissingDownsample(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
-        """Return our replacement for the module if the installed Lasagne needs it."""
+        """Return the spec of our replacement for the module if the installed Lasagne needs it; else None."""
         if fullname == DOWNSAMPLE and lasagne_is_old():
             return util.spec_from_file_location(fullname, str(Path(__file__).with_name("downsample.py")))
         return None
 
 
 def lasagne_is_old() -> bool:
-    """Return whether the installed Lasagne is 0.1; newer releases support Theano 1.0."""
+    """Return whether the installed Lasagne is version 0.1; newer versions support Theano 1.0."""
     try:
         return metadata.version("Lasagne").split(".")[:2] == ["0", "1"]
     except metadata.PackageNotFoundError:
@@ -87,7 +87,7 @@ def lasagne_is_old() -> bool:
 
 
 def check_python() -> None:
-    """Raise ImportError on Python versions that make the import of an installed Theano fail halfway."""
+    """Raise ImportError if Theano is installed but does not support this version of Python."""
     try:
         metadata.version("theano")
     except metadata.PackageNotFoundError:
@@ -97,7 +97,7 @@ def check_python() -> None:
 
 
 def check_numpy() -> None:
-    """Raise ImportError if NumPy 2 would make the import of an installed Theano fail halfway."""
+    """Raise ImportError if Theano is installed with NumPy 2, which it does not support."""
     try:
         numpy = metadata.version("numpy")
     except metadata.PackageNotFoundError:
@@ -115,7 +115,7 @@ def drop_failed_import() -> None:
     for name in leftovers:
         del sys.modules[name]
     if leftovers:
-        # Theano adds its handler on import. Two handlers would print every message twice.
+        # Theano adds its logging handler on import. Two handlers would print every message twice.
         logging.getLogger("theano").handlers.clear()
 
 
@@ -129,7 +129,7 @@ def set_default_flags() -> None:
 
 
 def flags_of_user() -> Set[str]:
-    """Return the names of the options set in ``THEANO_FLAGS`` and in the files of ``THEANORC``."""
+    """Return the names of the options set in ``THEANO_FLAGS`` and in Theano's configuration files (``THEANORC``)."""
     words = shlex.shlex(os.environ.get("THEANO_FLAGS", ""), posix=True)
     words.whitespace = ","
     words.whitespace_split = True
@@ -152,7 +152,7 @@ def repair_batched_dot() -> None:
     """Make the C code of ``batched_dot`` call the BLAS inside NumPy unless Theano links a BLAS.
 
     The original code declares a ``gemm`` that must be linked, so its module would not load (undefined symbol: dgemm_).
-    The original code also fails on empty matrices, which have no strides in newer versions of NumPy.
+    The original code also fails on empty matrices, whose strides are 0 in newer versions of NumPy.
     """
     blas = sys.modules.get("theano.tensor.blas")
     original: Any = None if blas is None else blas.BatchedDot.c_support_code
@@ -169,7 +169,7 @@ def repair_batched_dot() -> None:
 
 
 def restore_numpy_names() -> None:
-    """Restore aliases of Python types that Theano uses (``np.bool``, ``np.int``, ...), in NumPy 1.24 and later."""
+    """Restore the aliases of Python types (``np.bool``, ``np.int``, ...) that Theano uses and NumPy 1.24 removed."""
     numpy = import_module("numpy")
     if tuple(int(number) for number in numpy.__version__.split(".")[:2]) >= (1, 24):
         for alias in (bool, int, float, complex, object, str):
@@ -178,7 +178,7 @@ def restore_numpy_names() -> None:
 
 
 def restore_blas_info() -> None:
-    """Restore the empty ``blas_opt_info`` that Theano reads unconditionally, in NumPy 1.22 and later."""
+    """Add an empty ``blas_opt_info``, which Theano reads unconditionally, if NumPy lacks it (since NumPy 1.22)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy's deprecation of distutils, which the program cannot fix

@@ -1,14 +1,14 @@
 """Sharing of compiled C modules with ranks, which would otherwise compile them again.
 
 Theano's disk cache does not share modules of operations without a version, so each process compiles them itself, under
-a common lock. Because of a fault of Theano 1.0.5, these include operations with empty ``__props__`` (``Alloc``,
-``ScalarFromTensor``), which nearly every program has. Each module takes half a second or more. In memory, Theano also
-finds modules by a hash of source and compiler options, which is sent to the ranks::
+a common lock. Because of a fault of Theano 1.0.5, operations with empty ``__props__`` (``Alloc``,
+``ScalarFromTensor``), which nearly every program has, lack a version. Each module takes half a second or more. In
+memory, Theano also finds modules by a hash of source and compiler options, which is sent to the ranks::
 
     master   hash -> file   --- with the functions --->   rank   the same source has the same hash: load the file
 
-The files are deleted when the master ends; a rank that finds no file compiles the module. `watch` also reports each
-loaded file, so that other processes can `preload` it.
+The files are deleted when the master ends; a rank that finds no file compiles the module. In addition, `watch` reports
+each loaded file, so that other processes can `preload` it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from theano.gof import cmodule
 
 def unshared() -> Dict[str, str]:
     """Return, by hash, the files of modules that the disk cache does not share with other processes."""
-    cache = cmodule._module_cache  # None if nothing has been compiled
+    cache = cmodule._module_cache  # None if this process has not used the cache
     known = {} if cache is None else cache.module_hash_to_key_data
     return {
         of_source: data.get_entry()
@@ -43,7 +43,7 @@ def share(files: Mapping[str, str]) -> None:
 
 
 def watch(tell: Optional[Callable[[str], object]]) -> None:
-    """Call ``tell`` with the file of each module that this process has loaded or loads later; None ends this."""
+    """Call ``tell`` with the file of each module that this process has loaded or loads later; stop if it is None."""
     load = getattr(cmodule.dlimport, "load", cmodule.dlimport)
     cmodule.dlimport = load if tell is None else _telling(load, tell)
     if tell is not None and cmodule._module_cache is not None:
@@ -63,7 +63,7 @@ def _telling(load: Callable[..., Any], tell: Callable[[str], object]) -> Callabl
 
 
 def preload(file: str) -> None:
-    """Load another process's module; the first call also reads the disk cache's index and queries the compiler.
+    """Load another process's module; if the disk cache's index is unread, read it and query the compiler.
 
     The query determines the processor's features, which are part of every cache key.
     """
@@ -72,5 +72,5 @@ def preload(file: str) -> None:
         cmodule.get_module_cache(config.compiledir, {"do_refresh": False}).refresh(cleanup=False)
         if config.cxx:
             cmodule.GCC_compiler.compile_args()
-    # Python finds the loaded module. An entry in Theano's tables would stay incomplete when Theano reads the key.
+    # Python finds the loaded module. If it were in Theano's tables, Theano would ignore its keys in the disk cache.
     cmodule.dlimport(file)

@@ -14,12 +14,12 @@ from typing import Optional
 
 _PREFIX = "synkhronos-"
 
-#: The lock of this process's cache, held until the process ends.
+#: File descriptor of the lock on this process's cache, which is held until the process ends.
 _lock: Optional[int] = None
 
 
 def claim() -> None:
-    """Make PoCL use a cache that no other live process uses; call this before the first device is opened.
+    """Make PoCL use a cache that no other live process has claimed; call this before opening a device.
 
     Caches are numbered, so that later processes reuse them. If none can be created, PoCL's own cache remains in use.
     """

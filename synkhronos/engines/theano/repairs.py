@@ -5,14 +5,14 @@ Fault of Theano                                                 Repair
 ==============================================================  ===============================================
 Writes a module's keys in place; another process that reads     Replace the file in one step
 them meanwhile deletes the module, so users of the module fail
-Keeps failing if a loaded module's file was deleted             Ignore the missing file of a loaded module
+Fails to save a loaded module's keys if its folder was deleted  Do not save the keys in this case
 Keeps all variables created after an observed optimization      End the observation after an error
 raised an error, as for ``a + dot(a, b)``
 Checks every 5 to 10 seconds whether the compile cache's lock   Check every 5 to 20 ms, because ranks load at
-is free, and may miss that for minutes                          the same time and need the lock for some ms
+is free, and may not notice for minutes                         the same time and need the lock for a few ms
 Overwrites the read-only zeros that NumPy returns for ``imag``  Compute ``imag`` element by element, into a new
 of real numbers                                                 array
-Computes -2 for ``~True`` if Python runs fused operations       Return False
+Computes -2 for ``~True`` in fused operations run by Python     Return False
 ==============================================================  ===============================================
 """
 
@@ -36,9 +36,9 @@ def repair() -> None:
     """Replace Theano's faulty code; see the module's table."""
     cmodule.KeyData.save_pkl = _save_keys
     graph.nodes_constructed = _nodes_constructed
-    # (``compile.wait`` cannot be changed at run time.)
     theano.tensor.imag.nfunc_spec = None
     theano.scalar.Invert.impl = np.invert
+    # Replace `lock`, because Theano's option ``compile.wait`` cannot be changed at run time.
     compilelock.lock = functools.partial(_lock, min_wait=0.005, max_wait=0.02, verbosity=0)
 
 

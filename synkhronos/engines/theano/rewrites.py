@@ -33,7 +33,7 @@ def rewritten(outputs: Sequence[Any], mode: Any, left_out: Optional[Sequence[str
             if {"fast_run", "fast_compile"} & set(found.include):
                 _tag_softmax(fgraph)
             if type(mode) is Mode and "fast_run" in found.include:
-                # (Other passes keep rewrites that have an excluded pass's name as a tag.)
+                # Exclude only whole passes: other passes keep rewrites that are tagged with an excluded pass's name.
                 left = found.excluding(*MADE)
                 left.subquery = {**dict.fromkeys(optdb._names, found), **found.subquery}
                 mode = Mode(mode.provided_linker, left)
@@ -43,7 +43,7 @@ def rewritten(outputs: Sequence[Any], mode: Any, left_out: Optional[Sequence[str
 
 
 def _tag_softmax(fgraph: Any) -> None:
-    """Tag each remaining softmax, so that its logarithm is rewritten after Theano has recognized cross-entropies."""
+    """Tag each softmax that Theano has not merged into a cross-entropy; `formulas` makes its logarithm stable."""
     for node in fgraph.apply_nodes:
         if isinstance(node.op, nnet.Softmax):
             setattr(node.outputs[0].tag, IS_STABLE, True)

@@ -1,4 +1,4 @@
-"""Order of collectives inside ``theano.scan``; see `engines.pytensor.scans`."""
+"""Order of collectives inside ``theano.scan``; see `graph.collectives` and `engines.pytensor.scans`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_while(op: Scan) -> bool:
 def in_order(
     op: Scan, inputs: Sequence[Variable], token: Optional[Variable], order: Order
 ) -> Tuple[List[Variable], Optional[Variable]]:
-    """Return the results of a scan with ordered collectives, and the token after it if ``token`` is given."""
+    """Return the results of a scan with ordered collectives, and its last token if ``token`` is given, else None."""
     before = AllReduce.first_token() if token is None else token
     state = before.type()
     outputs, last = order(op.outputs, state)
@@ -55,7 +55,7 @@ def with_inside(op: Scan, inputs: Sequence[Variable], outputs: Sequence[Variable
 
 
 def changing(node: Any, is_changing: Callable[[Variable], bool]) -> List[Variable]:
-    """Return the inner inputs of a scan that may be changing; states count if any outer input is changing."""
+    """Return a scan's inner inputs that may change: states if any outer input may, others if their outer input may."""
     op, inner = node.op, node.op.inputs
     same = [
         *zip(op.inner_seqs(inner), op.outer_seqs(node.inputs)),

@@ -1,4 +1,4 @@
-"""Computation of variables' shapes from the graph's input shapes, mostly without computing the variables."""
+"""Compute the shapes of variables from the shapes of a graph's inputs, mostly without computing the variables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def by_shapes_of_inputs(variable: Variable) -> Variable:
 
 
 def shapes_of(variables: Sequence[Any]) -> List[Any]:
-    """Return int64 shapes, empty for variables that are not arrays; Theano's `infer_shape` fails on deep graphs."""
+    """Return shapes as int64 vectors, empty for non-arrays, even in deep graphs, where Theano's `infer_shape` fails."""
     feature = ShapeFeature()
     feature.on_attach(FunctionGraph([], []))
     for node in io_toposort([], variables):

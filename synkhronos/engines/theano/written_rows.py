@@ -30,7 +30,7 @@ def _without_rows(node: Any, placements: Sequence[Placement]) -> Optional[Any]:
 
 
 def _old_without_rows(node: Any, placements: Sequence[Placement]) -> Optional[Any]:
-    """Return a ``ConvOp`` for any number of images, or of channels, which are the rows in a gradient; else None."""
+    """Return a ``ConvOp`` for any number of rows (images, or channels in a gradient); None if there is no change."""
     op, images = node.op, placements[0]
     if not isinstance(images, Shard) or images.axis > 1:
         return None

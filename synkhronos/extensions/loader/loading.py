@@ -1,4 +1,4 @@
-"""Iterable over batches, in order, that separate processes prepare (`synkhronos.loader`)."""
+"""Iterable over batches that separate processes prepare, in the original order (`synkhronos.loader`)."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Loader:
         self.close()
 
     def close(self) -> None:
-        """End all passes and their processes. Batches that have arrived remain valid."""
+        """End all passes and their processes. Batches that the program has received remain valid."""
         self.closed = True
         for each in list(self._passes):
             each.close()

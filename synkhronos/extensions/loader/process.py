@@ -44,12 +44,12 @@ _MESSAGE_BYTES = 1 << 18
 class LoaderProcess:
     """A loader process of one pass, with up to ``depth`` buffers in ``pool``, the program's shared memory.
 
-    ``buffers`` maps numbers to the process's buffers, and to delivered buffers that the program has not yet fetched.
+    ``buffers`` maps numbers to buffers that the process may fill, and to delivered ones not yet lent to the program.
     """
 
     def __init__(self, work: Work, pool: Pool, depth: int) -> None:
         self.buffers: Dict[int, Lender] = {}
-        self._lent: Deque[Lender] = deque(maxlen=4)  # lent to the program: a loop uses two buffers at a time
+        self._lent: Deque[Lender] = deque(maxlen=4)  # lent to the program, for reuse; a loop uses two buffers at a time
         self._pool, self._depth = pool, depth
         self._nbytes = 1  # buffer size; the required size is unknown before the first batch
         self._given = 0
@@ -87,7 +87,7 @@ class LoaderProcess:
             self._send("buffer", self._given, self._pool.handle(lender.block))
 
     def lend(self, number: int) -> NDArray[Any]:
-        """Reclaim a buffer, and lend its memory to the program."""
+        """Lend a delivered buffer's memory to the program."""
         lender = self.buffers.pop(number)
         self._lent.append(lender)
         return lender.lend()
@@ -182,7 +182,7 @@ class _Child:
             os.kill(self.pid, signal.SIGTERM)
 
     def wait(self) -> str:
-        """Wait for a process that was asked to end, and kill it after `GRACE_S`; return how it ended."""
+        """Wait for the process to end, and kill it after `GRACE_S`; return how it ended."""
         until = time.monotonic() + GRACE_S
         while not self.ended():
             if time.monotonic() > until:

@@ -62,7 +62,7 @@ class Work(NamedTuple):
 
 
 class BufferSlot(NamedTuple):
-    """The position of an array in its buffer."""
+    """Shape, dtype and offset in bytes of an array in its buffer."""
 
     shape: Tuple[int, ...]
     dtype: np.dtype[Any]
@@ -75,7 +75,7 @@ class BufferSlot(NamedTuple):
 class Delivery:
     """Connection of a loader process to the program, for batches in the buffers that the program provides.
 
-    The program sends ``("buffer", number, handle)``, and ``("larger",)`` after it has revoked the free buffers.
+    The program sends ``("buffer", number, handle)``, or ``("larger",)``, which revokes all free buffers.
     ``watched`` is the program's process id, which is polled; None if the kernel ends this process with the program.
     """
 

@@ -6,7 +6,7 @@
       point --> logp_dlogp_function
                   priors                     unchanged
                   DataParallelLogp           an operation in the graph (operation)
-                    `-- Likelihood           one call over all ranks (likelihood):
+                    `-- Likelihood           one call on all ranks (likelihood):
                           rows of rank 0, 1, ...  -->  the sum of their log-probabilities and its gradient
 
 `data_parallel` builds the operation from a function of the rows, or from a model's observed variables (observed).

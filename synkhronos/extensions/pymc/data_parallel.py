@@ -1,4 +1,4 @@
-"""Computation of one likelihood, or of all likelihoods of a model, on all ranks (`data_parallel`)."""
+"""Computation of one likelihood, or of a model's likelihoods, on all ranks (`data_parallel`)."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def data_parallel(
     r"""Compute a likelihood, :math:`\sum_i \log p(x_i \mid \theta)`, on all ranks, with the rows i divided among them.
 
     Given a function, add a ``pm.Potential`` to the model whose context is active. Given a model, return a new model
-    with such potentials instead of observed variables. Arrays in memory are copied to shared memory once, in this call.
-    Each evaluation of value and gradient is one call of all ranks, which sends only the parameters. `pm.sample` (with
+    with potentials instead of the divided observed variables. This call copies arrays in memory to shared memory, once.
+    Each evaluation of value and gradient is one call on all ranks, which sends only the parameters. `pm.sample` (with
     ``cores=1``, or nutpie), `pm.find_MAP` and `pm.fit` accept the model while a session is open, and raise the error of
     a failed rank. Use the plain model for results per row, such as a pointwise log-likelihood.
 
@@ -59,7 +59,7 @@ def data_parallel(
         For `pm.fit`: number of rows in a random subset, as with `pm.Minibatch`. The sum over the subset is scaled to
         all rows. Samplers need all rows and refuse ``batch``.
     name : str
-        The name of the potential. A model's potentials have the names of its observed variables.
+        The name of the potential. A model's potentials have the names of the variables that they replace.
     mode : mode, optional
         The PyTensor mode for compiling the ranks' function.
 
@@ -131,7 +131,7 @@ def _of_function(
     if not isinstance(rows, Variable):
         got = f"{rows!r} of type {type(rows).__name__}"
         raise ArgumentTypeError("model_or_logp", "a function that returns a variable", got)
-    # A function of value variables, like PyMC's joint log-probability, so that ranks also compute the transforms.
+    # Value variables, as in PyMC's joint log-probability, let the ranks compute the transforms, too.
     rows, *given = model.replace_rvs_by_values([rows, *(params or ())])
     for variable, param in zip(of_function, given):
         param.tag.__dict__.update(variable.tag.__dict__)  # hints set by the function, such as "triangular"
@@ -191,7 +191,7 @@ def _reads_rows(potential: Variable, n_rows: int) -> bool:
 
 
 def _computed(likelihood: Likelihood, params: List[Variable], batch: Optional[int]) -> Variable:
-    """Return the log-probability of all rows, or its estimate from a batch."""
+    """Return an expression for the log-probability of all rows, or for its estimate from a batch."""
     if batch is None:
         return DataParallelLogp(likelihood)(*params, return_list=True)[0]
     if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)):

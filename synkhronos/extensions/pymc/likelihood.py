@@ -52,7 +52,7 @@ class Likelihood:
     """The sum of a log-probability over all rows, and its gradient with respect to parameters.
 
     A call sends the parameters to all ranks and returns the sums; the rows stay in shared memory. A likelihood belongs
-    to this process. Copying it returns the same object; an object that another process unpickles refuses calls.
+    to the process that created it. A copy is the same object; an object unpickled in another process refuses calls.
 
     ``fixed`` are parameters without a gradient (values of ``pm.Data``). ``is_observed`` marks the replacement of an
     observed variable. ``failures`` are the records of active samplers and optimizers that swallow exceptions.
@@ -160,6 +160,6 @@ def _last_line(text: str) -> str:
 
 
 def as_pymc_compiles(mode: Any, check_bounds: bool = True) -> Mode:
-    """Return the mode with the rewrite that PyMC uses for out-of-range parameters."""
+    """Return a mode that includes the rewrite PyMC uses for checks of parameters."""
     checks = "local_check_parameter_to_ninf_switch" if check_bounds else "local_remove_check_parameter"
     return get_mode(mode).including(checks)

@@ -30,7 +30,7 @@ class Observed(NamedTuple):
     """An observed variable whose rows are divided.
 
     ``rows`` is its log-probability, computed from ``variables``, which stand for ``data``, and ``params``, which stand
-    for ``of_model`` (value variables, or values such as ``pm.Data``). ``containers`` are the ``pm.Data`` in ``data``.
+    for ``of_model`` (value variables and shared variables). ``containers`` are the ``pm.Data`` in ``data``.
     """
 
     variable: Variable
@@ -48,7 +48,7 @@ class Observed(NamedTuple):
 
 
 def observed_in(model: pm.Model, names: Optional[Sequence[str]]) -> List[Observed]:
-    """Return the observed variables to divide by rows; ``names`` are as the argument ``data`` of `data_parallel`."""
+    """Return the observed variables to divide by rows; for ``names`` see the argument ``data`` of `data_parallel`."""
     arrays = {rv: _arrays_of(model, rv) for rv in model.observed_RVs}
     lengths = {rv: max([_length(each) for each in of_rv["values"]], default=0) for rv, of_rv in arrays.items()}
     if not any(lengths.values()):
@@ -73,7 +73,7 @@ def observed_in(model: pm.Model, names: Optional[Sequence[str]]) -> List[Observe
 
 
 def _arrays_of(model: pm.Model, rv: Variable) -> Dict[str, List[Variable]]:
-    """Return the constants and shared variables with rows, among the observed values and in the whole graph."""
+    """Return the arrays (`is_array`) in an observed variable's values, and all arrays that the variable depends on."""
     if rv.owner is None or isinstance(rv.owner.op, MinibatchRandomVariable):
         got = f"{rv.name}, which has total_size"
         raise ArgumentValueError(
@@ -144,7 +144,7 @@ def _logp(model: pm.Model, rv: Variable, value: Variable) -> Variable:
 
 
 def _of_size_of(rv: Variable, value: Variable) -> Variable:
-    """Resize a random variable to the size of the value, because the model's variable has a fixed number of rows."""
+    """Return a copy of a random variable with the value's size, because the model's own has a fixed number of rows."""
     try:
         resized = change_dist_size(rv, value.shape[: rv.type.ndim - rv.owner.op.ndim_supp])
     except (AttributeError, NotImplementedError):
@@ -156,7 +156,7 @@ def _of_size_of(rv: Variable, value: Variable) -> Variable:
 def _with_constants(rv: Variable) -> Variable:
     """Return a random variable with constant-folded parameters.
 
-    PyMC recognizes an open bound only as a constant; otherwise, the logarithm of ``logcdf(inf)`` has no gradient.
+    PyMC recognizes an open bound only as a constant; otherwise, the gradient through ``logcdf(inf)`` would be NaN.
     """
     inputs = list(rv.owner.inputs)
     for i, param in enumerate(inputs):

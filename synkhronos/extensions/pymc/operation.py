@@ -63,11 +63,11 @@ class DataParallelLogp(Op):  # type: ignore[misc]  # untyped if PyTensor is not 
             output[0] = np.asarray(result, variable.type.dtype, order="C")
 
     def prepare_node(self, node: Apply, storage_map: Any, compute_map: Any, impl: Any) -> None:
-        """Run `prepare` before compilation, in every linker but Numba's."""
+        """Run `prepare` before compilation, with every linker but Numba's."""
         self.prepare()
 
     def prepare(self) -> None:
-        """Refuse compilation into a sampler, which needs all rows, if ``in_batches`` is true; monitor nutpie."""
+        """Refuse compilation for samplers if ``in_batches``, because they need all rows; monitor nutpie, if used."""
         module = _compiling_sampler()
         if module and self.in_batches:
             got = f"a random batch of rows in every call of {self.label}, for {module}"
@@ -104,7 +104,7 @@ class DataParallelLogp(Op):  # type: ignore[misc]  # untyped if PyTensor is not 
 
 
 def _compiling_sampler() -> str:
-    """Return the module of the sampler (or optimizer) that is compiling a function, or "".
+    """Return the module of the sampler (or optimizer) that is compiling a function; "" if there is none.
 
     The stack is inspected, because PyMC does not announce samplers, and its functions may be imported under any name.
     """

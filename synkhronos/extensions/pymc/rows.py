@@ -47,7 +47,7 @@ def variable_for(data: synk.Data, name: str) -> Variable:
 
 
 def of_values(rows: Variable, model: pm.Model) -> Tuple[Variable, List[Variable], List[Variable]]:
-    """Replace value variables and numeric shared variables; return the log-probability, new and old variables."""
+    """Replace value variables and numeric shared variables by inputs; return the expression, new and old variables."""
     reached = list(ancestors([rows]))
     found = [each for each in model.value_vars if each in set(reached)] + shared_values(reached)
     new = [each.type(each.name) for each in found]

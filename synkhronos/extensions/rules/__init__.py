@@ -4,7 +4,7 @@
 rule         ranks that exchange             new center z                                 new parameters
 ===========  ==============================  ===========================================  =====================
 `LocalSGD`   all or groups, weighted         no center                                    the mean
-`Gossip`     random pairs, one way           no center                                    the mean of two
+`Gossip`     random pairs, one way           no center                                    a mean of two
 `Swap`       random pairs                    no center                                    the partner's
 `EASGD`      all                             moves toward the mean                        move toward z
 `DiLoCo`     all, weighted; in fragments     a Nesterov momentum step                     z
@@ -13,7 +13,7 @@ rule         ranks that exchange             new center z                       
 `DASO`       groups often, all less often    the mean from some steps earlier             move toward z
 ===========  ==============================  ===========================================  =====================
 
-"Weighted" means weighted by the number of rows that each rank has processed since the last exchange.
+"Weighted" means weighted by the rows that each rank has processed since the last exchange; so are the means of `DASO`.
 """
 
 from .asynchronous import Exchange

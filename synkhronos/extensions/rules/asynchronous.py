@@ -1,12 +1,12 @@
-"""Asynchronous rules: every rank fetches its next batch, takes a step, and exchanges without waiting for other ranks.
+"""Asynchronous rules: every rank fetches a batch, takes a step, and exchanges without waiting for other ranks' steps.
 
 .. math::
     x_r &\\leftarrow x_r - \\alpha (x_r - z), \\quad z \\leftarrow z + \\alpha (x_r - z) &&\\text{EASGD} \\\\
     z &\\leftarrow z + \\rho (x_r - o_r), \\quad x_r \\leftarrow z, \\quad o_r \\leftarrow z &&\\text{ASGD} \\\\
     x_r &\\leftarrow (a_r x_r + a_s x_s) / (a_r + a_s), \\quad a_r \\leftarrow a_r + a_s &&\\text{gossip}
 
-The right-hand sides use the values from before the exchange. Here o is the center at the rank's last exchange, and a is
-the weight of a rank in gossip; a sender keeps half of its weight. Exchanges are serialized (`AsyncRegion.alone`)::
+EASGD uses the values from before the exchange; the other lines apply in order. Here o is the center at the rank's last
+exchange, and a is a rank's weight in gossip; a sender keeps half of it. `AsyncRegion.alone` serializes exchanges::
 
     z of the server       [ 0: old ]  [ 1: new, being written ]   which = 0     `which` changes last, so it always
                                                                   which = 1     selects a complete copy
@@ -78,7 +78,7 @@ def merged(x: Any, weight: float, message: Any, more: float) -> Any:
 class Exchanges(StepHooks):
     """Settings of an asynchronous run, and handles of the arrays that all ranks share: ``copies`` arrays per parameter.
 
-    ``counts[r]``: the number of steps taken by rank r. ``title``: the name of the exchanges in `synkhronos.traffic`.
+    ``counts[r]``: the steps of rank r in earlier runs. ``title``: the name of the exchanges in `synkhronos.traffic`.
     """
 
     visitor: Any

@@ -240,7 +240,7 @@ class DASO(Rule):
         if self._begun is not None:
             merge = self._merge_function(self.phases.skips.wait)
             self._arrive()
-            self._begun = None  # first, so that no mean is merged twice after an interrupt
+            self._begun = None  # before the merge, so that no mean is merged twice after an interrupt
             merge()
 
     def _arrive(self) -> None:

@@ -21,9 +21,9 @@ class DiLoCo(CentredRule):
     .. math:: D = z - \\bar x, \\quad v \\leftarrow \\mu v + D, \\quad z \\leftarrow z - \\eta (D + \\mu v), \\quad
               x_r \\leftarrow z
 
-    The mean is weighted by rows. By default each rank keeps its own ``state``. With a delay of W steps, the ranks
-    continue while the mean of their values y from W steps earlier is computed. ``merge`` determines how their steps
-    during the delay are combined with z:
+    The mean is weighted by rows. By default each rank keeps its own ``state``. With a delay of W steps, the mean of the
+    ranks' values y is computed while the ranks take W more steps. ``merge`` determines how these steps are combined
+    with z:
 
     .. math:: x_r \\leftarrow x_r + m (z - y_r) \\quad \\text{("delta")}, \\qquad
               x_r \\leftarrow x_r + m (z - x_r) \\quad \\text{("pull")}
@@ -156,7 +156,7 @@ class DiLoCo(CentredRule):
 class Fragment:
     """Parameters of a rule (at positions ``numbers``) that are exchanged together, at step ``turn`` of each period.
 
-    ``rows`` counts the rows of each rank since the last exchange. ``begun`` is the step that started the pending mean.
+    ``rows`` counts each rank's rows since the last exchange. ``begun``: the step that started the pending mean, if any.
     """
 
     def __init__(self, rule: DiLoCo, numbers: Sequence[int], turn: int, exchange: Optional[str]) -> None:

@@ -22,7 +22,7 @@ class LocalSGD(Rule):
     .. math:: x_r \\leftarrow \\textstyle\\sum_s w_s x_s / \\sum_s w_s
 
     The weights are the rows that each rank has processed since the last exchange. By default, the ``state`` is averaged
-    as well. With ``every=1`` and an update rule that is linear in the gradient, the steps equal the serial steps.
+    as well. With ``every=1`` and an update rule linear in the gradient, steps equal the serial steps up to rounding.
 
     Sources: McMahan, B., et al. (2017). Communication-efficient learning of deep networks from decentralized data.
     AISTATS. Stich, S. U. (2019). Local SGD converges fast and communicates little. ICLR. Lin, T., et al. (2020). Don't

@@ -6,7 +6,7 @@
     x_r &\\leftarrow x_r + m (z - x_r) &&\\text{immediately, or W steps later}
 
 x denotes a rank's parameters, and z is a center that is equal on all ranks. Rules without a center have z = 0 and O(D)
-= D; their exchange is one in-place `synkhronos.all_reduce` of the parameters.
+= D; in full precision, their exchange is one in-place `synkhronos.all_reduce` of the parameters.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ STATE_IS = ("averaged", "kept", "reset")
 
 
 class Rule(ABC):
-    """Base class of communication rules: call a rule after each step, instead of `synkhronos.all_reduce`.
+    """Base class of communication rules: call a rule after each step, instead of averaging gradients in the step.
 
     Parameters
     ----------
     function : synkhronos.Function or TrainFunction, optional
-        The function that performs each rank's own steps. Averages are weighted by the rows that each rank has
-        processed with it since the last exchange. Without a function, all ranks have equal weights.
+        The function that performs each rank's own steps. Weighted averages count the rows that each rank has processed
+        with it since the last exchange. Without a function, all ranks have equal weights.
     params, state : list of shared variables, optional
         The trained parameters, and the state of the steps, such as velocities. The defaults are the parameters of a
         `TrainFunction`, and its floating-point state unless ``params`` is passed.
@@ -104,11 +104,11 @@ class Rule(ABC):
     ) -> Any:
         """Run one step per batch in few commands, with exchanges at the same steps as with one call per batch.
 
-        Each step of a `TrainFunction` with groups still takes several commands.
+        Each step of a `TrainFunction` that runs in parts, for example with groups, still takes several commands.
 
         An asynchronous run (`EASGD`, `ASGD`, `Gossip`) is a single command. Each rank processes whole batches, one at a
-        time, and exchanges once per ``every`` of its own steps. It waits for other ranks only if ``staleness`` requires
-        this. If an error or Ctrl-C ends a command, ``n_steps`` does not count the steps that the command completed.
+        time, and may exchange each time it has taken ``every`` steps. It waits for other ranks' steps only if
+        ``staleness`` requires this. ``n_steps`` does not count asynchronous steps, or the steps of a failed command.
 
         Parameters
         ----------
@@ -118,7 +118,7 @@ class Rule(ABC):
         batches : sequence
             The rows of each step, as for ``function.steps``. A progress bar around them advances after each command.
         asynchronous : bool
-            Whether each batch is processed by a single rank, without synchronization.
+            Whether each batch is processed by a single rank, without waiting for other ranks' steps.
         record : bool
             Whether to record every exchange of an asynchronous run in ``rule.log``, a list of `Exchange`.
         staleness : int, optional
@@ -216,7 +216,7 @@ class Rule(ABC):
     # -- asynchronous runs ---------------------------------------------------------------------------------------
 
     def _run_asynchronously(self, args: Any, kwargs: Any, batches: List[Any], record: bool, staleness: Any) -> Any:
-        """Run the batches asynchronously; afterwards, even after an error, store the rule's values on all ranks."""
+        """Run the batches asynchronously; afterwards, even after an error, store the shared values in the rule."""
         staleness = None if staleness is None else whole("staleness", staleness, 0)
         function = self.function if isinstance(self.function, synk.Function) else self.function.function
         if function is None:
@@ -287,7 +287,7 @@ class Rule(ABC):
         return function._form.wrap(of_step, chosen)
 
     def _advance(self, n_steps: int) -> bool:
-        """Count steps, and exchange if due; no exchange may be due before the last step."""
+        """Count steps, and exchange if due; no exchange may be due before the last of them."""
         self._check_moment("step")
         self._count(n_steps)
         return self._due()
@@ -335,7 +335,7 @@ class Rule(ABC):
 
     @property
     def _weights(self) -> Optional[List[float]]:
-        """The ranks' weights (their rows since the last exchange); None if all weights are equal."""
+        """The ranks' weights (their rows since the last exchange); None, for equal weights, if no rows were counted."""
         return self._rows if any(self._rows) else None
 
     @property

@@ -36,8 +36,8 @@ epsilon : scalar
 Returns
 -------
 grad_updates : OrderedDict
-    ``{flat: gradients}``. ``flat`` is one shared vector for the gradients of all parameters, because one large
-    collective is faster than many small collectives.
+    ``{flat: gradients}``. ``flat`` is one shared vector for the gradients of all parameters of a dtype, because one
+    large collective is faster than many small collectives.
 param_updates : OrderedDict
     The updates of the parameters and of the rule's state, computed from reshaped views of ``flat``, in an order that
     depends only on the arguments. State (velocities, averages, step counters) is in shared variables, initially zero.

@@ -14,7 +14,7 @@ from .operations import AllReduce, whole_length
 
 FIXED = (False, CollectiveDependence.NONE)
 
-#: Operations that are jointly affine in their first arguments if all others are fixed, with the number of the former.
+#: By operation: the number of first arguments in which it is jointly affine if all other arguments are fixed.
 _AFFINE: Dict[Any, int] = {np.add: 2, np.subtract: 2, operator.getitem: 1, operator.itemgetter: 1}
 _AFFINE.update({np.sum: 1, np.mean: 1})
 #: Operations that are affine in each of two arguments if the other is fixed.
@@ -41,7 +41,7 @@ def needs_call(graph: NumpyGraph) -> bool:
 
 
 def is_joint(graph: NumpyGraph) -> bool:
-    """Return whether all ranks must take part in every call: true if the graph has collectives or is exact."""
+    """Return whether all ranks must take part in every call: true if the graph is exact or `needs_call`."""
     return graph.halves is not None or needs_call(graph)
 
 
@@ -75,7 +75,7 @@ def survey(graph: NumpyGraph, scattered: Sequence[Any]) -> Optional[Collectives]
 
 
 def _dependences(order: Sequence[Any], of_ranks: Set[int]) -> Dict[int, Tuple[bool, CollectiveDependence]]:
-    """Return for every value whether it differs between ranks, and its dependence on collectives."""
+    """Return, for every value, whether it differs between ranks, and its dependence on collectives."""
     known: Dict[int, Tuple[bool, CollectiveDependence]] = {}
     for node in order:
         args = [known[id(arg)] for arg in getattr(node, "args", ()) if isinstance(arg, NumpyVariable)]

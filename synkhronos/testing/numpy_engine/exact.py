@@ -1,4 +1,4 @@
-"""Add collectives to a NumPy graph so that its results equal the serial program's."""
+"""Add collectives to a NumPy graph so that its results equal the serial function's."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def graph_of(
     inplace: bool = False,
     no_default_updates: bool = False,
 ) -> NumpyGraph:
-    """Build the graph of a function as in Theano; `inplace` updates overwrite arrays of equal shapes."""
+    """Build the graph of a function as in Theano; with `inplace`, updates overwrite arrays of equal shapes."""
     wrapped = [given if isinstance(given, In) else In(given) for given in inputs]
     for index, given in enumerate(wrapped):
         if not isinstance(given.variable, NumpyVariable):
@@ -130,7 +130,7 @@ class NumpyFunction:
         return results[0] if self.single and output_subset is None else results
 
     def evaluate(self, values: Sequence[Any], chosen: Sequence[int]) -> List[Any]:
-        """Return the chosen outputs for converted values, and apply the updates."""
+        """Return the chosen outputs for input values that are already converted, and apply the updates."""
         known = {id(given.variable): value for given, value in zip(self.inputs, values)}
         wanted = [self.outputs[index] for index in chosen]
         new_values = [expression for _, expression in self.updates]
@@ -151,7 +151,7 @@ class NumpyFunction:
         self._update([known.get(id(node), node) for node in new_values], leaves + results)
         for given, value in zip(self.inputs, values):
             if given.mutable and isinstance(value, np.ndarray):
-                value[...] = 0  # so that tests notice a destroyed array
+                value[...] = 0  # so that tests notice later uses of an overwritten array
         return results
 
     def _update(self, values: List[Any], leaves: List[Any]) -> None:

@@ -70,7 +70,7 @@ class Shared(NumpyVariable):
         self.default_update: Optional[NumpyVariable] = None
 
     def get_value(self, borrow: bool = False) -> Any:
-        """Return a copy of the value, or with ``borrow`` the value itself."""
+        """Return the value; an array is copied unless ``borrow`` is set."""
 
         def get() -> Any:
             if borrow:
@@ -82,7 +82,7 @@ class Shared(NumpyVariable):
         return get() if observer is None else observer.get(get, borrow)
 
     def set_value(self, value: Any, borrow: bool = False) -> None:
-        """Store a copy of the value, or with ``borrow`` the value itself if it needs no cast."""
+        """Store the value; an array is copied unless ``borrow`` is set and it needs no cast."""
 
         def put(value: Any) -> None:
             value = convert(self.type, value, f"shared variable {self}")
@@ -126,7 +126,7 @@ def shared(
 def apply(
     function: Callable[..., Any], *args: Any, dtype: Any = None, ndim: Optional[int] = None, name: Optional[str] = None
 ) -> Apply:
-    """Return the expression ``function(*args)``; a trial call on ones determines `dtype` and `ndim` if missing."""
+    """Return the expression ``function(*args)``; a trial call on ones determines a missing `dtype` or `ndim`."""
     if dtype is None or ndim is None:
         types = [
             arg.type if isinstance(arg, NumpyVariable) else arg if isinstance(arg, np.ndarray) else None for arg in args

@@ -34,17 +34,17 @@ def dot(x: Any, y: Any) -> Apply:
 
 
 def length(x: Any) -> Any:
-    """Return the number of rows of an array, as a function for `apply`."""
+    """Return the number of rows of an array; to be used in `apply`."""
     return np.int64(len(x))
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """Return an array cast to another type, as a function for `apply`."""
+    """Return an array cast to another dtype; to be used in `apply`."""
     return np.asarray(x).astype(dtype)
 
 
 def whole_length(lengths: Any, position: int) -> Any:
-    """Replace the length at a position with its sum over all ranks, as a function for `apply`."""
+    """Return the lengths with one replaced by its sum over all ranks; to be used in `Apply`."""
     found = np.array(lengths)
     flat = found.reshape(-1)
     flat[position] = in_graph.whole_length(int(flat[position]))
@@ -52,7 +52,7 @@ def whole_length(lengths: Any, position: int) -> Any:
 
 
 def scaled(part: Any) -> Any:
-    """Return a partial sum divided by the rank's share of rows, as a function for `apply`."""
+    """Return a partial sum divided by the rank's share of rows; to be used in `Apply`."""
     return np.asarray(part * np.asarray(in_graph.inverse_share(), part.dtype))
 
 
@@ -73,7 +73,7 @@ def uniform(stream: Shared, shape: Any, ndim: Optional[int] = None) -> Apply:
 
 
 def drawn(state: NumpyVariable, shape: Any, ndim: Optional[int] = None) -> Tuple[Apply, Apply]:
-    """Return the state after the draw, and the numbers, without setting a default update."""
+    """Return expressions for the state after a draw and for the numbers, without setting a default update."""
     ndim = len(shape) if ndim is None else ndim
     both = Apply(draw, (state, shape, ndim), None)
     numbers = apply(operator.itemgetter(1), both, dtype="float64", ndim=ndim)

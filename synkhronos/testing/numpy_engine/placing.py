@@ -1,6 +1,7 @@
 """Placement rules for the NumPy engine's operations.
 
-Outside `RULES`, ufuncs are elementwise, and results of other functions are replicated if all inputs are, else unknown.
+Outside `RULES`, ufuncs are elementwise. Results of other functions, except collectives, are replicated if all inputs
+are replicated arrays, else unknown.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ class _Mean(AxisReduction):
 
 
 def _ones(arg: Any) -> Tuple[bool, ...]:
-    """Return for each axis whether its length is known to be 1."""
+    """Return, for each axis, whether its length is known to be 1."""
     if isinstance(arg, NumpyVariable):
         return () if arg.type is None else arg.type.broadcastable
     return tuple(length == 1 for length in np.shape(arg))
