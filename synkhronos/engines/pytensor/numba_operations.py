@@ -67,5 +67,6 @@ def with_dtypes(funcify: Callable[..., Tuple[Any, Any]]) -> Callable[..., Tuple[
 
 if hasattr(elemwise, "numba_funcify_FusedElemwise"):
     _funcified = with_dtypes(elemwise.numba_funcify_FusedElemwise)
-    for _each in (elemwise.FusedElemwise, elemwise.ScalarizedElemwise):
-        register_funcify_and_cache_key(_each)(_funcified)
+    for _name in ("FusedElemwise", "ScalarizedElemwise"):
+        if hasattr(elemwise, _name):  # PyTensor 3.2 has only the first
+            register_funcify_and_cache_key(getattr(elemwise, _name))(_funcified)
