@@ -85,7 +85,7 @@ def all_reduce(number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
 
 
 def whole_length(length: int) -> int:
-    """Scale a length from this rank's number of rows, to which it is proportional, to the number of all ranks' rows."""
+    """Scale a length that is proportional to this rank's number of rows to the number of all ranks' rows."""
     call = current()
     rows = None if call is None else call.rows()
     if rows is None or rows[0] == rows[1]:

@@ -224,7 +224,7 @@ class Engine(ABC):
 
     @abstractmethod
     def outputs(self, compiled: Any) -> List[Output]:
-        """Return the outputs as a flat list, in the order in which `call` returns them."""
+        """Return the outputs as a flat list, in the order of the results of `call`."""
 
     @abstractmethod
     def shareds(self, compiled: Any) -> List[Any]:

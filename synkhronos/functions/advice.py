@@ -19,7 +19,7 @@ def advice(
     builds: Callable[[Dict[Any, Shard]], bool],
     updated: Mapping[Any, str] = MappingProxyType({}),
 ) -> Optional[str]:
-    """Return, as text, a change to the inputs with which the function can be built; None if none is found.
+    """Return, as text, a change to the inputs that makes the function valid; None if no such change is found.
 
     ``shards`` are the variables divided by rows. The inputs ``could_have_rows`` and the shared variables ``updated``
     are not divided, but could be.

@@ -211,7 +211,7 @@ def function(
 def _advice(
     engine: Any, snapshot: Any, shards: Dict[Any, Shard], arguments: Arguments, ops: Any, outputs: Any, exact: bool
 ) -> Optional[str]:
-    """Return, as text, a change to the inputs with which the function can be built; None if none is found."""
+    """Return, as text, a change to the inputs that makes the function valid; None if no such change is found."""
 
     def builds(shards: Dict[Any, Shard]) -> bool:
         try:

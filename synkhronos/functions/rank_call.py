@@ -255,7 +255,7 @@ class CollectivesOfCall(RowsOfCall):
 def inside(
     prepared: RankPlan, i: int, context: RankContext, kind: Type[RowsOfCall] = CollectivesOfCall
 ) -> ContextManager[Any]:
-    """Return a context manager in which operations of the graph can access slice i's rows and the other ranks."""
+    """Return a context manager that gives the graph's operations access to slice i's rows and to the other ranks."""
     if prepared.plan.replicated_updates is None:
         return nullcontext()
     return kind(prepared.plan, prepared.weights[i], prepared.rows[i], context)

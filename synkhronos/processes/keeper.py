@@ -66,7 +66,7 @@ class Descriptors(NamedTuple):
     bells: Sequence[int] = ()  # eventfds of the block, with several hosts
 
     def flat(self) -> List[int]:
-        """Return all descriptors in the order in which they are sent."""
+        """Return all descriptors in the order of sending."""
         return [self.block, self.stacks, *self.streams, *self.pools.values(), *self.bells]
 
     @classmethod

@@ -49,7 +49,7 @@ class Command(ABC):
     counts = ""
     is_counted = False  #: Whether `synkhronos.traffic` counts the command.
     repeats = True  #: Whether the command can be repeated if a rank dies during it.
-    #: The step in which an error of `finish` occurred; None: the current step of the rank that failed.
+    #: The step of an error in `finish`; None: the current step of the rank that failed.
     failed_step: Optional[int] = None
 
     @property

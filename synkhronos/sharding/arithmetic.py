@@ -1,4 +1,4 @@
-"""Arithmetic with lengths: whether a result is proportional to the number of rows, and with which factor.
+"""Arithmetic with lengths: whether a result is proportional to the number of rows, and the factor.
 
 ::
 

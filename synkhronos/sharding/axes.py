@@ -58,7 +58,7 @@ class Axes(PlacementRule):
     degree : number, optional
         Degree of homogeneity in all inputs together; 0 for a comparison.
     added : sequence of int
-        Inputs to which the operation adds, or from which it subtracts, all other inputs, which are integers.
+        Inputs of a sum or difference whose other inputs are all integers.
     factors : sequence of (Product or None)
         The inputs' values (None if unknown), if the operation multiplies them.
     """

@@ -14,7 +14,7 @@ from .operations import AllReduce, whole_length
 
 FIXED = (False, CollectiveDependence.NONE)
 
-#: By operation: the number of first arguments in which it is jointly affine if all other arguments are fixed.
+#: By operation: the number of leading arguments that it is jointly affine in, if all other arguments are fixed.
 _AFFINE: Dict[Any, int] = {np.add: 2, np.subtract: 2, operator.getitem: 1, operator.itemgetter: 1}
 _AFFINE.update({np.sum: 1, np.mean: 1})
 #: Operations that are affine in each of two arguments if the other is fixed.
