@@ -67,6 +67,5 @@ def with_dtypes(funcify: Callable[..., Tuple[Any, Any]]) -> Callable[..., Tuple[
 
 if hasattr(elemwise, "numba_funcify_FusedElemwise"):
     _funcified = with_dtypes(elemwise.numba_funcify_FusedElemwise)
-    for _name in ("FusedElemwise", "ScalarizedElemwise"):
-        if hasattr(elemwise, _name):  # PyTensor 3.2 has only the first
-            register_funcify_and_cache_key(getattr(elemwise, _name))(_funcified)
+    for _name in {"FusedElemwise", "ScalarizedElemwise"} & vars(elemwise).keys():  # PyTensor 3.2 lacks the second
+        register_funcify_and_cache_key(getattr(elemwise, _name))(_funcified)
