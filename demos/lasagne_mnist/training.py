@@ -129,8 +129,8 @@ def train(name, settings, variables, minibatches, set_rate, steps, evaluate, mni
 # float32, a rounding error at the kink of a rectifier (or a tie in max-pooling) switches a unit's gradient on or off.
 # Observed differences then grew from 1e-7 to 1e-4 by the end of training.
 LOSS_TOLERANCE = {"float32": 5e-3, "float64": 1e-6}
-# Largest accepted difference of the test accuracies with dropout, which draws other numbers than the serial program, as
-# if the seed differed. On 500 digits, an accuracy of 95% has a standard deviation of 1%.
+# Largest accepted difference of the test accuracies with dropout. Its random numbers differ from the serial program's,
+# as with a different seed. On 500 digits, an accuracy of 95% has a standard deviation of 1%.
 ACCURACY_TOLERANCE = 0.05
 
 

@@ -372,7 +372,7 @@ def _check_files(size: int, limit: Optional[int], of_rank: int, where: str = "")
     if size > max(1, most):
         raise SynkhronosError(
             f"n_ranks: got {size} ranks, expected at most {most}: the limit of open files (ulimit -n){where} "
-            f"is {limit}, and every rank needs {of_rank}"
+            f"is {limit}, and every rank needs {of_rank}; raise the limit, or start fewer ranks"
         )
 
 

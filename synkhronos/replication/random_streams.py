@@ -17,7 +17,8 @@ class RandomStreams:
     Otherwise, and for numbers that all rows of an exact function share, all ranks start at the same state.
 
     When a stream is sent again, the master continues without a jump. Each other rank starts as many jumps ahead of the
-    master as its distance from the master in the ring of ranks. No rank has drawn these numbers before.
+    master as its distance from the master in the ring of ranks. A rank that has drawn more than the master may then
+    draw some of its numbers again.
     """
 
     def __init__(self, seed: Optional[int], split: bool, root: int) -> None:

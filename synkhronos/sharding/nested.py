@@ -27,7 +27,7 @@ class NestedGraph(NamedTuple):
 class Inner(PlacementRule):
     """Placement rule for an operation defined by an inner graph.
 
-    With ``is_here``, the graph has the operation's own inputs, so symbols of lengths keep their meaning outside.
+    With ``is_here``, the inner graph uses the operation's own inputs, so its symbolic lengths are valid in both graphs.
     """
 
     def __init__(self, graph: NestedGraph, is_here: bool = False) -> None:
