@@ -6,8 +6,8 @@ import os
 class Forked:
     """Peer whose rank 0 forks the other ranks, which inherit everything that `__init__` creates.
 
-    A subclass must define ``wait()``, which is a barrier, and ``prepare(what, mine)``. `prepare` returns the function to
-    time, the array of its result (or None), and the expected last element.
+    A subclass must define ``wait()``, which is a barrier, and ``prepare(what, mine)``. The latter returns the function
+    to time, the array of its result (or None), and the expected last element.
     """
 
     def __init__(self, size):
