@@ -187,7 +187,7 @@ def settings_of_nccl(environ: Mapping[str, str], interfaces: Sequence[Interface]
 
 
 def chosen_interfaces(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> List[Interface]:
-    """Return the interfaces for traffic between hosts: the interfaces in a variable, or all but loopback if possible."""
+    """Return the interfaces for traffic between hosts, named by a variable; by default all but loopback."""
     for variable in (INTERFACE, "OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE"):
         words = environ.get(variable, "")
         if words and words != "all":
