@@ -489,7 +489,7 @@ def test_without_a_gpu_all_that_is_missing_for_gpus_is_one_line(monkeypatch, cap
     assert doctor.main() == 0
     subjects = [line.split()[1] for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
     shown = n_gpus or status == OK
-    assert subjects == ["GPUs"] + ["pygpu"] * bool(shown) + ["Lasagne", "that"]
+    assert subjects == ["GPUs"] + ["pygpu"] * bool(shown) + ["Lasagne", "required"]
 
 
 def lines_of_command():

@@ -359,12 +359,11 @@ def test_cancel_in_the_middle(start, eager, wire):
     results = [np.zeros(5000, "float32") for _ in range(3)]
     for number in range(0, 20, 2):
         world.held = {(number % 3, (number + 1) % 3)}
-        errors = []
+        errors, enough = [], world.sent + 20  # (before the first message)
         tickets = [
             courier.all_reduce(number, HostReduction(partial, result, ReduceOp("sum"), wire=wire), errors.append)
             for courier, partial, result in zip(couriers, partials, results)
         ]
-        enough = world.sent + 20
         until(lambda enough=enough: world.sent > enough)
         cancelled = [courier.cancel(number, number) for courier in couriers]
         for ticket in cancelled:

@@ -13,7 +13,7 @@ from graph_growth import Growth
 from graph_tally import reason_of
 from graph_values import ERRORS, Expected, Recipe
 from graph_words import L, mode_of
-from recipe_library import Peek
+from recipe_library import Peek, Quiet
 from worlds import LINKER, over_hosts
 
 import synkhronos as synk
@@ -172,6 +172,8 @@ class _Check:
         else:  # (a single rank is on one host)
             launcher = "fork" if self.launcher == "hosts" else self.launcher
             self.session = PROGRAM.open(graph.n, graph.root, launcher=launcher)
+        if self.launcher != "threads":
+            self.session.run(Quiet())
 
     def _build(self):
         """Return the function of all outputs and updates that are not refused, and their program."""

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import warnings
 
 import numpy as np
 from recipes import INPUTS, OF_ENGINE, RANDOM, RECIPES, SHARED, STATES, WHOLE, axis_of_rows, evaluate
@@ -23,6 +24,14 @@ class Peek(Command):
         values = [engine.get(variable) for engine, variable in map(context.shareds.get, self.numbers)]
         generators = (np.random.RandomState, np.random.Generator)
         return [state_of(value) if isinstance(value, generators) else np.array(value) for value in values]
+
+
+class Quiet(Command):
+    """Have this rank compute with numbers that overflow, without a warning."""
+
+    def run(self, context):
+        warnings.simplefilter("ignore")
+        np.seterr(all="ignore")
 
 
 class Library:
