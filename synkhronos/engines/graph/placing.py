@@ -18,6 +18,9 @@ from .rules import along, elementwise, indices, nested, shapes
 #: Maps a node to its rule, or to None if it has none.
 Make = Callable[[Any], Optional[PlacementRule]]
 
+#: By kind of dtype: the kinds of results whose casts are not linear, because they drop part of a number.
+TRUNCATING = {"f": "iub", "c": "iub", "i": "b", "u": "b"}
+
 
 class Placing:
     """Placement rules for a library's operations by class, inherited by subclasses; ``own`` are library-specific."""
@@ -64,11 +67,11 @@ class Placing:
         return rule
 
     def _is_late(self, node: Any, group: Sequence[int]) -> bool:
-        """Return whether a node needs whole values: it truncates floats, or casts wrapping integers to wider types."""
+        """Return whether a node needs whole values: it truncates numbers, or casts wrapping integers to wider types."""
         after = [np.dtype(output.dtype) for output in node.outputs if hasattr(output, "dtype")]
         for one in [node.inputs[i] for i in group]:
             before = np.dtype(getattr(one, "dtype", "float64"))
-            if before.kind in "fc" and any(dtype.kind in "iu" for dtype in after):
+            if any(dtype.kind in TRUNCATING.get(before.kind, "") for dtype in after):
                 return True
             if before.kind in "iu" and any(dtype.kind in "fc" or dtype.itemsize > before.itemsize for dtype in after):
                 if bounds(self.lengths, one).wraps:

@@ -20,7 +20,7 @@ class Counts(NamedTuple):
 
 def count(functions: Sequence[Any], key: Key) -> Optional[Counts]:
     """Return the functions' counts; None if the first function is not profiled."""
-    profiles = {id(one.profile): one.profile for one in functions if one.profile}  # functions may share a profile
+    stats = {id(one.profile): one.profile for one in functions if one.profile}.values()  # functions may share a profile
     if not functions[0].profile:
         return None
     nodes = [
@@ -32,7 +32,6 @@ def count(functions: Sequence[Any], key: Key) -> Optional[Counts]:
         ]
         for one in functions
     ]
-    stats = profiles.values()
     return Counts(
         sum(each.fct_callcount for each in stats),
         sum(each.fct_call_time for each in stats),
