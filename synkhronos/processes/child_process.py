@@ -90,7 +90,8 @@ class ChildProcess:
         if self._status is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-                self._status = status if pid else None
+                if pid:  # otherwise another thread may just have set the status
+                    self._status = status
             except ChildProcessError:  # other code of the program has waited for the process
                 self._status = -1
         return self._status is None

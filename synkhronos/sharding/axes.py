@@ -24,7 +24,7 @@ ONE = "."
 MIXED = "-"
 
 #: Placement after a cast that needs the whole value: partials may have wrapped around, or would be truncated.
-LATE = Unknown("casts to or from integers, and so needs the whole value", is_late=True)
+LATE = Unknown("casts to another dtype, and so needs the whole value", is_late=True)
 NONE_CHOSEN = Unknown(
     "has no value on a rank if the mask selects none of its rows: replace x[mask] with switch(mask, x, -inf) for a "
     "maximum, or with switch(mask, x, inf) for a minimum"

@@ -593,7 +593,8 @@ def changed(g):
             x, g.one(1)
         )
     part = f"{x}[{index}]"
-    value = g.choice([g.one(), "0", "1", f"{part} * 2", g.one(0), f"T.cast({g.one()}, {g.variable(x).dtype!r})"])
+    cast = f"T.cast({g.one()}, {g.variable(x).dtype!r})"
+    value = g.choice([g.one(), "0", "1", f"{part} * 2", g.one(0), f"T.sum({g.one()})", cast])
     of = g.choice(
         [part, part, f"T.zeros_like({x})[{index}]", f"T.zeros([{length_text(g)}, {length_text(g)}])[{index}]"]
     )

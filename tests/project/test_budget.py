@@ -24,7 +24,7 @@ BUDGET = {
     "runtime/": 1753,
     "transports/": 1496,
     "cluster/": 2368,
-    "processes/": 844,
+    "processes/": 845,
     "program/": 824,
     "engines/ sharding/ ops/": 8159,
     "replication/": 463,

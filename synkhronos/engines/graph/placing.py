@@ -13,6 +13,7 @@ from ...sharding import ZERO, Axes, Changed, Element, JoinedShape, NestedGraph, 
 from .bounds import bounds
 from .descriptions import described
 from .lengths import Lengths, ndim
+from .precision import ROUNDED
 from .rules import along, elementwise, indices, nested, shapes
 
 #: Maps a node to its rule, or to None if it has none.
@@ -38,9 +39,7 @@ class Placing:
             for node in order:
                 describe = partial(described, self.lengths.classes, node)
                 nodes.append(Node(self.rule_of(node), tuple(node.inputs), tuple(node.outputs), describe))
-                for variable in node.inputs:
-                    if self.is_zero(variable):
-                        known[variable] = ZERO
+                known.update({one: ZERO for one in node.inputs if self.is_zero(one)})
         known.update({output: ZERO for output in outputs if self.is_zero(output)})
         return NestedGraph(nodes, list(inputs), list(outputs), known)
 
@@ -67,11 +66,15 @@ class Placing:
         return rule
 
     def _is_late(self, node: Any, group: Sequence[int]) -> bool:
-        """Return whether a node needs whole values: it truncates numbers, or casts wrapping integers to wider types."""
+        """Return whether a node needs whole values: it truncates or rounds them, or widens integers that may wrap."""
         after = [np.dtype(output.dtype) for output in node.outputs if hasattr(output, "dtype")]
+        # `BeforeRounding` moves the casts of elementwise operations and reductions behind the collective.
+        hides_casts = not isinstance(node.op, (self.lengths.classes.Elemwise, self.lengths.classes.CAReduce))
         for one in [node.inputs[i] for i in group]:
             before = np.dtype(getattr(one, "dtype", "float64"))
             if any(dtype.kind in TRUNCATING.get(before.kind, "") for dtype in after):
+                return True
+            if hides_casts and any(before.kind + to.kind in ROUNDED and not np.can_cast(before, to) for to in after):
                 return True
             if before.kind in "iu" and any(dtype.kind in "fc" or dtype.itemsize > before.itemsize for dtype in after):
                 if bounds(self.lengths, one).wraps:

@@ -57,5 +57,4 @@ def merge(functions: Sequence[Any], counts: Sequence[Counts], key: Key) -> Any:
 
 
 def _nodes(function: Any, key: Key) -> List[Tuple[Any, Any]]:
-    graph = function.maker.fgraph
-    return [(node, key(graph, node)) for node in graph.toposort()]
+    return [(node, key(function.maker.fgraph, node)) for node in function.maker.fgraph.toposort()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, Dict, List, Optional, Type
 
 from pytensor.graph.op import Op
@@ -113,10 +114,6 @@ def _sorted_in(node: Any) -> PlacementRule:
     return Axes([[MIXED], names, *[[MIXED] for _ in rest]], [names], reduce=[None])
 
 
-def _checked(node: Any) -> PlacementRule:
-    return shapes.checked(LENGTHS, node)
-
-
 _OWN: Dict[Type[Op], Make] = {
     Blockwise: _blockwise,
     JoinDims: _regrouped,
@@ -127,7 +124,7 @@ _OWN: Dict[Type[Op], Make] = {
     CLASSES.Nonzero: _where,
     CLASSES.AdvancedSubtensor: _advanced_subtensor,
     CLASSES.AdvancedIncSubtensor: _advanced_inc_subtensor,
-    CheckAndRaise: _checked,
+    CheckAndRaise: partial(shapes.checked, LENGTHS),
     basic.ExtractDiag: _diagonal,
     extra_ops.Repeat: along(own_axis, linear=True),
     extra_ops.SearchsortedOp: _sorted_in,

@@ -40,6 +40,7 @@ def _classes(order, count, how, p):
 
 
 CASES = [
+    Case("numbers set into narrower floats", "Unknown Unknown", lambda p: [op(T.zeros_like(p.all(3, dtype="float16"))[at], p.rows(dtype="float64").sum()) for op, at in ((T.set_subtensor, 0), (T.inc_subtensor, [0, 2]))], f"{R} {R}"),
     Case("a number set into bools", U, lambda p: T.set_subtensor(T.zeros_like(p.all(3, dtype="bool"))[0], p.rows(dtype="int64").sum()), R),
     Case("basic, along other axes", " ".join([S] * 7), lambda p: [[x[:, 0], x[:, -1], x[:, 1:], x[:, ::-1], x[:, :, ::2], x[:, None, :, :], x[0:, 1, p.all(dtype="int64", high=2)]] for x in [p.rows(p.f, p.h)]][0]),
     Case("basic, rows along another axis", "Shard(0) Shard(1) Shard(1) Shard(0)", lambda p: [[x[0], x[1:], x[::-1], x[-1, :]] for x in [p.rows(p.f, axis=1)]][0]),
