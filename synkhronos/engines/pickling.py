@@ -33,6 +33,8 @@ RECURSION_LIMIT = 10**6
 # The recursion limit and the stack size of new threads are process-wide.
 _one_at_a_time = threading.Lock()
 
+prepare_thread: Callable[[], object] = bool  #: Called first in each thread of `deep`; a device may set it.
+
 
 def deep(function: Callable[..., Any], *args: Any) -> Any:
     """Return ``function(*args)``, run in a thread that can recurse thousands of levels deep."""
@@ -40,6 +42,7 @@ def deep(function: Callable[..., Any], *args: Any) -> Any:
 
     def work() -> None:
         try:
+            prepare_thread()
             outcome[:] = [True, function(*args)]
         except BaseException as error:  # raised again below, in the calling thread
             outcome[:] = [False, error]

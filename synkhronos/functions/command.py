@@ -155,7 +155,7 @@ def rounded(output: Any, op: ReduceOp) -> Any:
     """Cast an output that was reduced in a wider dtype back to the output's dtype."""
     if op.dtypes is None or output is None:
         return output
-    if output.ndim == 0 and abs(output.item()) < FITS:
+    if output.ndim == 0 and abs(np.asarray(output).item()) < FITS:  # (arrays on devices have no method item)
         return output.astype(op.dtypes[1])
     with np.errstate(all="ignore"):  # like the engine's own cast
         return output.astype(op.dtypes[1])

@@ -142,6 +142,7 @@ class Stop(Command):
 
     def run(self, context: RankContext) -> None:
         context.stopped = True
+        context.transport.close()
 
 
 class DepositValues(Command):

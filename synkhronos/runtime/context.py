@@ -83,24 +83,25 @@ class RankContext:
         watch: Callable[[], object],
         policy: WaitPolicy,
         hosts: Optional[Hosts] = None,
-        watch_hosts: Optional[Callable[[], object]] = None,
+        watch_alone: Optional[Callable[[], object]] = None,
         links: Sequence[Link] = (),
     ) -> RankContext:
         """Create a rank's state, for the master and for ranks in processes or threads.
 
         ``pools`` includes shadows (`sync.fetching`) of other hosts' pools. ``watch`` is called at barriers, and raises
-        if the barrier cannot complete. ``watch_hosts`` (by default ``watch``) is called during exchanges with other
-        hosts, when other ranks may have finished the command. ``links`` are the root's links, or a leader's only link.
+        if the barrier cannot complete. ``watch_alone`` (by default ``watch``) is called while other ranks may have
+        finished the command: see `Barrier`. ``links``: the root's links, or a leader's only link.
         """
         known = PoolMap()
         for ident, each in pools.items():
             known.add(ident, each)
-        leading, barrier, registry, fetcher = None, Barrier(block, rank, root, watch, policy), Registry(), None
+        leading, registry, fetcher = None, Registry(), None
+        barrier = Barrier(block, rank, root, watch, policy, watch_alone)
         if hosts is not None and links:
             leading = (RootRelay if rank == root else LeaderRelay)(rank, hosts, block, pool, known, links)
-            barrier = BarrierOverHosts(leading, root, watch, policy, watch_hosts or watch)
+            barrier = BarrierOverHosts(leading, root, watch, policy, watch_alone)
         if hosts is not None:
-            fetcher = Fetcher(barrier, pool, watch_hosts or watch)
+            fetcher = Fetcher(barrier, pool, watch_alone or watch)
             known.reach(filter(hosts.is_far, pools), fetcher.fetch, fetcher.check_room, hosts.own > 0)
         borrowed = functools.partial(memory_in_cells, registry)
         transport = SharedMemoryTransport(barrier, pool, known, borrowed, hosts, fetcher)

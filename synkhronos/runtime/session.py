@@ -103,7 +103,7 @@ class Session:
         self.others = [rank for rank in range(size) if rank != root]
         self.pool = pool
         self.context = RankContext.create(
-            root, root, block, pool, pools, self._watch_barrier, policy, hosts, self._watch_hosts, launcher.links
+            root, root, block, pool, pools, self._watch_barrier, policy, hosts, self._watch_alone, launcher.links
         )
         self.pools = self.context.pools
         self.channel = MasterEnd(block, self.others, pool, self.pools, policy, self.context.leading)
@@ -432,7 +432,7 @@ class Session:
         if self._look() is not None or any(self.channel.has_answered(rank, self._number) for rank in self.others):
             raise Aborted  # `_fatal` or the answers contain the reason
 
-    def _watch_hosts(self) -> None:
+    def _watch_alone(self) -> None:
         if self._look() is None:  # unlike at a barrier, other ranks may have finished
             lost = [rank for rank in self.others if self.block.ended[rank] and self.block.status[rank] == LOST]
             if not lost:
@@ -660,7 +660,7 @@ class Session:
         self.block.close()
         self.affinity.release()
         # Break reference cycles, so that the last reference frees the memory and the descriptors of mappings.
-        self.context.barrier.watch = _over
+        self.context.barrier.watch = self.context.barrier.watch_alone = _over
         self.context.replicas = self.context.results = None
         self.caches.clear()
         profile, self._profile = self._profile, None

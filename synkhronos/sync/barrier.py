@@ -25,7 +25,7 @@ read the words again; spurious wake-ups are harmless. Ranks that lead a host (`h
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 from ..errors import Aborted, SynkhronosError
 from ..memory import messages
@@ -54,13 +54,20 @@ class Barrier:
     """One rank's part of the barrier; ``watch`` is called repeatedly during a wait.
 
     On the root, it raises `Aborted` if the barrier cannot complete. Elsewhere, it ends the rank if the root is gone.
+    ``watch_alone`` (by default ``watch``) is called instead while other ranks may have finished the command.
     """
 
     def __init__(
-        self, block: ControlBlock, rank: int, root: int, watch: Callable[[], object], policy: WaitPolicy
+        self,
+        block: ControlBlock,
+        rank: int,
+        root: int,
+        watch: Callable[[], object],
+        policy: WaitPolicy,
+        watch_alone: Optional[Callable[[], object]] = None,
     ) -> None:
         self.block, self.rank, self.root = block, rank, root
-        self.watch, self.policy = watch, policy
+        self.watch, self.watch_alone, self.policy = watch, watch_alone or watch, policy
         self.command = 0
         self.current = 0  # number of the barrier in progress, or of the last barrier
         self._end = BARRIERS_PER_COMMAND
@@ -133,6 +140,11 @@ class Barrier:
         """Raise `Aborted` if the command is aborted, as `check` does; otherwise call ``watch``."""
         self.check()
         self.watch()
+
+    def look_alone(self) -> None:
+        """As `look`, while other ranks may already have finished the command."""
+        self.check()
+        self.watch_alone()
 
     def exchange(self, notice: bytes, pool: Any, pools: Any) -> Tuple[bytes, ...]:
         """Wait as `wait` does; return the notices (messages) of all ranks, in order. Long notices use the pools."""

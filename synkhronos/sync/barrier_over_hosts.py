@@ -19,8 +19,7 @@ from .semaphore import WaitPolicy
 class BarrierOverHosts(Barrier):
     """The barrier of a rank that leads its host.
 
-    While a decision cannot be sent to another host, ``watch_telling`` (by default ``watch``) is called instead of
-    ``watch``, because other ranks may have finished the command.
+    While a decision cannot be sent to another host, ``watch_alone`` is called instead of ``watch``.
     """
 
     def __init__(
@@ -29,10 +28,9 @@ class BarrierOverHosts(Barrier):
         root: int,
         watch: Callable[[], object],
         policy: WaitPolicy,
-        watch_telling: Optional[Callable[[], object]] = None,
+        watch_alone: Optional[Callable[[], object]] = None,
     ) -> None:
-        super().__init__(leading.block, leading.rank, root, watch, policy)
-        self._watch_telling = watch_telling or watch
+        super().__init__(leading.block, leading.rank, root, watch, policy, watch_alone)
         self._leading, self._promised = leading, leading.block.promised
         self._held = -1  # number of a barrier that is decided together with the next barrier
 
@@ -45,7 +43,7 @@ class BarrierOverHosts(Barrier):
             self._held = current
             return
         self._words[DECIDED] = current  # from here on the barrier is complete for every rank
-        leading.forward(self._watch_telling)
+        leading.forward(self.watch_alone)
         for rank in leading.others:
             self.block.releases[rank].release()
 

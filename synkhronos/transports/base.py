@@ -109,6 +109,9 @@ class Transport(ABC):
 
     traffic: TrafficCounter
 
+    def close(self) -> None:  # noqa: B027, most transports have nothing to release
+        """Release what all ranks must release together; every rank calls this when the session ends properly."""
+
     @abstractmethod
     def exchange(self, notice: Any) -> List[Any]:
         """Return the notices of all ranks, in rank order. A notice is small and picklable."""

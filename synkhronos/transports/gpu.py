@@ -45,6 +45,10 @@ class GpuTransport(Transport):
         self.nccl, self.why = None, "another communicator is being opened"
         return self.host
 
+    def close(self) -> None:
+        if self.nccl is not None:
+            self.nccl.close()
+
     # -- this rank's arrays --------------------------------------------------------------------------------------
 
     def exchange(self, notice: Any) -> List[Any]:

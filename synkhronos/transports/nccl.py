@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import time
 from abc import ABC, abstractmethod
 from importlib import import_module
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -32,11 +33,10 @@ KNOWN = ("int8", "int32", "int64", "uint64", "float16", "float32", "float64")
 MULTI_RANK = "NCCL_MULTI_RANK_GPU_ENABLE"  #: Variable that allows several ranks per device (NCCL 2.32 on).
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 EAGER, PAUSE = 0.001, 0.0002  #: Seconds of busy-waiting for a device, then seconds between two checks.
+END_S = 1.0  #: Seconds to wait for the end of a communicator.
 CUDA_ERROR_NOT_READY = 600  #: Status from cuEventQuery while the device is busy.
 
 _NEUTRAL = {"sum": -0.0, "prod": 1}  # adding 0 would turn a sum of -0 into 0
-
-_aborted: List[Any] = []  # communicators that must not be garbage-collected
 
 
 class Meta(NamedTuple):
@@ -82,8 +82,10 @@ def open_clique(host: SharedMemoryTransport, context: Any, device: str) -> Tuple
         trouble = error_text(error)
     for rank, theirs in enumerate(host.exchange(trouble)):
         if theirs:
+            if progress is not None:
+                progress.abort()
             return None, f"rank {rank}, {devices[rank]}: {theirs}"
-    return Clique(comm, context, host.rank, host.size, host.root, progress, host.barrier.look), ""
+    return Clique(comm, context, host.rank, host.size, host.root, progress, host.barrier.look_alone), ""
 
 
 class NcclProgress(ABC):
@@ -99,17 +101,23 @@ class NcclProgress(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Abort the work, so that the device stops waiting for peers."""
+        """Abort the work, so that the device stops waiting for peers; the communicator is not used again."""
+
+    @abstractmethod
+    def destroy(self) -> None:
+        """Destroy the communicator, together with all peers."""
 
 
 class Cuda(NcclProgress):
-    """Polls a CUDA device and aborts NCCL through ctypes; pygpu offers neither.
+    """Polls a CUDA device, and aborts or destroys NCCL's communicator, through ctypes.
 
+    pygpu destroys the communicator when it frees the object, which would wait for lost peers: it must never free it.
     An event on the default stream follows the work of all blocking streams, including pygpu's.
     """
 
     def __init__(self, context: Any, comm: Any) -> None:
-        self._context, self._owner = context, comm  # entering the context makes it CUDA's current context
+        self._context = context  # entering the context makes it CUDA's current context
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(comm))
         self._cuda, self._nccl = ctypes.CDLL("libcuda.so"), ctypes.CDLL("libnccl.so")
         # pygpu's object is a Python header and a pointer to {context, communicator, ...}.
         structure = ctypes.c_void_p.from_address(id(comm) + object.__basicsize__).value or 0
@@ -138,8 +146,16 @@ class Cuda(NcclProgress):
         return False
 
     def abort(self) -> None:
-        _aborted.append(self._owner)  # otherwise pygpu would destroy it a second time
-        self._nccl.ncclCommAbort(self._comm)
+        self._end(self._nccl.ncclCommAbort)
+
+    def destroy(self) -> None:
+        self._end(self._nccl.ncclCommDestroy)
+
+    def _end(self, function: Callable[..., object]) -> None:
+        """Call a function of NCCL that may wait for peers, but wait for it only `END_S`."""
+        thread = threading.Thread(target=function, args=(self._comm,), name="synkhronos nccl", daemon=True)
+        thread.start()
+        thread.join(END_S)
 
 
 def _check(status: int) -> None:
@@ -150,7 +166,8 @@ def _check(status: int) -> None:
 class Clique:
     """Collectives between devices, one array per call; every rank makes the same calls in the same order.
 
-    Results are in new memory and complete after `finish`. ``look`` raises `Aborted` if a peer has failed or died.
+    Results are in new memory and complete after `finish`. ``look`` raises `Aborted` if a peer has failed or died, but
+    not if it has finished the command: ranks that only send finish earlier.
     """
 
     def __init__(
@@ -233,6 +250,12 @@ class Clique:
             self.broken = True
             self.progress.abort()
 
+    def close(self) -> None:
+        """Destroy the communicator; all ranks call this when the session ends properly."""
+        if not self.broken:
+            self.broken = True
+            self.progress.destroy()
+
     # -- around NCCL's calls -------------------------------------------------------------------------------------
 
     def _enter(self) -> None:
@@ -259,7 +282,7 @@ class Clique:
         else:
             part = array.astype(wide, copy=False)
         if not part.size:
-            return self._cut(part, call)
+            return self._cut(part.astype(dtype, copy=False), call)
         mark = None
         if name in ("min", "max") and wide.kind == "f":  # NCCL prefers numbers to NaN; NumPy propagates NaN
             mark = nan_mark(part)

@@ -61,6 +61,13 @@ def test_deep_from_several_threads():
     assert settings() == before
 
 
+def test_deep_prepares_its_thread(monkeypatch):
+    """A CUDA device must be made current in each thread that loads functions (engines.theano.gpu)."""
+    prepared = []
+    monkeypatch.setattr(travel, "prepare_thread", lambda: prepared.append(threading.get_ident()))
+    assert travel.deep(threading.get_ident) == prepared[0] != threading.get_ident()
+
+
 def test_ctrl_c_waits_for_the_end():
     before, finished = settings(), []
     with pytest.raises(KeyboardInterrupt):

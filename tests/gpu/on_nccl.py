@@ -14,7 +14,7 @@ from worlds import DEVICE, World
 import synkhronos as synk
 from synkhronos.reductions import ReduceOp
 from synkhronos.reductions.device import empty
-from synkhronos.runtime.command import Command
+from synkhronos.runtime.command import Command, Stop
 from synkhronos.transports.base import ALL_ALIKE
 from synkhronos.transports.nccl import KNOWN, Clique, NcclProgress
 
@@ -22,20 +22,24 @@ REAL = DEVICE.startswith("cuda")
 
 
 class Slow(NcclProgress):
-    """A device that is done at the third look, or never."""
+    """A device that is done at the third look, or later, or never."""
 
     def __init__(self):
-        self.looks, self.never, self.aborted = 0, False, False
+        self.looks, self.never, self.aborted, self.destroyed = 0, False, False, False
+        self.until = lambda: True
 
     def mark(self):
         self.looks = 0
 
     def is_done(self):
         self.looks += 1
-        return self.looks > 3 and not self.never
+        return self.looks > 3 and not self.never and self.until()
 
     def abort(self):
         self.aborted = True
+
+    def destroy(self):
+        self.destroyed = True
 
 
 class Join(Command):
@@ -50,7 +54,7 @@ class Join(Command):
             context.size,
             context.root,
             Slow(),
-            transport.host.barrier.look,
+            transport.host.barrier.look_alone,
         )
 
 
@@ -182,6 +186,16 @@ def test_all_reduce_and_reduce(ranks):
                 names = ["sum", op] if op in ("min", "max") and dtype.startswith("float") else [op]
             reduces = [f"reduce to {ranks.root} {name}" for name in names]
             assert REAL or done == reduces * 2 + ["all_reduce " + name for name in names]
+
+
+def test_arrays_without_elements_keep_their_type(ranks):
+    """Half precision is added in single precision; the result of nothing is half precision nevertheless."""
+    for dtype in ("float16", "float32", "int64"):
+        for op in ("sum", "prod", "min", "max") + (("avg",) if dtype.startswith("float") else ()):
+            variable, _ = make(ranks, (2, 0), dtype)
+            assert np.asarray(synk.reduce(variable, op, in_place=False)).dtype == dtype
+            synk.all_reduce(variable, op)
+            assert all(value.dtype == dtype and value.shape == (2, 0) for value in ranks.values(variable))
 
 
 def test_values_inside_functions(ranks):
@@ -345,6 +359,62 @@ def test_functions(ranks):
         assert REAL or [call for call in calls(ranks) if "sum" in call or "prod" in call] == [
             f"reduce to {ranks.root} sum"
         ] * 2 + [f"reduce to {ranks.root} prod"]
+
+
+def test_exact_functions(ranks):
+    """Numbers that were added in a wider type come from the device, too."""
+    x = theano.tensor.fmatrix("x")
+    step = synk.function([x], [theano.tensor.sqr(x).mean(), x.sum(axis=0), x.max(axis=0), x.sum()], exact=True)
+    X = np.random.RandomState(0).randn(7, 2).astype("float32")
+    for rows in (7, 2, 1):
+        part = X[:rows].astype("float64")
+        found = step(X[:rows])
+        for result, expected in zip(found, ((part**2).mean(), part.sum(axis=0), part.max(axis=0), part.sum())):
+            assert isinstance(result, np.ndarray) and result.dtype == "float32"
+            np.testing.assert_allclose(result, expected, rtol=1e-5)
+
+
+@pytest.mark.skipif(REAL, reason="a stand-in that waits for the other ranks' answers")
+def test_who_only_sends_may_be_done_first(ranks):
+    """NCCL's reduce returns on ranks that have sent; the root, which still waits, must not take them for failed."""
+    variable, values = make(ranks, (3,))
+    session, clique = ranks.session, ranks.session.context.transport.nccl
+    look, seen = clique._look, []
+
+    def look_and_note():
+        if session.context.leading is not None:
+            session.context.leading.receive()  # answers from other hosts
+        seen.append(all(session.channel.has_answered(rank, session._number) for rank in session.others))
+        look()
+
+    clique._look, clique.progress.until = look_and_note, lambda: True in seen
+    np.testing.assert_allclose(synk.reduce(variable, "sum", in_place=False), truth("sum", values), rtol=1e-6)
+    assert seen[-1] and not clique.progress.aborted
+
+
+@pytest.mark.skipif(REAL, reason="a stand-in that says what was called")
+def test_the_communicator_ends_with_the_session(ranks):
+    """All ranks destroy it at the same time, once, and not if it was aborted."""
+    clique = ranks.session.context.transport.nccl
+    clique.close()
+    clique.close()
+    assert clique.progress.destroyed and not clique.progress.aborted
+    ranks.session.run(Join())
+    clique = ranks.session.context.transport.nccl
+    clique.give_up()
+    Stop().run(Ended(ranks.session.context.transport))
+    assert clique.progress.aborted and not clique.progress.destroyed
+    ranks.session.run(Join())
+    Stop().run(Ended(ranks.session.context.transport))
+    assert ranks.session.context.transport.nccl.progress.destroyed
+    ranks.session.run(Join())
+
+
+class Ended:
+    """What the command `Stop` sees of a rank."""
+
+    def __init__(self, transport):
+        self.transport, self.stopped = transport, False
 
 
 def test_who_fails_before_leaves_nobody_in_nccl(ranks):

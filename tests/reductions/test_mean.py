@@ -82,10 +82,11 @@ def by_serial_training(parts, weights):
 
 
 class Peers:
-    """Ranks as threads that tell each other things."""
+    """Ranks as threads that tell each other things; they take turns, because pygpu's devices allow one thread at a time."""
 
-    def __init__(self, size):
+    def __init__(self, size, prepare=lambda: None):
         self.size, self._said, self._barrier = size, [None] * size, threading.Barrier(size, timeout=60)
+        self._prepare, self._turn = prepare, threading.Lock()
 
     def run(self, function):
         """Return what the function returns on every rank, given what NCCL asks of a transport."""
@@ -93,7 +94,9 @@ class Peers:
 
         def work(rank):
             try:
-                results[rank] = function(self.Peer(self, rank))
+                with self._turn:
+                    self._prepare()
+                    results[rank] = function(self.Peer(self, rank))
             except BaseException as error:
                 results[rank] = error
                 self._barrier.abort()
@@ -115,16 +118,29 @@ class Peers:
         def exchange(self, notice):
             peers = self._peers
             peers._said[self.rank] = notice
-            peers._barrier.wait()
+            self._wait()
             said = list(peers._said)
-            peers._barrier.wait()
+            self._wait()
             return said
+
+        def _wait(self):
+            self._peers._turn.release()
+            try:
+                self._peers._barrier.wait()
+            finally:
+                self._peers._turn.acquire()
+
+
+def make_current(context):
+    """As ranks do: a function that makes the device's context current in a thread."""
+    return importlib.import_module("synkhronos.engines.theano.gpu")._make_current(context)
 
 
 def by_nccl(modules, call, parts, weights):
     """All ranks' results must have the same bits."""
     pygpu, _, nccl = modules
     context = pygpu.init(DEVICE or "stand-in")
+    prepare = make_current(context) if (DEVICE or "").startswith("cuda") else lambda: None
     there = next(part for part in parts if part is not None)
     metas = [None if part is None else nccl.Meta(True, there.shape, there.dtype) for part in parts]
 
@@ -136,7 +152,7 @@ def by_nccl(modules, call, parts, weights):
             return clique.reduce(array, metas, AVG, weights)
         return clique.all_reduce(array, AVG, weights)
 
-    results = Peers(len(parts)).run(on_rank)
+    results = Peers(len(parts), prepare).run(on_rank)
     if call == "reduce":
         assert all(result is None for result in results[:-1])
         results = results[-1:]

@@ -1,6 +1,7 @@
 """The life of a rank: whatever comes, it answers."""
 
 import pickle
+import types
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ class Say(Command):
 
 
 class Context:
+    transport = types.SimpleNamespace(close=bool)
     rank, stopped, _commitment, _tried, deposits, is_over_hosts = 1, False, None, (), None, False
     execute = RankContext.execute
 

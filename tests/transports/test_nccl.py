@@ -31,16 +31,21 @@ class Id:
 
 
 class Done:
-    """A device that is always done."""
+    """A device that is always done; it notes what became of communicators."""
+
+    aborted = []
 
     def __init__(self, context, comm):
-        pass
+        self.comm = comm
 
     def mark(self):
         pass
 
     def is_done(self):
         return True
+
+    def abort(self):
+        self.aborted.append(self.comm)
 
 
 class Open(Command):
@@ -64,13 +69,14 @@ class Open(Command):
         self.devices, self.machines, self.environments, self.unable = devices, machines, environments, unable
 
     def run(self, context):
-        rank, host, made = context.rank, context.transport, []
+        rank, host, made, communicators = context.rank, context.transport, [], []
 
         def communicator(clique_id, count, number):
             if rank == self.unable:
                 raise RuntimeError("no such device")
             made.append((bytes(clique_id.comm_id), count, number))
-            return stand_in.Communicator(host, nccl.KNOWN)
+            communicators.append(stand_in.Communicator(host, nccl.KNOWN))
+            return communicators[0]
 
         collectives = ModuleType("pygpu.collectives")
         collectives.GpuCommCliqueId, collectives.GpuComm = Id, communicator
@@ -80,7 +86,7 @@ class Open(Command):
             ), mock.patch.object(nccl, "Cuda", Done):
                 clique, why = nccl.open_clique(host, pygpu.init(self.devices[rank]), self.devices[rank])
             if clique is None:
-                return why
+                return why, [communicator in Done.aborted for communicator in communicators]
             values = pygpu.array(np.arange(3.0) + rank, None)
             rows = pygpu.array(np.full((rank, 2), rank, "int64"), None)
             meta = nccl.Meta(True, (3,), np.dtype("float64"))
@@ -148,13 +154,14 @@ def test_hosts_that_share_devices_have_none(session, may_share):
     """Nor if only some of the hosts allow it: their ranks would wait for the others."""
     environments = [{**each, **(MAY_SHARE if host in may_share else {})} for host, each in enumerate(SHOWN_THE_SAME)]
     command = Open(devices_of(session), by_rank(session, SAME_MACHINE), by_rank(session, environments))
-    assert session.run(command) == [SHARED] * session.size
+    assert session.run(command) == [(SHARED, [])] * session.size
 
 
 def test_if_one_rank_cannot_there_is_no_clique(session):
     last = session.size - 1
     devices = devices_of(session)
     command = Open(devices, by_rank(session, MACHINES), by_rank(session, SHOWN_THE_SAME), unable=last)
-    answers = session.run(command)
+    answers, aborted = zip(*session.run(command))
+    assert list(aborted) == [[True]] * last + [[]]  # the others do not keep a communicator without its last rank
     assert len(set(answers)) == 1 and answers[0].startswith(f"rank {last}, {devices[last]}: ")
     assert "no such device" in answers[0]

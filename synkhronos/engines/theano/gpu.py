@@ -5,11 +5,12 @@ Each process has at most one device, Theano's default context (named None). Prog
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import re
 import sys
-from typing import Any, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 import numpy as np
 import theano
@@ -23,6 +24,7 @@ from theano.tensor import TensorType
 from ...errors import ArgumentTypeError, StateError, SynkhronosError, error_text
 from ...reductions import Accumulator, ReduceOp
 from ...selection import Indices
+from .. import pickling
 from . import pocl
 from .operations import AllReduce
 
@@ -88,12 +90,33 @@ def open_device(name: str) -> Any:
         except Exception as error:
             raise SynkhronosError(f"{name} could not be opened: {error_text(error)}") from error
         _opened = name
+        if name.startswith("cuda"):
+            pickling.prepare_thread = _make_current(gpuarray.get_context(None))
         _lift_all_reduce(gpuarray.opt)
         if name.startswith("opencl"):
             for database in (gpuarray.opt.gpu_optimizer, gpuarray.opt.gpu_optimizer2):
                 for optimization in NOT_FOR_OPENCL:
                     database.remove_tags(optimization, "fast_run", "fast_compile", "gpuarray")
     return gpuarray.get_context(None)
+
+
+def _make_current(context: Any) -> Callable[[], object]:
+    """Make a CUDA context current in this thread; return a function that does so in the thread that calls it.
+
+    libgpuarray does so for each of its calls, unless a count (per process) says that it is inside another call. The
+    count is too high once a kernel was found in its cache (0.7.6), and calls from other threads then fail.
+    """
+    driver, handle = ctypes.CDLL("libcuda.so"), ctypes.c_void_p()
+    with context:
+        driver.cuCtxGetCurrent(ctypes.byref(handle))
+
+    def make_current() -> None:
+        status = driver.cuCtxSetCurrent(handle)
+        if status:
+            raise SynkhronosError(f"the device's context could not be made current in a thread (CUDA error {status})")
+
+    make_current()
+    return make_current
 
 
 def is_out_of_memory(error: BaseException) -> bool:
