@@ -23,7 +23,7 @@ _HOMES = {
     "ArgumentTypeError": "errors",
     "ArgumentValueError": "errors",
     "Data": "shared_data",
-    "Function": "functions.function",
+    "Function": "calls.function",
     "LoaderError": "errors",
     "Options": "program.options",
     "RankFailure": "errors",
@@ -40,7 +40,8 @@ _HOMES = {
     "data": "shared_data",
     "distribute": "replication.distribute",
     "fork": "program.lifecycle",
-    "function": "functions.build",
+    "function": "calls.build",
+    "functions": "calls.block",
     "gather": "collectives.gather",
     "get_lengths": "collectives.shapes",
     "get_n_gpu": "program.lifecycle",
@@ -56,13 +57,17 @@ _HOMES = {
     "report": "program.profiled",
     "scatter": "collectives.scatter",
     "set_value": "collectives.set_value",
-    "sharded": "functions.sharded",
+    "sharded": "calls.sharded",
     "size": "program.lifecycle",
     "traffic": "collectives.traffic",
 }
 
 if TYPE_CHECKING:  # the same names for type checkers and editors, which cannot evaluate `__getattr__`
     from . import ops as ops
+    from .calls.block import functions as functions
+    from .calls.build import function as function
+    from .calls.function import Function as Function
+    from .calls.sharded import sharded as sharded
     from .collectives.all_gather import all_gather as all_gather
     from .collectives.all_reduce import all_reduce as all_reduce
     from .collectives.broadcast import broadcast as broadcast
@@ -87,9 +92,6 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which cannot 
     from .errors import WorkerError as WorkerError
     from .errors import WorkerTimeout as WorkerTimeout
     from .extensions.loader import loader as loader
-    from .functions.build import function as function
-    from .functions.function import Function as Function
-    from .functions.sharded import sharded as sharded
     from .program.lifecycle import close as close
     from .program.lifecycle import fork as fork
     from .program.lifecycle import get_n_gpu as get_n_gpu

@@ -237,7 +237,7 @@ def find_left_since():
 
 
 #: Folders of tests that use several hosts: in others no more processes must be there than their tests have started.
-OVER_HOSTS = ("collectives", "functions", "cluster", "program", "programs", "replication", "transports")
+OVER_HOSTS = ("collectives", "calls", "cluster", "program", "programs", "replication", "transports")
 
 
 #: Bytes of addresses, and files of tests, after which a process looks for garbage among all that it has made.

@@ -30,12 +30,12 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 import numpy as np
 
+from ..calls.batches import read_all, selection
+from ..calls.command import presented
+from ..calls.plan import RankPlan
+from ..calls.rank_call import call
+from ..calls.steps import StepSequence
 from ..errors import ArgumentValueError
-from ..functions.batches import read_all, selection
-from ..functions.command import presented
-from ..functions.plan import RankPlan
-from ..functions.rank_call import call
-from ..functions.steps import StepSequence
 from ..runtime.command import Command, CommandStats
 from ..runtime.context import RankContext
 from ..runtime.session import Session, check_timeout

@@ -123,6 +123,8 @@ class Engine(ABC):
 
     #: The engine's name in `engines.get`, on every rank.
     name: str
+    #: The library's own ``function``, as a `Catcher`; None if its calls cannot be caught.
+    catcher: Any = None
 
     def __reduce__(self) -> Any:
         # Pickle only the name and the module, so that a rank uses its own object and imports the module if necessary.
@@ -402,11 +404,12 @@ class Engine(ABC):
         return None
 
     def with_any_rows(
-        self, inputs: Sequence[Any], axes: Sequence[int], givens: Any, rows: int
+        self, inputs: Sequence[Any], axes: Sequence[Optional[int]], givens: Any, rows: int
     ) -> Tuple[List[Any], Any]:
         """Return inputs whose types leave the number of rows open, and givens that substitute them for the originals.
 
-        ``axes`` lists the row axes of the first inputs. An input's type may fix the length of its row axis to ``rows``.
+        ``axes`` lists the row axes (or None) of the first inputs. An input's type may fix the length of its row axis to
+        ``rows``.
         """
         return list(inputs), givens
 

@@ -35,9 +35,9 @@ import numpy as np
 
 import synkhronos as synk
 from synkhronos import engines
+from synkhronos.calls.changes import is_set_by_program
+from synkhronos.calls.state_rows import axis_of_rows
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
-from synkhronos.functions.changes import is_set_by_program
-from synkhronos.functions.state_rows import axis_of_rows
 from synkhronos.program.program import PROGRAM
 
 __all__ = ["load", "save"]

@@ -9,8 +9,8 @@ import theano
 import theano.tensor as T
 
 from synkhronos import selection
+from synkhronos.calls.signature import one_of
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
-from synkhronos.functions.signature import one_of
 
 
 def mean_of(results: Sequence[Any], rows: Sequence[int]) -> Any:

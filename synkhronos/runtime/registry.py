@@ -44,7 +44,7 @@ RUNNING: Any = _Running()
 
 
 class RowsOfRanks:
-    """The master's record of a shared variable that has one row per row of the batch: see `functions.state_rows`.
+    """The master's record of a shared variable that has one row per row of the batch: see `calls.state_rows`.
 
     ``whole`` and ``own`` are the rows of all ranks and of the master after the last call; ``taken[rank]``: the range of
     a rank's rows. ``is_away`` means that a call is in progress and the variable contains only the master's rows.

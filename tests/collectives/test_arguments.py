@@ -129,7 +129,7 @@ def test_sparse_and_random_variables_are_refused_by_name(make_world, refused, ca
     mrg_state = mrg.state_updates[0][0]
     mrg_state.name = "mrg"
     another = synk.function([], (numbers, None), mode="FAST_COMPILE")
-    if call not in (CALLS["get_value"], CALLS["set_value"]):  # of one rank; see functions/test_random_streams.py
+    if call not in (CALLS["get_value"], CALLS["set_value"]):  # of one rank; see calls/test_random_streams.py
         for given, name, kind in (([state], "stream", "RandomState"), (mrg_state, "mrg", "ndarray")):
             got = f"{name}, which is the state of a random stream ({kind})"
             refused(world, TypeError, lambda given=given: call(given), got=got, hint="get_value")

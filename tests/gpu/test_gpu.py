@@ -36,7 +36,7 @@ PARTS = {
     "profiles": [HERE + "/on_profiles.py"],
     "hosts": [HERE + "/on_hosts.py"],
     "collectives": ["tests/collectives", "-k", "fork and theano"],
-    "forms": ["tests/functions", "-k", f"fork-2-root0-theano and ({FORMS})"],
+    "forms": ["tests/calls", "-k", f"fork-2-root0-theano and ({FORMS})"],
 }
 
 

@@ -13,7 +13,7 @@ from library import NAME, L, T
 
 import synkhronos as synk
 from synkhronos import trace
-from synkhronos.functions import chunks
+from synkhronos.calls import chunks
 from synkhronos.program.program import PROGRAM
 from synkhronos.testing import numpy_engine as engine
 

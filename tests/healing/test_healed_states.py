@@ -9,7 +9,7 @@ from library import NAME, L, T, needs_theano
 
 import synkhronos as synk
 from synkhronos import trace
-from synkhronos.functions.command import CallFunction
+from synkhronos.calls.command import CallFunction
 from synkhronos.program.program import PROGRAM
 
 pytestmark = [getattr(pytest.mark, NAME), needs_theano, pytest.mark.thorough]

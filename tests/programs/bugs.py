@@ -11,14 +11,9 @@ import sys
 
 import numpy as np
 
-import synkhronos.functions.function  # noqa: F401, what is first imported while a bug is planted would keep it
+import synkhronos.calls.function  # noqa: F401, what is first imported while a bug is planted would keep it
 from synkhronos import engines, in_graph
-from synkhronos.collectives import mixing
-from synkhronos.collectives import scatter as scatter_module
-from synkhronos.collectives.all_reduce import AllReduceCommand
-from synkhronos.collectives.broadcast import Broadcast
-from synkhronos.collectives.started import StartReduction
-from synkhronos.functions import (
+from synkhronos.calls import (
     arguments,
     batches,
     changes,
@@ -31,8 +26,13 @@ from synkhronos.functions import (
     state_rows,
     step_outputs,
 )
-from synkhronos.functions.plan import Plans
-from synkhronos.functions.variants import Variants
+from synkhronos.calls.plan import Plans
+from synkhronos.calls.variants import Variants
+from synkhronos.collectives import mixing
+from synkhronos.collectives import scatter as scatter_module
+from synkhronos.collectives.all_reduce import AllReduceCommand
+from synkhronos.collectives.broadcast import Broadcast
+from synkhronos.collectives.started import StartReduction
 from synkhronos.kernels import reduce as kernel
 from synkhronos.reductions import Accumulator, ReduceOp, combining, mean, scalars
 from synkhronos.runtime.borrowed import Borrowed

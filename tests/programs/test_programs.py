@@ -30,7 +30,7 @@ from recipe_library import Library  # noqa: E402
 from recipes import BY_NAME, OF_ENGINE, RECIPES  # noqa: E402
 from steps import WAYS, Call, Collective, Put  # noqa: E402
 
-from synkhronos.functions import division  # noqa: E402
+from synkhronos.calls import division  # noqa: E402
 from synkhronos.program.program import PROGRAM  # noqa: E402
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "synkhronos"
 #: Lines of code, at most, of the files and folders that are listed with a space between them. What a file belongs to is
 #: the longest of these names that it begins with.
 BUDGET = {
-    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 777,
+    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 779,
     "reductions/ kernels/ host/": 1195,
     "memory/": 1091,
     "sync/": 944,
@@ -26,9 +26,9 @@ BUDGET = {
     "cluster/": 2368,
     "processes/": 845,
     "program/": 824,
-    "engines/ sharding/ ops/": 8175,
+    "engines/ sharding/ ops/": 8231,
     "replication/": 463,
-    "functions/": 4000,
+    "calls/": 4072,
     "collectives/": 1037,
     "profile/": 1021,
     "extensions/": 3691,

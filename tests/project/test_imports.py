@@ -21,7 +21,7 @@ LAYERS = [
     ["cluster"],
     ["program"],
     ["shared_data", "replication"],
-    ["functions"],
+    ["calls"],
     ["collectives"],
     ["ops"],
     ["extensions", "testing", "contrib"],
@@ -175,7 +175,7 @@ def cycle(edges):
         ("shared_data.py", "from . import collectives", "imports run downwards"),
         ("shared_data.py", "def f():\n    import theano", "only engines and extensions may"),
         ("shared_data.py", "from pygpu.gpuarray import GpuArray", "only engines and reductions and transports may"),
-        ("functions/command.py", "import lasagne", "only engines and extensions may"),
+        ("calls/command.py", "import lasagne", "only engines and extensions may"),
         ("shared_data.py", "from synkhronos.helpers import x", "unknown module"),
     ],
 )

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 
-import synkhronos.functions.function  # noqa: F401, everything that declares points
+import synkhronos.calls.function  # noqa: F401, everything that declares points
 import synkhronos.testing.numpy_engine  # noqa: F401
 from synkhronos import trace
 from synkhronos.runtime.channel import RankEnd

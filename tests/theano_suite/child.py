@@ -17,7 +17,7 @@ stand_ins.install()
 
 import synkhronos as synk  # noqa: E402, before Theano: it has what Python 3.11 needs
 from synkhronos import trace  # noqa: E402
-from synkhronos.functions.command import CallFunction  # noqa: E402
+from synkhronos.calls.command import CallFunction  # noqa: E402
 
 import theano  # noqa: E402, isort: skip
 from theano.compile.function_module import Function as TheanoFunction  # noqa: E402, isort: skip

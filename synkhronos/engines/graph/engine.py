@@ -67,6 +67,7 @@ class GraphEngine(Engine):
         #: Results of `_find_own` by function maker; a result never changes, and lives as long as the maker.
         self._is_own: WeakKeyDictionary[Any, List[bool]] = WeakKeyDictionary()
         self._patched = Patched(self.library)
+        self.catcher = self.library.function
 
     def owns(self, thing: Any) -> bool:
         library = self.library
@@ -163,7 +164,7 @@ class GraphEngine(Engine):
         inputs = [copy.copy(one) if isinstance(one, self.library.SymbolicInput) else one for one in inputs]
         if kwargs.get("name") is None:
             kwargs["name"] = _place_of_call()
-        return self.library.function(inputs, outputs, updates=list(updates or ()), givens=givens, **kwargs)
+        return self.library.function.original(inputs, outputs, updates=list(updates or ()), givens=givens, **kwargs)
 
     def draft(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any

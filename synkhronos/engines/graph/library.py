@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, NamedTuple, Type
 
+from .catching import Catcher
 from .flags import CompileFlags
 
 
@@ -22,7 +23,7 @@ class Library(NamedTuple):
     In: Type[Any]
     Out: Type[Any]
     #: The library's own ``function``, even if a program has replaced it.
-    function: Callable[..., Any]
+    function: Catcher
     shared: Callable[..., Any]
     convert_function_input: Callable[[Any], Any]
     rebuild_collect_shared: Callable[..., Any]

@@ -24,10 +24,14 @@ TRUNCATING = {"f": "iub", "c": "iub", "i": "b", "u": "b"}
 
 
 class Placing:
-    """Placement rules for a library's operations by class, inherited by subclasses; ``own`` are library-specific."""
+    """Placement rules for a library's operations by class, inherited by subclasses; ``own`` are library-specific.
 
-    def __init__(self, lengths: Lengths, own: Dict[Type[Any], Make]) -> None:
+    ``others`` are rules for operations of other libraries, by full name, because these may not be installed.
+    """
+
+    def __init__(self, lengths: Lengths, own: Dict[Type[Any], Make], others: Optional[Dict[str, Make]] = None) -> None:
         self.lengths = lengths
+        self._others = others or {}
         self.rules: Dict[Type[Any], Make] = {**common(lengths, self.graph_of), **own}
         self._added: Set[Type[Any]] = set()
 
@@ -50,6 +54,9 @@ class Placing:
                 rule = self.rules[cls](node)
                 if rule is not None:
                     return self._by_dtypes(node, rule)
+        other = self._others.get(f"{type(node.op).__module__}.{type(node.op).__qualname__}", lambda node: None)(node)
+        if other is not None:
+            return self._by_dtypes(node, other)
         return Opaque(len(node.outputs))
 
     def _by_dtypes(self, node: Any, rule: PlacementRule) -> PlacementRule:

@@ -122,7 +122,7 @@ def compile_variant(
         updates = [(target, new) for target, new in updates if is_random(target)]
     suffix = ", ".join(["sliced"] * sliced + [f"{label(shared)} as input" for shared in as_inputs])
     name = snapshot.settings["name"]
-    return library.function(
+    return library.function.original(
         inputs,
         outputs,
         updates=updates,
@@ -154,7 +154,7 @@ def compile_second_half(
     replaced = [(shared, shared.type(shared.name)) for shared in as_inputs]
     with library.without_test_values():
         ordered, _ = collectives.in_order(library, [output.variable for output in (*outputs, *news)])
-    return library.function(
+    return library.function.original(
         snapshot.inputs + [library.In(variable, autoname=False) for _, variable in (*replaced, *parts)],
         [library.Out(output) for output in ordered],
         givens=replaced + parts,
@@ -167,7 +167,7 @@ def compile_second_half(
 def compile_shapes(library: Library, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
     """Compile the function that returns the outputs' shapes; see `Engine.shapes`."""
     replaced = [(shared, shared.type(shared.name)) for shared in as_inputs]
-    return library.function(
+    return library.function.original(
         snapshot.inputs + [library.In(variable, autoname=False) for _, variable in replaced],
         library.shapes_of([output.variable for output in snapshot.outputs]),
         givens=replaced,

@@ -33,6 +33,7 @@ from ...sharding import PlacementRule
 from .. import random_states
 from ..base import Collectives
 from ..graph.affine import Affine
+from ..graph.catching import Catcher
 from ..graph.collectives import needs_call
 from ..graph.engine import GraphEngine
 from ..graph.flags import CompileFlags
@@ -69,7 +70,7 @@ class PyTensorEngine(GraphEngine):
         SymbolicOutput=SymbolicOutput,
         In=In,
         Out=Out,
-        function=function,
+        function=Catcher(function),
         shared=shared,
         convert_function_input=lambda given: given if isinstance(given, SymbolicInput) else In(given),
         rebuild_collect_shared=rebuild_collect_shared,
@@ -146,13 +147,13 @@ class PyTensorEngine(GraphEngine):
         return compiled
 
     def with_any_rows(
-        self, inputs: Sequence[Any], axes: Sequence[int], givens: Any, rows: int
+        self, inputs: Sequence[Any], axes: Sequence[Optional[int]], givens: Any, rows: int
     ) -> Tuple[List[Any], Any]:
         after, pairs = list(inputs), list(givens or ())
         for i, (given, axis) in enumerate(zip(inputs, axes)):
             variable = given.variable if isinstance(given, SymbolicInput) else given
             shape = list(getattr(variable.type, "shape", ()))
-            if not -len(shape) <= axis < len(shape) or rows == 1 or shape[axis] != rows:
+            if axis is None or not -len(shape) <= axis < len(shape) or rows == 1 or shape[axis] != rows:
                 continue
             shape[axis] = None
             new = TensorType(variable.dtype, shape=tuple(shape))(variable.name)

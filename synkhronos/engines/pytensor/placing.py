@@ -20,7 +20,7 @@ from ...sharding import MIXED, ONE, Axes, Coordinates, Drawn, Inner, PlacementRu
 from ..graph.lengths import broadcastable, ndim
 from ..graph.placing import Make, Placing
 from ..graph.rules import indices, shapes
-from ..graph.rules.along import along, own_axis, solve
+from ..graph.rules.along import along, by_rows, own_axis, solve
 from .classes import CLASSES
 from .lengths import LENGTHS
 
@@ -131,5 +131,11 @@ _OWN: Dict[Type[Op], Make] = {
     SolveBase: solve,
 }
 
-PLACING = Placing(LENGTHS, _OWN)
+#: Operations of pytensor-ml.
+_OTHERS: Dict[str, Make] = {
+    "pytensor_ml.layers.conv.Im2Col": by_rows([0]),
+    "pytensor_ml.layers.conv.Col2Im": by_rows([0]),
+}
+
+PLACING = Placing(LENGTHS, _OWN, _OTHERS)
 RULES = PLACING.rules

@@ -28,6 +28,7 @@ from ...sharding import PlacementRule
 from .. import random_states
 from ..base import Input
 from ..graph.affine import Affine
+from ..graph.catching import Catcher
 from ..graph.engine import Blueprint, GraphEngine
 from ..graph.flags import CompileFlags
 from ..graph.library import Library
@@ -66,7 +67,7 @@ class TheanoEngine(GraphEngine):
         Out=theano.Out,
         # Find the function through its module, because a program may have assigned synkhronos.function to
         # theano.function before this import. The attribute theano.compile.function is the function, not its module.
-        function=importlib.import_module("theano.compile.function").function,
+        function=Catcher(importlib.import_module("theano.compile.function").function),
         shared=theano.shared,
         convert_function_input=convert_function_input,
         rebuild_collect_shared=rebuild_collect_shared,

@@ -15,7 +15,7 @@ from theano.tensor.signal import pool
 from ...sharding import MIXED, Axes, Drawn, PlacementRule, Where
 from ..graph.lengths import broadcastable, ndim
 from ..graph.placing import Make, Placing
-from ..graph.rules.along import along, labels, own_axis, solve
+from ..graph.rules.along import along, by_rows, labels, own_axis, solve
 from ..graph.rules.indices import masked
 from .lengths import LENGTHS
 
@@ -62,19 +62,6 @@ def _pooling(linear: Sequence[int] = ()) -> Callable[[Any], PlacementRule]:
 # -- operations on independent rows ------------------------------------------------------------------------------------
 
 
-def _by_rows(linear: Sequence[int] = ()) -> Callable[[Any], PlacementRule]:
-    """Return a function that makes the rule for an operation on independent rows of all its arguments."""
-
-    def rule(node: Any) -> PlacementRule:
-        def names(variable: Any) -> List[Any]:
-            return [0, *[MIXED] * (ndim(variable) - 1)] if ndim(variable) else []
-
-        inputs, outputs = list(map(names, node.inputs)), list(map(names, node.outputs))
-        return Axes(inputs, outputs, [[i] for i in linear])
-
-    return rule
-
-
 def _with_bias(node: Any) -> PlacementRule:
     """Return the rule for a softmax of a matrix plus a bias per column, and for operations derived from it."""
     inputs: List[List[Any]] = [[0, MIXED], [MIXED], *[[0]] * (len(node.inputs) - 2)]
@@ -97,20 +84,20 @@ _OWN: Dict[Type[Op], Make] = {
     pool.AveragePoolGrad: _pooling([1]),
     pool.DownsampleFactorMaxGradGrad: _pooling([2]),
     pool.MaxPoolRop: _pooling([1]),
-    nnet.Softmax: _by_rows(),
-    nnet.LogSoftmax: _by_rows(),
-    nnet.SoftmaxGrad: _by_rows([0]),
-    nnet.CrossentropyCategorical1Hot: _by_rows(),
-    nnet.CrossentropyCategorical1HotGrad: _by_rows([0]),
+    nnet.Softmax: by_rows(),
+    nnet.LogSoftmax: by_rows(),
+    nnet.SoftmaxGrad: by_rows([0]),
+    nnet.CrossentropyCategorical1Hot: by_rows(),
+    nnet.CrossentropyCategorical1HotGrad: by_rows([0]),
     nnet.SoftmaxWithBias: _with_bias,
     nnet.CrossentropySoftmaxArgmax1HotWithBias: _with_bias,
-    nnet.CrossentropySoftmax1HotWithBiasDx: _by_rows([0]),
+    nnet.CrossentropySoftmax1HotWithBiasDx: by_rows([0]),
     bn.AbstractBatchNormInference: _normalized,
     extra_ops.DiffOp: along(own_axis, linear=True),
     extra_ops.RepeatOp: along(own_axis, linear=True),
     raw_random.RandomFunction: _drawn,
     mrg_uniform_base: _drawn,
-    multinomial.MultinomialFromUniform: _by_rows(),
+    multinomial.MultinomialFromUniform: by_rows(),
     slinalg.Solve: solve,
 }
 

@@ -22,11 +22,11 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import numpy as np
 
 import synkhronos as synk
+from synkhronos.calls.batches import listed
+from synkhronos.calls.progress import StepProgress
 from synkhronos.collectives.arguments import checked
 from synkhronos.contrib.asynchronous import run_asynchronously
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError
-from synkhronos.functions.batches import listed
-from synkhronos.functions.progress import StepProgress
 from synkhronos.program.program import PROGRAM
 
 from .asynchronous import Exchange

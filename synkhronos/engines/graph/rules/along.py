@@ -27,6 +27,19 @@ def along(axis: Callable[[Any], Any], linear: bool = False) -> Callable[[Any], O
     return rule
 
 
+def by_rows(linear: Sequence[int] = ()) -> Callable[[Any], PlacementRule]:
+    """Return a function that makes the rule for an operation on independent rows of all its arguments."""
+
+    def rule(node: Any) -> PlacementRule:
+        def names(variable: Any) -> List[Any]:
+            return [0, *[MIXED] * (ndim(variable) - 1)] if ndim(variable) else []
+
+        inputs, outputs = list(map(names, node.inputs)), list(map(names, node.outputs))
+        return Axes(inputs, outputs, [[i] for i in linear])
+
+    return rule
+
+
 def own_axis(node: Any) -> Any:
     return node.op.axis
 

@@ -1,6 +1,6 @@
 """Plans: what does not change from call to call travels once, and what changes is never taken for it.
 
-One test for each row of the table in `synkhronos.functions.plan`, except ``row_buffers``, which are only memory: what is
+One test for each row of the table in `synkhronos.calls.plan`, except ``row_buffers``, which are only memory: what is
 used again, and what makes it invalid. What calls return is compared with NumPy.
 """
 
@@ -12,9 +12,9 @@ from worlds import ENGINES
 
 import synkhronos as synk
 from synkhronos import engines
-from synkhronos.functions.arguments import Arguments
-from synkhronos.functions.command import CallFunction
-from synkhronos.functions.plan import MAX_PLANS
+from synkhronos.calls.arguments import Arguments
+from synkhronos.calls.command import CallFunction
+from synkhronos.calls.plan import MAX_PLANS
 from synkhronos.memory.pool import Pool
 from synkhronos.program.program import PROGRAM
 

@@ -5,7 +5,7 @@ from collections import namedtuple
 import pytest
 from refusals import refuses
 
-from synkhronos.functions.signature import KEPT, bind
+from synkhronos.calls.signature import KEPT, bind
 
 Given = namedtuple("Given", "name has_default default state", defaults=(False, None, None))
 

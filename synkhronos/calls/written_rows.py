@@ -22,6 +22,8 @@ class WrittenRows(NamedTuple):
     @classmethod
     def of(cls, rows: Any) -> Optional[WrittenRows]:
         """Return the number of rows passed to `function`, or else to `fork`; None if neither received one."""
+        if isinstance(rows, cls):
+            return rows
         if rows is None:
             return None if PROGRAM.rows is None else cls(PROGRAM.rows, False)
         if isinstance(rows, (bool, np.bool_)) or not isinstance(rows, (int, np.integer)):

@@ -12,7 +12,7 @@ import pytest
 from refusals import reports
 
 import synkhronos as synk
-from synkhronos.functions.plan import Plans
+from synkhronos.calls.plan import Plans
 from synkhronos.runtime.registry import SharedEntry
 from synkhronos.testing import numpy_engine as engine
 

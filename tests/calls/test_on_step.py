@@ -6,7 +6,7 @@ from library import NAME, L, T
 
 import synkhronos as synk
 from synkhronos import trace
-from synkhronos.functions.steps import RunSteps
+from synkhronos.calls.steps import RunSteps
 from synkhronos.program.program import PROGRAM
 
 pytestmark = getattr(pytest.mark, NAME)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from refusals import refuses, reports
 
-from synkhronos.functions.batches import read, read_all, selection, table_of, table_per_rank
+from synkhronos.calls.batches import read, read_all, selection, table_of, table_per_rank
 
 DATA = np.arange(10) * 11
 
@@ -71,7 +71,7 @@ def test_slices_hold_no_indices():
 
 
 def test_a_thousand_arrays_are_looked_at_together(monkeypatch):
-    from synkhronos.functions import batches
+    from synkhronos.calls import batches
 
     def parse(*args):
         raise AssertionError("one by one")

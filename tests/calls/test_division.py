@@ -9,7 +9,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from refusals import is_local, refuses  # noqa: E402
 
-from synkhronos.functions.division import divide  # noqa: E402
+from synkhronos.calls.division import divide  # noqa: E402
 
 
 def pieces(division, size):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from refusals import refuses, reports
 
+from synkhronos.calls import slicing
+from synkhronos.calls.slicing import LAST, Agreement
 from synkhronos.errors import ArgumentValueError
-from synkhronos.functions import slicing
-from synkhronos.functions.slicing import LAST, Agreement
 from synkhronos.reductions import ReduceOp
 
 ROWS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])

@@ -16,7 +16,7 @@ from library import NAME, L, T
 from refusals import refuses, reports
 
 import synkhronos as synk
-from synkhronos.functions.changes import GiveValues
+from synkhronos.calls.changes import GiveValues
 from synkhronos.program.program import PROGRAM
 
 pytestmark = getattr(pytest.mark, NAME)

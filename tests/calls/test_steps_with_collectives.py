@@ -12,8 +12,8 @@ from trainers import updates as rules
 
 import synkhronos as synk
 from synkhronos import in_graph
+from synkhronos.calls.rank_call import Change, CollectivesOfCall
 from synkhronos.errors import WorkerDied, WorkerError
-from synkhronos.functions.rank_call import Change, CollectivesOfCall
 from synkhronos.runtime.context import MAX_TRIED
 
 pytestmark = [getattr(pytest.mark, NAME), pytest.mark.thorough("threads-1")]

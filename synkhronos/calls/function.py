@@ -78,7 +78,7 @@ class Function:
         form: signature.Form,
         output_ops: List[ReduceOp],
         updates: List[Tuple[Any, Any]],
-        axes: Sequence[int],
+        axes: Sequence[Optional[int]],
         variants: Variants,
         exact: Optional[bool],
         compile_own: Optional[Callable[[], Any]] = None,
@@ -864,7 +864,7 @@ class Function:
         if plans is None or plans.session() is not session:
             replicator_of(session).ensure([self])
             plans = self._plans = self._new_plans(session)
-            if session.size > 1 and self._axes and not self._told:
+            if session.size > 1 and any(axis is not None for axis in self._axes) and not self._told:
                 self._tell_if_nothing_is_divided()
             if PROGRAM.exact and self.exact is None:
                 logger.warning(
@@ -979,7 +979,7 @@ def _restore(
     form: Any,
     output_ops: Any,
     updates: Any,
-    axes: Sequence[int],
+    axes: Sequence[Optional[int]],
     snapshot: Any,
     sliceable: Any,
     exact: Any,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from refusals import refuses
 
-from synkhronos.functions import chunks
-from synkhronos.functions.chunks import Results, run_in_chunks
-from synkhronos.functions.steps import StepSequence
+from synkhronos.calls import chunks
+from synkhronos.calls.chunks import Results, run_in_chunks
+from synkhronos.calls.steps import StepSequence
 
 
 def steps_of(n_steps, total=False):

@@ -19,7 +19,7 @@ from trainers import updates as rules
 from twins import Twins
 
 import synkhronos as synk
-from synkhronos.functions.first_calls import summary
+from synkhronos.calls.first_calls import summary
 from synkhronos.program.program import PROGRAM, CheckedCall
 
 pytestmark = getattr(pytest.mark, NAME)

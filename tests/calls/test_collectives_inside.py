@@ -410,7 +410,7 @@ def test_rows_of_shared_variables(threads):
 
 
 def test_collectives_of_equal_shapes_that_one_rank_swaps(make_world, monkeypatch):
-    from synkhronos.functions.rank_call import CollectivesOfCall
+    from synkhronos.calls.rank_call import CollectivesOfCall
 
     make_world("threads", 3, 0, engine=NAME)
     x, w = T.dvector("x"), L.shared(0.0, "w")

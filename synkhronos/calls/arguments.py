@@ -37,15 +37,19 @@ class StagingBuffer(NamedTuple):
 
 
 class Arguments:
-    """Checks and stages a function's arguments. ``axes[i]``: the axis of rows of input i; further inputs stay whole."""
+    """Checks and stages a function's arguments.
 
-    def __init__(self, engine: Any, inputs: Sequence[Any], axes: Sequence[int]) -> None:
+    ``axes[i]`` is the axis of rows of input i. Inputs whose axis is None, and further inputs, are sent whole.
+    """
+
+    def __init__(self, engine: Any, inputs: Sequence[Any], axes: Sequence[Optional[int]]) -> None:
         self.engine, self.inputs = engine, inputs
         self.labels = [_label(i, given) for i, given in enumerate(inputs)]
-        self._scattered = [i < len(axes) and _has_rows(given, axes[i]) for i, given in enumerate(inputs)]
+        of_rows = list(axes) + [None] * (len(inputs) - len(axes))
+        self._scattered = [axis is not None and _has_rows(given, axis) for given, axis in zip(inputs, of_rows)]
         self._axes = [
-            given.type.axis_of_rows(axes[i], self.labels[i]) if scattered else 0
-            for i, (given, scattered) in enumerate(zip(inputs, self._scattered))
+            given.type.axis_of_rows(axis, label) if scattered else 0
+            for given, axis, scattered, label in zip(inputs, of_rows, self._scattered, self.labels)
         ]
         self._taken: Dict[int, AcceptedData] = {}  # by input
         self._staging: Dict[Any, StagingBuffer] = {}  # by input; indices by negative number; data of steps by name

@@ -5,7 +5,7 @@ from collections import OrderedDict
 import pytest
 from refusals import refuses
 
-from synkhronos.functions import signature as spec
+from synkhronos.calls import signature as spec
 from synkhronos.reductions import MISSING, ReduceOp
 
 A, B, C = "variable a", 2.5, object()  # anything may stand for a variable

@@ -6,7 +6,7 @@ function, and the outputs returned on the master, are in the axis order of the g
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Sequence
+from typing import Any, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -17,7 +17,7 @@ class Sharded(NamedTuple):
     """A variable and its axis of rows, as returned by `sharded`."""
 
     variable: Any
-    axis: int
+    axis: Optional[int]  # None for an input that is sent whole (`functions`)
 
 
 def sharded(x: Any, axis: int = 0) -> Sharded:

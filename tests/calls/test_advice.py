@@ -8,7 +8,7 @@ from library import NAME, L, T
 from refusals import refuses
 
 import synkhronos as synk
-from synkhronos.functions.advice import MAX_TRIALS, advice
+from synkhronos.calls.advice import MAX_TRIALS, advice
 from synkhronos.sharding import Shard
 
 pytestmark = getattr(pytest.mark, NAME)

@@ -1,0 +1,263 @@
+"""Training with pytensor-ml in a block of `synkhronos.functions`: equal to training without ranks, step by step.
+
+The tables below are those of docs/pytensor_ml.rst: every layer and rule, or the refusal.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from refusals import reports
+
+import synkhronos as synk
+
+pytest.importorskip("pytensor_ml")
+
+from pytensor_ml import activations, layers, optim  # noqa: E402
+from pytensor_ml.layers import Input, Linear, Sequential  # noqa: E402
+from pytensor_ml.loss import CrossEntropy, SquaredError  # noqa: E402
+from pytensor_ml.model import Model  # noqa: E402
+from pytensor_ml.params import TrainableParameter  # noqa: E402
+
+pytestmark = [pytest.mark.pytensor, pytest.mark.slow]
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+CLASSES = 3
+#: Kinds of data: type and shape of a row.
+DATA = {"vectors": (None, (6,)), "images": (None, (8, 8, 1)), "sequences": (None, (5, 4)), "tokens": (7, (5,))}
+
+
+def last(x):
+    return x[:, -1]
+
+
+def mean(x):
+    return x.mean(axis=1)
+
+
+def head(n_in):
+    return Linear("head", n_in=n_in, n_out=CLASSES)
+
+
+def relu():
+    return activations.ReLU()
+
+
+def convolution(**keywords):
+    return layers.Conv2D("conv", **{**dict(in_channels=1, out_channels=2, kernel_size=3), **keywords})
+
+
+#: Networks: kind of data, and the layers. A layer before a normalization has no bias, because the bias's gradient is
+#: only rounding, which Adam enlarges.
+NETWORKS = {
+    "linear": ("vectors", lambda: [head(6)]),
+    "mlp": ("vectors", lambda: [Linear("a", n_in=6, n_out=8), relu(), head(8)]),
+    "batch norm": (
+        "vectors",
+        lambda: [Linear("a", n_in=6, n_out=8, bias=False), layers.BatchNorm("norm", n_in=8), relu(), head(8)],
+    ),
+    "layer norm": (
+        "vectors",
+        lambda: [Linear("a", n_in=6, n_out=8), layers.LayerNorm("norm", n_in=8), relu(), head(8)],
+    ),
+    "rms norm": ("vectors", lambda: [Linear("a", n_in=6, n_out=8), layers.RMSNorm("norm", n_in=8), relu(), head(8)]),
+    "group norm": (
+        "vectors",
+        lambda: [Linear("a", n_in=6, n_out=8), layers.GroupNorm("norm", n_groups=2, n_in=8), relu(), head(8)],
+    ),
+    "convolution": (
+        "images",
+        lambda: [convolution(), relu(), layers.MaxPool2D("pool", kernel_size=2), layers.Flatten, head(18)],
+    ),
+    "convolution, strided": ("images", lambda: [convolution(stride=2), layers.Flatten, head(18)]),
+    "convolution, batch norm, average pool": (
+        "images",
+        lambda: [
+            convolution(bias=False),
+            layers.BatchNorm("norm", n_in=2),
+            relu(),
+            layers.AvgPool2D("pool", kernel_size=2),
+            layers.Flatten,
+            head(18),
+        ],
+    ),
+    "two convolutions": (
+        "images",
+        lambda: [
+            convolution(),
+            relu(),
+            layers.Conv2D("second", in_channels=2, out_channels=2, kernel_size=3),
+            layers.Flatten,
+            head(32),
+        ],
+    ),
+    "transposed convolution": (
+        "images",
+        lambda: [
+            layers.ConvTranspose2D("conv", in_channels=1, out_channels=2, kernel_size=3),
+            layers.Flatten,
+            head(200),
+        ],
+    ),
+    "upsampling": ("images", lambda: [layers.Upsample2D("up", scale_factor=2), layers.Flatten, head(256)]),
+    "upsampling, bilinear": (
+        "images",
+        lambda: [layers.Upsample2D("up", scale_factor=2, mode="bilinear"), layers.Flatten, head(256)],
+    ),
+    "rnn": ("sequences", lambda: [layers.RNN("cell", n_in=4, n_hidden=5), last, head(5)]),
+    "gru": ("sequences", lambda: [layers.GRU("cell", n_in=4, n_hidden=5), last, head(5)]),
+    "lstm": ("sequences", lambda: [layers.LSTM("cell", n_in=4, n_hidden=5), last, head(5)]),
+    "bidirectional": (
+        "sequences",
+        lambda: [
+            layers.Bidirectional(layers.GRU("one", n_in=4, n_hidden=5), layers.GRU("other", n_in=4, n_hidden=5)),
+            last,
+            head(10),
+        ],
+    ),
+    "embedding": ("tokens", lambda: [layers.Embedding("words", n_embeddings=7, n_features=4), mean, head(4)]),
+    "attention": ("sequences", lambda: [layers.MultiheadAttention("attention", n_embd=4, n_head=2), mean, head(4)]),
+    "causal attention": (
+        "sequences",
+        lambda: [layers.CausalSelfAttention("attention", n_embd=4, n_head=2), mean, head(4)],
+    ),
+    "transformer": ("sequences", lambda: [layers.TransformerBlock("block", d_model=4, n_head=2), mean, head(4)]),
+}
+
+#: Layers that are refused, with a word of the reason.
+REFUSED = {
+    "zeros around": (lambda: [layers.ZeroPad2D("pad", padding=1), layers.Flatten, head(100)], "Alloc"),
+    "constants around": (
+        lambda: [layers.ConstantPad2D("pad", padding=1, value=2.0), layers.Flatten, head(100)],
+        "Alloc",
+    ),
+    "edges around": (lambda: [layers.ReplicationPad2D("pad", padding=1), layers.Flatten, head(100)], "Alloc"),
+    "mirrored": (lambda: [layers.ReflectionPad2D("pad", padding=1), layers.Flatten, head(100)], "positions"),
+    "convolution, same": (lambda: [convolution(padding="same"), layers.Flatten, head(128)], "Alloc"),
+}
+
+RULES = {
+    "sgd": lambda: optim.sgd(0.05),
+    "adam": lambda: optim.adam(1e-2),
+    "adamw": lambda: optim.adamw(1e-2),
+    "nadam": lambda: optim.nadam(1e-2),
+    "adamax": lambda: optim.adamax(1e-2),
+    "adagrad": lambda: optim.adagrad(1e-2),
+    "adadelta": lambda: optim.adadelta(1.0),
+    "rmsprop": lambda: optim.rmsprop(1e-2),
+    "rprop": lambda: optim.rprop(1e-2),
+    "clip_by_global_norm": lambda: optim.chain(optim.clip_by_global_norm(0.5), optim.adam(1e-2)),
+    "clip_by_value": lambda: optim.chain(optim.clip_by_value(0.1), optim.sgd(0.05)),
+    "cosine_schedule": lambda: optim.adam(optim.cosine_schedule(1e-2, 50)),
+    "exponential_schedule": lambda: optim.sgd(optim.exponential_schedule(1e-2, 20, 1e-3)),
+    "apply_if_finite": lambda: optim.apply_if_finite(optim.adam(1e-2)),
+}
+
+#: The tests of these run in every tier, the others in `make test-long`.
+NOT_LONG = "^(mlp|batch norm|convolution|lstm|embedding|transformer)$"
+RULES_NOT_LONG = "^(sgd|adamw|rprop|clip_by_global_norm|apply_if_finite)$"
+
+
+@pytest.fixture(params=[("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
+def world(request, make_world):
+    return make_world(*request.param, engine="pytensor")
+
+
+@pytest.fixture
+def threads(make_world):
+    return make_world("threads", 3, 1, engine="pytensor")
+
+
+def rows(kind, n):
+    """Return n rows and their classes."""
+    random, (n_words, shape) = np.random.RandomState(0), DATA[kind]
+    x = random.randn(n, *shape) if n_words is None else random.randint(0, n_words, (n, *shape))
+    return x, random.randint(0, CLASSES, n)
+
+
+def model_of(kind, made):
+    n_words, shape = DATA[kind]
+    x = Input("X", shape=(None, *shape), **({} if n_words is None else dict(dtype="int64")))
+    return Model(Sequential(*made)(x)).initialize(seed=0)
+
+
+def compiled(kind, made, rule):
+    model = model_of(kind, made)
+    return model, model.compile_train(rule, CrossEntropy(expect_logits=True))
+
+
+def equals_plain(kind, network, rule):
+    """Train with and without ranks, for 20 steps of three sizes; compare all losses and weights."""
+    plain, serial = compiled(kind, network(), rule())
+    with synk.functions():
+        ours, step = compiled(kind, network(), rule())
+    assert isinstance(step, synk.Function)
+    x, y = rows(kind, 13)
+    for n in [13] * 10 + [11] * 9 + [1]:
+        np.testing.assert_allclose(step(x[:n], y[:n]), serial(x[:n], y[:n]), rtol=1e-9)
+    for one, other in zip(ours.weights, plain.weights):
+        np.testing.assert_allclose(one.get_value(), other.get_value(), rtol=1e-7, atol=1e-10, err_msg=one.name)
+    assert synk.in_sync(ours.weights)
+    return step
+
+
+@pytest.mark.long(but=NOT_LONG)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_networks(threads, network):
+    kind, made = NETWORKS[network]
+    rule = RULES["sgd" if "attention" in network or network == "transformer" else "adam"]
+    equals_plain(kind, made, rule)
+
+
+@pytest.mark.long(but=RULES_NOT_LONG)
+@pytest.mark.parametrize("rule", RULES)
+def test_rules(threads, rule):
+    equals_plain("vectors", NETWORKS["mlp"][1], RULES[rule])
+
+
+@pytest.mark.parametrize("network", ["mlp", "batch norm"])
+def test_on_processes_too(world, network):
+    step = equals_plain(*NETWORKS[network], RULES["adam"])
+    assert len(step.sharding().collectives) == {"mlp": 1, "batch norm": 5}[network]
+
+
+@pytest.mark.long(but="^mirrored$")
+@pytest.mark.parametrize("layer", REFUSED)
+def test_what_is_refused(threads, layer):
+    made, word = REFUSED[layer]
+    with reports(ValueError, "rows", word), synk.functions():
+        compiled("images", made(), optim.adam(1e-2))
+
+
+@pytest.mark.long
+def test_a_line_search_is_refused(threads):
+    with reports(ValueError, "update"), synk.functions():
+        compiled("vectors", NETWORKS["mlp"][1](), optim.lbfgs())
+
+
+def test_regression_predictions_and_epochs(threads):
+    """Predictions are functions of rows, and `steps` makes an epoch of the library's step."""
+    x, _ = rows("vectors", 13)
+    y = x[:, :CLASSES] ** 2
+    batches = [[0, 1, 2, 3, 4], [12, 5, 6], [7], [8, 9, 10, 11]]
+    plain = model_of("vectors", NETWORKS["mlp"][1]())
+    serial = plain.compile_train(optim.adam(1e-2), SquaredError())
+    losses = [serial(x[batch], y[batch]) for batch in batches * 2]
+    with synk.functions() as built:
+        ours = model_of("vectors", NETWORKS["mlp"][1]())
+        step = ours.compile_train(optim.adam(1e-2), SquaredError())
+        predictions = ours.predict(x)
+    np.testing.assert_allclose(step.steps(x, y, batches=batches * 2), losses, rtol=1e-9)
+    assert len(built) == 2 and built[1].output_modes == ["gather"]
+    np.testing.assert_allclose(ours.predict(x), plain.predict(x), rtol=1e-9)
+    assert predictions.shape == (13, CLASSES)
+    assert all(isinstance(one, TrainableParameter) for one in ours.weights)
+
+
+def test_the_program_of_the_page(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from pytensor_ml_digits import main
+
+    losses, serial, difference = main(rows=256, batch=64)
+    np.testing.assert_allclose(np.ravel(losses), np.ravel(serial), rtol=1e-9)
+    assert difference < 1e-9 and "difference" in capsys.readouterr().out
