@@ -374,6 +374,93 @@ def custom_of_a_distribution():
     pm.CustomDist("y", pm.Normal("mu"), pm.HalfNormal("sigma"), dist=dist, observed=pm.Data("values", POSITIVE))
 
 
+# -- arrays written into the model, and lengths of arrays --------------------------------------------------------------
+
+
+@kind
+def started_elsewhere():
+    beta = pm.Normal("beta", 0, 1, shape=3, initval=[0.5, -0.5, 0.1])
+    pm.Normal("y", X @ beta, pm.HalfNormal("sigma", initval=2.0), observed=REAL)
+
+
+@kind
+def weibull_of_an_array():
+    pm.Weibull("y", pm.HalfNormal("alpha"), np.exp(X[:, 0]), observed=POSITIVE)
+
+
+@kind
+def psi_of_each_row():
+    psi = pm.math.sigmoid(pm.Normal("a") + X[:, 0])
+    pm.ZeroInflatedPoisson("y", psi, pt.exp(pm.Normal("b") * X[:, 1]), observed=COUNTS)
+
+
+@kind
+def modified_gaussian_of_an_array():
+    pm.ExGaussian("y", mu=pm.Normal("a") * X[:, 0], sigma=1, nu=2, observed=REAL)
+
+
+@kind
+def asymmetric_laplace():
+    pm.AsymmetricLaplace("y", kappa=2, mu=pm.Normal("a") * X[:, 0], b=1, observed=REAL)
+
+
+@kind
+def custom_of_an_array():
+    def dist(mu, size):
+        return pm.Normal.dist(mu, 1, size=size) + 1
+
+    pm.CustomDist("y", pm.Normal("a") * X[:, 0], dist=dist, observed=REAL)
+
+
+@kind
+def many_zeros_of_negative_binomial():
+    psi, mu = pm.Beta("psi", 2, 2), pt.exp(pm.Normal("a") * X[:, 0])
+    pm.ZeroInflatedNegativeBinomial("y", psi=psi, mu=mu, alpha=2.0, observed=COUNTS)
+
+
+@kind
+def hurdle():
+    beta = pt.exp(pm.Normal("a") * X[:, 0])
+    pm.HurdleGamma("y", psi=pm.Beta("psi", 2, 2), alpha=2, beta=beta, observed=POSITIVE * (COUNTS > 0))
+
+
+@kind
+def a_class_without_parameters():
+    logits = pt.concatenate([pt.zeros((N, 1)), X @ pm.Normal("w", shape=(3, 3))], axis=1)
+    pm.Categorical("y", logit_p=logits, observed=GROUP)
+
+
+@kind
+def ones_in_the_graph():
+    pm.Normal("y", X @ pm.Normal("b", shape=3), pt.ones(N) * pm.HalfNormal("sigma"), observed=REAL)
+
+
+@kind
+def set_in_the_graph():
+    mu = pt.set_subtensor(pt.zeros(N)[:], X @ pm.Normal("b", shape=3))
+    pm.Normal("y", mu, pm.HalfNormal("sigma"), observed=REAL)
+
+
+@kind
+def features_by_rows():
+    pm.Normal("y", pm.Normal("b", shape=3) @ X.T, pm.HalfNormal("sigma"), observed=REAL)
+
+
+@kind
+def repeated():
+    pm.Normal("y", pt.repeat(pm.Normal("b"), N) * X[:, 0], pm.HalfNormal("sigma"), observed=REAL)
+
+
+@kind
+def a_parameter_of_each_row():
+    pm.Normal("y", pm.Normal("a", shape=N), pm.HalfNormal("sigma"), observed=REAL)
+
+
+@kind
+def as_many_features_as_rows():
+    pm.Normal("y", pt.dot(X @ X.T, pm.Normal("b", shape=N)), pm.HalfNormal("sigma"), observed=REAL)
+
+
 # -- priors and curves -------------------------------------------------------------------------------------------------
 
 

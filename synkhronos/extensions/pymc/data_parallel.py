@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, List, Optional, Sequence, Union
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Union
 
 import numpy as np
 import pymc as pm
@@ -166,7 +167,8 @@ def _of_model(model: pm.Model, names: Any, batch: Optional[int], mode: Any) -> p
             "to divide its rows, pass a function of them: data_parallel(f, [arrays])",
             ", ".join(serial),
         )
-    fgraph, in_fgraph = fgraph_from_model(model)
+    with _without_initial_values(model) as initial_values:
+        fgraph, in_fgraph = fgraph_from_model(model)
     for piece, likelihood in zip(pieces, likelihoods):
         observed = in_fgraph[piece.variable]
         potential = _computed(likelihood, [in_fgraph.get(each, each) for each in piece.of_model], batch)
@@ -183,7 +185,26 @@ def _of_model(model: pm.Model, names: Any, batch: Optional[int], mode: Any) -> p
     for variables in (parallel.free_RVs, parallel.observed_RVs, parallel.potentials, parallel.deterministics):
         variables.sort(key=lambda each: order.index(each.name))
     parallel.check_bounds = model.check_bounds
+    for rv, value in initial_values.items():
+        if rv in model.free_RVs:
+            parallel.set_initval(parallel[rv.name], value)
     return parallel
+
+
+@contextmanager
+def _without_initial_values(model: pm.Model) -> Iterator[Dict[Variable, Any]]:
+    """Put the initial values of variables aside, because PyMC cannot copy a model that has some; return them."""
+    values = model.rvs_to_initial_values
+    given = {rv: value for rv, value in values.items() if value is not None}
+    for rv, value in given.items():
+        if isinstance(value, Variable) and rv in model.free_RVs:
+            got = f"a variable ({value}) for {rv.name}"
+            raise ArgumentTypeError("initval", "a number, an array, or the name of a method", got, "pass its value")
+    try:
+        values.update(dict.fromkeys(given))
+        yield given
+    finally:
+        values.update(given)
 
 
 def _reads_rows(potential: Variable, n_rows: int) -> bool:
@@ -198,6 +219,10 @@ def _computed(likelihood: Likelihood, params: List[Variable], batch: Optional[in
         raise ArgumentTypeError("batch", "an int", f"{batch!r} of type {type(batch).__name__}")
     if not 1 <= batch <= likelihood.n_rows:
         raise ArgumentValueError("batch", f"an int from 1 to {likelihood.n_rows} (number of rows)", str(batch))
+    if likelihood.contains_rows:
+        expected = f"None, because the model contains the number of rows ({likelihood.n_rows})"
+        hint = "make the arrays of the model pm.Data, and compute lengths from them"
+        raise ArgumentValueError("batch", expected, str(batch), hint)
     rows = pm.Minibatch(pytensor.shared(np.arange(likelihood.n_rows)), batch_size=int(batch))
     value = DataParallelLogp(likelihood, in_batches=True)(*params, rows, return_list=True)[0]
     return value * (likelihood.n_rows / rows.shape[0])

@@ -18,7 +18,7 @@ from pytensor.graph.traversal import ancestors
 import synkhronos as synk
 from synkhronos.errors import ArgumentValueError, StateError, WorkerError
 
-from .rows import refuse_mixed_rows
+from .rows import of_any_rows
 
 #: The error message for a chain in a separate process.
 CHAINS = (
@@ -74,7 +74,8 @@ class Likelihood:
         self.differentiable = [param.type.dtype.startswith("float") and param not in fixed for param in params]
         self.failures: WeakSet[LikelihoodFailure] = WeakSet()
         self._pid, self.key = os.getpid(), uuid.uuid4().hex
-        refuse_mixed_rows(rows, variables, params, name)
+        #: Whether the model contains the number of rows, so that it has no meaning for a batch.
+        rows, self.contains_rows = of_any_rows(rows, variables, params, name, self.n_rows)
         total = rewrite_pregrad(rows.sum())  # as in PyMC, since the gradient of log(sigmoid(x)) can be 0 / 0
         floats = [param for param, is_float in zip(params, self.differentiable) if is_float]
         gradients = pytensor.grad(total, floats, disconnected_inputs="ignore") if floats else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 import pymc as pm
 from pymc.data import MinibatchOp
@@ -16,9 +16,9 @@ from pytensor.compile.builders import SymbolicOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, graph_inputs, io_toposort
+from pytensor.sparse.type import SparseTensorType
 from pytensor.tensor import constant
 from pytensor.tensor.random.op import RandomVariable
-from pytensor.tensor.shape import SpecifyShape
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
@@ -89,6 +89,10 @@ def _arrays_of(model: pm.Model, rv: Variable) -> Dict[str, List[Variable]]:
         got = f"{rv.name}, which uses pm.Minibatch"
         hint = "use the whole data in the model, and pass batch= to data_parallel"
         raise ArgumentValueError("model", "no variable that uses pm.Minibatch", got, hint)
+    sparse = [each for each in every if isinstance(each.type, SparseTensorType)]
+    if sparse:
+        got = f"a sparse matrix ({sparse[0].name or sparse[0].type}) in {rv.name}"
+        raise ArgumentTypeError("model", "dense arrays", got, "pass a dense array, such as matrix.toarray()")
     return {"values": [each for each in ancestors([value]) if is_array(each)], "all": list(filter(is_array, every))}
 
 
@@ -124,11 +128,7 @@ def _observed(model: pm.Model, rv: Variable, arrays: List[Variable]) -> Observed
         raise ArgumentTypeError(rv.name, "dependence on free variables only", f"dependence on {others[0]}")
     replaced: Dict[Variable, Variable] = dict(zip(arrays, variables))
     value = _remade(model.rvs_to_values[rv], replaced, basic)
-    drawn = _remade(_of_size_of(rv, value), replaced, basic)
-    fixed = [node.inputs[0] for node in io_toposort(basic, [drawn]) if _fixes_rows(node, len(data[0]))]
-    if fixed:
-        expected, hint = "a variable with any number of rows", "make its data pm.Data, whose length is not fixed"
-        raise ArgumentTypeError(rv.name, expected, f"{fixed[0]}, whose number of rows is fixed to {len(data[0])}", hint)
+    drawn = _of_size_of(_remade(rv, replaced, basic), value)
     rows, params, of_model = of_values(_logp(model, drawn, value), model)
     containers = [each for each in arrays if each in model.data_vars]
     return Observed(rv, rows, variables, data, params, of_model, containers)
@@ -186,7 +186,3 @@ def _remade(variable: Variable, replaced: Dict[Variable, Variable], others: Sequ
             outputs = op.make_node(*inputs).outputs
         new.update(zip(node.outputs, outputs))
     return new.get(variable, variable)
-
-
-def _fixes_rows(node: Any, n_rows: int) -> bool:
-    return isinstance(node.op, SpecifyShape) and node.outputs[0].type.shape[:1] == (n_rows,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Iterable, List, Sequence, Set, Tuple
+from typing import Any, Iterable, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import pymc as pm
@@ -15,10 +15,12 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, io_toposort
 from pytensor.scalar.basic import Add, Cast, Mul, Second, Sub, TrueDiv
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.type import TensorType
 
 import synkhronos as synk
-from synkhronos.errors import ArgumentTypeError, ArgumentValueError
+from synkhronos.errors import ArgumentError, ArgumentTypeError, ArgumentValueError
+from synkhronos.sharding import Shard
 
 
 def as_data(values: Sequence[Any], labels: Sequence[str]) -> List[synk.Data]:
@@ -102,13 +104,39 @@ def refuse_open_bounds(rows: Variable, name: str) -> None:
                 raise ArgumentValueError(name, expected, got, hint)
 
 
-def refuse_mixed_rows(rows: Variable, data: Sequence[Variable], params: Sequence[Variable], name: str) -> None:
-    """Refuse a log-probability with elements that depend on several rows; the error names the operation.
+def of_any_rows(
+    rows: Variable, data: Sequence[Variable], params: Sequence[Variable], name: str, n_rows: int
+) -> Tuple[Variable, bool]:
+    """Return a log-probability for any number of rows, and whether the given one contains ``n_rows``, as a length.
 
-    The log-probability's elements must be placed on the ranks like the data, along the first axis.
+    Refuses a log-probability with elements that depend on several rows; the error names the operation. The elements
+    must be placed on the ranks like the data, along the first axis.
     """
     if not rows.type.ndim:
         raise _mixed(name, "a single number for all rows (omit the sum over rows; data_parallel adds it)")
+    refusal = None
+    for number in (None, n_rows):
+        if number is None and _fixes_rows(rows, n_rows):
+            continue
+        try:
+            found = _placed(rows, data, params, name, number)
+        except ArgumentError as error:
+            refusal = refusal or error
+            continue
+        if number is None:
+            return rows, False
+        engine = found.engine
+        snapshot = engine.snapshot([*data, *params], [rows], [], None, on_unused_input="ignore", name=name)
+        snapshot, _ = engine.with_rows(snapshot, {each: Shard(0) for each in data}, n_rows, [0])
+        return snapshot.outputs[0].variable, True
+    assert refusal is not None
+    raise refusal
+
+
+def _placed(
+    rows: Variable, data: Sequence[Variable], params: Sequence[Variable], name: str, n_rows: Optional[int]
+) -> synk.Function:
+    """Return the function of the log-probabilities; refuse it if ranks cannot compute them for their own rows."""
     try:
         found = synk.function(
             list(data),
@@ -117,6 +145,7 @@ def refuse_mixed_rows(rows: Variable, data: Sequence[Variable], params: Sequence
             mode=Mode(linker="py", optimizer=None),
             name=name,
             on_unused_input="ignore",
+            rows=n_rows,
         )
     except ArgumentTypeError as error:
         raise _mixed(name, "a log-probability that combines rows: " + error.got.split("none: ", 1)[-1]) from None
@@ -125,6 +154,13 @@ def refuse_mixed_rows(rows: Variable, data: Sequence[Variable], params: Sequence
     placement: Any = found.sharding().outputs[0].placement  # a `Shard`: the output is gathered
     if placement.axis:
         raise _mixed(name, f"a log-probability with the rows along axis {placement.axis}")
+    return found
+
+
+def _fixes_rows(rows: Variable, n_rows: int) -> bool:
+    """Return whether the graph checks that an array has this number of rows."""
+    nodes = io_toposort([], [rows])
+    return any(isinstance(node.op, SpecifyShape) and node.outputs[0].type.shape[:1] == (n_rows,) for node in nodes)
 
 
 def without_checks(rows: Variable) -> Variable:
@@ -132,8 +168,11 @@ def without_checks(rows: Variable) -> Variable:
 
     If a check fails for the rows of one rank, its -inf makes the sum over all ranks -inf.
     """
-    checks = [node for node in io_toposort([], [rows]) if isinstance(node.op, CheckParameterValue)]
-    return clone_replace(rows, {node.outputs[0]: node.inputs[0] for node in checks})
+    while True:  # checks can be nested: the inputs of a replaced check contain those of its parts, as in a mixture
+        checks = [node for node in io_toposort([], [rows]) if isinstance(node.op, CheckParameterValue)]
+        if not checks:
+            return rows
+        rows = clone_replace(rows, {node.outputs[0]: node.inputs[0] for node in checks})
 
 
 def _mixed(name: str, got: str) -> ArgumentTypeError:

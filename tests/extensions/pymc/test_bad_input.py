@@ -110,7 +110,6 @@ MIXED = {
     "their positions": (lambda X, y, beta: y * beta[0] * pt.arange(y.shape[0]), "rows"),
     "standardized data": (lambda X, y, beta: ((X - X.mean(0)) @ beta) * y, "needs the whole"),
     "no rows": (lambda X, y, beta: beta, "the same for all rows"),
-    "rows that were not given": (lambda X, y, beta: y * X[:, 0] * REAL, "all rows on every rank"),
     "a Gaussian process": (gaussian_process, "a single number"),
 }
 
@@ -156,10 +155,6 @@ def test_refused_models():
         pm.Normal("y", pm.Normal("a"), observed=np.ma.masked_invalid(missing))
     with refuses(ValueError, "model", "missing", "y_observed", "impute"):
         data_parallel(with_missing)
-    with pm.Model() as of_rows:
-        pm.Normal("y", pm.Normal("a", shape=N), observed=REAL)
-    with refuses(TypeError, "y", "row", "rank"):
-        data_parallel(of_rows)
     with pm.Model() as interpolated:
         pm.Interpolated("y", np.linspace(-9, 9, 20), np.ones(20), observed=REAL)
     with refuses(TypeError, "y", got="SplineWrapper of y has no rule"):
@@ -169,3 +164,35 @@ def test_refused_models():
         pm.Normal("second", first, observed=REAL)
     with refuses(TypeError, "second", "free", "first"):
         data_parallel(chained)
+
+
+def test_lengths_in_the_model_are_no_lengths_of_a_batch():
+    with refuses(ValueError, "batch", "53", "10", "pm.Data"):
+        data_parallel(KINDS["repeated"](), batch=10)
+    data_parallel(KINDS["logistic"](), batch=10)
+
+
+def test_a_sparse_matrix_is_named():
+    scipy_sparse, sparse = pytest.importorskip("scipy.sparse"), pytest.importorskip("pytensor.sparse")
+    with pm.Model() as model:
+        beta = pm.Normal("beta", shape=(3, 1))
+        pm.Normal("y", sparse.dot(scipy_sparse.csr_matrix(X), beta)[:, 0], 1, observed=REAL)
+    with refuses(TypeError, "model", "dense", "sparse", "toarray"):
+        data_parallel(model)
+
+
+def test_initial_values():
+    """They are those of the plain model, which keeps its own; an expression cannot be taken over."""
+    plain = KINDS["started_elsewhere"]()
+    parallel = data_parallel(plain)
+    for model in (plain, parallel):
+        point = model.initial_point()
+        np.testing.assert_array_equal(point["beta"], [0.5, -0.5, 0.1])
+        np.testing.assert_allclose(point["sigma_log__"], np.log(2.0))
+    with pm.Model() as model:
+        a = pm.Normal("a")
+        pm.Normal("b", initval=a + 1)
+        pm.Normal("y", a + X[:, 0], 1, observed=REAL)
+    with refuses(TypeError, "initval", got="for b", hint="value"):
+        data_parallel(model)
+    assert [value for value in model.rvs_to_initial_values.values() if value is not None]

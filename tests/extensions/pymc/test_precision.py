@@ -43,7 +43,12 @@ def errors(found, truth):
     return np.array([abs(value - true_value) / max(abs(true_value), 1), abs(gradient - true_gradient).max() / scale])
 
 
-@pytest.mark.thorough(but="^(logistic|linear|covariances|mixture|bounded_parameters|weights_of_a_simplex)$")
+@pytest.mark.thorough(
+    but=(
+        "^(logistic|linear|covariances|mixture|bounded_parameters|weights_of_a_simplex|started_elsewhere|weibull_of_an_array"
+        "|hurdle|a_class_without_parameters)$"
+    )
+)
 @pytest.mark.parametrize("name", KINDS)
 def test_a_kind_is_as_good_as_the_plain_model(make_world, name):
     make_world("threads", 2)

@@ -502,4 +502,5 @@ def test_what_exchanges_conserve(make_world, name):
     values = world.values(training.w)
     after = sum(values) + rule.centre[0].get_value() if name == "EASGD" else np.dot(rule.alphas, values)
     np.testing.assert_allclose(after, before, rtol=1e-12)
-    assert np.abs(np.subtract(values, begin)).max() > 0.1  # (one rank may have taken all batches)
+    # If the master has taken all batches, it agrees with the centre, which began as the master's value.
+    assert stand.last_rows == [60, 0, 0] or np.abs(np.subtract(values, begin)).max() > 0.1
