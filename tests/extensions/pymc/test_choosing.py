@@ -1,0 +1,72 @@
+"""`data_parallel` with ``ranks``: it starts them, says what it measured, and returns the model that is faster.
+
+Modules: `choosing`.
+"""
+
+import logging
+
+import numpy as np
+import pytest
+from refusals import refuses
+
+import synkhronos as synk
+
+pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
+
+from pymc_models import KINDS, REAL, assert_same  # noqa: E402
+
+from synkhronos.extensions.pymc import choosing, data_parallel  # noqa: E402
+
+pytestmark = [
+    pytest.mark.pytensor,
+    pytest.mark.usefixtures("nothing_compiled"),
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::Warning"),
+]
+
+
+@pytest.fixture
+def times(monkeypatch):
+    """Let the test say how long a gradient takes: of the plain model first, then of the parallel one."""
+    found = []
+    monkeypatch.setattr(choosing, "seconds_per_gradient", lambda model: found.pop(0))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds, pays", [([3e-3, 1e-3], True), ([1e-3, 1e-3], False)])
+def test_the_faster_model(times, seconds, pays, caplog):
+    times += seconds
+    plain = KINDS["linear"]()
+    with caplog.at_level(logging.INFO, "synkhronos"):
+        chosen = data_parallel(plain, ranks=2)
+    try:
+        assert (chosen is not plain) == pays and synk.size() == 2
+        said = caplog.records[-1].getMessage()
+        assert caplog.records[-1].levelno == (logging.INFO if pays else logging.WARNING)
+        assert "2 ranks" in said and ("3 times as fast" in said) == pays and ("plain model" in said) != pays
+        assert_same(chosen, plain, 5)
+    finally:
+        synk.close()
+
+
+def test_what_is_measured(make_world):
+    """Both gradients are computed where a sampler begins."""
+    make_world("threads", 2)
+    plain = KINDS["started_elsewhere"]()
+    assert all(choosing.seconds_per_gradient(model) > 0 for model in (plain, data_parallel(plain)))
+    with pm.Model() as discrete:
+        pm.Normal("y", pm.Poisson("n", 3) + pm.Normal("a"), observed=REAL)
+    assert choosing.seconds_per_gradient(discrete) > 0
+
+
+def test_numbers_of_ranks_that_cannot_be(make_world):
+    for ranks in (2.0, True):
+        with refuses(TypeError, "ranks", "an int"):
+            data_parallel(KINDS["linear"](), ranks=ranks)
+    make_world("threads", 2)
+    with refuses(ValueError, "ranks", "2", "3", "close"):
+        data_parallel(KINDS["linear"](), ranks=3)
+    with pm.Model(), refuses(TypeError, "ranks", "function"):
+        beta = pm.Normal("beta")
+        data_parallel(lambda y: pm.logp(pm.Normal.dist(beta), y), [np.ones(3)], ranks=2)
