@@ -40,20 +40,20 @@ myst_heading_anchors = 3
 suppress_warnings = ["myst.xref_missing", "myst.header"]
 
 
-def stand_in(module, name):
-    """Enter a module with one function, whose signature and docstring are read from its source file.
+def stand_in(module, **homes):
+    """Enter a module with functions, whose signatures and docstrings are read from the source files in its folder.
 
     The module need not be importable here: `synkhronos.extensions.pymc` needs PyMC, the pages do not.
     """
-    source = Path(synkhronos.__file__).parents[1].joinpath(*module.split("."), name + ".py").read_text(encoding="utf-8")
-    tree = ast.parse(source)
-    (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
-    function.body, function.returns = function.body[:1], None
-    for argument in function.args.args + function.args.kwonlyargs:
-        argument.annotation = None
+    folder = Path(synkhronos.__file__).parents[1].joinpath(*module.split("."))
     sys.modules[module] = types.ModuleType(module, "")
-    namespace = sys.modules[module].__dict__
-    exec(compile(ast.Module([function], []), module, "exec"), namespace)
+    for name, home in homes.items():
+        tree = ast.parse((folder / (home + ".py")).read_text(encoding="utf-8"))
+        (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+        function.body, function.returns = function.body[:1], None
+        for argument in function.args.args + function.args.kwonlyargs:
+            argument.annotation = None
+        exec(compile(ast.Module([function], []), module, "exec"), sys.modules[module].__dict__)
 
 
-stand_in("synkhronos.extensions.pymc", "data_parallel")
+stand_in("synkhronos.extensions.pymc", data_parallel="data_parallel", compute_log_likelihood="pointwise")

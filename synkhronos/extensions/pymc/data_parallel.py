@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Union
+from typing import Any, Callable, List, Optional, Sequence, Union
 
 import numpy as np
 import pymc as pm
@@ -21,7 +20,7 @@ from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError
 
 from .choosing import faster
 from .likelihood import Likelihood
-from .observed import observed_in
+from .observed import observed_in, without_initial_values
 from .operation import DataParallelLogp
 from .rows import as_data, is_array, of_values, refuse_open_bounds, value_of, variable_for
 
@@ -179,7 +178,7 @@ def _of_model(model: pm.Model, names: Any, batch: Optional[int], mode: Any) -> p
             "to divide its rows, pass a function of them: data_parallel(f, [arrays])",
             ", ".join(serial),
         )
-    with _without_initial_values(model) as initial_values:
+    with without_initial_values(model) as initial_values:
         fgraph, in_fgraph = fgraph_from_model(model)
     for piece, likelihood in zip(pieces, likelihoods):
         observed = in_fgraph[piece.variable]
@@ -201,22 +200,6 @@ def _of_model(model: pm.Model, names: Any, batch: Optional[int], mode: Any) -> p
         if rv in model.free_RVs:
             parallel.set_initval(parallel[rv.name], value)
     return parallel
-
-
-@contextmanager
-def _without_initial_values(model: pm.Model) -> Iterator[Dict[Variable, Any]]:
-    """Put the initial values of variables aside, because PyMC cannot copy a model that has some; return them."""
-    values = model.rvs_to_initial_values
-    given = {rv: value for rv, value in values.items() if value is not None}
-    for rv, value in given.items():
-        if isinstance(value, Variable) and rv in model.free_RVs:
-            got = f"a variable ({value}) for {rv.name}"
-            raise ArgumentTypeError("initval", "a number, an array, or the name of a method", got, "pass its value")
-    try:
-        values.update(dict.fromkeys(given))
-        yield given
-    finally:
-        values.update(given)
 
 
 def _reads_rows(potential: Variable, n_rows: int) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import pymc as pm
 from pymc.data import MinibatchOp
@@ -186,3 +187,19 @@ def _remade(variable: Variable, replaced: Dict[Variable, Variable], others: Sequ
             outputs = op.make_node(*inputs).outputs
         new.update(zip(node.outputs, outputs))
     return new.get(variable, variable)
+
+
+@contextmanager
+def without_initial_values(model: pm.Model) -> Iterator[Dict[Variable, Any]]:
+    """Put the initial values of variables aside, because PyMC cannot copy a model that has some; return them."""
+    values = model.rvs_to_initial_values
+    given = {rv: value for rv, value in values.items() if value is not None}
+    for rv, value in given.items():
+        if isinstance(value, Variable) and rv in model.free_RVs:
+            got = f"a variable ({value}) for {rv.name}"
+            raise ArgumentTypeError("initval", "a number, an array, or the name of a method", got, "pass its value")
+    try:
+        values.update(dict.fromkeys(given))
+        yield given
+    finally:
+        values.update(given)

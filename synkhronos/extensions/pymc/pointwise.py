@@ -1,0 +1,149 @@
+"""The log-likelihood of each row and draw, computed by all ranks (`compute_log_likelihood`)."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+
+import numpy as np
+import pymc as pm
+import xarray
+from pymc.backends.arviz import coords_and_dims_for_inferencedata
+from pymc.model.transform.conditioning import remove_value_transforms
+from pytensor.compile.sharedvalue import SharedVariable
+from rich.progress import track
+
+import synkhronos as synk
+from synkhronos.errors import ArgumentTypeError, ArgumentValueError
+
+from .likelihood import as_pymc_compiles
+from .observed import Observed, observed_in, without_initial_values
+from .rows import of_any_rows
+from .unavailable import refuse
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+def compute_log_likelihood(
+    idata: Any,
+    model: Optional[pm.Model] = None,
+    data: Optional[Sequence[str]] = None,
+    *,
+    out: Union[Path, Mapping[str, Path], None] = None,
+    progressbar: bool = True,
+    mode: Any = None,
+) -> Any:
+    """Add the log-likelihood of each row to ``idata``, as `pm.compute_log_likelihood` does, computed by all ranks.
+
+    Each draw is one call: every rank computes the log-probabilities of its own rows, and the master stores them. For
+    functions such as ``arviz.loo`` and ``arviz.waic``.
+
+    Parameters
+    ----------
+    idata : DataTree
+        The result of `pm.sample`, with the group ``posterior``.
+    model : pm.Model, optional
+        The plain model; by default, the model whose context is active.
+    data : list of str, optional
+        Names of the observed variables to divide; see `data_parallel`. PyMC computes all others on the master.
+    out : path, or dict of name to path, optional
+        A ``.npy`` file for the values, which ``idata`` then reads from the file. Without a file, they are kept in
+        memory: (number of chains) x (number of draws) x (number of rows) x 8 bytes. With several divided variables,
+        pass a dict.
+    progressbar : bool
+    mode : mode, optional
+        The PyTensor mode for compiling the ranks' function.
+
+    Returns
+    -------
+    DataTree
+        ``idata``, with the group ``log_likelihood``: for each observed variable, an array of shape
+        ``(n_chains, n_draws, n_rows, ...)``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is invalid, or a log-probability combines rows; the message then names the operation.
+
+    Examples
+    --------
+    >>> from synkhronos.extensions.pymc import compute_log_likelihood
+    >>> trace = pm.sample(model=data_parallel(model))                # doctest: +SKIP
+    >>> compute_log_likelihood(trace, model, out="values.npy")       # doctest: +SKIP
+    >>> arviz.loo(trace)                                             # doctest: +SKIP
+    """
+    model = pm.modelcontext(model)
+    refuse("a log-likelihood", data, model, "compute_log_likelihood(trace, model)")
+    with without_initial_values(model):
+        plain = remove_value_transforms(model)
+    pieces = observed_in(plain, data)
+    files = _files(out, [piece.variable.name for piece in pieces])
+    posterior = idata["posterior"].to_dataset()
+    coords, dims = coords_and_dims_for_inferencedata(plain)
+    found = {}
+    rest = [each.name for each in model.observed_RVs if each.name not in [piece.variable.name for piece in pieces]]
+    if rest:
+        of_others = pm.compute_log_likelihood(
+            idata, var_names=rest, model=model, extend_inferencedata=False, progressbar=progressbar
+        )
+        found.update({name: of_others[name] for name in rest})
+    for piece in pieces:
+        name = piece.variable.name
+        values = _computed(piece, plain, posterior, files.get(name), progressbar, mode)
+        names = dims.get(name) or [f"{name}_dim_{i}" for i in range(values.ndim - 2)]
+        kept = {key: coords[key] for key in names if coords.get(key) is not None}
+        found[name] = xarray.DataArray(
+            values,
+            dims=("chain", "draw", *names),
+            coords={"chain": posterior["chain"], "draw": posterior["draw"], **kept},
+        )
+    idata["log_likelihood"] = xarray.Dataset(found)
+    return idata
+
+
+def _files(out: Any, names: Sequence[str]) -> Dict[str, Path]:
+    if out is None or isinstance(out, Mapping):
+        unknown = [name for name in out or () if name not in names]
+        if unknown:
+            raise ArgumentValueError("out", f"names of divided variables ({', '.join(names)})", repr(unknown[0]))
+        return dict(out or {})
+    if len(names) > 1:
+        raise ArgumentTypeError("out", f"a dict of paths, one for each of {', '.join(names)}", repr(out))
+    return {names[0]: out}
+
+
+def _computed(
+    piece: Observed, model: pm.Model, posterior: Any, file: Optional[Path], progressbar: bool, mode: Any
+) -> np.ndarray[Any, Any]:
+    """Return the values of a variable: chains x draws x rows."""
+    name, n_rows = piece.variable.name, len(piece.data[0])
+    rows, _ = of_any_rows(piece.rows, piece.variables, piece.params, name, n_rows)
+    function = synk.function(
+        list(piece.variables),
+        [(rows, "gather")],
+        bcast_inputs=list(piece.params),
+        mode=as_pymc_compiles(mode, model.check_bounds),
+        name=name,
+        on_unused_input="ignore",
+    )
+    samples: List[Any] = []
+    for of in piece.of_model:
+        if isinstance(of, SharedVariable):
+            samples.append(of)
+        else:
+            sampled = posterior[model.values_to_rvs[of].name].transpose("chain", "draw", ...)
+            samples.append(sampled.values.astype(of.type.dtype, copy=False))
+    n_chains, n_draws = posterior.sizes["chain"], posterior.sizes["draw"]
+    values: Any = None
+    for i in track(range(n_chains * n_draws), f"Log-likelihood of {name}", disable=not progressbar):
+        at = divmod(i, n_draws)
+        params = [each.get_value() if isinstance(each, SharedVariable) else each[at] for each in samples]
+        (of_draw,) = function(*piece.data, *params)
+        if values is None:
+            shape = (n_chains, n_draws, *of_draw.shape)
+            if file is None:
+                values = np.empty(shape, of_draw.dtype)
+            else:
+                values = np.lib.format.open_memmap(file, "w+", of_draw.dtype, shape)  # type: ignore[no-untyped-call]
+        values[at] = of_draw
+    return values  # type: ignore[no-any-return]

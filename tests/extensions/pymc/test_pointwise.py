@@ -1,0 +1,103 @@
+"""`compute_log_likelihood`: the values of plain PyMC for every draw and row, in memory or in a file.
+
+Modules: `pointwise`.
+"""
+
+import numpy as np
+import pytest
+from refusals import refuses
+
+import synkhronos as synk
+
+pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
+xarray = pytest.importorskip("xarray")
+
+from pymc_models import KINDS, python_mode  # noqa: E402
+
+from synkhronos.extensions.pymc import compute_log_likelihood, data_parallel  # noqa: E402
+
+pytestmark = [
+    pytest.mark.pytensor,
+    pytest.mark.usefixtures("nothing_compiled"),
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::Warning"),
+]
+
+CHAINS, DRAWS = 2, 3
+
+
+def drawn(model):
+    """Return a posterior with draws from the prior: any values will do."""
+    random = np.random.default_rng(0)
+    prior = pm.sample_prior_predictive(CHAINS * DRAWS, model=model, random_seed=random)["prior"].to_dataset()
+    names = [each.name for each in model.free_RVs]
+    of_chains = {
+        name: (
+            ("chain", "draw", *prior[name].dims[2:]),
+            prior[name].values.reshape(CHAINS, DRAWS, *prior[name].shape[2:]),
+        )
+        for name in names
+    }
+    posterior = xarray.Dataset(of_chains, coords={"chain": range(CHAINS), "draw": range(DRAWS)})
+    return xarray.DataTree.from_dict({"posterior": posterior})
+
+
+def plain_values(trace, model):
+    model.rvs_to_initial_values.update(dict.fromkeys(model.rvs_to_initial_values))  # PyMC refuses initial values
+    return pm.compute_log_likelihood(trace, model=model, extend_inferencedata=False, progressbar=False)
+
+
+def assert_same(found, expected):
+    assert set(found.data_vars) == set(expected.data_vars)
+    for name in expected.data_vars:
+        assert found[name].dims == expected[name].dims
+        np.testing.assert_allclose(found[name].values, expected[name].values, rtol=1e-10, atol=1e-12)
+        for dim in expected[name].dims:
+            np.testing.assert_array_equal(found[name][dim].values, expected[name][dim].values)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["linear", "hierarchical", "several_observed", "started_elsewhere", "covariances", "a_parameter_of_each_row"],
+)
+def test_values_are_those_of_the_plain_model(make_world, name):
+    make_world("threads", 3)
+    model = KINDS[name]()
+    trace = drawn(model)
+    expected = plain_values(trace, KINDS[name]())
+    assert compute_log_likelihood(trace, model, progressbar=False) is trace
+    assert_same(trace["log_likelihood"].to_dataset(), expected)
+
+
+def test_on_processes_into_a_file(make_world, tmp_path):
+    make_world("fork", 2)
+    model = KINDS["linear"]()
+    trace = drawn(model)
+    with model:
+        compute_log_likelihood(trace, out=tmp_path / "values.npy", progressbar=False, mode=python_mode())
+    stored = np.load(tmp_path / "values.npy")
+    np.testing.assert_allclose(stored, plain_values(trace, model)["y"].values, rtol=1e-10)
+    np.testing.assert_array_equal(trace["log_likelihood"]["y"].values, stored)
+
+
+def test_names_of_dimensions(make_world):
+    make_world("threads", 2)
+    with pm.Model(coords={"person": [f"p{i}" for i in range(5)]}) as model:
+        pm.Normal("y", pm.Normal("mu"), 1, observed=np.arange(5.0), dims="person")
+    trace = drawn(model)
+    compute_log_likelihood(trace, model, progressbar=False)
+    assert trace["log_likelihood"]["y"].dims == ("chain", "draw", "person")
+    assert_same(trace["log_likelihood"].to_dataset(), plain_values(trace, model))
+
+
+def test_arguments_that_cannot_be(make_world, tmp_path):
+    make_world("threads", 2)
+    model = KINDS["linear"]()
+    trace = drawn(model)
+    with refuses(ValueError, "model", hint="compute_log_likelihood(trace, model)"):
+        compute_log_likelihood(trace, data_parallel(model), progressbar=False)
+    with refuses(ValueError, "out", "y", "'z'"):
+        compute_log_likelihood(trace, model, out={"z": tmp_path / "z.npy"}, progressbar=False)
+    with refuses(ValueError, "data", "names", "'z'"):
+        compute_log_likelihood(trace, model, ["z"], progressbar=False)
+    assert "log_likelihood" not in trace.children and synk.size() == 2
