@@ -139,7 +139,7 @@ def _tell_what_was_checked(pid: int) -> None:
     """Print a summary of all comparisons, except in processes that the program has forked."""
     if os.getpid() != pid:
         return
-    program, checks = (sys.modules.get(f"synkhronos.{name}") for name in ("program.program", "functions.first_calls"))
+    program, checks = (sys.modules.get(f"synkhronos.{name}") for name in ("program.program", "calls.first_calls"))
     line = "no synkhronos function was called after fork"
     if program is not None and checks is not None and program.PROGRAM.checked:
         line = checks.summary(program.PROGRAM.checked)
