@@ -4,7 +4,7 @@
 #
 # CUDA's libraries come from the bundle (pack.sh --nvidia), from NVIDIA's wheels in the environment of `python3` (which
 # PyTorch installs), or from /usr/local/cuda.
-cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || return 1
 work=${WORK:-/tmp/synkhronos-gpu}
 mkdir -p "$work/libraries"
 
@@ -12,16 +12,13 @@ mkdir -p "$work/libraries"
 if [ ! -e "$work/unpacked" ]; then
     tar -C "$work" -xJf benchmarks/gpu/bundle.tar.xz && touch "$work/unpacked" || {
         echo "benchmarks/gpu/bundle.tar.xz could not be unpacked: create it with benchmarks/gpu/pack.sh" >&2
-        exit 1
+        return 1
     }
 fi
-command -v g++ >/dev/null || { echo "g++, which Theano needs, was not found" >&2; exit 1; }
+command -v g++ >/dev/null || { echo "g++, which Theano needs, was not found" >&2; return 1; }
 system=$work/root/usr/lib/x86_64-linux-gnu
 # CUDA's libraries, under the unversioned names that libgpuarray looks up.
-folders="$work"
-for python in python3 /opt/torch/.venv/bin/python3; do
-    purelib=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' 2>/dev/null) && folders="$folders $purelib"
-done
+folders="$work $(env -u PYTHONHOME -u PYTHONPATH python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')"
 libraries=$work/libraries
 for name in cuda nvrtc cublas nccl; do
     found=$(find $folders /usr/local/cuda/lib64 /usr/local/nvidia /usr/lib/x86_64-linux-gnu /usr/lib64 \

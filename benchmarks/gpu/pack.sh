@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Pack everything that `benchmarks/gpu/run.sh` needs on a machine with a GPU but no network into one file.
 #
-#     benchmarks/gpu/pack.sh [--nvidia]           writes benchmarks/gpu/bundle.tar.xz (about 60 MB)
+#     benchmarks/gpu/pack.sh [--nvidia]           writes benchmarks/gpu/bundle.tar.xz (about 45 MB)
 #
 # Run it on Debian 12, after `make install-test PYTHON=/usr/bin/python3.11` and `tools/install_opencl.sh`. It packs the
-# environment .venv, and Debian's Python 3.11, libgpuarray and pygpu. For machines without CUDA's libraries, --nvidia adds these libraries from
-# NVIDIA's wheels (gigabytes): NVRTC 13.0 for driver 580, cuBLAS 13 and NCCL 2.32.
+# environment .venv, and Debian's Python 3.11, libgpuarray and pygpu. For machines without CUDA's libraries, --nvidia adds
+# these libraries from NVIDIA's wheels (gigabytes): NVRTC 13.0 for driver 580, cuBLAS 13 and NCCL 2.32.
 set -eu
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
@@ -40,5 +40,5 @@ if [ "${1-}" = --nvidia ]; then
     .venv/bin/python -m pip install -q --no-deps --target "$work/nvidia" \
         "nvidia-cuda-nvrtc>=13.0,<13.1" "nvidia-cublas>=13,<14" "nvidia-nccl-cu13>=2.32"
 fi
-XZ_OPT="-T0 -4" tar -C "$work" -cJf benchmarks/gpu/bundle.tar.xz .
+XZ_OPT="-T0 -6" tar -C "$work" -cJf benchmarks/gpu/bundle.tar.xz .
 ls -l benchmarks/gpu/bundle.tar.xz

@@ -14,7 +14,7 @@ device=${DEVICE:-cuda0}
 parts=${PARTS:-doctor tests times}
 mkdir -p "$out"
 
-. "$PWD/benchmarks/gpu/environment.sh"
+. "$PWD/benchmarks/gpu/environment.sh" || exit 1
 export SYNK_TEST_DEVICE=$device
 "$python" -c "import synkhronos, theano, pygpu" 2>"$out/setup.log" || { cat "$out/setup.log" >&2; exit 1; }
 

@@ -10,7 +10,7 @@ from .. import engines
 from ..errors import ArgumentTypeError, ArgumentValueError
 from .build import function
 from .function import Function
-from .sharded import Sharded, unwrapped
+from .sharded import Sharded
 from .written_rows import WrittenRows
 
 
@@ -116,7 +116,7 @@ class _Block:
         """Return the inputs of a function, with those in ``bcast_inputs`` marked as whole."""
         if not isinstance(inputs, (list, tuple)):
             return inputs
-        return [Sharded(each.variable, None) if self._is_whole(each.variable) else each for each in unwrapped(inputs)]
+        return [Sharded(each, None) if self._is_whole(each) else each for each in inputs]
 
     def _is_whole(self, given: Any) -> bool:
         variable = getattr(given, "variable", given)

@@ -25,12 +25,12 @@ class Say(Command):
 
 
 class Context:
-    transport = types.SimpleNamespace(close=bool)
     rank, stopped, _commitment, _tried, deposits, is_over_hosts = 1, False, None, (), None, False
     execute = RankContext.execute
 
     def __init__(self):
         self.barrier, self.log = self, []
+        self.transport = types.SimpleNamespace(close=lambda: self.log.append("close"))
 
     def begin(self, number):
         self.log.append(number)
@@ -86,7 +86,7 @@ def test_serves_until_stop():
     assert [answer.rank for answer in channel.answers] == [1] * 4 and channel.has_ended
     assert channel.answers[0].result == 5 and channel.answers[1].result is None
     assert np.array_equal(channel.answers[2].result, np.arange(3))
-    assert context.log == [1, "thing", 2, "thing", 3, "thing", 4, "thing"]
+    assert context.log == [1, "thing", 2, "thing", 3, "thing", 4, "thing", "close"]
     assert channel.has_ended
 
 

@@ -31,7 +31,7 @@ def call(module: str, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
     """Pass a call to the handler, unless the tensor library or Synkhronos made it."""
     catcher = _catchers[module]
     caller = str(sys._getframe(2).f_globals.get("__name__")).partition(".")[0]
-    if caller in (module.partition(".")[0], "synkhronos") or catcher.handler is None:
+    if caller in (module.partition(".")[0], "synkhronos"):
         return catcher.original(*args, **kwargs)
     result = catcher.handler(dict(catcher.signature.bind(*args, **kwargs).arguments))
     return catcher.original(*args, **kwargs) if result is NotImplemented else result
@@ -46,7 +46,7 @@ class Catcher:
         )
         self.original.__kwdefaults__ = function.__kwdefaults__
         self.signature = inspect.signature(self.original)
-        self.handler: Handler = None  # type: ignore  # while no call is caught
+        self.handler: Handler = lambda given: NotImplemented
         self._function, self._n_open = function, 0
         _catchers[function.__module__] = self
 

@@ -6,6 +6,7 @@ import logging
 import time
 from typing import Callable
 
+import numpy as np
 import pymc as pm
 from pymc.blocking import DictToArrayBijection
 
@@ -19,18 +20,29 @@ GAIN = 1.1  #: How many times as fast the gradient must be for the parallel mode
 
 
 def faster(model: pm.Model, ranks: int, build: Callable[[], pm.Model]) -> pm.Model:
-    """Return the parallel model that ``build`` returns, or the given model if its gradient takes no longer."""
-    if isinstance(ranks, bool) or not isinstance(ranks, int):
+    """Return the parallel model that ``build`` returns, or the given model if its gradient takes no longer.
+
+    A session that this call starts stays open only for the parallel model.
+    """
+    if isinstance(ranks, bool) or not isinstance(ranks, (int, np.integer)):
         raise ArgumentTypeError("ranks", "an int", f"{ranks!r} of type {type(ranks).__name__}")
-    if synk.is_forked() and synk.size() != ranks:
+    if ranks < 1:
+        raise ArgumentValueError("ranks", "at least 1", str(ranks))
+    starts = not synk.is_forked()
+    if not starts and synk.size() != ranks:
         hint = "leave out ranks=, or call synkhronos.close() first"
         raise ArgumentValueError("ranks", f"{synk.size()}, the number of ranks of the session", str(ranks), hint)
     parallel = build()
     plain_s = seconds_per_gradient(model)  # before `fork`, which limits the threads of the master
-    if not synk.is_forked():
-        synk.fork(ranks)
-    parallel_s = seconds_per_gradient(parallel)
-    pays = plain_s > GAIN * parallel_s
+    if starts:
+        synk.fork(int(ranks))
+    pays = False
+    try:
+        parallel_s = seconds_per_gradient(parallel)
+        pays = plain_s > GAIN * parallel_s
+    finally:
+        if starts and not pays:
+            synk.close()
     logger.log(
         logging.INFO if pays else logging.WARNING,
         "a gradient of the model takes %.3g ms on %d ranks and %.3g ms without ranks: %s",

@@ -68,7 +68,7 @@ def data_parallel(
     ranks : int, optional
         For a model: the number of ranks to start, unless a session is open. The gradients of both models are then
         compiled and measured, and a message in the log states their times. If ranks are not at least 1.1 times as fast,
-        the given model is returned.
+        the given model is returned, and the started ranks are stopped.
 
     Returns
     -------
@@ -178,6 +178,11 @@ def _of_model(model: pm.Model, names: Any, batch: Optional[int], mode: Any) -> p
             "to divide its rows, pass a function of them: data_parallel(f, [arrays])",
             ", ".join(serial),
         )
+    for rv in model.free_RVs:
+        value = model.rvs_to_initial_values.get(rv)
+        if isinstance(value, Variable):
+            got = f"a variable ({value}) for {rv.name}"
+            raise ArgumentTypeError("initval", "a number, an array, or the name of a method", got, "pass its value")
     with without_initial_values(model) as initial_values:
         fgraph, in_fgraph = fgraph_from_model(model)
     for piece, likelihood in zip(pieces, likelihoods):

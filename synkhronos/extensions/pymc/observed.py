@@ -194,10 +194,6 @@ def without_initial_values(model: pm.Model) -> Iterator[Dict[Variable, Any]]:
     """Put the initial values of variables aside, because PyMC cannot copy a model that has some; return them."""
     values = model.rvs_to_initial_values
     given = {rv: value for rv, value in values.items() if value is not None}
-    for rv, value in given.items():
-        if isinstance(value, Variable) and rv in model.free_RVs:
-            got = f"a variable ({value}) for {rv.name}"
-            raise ArgumentTypeError("initval", "a number, an array, or the name of a method", got, "pass its value")
     try:
         values.update(dict.fromkeys(given))
         yield given

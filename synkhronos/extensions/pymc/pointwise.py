@@ -77,16 +77,10 @@ def compute_log_likelihood(
     with without_initial_values(model):
         plain = remove_value_transforms(model)
     pieces = observed_in(plain, data)
-    files = _files(out, [piece.variable.name for piece in pieces])
-    posterior = idata["posterior"].to_dataset()
+    divided = [piece.variable.name for piece in pieces]
+    files, posterior = _files(out, divided), _posterior(idata, model)
     coords, dims = coords_and_dims_for_inferencedata(plain)
     found = {}
-    rest = [each.name for each in model.observed_RVs if each.name not in [piece.variable.name for piece in pieces]]
-    if rest:
-        of_others = pm.compute_log_likelihood(
-            idata, var_names=rest, model=model, extend_inferencedata=False, progressbar=progressbar
-        )
-        found.update({name: of_others[name] for name in rest})
     for piece in pieces:
         name = piece.variable.name
         values = _computed(piece, plain, posterior, files.get(name), progressbar, mode)
@@ -97,8 +91,28 @@ def compute_log_likelihood(
             dims=("chain", "draw", *names),
             coords={"chain": posterior["chain"], "draw": posterior["draw"], **kept},
         )
+    rest = [each.name for each in model.observed_RVs if each.name not in divided]
+    if rest:
+        of_others = pm.compute_log_likelihood(
+            idata, var_names=rest, model=model, extend_inferencedata=False, progressbar=progressbar
+        )
+        found.update({name: of_others[name] for name in rest})
     idata["log_likelihood"] = xarray.Dataset(found)
     return idata
+
+
+def _posterior(idata: Any, model: pm.Model) -> Any:
+    """Return the draws as a Dataset; refuse results without draws, or draws of another model."""
+    if "posterior" not in getattr(idata, "children", ()):
+        expected, hint = "the result of pm.sample, with the group posterior", "pass the value that pm.sample returns"
+        raise ArgumentTypeError("idata", expected, f"a {type(idata).__name__} without it", hint)
+    posterior = idata["posterior"].to_dataset()
+    missing = [each.name for each in model.free_RVs if each.name not in posterior]
+    if missing:
+        raise ArgumentValueError("idata", f"draws of {missing[0]}, which the model has", "a posterior without it")
+    if not posterior.sizes["chain"] * posterior.sizes["draw"]:
+        raise ArgumentValueError("idata", "at least one draw", "a posterior without draws")
+    return posterior
 
 
 def _files(out: Any, names: Sequence[str]) -> Dict[str, Path]:

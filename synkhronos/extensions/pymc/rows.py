@@ -120,15 +120,16 @@ def of_any_rows(
             continue
         try:
             found = _placed(rows, data, params, name, number)
+            if number is None:
+                return rows, False
+            engine = found.engine
+            snapshot = engine.snapshot([*data, *params], [rows], [], None, on_unused_input="ignore", name=name)
+            snapshot, _ = engine.with_rows(snapshot, {each: Shard(0) for each in data}, n_rows, [0])
+            of_any: Variable = snapshot.outputs[0].variable
+            _placed(of_any, data, params, name, None)  # every number was found, also beside the parameter checks
+            return of_any, True
         except ArgumentError as error:
             refusal = refusal or error
-            continue
-        if number is None:
-            return rows, False
-        engine = found.engine
-        snapshot = engine.snapshot([*data, *params], [rows], [], None, on_unused_input="ignore", name=name)
-        snapshot, _ = engine.with_rows(snapshot, {each: Shard(0) for each in data}, n_rows, [0])
-        return snapshot.outputs[0].variable, True
     assert refusal is not None
     raise refusal
 

@@ -7,7 +7,7 @@ import logging
 
 import numpy as np
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 
 import synkhronos as synk
 
@@ -41,13 +41,25 @@ def test_the_faster_model(times, seconds, pays, caplog):
     with caplog.at_level(logging.INFO, "synkhronos"):
         chosen = data_parallel(plain, ranks=2)
     try:
-        assert (chosen is not plain) == pays and synk.size() == 2
-        said = caplog.records[-1].getMessage()
-        assert caplog.records[-1].levelno == (logging.INFO if pays else logging.WARNING)
-        assert "2 ranks" in said and ("3 times as fast" in said) == pays and ("plain model" in said) != pays
+        assert (chosen is not plain) == pays == synk.is_forked()
+        said = caplog.records[-1]
+        assert said.levelno == (logging.INFO if pays else logging.WARNING) and "2 ranks" in said.getMessage()
+        assert ("3 times as fast" in said.getMessage()) == pays != ("plain model" in said.getMessage())
         assert_same(chosen, plain, 5)
     finally:
         synk.close()
+
+
+def test_an_error_while_it_measures_leaves_no_session(monkeypatch):
+    def seconds(model):
+        if synk.is_forked():
+            raise FloatingPointError("a gradient")
+        return 1.0
+
+    monkeypatch.setattr(choosing, "seconds_per_gradient", seconds)
+    with reports(FloatingPointError, "gradient"):
+        data_parallel(KINDS["linear"](), ranks=2)
+    assert not synk.is_forked()
 
 
 def test_what_is_measured(make_world):
@@ -64,6 +76,8 @@ def test_numbers_of_ranks_that_cannot_be(make_world):
     for ranks in (2.0, True):
         with refuses(TypeError, "ranks", "an int"):
             data_parallel(KINDS["linear"](), ranks=ranks)
+    with refuses(ValueError, "ranks", "at least 1", "0"):
+        data_parallel(KINDS["linear"](), ranks=0)
     make_world("threads", 2)
     with refuses(ValueError, "ranks", "2", "3", "close"):
         data_parallel(KINDS["linear"](), ranks=3)

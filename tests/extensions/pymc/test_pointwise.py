@@ -98,6 +98,14 @@ def test_arguments_that_cannot_be(make_world, tmp_path):
         compute_log_likelihood(trace, data_parallel(model), progressbar=False)
     with refuses(ValueError, "out", "y", "'z'"):
         compute_log_likelihood(trace, model, out={"z": tmp_path / "z.npy"}, progressbar=False)
+    empty = xarray.DataTree.from_dict({"posterior": trace["posterior"].to_dataset().isel(draw=slice(0))})
+    for error, wrong, expected in [
+        (TypeError, trace["posterior"].to_dataset(), "pm.sample"),
+        (ValueError, drawn(KINDS["logistic"]()), "sigma"),
+        (ValueError, empty, "one draw"),
+    ]:
+        with refuses(error, "idata", expected):
+            compute_log_likelihood(wrong, model, progressbar=False)
     with refuses(ValueError, "data", "names", "'z'"):
         compute_log_likelihood(trace, model, ["z"], progressbar=False)
     assert "log_likelihood" not in trace.children and synk.size() == 2
