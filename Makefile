@@ -10,9 +10,9 @@ CHOSEN_ENGINE := $(word 1,$(CHOSEN))
 BIN := $(word 2,$(CHOSEN))/bin/python
 
 # Two processes of pytest-xdist share the test files, because most tests wait. JOBS=0 runs all tests in one process. Files run
-# in order of their names (--no-loadscope-reorder): xdist would run files with few tests last, although these take longest.
+# in order of their names (tests/conftest.py).
 JOBS ?= 2
-PYTEST := $(BIN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN) -m pytest -n $(JOBS) --dist loadfile
 
 .PHONY: install install-test install-lint install-docs install-bench install-hosts demo quick test test-engine test-hosts test-rest test-all test-long check prove sabotage bench bench-hosts predict-validate docs packages clean
 

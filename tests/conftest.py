@@ -43,7 +43,13 @@ TURNS = "SYNK_TEST_TURNS"
 
 
 def pytest_configure(config):
-    """Create a folder for the turns of pytest-xdist's processes, which inherit the environment."""
+    """Create a folder for the turns of pytest-xdist's processes, which inherit the environment; keep the files' order.
+
+    pytest-xdist would run files with few tests last, although these take longest. (On Python 3.8, its newest version has
+    no such option.)
+    """
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         os.environ[TURNS] = tempfile.mkdtemp(prefix="turns-")
     elif hasattr(config, "workerinput"):  # and not a pytest that a test starts, which would wait for that test

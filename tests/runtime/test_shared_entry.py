@@ -28,7 +28,8 @@ def writers(text):
             if isinstance(target, ast.Subscript) and isinstance(getattr(target, "ctx", None), ast.Store):
                 owner = target.value.func if isinstance(target.value, ast.Call) else target.value
                 name = getattr(owner, "id", getattr(owner, "attr", ""))
-                if name in ("cell", "storage", "_storage") and ast.dump(target.slice).startswith("Constant(value=0"):
+                first = getattr(target.slice, "value", None)  # (on Python 3.8, a node around the constant)
+                if name in ("cell", "storage", "_storage") and getattr(first, "value", first) == 0:
                     found.append(node.lineno)
     return found
 
