@@ -1,11 +1,11 @@
-"""Train a PyTensor network on real MNIST digits on all cores, then in plain PyTensor, and compare the results.
+"""Train a network of pytensor-ml on real MNIST digits on all cores, then without ranks, and compare the results.
 
     python demos/train_mnist_pytensor.py
 
 The parallel program is `train_with_synkhronos`, derived from the serial `train_with_pytensor`. The programs differ in
-two ways. Functions are built with ``exact=True``, so that all ranks together compute the serial functions' results. An
-epoch is one command (`steps`). Both programs start from the same values and use the same minibatches, so they must end
-with the same parameters, up to rounding.
+two ways. In a block of `synkhronos.functions`, pytensor-ml compiles functions that run on all ranks and compute the
+serial functions' results. An epoch is one command (`steps`). Both programs start from the same values and use the same
+minibatches, so they must end with the same parameters, up to rounding.
 """
 
 import os
@@ -15,60 +15,54 @@ import time
 import mnist_data
 import numpy as np
 import pytensor
-import pytensor.tensor as pt
 from mnist_training import Settings, describe, flat_values, new_parser, parse, report, train
 from threadpoolctl import threadpool_limits
 
 import synkhronos as synk
 
+try:
+    from pytensor_ml.activations import Swish
+    from pytensor_ml.layers import Input, Linear, Sequential
+    from pytensor_ml.loss import CrossEntropy
+    from pytensor_ml.model import Model
+    from pytensor_ml.optim import sgd
+    from pytensor_ml.pytensorf import compile_predict
+except ModuleNotFoundError as error:
+    sys.exit(f"this demo needs pytensor-ml, which runs on Python 3.12 and later ({error}): pip install pytensor-ml")
+
 DEFAULTS = {"mlp": Settings(epochs=30, batch_size=500, learning_rate=0.2)}
 
 
-# The network: plain PyTensor code.
-
-
-def smooth_rectify(x):
-    """Return ``x * sigmoid(4 * x)``, a rectifier without a kink.
-
-    At a kink, a rounding error switches a unit's gradient on or off. Two correct programs then drift apart, and a
-    strict comparison is impossible.
-    """
-    return x * pt.sigmoid(4 * x)
+# The network: plain pytensor-ml code.
 
 
 def build_mlp(seed, units=(784, 800, 800, 10)):
-    """Build the network; initial values depend only on the seed."""
-    random = np.random.RandomState(seed)
-    images, labels = pt.matrix("images"), pt.ivector("labels")
-    layer, param_vars = images, []
+    """Build the network; initial values depend only on the seed.
+
+    The activation ``x * sigmoid(4 * x)`` is a rectifier without a kink. At a kink, a rounding error switches a unit's
+    gradient on or off. Two correct programs then drift apart, and a strict comparison is impossible.
+    """
+    images = Input("images", shape=(None, units[0]))
+    layers = []
     for depth, (n_in, n_out) in enumerate(zip(units[:-1], units[1:]), 1):
-        limit = np.sqrt(12 / (n_in + n_out))
-        W = new_shared(random.uniform(-limit, limit, (n_in, n_out)), f"W{depth}")
-        b = new_shared(np.zeros(n_out), f"b{depth}")
-        param_vars += [W, b]
-        layer = (smooth_rectify(layer) if depth > 1 else layer) @ W + b
-    log_probability = pt.special.log_softmax(layer, axis=-1)
-    loss = -log_probability[pt.arange(labels.shape[0]), labels].mean()
-    accuracy = pt.mean(pt.eq(pt.argmax(layer, axis=1), labels), dtype=pytensor.config.floatX)
-    return images, labels, loss, accuracy, param_vars
+        layers += [Linear(f"linear{depth}", n_in=n_in, n_out=n_out), Swish(beta=4.0)]
+    return Model(Sequential(*layers[:-1])(images)).initialize(seed)
 
 
-def new_shared(value, name):
-    return pytensor.shared(np.asarray(value, pytensor.config.floatX), name)
+def compile_functions(model, settings):
+    """Compile a training step and a prediction; return both."""
+    rule = sgd(settings.learning_rate, momentum=settings.momentum)
+    step = model.compile_train(rule, CrossEntropy(expect_logits=True))
+    return step, compile_predict(model.y)
 
 
-def momentum(grads, param_vars, rate, momentum):
-    """Return the updates ``v := momentum * v - rate * gradient`` and ``p := p + v`` for all parameters."""
-    updates = []
-    for param, grad in zip(param_vars, grads):
-        velocity = new_shared(np.zeros_like(param.get_value()), "velocity of " + param.name)
-        step = momentum * velocity - rate * grad
-        updates += [(velocity, step), (param, param + step)]
-    return updates
+def new_accuracy_fn(predict):
+    """Return a function that computes the accuracy of a prediction."""
+    return lambda images, labels: np.mean(np.argmax(predict(images), axis=1) == labels)
 
 
 # The two programs. PyTensor compiles a function at its first call. Training times do not include this compilation.
-# `synkhronos.distribute` compiles for all ranks before training, and `compile_now` compiles in the plain program.
+# `synkhronos.distribute` compiles for all ranks before training, and `compile_now` compiles in the serial program.
 
 
 def train_with_synkhronos(mnist, settings, n_ranks=None):
@@ -77,48 +71,45 @@ def train_with_synkhronos(mnist, settings, n_ranks=None):
     n_ranks = synk.fork(n_ranks)
     name = f"synkhronos, {n_ranks} rank{'s' if n_ranks > 1 else ''}"
     print(f"\n{name}: compiling the network (a minute or two the first time)", flush=True)
-    images, labels, loss, accuracy, param_vars = build_mlp(settings.seed)
-    initial = flat_values(param_vars)
-    grads = pytensor.grad(loss, param_vars)
-    updates = momentum(grads, param_vars, settings.learning_rate, settings.momentum)
-    train_fn = synk.function(inputs=[images, labels], outputs=loss, updates=updates, exact=True)
-    accuracy_fn = synk.function(inputs=[images, labels], outputs=accuracy, exact=True)
+    model = build_mlp(settings.seed)
+    initial = flat_values(model.weights)
+    with synk.functions():
+        step, predict = compile_functions(model, settings)
     synk.distribute()
     X_train, y_train = synk.data(mnist.X_train), synk.data(mnist.y_train)
     prepare_seconds = time.perf_counter() - start
 
     def train_epoch(minibatches, on_step):
-        return train_fn.steps(X_train, y_train, batches=minibatches, on_step=on_step)
+        return step.steps(X_train, y_train, batches=minibatches, on_step=on_step)
 
-    run = train(name, train_epoch, accuracy_fn, param_vars, initial, prepare_seconds, mnist, settings)
+    accuracy_fn = new_accuracy_fn(predict)
+    run = train(name, train_epoch, accuracy_fn, model.weights, initial, prepare_seconds, mnist, settings)
     synk.close()
     return run
 
 
 def train_with_pytensor(mnist, settings, blas_threads):
-    """Train in plain PyTensor, in this process only."""
+    """Train without ranks, in this process only."""
     name = f"plain PyTensor, {blas_threads} BLAS thread{'s' if blas_threads > 1 else ''}"
     print(f"\n{name}: compiling the network", flush=True)
     start = time.perf_counter()
-    images, labels, loss, accuracy, param_vars = build_mlp(settings.seed)
-    initial = flat_values(param_vars)
-    grads = pytensor.grad(loss, param_vars)
-    updates = momentum(grads, param_vars, settings.learning_rate, settings.momentum)
-    train_fn = pytensor.function(inputs=[images, labels], outputs=loss, updates=updates)
-    accuracy_fn = pytensor.function(inputs=[images, labels], outputs=accuracy)
-    for function in (train_fn, accuracy_fn):
-        compile_now(function, mnist.X_valid, mnist.y_valid)
+    model = build_mlp(settings.seed)
+    initial = flat_values(model.weights)
+    step, predict = compile_functions(model, settings)
+    compile_now(step, mnist.X_valid, mnist.y_valid)
+    compile_now(predict, mnist.X_valid)
     prepare_seconds = time.perf_counter() - start
 
     def train_epoch(minibatches, on_step):
         losses = []
         for i, batch_idxs in enumerate(minibatches):
-            losses.append(train_fn(mnist.X_train[batch_idxs], mnist.y_train[batch_idxs]))
+            losses.append(step(mnist.X_train[batch_idxs], mnist.y_train[batch_idxs]))
             on_step(i, losses[-1])
         return losses
 
+    accuracy_fn = new_accuracy_fn(predict)
     with threadpool_limits(limits=blas_threads):  # after the first call, which loads SciPy's BLAS
-        return train(name, train_epoch, accuracy_fn, param_vars, initial, prepare_seconds, mnist, settings)
+        return train(name, train_epoch, accuracy_fn, model.weights, initial, prepare_seconds, mnist, settings)
 
 
 def compile_now(function, *args):
