@@ -413,6 +413,14 @@ def custom_of_an_array():
 
 
 @kind
+def custom_of_data():
+    def dist(mu, size):
+        return pm.Normal.dist(mu, 1, size=size) + 1
+
+    pm.CustomDist("y", pm.Normal("a") * pm.Data("x", X[:, 0]), dist=dist, observed=REAL)
+
+
+@kind
 def many_zeros_of_negative_binomial():
     psi, mu = pm.Beta("psi", 2, 2), pt.exp(pm.Normal("a") * X[:, 0])
     pm.ZeroInflatedNegativeBinomial("y", psi=psi, mu=mu, alpha=2.0, observed=COUNTS)

@@ -73,7 +73,9 @@ def test_import_of_what_is_missing(tmp_path, options, program, version, said):
     assert (said if version > (3, 11) else said.replace("1.24", "1.22")) in line
 
 
-@pytest.mark.skipif(sys.version_info < (3, 9), reason="libraries use types.GenericAlias where Python claims 3.9 or later")
+@pytest.mark.skipif(
+    sys.version_info < (3, 9), reason="libraries use types.GenericAlias where Python claims 3.9 or later"
+)
 @pytest.mark.parametrize(
     "version, said",
     [

@@ -20,8 +20,9 @@ check()
 from . import optimizing, unavailable  # noqa: E402
 from .data_parallel import data_parallel  # noqa: E402
 from .pointwise import compute_log_likelihood  # noqa: E402
+from .predictive import sample_posterior_predictive  # noqa: E402
 
 optimizing.install()
 unavailable.install()
 
-__all__ = ["compute_log_likelihood", "data_parallel"]
+__all__ = ["compute_log_likelihood", "data_parallel", "sample_posterior_predictive"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
+import numpy as np
 import pymc as pm
 from pymc.data import MinibatchOp
+from pymc.distributions.custom import CustomSymbolicDistRV
 from pymc.distributions.distribution import PartialObservedRV, SymbolicRandomVariable
 from pymc.distributions.shape_utils import change_dist_size
 from pymc.distributions.truncated import Truncated, TruncatedRV
@@ -16,6 +18,8 @@ from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.builders import SymbolicOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, graph_inputs, io_toposort
 from pytensor.sparse.type import SparseTensorType
 from pytensor.tensor import constant
@@ -122,17 +126,48 @@ def _observed(model: pm.Model, rv: Variable, arrays: List[Variable]) -> Observed
     labels = [each.name or f"data of {rv.name}" for each in arrays]
     data = as_data([value_of(each) for each in arrays], labels)
     variables = [variable_for(each, label) for each, label in zip(data, labels)]
-    basic = [each for each in model.basic_RVs if each is not rv]
-    reached = set(ancestors(_distribution_parameters(rv), basic))
-    others = [each.name for each in model.observed_RVs if each is not rv and each in reached]
-    if others:
-        raise ArgumentTypeError(rv.name, "dependence on free variables only", f"dependence on {others[0]}")
     replaced: Dict[Variable, Variable] = dict(zip(arrays, variables))
+    basic = _of_free_variables(model, rv)
     value = _remade(model.rvs_to_values[rv], replaced, basic)
     drawn = _of_size_of(_remade(rv, replaced, basic), value)
     rows, params, of_model = of_values(_logp(model, drawn, value), model)
     containers = [each for each in arrays if each in model.data_vars]
     return Observed(rv, rows, variables, data, params, of_model, containers)
+
+
+def _of_free_variables(model: pm.Model, rv: Variable) -> List[Variable]:
+    """Return the model's other random variables; refuse a variable that depends on an observed one."""
+    basic = [each for each in model.basic_RVs if each is not rv]
+    reached = set(ancestors(_distribution_parameters(rv), basic))
+    others = [each.name for each in model.observed_RVs if each is not rv and each in reached]
+    if others:
+        raise ArgumentTypeError(rv.name, "dependence on free variables only", f"dependence on {others[0]}")
+    return basic
+
+
+def draws_of(model: pm.Model, rv: Variable) -> Observed:
+    """Return an observed variable's rows as random numbers, from the other arrays with as many rows.
+
+    The model's data may have changed since they were observed, so the number of rows is that of the variable.
+    """
+    _arrays_of(model, rv)  # refuses what cannot be divided
+    basic = _of_free_variables(model, rv)
+    n_batch_dims = rv.type.ndim - rv.owner.op.ndim_supp
+    shape = constant_fold(tuple(rv.shape)[:n_batch_dims], raise_not_constant=False)
+    shape = [int(each.eval() if isinstance(each, Variable) else each) for each in shape]
+    arrays = [
+        each
+        for each in ancestors(_distribution_parameters(rv), basic)
+        if is_array(each) and n_batch_dims and _length(each) == shape[0]
+    ]
+    labels = [each.name or f"data of {rv.name}" for each in arrays]
+    data = as_data([*[value_of(each) for each in arrays], np.zeros(shape, np.int8)], [*labels, f"rows of {rv.name}"])
+    variables = [variable_for(each, label) for each, label in zip(data, [*labels, f"rows of {rv.name}"])]
+    drawn = _of_size_of(_remade(rv, dict(zip(arrays, variables)), basic), variables[-1])
+    given = {each: model.rvs_to_values[each] for each in model.free_RVs}
+    rows, params, of_model = of_values(clone_replace(drawn, given), model)
+    rows = rewrite_graph(rows, include=("canonicalize",))  # without draws of which only the shape is used
+    return Observed(rv, rows, variables, data, params, of_model, [])
 
 
 def _logp(model: pm.Model, rv: Variable, value: Variable) -> Variable:
@@ -146,12 +181,20 @@ def _logp(model: pm.Model, rv: Variable, value: Variable) -> Variable:
 
 def _of_size_of(rv: Variable, value: Variable) -> Variable:
     """Return a copy of a random variable with the value's size, because the model's own has a fixed number of rows."""
+    op = rv.owner.op
     try:
-        resized = change_dist_size(rv, value.shape[: rv.type.ndim - rv.owner.op.ndim_supp])
+        resized = change_dist_size(rv, value.shape[: rv.type.ndim - op.ndim_supp])
     except (AttributeError, NotImplementedError):
         hint = "pass the log-probability of its rows as a function"
-        raise ArgumentTypeError(rv.name, "a distribution whose size PyMC can change", str(rv.owner.op), hint) from None
-    return _with_constants(resized) if isinstance(resized.owner.op, RandomVariable) else resized
+        raise ArgumentTypeError(rv.name, "a distribution whose size PyMC can change", str(op), hint) from None
+    if isinstance(resized.owner.op, RandomVariable):
+        return _with_constants(resized)
+    if isinstance(op, CustomSymbolicDistRV):
+        # PyMC resizes a CustomDist with the parameters that it was created with, also in a copy of the model.
+        given = dict(zip(resized.owner.op.dist_params(resized.owner), op.dist_params(rv.owner)))
+        if any(one is not other for one, other in given.items()):
+            return _remade(resized, given, ())
+    return resized
 
 
 def _with_constants(rv: Variable) -> Variable:

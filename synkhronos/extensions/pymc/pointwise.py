@@ -78,19 +78,12 @@ def compute_log_likelihood(
         plain = remove_value_transforms(model)
     pieces = observed_in(plain, data)
     divided = [piece.variable.name for piece in pieces]
-    files, posterior = _files(out, divided), _posterior(idata, model)
-    coords, dims = coords_and_dims_for_inferencedata(plain)
+    files, posterior = files_of(out, divided), posterior_of(idata, model)
     found = {}
     for piece in pieces:
         name = piece.variable.name
         values = _computed(piece, plain, posterior, files.get(name), progressbar, mode)
-        names = dims.get(name) or [f"{name}_dim_{i}" for i in range(values.ndim - 2)]
-        kept = {key: coords[key] for key in names if coords.get(key) is not None}
-        found[name] = xarray.DataArray(
-            values,
-            dims=("chain", "draw", *names),
-            coords={"chain": posterior["chain"], "draw": posterior["draw"], **kept},
-        )
+        found[name] = labelled(values, name, plain, posterior)
     rest = [each.name for each in model.observed_RVs if each.name not in divided]
     if rest:
         of_others = pm.compute_log_likelihood(
@@ -101,7 +94,7 @@ def compute_log_likelihood(
     return idata
 
 
-def _posterior(idata: Any, model: pm.Model) -> Any:
+def posterior_of(idata: Any, model: pm.Model) -> Any:
     """Return the draws as a Dataset; refuse results without draws, or draws of another model."""
     if "posterior" not in getattr(idata, "children", ()):
         expected, hint = "the result of pm.sample, with the group posterior", "pass the value that pm.sample returns"
@@ -115,7 +108,7 @@ def _posterior(idata: Any, model: pm.Model) -> Any:
     return posterior
 
 
-def _files(out: Any, names: Sequence[str]) -> Dict[str, Path]:
+def files_of(out: Any, names: Sequence[str]) -> Dict[str, Path]:
     if out is None or isinstance(out, Mapping):
         unknown = [name for name in out or () if name not in names]
         if unknown:
@@ -129,7 +122,7 @@ def _files(out: Any, names: Sequence[str]) -> Dict[str, Path]:
 def _computed(
     piece: Observed, model: pm.Model, posterior: Any, file: Optional[Path], progressbar: bool, mode: Any
 ) -> np.ndarray[Any, Any]:
-    """Return the values of a variable: chains x draws x rows."""
+    """Return the log-likelihoods of a variable: chains x draws x rows."""
     name, n_rows = piece.variable.name, len(piece.data[0])
     rows, _ = of_any_rows(piece.rows, piece.variables, piece.params, name, n_rows)
     function = synk.function(
@@ -140,6 +133,19 @@ def _computed(
         name=name,
         on_unused_input="ignore",
     )
+    return of_draws(function, piece, model, posterior, file, f"Log-likelihood of {name}", progressbar)
+
+
+def of_draws(
+    function: synk.Function,
+    piece: Observed,
+    model: pm.Model,
+    posterior: Any,
+    file: Optional[Path],
+    description: str,
+    progressbar: bool,
+) -> np.ndarray[Any, Any]:
+    """Call a function of a piece's rows and parameters for every draw; return chains x draws x rows."""
     samples: List[Any] = []
     for of in piece.of_model:
         if isinstance(of, SharedVariable):
@@ -149,7 +155,7 @@ def _computed(
             samples.append(sampled.values.astype(of.type.dtype, copy=False))
     n_chains, n_draws = posterior.sizes["chain"], posterior.sizes["draw"]
     values: Any = None
-    for i in track(range(n_chains * n_draws), f"Log-likelihood of {name}", disable=not progressbar):
+    for i in track(range(n_chains * n_draws), description, disable=not progressbar):
         at = divmod(i, n_draws)
         params = [each.get_value() if isinstance(each, SharedVariable) else each[at] for each in samples]
         (of_draw,) = function(*piece.data, *params)
@@ -161,3 +167,16 @@ def _computed(
                 values = np.lib.format.open_memmap(file, "w+", of_draw.dtype, shape)  # type: ignore[no-untyped-call]
         values[at] = of_draw
     return values  # type: ignore[no-any-return]
+
+
+def labelled(values: np.ndarray[Any, Any], name: str, model: pm.Model, posterior: Any) -> Any:
+    """Return chains x draws x rows with the names and coordinates of the model's dimensions."""
+    coords, dims = coords_and_dims_for_inferencedata(model)
+    names = dims.get(name) or [f"{name}_dim_{i}" for i in range(values.ndim - 2)]
+    lengths = dict(zip(names, values.shape[2:]))
+    kept = {key: coords[key] for key in names if coords.get(key) is not None and len(coords[key]) == lengths[key]}
+    return xarray.DataArray(
+        values,
+        dims=("chain", "draw", *names),
+        coords={"chain": posterior["chain"], "draw": posterior["draw"], **kept},
+    )

@@ -1,0 +1,158 @@
+"""`sample_posterior_predictive`: draws of observed variables from the distributions that plain PyMC draws from.
+
+Modules: `predictive`.
+"""
+
+import numpy as np
+import pytest
+from refusals import refuses
+
+import synkhronos as synk
+
+pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
+xarray = pytest.importorskip("xarray")
+
+import pytensor.tensor as pt  # noqa: E402
+from pymc_models import KINDS, N, X, python_mode  # noqa: E402
+
+from synkhronos.extensions.pymc import data_parallel, sample_posterior_predictive  # noqa: E402
+
+pytestmark = [
+    pytest.mark.pytensor,
+    pytest.mark.usefixtures("nothing_compiled"),
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::Warning"),
+]
+
+
+def posterior_of(**draws):
+    """Return a result with these draws of parameters, of shape ``(n_chains, n_draws, ...)``."""
+    variables = {
+        name: (("chain", "draw", *(f"{name}_{i}" for i in range(each.ndim - 2))), each) for name, each in draws.items()
+    }
+    return xarray.DataTree.from_dict({"posterior": xarray.Dataset(variables)})
+
+
+def drawn(model, n=4):
+    """Return a posterior with draws from the prior."""
+    model.rvs_to_initial_values.update(dict.fromkeys(model.rvs_to_initial_values))  # PyMC refuses initial values
+    prior = pm.sample_prior_predictive(n, model=model, random_seed=1)["prior"].to_dataset()
+    return posterior_of(**{each.name: prior[each.name].values for each in model.free_RVs})
+
+
+def draw(trace, model, **arguments):
+    """Return the draws of a model by name."""
+    group = "predictions" if arguments.get("predictions") else "posterior_predictive"
+    sample_posterior_predictive(trace, model, progressbar=False, **arguments)
+    return trace[group].to_dataset()
+
+
+#: Kinds of distributions: `Truncated` without a closed form is refused, and the logp of `custom` has no draws.
+FEW = (
+    "hierarchical",
+    "logit_normal",
+    "mixture",
+    "censored",
+    "covariances",
+    "custom_of_an_array",
+    "hurdle",
+    "ones_in_the_graph",
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.thorough] * (name not in FEW))
+        for name in KINDS
+        if name not in ("counts_without_zero", "custom")
+    ],
+)
+def test_draws_look_like_those_of_the_plain_model(make_world, name):
+    make_world("threads", 3)
+    model = KINDS[name]()
+    trace = drawn(model)
+    expected = pm.sample_posterior_predictive(trace, model=model, progressbar=False)["posterior_predictive"]
+    found = draw(trace, model)
+    assert set(found.data_vars) == set(expected.data_vars)
+    for key, values in found.data_vars.items():
+        assert (values.dims, values.shape, values.dtype) == (
+            expected[key].dims,
+            expected[key].shape,
+            expected[key].dtype,
+        )
+        assert values.values.std() > 0
+
+
+@pytest.mark.parametrize("world", ["threads", "fork"])
+def test_moments_of_every_row(make_world, world):
+    """2,000 draws of normal rows with known means and deviations: NumPy's bounds of four standard errors hold."""
+    make_world(world, 3)
+    n = 2000
+    with pm.Model() as model:
+        a = pm.Normal("a")
+        pm.Normal("y", a * X[:, 0], np.exp(X[:, 1]), observed=np.zeros(N))
+    trace = posterior_of(a=np.linspace(-1, 1, n)[None])
+    values = draw(trace, model, random_seed=3, mode=python_mode())["y"].values[0]
+    standard = (values - np.linspace(-1, 1, n)[:, None] * X[:, 0]) / np.exp(X[:, 1])
+    assert abs(standard.mean(0)).max() < 4.5 / np.sqrt(n)
+    assert abs(standard.std(0) - 1).max() < 4.5 / np.sqrt(2 * n)
+    correlations = np.corrcoef(standard.T) - np.eye(N)  # rows of different ranks do not repeat numbers
+    assert abs(correlations).max() < 5.5 / np.sqrt(n)
+    assert abs(np.mean(standard[1:] * standard[:-1])) < 4.5 / np.sqrt(n * N)
+
+
+def test_seeds(make_world):
+    make_world("threads", 3)
+    model = KINDS["several_observed"]()
+    trace = drawn(model)
+    first, again, other = (draw(trace, model, random_seed=seed) for seed in (1, np.random.default_rng(1), 2))
+    for name in first.data_vars:
+        np.testing.assert_array_equal(first[name].values, again[name].values)
+        assert not np.array_equal(first[name].values, other[name].values)
+    assert not np.array_equal(draw(trace, model)["many"].values, draw(trace, model)["many"].values)
+
+
+def test_predictions_of_new_rows(make_world, tmp_path):
+    """Data of another length, with dimensions; a deviation close to 0 leaves the means, which NumPy computes."""
+    make_world("threads", 3)
+    with pm.Model(coords={"row": range(N)}) as model:
+        x = pm.Data("x", X[:, 0], dims="row")
+        a = pm.Normal("a")
+        pm.Normal("y", a * x, 1e-12, observed=X[:, 1], dims="row")
+    trace = posterior_of(a=np.array([[0.5, -2.0]]))
+    new = np.linspace(0, 1, 7)
+    pm.set_data({"x": new}, model=model, coords={"row": range(100, 107)})
+    found = draw(trace, model, predictions=True, out=tmp_path / "y.npy")["y"]
+    np.testing.assert_allclose(found.values, [[0.5 * new, -2 * new]], atol=1e-10)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), found.values)
+    assert found.dims == ("chain", "draw", "row") and list(found["row"].values) == list(range(100, 107))
+    assert "posterior_predictive" not in trace.children
+
+
+def test_draws_do_not_change_the_model(make_world):
+    make_world("threads", 2)
+    model = KINDS["linear"]()
+    states = [rv.owner.inputs[0].get_value().bit_generator.state for rv in model.basic_RVs]
+    draw(drawn(KINDS["linear"]()), model)
+    assert states == [rv.owner.inputs[0].get_value().bit_generator.state for rv in model.basic_RVs]
+
+
+def test_arguments_that_cannot_be(make_world, tmp_path):
+    make_world("threads", 2)
+    model = KINDS["linear"]()
+    trace = drawn(model)
+    with refuses(ValueError, "model", hint="sample_posterior_predictive(trace, model)"):
+        draw(trace, data_parallel(model))
+    with refuses(TypeError, "var_names", "list", "'y'", "['y']"):
+        draw(trace, model, var_names="y")
+    with refuses(ValueError, "var_names", "(y)", "'beta'", "pm.sample_posterior_predictive"):
+        draw(trace, model, var_names=["beta"])
+    with refuses(ValueError, "out", "y", "'z'"):
+        draw(trace, model, out={"z": tmp_path / "z.npy"})
+    with pm.Model() as mixed:
+        x = pm.Data("x", X[:, 0])
+        pm.Normal("y", pm.Normal("a") * x - pt.mean(x), observed=X[:, 1])
+    with refuses(TypeError, "y", "that row alone", "combines rows", "leave y out of var_names"):
+        draw(drawn(mixed), mixed)
+    assert "posterior_predictive" not in trace.children and synk.size() == 2
