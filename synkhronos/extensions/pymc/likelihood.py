@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from typing import Any, List, Optional, Sequence
+from typing import Any, Iterable, List, Optional, Sequence
 from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
@@ -23,7 +23,8 @@ from .rows import of_any_rows
 #: The error message for a chain in a separate process.
 CHAINS = (
     "this likelihood is computed by the ranks of another process, and a chain (or program) in a separate process "
-    "cannot use them: pass cores=1 to pm.sample; its chains then run one after the other, each on all ranks"
+    "cannot use them: pass cores=1 to pm.sample or pm.sample_smc; the chains then run one after the other, each on all "
+    "ranks"
 )
 
 #: All likelihoods of this process by key, so that copies and pickles refer to the same objects.
@@ -112,10 +113,10 @@ class Likelihood:
                 _last_line(text).startswith("numpy.linalg.LinAlgError") for text in error.remote_tracebacks.values()
             ):
                 raise np.linalg.LinAlgError(str(error)) from error
-            _record(error, failures)
+            record(error, failures)
             raise
         except Exception as error:
-            _record(error, failures)
+            record(error, failures)
             raise
 
     def _compute(self, params: Sequence[np.ndarray[Any, Any]], batch: Any) -> List[np.ndarray[Any, Any]]:
@@ -151,8 +152,9 @@ def found_by(key: str, name: str) -> Any:
     return _LIKELIHOODS.get(key) or Elsewhere(key, name)
 
 
-def _record(error: Exception, failures: Sequence[LikelihoodFailure]) -> None:
-    for failure in failures:
+def record(error: Exception, failures: Iterable[LikelihoodFailure]) -> None:
+    """Record an error of this thread, if none is recorded; an active optimizer or sampler then raises it."""
+    for failure in [each for each in failures if each.is_of_this_thread()]:
         failure.error = failure.error or error
 
 

@@ -18,7 +18,7 @@ from pytensor.tensor.blockwise import vectorize_node_fallback
 
 from synkhronos.errors import ArgumentValueError
 
-from .likelihood import Likelihood, found_by
+from .likelihood import Likelihood, found_by, record
 from .nutpie_sampling import watch
 
 #: Modules of samplers and of `pm.find_MAP`, which need all rows in every call.
@@ -91,10 +91,13 @@ class DataParallelLogp(Op):  # type: ignore[misc]  # untyped if PyTensor is not 
         self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
     ) -> List[Variable]:
         if not all(isinstance(each.type, DisconnectedType) for each in cotangents[1:]):
-            raise NotImplementedError(
-                f"{self}: a data-parallel likelihood has no second derivatives, which a Hessian needs "
-                "(pm.find_hessian, compute_hessian=True, use_hess=True): use a method that needs only the gradient"
+            error = NotImplementedError(
+                f"{self.label}: a data-parallel likelihood has no second derivatives, which a Hessian needs "
+                '(pm.find_hessian, compute_hessian=True, use_hess=True, method="Newton-CG"): '
+                'use a method that needs only the gradient, such as "L-BFGS-B"'
             )
+            record(error, getattr(self.likelihood, "failures", ()))  # otherwise, pm.find_MAP would use no gradient
+            raise error
         gradients = iter(outputs[1:])
         found = [
             cotangents[0] * next(gradients) if is_float else one.zeros_like(dtype=config.floatX)

@@ -1,4 +1,4 @@
-"""Errors for results that a model with divided rows cannot provide; PyMC would return empty results.
+"""Errors for results that a model with divided rows cannot provide; PyMC would return empty results or fail obscurely.
 
 The divided likelihood is a single number, so PyMC finds no observed variable. Compute pointwise log-likelihoods,
 predictive draws and observed data with the original model and the same trace.
@@ -7,15 +7,21 @@ predictive draws and observed data with the original model and the same trace.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, Callable, Dict, Tuple
 from weakref import WeakSet
 
 import pymc as pm
+from pymc import model_graph
 from pymc.backends import arviz as backend
+from pymc.model.core import BaseModel
+from pymc.model.transform import conditioning
+from pymc.sampling import population
 from pymc.stats import log_density
 
 from synkhronos.errors import ArgumentValueError
 
+from .jax_mode import HINT, REASON
 from .likelihood import Likelihood
 from .wrapping import Around, divided_in, wrap
 
@@ -44,7 +50,12 @@ def refuse(what: str, names: Any, model: pm.Model, call: str) -> None:
         )
 
 
-def _of_sample(model: pm.Model, idata_kwargs: Any = None, **kwargs: Any) -> None:
+def _of_sample(
+    model: pm.Model, idata_kwargs: Any = None, nuts_sampler: Any = None, backend: Any = None, **kwargs: Any
+) -> None:
+    for argument, value in (("nuts_sampler", nuts_sampler), ("backend", backend)):
+        if value in ("numpyro", "blackjax", "jax"):  # before PyMC reports that JAX is not installed
+            raise ArgumentValueError(argument, f"a value other than {value!r}, because {REASON}", repr(value), HINT)
     wanted = (idata_kwargs or {}).get("log_likelihood", False)
     if wanted:  # before hours of sampling, not afterwards
         call = "pm.compute_log_likelihood(trace, model=model), after sampling"
@@ -66,6 +77,26 @@ def _of_prior(model: pm.Model, var_names: Any = None, **kwargs: Any) -> None:
     refuse("prior predictive draws", names, model, "pm.sample_prior_predictive(model=model)")
 
 
+def _of_structure(call: str, model: pm.Model, **kwargs: Any) -> None:
+    """Refuse a call that follows the model's random variables, because a divided likelihood depends on their values."""
+    refuse(call.split("(")[0], [each.name for each in divided_in(model)], model, call)
+
+
+def _of_debug(model: pm.Model, fn: str = "logp", **kwargs: Any) -> None:
+    if fn != "random":
+        _of_structure(f"model.debug(fn={fn!r})", model)
+
+
+def _of_population(model: pm.Model, parallelize: bool = False, **kwargs: Any) -> None:
+    if parallelize:  # PyMC would end with an EOFError
+        raise ArgumentValueError(
+            "cores",
+            "1, because a chain in a separate process cannot use the ranks",
+            "several cores, for chains of DEMetropolis in separate processes",
+            "pass cores=1 to pm.sample; chains then run in turns, each on all ranks",
+        )
+
+
 def _of_observed(model: pm.Model) -> None:
     new = [each for each in divided_in(model) if each.is_observed and each not in _SAID]
     if new:
@@ -77,13 +108,21 @@ def _of_observed(model: pm.Model) -> None:
         )
 
 
-#: Functions that need a model's rows, and their checks.
+#: Functions that need a model's rows or its random variables, and their checks.
 GUARDED: Tuple[Tuple[Callable[..., Any], Callable[..., None]], ...] = (
     (pm.sample, _of_sample),
     (log_density.compute_log_density, _of_log_density),
     (pm.sample_posterior_predictive, _of_posterior),
     (pm.sample_prior_predictive, _of_prior),
     (backend.find_observations, _of_observed),
+    (population._sample_population, _of_population),
+    (conditioning.do, partial(_of_structure, "pm.do(model, ...), then data_parallel")),
+    (conditioning.observe, partial(_of_structure, "pm.observe(model, ...), then data_parallel")),
+    (model_graph.model_to_graphviz, partial(_of_structure, "pm.model_to_graphviz(model)")),
+    (model_graph.model_to_mermaid, partial(_of_structure, "pm.model_to_mermaid(model)")),
+    (model_graph.model_to_networkx, partial(_of_structure, "pm.model_to_networkx(model)")),
+    (BaseModel.table, partial(_of_structure, "model.table()")),
+    (BaseModel.debug, _of_debug),
 )
 
 

@@ -8,6 +8,7 @@ import sys
 from typing import Any, Callable, Dict, List
 
 import pymc as pm
+from pymc.model.core import BaseModel
 from pytensor.graph.traversal import ancestors
 
 from .likelihood import Likelihood
@@ -24,14 +25,14 @@ def divided_in(model: pm.Model) -> List[Likelihood]:
 
 
 def wrap(function: Callable[..., Any], around: Around) -> None:
-    """Route calls with a data-parallel model through ``around``, in every module that has imported the function."""
+    """Route calls with a data-parallel model through ``around``, in every module that has it, or in models."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
             arguments = signature.bind_partial(*args, **kwargs).arguments
-            model = pm.modelcontext(arguments.pop("model", None))
+            model = pm.modelcontext(arguments.pop("model", arguments.pop("self", None)))
         except TypeError:
             return function(*args, **kwargs)  # which raises the error
         if not divided_in(model):
@@ -39,6 +40,6 @@ def wrap(function: Callable[..., Any], around: Around) -> None:
         return around(model, arguments, lambda: function(*args, **kwargs))
 
     name = function.__name__
-    for module in list(sys.modules.values()):
-        if getattr(module, "__dict__", {}).get(name) is function:
-            setattr(module, name, wrapped)
+    for owner in [*sys.modules.values(), BaseModel]:
+        if getattr(owner, "__dict__", {}).get(name) is function:
+            setattr(owner, name, wrapped)

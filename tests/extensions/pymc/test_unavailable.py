@@ -3,10 +3,12 @@
 Modules: `wrapping`.
 """
 
+import copy
 import logging
 import subprocess
 import sys
 
+import cloudpickle
 import numpy as np
 import pytest
 from refusals import refuses, reports
@@ -16,7 +18,10 @@ pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[p
 import pymc.stats.log_density  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
 from arviz_base import dict_to_dataset  # noqa: E402
-from pymc_models import BINARY, KINDS, REAL, N, X, log_density  # noqa: E402
+from pymc.model.fgraph import clone_model  # noqa: E402
+from pymc.model.transform import freeze_dims_and_data, freeze_model  # noqa: E402
+from pymc.sampling.deterministic import compute_deterministics  # noqa: E402
+from pymc_models import BINARY, KINDS, REAL, N, X, log_density, points_of  # noqa: E402
 from xarray import DataTree  # noqa: E402
 
 from synkhronos.extensions.pymc import data_parallel  # noqa: E402
@@ -87,6 +92,80 @@ def test_what_needs_the_rows_is_refused(parallel, case):
         ask(trace, model=parallel)
     with parallel, refuses(ValueError, "model", hint=f"pm.{call}("):
         ask(trace)
+
+
+#: What PyMC does with a model's random variables, which the divided likelihood does not use.
+STRUCTURE = {
+    "pm.do(": lambda model: pm.do(model, {"sigma": 1.0}),
+    "pm.observe(": lambda model: pm.observe(model, {"y": REAL}),
+    "pm.model_to_graphviz(": lambda model: model.to_graphviz(),
+    "pm.model_to_networkx(": pm.model_to_networkx,
+    "pm.model_to_mermaid(": pm.model_to_mermaid,
+    "model.table(": lambda model: model.table(),
+    "model.debug(fn='logp'": lambda model: model.debug(),
+    "model.debug(fn='dlogp'": lambda model: model.debug(fn="dlogp"),
+}
+
+
+@pytest.mark.parametrize("call", STRUCTURE)
+def test_what_follows_random_variables_is_refused(call):
+    with refuses(ValueError, "model", "the rows of y", hint=call):
+        STRUCTURE[call](data_parallel(KINDS["linear"]()))
+
+
+def test_structure_beside_other_observed_variables_is_refused():
+    with pm.Model() as model:
+        a = pm.HalfNormal("a")
+        pm.Normal("other", a, 1, observed=0.3)
+        data_parallel(lambda y: pm.logp(pm.Normal.dist(a, 1), y), [REAL], name="y")
+    with refuses(ValueError, "model", "the rows of y", hint="pm.do("):
+        pm.do(model, {"a": 1.0})
+
+
+def test_debug_of_random_values(capsys):
+    data_parallel(KINDS["linear"]()).debug(fn="random")
+    assert "No problems" in capsys.readouterr().out
+
+
+#: What returns a model of the same log-probability.
+COPIES = {
+    "copy": lambda model: model.copy(),
+    "deepcopy": copy.deepcopy,
+    "clone_model": clone_model,
+    "cloudpickle": lambda model: cloudpickle.loads(cloudpickle.dumps(model)),
+    "freeze_dims_and_data": freeze_dims_and_data,
+    "freeze_model": freeze_model,
+}
+
+
+@pytest.mark.parametrize("case", COPIES)
+def test_copies_of_a_model(make_world, case):
+    make_world("threads", 3)
+    plain = KINDS["linear"]()
+    logp = COPIES[case](data_parallel(plain)).compile_logp()  # of a copy that has outlived the parallel model
+    for point in points_of(plain, 3):
+        np.testing.assert_allclose(logp(point), plain.compile_logp()(point), rtol=1e-10)
+
+
+def test_all_else_is_equal(make_world):
+    make_world("threads", 3)
+    plain = KINDS["linear"]()
+    parallel, trace = data_parallel(plain), pm.sample(model=plain, **SAMPLING)
+    point = plain.initial_point(random_seed=1)
+    for ask in (
+        lambda model: model.compile_logp(jacobian=False)(point),
+        lambda model: model.compile_dlogp()(point),
+        lambda model: model.compile_fn(model.datalogp, inputs=model.value_vars)(point),
+        lambda model: model.compile_fn(model.varlogp, inputs=model.value_vars)(point),
+        lambda model: pm.compile(model.value_vars, model.logp())(*point.values()),
+        lambda model: list(model.point_logps(point).values()),
+        lambda model: pm.compute_log_prior(trace, model=model, extend_inferencedata=False)["sigma"],
+        lambda model: compute_deterministics(trace, model=model, progressbar=False)["mu"],
+        lambda model: pm.sample_prior_predictive(3, var_names=["mu"], model=model, random_seed=1)["prior"]["mu"],
+        lambda model: pm.draw(model["mu"], random_seed=1),
+    ):
+        np.testing.assert_allclose(ask(parallel), ask(plain), rtol=1e-10)
+    assert parallel.eval_rv_shapes() == plain.eval_rv_shapes()
 
 
 def test_prior_predictive_of_all_is_refused():
