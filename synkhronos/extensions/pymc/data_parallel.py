@@ -18,6 +18,7 @@ from pytensor.graph.traversal import ancestors
 
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError
 
+from .batches import Batches, is_iterable_of_batches
 from .choosing import faster
 from .likelihood import Likelihood
 from .observed import observed_in, without_initial_values
@@ -32,7 +33,8 @@ def data_parallel(
     data: Optional[Sequence[Any]] = None,
     params: Optional[Sequence[Variable]] = None,
     *,
-    batch: Optional[int] = None,
+    batch: Any = None,
+    total_size: Optional[int] = None,
     name: str = "likelihood",
     mode: Any = None,
     ranks: Optional[int] = None,
@@ -58,9 +60,14 @@ def data_parallel(
     params : list of variables, optional
         Arguments of the function after the data: variables of the model, or expressions of them. Variables that the
         function uses without receiving them are detected.
-    batch : int, optional
+    batch : int, or iterable, optional
         For `pm.fit`: number of rows in a random subset, as with `pm.Minibatch`. The sum over the subset is scaled to
-        all rows. Samplers need all rows and refuse ``batch``.
+        all rows. Samplers need all rows and refuse ``batch``. For a function, instead of ``data``: an iterable of
+        batches, such as a `synkhronos.loader` or a list, or a generator function. Each evaluation computes the next
+        batch, a tuple of arrays (or one array), and scales the sum to ``total_size``. When the iterable ends, it is
+        started again. The first batch, loaded by this call, determines the types and columns of all batches.
+    total_size : int, optional
+        With an iterable ``batch``: the number of rows in a pass; by default, ``batch.total_size``.
     name : str
         The name of the potential. A model's potentials have the names of the variables that they replace.
     mode : mode, optional
@@ -97,9 +104,18 @@ def data_parallel(
     ...     trace = pm.sample(cores=1)  # doctest: +SKIP
     >>> synk.close()
     """
+    is_iterable = is_iterable_of_batches(batch)
+    if not is_iterable and (isinstance(batch, bool) or not isinstance(batch, (int, np.integer, type(None)))):
+        got = f"{batch!r} of type {type(batch).__name__}"
+        raise ArgumentTypeError("batch", "an int, or an iterable of batches", got)
+    if total_size is not None and not is_iterable:
+        raise ArgumentTypeError("total_size", "None without an iterable of batches", repr(total_size))
     if isinstance(model_or_logp, pm.Model):
         if params is not None:
             raise ArgumentTypeError("params", "None with a model", repr(params))
+        if is_iterable:
+            hint = "a model contains its own data; pass a function: data_parallel(f, params=[...], batch=...)"
+            raise ArgumentTypeError("batch", "an int with a model", f"an iterable ({type(batch).__name__})", hint)
         if ranks is not None:
             build = functools.partial(_of_model, model_or_logp, data, batch, mode)
             return faster(model_or_logp, ranks, build)
@@ -115,6 +131,12 @@ def data_parallel(
         raise StateError(
             "data_parallel of a function needs the context of a model: with pm.Model() as model: ..."
         ) from None
+    if is_iterable:
+        if data is not None:
+            hint = "the batches are the data; pass the arguments after the data as params=[...]"
+            raise ArgumentTypeError("data", "None with an iterable of batches", type(data).__name__, hint)
+        batch = Batches(batch, total_size)
+        data = batch.peek()
     return _of_function(model, model_or_logp, data, params, batch, name, mode)
 
 
@@ -123,10 +145,11 @@ def _of_function(
     logp: Callable[..., Variable],
     values: Any,
     params: Optional[Sequence[Variable]],
-    batch: Optional[int],
+    batch: Union[int, Batches, None],
     name: str,
     mode: Any,
 ) -> Variable:
+    batches = batch if isinstance(batch, Batches) else None
     for argument, given, expected in (("data", values, "arrays"), ("params", params, "variables")):
         if not isinstance(given, (list, tuple)) and not (argument == "params" and given is None):
             raise ArgumentTypeError(argument, f"a list of {expected}", type(given).__name__)
@@ -135,7 +158,7 @@ def _of_function(
     for i, param in enumerate(params or ()):
         if not isinstance(param, Variable):
             raise ArgumentTypeError(f"params[{i}]", "a variable of the model", repr(param))
-    labels = [f"data[{i}]" for i in range(len(values))]
+    labels = [f"{'data' if batches is None else 'batch'}[{i}]" for i in range(len(values))]
     data = as_data(values, labels)
     variables = [variable_for(each, label) for each, label in zip(data, labels)]
     of_function = [each.type(each.name) for each in params or ()]
@@ -158,7 +181,7 @@ def _of_function(
         raise ArgumentTypeError(name, "a log-probability", f"an expression that draws random numbers ({names})", hint)
     refuse_open_bounds(rows, name)
     fixed = [each for each, of in zip(inputs, of_model) if isinstance(of, SharedVariable)]
-    likelihood = Likelihood(rows, variables, data, inputs, name, mode, fixed, model.check_bounds)
+    likelihood = Likelihood(rows, variables, data, inputs, name, mode, fixed, model.check_bounds, batches=batches)
     return pm.Potential(name, _computed(likelihood, of_model, batch))
 
 
@@ -211,18 +234,16 @@ def _reads_rows(potential: Variable, n_rows: int) -> bool:
     return any(is_array(each) and len(value_of(each)) >= n_rows for each in ancestors([potential]))
 
 
-def _computed(likelihood: Likelihood, params: List[Variable], batch: Optional[int]) -> Variable:
+def _computed(likelihood: Likelihood, params: List[Variable], batch: Union[int, Batches, None]) -> Variable:
     """Return an expression for the log-probability of all rows, or for its estimate from a batch."""
-    if batch is None:
+    if batch is not None and likelihood.contains_rows:
+        expected = f"None, because the model contains the number of rows ({likelihood.n_rows})"
+        hint = "compute lengths from the arrays: from pm.Data in a model, from its arguments in a function"
+        raise ArgumentValueError("batch", expected, str(batch), hint)
+    if batch is None or isinstance(batch, Batches):
         return DataParallelLogp(likelihood)(*params, return_list=True)[0]
-    if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)):
-        raise ArgumentTypeError("batch", "an int", f"{batch!r} of type {type(batch).__name__}")
     if not 1 <= batch <= likelihood.n_rows:
         raise ArgumentValueError("batch", f"an int from 1 to {likelihood.n_rows} (number of rows)", str(batch))
-    if likelihood.contains_rows:
-        expected = f"None, because the model contains the number of rows ({likelihood.n_rows})"
-        hint = "make the arrays of the model pm.Data, and compute lengths from them"
-        raise ArgumentValueError("batch", expected, str(batch), hint)
     rows = pm.Minibatch(pytensor.shared(np.arange(likelihood.n_rows)), batch_size=int(batch))
     value = DataParallelLogp(likelihood, in_batches=True)(*params, rows, return_list=True)[0]
     return value * (likelihood.n_rows / rows.shape[0])

@@ -18,6 +18,7 @@ from pytensor.graph.traversal import ancestors
 import synkhronos as synk
 from synkhronos.errors import ArgumentValueError, StateError, WorkerError
 
+from .batches import Batches
 from .rows import of_any_rows
 
 #: The error message for a chain in a separate process.
@@ -56,7 +57,8 @@ class Likelihood:
     to the process that created it. A copy is the same object; an object unpickled in another process refuses calls.
 
     ``fixed`` are parameters without a gradient (values of ``pm.Data``). ``is_observed`` marks the replacement of an
-    observed variable. ``failures`` are the records of active samplers and optimizers that swallow exceptions.
+    observed variable. ``failures`` are the records of active samplers and optimizers that swallow exceptions. With
+    ``batches``, each call uses the rows of the next batch instead of ``data``, and scales the sums to ``total_size``.
     """
 
     def __init__(
@@ -70,8 +72,10 @@ class Likelihood:
         fixed: Sequence[Variable] = (),
         check_bounds: bool = True,
         is_observed: bool = False,
+        batches: Optional[Batches] = None,
     ) -> None:
-        self.name, self.is_observed, self.data, self.n_rows = name, is_observed, list(data), len(data[0])
+        self.name, self.is_observed, self.n_rows, self.batches = name, is_observed, len(data[0]), batches
+        self.data = list(data) if batches is None else []
         self.differentiable = [param.type.dtype.startswith("float") and param not in fixed for param in params]
         self.failures: WeakSet[LikelihoodFailure] = WeakSet()
         self._pid, self.key = os.getpid(), uuid.uuid4().hex
@@ -122,13 +126,16 @@ class Likelihood:
     def _compute(self, params: Sequence[np.ndarray[Any, Any]], batch: Any) -> List[np.ndarray[Any, Any]]:
         if os.getpid() != self._pid:
             raise StateError(f"{self.name}: {CHAINS}")
-        if synk.is_forked() and self.n_rows < synk.size():
+        if synk.is_forked() and self.n_rows < synk.size() and self.batches is None:
             hint = f"call synkhronos.fork with n_ranks={self.n_rows} or less"
             raise ArgumentValueError(
                 f"data of {self.name}", f"at least {synk.size()} rows, one for each rank", str(self.n_rows), hint
             )
-        results: List[np.ndarray[Any, Any]] = self.function(*self.data, *params, batch=batch)
-        return results
+        data = self.data if self.batches is None else next(self.batches)
+        results: List[np.ndarray[Any, Any]] = self.function(*data, *params, batch=batch)
+        if self.batches is None:
+            return results
+        return [each * (self.batches.total_size / len(data[0])) for each in results]
 
     def __reduce__(self) -> Any:
         return found_by, (self.key, self.name)

@@ -39,6 +39,7 @@ class DataParallelLogp(Op):  # type: ignore[misc]  # untyped if PyTensor is not 
 
     def __init__(self, likelihood: Likelihood, in_batches: bool = False) -> None:
         self.key, self.in_batches = likelihood.key, in_batches
+        self.uses_all_rows = not in_batches and likelihood.batches is None
         self.label, self.dtype, self.differentiable = likelihood.name, likelihood.dtype, likelihood.differentiable
 
     @property
@@ -67,10 +68,10 @@ class DataParallelLogp(Op):  # type: ignore[misc]  # untyped if PyTensor is not 
         self.prepare()
 
     def prepare(self) -> None:
-        """Refuse compilation for samplers if ``in_batches``, because they need all rows; monitor nutpie, if used."""
+        """Refuse compilation for samplers unless the likelihood uses all rows; monitor nutpie, if used."""
         module = _compiling_sampler()
-        if module and self.in_batches:
-            got = f"a random batch of rows in every call of {self.label}, for {module}"
+        if module and not self.uses_all_rows:
+            got = f"another batch of rows in every call of {self.label}, for {module}"
             hint = "omit batch= in data_parallel, which is for pm.fit"
             raise ArgumentValueError("model", "a model whose likelihood uses all rows", got, hint)
         if module.split(".")[0] == "nutpie":

@@ -262,7 +262,14 @@ SAMPLERS = {
 }
 
 
-@pytest.mark.parametrize("form", ["model", "function"])
+#: The data of a function, and what its batches are.
+FORMS = {
+    "function": dict(data=[X, BINARY], batch=10),
+    "iterable": dict(batch=[(X, BINARY)], total_size=N),
+}
+
+
+@pytest.mark.parametrize("form", ["model", *FORMS])
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_batches_are_for_fit_alone(make_world, sampler, form):
     make_world("threads", 2)
@@ -270,7 +277,7 @@ def test_batches_are_for_fit_alone(make_world, sampler, form):
         model = data_parallel(KINDS["logistic"](), batch=10)
     else:
         with pm.Model() as model:
-            data_parallel(log_density, [X, BINARY], [pm.Normal("beta", shape=3)], name="y", batch=10)
+            data_parallel(log_density, params=[pm.Normal("beta", shape=3)], name="y", **FORMS[form])
     with refuses(ValueError, "model", "all rows", "every call of y", "omit batch="):
         SAMPLERS[sampler](model)
     pm.fit(3, model=model, progressbar=False)
