@@ -236,6 +236,16 @@ def categories():
 
 
 @kind
+def categories_of_one_simplex():
+    pm.Categorical("y", p=pm.Dirichlet("p", np.ones(3)), observed=GROUP % 3)
+
+
+@kind
+def categories_of_one_vector():
+    pm.Categorical("y", logit_p=pm.Normal("logits", shape=3), observed=GROUP % 3)
+
+
+@kind
 def multinomial():
     chances = pm.math.softmax(X * pm.Normal("mu"), axis=-1)
     pm.Multinomial("y", n=3, p=chances, observed=np.tile([1, 0, 2], (N, 1)))
