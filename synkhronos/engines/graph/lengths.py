@@ -355,9 +355,9 @@ class Lengths:
 
     def _left_over(self, node: Any) -> Optional[Product]:
         """Return the length that a reshape with -1 infers, if all other lengths are plain numbers; else None."""
-        array, shape = node.inputs
+        array, elements = node.inputs[0], self.elements(node.inputs[1])
         size = product(self.axis_length(array, axis) for axis in range(ndim(array)))
-        rest = product(one for one in self.elements(shape) or [None] if one != Product(-1))
+        rest = product(one for one in elements if one != Product(-1)) if elements else None
         return None if size is None or rest is None or size.factors or rest.factors else size.over(rest)
 
     def _before_join(self, node: Any, axis: int) -> Any:

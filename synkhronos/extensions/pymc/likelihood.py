@@ -77,7 +77,8 @@ class Likelihood:
         self._pid, self.key = os.getpid(), uuid.uuid4().hex
         #: Whether the model contains the number of rows, so that it has no meaning for a batch.
         rows, self.contains_rows = of_any_rows(rows, variables, params, name, self.n_rows)
-        total = rewrite_pregrad(with_softmax(rows.sum()))  # as in PyMC, since the gradient of log(sigmoid(x)) can be 0 / 0
+        # Rewritten as in PyMC, since the gradient of log(sigmoid(x)) can be 0 / 0.
+        total = rewrite_pregrad(with_softmax(rows.sum()))
         floats = [param for param, is_float in zip(params, self.differentiable) if is_float]
         gradients = pytensor.grad(total, floats, disconnected_inputs="ignore") if floats else []
         # A gradient that depends on no row is zero and needs no sum, like that of `when` in ``switch(t < when, ...)``.

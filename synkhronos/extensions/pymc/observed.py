@@ -24,6 +24,7 @@ from pytensor.tensor.random.op import RandomVariable
 import synkhronos as synk
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
+from .named_axes import axes_of, in_place_of
 from .rows import as_data, is_array, of_values, value_of, variable_for
 
 
@@ -59,7 +60,7 @@ def observed_in(model: pm.Model, names: Optional[Sequence[str]]) -> List[Observe
     for rv, of_rv in arrays.items():
         named = [each for each in of_rv["all"] if each.name in (names or ())]
         if rv.name in names if names is not None else lengths[rv] == max(lengths.values()):
-            named += [each for each in of_rv["all"] if _length(each) == lengths[rv]]
+            named += [each for each in of_rv["all"] if _length(each) == lengths[rv] and _may_have_rows(each, rv)]
         elif not named:
             continue
         used.update([rv.name, *[each.name for each in named]])
@@ -118,8 +119,19 @@ def _length(variable: Variable) -> int:
     return len(value_of(variable))
 
 
+def _may_have_rows(array: Variable, rv: Variable) -> bool:
+    """Return whether the first axis of an array has no name, or the name of the observed variable's first axis."""
+    names = axes_of(array)[:1], axes_of(rv)[:1]
+    return names[0] == names[1] or () in names
+
+
 def _observed(model: pm.Model, rv: Variable, arrays: List[Variable]) -> Observed:
     labels = [each.name or f"data of {rv.name}" for each in arrays]
+    for array, label in zip(arrays, labels):
+        if not _may_have_rows(array, rv):
+            expected = f"an array whose first axis is {axes_of(rv)[0]}, as that of {rv.name}"
+            hint = "name the axis of the rows first, in dims= and in all arrays of rows"
+            raise ArgumentValueError(label, expected, f"the axes {', '.join(axes_of(array))}", hint)
     data = as_data([value_of(each) for each in arrays], labels)
     variables = [variable_for(each, label) for each, label in zip(data, labels)]
     basic = [each for each in model.basic_RVs if each is not rv]
@@ -127,10 +139,14 @@ def _observed(model: pm.Model, rv: Variable, arrays: List[Variable]) -> Observed
     others = [each.name for each in model.observed_RVs if each is not rv and each in reached]
     if others:
         raise ArgumentTypeError(rv.name, "dependence on free variables only", f"dependence on {others[0]}")
-    replaced: Dict[Variable, Variable] = dict(zip(arrays, variables))
+    replaced = {array: in_place_of(variable, array) for array, variable in zip(arrays, variables)}
+    lengths = {axis: len(data[0]) for axis in axes_of(rv)[:1]}
+    replaced.update({model.dim_lengths[axis]: variables[0].shape[0] for axis in lengths})
     value = _remade(model.rvs_to_values[rv], replaced, basic)
-    drawn = _of_size_of(_remade(rv, replaced, basic), value)
-    rows, params, of_model = of_values(_logp(model, drawn, value), model)
+    drawn = _remade(rv, replaced, basic)
+    if not lengths:  # without named axes
+        drawn = _of_size_of(drawn, value)
+    rows, params, of_model = of_values(_logp(model, drawn, value), model, lengths)
     containers = [each for each in arrays if each in model.data_vars]
     return Observed(rv, rows, variables, data, params, of_model, containers)
 

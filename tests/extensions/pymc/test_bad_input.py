@@ -8,9 +8,10 @@ from synkhronos.errors import StateError
 
 pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
 
+import pymc.dims as pmd  # noqa: E402
 import pytensor  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
-from pymc_models import BINARY, KINDS, REAL, N, X, evaluate, log_density  # noqa: E402
+from pymc_models import BINARY, KINDS, REAL, N, X, evaluate, log_density, of_rows  # noqa: E402
 
 from synkhronos.extensions.pymc import data_parallel  # noqa: E402
 
@@ -164,6 +165,26 @@ def test_refused_models():
         pm.Normal("second", first, observed=REAL)
     with refuses(TypeError, "second", "free", "first"):
         data_parallel(chained)
+
+
+def test_rows_that_are_not_the_first_named_axis():
+    coords = {"row": range(N), "feature": range(3)}
+    with pm.Model(coords=coords) as rows_last:
+        mu = pmd.Normal("mu", dims="feature")
+        pmd.Normal("y", mu, 1, observed=of_rows(X, "feature"), dims=("feature", "row"))
+    with refuses(ValueError, "data of y", "first axis is feature", "row, feature", "first"):
+        data_parallel(rows_last)
+    with pm.Model(coords=coords) as data_transposed:
+        data = pmd.Data("X", X.T, dims=("feature", "row"))
+        pmd.Normal("y", data.dot(pmd.Normal("beta", dims="feature")), 1, observed=of_rows(REAL))
+    with refuses(ValueError, "X", "first axis is row", "feature, row", "first"):
+        data_parallel(data_transposed, ["X"])
+    with pm.Model(coords=coords) as centred:
+        data = pmd.Data("X", X, dims=("row", "feature"))
+        beta = pmd.Normal("beta", dims="feature")
+        pmd.Normal("y", (data - data.mean("row")).dot(beta), 1, observed=of_rows(REAL))
+    with refuses(TypeError, "y", "row", "X"):
+        data_parallel(centred)
 
 
 def test_lengths_in_the_model_are_no_lengths_of_a_batch():

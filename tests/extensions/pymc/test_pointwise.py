@@ -58,7 +58,15 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize(
     "name",
-    ["linear", "hierarchical", "several_observed", "started_elsewhere", "covariances", "a_parameter_of_each_row"],
+    [
+        "linear",
+        "hierarchical",
+        "several_observed",
+        "started_elsewhere",
+        "covariances",
+        "a_parameter_of_each_row",
+        "named_axes",
+    ],
 )
 def test_values_are_those_of_the_plain_model(make_world, name):
     make_world("threads", 3)

@@ -5,7 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from ....sharding import MIXED, ONE, Axes, Changed, Coordinate, Element, Masked, PlacementRule, Product, Slice, Subscript
+from ....sharding import (
+    MIXED,
+    ONE,
+    Axes,
+    Changed,
+    Coordinate,
+    Element,
+    Masked,
+    PlacementRule,
+    Product,
+    Slice,
+    Subscript,
+)
 from ..classes import Classes
 from ..indices import constant_index, is_all
 from ..lengths import Lengths, broadcastable, ndim
