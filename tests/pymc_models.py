@@ -7,7 +7,9 @@ import numpy as np
 import pymc as pm
 import pymc.dims as pmd
 import pytensor
+import pytensor.sparse
 import pytensor.tensor as pt
+import scipy.sparse
 from pytensor.compile.mode import OPT_FAST_RUN, Mode
 
 RANDOM = np.random.default_rng(0)
@@ -470,6 +472,25 @@ def a_parameter_of_each_row():
 @kind
 def as_many_features_as_rows():
     pm.Normal("y", pt.dot(X @ X.T, pm.Normal("b", shape=N)), pm.HalfNormal("sigma"), observed=REAL)
+
+
+# -- sparse matrices ---------------------------------------------------------------------------------------------------
+
+FEW_ELEMENTS = scipy.sparse.csr_matrix(X * (abs(X) > 0.5))
+
+
+@kind
+def sparse_matrix():
+    eta = pytensor.sparse.structured_dot(FEW_ELEMENTS, pm.Normal("beta", shape=(3, 1)))[:, 0]
+    levels = pytensor.sparse.dot(scipy.sparse.csr_matrix(np.eye(4, 2)), pm.Normal("effect", shape=2))
+    pm.Potential("bound", -(pytensor.sparse.dot(FEW_ELEMENTS, pm.Normal("far", shape=3)).sum() ** 2))
+    pm.Bernoulli("y", logit_p=eta + pm.Normal("level", levels, shape=4)[GROUP], observed=BINARY)
+
+
+@kind
+def sparse_data_by_columns():
+    data = pm.Data("X", FEW_ELEMENTS.tocsc())
+    pm.Normal("y", pytensor.sparse.dot(data, pm.Normal("beta", shape=3)), pm.HalfNormal("sigma"), observed=REAL)
 
 
 # -- axes with names ---------------------------------------------------------------------------------------------------

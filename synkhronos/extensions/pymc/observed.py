@@ -17,7 +17,6 @@ from pytensor.compile.builders import SymbolicOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, graph_inputs, io_toposort
-from pytensor.sparse.type import SparseTensorType
 from pytensor.tensor import constant
 from pytensor.tensor.random.op import RandomVariable
 
@@ -26,6 +25,7 @@ from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
 from .named_axes import axes_of, in_place_of
 from .rows import as_data, is_array, of_values, value_of, variable_for
+from .sparse_rows import SparseRows, as_dense, is_sparse, multiplied, refuse_sparse
 
 
 class Observed(NamedTuple):
@@ -91,10 +91,7 @@ def _arrays_of(model: pm.Model, rv: Variable) -> Dict[str, List[Variable]]:
         got = f"{rv.name}, which uses pm.Minibatch"
         hint = "use the whole data in the model, and pass batch= to data_parallel"
         raise ArgumentValueError("model", "no variable that uses pm.Minibatch", got, hint)
-    sparse = [each for each in every if isinstance(each.type, SparseTensorType)]
-    if sparse:
-        got = f"a sparse matrix ({sparse[0].name or sparse[0].type}) in {rv.name}"
-        raise ArgumentTypeError("model", "dense arrays", got, "pass a dense array, such as matrix.toarray()")
+    refuse_sparse(value, rv.name)
     return {"values": [each for each in ancestors([value]) if is_array(each)], "all": list(filter(is_array, every))}
 
 
@@ -116,7 +113,7 @@ def _size_of(rv: Variable) -> Optional[Variable]:
 
 
 def _length(variable: Variable) -> int:
-    return len(value_of(variable))
+    return int(value_of(variable).shape[0])
 
 
 def _may_have_rows(array: Variable, rv: Variable) -> bool:
@@ -132,18 +129,27 @@ def _observed(model: pm.Model, rv: Variable, arrays: List[Variable]) -> Observed
             expected = f"an array whose first axis is {axes_of(rv)[0]}, as that of {rv.name}"
             hint = "name the axis of the rows first, in dims= and in all arrays of rows"
             raise ArgumentValueError(label, expected, f"the axes {', '.join(axes_of(array))}", hint)
-    data = as_data([value_of(each) for each in arrays], labels)
+    parts = [
+        as_dense(value_of(each), label) if is_sparse(each) else [value_of(each)] for each, label in zip(arrays, labels)
+    ]
+    labels = [label for label, each in zip(labels, parts) for _ in each]
+    data = as_data([part for each in parts for part in each], labels)
     variables = [variable_for(each, label) for each, label in zip(data, labels)]
     basic = [each for each in model.basic_RVs if each is not rv]
     reached = set(ancestors(_distribution_parameters(rv), basic))
     others = [each.name for each in model.observed_RVs if each is not rv and each in reached]
     if others:
         raise ArgumentTypeError(rv.name, "dependence on free variables only", f"dependence on {others[0]}")
-    replaced = {array: in_place_of(variable, array) for array, variable in zip(arrays, variables)}
+    remaining = iter(variables)
+    replaced: Dict[Variable, Any] = {
+        each: SparseRows(next(remaining), next(remaining)) if is_sparse(each) else in_place_of(next(remaining), each)
+        for each in arrays
+    }
     lengths = {axis: len(data[0]) for axis in axes_of(rv)[:1]}
     replaced.update({model.dim_lengths[axis]: variables[0].shape[0] for axis in lengths})
     value = _remade(model.rvs_to_values[rv], replaced, basic)
     drawn = _remade(rv, replaced, basic)
+    refuse_sparse(drawn, rv.name, others=basic)
     if not lengths:  # without named axes
         drawn = _of_size_of(drawn, value)
     rows, params, of_model = of_values(_logp(model, drawn, value), model, lengths)
@@ -182,7 +188,7 @@ def _with_constants(rv: Variable) -> Variable:
     return rv.owner.op.make_node(*inputs).default_output()
 
 
-def _remade(variable: Variable, replaced: Dict[Variable, Variable], others: Sequence[Variable]) -> Variable:
+def _remade(variable: Variable, replaced: Dict[Variable, Any], others: Sequence[Variable]) -> Variable:
     """Replace variables in an expression, and rebuild the nodes that depend on them, because static shapes change.
 
     The model's random variables in ``others`` remain unchanged.
@@ -192,7 +198,9 @@ def _remade(variable: Variable, replaced: Dict[Variable, Variable], others: Sequ
         if not any(each in new for each in node.inputs):
             continue
         inputs, op = [new.get(each, each) for each in node.inputs], node.op
-        if isinstance(op, TruncatedRV):  # its inner graph is specific to the old shapes
+        if any(isinstance(each, SparseRows) for each in inputs):
+            outputs = multiplied(node, inputs)
+        elif isinstance(op, TruncatedRV):  # its inner graph is specific to the old shapes
             *of_base, lower, upper = inputs
             base = op.base_rv_op.make_node(*of_base).default_output()
             outputs = Truncated.rv_op(base, lower, upper, op.max_n_steps).owner.outputs

@@ -33,6 +33,9 @@ def as_data(values: Sequence[Any], labels: Sequence[str]) -> List[synk.Data]:
             if isinstance(value, Variable):
                 got = f"a variable ({value})"
                 raise ArgumentTypeError(label, "an array of numbers", got, "pass its value: pm.Data has get_value()")
+            if hasattr(value, "toarray"):
+                hint = "pass a dense array, such as matrix.toarray(), or a whole model"
+                raise ArgumentTypeError(label, "an array of numbers", "a sparse matrix", hint)
             value = np.asarray(value)
             if value.dtype.kind not in "biufc":
                 raise ArgumentTypeError(label, "an array of numbers", f"dtype {value.dtype}", "convert it to numbers")
@@ -92,7 +95,10 @@ def refuse_open_bounds(rows: Variable, name: str) -> None:
         infinite.update(
             each
             for each in node.inputs
-            if isinstance(each, Constant) and each.type.dtype.startswith("float") and np.isinf(each.data).all()
+            if isinstance(each, Constant)
+            and isinstance(each.data, (np.ndarray, np.generic))
+            and each.data.dtype.kind == "f"
+            and np.isinf(each.data).all()
         )
         if not any(each in infinite for each in node.inputs):
             continue

@@ -1,6 +1,6 @@
 """Likelihoods over all ranks against PyMC's own on one: value and gradient.
 
-Modules: `observed`, `rows`, `operation`.
+Modules: `named_axes`, `observed`, `operation`, `rows`, `sparse_rows`.
 """
 
 import numpy as np
