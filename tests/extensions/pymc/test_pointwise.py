@@ -66,7 +66,7 @@ def assert_same(found, expected):
         "covariances",
         "a_parameter_of_each_row",
         "named_axes",
-        "sparse_data_by_columns",
+        "sparse_matrix",
     ],
 )
 def test_values_are_those_of_the_plain_model(make_world, name):
