@@ -161,6 +161,7 @@ def _solve(op, a, b):
 #: Operations on arrays, of an Op and its inputs.
 ARRAYS = {
     "Dot": lambda op, x, y: np.dot(x, y),
+    "StructuredDot": lambda op, x, y: np.dot(x, y),
     "Cholesky": _cholesky,
     "SolveTriangular": _solve,
     "Solve": _solve,
@@ -245,6 +246,8 @@ def evaluate(outputs, values):
             value = values.get(variable)
             if value is None:
                 value = variable.data if isinstance(variable, Constant) else variable.get_value()
+            if hasattr(value, "toarray"):  # a sparse matrix
+                value = value.toarray()
             is_float = isinstance(value, np.ndarray) and value.dtype.kind == "f"
             known[variable] = _numbers(value) if is_float or isinstance(value, float) else value
             if not isinstance(known[variable], (np.ndarray, slice, type(None))):

@@ -5,8 +5,11 @@ A builder is called inside a new model; `KINDS` contains all builders by name.
 
 import numpy as np
 import pymc as pm
+import pymc.dims as pmd
 import pytensor
+import pytensor.sparse
 import pytensor.tensor as pt
+import scipy.sparse
 from pytensor.compile.mode import OPT_FAST_RUN, Mode
 
 RANDOM = np.random.default_rng(0)
@@ -29,7 +32,7 @@ def kind(build):
     """Add a model's builder to `KINDS`."""
 
     def make():
-        with pm.Model() as model:
+        with pm.Model(coords={"row": range(N), "feature": range(3), "group": range(4)}) as model:
             build()
         return model
 
@@ -233,6 +236,16 @@ def softmax():
 @kind
 def categories():
     pm.Categorical("y", p=pm.math.softmax(X * pm.Normal("mu"), axis=-1), observed=GROUP % 3)
+
+
+@kind
+def categories_of_one_simplex():
+    pm.Categorical("y", p=pm.Dirichlet("p", np.ones(3)), observed=GROUP % 3)
+
+
+@kind
+def categories_of_one_vector():
+    pm.Categorical("y", logit_p=pm.Normal("logits", shape=3), observed=GROUP % 3)
 
 
 @kind
@@ -467,6 +480,72 @@ def a_parameter_of_each_row():
 @kind
 def as_many_features_as_rows():
     pm.Normal("y", pt.dot(X @ X.T, pm.Normal("b", shape=N)), pm.HalfNormal("sigma"), observed=REAL)
+
+
+# -- sparse matrices ---------------------------------------------------------------------------------------------------
+
+FEW_ELEMENTS = scipy.sparse.csr_matrix(X * (abs(X) > 0.5))
+
+
+@kind
+def sparse_matrix():
+    eta = pytensor.sparse.structured_dot(FEW_ELEMENTS, pm.Normal("beta", shape=(3, 1)))[:, 0]
+    levels = pytensor.sparse.dot(scipy.sparse.csr_matrix(np.eye(4, 2)), pm.Normal("effect", shape=2))
+    pm.Potential("bound", -(pytensor.sparse.dot(FEW_ELEMENTS, pm.Normal("far", shape=3)).sum() ** 2))
+    pm.Bernoulli("y", logit_p=eta + pm.Normal("level", levels, shape=4)[GROUP], observed=BINARY)
+
+
+@kind
+def sparse_data_by_columns():
+    data = pm.Data("X", FEW_ELEMENTS.tocsc())
+    pm.Normal("y", pytensor.sparse.dot(data, pm.Normal("beta", shape=3)), pm.HalfNormal("sigma"), observed=REAL)
+
+
+# -- axes with names ---------------------------------------------------------------------------------------------------
+
+
+def of_rows(values, *others):
+    return pmd.as_xtensor(values, dims=("row", *others))
+
+
+@kind
+def named_axes():
+    data, beta = pmd.Data("X", X, dims=("row", "feature")), pmd.Normal("beta", 0, 1, dims="feature")
+    pmd.Normal("y", data.dot(beta), pmd.HalfNormal("sigma"), observed=of_rows(REAL), dims="row")
+
+
+@kind
+def named_axes_of_groups():
+    level = pmd.Normal("level", 0, pmd.HalfNormal("scale"), dims="group")
+    pmd.Poisson("y", pmd.math.exp(level.isel(group=of_rows(GROUP))), observed=of_rows(COUNTS))
+
+
+@kind
+def named_axes_without_data():
+    pmd.Normal("y", pmd.Normal("mu", dims="feature"), pmd.HalfNormal("s"), observed=of_rows(X, "feature"))
+
+
+@kind
+def named_axes_of_categories():
+    shares = pmd.Dirichlet("p", a=pmd.as_xtensor(np.ones(4), dims="group"), core_dims="group")
+    pmd.Categorical("y", p=shares, core_dims="group", observed=of_rows(GROUP))
+
+
+@kind
+def named_axes_in_another_order():
+    data = pmd.Data("X", X.T, dims=("feature", "row"))
+    pmd.Normal("y", data.dot(pmd.Normal("beta", dims="feature")), 1, observed=of_rows(REAL), dims="row")
+
+
+@kind
+def a_parameter_of_each_named_row():
+    pmd.Normal("y", pmd.Normal("a", dims="row"), pmd.HalfNormal("sigma"), observed=of_rows(REAL))
+
+
+@kind
+def named_axes_of_parameters():
+    beta = pmd.Normal("beta", dims="feature")
+    pm.Normal("y", of_rows(X, "feature").dot(beta).values, 1, observed=REAL)
 
 
 # -- priors and curves -------------------------------------------------------------------------------------------------

@@ -329,7 +329,7 @@ class Lengths:
             return (first, 0) if axis == 0 and ndim(first) == 2 else (node.inputs[1], 1)
         if isinstance(op, classes.Reshape):
             found = self._element(node.inputs[1], axis)
-            return None if found is None or found.number < 0 else found
+            return self._left_over(node) if found is None or found.number < 0 else found
         if isinstance(op, classes.ARange):
             start, stop, step = map(self.length, node.inputs)
             return stop.over(step) if start == Product(0) and step.number > 0 else None
@@ -352,6 +352,13 @@ class Lengths:
         if isinstance(op, classes.AdvancedSubtensor):
             return self._before_rows_at(node, axis)
         return self._before_of_own(node, axis, output)
+
+    def _left_over(self, node: Any) -> Optional[Product]:
+        """Return the length that a reshape with -1 infers, if all other lengths are plain numbers; else None."""
+        array, elements = node.inputs[0], self.elements(node.inputs[1])
+        size = product(self.axis_length(array, axis) for axis in range(ndim(array)))
+        rest = product(one for one in elements if one != Product(-1)) if elements else None
+        return None if size is None or rest is None or size.factors or rest.factors else size.over(rest)
 
     def _before_join(self, node: Any, axis: int) -> Any:
         along, arrays = self.classes.joined(node)

@@ -24,6 +24,7 @@ from .likelihood import Likelihood
 from .observed import observed_in, without_initial_values
 from .operation import DataParallelLogp
 from .rows import as_data, is_array, of_values, refuse_open_bounds, value_of, variable_for
+from .sparse_rows import refuse_sparse
 
 logger = logging.getLogger("synkhronos")
 
@@ -179,6 +180,7 @@ def _of_function(
             "data_parallel(f, data, params)"
         )
         raise ArgumentTypeError(name, "a log-probability", f"an expression that draws random numbers ({names})", hint)
+    refuse_sparse(rows, name, "dense arrays in a function")
     refuse_open_bounds(rows, name)
     fixed = [each for each, of in zip(inputs, of_model) if isinstance(of, SharedVariable)]
     likelihood = Likelihood(rows, variables, data, inputs, name, mode, fixed, model.check_bounds, batches=batches)
@@ -231,7 +233,7 @@ def _of_model(model: pm.Model, names: Any, batch: Optional[int], mode: Any) -> p
 
 
 def _reads_rows(potential: Variable, n_rows: int) -> bool:
-    return any(is_array(each) and len(value_of(each)) >= n_rows for each in ancestors([potential]))
+    return any(is_array(each) and value_of(each).shape[0] >= n_rows for each in ancestors([potential]))
 
 
 def _computed(likelihood: Likelihood, params: List[Variable], batch: Union[int, Batches, None]) -> Variable:

@@ -11,8 +11,9 @@ from weakref import WeakSet, WeakValueDictionary
 import numpy as np
 import pytensor
 from pymc.pytensorf import rewrite_pregrad
-from pytensor.compile.mode import Mode, get_mode
+from pytensor.compile.mode import Mode, get_mode, optdb
 from pytensor.graph.basic import Variable
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 
 import synkhronos as synk
@@ -81,7 +82,8 @@ class Likelihood:
         self._pid, self.key = os.getpid(), uuid.uuid4().hex
         #: Whether the model contains the number of rows, so that it has no meaning for a batch.
         rows, self.contains_rows = of_any_rows(rows, variables, params, name, self.n_rows)
-        total = rewrite_pregrad(rows.sum())  # as in PyMC, since the gradient of log(sigmoid(x)) can be 0 / 0
+        # Rewritten as in PyMC, since the gradient of log(sigmoid(x)) can be 0 / 0.
+        total = rewrite_pregrad(with_softmax(rows.sum()))
         floats = [param for param, is_float in zip(params, self.differentiable) if is_float]
         gradients = pytensor.grad(total, floats, disconnected_inputs="ignore") if floats else []
         # A gradient that depends on no row is zero and needs no sum, like that of `when` in ``switch(t < when, ...)``.
@@ -167,6 +169,17 @@ def record(error: Exception, failures: Iterable[LikelihoodFailure]) -> None:
 
 def _last_line(text: str) -> str:
     return text.rstrip().rsplit("\n", 1)[-1]
+
+
+def with_softmax(total: Variable) -> Variable:
+    """Replace exponentials over their sum with a softmax, whose logarithm PyTensor computes without underflow.
+
+    PyMC's canonicalization takes such a quotient apart, except in the plain model, where the prior uses it, too.
+    """
+    found: Variable = rewrite_graph(
+        total, include=(), custom_rewrite=optdb["stabilize"].query("+symbolic_op_recognition")
+    )
+    return found
 
 
 def as_pymc_compiles(mode: Any, check_bounds: bool = True) -> Mode:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import pymc as pm
@@ -21,14 +21,15 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, graph_inputs, io_toposort
-from pytensor.sparse.type import SparseTensorType
 from pytensor.tensor import constant
 from pytensor.tensor.random.op import RandomVariable
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
+from .named_axes import axes_of, in_place_of
 from .rows import as_data, is_array, of_values, value_of, variable_for
+from .sparse_rows import SparseRows, as_dense, is_sparse, multiplied, refuse_sparse
 
 
 class Observed(NamedTuple):
@@ -63,7 +64,7 @@ def observed_in(model: pm.Model, names: Optional[Sequence[str]]) -> List[Observe
     for rv, of_rv in arrays.items():
         named = [each for each in of_rv["all"] if each.name in (names or ())]
         if rv.name in names if names is not None else lengths[rv] == max(lengths.values()):
-            named += [each for each in of_rv["all"] if _length(each) == lengths[rv]]
+            named += [each for each in of_rv["all"] if _length(each) == lengths[rv] and _may_have_rows(each, rv)]
         elif not named:
             continue
         used.update([rv.name, *[each.name for each in named]])
@@ -94,10 +95,7 @@ def _arrays_of(model: pm.Model, rv: Variable) -> Dict[str, List[Variable]]:
         got = f"{rv.name}, which uses pm.Minibatch"
         hint = "use the whole data in the model, and pass batch= to data_parallel"
         raise ArgumentValueError("model", "no variable that uses pm.Minibatch", got, hint)
-    sparse = [each for each in every if isinstance(each.type, SparseTensorType)]
-    if sparse:
-        got = f"a sparse matrix ({sparse[0].name or sparse[0].type}) in {rv.name}"
-        raise ArgumentTypeError("model", "dense arrays", got, "pass a dense array, such as matrix.toarray()")
+    refuse_sparse(value, rv.name)
     return {"values": [each for each in ancestors([value]) if is_array(each)], "all": list(filter(is_array, every))}
 
 
@@ -119,20 +117,57 @@ def _size_of(rv: Variable) -> Optional[Variable]:
 
 
 def _length(variable: Variable) -> int:
-    return len(value_of(variable))
+    return int(value_of(variable).shape[0])
+
+
+def _may_have_rows(array: Variable, rv: Variable) -> bool:
+    """Return whether the first axis of an array has no name, or the name of the observed variable's first axis."""
+    names = axes_of(array)[:1], axes_of(rv)[:1]
+    return names[0] == names[1] or () in names
 
 
 def _observed(model: pm.Model, rv: Variable, arrays: List[Variable]) -> Observed:
-    labels = [each.name or f"data of {rv.name}" for each in arrays]
-    data = as_data([value_of(each) for each in arrays], labels)
-    variables = [variable_for(each, label) for each, label in zip(data, labels)]
-    replaced: Dict[Variable, Variable] = dict(zip(arrays, variables))
     basic = _of_free_variables(model, rv)
+    data, variables, replaced = _divided(model, rv, arrays)
     value = _remade(model.rvs_to_values[rv], replaced, basic)
-    drawn = _of_size_of(_remade(rv, replaced, basic), value)
-    rows, params, of_model = of_values(_logp(model, drawn, value), model)
+    drawn = _remade(rv, replaced, basic)
+    refuse_sparse(drawn, rv.name, others=basic)
+    lengths = {axis: len(data[0]) for axis in axes_of(rv)[:1]}
+    if not lengths:
+        drawn = _of_size_of(drawn, value)
+    rows, params, of_model = of_values(_logp(model, drawn, value), model, lengths)
     containers = [each for each in arrays if each in model.data_vars]
     return Observed(rv, rows, variables, data, params, of_model, containers)
+
+
+def _divided(
+    model: pm.Model, rv: Variable, arrays: List[Variable], rows: Optional[np.ndarray[Any, Any]] = None
+) -> Tuple[List[synk.Data], List[Variable], Dict[Variable, Any]]:
+    """Return data with the rows of ``arrays`` and ``rows``, their variables, and replacements of the model's variables.
+
+    The length of a named axis of the rows is replaced by the number of rows.
+    """
+    labels = [each.name or f"data of {rv.name}" for each in arrays]
+    for array, label in zip(arrays, labels):
+        if not _may_have_rows(array, rv):
+            expected = f"an array whose first axis is {axes_of(rv)[0]}, as that of {rv.name}"
+            hint = "name the axis of the rows first, in dims= and in all arrays of rows"
+            raise ArgumentValueError(label, expected, f"the axes {', '.join(axes_of(array))}", hint)
+    parts = [
+        as_dense(value_of(each), label) if is_sparse(each) else [value_of(each)] for each, label in zip(arrays, labels)
+    ]
+    if rows is not None:
+        parts, labels = [*parts, [rows]], [*labels, f"rows of {rv.name}"]
+    labels = [label for label, each in zip(labels, parts) for _ in each]
+    data = as_data([part for each in parts for part in each], labels)
+    variables = [variable_for(each, label) for each, label in zip(data, labels)]
+    remaining = iter(variables)
+    replaced: Dict[Variable, Any] = {
+        each: SparseRows(next(remaining), next(remaining)) if is_sparse(each) else in_place_of(next(remaining), each)
+        for each in arrays
+    }
+    replaced.update({model.dim_lengths[axis]: variables[0].shape[0] for axis in axes_of(rv)[:1]})
+    return data, variables, replaced
 
 
 def _of_free_variables(model: pm.Model, rv: Variable) -> List[Variable]:
@@ -152,20 +187,23 @@ def draws_of(model: pm.Model, rv: Variable) -> Observed:
     """
     _arrays_of(model, rv)  # refuses what cannot be divided
     basic = _of_free_variables(model, rv)
-    n_batch_dims = rv.type.ndim - rv.owner.op.ndim_supp
-    shape = constant_fold(tuple(rv.shape)[:n_batch_dims], raise_not_constant=False)
+    if axes_of(rv):
+        shape = [model.dim_lengths[axes_of(rv)[0]]]
+    else:
+        shape = constant_fold(tuple(rv.shape)[: rv.type.ndim - rv.owner.op.ndim_supp], raise_not_constant=False)
     shape = [int(each.eval() if isinstance(each, Variable) else each) for each in shape]
     arrays = [
         each
         for each in ancestors(_distribution_parameters(rv), basic)
-        if is_array(each) and n_batch_dims and _length(each) == shape[0]
+        if is_array(each) and shape and _length(each) == shape[0] and _may_have_rows(each, rv)
     ]
-    labels = [each.name or f"data of {rv.name}" for each in arrays]
-    data = as_data([*[value_of(each) for each in arrays], np.zeros(shape, np.int8)], [*labels, f"rows of {rv.name}"])
-    variables = [variable_for(each, label) for each, label in zip(data, [*labels, f"rows of {rv.name}"])]
-    drawn = _of_size_of(_remade(rv, dict(zip(arrays, variables)), basic), variables[-1])
-    given = {each: model.rvs_to_values[each] for each in model.free_RVs}
-    rows, params, of_model = of_values(clone_replace(drawn, given), model)
+    data, variables, replaced = _divided(model, rv, arrays, np.zeros(shape, np.int8))
+    drawn = _remade(rv, replaced, basic)
+    refuse_sparse(drawn, rv.name, others=basic)
+    if not axes_of(rv):
+        drawn = _of_size_of(drawn, variables[-1])
+    drawn = clone_replace(drawn, {each: model.rvs_to_values[each] for each in model.free_RVs})
+    rows, params, of_model = of_values(drawn, model, {axis: shape[0] for axis in axes_of(rv)[:1]})
     rows = rewrite_graph(rows, include=("canonicalize",))  # without draws of which only the shape is used
     return Observed(rv, rows, variables, data, params, of_model, [])
 
@@ -209,7 +247,7 @@ def _with_constants(rv: Variable) -> Variable:
     return rv.owner.op.make_node(*inputs).default_output()
 
 
-def _remade(variable: Variable, replaced: Dict[Variable, Variable], others: Sequence[Variable]) -> Variable:
+def _remade(variable: Variable, replaced: Dict[Variable, Any], others: Sequence[Variable]) -> Variable:
     """Replace variables in an expression, and rebuild the nodes that depend on them, because static shapes change.
 
     The model's random variables in ``others`` remain unchanged.
@@ -219,7 +257,9 @@ def _remade(variable: Variable, replaced: Dict[Variable, Variable], others: Sequ
         if not any(each in new for each in node.inputs):
             continue
         inputs, op = [new.get(each, each) for each in node.inputs], node.op
-        if isinstance(op, TruncatedRV):  # its inner graph is specific to the old shapes
+        if any(isinstance(each, SparseRows) for each in inputs):
+            outputs = multiplied(node, inputs)
+        elif isinstance(op, TruncatedRV):  # its inner graph is specific to the old shapes
             *of_base, lower, upper = inputs
             base = op.base_rv_op.make_node(*of_base).default_output()
             outputs = Truncated.rv_op(base, lower, upper, op.max_n_steps).owner.outputs

@@ -50,7 +50,7 @@ class DataParallelLogp(Op):  # type: ignore[misc]  # untyped if PyTensor is not 
         return f"DataParallelLogp{{{self.label}}}"
 
     def make_node(self, *inputs: Any) -> Apply:
-        variables = [pt.as_tensor_variable(each) for each in inputs]
+        variables = [pt.as_tensor(each, allow_xtensor_conversion=True) for each in inputs]
         gradients = [one.type() for one, is_float in zip(variables, self.differentiable) if is_float]
         node = Apply(self, variables, [pt.scalar(dtype=self.dtype), *gradients])
         node.tag.likelihood = self.likelihood

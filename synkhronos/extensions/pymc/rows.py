@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Any, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import pymc as pm
@@ -22,6 +22,8 @@ import synkhronos as synk
 from synkhronos.errors import ArgumentError, ArgumentTypeError, ArgumentValueError
 from synkhronos.sharding import Shard
 
+from .named_axes import ARRAY_TYPES, in_place_of, input_for, lowered
+
 
 def as_data(values: Sequence[Any], labels: Sequence[str]) -> List[synk.Data]:
     """Convert arrays to `Data`; refuse arrays without numbers or rows, and arrays of different lengths."""
@@ -31,6 +33,9 @@ def as_data(values: Sequence[Any], labels: Sequence[str]) -> List[synk.Data]:
             if isinstance(value, Variable):
                 got = f"a variable ({value})"
                 raise ArgumentTypeError(label, "an array of numbers", got, "pass its value: pm.Data has get_value()")
+            if hasattr(value, "toarray"):
+                hint = "pass a dense array, such as matrix.toarray(), or a whole model"
+                raise ArgumentTypeError(label, "an array of numbers", "a sparse matrix", hint)
             value = np.asarray(value)
             if value.dtype.kind not in "biufc":
                 raise ArgumentTypeError(label, "an array of numbers", f"dtype {value.dtype}", "convert it to numbers")
@@ -48,17 +53,23 @@ def variable_for(data: synk.Data, name: str) -> Variable:
     return TensorType(str(data.dtype), shape=(None, *data.shape[1:]))(name)
 
 
-def of_values(rows: Variable, model: pm.Model) -> Tuple[Variable, List[Variable], List[Variable]]:
-    """Replace value variables and numeric shared variables by inputs; return the expression, new and old variables."""
+def of_values(
+    rows: Variable, model: pm.Model, lengths: Optional[Mapping[str, int]] = None
+) -> Tuple[Variable, List[Variable], List[Variable]]:
+    """Replace value variables and numeric shared variables by inputs; return the expression, new and old variables.
+
+    ``lengths`` are those of named axes that the rows have.
+    """
     reached = list(ancestors([rows]))
     found = [each for each in model.value_vars if each in set(reached)] + shared_values(reached)
-    new = [each.type(each.name) for each in found]
-    return clone_replace(rows, dict(zip(found, new))), new, found
+    new = [input_for(each, lengths or {}) for each in found]
+    replaced = {old: in_place_of(each, old) for each, old in zip(new, found)}
+    return lowered(clone_replace(rows, replaced)), new, found
 
 
 def is_array(variable: Variable) -> bool:
     """Return whether a variable is an array in the model: a constant, or a shared variable such as ``pm.Data``."""
-    is_value = isinstance(variable, (Constant, SharedVariable)) and isinstance(variable.type, TensorType)
+    is_value = isinstance(variable, (Constant, SharedVariable)) and isinstance(variable.type, ARRAY_TYPES)
     return is_value and variable.type.ndim > 0
 
 
@@ -71,7 +82,7 @@ def shared_values(reached: Iterable[Variable]) -> List[Variable]:
 
     Left in the graph, they would be copied to the ranks and would not follow the program's changes.
     """
-    return [each for each in reached if isinstance(each, SharedVariable) and isinstance(each.type, TensorType)]
+    return [each for each in reached if isinstance(each, SharedVariable) and isinstance(each.type, ARRAY_TYPES)]
 
 
 def refuse_open_bounds(rows: Variable, name: str) -> None:
@@ -84,7 +95,10 @@ def refuse_open_bounds(rows: Variable, name: str) -> None:
         infinite.update(
             each
             for each in node.inputs
-            if isinstance(each, Constant) and each.type.dtype.startswith("float") and np.isinf(each.data).all()
+            if isinstance(each, Constant)
+            and isinstance(each.data, (np.ndarray, np.generic))
+            and each.data.dtype.kind == "f"
+            and np.isinf(each.data).all()
         )
         if not any(each in infinite for each in node.inputs):
             continue

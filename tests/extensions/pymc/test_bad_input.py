@@ -8,9 +8,12 @@ from synkhronos.errors import StateError
 
 pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
 
+import pymc.dims as pmd  # noqa: E402
 import pytensor  # noqa: E402
+import pytensor.sparse as sparse  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
-from pymc_models import BINARY, KINDS, REAL, N, X, evaluate, log_density  # noqa: E402
+import scipy.sparse  # noqa: E402
+from pymc_models import BINARY, FEW_ELEMENTS, KINDS, REAL, N, X, evaluate, log_density, of_rows  # noqa: E402
 
 from synkhronos.extensions.pymc import data_parallel  # noqa: E402
 
@@ -166,19 +169,61 @@ def test_refused_models():
         data_parallel(chained)
 
 
+def test_rows_that_are_not_the_first_named_axis():
+    coords = {"row": range(N), "feature": range(3)}
+    with pm.Model(coords=coords) as rows_last:
+        mu = pmd.Normal("mu", dims="feature")
+        pmd.Normal("y", mu, 1, observed=of_rows(X, "feature"), dims=("feature", "row"))
+    with refuses(ValueError, "data of y", "first axis is feature", "row, feature", "first"):
+        data_parallel(rows_last)
+    with pm.Model(coords=coords) as data_transposed:
+        data = pmd.Data("X", X.T, dims=("feature", "row"))
+        pmd.Normal("y", data.dot(pmd.Normal("beta", dims="feature")), 1, observed=of_rows(REAL))
+    with refuses(ValueError, "X", "first axis is row", "feature, row", "first"):
+        data_parallel(data_transposed, ["X"])
+    with pm.Model(coords=coords) as centred:
+        data = pmd.Data("X", X, dims=("row", "feature"))
+        beta = pmd.Normal("beta", dims="feature")
+        pmd.Normal("y", (data - data.mean("row")).dot(beta), 1, observed=of_rows(REAL))
+    with refuses(TypeError, "y", "row", "X"):
+        data_parallel(centred)
+
+
 def test_lengths_in_the_model_are_no_lengths_of_a_batch():
     with refuses(ValueError, "batch", "53", "10", "pm.Data"):
         data_parallel(KINDS["repeated"](), batch=10)
     data_parallel(KINDS["logistic"](), batch=10)
 
 
-def test_a_sparse_matrix_is_named():
-    scipy_sparse, sparse = pytest.importorskip("scipy.sparse"), pytest.importorskip("pytensor.sparse")
+SPARSE_TERMS = {
+    "transposed": lambda beta: sparse.dot(sparse.as_sparse_variable(FEW_ELEMENTS.T.tocsr()).T, beta),
+    "twice as large": lambda beta: sparse.dot(sparse.as_sparse_variable(FEW_ELEMENTS) * 2, beta),
+    "without rows": lambda beta: X @ sparse.dot(scipy.sparse.csr_matrix(np.eye(3)), beta),
+}
+
+
+@pytest.mark.parametrize("term", SPARSE_TERMS)
+def test_sparse_matrices_in_other_operations(term):
     with pm.Model() as model:
-        beta = pm.Normal("beta", shape=(3, 1))
-        pm.Normal("y", sparse.dot(scipy_sparse.csr_matrix(X), beta)[:, 0], 1, observed=REAL)
-    with refuses(TypeError, "model", "dense", "sparse", "toarray"):
+        pm.Normal("y", SPARSE_TERMS[term](pm.Normal("beta", shape=3)), 1, observed=REAL)
+    with refuses(TypeError, "y", "product", "sparse", "toarray"):
         data_parallel(model)
+
+
+def test_a_sparse_matrix_with_one_long_row():
+    matrix = scipy.sparse.lil_matrix((N, 500))
+    matrix[0] = np.ones(500)
+    with pm.Model() as model:
+        pm.Normal("y", sparse.dot(matrix.tocsr(), pm.Normal("beta", shape=500)), 1, observed=REAL)
+    with refuses(ValueError, "data of y", "10 times", "500 elements", "dense"):
+        data_parallel(model)
+
+
+def test_a_sparse_matrix_in_a_function():
+    with refuses(TypeError, "data[0]", "numbers", "sparse", "toarray"):
+        in_model(log_density, [FEW_ELEMENTS, BINARY])
+    with refuses(TypeError, "likelihood", "dense", "sparse", "toarray"):
+        in_model(lambda y, beta: pm.logp(pm.Normal.dist(sparse.dot(FEW_ELEMENTS, beta)), y), [REAL])
 
 
 def test_initial_values():

@@ -66,6 +66,8 @@ FEW = (
     "a_parameter_of_each_row",
     "logit_normal",
     "custom_of_data",
+    "named_axes",
+    "sparse_matrix",
 )
 
 

@@ -46,7 +46,7 @@ def errors(found, truth):
 @pytest.mark.thorough(
     but=(
         "^(logistic|linear|covariances|mixture|bounded_parameters|weights_of_a_simplex|started_elsewhere|weibull_of_an_array"
-        "|hurdle|a_class_without_parameters)$"
+        "|hurdle|a_class_without_parameters|categories_of_one_simplex|named_axes|sparse_matrix)$"
     )
 )
 @pytest.mark.parametrize("name", KINDS)

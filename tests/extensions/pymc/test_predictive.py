@@ -47,7 +47,11 @@ def draw(trace, model, **arguments):
     return trace[group].to_dataset()
 
 
-#: Kinds of distributions: `Truncated` without a closed form is refused, and the logp of `custom` has no draws.
+#: Kinds that are refused, and kinds that PyMC itself does not draw.
+REFUSED = ("counts_without_zero", "named_axes_in_another_order", "a_parameter_of_each_named_row")
+NOT_DRAWN = ("custom", "sparse_data_by_columns")
+
+#: Kinds that run in `make test`.
 FEW = (
     "hierarchical",
     "logit_normal",
@@ -65,7 +69,7 @@ FEW = (
     [
         pytest.param(name, marks=[pytest.mark.thorough] * (name not in FEW))
         for name in KINDS
-        if name not in ("counts_without_zero", "custom")
+        if name not in REFUSED + NOT_DRAWN
     ],
 )
 def test_draws_look_like_those_of_the_plain_model(make_world, name):
@@ -82,6 +86,15 @@ def test_draws_look_like_those_of_the_plain_model(make_world, name):
             expected[key].dtype,
         )
         assert values.values.std() > 0
+
+
+@pytest.mark.thorough("^(?!counts)")
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_kinds(make_world, name):
+    make_world("threads", 2)
+    model = KINDS[name]()
+    with refuses(TypeError, "y", "that row alone", "combines rows", "leave y out of var_names"):
+        draw(drawn(model), model)
 
 
 @pytest.mark.parametrize("world", ["threads", "fork"])

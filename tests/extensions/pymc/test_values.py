@@ -1,6 +1,6 @@
 """Likelihoods over all ranks against PyMC's own on one: value and gradient.
 
-Modules: `observed`, `rows`, `operation`.
+Modules: `named_axes`, `observed`, `operation`, `rows`, `sparse_rows`.
 """
 
 import numpy as np
@@ -10,10 +10,23 @@ import synkhronos as synk
 
 pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
 
+import pymc.dims as pmd  # noqa: E402
 import pytensor  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
 from pymc.model.fgraph import clone_model  # noqa: E402
-from pymc_models import BINARY, KINDS, REAL, WEIGHTS, N, X, assert_same, evaluate, log_density, points_of  # noqa: E402
+from pymc_models import (  # noqa: E402
+    BINARY,
+    KINDS,
+    REAL,
+    WEIGHTS,
+    N,
+    X,
+    assert_same,
+    evaluate,
+    log_density,
+    of_rows,
+    points_of,
+)
 
 from synkhronos.extensions.pymc import data_parallel  # noqa: E402
 
@@ -88,6 +101,26 @@ def test_of_parameters_that_are_expressions(make_world):
         raw = pm.Normal("raw", 0, 1, shape=3)
         pm.Bernoulli("y", logit_p=X @ (2 * raw + 1), observed=BINARY)
     assert_same(model, plain)
+
+
+def test_of_a_function_with_named_axes(make_world):
+    make_world("threads", 2)
+
+    def logp(X, y, beta, sigma):
+        return pm.logp(pmd.Normal.dist(of_rows(X, "feature").dot(beta), sigma), of_rows(y))
+
+    with pm.Model(coords={"feature": range(3)}) as model:
+        parameters = [pmd.Normal("beta", 0, 1, dims="feature"), pmd.HalfNormal("sigma", 1)]
+        data_parallel(logp, [X, REAL], parameters)
+    assert_same(model, KINDS["named_axes"](), 5)
+
+
+def test_an_axis_of_another_name_may_be_as_long_as_the_rows(make_world):
+    make_world("threads", 2)
+    with pm.Model(coords={"row": range(N), "feature": range(N)}) as plain:
+        weights = pmd.Data("K", X @ X.T, dims=("feature", "row"))
+        pmd.Normal("y", weights.dot(pmd.Normal("beta", dims="feature")), 1, observed=of_rows(REAL))
+    assert_same(data_parallel(plain), plain, 5)
 
 
 def test_of_data_in_shared_memory_and_in_a_file(make_world, tmp_path):

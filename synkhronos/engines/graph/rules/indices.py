@@ -5,7 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from ....sharding import MIXED, Axes, Changed, Coordinate, Element, Masked, PlacementRule, Product, Slice, Subscript
+from ....sharding import (
+    MIXED,
+    ONE,
+    Axes,
+    Changed,
+    Coordinate,
+    Element,
+    Masked,
+    PlacementRule,
+    Product,
+    Slice,
+    Subscript,
+)
 from ..classes import Classes
 from ..indices import constant_index, is_all
 from ..lengths import Lengths, broadcastable, ndim
@@ -145,7 +157,10 @@ def _advanced(lengths: Lengths, node: Any, first: int) -> Any:
         place = axis + 1
         arrays[axis] = entry
         array = node.inputs[entry]
-        of_inputs[entry - first] = labels(array, [("at", k) for k in range(width - ndim(array), width)])
+        of_inputs[entry - first] = [
+            ONE if lengths.axis_length(array, k) == Product(1) else ("at", width - ndim(array) + k)
+            for k in range(ndim(array))
+        ]
         if len(arrays) == 1:
             after += [("at", k) for k in range(width)]
         before[axis] = MIXED

@@ -66,6 +66,7 @@ CASES = [
     Case("at positions of rows", " ".join([U] * 3), lambda p: [p.rows(p.f)[[0, 1]], p.rows(p.f)[p.all(4, dtype="int64", high=2)], p.rows(p.f)[p.rows(dtype="int64", high=2)]], empty=False),
     Case("taken along an axis", "Shard(0) Unknown", lambda p: [T.take(p.rows(3), [0, 2], axis=1), T.take(p.rows(3), [0, 1], axis=0)]),
     Case("a label's probability", "Shard(0) Shard(0)", lambda p: [x[T.arange(x.shape[0]), labels(p, 3)] for x in [p.rows(3)]] + [x[T.arange(y.shape[0]), y] for x in [p.rows(3)] for y in [labels(p, 3)]]),
+    Case("a label's probability, the same for all rows", "Shard(0) Partial(sum)", lambda p: [q[T.arange(q.shape[0]).reshape((-1, 1)), labels(p, 3).dimshuffle(0, "x")] for q in [p.all(3).dimshuffle("x", 0)]] + [T.grad(T.sqr(q[T.arange(q.shape[0]).reshape((-1, 1)), labels(p, 3).dimshuffle(0, "x")]).sum(), w) for w in [p.all(3)] for q in [w.dimshuffle("x", 0)]]),
     Case("log likelihood", "Partial(avg) Partial(avg)", lambda p: [[loss, T.grad(loss, w)] for x in [p.rows(p.f)] for y in [labels(p, 3)] for w in [p.all(p.f, 3)] for loss in [-T.mean(T.log(T.nnet.softmax(T.dot(x, w)))[T.arange(y.shape[0]), y])]][0], "Partial(sum) Partial(sum)"),
     Case("log likelihood of time and rows", "Shard(0) Shard(0)", lambda p: _of_time_and_rows(p)),
     # Classes of time and rows that were merged, in either order: by pairs of positions, and in flat probabilities.

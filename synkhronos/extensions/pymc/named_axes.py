@@ -1,0 +1,41 @@
+"""Conversion of variables with named axes, as in models of ``pymc.dims``, to and from tensors."""
+
+from __future__ import annotations
+
+from typing import Mapping, Tuple
+
+from pytensor.graph.basic import Variable
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor import as_tensor
+from pytensor.tensor.type import TensorType
+from pytensor.xtensor.basic import xtensor_from_tensor
+from pytensor.xtensor.type import XTensorType
+
+#: Types of arrays, without and with named axes.
+ARRAY_TYPES = (TensorType, XTensorType)
+
+
+def axes_of(variable: Variable) -> Tuple[str, ...]:
+    """Return the names of the axes; () if they have none."""
+    return tuple(variable.type.dims) if isinstance(variable.type, XTensorType) else ()
+
+
+def input_for(variable: Variable, lengths: Mapping[str, int]) -> Variable:
+    """Return a new tensor to compute with instead of a variable; ``lengths`` are those of named axes, if known."""
+    if not isinstance(variable.type, XTensorType):
+        return variable.type(variable.name)
+    shape = [lengths.get(axis, n) for axis, n in zip(axes_of(variable), variable.type.shape)]
+    return TensorType(variable.type.dtype, shape=shape)(variable.name)
+
+
+def in_place_of(tensor: Variable, variable: Variable) -> Variable:
+    """Return a tensor with the axis names of the variable that it replaces."""
+    return xtensor_from_tensor(tensor, axes_of(variable)) if isinstance(variable.type, XTensorType) else tensor
+
+
+def lowered(expression: Variable) -> Variable:
+    """Return an expression of tensors as a tensor, computed without operations on named axes."""
+    if not any(isinstance(each.type, XTensorType) for each in ancestors([expression])):
+        return expression
+    return rewrite_graph(as_tensor(expression, allow_xtensor_conversion=True), include=("lower_xtensor",), clone=True)
