@@ -89,7 +89,7 @@ FORMULAS = [
 @pytest.mark.parametrize(
     "formula, arguments",
     [
-        pytest.param(*each, id=f"{i}-{each[1].get('family', 'gaussian')}", marks=[pytest.mark.thorough] * (i >= 10))
+        pytest.param(*each, id=f"{i}-{each[1].get('family', 'gaussian')}", marks=[pytest.mark.long] * (i >= 10))
         for i, each in enumerate(FORMULAS)
     ],
 )

@@ -74,7 +74,7 @@ FEW = (
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.thorough] * (name not in FEW))
+        pytest.param(name, marks=[pytest.mark.long] * (name not in FEW))
         for name in KINDS
         if name != "correlations"  # PyMC itself cannot compute its values, because two of its names are exchanged
     ],

@@ -67,7 +67,7 @@ FEW = (
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.thorough] * (name not in FEW))
+        pytest.param(name, marks=[pytest.mark.long] * (name not in FEW))
         for name in KINDS
         if name not in REFUSED + NOT_DRAWN
     ],
