@@ -1484,7 +1484,8 @@ RECIPES += [
         updates=[
             Update("scale", lambda v, x: v.sum(v.ones_like(v.eye(v.length(x - v.mean(x, 0)))))),
             Update("running", lambda v, x: v.cast(v.length(v.arange(v.length(x))), "float64")),
-            Update("seen", lambda v, x: v.length(v.unique(v.greater(v.mean(x, 0), 0)))),
+            # (A mean would be rounded: the ranks' parts of a sum of 0, divided by 3, may add up to 1e-17.)
+            Update("seen", lambda v, x: v.length(v.unique(v.greater(v.sum(x, 0), 0)))),
         ],
         exact=True,
         in_slices=False,
