@@ -14,10 +14,12 @@ import synkhronos as synk
 pytest.importorskip("pytensor_ml")
 
 from pytensor_ml import activations, layers, optim  # noqa: E402
+from pytensor_ml.checkpoint import load_state, save_state  # noqa: E402
 from pytensor_ml.layers import Input, Linear, Sequential  # noqa: E402
 from pytensor_ml.loss import CrossEntropy, SquaredError  # noqa: E402
 from pytensor_ml.model import Model  # noqa: E402
 from pytensor_ml.params import TrainableParameter  # noqa: E402
+from pytensor_ml.util import DataLoader  # noqa: E402
 
 pytestmark = [pytest.mark.pytensor, pytest.mark.slow]
 
@@ -252,6 +254,33 @@ def test_regression_predictions_and_epochs(threads):
     np.testing.assert_allclose(ours.predict(x), plain.predict(x), rtol=1e-9)
     assert predictions.shape == (13, CLASSES)
     assert all(isinstance(one, TrainableParameter) for one in ours.weights)
+
+
+def test_loader_and_checkpoint(threads, tmp_path):
+    """pytensor-ml's batches, in calls and as indices in `steps`, and its files, beside the plain library."""
+    pytest.importorskip("safetensors")
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(50, 4)), random.normal(size=(50, 1))
+
+    def compiled_step():
+        first = Input("x", shape=(None, 4))
+        model = Model(Linear("last", n_in=4, n_out=1)(first)).initialize(seed=0)
+        return model.compile_train(optim.adam(1e-2), SquaredError())
+
+    def loader(seed):
+        return DataLoader(x, y, batch_size=16, random_state=seed)
+
+    with synk.functions():
+        step = compiled_step()
+    plain, batches, of_plain = compiled_step(), loader(1), loader(1)
+    for _ in range(5):
+        np.testing.assert_allclose(step(*batches()), plain(*of_plain()), rtol=1e-9)
+    save_state(step.get_shared(), tmp_path / "state.safetensors")
+    for variable in step.get_shared():
+        variable.set_value(np.zeros_like(variable.get_value()))
+    load_state(step.get_shared(), tmp_path / "state.safetensors")
+    losses = step.steps(synk.data(x), synk.data(y), batches=[batches.move_cursor() for _ in range(4)])
+    np.testing.assert_allclose(np.ravel(losses), [float(plain(*of_plain())) for _ in range(4)], rtol=1e-9)
 
 
 def test_the_program_of_the_page(monkeypatch, capsys):

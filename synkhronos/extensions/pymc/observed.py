@@ -204,7 +204,7 @@ def draws_of(model: pm.Model, rv: Variable) -> Observed:
         drawn = _of_size_of(drawn, variables[-1])
     drawn = clone_replace(drawn, {each: model.rvs_to_values[each] for each in model.free_RVs})
     rows, params, of_model = of_values(drawn, model, {axis: shape[0] for axis in axes_of(rv)[:1]})
-    rows = rewrite_graph(rows, include=("canonicalize",))  # without draws of which only the shape is used
+    rows = rewrite_graph(rows, include=("canonicalize",))  # without draws that serve only as shapes
     return Observed(rv, rows, variables, data, params, of_model, [])
 
 
