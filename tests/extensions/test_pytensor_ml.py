@@ -45,6 +45,10 @@ def relu():
     return activations.ReLU()
 
 
+def attention_alone(x):
+    return layers.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], is_causal=True)[:, 0]
+
+
 def convolution(**keywords):
     return layers.Conv2D("conv", **{**dict(in_channels=1, out_channels=2, kernel_size=3), **keywords})
 
@@ -124,7 +128,65 @@ NETWORKS = {
         lambda: [layers.CausalSelfAttention("attention", n_embd=4, n_head=2), mean, head(4)],
     ),
     "transformer": ("sequences", lambda: [layers.TransformerBlock("block", d_model=4, n_head=2), mean, head(4)]),
+    "convolution of sequences": (
+        "sequences",
+        lambda: [
+            layers.Conv1D("conv", in_channels=4, out_channels=2, kernel_size=2),
+            relu(),
+            layers.Flatten,
+            head(8),
+        ],
+    ),
+    "max pool of sequences": (
+        "sequences",
+        lambda: [layers.MaxPool1D("pool", kernel_size=2), layers.Flatten, head(8)],
+    ),
+    "average pool of sequences": (
+        "sequences",
+        lambda: [layers.AvgPool1D("pool", kernel_size=2), layers.Flatten, head(8)],
+    ),
+    "transposed convolution of sequences": (
+        "sequences",
+        lambda: [
+            layers.ConvTranspose1D("conv", in_channels=4, out_channels=2, kernel_size=2),
+            layers.Flatten,
+            head(12),
+        ],
+    ),
+    "upsampling of sequences": (
+        "sequences",
+        lambda: [layers.Upsample1D("up", scale_factor=2), layers.Flatten, head(40)],
+    ),
+    "feed forward": ("sequences", lambda: [layers.FeedForward("ff", d_model=4), mean, head(4)]),
+    "feed forward, gated": ("sequences", lambda: [layers.FeedForward("ff", d_model=4, gated=True), mean, head(4)]),
+    "recurrent": ("sequences", lambda: [layers.Recurrent(layers.ElmanCell("cell", n_in=4, n_hidden=5)), last, head(5)]),
+    "scaled dot product": ("sequences", lambda: [attention_alone, mean, head(4)]),
+    "concatenate": ("vectors", lambda: [lambda x: layers.Concatenate([x, x**2], axis=1), head(12)]),
+    "squeeze": ("vectors", lambda: [lambda x: layers.Squeeze(x[:, :, None], axis=2), head(6)]),
+    **{
+        name: ("vectors", lambda make=make: [Linear("a", n_in=6, n_out=8), make(), head(8)])
+        for name, make in {
+            "GELU": activations.GELU,
+            "LeakyReLU": activations.LeakyReLU,
+            "QuickGELU": activations.QuickGELU,
+            "Sigmoid": activations.Sigmoid,
+            "Softmax": activations.Softmax,
+            "SoftPlus": activations.SoftPlus,
+            "Swish": activations.Swish,
+            "Tanh": activations.Tanh,
+        }.items()
+    },
 }
+
+
+def one_hot(classes):
+    return np.eye(CLASSES)[classes]
+
+
+def plateau():
+    scale = optim.scalar_state("plateau/scale", fill_value=1.0)
+    return optim.reduce_on_plateau(optim.sgd(scale * 0.05), scale, patience=2)
+
 
 #: Layers that are refused, with a word of the reason.
 REFUSED = {
@@ -153,6 +215,29 @@ RULES = {
     "cosine_schedule": lambda: optim.adam(optim.cosine_schedule(1e-2, 50)),
     "exponential_schedule": lambda: optim.sgd(optim.exponential_schedule(1e-2, 20, 1e-3)),
     "apply_if_finite": lambda: optim.apply_if_finite(optim.adam(1e-2)),
+    "momentum": lambda: optim.sgd(0.05, momentum=0.9),
+    "nesterov": lambda: optim.sgd(0.05, momentum=0.9, nesterov=True),
+    "add_weight_decay": lambda: optim.chain(optim.sgd(0.05), optim.add_weight_decay(0.01)),
+    "skip_if": lambda: optim.skip_if(optim.sgd(0.05), optim.large_step(0.04)),
+    "reduce_on_plateau": plateau,
+    "constant_schedule": lambda: optim.sgd(optim.constant_schedule(0.05)),
+    "linear_schedule": lambda: optim.sgd(optim.linear_schedule(0.1, 15)),
+    "linear_onecycle_schedule": lambda: optim.sgd(optim.linear_onecycle_schedule(0.1, 20)),
+    "polynomial_schedule": lambda: optim.sgd(optim.polynomial_schedule(0.1, 15, power=2.0)),
+    "step_decay": lambda: optim.sgd(optim.step_decay(0.1, decay_every=5)),
+    "join_schedules": lambda: optim.sgd(
+        optim.join_schedules([optim.constant_schedule(0.1), optim.linear_schedule(0.1, 10)], [5])
+    ),
+    "scale_by_schedule": lambda: optim.chain(optim.sgd(1.0), optim.scale_by_schedule(optim.linear_schedule(0.1, 15))),
+}
+
+#: Losses: the loss, the last layers of the network, and the targets of rows with these classes.
+LOSSES = {
+    "SquaredError": (SquaredError, [], one_hot),
+    "SquaredError, sum": (lambda: SquaredError(reduction="sum"), [], one_hot),
+    "CrossEntropy of probabilities": (CrossEntropy, [activations.Softmax()], np.asarray),
+    "CrossEntropy, one-hot": (lambda: CrossEntropy(expect_logits=True, expect_onehot_labels=True), [], one_hot),
+    "CrossEntropy, sum": (lambda: CrossEntropy(reduction="sum", expect_logits=True), [], np.asarray),
 }
 
 #: The tests of these run in every tier, the others in `make test-long`.
@@ -215,6 +300,21 @@ def test_networks(threads, network):
 @pytest.mark.parametrize("rule", RULES)
 def test_rules(threads, rule):
     equals_plain("vectors", NETWORKS["mlp"][1], RULES[rule])
+
+
+@pytest.mark.long(but="^CrossEntropy of")
+@pytest.mark.parametrize("loss", LOSSES)
+def test_losses(threads, loss):
+    make_loss, last_layers, targets_of = LOSSES[loss]
+
+    def compiled_step():
+        return model_of("vectors", [head(6), *last_layers]).compile_train(optim.sgd(0.05), make_loss())
+
+    with synk.functions():
+        step = compiled_step()
+    plain, (x, y) = compiled_step(), rows("vectors", 13)
+    for n in [13] * 10 + [11] * 9 + [1]:
+        np.testing.assert_allclose(step(x[:n], targets_of(y[:n])), plain(x[:n], targets_of(y[:n])), rtol=1e-9)
 
 
 @pytest.mark.parametrize("network", ["mlp", "batch norm"])
