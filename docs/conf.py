@@ -56,4 +56,9 @@ def stand_in(module, **homes):
         exec(compile(ast.Module([function], []), module, "exec"), sys.modules[module].__dict__)
 
 
-stand_in("synkhronos.extensions.pymc", data_parallel="data_parallel", compute_log_likelihood="pointwise")
+stand_in(
+    "synkhronos.extensions.pymc",
+    data_parallel="data_parallel",
+    compute_log_likelihood="pointwise",
+    sample_posterior_predictive="predictive",
+)

@@ -20,6 +20,7 @@ import synkhronos as synk
 from synkhronos.errors import ArgumentValueError, StateError, WorkerError
 
 from .batches import Batches
+from .parameter_checks import ParameterChecks
 from .rows import of_any_rows
 
 #: The error message for a chain in a separate process.
@@ -82,8 +83,9 @@ class Likelihood:
         self._pid, self.key = os.getpid(), uuid.uuid4().hex
         #: Whether the model contains the number of rows, so that it has no meaning for a batch.
         rows, self.contains_rows = of_any_rows(rows, variables, params, name, self.n_rows)
+        self._checks = ParameterChecks(rows, variables, check_bounds)
         # Rewritten as in PyMC, since the gradient of log(sigmoid(x)) can be 0 / 0.
-        total = rewrite_pregrad(with_softmax(rows.sum()))
+        total = rewrite_pregrad(with_softmax(self._checks.rows.sum()))
         floats = [param for param, is_float in zip(params, self.differentiable) if is_float]
         gradients = pytensor.grad(total, floats, disconnected_inputs="ignore") if floats else []
         # A gradient that depends on no row is zero and needs no sum, like that of `when` in ``switch(t < when, ...)``.
@@ -91,8 +93,12 @@ class Likelihood:
         self.dtype = total.type.dtype
         self.function = synk.function(
             list(variables),
-            [(total, "sum"), *[(each, "sum" if is_sum else None) for each, is_sum in zip(gradients, of_rows)]],
-            bcast_inputs=list(params),
+            [
+                (total, "sum"),
+                *[(each, "sum" if is_sum else None) for each, is_sum in zip(gradients, of_rows)],
+                *self._checks.outputs,
+            ],
+            bcast_inputs=[*params, *self._checks.inputs],
             mode=as_pymc_compiles(mode, check_bounds),
             name=name,
             on_unused_input="ignore",
@@ -134,7 +140,7 @@ class Likelihood:
                 f"data of {self.name}", f"at least {synk.size()} rows, one for each rank", str(self.n_rows), hint
             )
         data = self.data if self.batches is None else next(self.batches)
-        results: List[np.ndarray[Any, Any]] = self.function(*data, *params, batch=batch)
+        results: List[np.ndarray[Any, Any]] = self._checks.call(self.function, *data, *params, batch=batch)
         if self.batches is None:
             return results
         return [each * (self.batches.total_size / len(data[0])) for each in results]

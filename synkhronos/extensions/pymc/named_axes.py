@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Mapping, Tuple
+from typing import Mapping, Optional, Tuple
 
 from pytensor.graph.basic import Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
@@ -21,10 +21,15 @@ def axes_of(variable: Variable) -> Tuple[str, ...]:
     return tuple(variable.type.dims) if isinstance(variable.type, XTensorType) else ()
 
 
-def input_for(variable: Variable, lengths: Mapping[str, int]) -> Variable:
-    """Return a new tensor to compute with instead of a variable; ``lengths`` are those of named axes, if known."""
+def input_for(variable: Variable, lengths: Mapping[str, int], n_rows: Optional[int] = None) -> Variable:
+    """Return a new tensor to compute with instead of a variable.
+
+    ``lengths`` are those of named axes, if known, and ``n_rows`` is that of the first axis of an array without names.
+    """
     if not isinstance(variable.type, XTensorType):
-        return variable.type(variable.name)
+        if n_rows is None:
+            return variable.type(variable.name)
+        return TensorType(variable.type.dtype, shape=(n_rows, *variable.type.shape[1:]))(variable.name)
     shape = [lengths.get(axis, n) for axis, n in zip(axes_of(variable), variable.type.shape)]
     return TensorType(variable.type.dtype, shape=shape)(variable.name)
 

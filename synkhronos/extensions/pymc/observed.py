@@ -131,11 +131,11 @@ def _observed(model: pm.Model, rv: Variable, arrays: List[Variable]) -> Observed
     data, variables, replaced = _divided(model, rv, arrays)
     value = _remade(model.rvs_to_values[rv], replaced, basic)
     drawn = _remade(rv, replaced, basic)
-    refuse_sparse(drawn, rv.name, others=basic)
     lengths = {axis: len(data[0]) for axis in axes_of(rv)[:1]}
     if not lengths:
-        drawn = _of_size_of(drawn, value)
-    rows, params, of_model = of_values(_logp(model, drawn, value), model, lengths)
+        drawn = _of_size_of(drawn, value, rv.name)
+    refuse_sparse(drawn, rv.name, others=basic)
+    rows, params, of_model = of_values(_logp(model, drawn, value), model, lengths, len(data[0]))
     containers = [each for each in arrays if each in model.data_vars]
     return Observed(rv, rows, variables, data, params, of_model, containers)
 
@@ -199,11 +199,11 @@ def draws_of(model: pm.Model, rv: Variable) -> Observed:
     ]
     data, variables, replaced = _divided(model, rv, arrays, np.zeros(shape, np.int8))
     drawn = _remade(rv, replaced, basic)
-    refuse_sparse(drawn, rv.name, others=basic)
     if not axes_of(rv):
-        drawn = _of_size_of(drawn, variables[-1])
+        drawn = _of_size_of(drawn, variables[-1], rv.name)
+    refuse_sparse(drawn, rv.name, others=basic)
     drawn = clone_replace(drawn, {each: model.rvs_to_values[each] for each in model.free_RVs})
-    rows, params, of_model = of_values(drawn, model, {axis: shape[0] for axis in axes_of(rv)[:1]})
+    rows, params, of_model = of_values(drawn, model, {axis: shape[0] for axis in axes_of(rv)[:1]}, len(data[0]))
     rows = rewrite_graph(rows, include=("canonicalize",))  # without draws that serve only as shapes
     return Observed(rv, rows, variables, data, params, of_model, [])
 
@@ -217,14 +217,14 @@ def _logp(model: pm.Model, rv: Variable, value: Variable) -> Variable:
     )[0]
 
 
-def _of_size_of(rv: Variable, value: Variable) -> Variable:
+def _of_size_of(rv: Variable, value: Variable, name: str) -> Variable:
     """Return a copy of a random variable with the value's size, because the model's own has a fixed number of rows."""
     op = rv.owner.op
     try:
         resized = change_dist_size(rv, value.shape[: rv.type.ndim - op.ndim_supp])
     except (AttributeError, NotImplementedError):
         hint = "pass the log-probability of its rows as a function"
-        raise ArgumentTypeError(rv.name, "a distribution whose size PyMC can change", str(op), hint) from None
+        raise ArgumentTypeError(name, "a distribution whose size PyMC can change", str(op), hint) from None
     if isinstance(resized.owner.op, RandomVariable):
         return _with_constants(resized)
     if isinstance(op, CustomSymbolicDistRV):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 import pymc as pm
@@ -18,6 +19,7 @@ from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
 from .likelihood import as_pymc_compiles
 from .observed import Observed, observed_in, without_initial_values
+from .parameter_checks import ParameterChecks
 from .rows import of_any_rows
 from .unavailable import refuse
 
@@ -125,19 +127,21 @@ def _computed(
     """Return the log-likelihoods of a variable: chains x draws x rows."""
     name, n_rows = piece.variable.name, len(piece.data[0])
     rows, _ = of_any_rows(piece.rows, piece.variables, piece.params, name, n_rows)
+    checks = ParameterChecks(rows, piece.variables, model.check_bounds)
     function = synk.function(
         list(piece.variables),
-        [(rows, "gather")],
-        bcast_inputs=list(piece.params),
+        [(checks.rows, "gather"), *checks.outputs],
+        bcast_inputs=[*piece.params, *checks.inputs],
         mode=as_pymc_compiles(mode, model.check_bounds),
         name=name,
         on_unused_input="ignore",
     )
-    return of_draws(function, piece, model, posterior, file, f"Log-likelihood of {name}", progressbar)
+    call = functools.partial(checks.call, function)
+    return of_draws(call, piece, model, posterior, file, f"Log-likelihood of {name}", progressbar)
 
 
 def of_draws(
-    function: synk.Function,
+    function: Callable[..., Any],
     piece: Observed,
     model: pm.Model,
     posterior: Any,
@@ -146,6 +150,7 @@ def of_draws(
     progressbar: bool,
 ) -> np.ndarray[Any, Any]:
     """Call a function of a piece's rows and parameters for every draw; return chains x draws x rows."""
+    n_rows = len(piece.data[0])
     samples: List[Any] = []
     for of in piece.of_model:
         if isinstance(of, SharedVariable):
@@ -160,6 +165,9 @@ def of_draws(
         params = [each.get_value() if isinstance(each, SharedVariable) else each[at] for each in samples]
         (of_draw,) = function(*piece.data, *params)
         if values is None:
+            if of_draw.shape[:1] != (n_rows,):
+                got = f"an array of shape {of_draw.shape}"
+                raise ArgumentValueError(piece.variable.name, f"{n_rows} rows from all ranks together", got)
             shape = (n_chains, n_draws, *of_draw.shape)
             if file is None:
                 values = np.empty(shape, of_draw.dtype)
@@ -173,8 +181,10 @@ def labelled(values: np.ndarray[Any, Any], name: str, model: pm.Model, posterior
     """Return chains x draws x rows with the names and coordinates of the model's dimensions."""
     coords, dims = coords_and_dims_for_inferencedata(model)
     names = dims.get(name) or [f"{name}_dim_{i}" for i in range(values.ndim - 2)]
-    lengths = dict(zip(names, values.shape[2:]))
-    kept = {key: coords[key] for key in names if coords.get(key) is not None and len(coords[key]) == lengths[key]}
+    kept = {}
+    for key, length in zip(names, values.shape[2:]):
+        given = coords.get(key)
+        kept[key] = given if given is not None and len(given) == length else np.arange(length)
     return xarray.DataArray(
         values,
         dims=("chain", "draw", *names),

@@ -7,8 +7,12 @@ from typing import Any, Mapping, Optional, Sequence, Union
 import numpy as np
 import pymc as pm
 import xarray
+from pymc.distributions.custom import CustomDistRV
+from pymc.distributions.simulator import SimulatorRV
 from pymc.model.transform.conditioning import remove_value_transforms
 from pymc.pytensorf import collect_default_updates, find_rng_nodes, replace_rng_nodes, reseed_rngs
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
@@ -88,6 +92,8 @@ def sample_posterior_predictive(
     with without_initial_values(model):
         plain = remove_value_transforms(model)
     files, posterior = files_of(out, names), posterior_of(idata, model)
+    for name in names:
+        _refuse_python_functions(plain, plain[name])
     pieces = [draws_of(plain, plain[name]) for name in names]
     seeds = np.random.default_rng(random_seed).integers(2**62, size=len(pieces))
     functions = [_function_of(piece, int(seed), plain, mode) for piece, seed in zip(pieces, seeds)]
@@ -98,6 +104,16 @@ def sample_posterior_predictive(
         found[name] = labelled(values, name, plain, posterior)
     idata["predictions" if predictions else "posterior_predictive"] = xarray.Dataset(found)
     return idata
+
+
+def _refuse_python_functions(model: pm.Model, rv: Variable) -> None:
+    """Refuse random numbers of a Python function, which would run on every rank as if its rows were all rows."""
+    others = [each for each in model.basic_RVs if each is not rv]
+    for each in ancestors([rv], others):
+        if each.owner is not None and isinstance(each.owner.op, (CustomDistRV, SimulatorRV)):
+            hint = f"leave {rv.name} out of var_names; pm.sample_posterior_predictive draws it on the master"
+            got = "draws of a Python function (random= of pm.CustomDist, or pm.Simulator)"
+            raise ArgumentTypeError(rv.name, "a distribution of PyMC, or a pm.CustomDist with dist=", got, hint)
 
 
 def _function_of(piece: Observed, seed: int, model: pm.Model, mode: Any) -> synk.Function:

@@ -54,7 +54,7 @@ def variable_for(data: synk.Data, name: str) -> Variable:
 
 
 def of_values(
-    rows: Variable, model: pm.Model, lengths: Optional[Mapping[str, int]] = None
+    rows: Variable, model: pm.Model, lengths: Optional[Mapping[str, int]] = None, n_rows: Optional[int] = None
 ) -> Tuple[Variable, List[Variable], List[Variable]]:
     """Replace value variables and numeric shared variables by inputs; return the expression, new and old variables.
 
@@ -62,9 +62,18 @@ def of_values(
     """
     reached = list(ancestors([rows]))
     found = [each for each in model.value_vars if each in set(reached)] + shared_values(reached)
-    new = [input_for(each, lengths or {}) for each in found]
+    new = [input_for(each, lengths or {}, _with_rows(model, each, n_rows)) for each in found]
     replaced = {old: in_place_of(each, old) for each, old in zip(new, found)}
     return lowered(clone_replace(rows, replaced)), new, found
+
+
+def _with_rows(model: pm.Model, value: Variable, n_rows: Optional[int]) -> Optional[int]:
+    """Return ``n_rows`` if it is the length of a value variable whose type lacks it (``dims=``); None otherwise."""
+    rv = model.values_to_rvs.get(value)
+    if rv is None or n_rows is None or not isinstance(value.type, TensorType) or value.type.shape[:1] != (None,):
+        return None
+    is_equal = int(rv.shape[0].eval()) == n_rows and model.eval_rv_shapes()[value.name][0] == n_rows
+    return n_rows if is_equal else None
 
 
 def is_array(variable: Variable) -> bool:
@@ -179,10 +188,7 @@ def _fixes_rows(rows: Variable, n_rows: int) -> bool:
 
 
 def without_checks(rows: Variable) -> Variable:
-    """Return a log-probability without parameter checks, which combine rows but can be divided.
-
-    If a check fails for the rows of one rank, its -inf makes the sum over all ranks -inf.
-    """
+    """Return a log-probability without parameter checks, which combine rows but can be divided (`ParameterChecks`)."""
     while True:  # checks can be nested: the inputs of a replaced check contain those of its parts, as in a mixture
         checks = [node for node in io_toposort([], [rows]) if isinstance(node.op, CheckParameterValue)]
         if not checks:

@@ -4,9 +4,9 @@
 
     matrix       values    columns
     3  .  5      3  5      0  2
-    .  1  .      1  0      1  1       shorter rows repeat a column, with the value 0
+    .  1  .      1  0      1  3       shorter rows are padded with a column after the last
 
-    matrix @ b = (values * b[columns]).sum(axis=1)
+    matrix @ b = (values * concatenate([b, 0])[columns]).sum(axis=1)
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any, List, NamedTuple, Optional, Sequence
 
 import numpy as np
+import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.sparse import Dot, StructuredDot
@@ -34,9 +35,10 @@ class SparseRows(NamedTuple):
     values: Variable
     columns: Variable
 
-    def dot(self, other: Variable) -> Variable:
+    def dot(self, other: Variable, dtype: str) -> Variable:
         values = self.values if other.type.ndim == 1 else self.values[:, :, None]
-        return (values * other[self.columns]).sum(axis=1)
+        other = pt.concatenate([other, pt.zeros_like(other[:1])])  # for padding, also beside an infinite element
+        return (values * other[self.columns]).sum(axis=1, dtype=dtype)
 
 
 def is_sparse(variable: Variable) -> bool:
@@ -65,7 +67,7 @@ def as_dense(matrix: Any, label: str) -> List[np.ndarray[Any, Any]]:
     is_element = np.arange(width) < n_elements[:, None]
     values, columns = (np.zeros(is_element.shape, each.dtype) for each in (matrix.data, matrix.indices))
     values[is_element], columns[is_element] = matrix.data, matrix.indices
-    return [values, np.where(is_element, columns, columns[:, :1])]
+    return [values, np.where(is_element, columns, matrix.shape[1])]
 
 
 def multiplied(node: Any, inputs: Sequence[Any]) -> List[Variable]:
@@ -73,4 +75,4 @@ def multiplied(node: Any, inputs: Sequence[Any]) -> List[Variable]:
     first, other = inputs[0], inputs[-1]
     if not isinstance(node.op, (Dot, StructuredDot)) or not isinstance(other, Variable) or is_sparse(other):
         return list(node.outputs)
-    return [first.dot(other)]
+    return [first.dot(other, node.outputs[0].type.dtype)]

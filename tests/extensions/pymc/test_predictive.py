@@ -143,6 +143,28 @@ def test_predictions_of_new_rows(make_world, tmp_path):
     assert "posterior_predictive" not in trace.children
 
 
+def by_a_function():
+    pm.CustomDist("y", pm.Normal("a"), logp=lambda value, mu: -((value - mu) ** 2), random=draws, observed=X[:, 0])
+
+
+def draws(mu, rng=None, size=None):
+    return rng.normal(mu, 1, size=size)
+
+
+def by_a_simulator():
+    pm.Simulator("y", lambda rng, a, size=None: rng.normal(a, size=N), pm.Normal("a"), observed=X[:, 0])
+
+
+@pytest.mark.parametrize("build", [by_a_function, by_a_simulator])
+def test_python_functions_are_refused(make_world, build):
+    """On every rank, they would see the rank's rows as all rows, or return rows of all."""
+    make_world("threads", 2)
+    with pm.Model() as model:
+        build()
+    with refuses(TypeError, "y", "pm.CustomDist with dist=", "Python function", "var_names"):
+        draw(posterior_of(a=np.zeros((1, 2))), model)
+
+
 def test_draws_do_not_change_the_model(make_world):
     make_world("threads", 2)
     model = KINDS["linear"]()

@@ -5,6 +5,7 @@ Modules: `named_axes`, `observed`, `operation`, `rows`, `sparse_rows`.
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import synkhronos as synk
 
@@ -12,10 +13,12 @@ pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[p
 
 import pymc.dims as pmd  # noqa: E402
 import pytensor  # noqa: E402
+import pytensor.sparse  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
 from pymc.model.fgraph import clone_model  # noqa: E402
 from pymc_models import (  # noqa: E402
     BINARY,
+    COUNTS,
     KINDS,
     REAL,
     WEIGHTS,
@@ -314,3 +317,77 @@ def test_a_batch_estimates_the_sum_over_all_rows(make_world, batch):
     assert np.ptp(results) > 0
     error = abs(results[:, 1].mean() - y.sum())
     assert error < 5 * N * y.std() / np.sqrt(batch * 30)
+
+
+# -- parameter checks, and lengths that dims give ----------------------------------------------------------------------
+
+#: A parameter of component or row that is negative for some of the rows if a is 0, for all if a is -2.
+SHIFTS = np.where(np.arange(N) == 1, -0.5, 1.0)
+
+
+def of_a_mixture():
+    components = [pm.Normal.dist(0, pm.Normal("a") + SHIFTS), pm.Normal.dist(0, 1)]
+    pm.Mixture("y", w=[0.3, 0.7], comp_dists=components, observed=REAL)
+
+
+def of_zeros():
+    pm.ZeroInflatedPoisson("y", psi=0.5, mu=pm.Normal("a") + SHIFTS, observed=np.arange(N) % 3)
+
+
+def without_components():
+    pm.Normal("y", 0, pm.Normal("a") + SHIFTS, observed=REAL)
+
+
+@pytest.mark.parametrize("build", [of_a_mixture, of_zeros, without_components])
+def test_a_check_that_fails_for_one_rank_counts_for_all(make_world, build):
+    """The component is impossible for all rows, although only one rank has a row with a negative deviation."""
+    make_world("threads", 3)
+    with pm.Model() as plain:
+        build()
+    parallel = data_parallel(plain)
+    points = [{"a": np.array(a)} for a in (0.0, 1.0, -2.0)]
+    for (value, gradient), (expected, of_plain) in zip(evaluate(parallel, points), evaluate(plain, points)):
+        np.testing.assert_allclose(value, expected, rtol=1e-10)
+        np.testing.assert_allclose(gradient, of_plain, rtol=1e-10)
+
+
+def a_level_of_each_row():
+    pm.Normal("y", pm.Normal("a", dims="row"), pm.HalfNormal("s"), observed=REAL, dims="row")
+
+
+def a_scaled_level_of_each_row():
+    mean = pm.Normal("z", dims="row") * pm.HalfNormal("s")
+    pm.Poisson("y", pt.exp(mean), observed=COUNTS, dims="row")
+
+
+def several_levels_of_each_row():
+    pm.Normal("y", pm.Normal("a", dims=("row", "feature")), 1, observed=X, dims=("row", "feature"))
+
+
+def as_many_levels_as_data():
+    data = pm.Data("X", X)
+    pm.Normal("y", pm.Gamma("a", 1, 1, shape=data.shape[0]) + data[:, 0], 1, observed=REAL)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [a_level_of_each_row, a_scaled_level_of_each_row, several_levels_of_each_row, as_many_levels_as_data],
+)
+def test_parameters_whose_length_is_not_in_their_type(make_world, build):
+    make_world("threads", 3)
+    with pm.Model(coords={"row": range(N), "feature": range(3)}) as plain:
+        build()
+    assert_same(data_parallel(plain), plain, 5)
+
+
+def test_sparse_rows_beside_an_infinite_parameter(make_world):
+    """Padding adds 0, not 0 * inf."""
+    make_world("threads", 3)
+    matrix = scipy.sparse.csr_matrix(np.where((np.arange(N)[:, None] + [0, 1, 2]) % 4 == 1, X, 0) * [0, 1, 1])
+    with pm.Model() as plain:
+        beta, given = pm.Normal("beta", shape=3), pm.Data("matrix", matrix)
+        pm.Normal("y", pytensor.sparse.dot(given, pt.log(pt.abs(beta))), 1, observed=REAL, shape=given.shape[0])
+    points = [{"beta": np.array([0.0, 1.0, 2.0])}, {"beta": np.array([0.5, 1.0, 2.0])}]
+    for (value, _), (expected, _) in zip(evaluate(data_parallel(plain), points), evaluate(plain, points)):
+        assert np.isfinite(expected)
+        np.testing.assert_allclose(value, expected, rtol=1e-10)
