@@ -40,7 +40,7 @@ PARTS = {
 }
 
 
-@pytest.mark.long("mean|hosts|collectives|forms")
+@pytest.mark.long("mean|nccl|functions|hosts|collectives|forms")  # (compilers of OpenCL take minutes)
 @pytest.mark.theano
 @pytest.mark.timeout(1800)  # (compilers of OpenCL take minutes beside other programs)
 @pytest.mark.parametrize("part", PARTS)

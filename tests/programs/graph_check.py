@@ -346,7 +346,8 @@ class _Check:
         makes a vector of one element and one of none into one of none. If no value depends on the rows (``ones_like(x)``),
         it depends on further operations whether the optimizer removes the rows, or checks their number first.
         """
-        without = [self.mode.excluding(each) for each in ("inplace", "local_elemwise_alloc")]
+        optional = ("inplace", "local_elemwise_alloc", "BlasOpt")
+        without = [self.mode.excluding(*each) for each in (*zip(optional), optional)]
         modes = mode_of("fast_run", self.linker), *without
         return any(self._gives(results, step, before, mode) for mode in modes)
 
