@@ -205,8 +205,9 @@ def check_lasagne() -> Finding:
 def check_pymc() -> Finding:
     """Check the version of PyMC, and import nutpie, which ``pm.sample`` uses if it is installed."""
     text = f"PyMC {version_of('pymc')}"
-    if int(version_of("pymc").split(".")[0]) < 6:
-        return Finding("PyMC", WARN, f"{text}, but distributing models needs PyMC 6", 'pip install "pymc>=6,<7"')
+    if tuple(map(int, version_of("pymc").split(".")[:2])) < (6, 3):
+        text += ", but distributing models needs PyMC 6.3"
+        return Finding("PyMC", WARN, text, 'pip install "pymc>=6.3,<7"')
     if not installed("nutpie"):
         return Finding("PyMC", WARN, f"{text}; without nutpie, pm.sample uses its own sampler", "pip install nutpie")
     status, imported = try_python("import nutpie", "print(nutpie.__version__)")

@@ -388,7 +388,7 @@ THEANO, PYTENSOR = 'pip install "theano==1.0.5" "numpy<1.24"', 'pip install "pyt
             "nutpie fails: ImportError: no such symbol",
             'install "nutpie>=0.16"',
         ),
-        ("pymc", "old_pymc", WARN, "PyMC 5.1.0, but distributing models needs PyMC 6", 'pip install "pymc>=6,<7"'),
+        ("pymc", "old_pymc", WARN, "PyMC 5.1.0, but distributing models needs PyMC 6.3", 'pip install "pymc>=6.3,<7"'),
         ("blas", "nothing", OK, "threads", ""),
         ("blas", "blas_of_theano", OK, "Using NumPy C-API based implementation for BLAS", ""),
         ("blas", "blas_of_pytensor", OK, "PyTensor calls SciPy's from Numba", ""),

@@ -14,7 +14,6 @@ from weakref import WeakSet
 import pymc as pm
 from pymc import model_graph
 from pymc.backends import arviz as backend
-from pymc.model.core import BaseModel
 from pymc.model.transform import conditioning
 from pymc.sampling import population
 from pymc.stats import log_density
@@ -121,8 +120,8 @@ GUARDED: Tuple[Tuple[Callable[..., Any], Callable[..., None]], ...] = (
     (model_graph.model_to_graphviz, partial(_of_structure, "pm.model_to_graphviz(model)")),
     (model_graph.model_to_mermaid, partial(_of_structure, "pm.model_to_mermaid(model)")),
     (model_graph.model_to_networkx, partial(_of_structure, "pm.model_to_networkx(model)")),
-    (BaseModel.table, partial(_of_structure, "model.table()")),
-    (BaseModel.debug, _of_debug),
+    (pm.Model.table, partial(_of_structure, "model.table()")),
+    (pm.Model.debug, _of_debug),
 )
 
 

@@ -8,7 +8,6 @@ import sys
 from typing import Any, Callable, Dict, List
 
 import pymc as pm
-from pymc.model.core import BaseModel
 from pytensor.graph.traversal import ancestors
 
 from .likelihood import Likelihood
@@ -40,6 +39,6 @@ def wrap(function: Callable[..., Any], around: Around) -> None:
         return around(model, arguments, lambda: function(*args, **kwargs))
 
     name = function.__name__
-    for owner in [*sys.modules.values(), BaseModel]:
+    for owner in [*sys.modules.values(), *pm.Model.__mro__]:
         if getattr(owner, "__dict__", {}).get(name) is function:
             setattr(owner, name, wrapped)

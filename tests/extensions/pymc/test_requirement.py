@@ -34,12 +34,12 @@ except ImportError as error:
 @pytest.mark.parametrize(
     "found, python, said",
     [
-        ("", (3, 13, 0), 'needs PyMC 6 (here: none is installed): pip install "pymc>=6,<7"'),
-        ("5.10.0", (3, 13, 0), 'needs PyMC 6 (here: PyMC 5.10.0): pip install "pymc>=6,<7"'),
+        ("", (3, 13, 0), 'needs PyMC 6.3 or later (here: none is installed): pip install "pymc>=6.3,<7"'),
+        ("6.2.0", (3, 13, 0), 'needs PyMC 6.3 or later (here: PyMC 6.2.0): pip install "pymc>=6.3,<7"'),
         (
             "",
             (3, 11, 7),
-            "needs PyMC 6 (here: none is installed): create an environment with Python 3.12 or later (this is ",
+            "needs PyMC 6.3 or later (here: none is installed): create an environment with Python 3.12 or later (this ",
         ),
     ],
 )
@@ -52,4 +52,4 @@ def test_refused(found, python, said):
         universal_newlines=True,
     )
     assert done.stdout.startswith("synkhronos.extensions.pymc " + said), done.stdout
-    assert done.stdout.rstrip().endswith('pip install "pymc>=6,<7"'), done.stdout
+    assert done.stdout.rstrip().endswith('pip install "pymc>=6.3,<7"'), done.stdout
