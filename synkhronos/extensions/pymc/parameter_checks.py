@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
 import pytensor.tensor as pt
@@ -31,7 +31,9 @@ class ParameterChecks:
     """
 
     def __init__(self, rows: Variable, variables: Sequence[Variable], is_checked: bool) -> None:
-        passed, conditions, new = pt.vector("passed", dtype="bool"), [], {}  # type: Any, List[Variable], Dict[Any, Any]
+        passed = pt.vector("passed", dtype="bool")
+        conditions: List[Variable] = []
+        new: Dict[Variable, Variable] = {}
         for node in io_toposort([], [rows]) if is_checked else ():
             inputs = [new.get(each, each) for each in node.inputs]
             if _differs(node, variables):
@@ -52,7 +54,7 @@ class ParameterChecks:
         *results, passed = function(*args, self._all_passed, batch=batch)
         if not passed.all():
             *results, _ = function(*args, passed.astype(bool), batch=batch)
-        return results
+        return list(results)
 
 
 def _differs(node: Any, variables: Sequence[Variable]) -> bool:

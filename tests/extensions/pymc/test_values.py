@@ -1,6 +1,6 @@
 """Likelihoods over all ranks against PyMC's own on one: value and gradient.
 
-Modules: `named_axes`, `observed`, `operation`, `rows`, `sparse_rows`.
+Modules: `named_axes`, `observed`, `operation`, `parameter_checks`, `rows`, `sparse_rows`.
 """
 
 import numpy as np
