@@ -32,7 +32,9 @@ def until_small(x):
 def mode_of(optimizer, linker=LINKER):
     """Return a mode with an optimizer; "py" has graphs run as Python code, "default" leaves the linker as it is."""
     if not IS_THEANO:
-        return L.Mode(linker, optimizer)
+        mode = L.Mode(linker, optimizer)
+        # In PyTensor's Python code, a fused operation on a float32 and a float64 has only float32's precision.
+        return mode.excluding("fusion") if linker == "py" and optimizer else mode
     if linker == "py":
         linker = L.VMLinker(use_cloop=False, c_thunks=False)
     return L.Mode(linker, optimizer)
