@@ -20,3 +20,5 @@ Arrays can also be in files (`mapped_file`) and in memory with a POSIX name (`po
 of handle (`handles`), and `attach` accepts all three types. Short messages are sent in slots of the control block, long
 messages through a pool (`messages`).
 """
+
+from . import pickled_dtypes  # noqa: F401, registers the pickling
