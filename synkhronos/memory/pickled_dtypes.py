@@ -1,8 +1,8 @@
 """Pickles of number types that load as NumPy's own objects.
 
 By default, ``np.dtype("float64")`` and the types of arrays load as new objects. If a type is not NumPy's own object,
-NumPy 2 treats a conversion to the same type as a view. PyTensor's Python code copies views into another memory order,
-in which a sum is rounded differently. The ranks' values would then differ in their last bits.
+NumPy 2 treats a conversion to the same type as a view. PyTensor's Python code copies views into another memory order.
+Sums are then rounded differently, and the ranks' values would differ in their last bits.
 """
 
 from __future__ import annotations
