@@ -355,8 +355,8 @@ def document(found, seconds, state):
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {verdicts[name].ratio:.2f} |")
     if seconds:
         lines += [
-            "\n`pm.sample` with PyMC's sampler, of the logistic regression with 100,000 rows, one chain of 50 tuning draws "
-            "and 50 further draws, without compilation: "
+            "\n`pm.sample` with PyMC's sampler, of the logistic regression with 100,000 rows, one chain of 50 "
+            "tuning draws and 50 further draws, without compilation: "
             + ", ".join(f"{name} {each:.1f} s" for name, each in seconds.items())
             + "."
         ]
