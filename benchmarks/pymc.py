@@ -1,6 +1,6 @@
 """Benchmark of PyMC models and a pytensor-ml network on all ranks, compared with one process.
 
-python -m benchmarks.pymc                               # all cases on two ranks, 15 minutes; writes docs/performance.md
+python -m benchmarks.pymc                               # all cases on two ranks, 6 minutes; writes docs/performance.md
 python -m benchmarks.pymc --only "logistic regression"  # the cases whose names contain this text
 """
 
@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import datetime
 import functools
+import importlib
 import importlib.util
 import logging
 import os
@@ -254,7 +255,7 @@ def network(n):
     from pytensor_ml.optim import sgd
 
     sys.path.insert(0, str(ROOT / "demos"))
-    mnist = __import__("mnist_data").load()
+    mnist = importlib.import_module("mnist_data").load()
     images, labels = mnist.X_train.reshape(-1, 28, 28, 1), mnist.y_train
     order = np.random.default_rng(0).permutation(len(images))
     batches = [order[i : i + 500] for i in range(0, len(order), 500)]
@@ -273,15 +274,14 @@ def network(n):
         ]
         layers += [Flatten, Linear("classes", n_in=512, n_out=10)]
         model = Model(Sequential(*layers)(first)).initialize(seed=0)
-        return model, model.compile_train(sgd(0.05, momentum=0.9), CrossEntropy(expect_logits=True))
+        return model.compile_train(sgd(0.05, momentum=0.9), CrossEntropy(expect_logits=True))
 
     with pytensor.config.change_flags(floatX="float32"):
         synk.fork(n, use_gpu=False)
         try:
-            model, step = None, None
             with synk.functions():
-                model, step = compiled()
-            plain, serial = compiled()
+                step = compiled()
+            serial = compiled()
             data = synk.data(images), synk.data(labels)
             epoch = functools.partial(step.steps, *data, batches=batches)
             losses = np.ravel(epoch()), np.ravel([serial(images[rows], labels[rows]) for rows in batches])

@@ -21,4 +21,4 @@ of handle (`handles`), and `attach` accepts all three types. Short messages are 
 messages through a pool (`messages`).
 """
 
-from . import pickled_dtypes  # noqa: F401, registers the pickling
+from . import dtypes  # noqa: F401, registers the pickling

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from ..errors import ArgumentTypeError, ArgumentValueError, SharedMemoryError, StateError
 from ..host.units import readable_bytes
 from ..trace import point
+from .dtypes import own
 from .free_list import FreeList
 from .handles import Handle, address, extent
 from .memfd import nameless_file, reserve
@@ -124,7 +125,7 @@ class Pool:
         for size in sizes:
             nbytes *= size
         taken = max(_ALIGNMENT_BYTES, -(-nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES)
-        return np.ndarray(sizes, model.dtype, self._block(self._take(taken), taken), order=order)
+        return np.ndarray(sizes, own(model.dtype), self._block(self._take(taken), taken), order=order)
 
     def _block(self, start: int, size: int) -> NDArray[Any]:
         """Return a range as an array of bytes; the range is freed after its last view has died."""

@@ -368,6 +368,10 @@ class _Check:
             for value, result in zip(values, results):
                 if Expected(value, value, [value]).differs(result if step.how == "call" else result[k]) is not None:
                     return False
+        for name, of_ranks in self._look().items():
+            value = np.asarray(variables[name].get_value(), variables[name].dtype)
+            if any(Expected(value, value, [value]).differs(one) is not None for one in of_ranks):
+                return False
         return True
 
     def _computed(self, plain, given, state, number):

@@ -125,10 +125,10 @@ class Likelihood:
                 _last_line(text).startswith("numpy.linalg.LinAlgError") for text in error.remote_tracebacks.values()
             ):
                 raise np.linalg.LinAlgError(str(error)) from error
-            record(error, failures)
+            record(error, self.failures)
             raise
         except Exception as error:
-            record(error, failures)
+            record(error, self.failures)
             raise
 
     def _compute(self, params: Sequence[np.ndarray[Any, Any]], batch: Any) -> List[np.ndarray[Any, Any]]:

@@ -35,11 +35,11 @@ class ParameterChecks:
         conditions: List[Variable] = []
         new: Dict[Variable, Variable] = {}
         for node in io_toposort([], [rows]) if is_checked else ():
-            inputs = [new.get(each, each) for each in node.inputs]
-            if _differs(node, variables):
+            inputs, differs = [new.get(each, each) for each in node.inputs], _differs(node, variables)
+            if differs:
                 conditions.append(pt.all([pt.as_tensor(each) for each in inputs[1:]]))
                 inputs.append(passed[len(conditions) - 1])
-            if inputs != node.inputs:
+            if differs or any(each in new for each in node.inputs):
                 new.update(zip(node.outputs, node.op.make_node(*inputs).outputs))
         #: The log-probability with the changed checks, and the last inputs and outputs of the ranks' function.
         self.rows: Variable = new.get(rows, rows)

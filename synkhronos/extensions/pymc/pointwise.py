@@ -85,7 +85,7 @@ def compute_log_likelihood(
     for piece in pieces:
         name = piece.variable.name
         values = _computed(piece, plain, posterior, files.get(name), progressbar, mode)
-        found[name] = labelled(values, name, plain, posterior)
+        found[name] = labeled(values, name, plain, posterior)
     rest = [each.name for each in model.observed_RVs if each.name not in divided]
     if rest:
         of_others = pm.compute_log_likelihood(
@@ -167,7 +167,8 @@ def of_draws(
         if values is None:
             if of_draw.shape[:1] != (n_rows,):
                 got = f"an array of shape {of_draw.shape}"
-                raise ArgumentValueError(piece.variable.name, f"{n_rows} rows from all ranks together", got)
+                hint = "use PyMC's own function for this variable"
+                raise ArgumentValueError(piece.variable.name, f"{n_rows} rows from all ranks together", got, hint)
             shape = (n_chains, n_draws, *of_draw.shape)
             if file is None:
                 values = np.empty(shape, of_draw.dtype)
@@ -177,7 +178,7 @@ def of_draws(
     return values  # type: ignore[no-any-return]
 
 
-def labelled(values: np.ndarray[Any, Any], name: str, model: pm.Model, posterior: Any) -> Any:
+def labeled(values: np.ndarray[Any, Any], name: str, model: pm.Model, posterior: Any) -> Any:
     """Return chains x draws x rows with the names and coordinates of the model's dimensions."""
     coords, dims = coords_and_dims_for_inferencedata(model)
     names = dims.get(name) or [f"{name}_dim_{i}" for i in range(values.ndim - 2)]

@@ -19,7 +19,7 @@ from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
 from .likelihood import as_pymc_compiles
 from .observed import Observed, draws_of, without_initial_values
-from .pointwise import Path, files_of, labelled, of_draws, posterior_of
+from .pointwise import Path, files_of, labeled, of_draws, posterior_of
 from .rows import of_any_rows
 from .unavailable import refuse
 
@@ -101,7 +101,7 @@ def sample_posterior_predictive(
     for piece, function in zip(pieces, functions):
         name = piece.variable.name
         values = of_draws(function, piece, plain, posterior, files.get(name), f"Draws of {name}", progressbar)
-        found[name] = labelled(values, name, plain, posterior)
+        found[name] = labeled(values, name, plain, posterior)
     idata["predictions" if predictions else "posterior_predictive"] = xarray.Dataset(found)
     return idata
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import synkhronos as synk
+from synkhronos.memory.pool import Pool
 
 
 @pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps])
@@ -22,6 +23,17 @@ def test_types_are_numpys_own(dumps, name):
             np.testing.assert_array_equal(loaded, array)
 
 
+def test_arrays_in_shared_memory_have_numpys_own_types():
+    build, args, state = np.dtype("float64").__reduce__()
+    loaded = build(*args)  # as other programs' pickles are loaded
+    loaded.__setstate__(state)
+    assert loaded is not np.dtype("float64")
+    pool = Pool(-1)
+    assert pool.allocate((2, 3), loaded).dtype is np.dtype("float64")
+    assert pool.allocate((2, 3), np.dtype("longlong")).dtype == np.int64
+    pool.close()
+
+
 def test_other_types_are_as_before():
     for dtype in (np.dtype(">f8"), np.dtype("f8", metadata={"unit": "m"}), np.dtype([("x", "f4")]), np.dtype("U3")):
         loaded = pickle.loads(pickle.dumps(dtype))
@@ -31,7 +43,7 @@ def test_other_types_are_as_before():
 @pytest.mark.pytensor
 @pytest.mark.parametrize("world", [("threads", 2), ("fork", 2)], ids="{0[0]}-{0[1]}".format)
 def test_ranks_compute_shared_values_with_the_same_bits(make_world, world):
-    """Every rank sums a transposed array in the same order in memory, although one unpickled function and values."""
+    """Every rank sums a transposed array in the same order in memory, also rank 1, which unpickles its function."""
     pytensor, pt = pytest.importorskip("pytensor"), pytest.importorskip("pytensor.tensor")
     mode = importlib.import_module("pytensor.compile.mode").Mode("py", "fast_run")
     make_world(*world, engine="pytensor")

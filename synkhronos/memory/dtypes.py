@@ -1,0 +1,29 @@
+"""NumPy's own objects for number types, also in arrays of shared memory and in pickles.
+
+``np.dtype("float64")`` that was loaded from a pickle is another object, and so is the type of a loaded array. NumPy 2
+treats a conversion from such a type to NumPy's own as a view. PyTensor's Python code copies views into another memory
+order. Sums are then rounded differently, and values that all ranks compute would differ in their last bits.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from typing import Any
+
+import numpy as np
+
+_NUMBERS = [np.dtype(code) for code in np.typecodes["AllInteger"] + np.typecodes["AllFloat"] + "?"]
+_OWN = {each: np.dtype(each.str) for each in _NUMBERS}  # (np.dtype("longlong") equals np.dtype("int64"))
+
+
+def own(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return NumPy's own object for a number type; other types, and types with metadata, unchanged."""
+    return dtype if dtype.metadata else _OWN.get(dtype, dtype)
+
+
+def _reduce(dtype: np.dtype[Any]) -> Any:
+    return dtype.__reduce__() if dtype.metadata else (np.dtype, (dtype.str,))
+
+
+for _each in _NUMBERS:
+    copyreg.pickle(type(_each), _reduce)
