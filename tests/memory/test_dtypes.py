@@ -23,13 +23,18 @@ def test_types_are_numpys_own(dumps, name):
             np.testing.assert_array_equal(loaded, array)
 
 
-def test_arrays_in_shared_memory_have_numpys_own_types():
+def loaded_type():
+    """Return float64 as other programs' pickles are loaded."""
     build, args, state = np.dtype("float64").__reduce__()
-    loaded = build(*args)  # as other programs' pickles are loaded
+    loaded = build(*args)
     loaded.__setstate__(state)
     assert loaded is not np.dtype("float64")
+    return loaded
+
+
+def test_arrays_in_shared_memory_have_numpys_own_types():
     pool = Pool(-1)
-    assert pool.allocate((2, 3), loaded).dtype is np.dtype("float64")
+    assert pool.allocate((2, 3), loaded_type()).dtype is np.dtype("float64")
     assert pool.allocate((2, 3), np.dtype("longlong")).dtype == np.int64
     pool.close()
 
@@ -41,13 +46,16 @@ def test_other_types_are_as_before():
 
 
 @pytest.mark.pytensor
+@pytest.mark.parametrize("is_loaded", [False, True], ids=["", "loaded"])
 @pytest.mark.parametrize("world", [("threads", 2), ("fork", 2)], ids="{0[0]}-{0[1]}".format)
-def test_ranks_compute_shared_values_with_the_same_bits(make_world, world):
+def test_ranks_compute_shared_values_with_the_same_bits(make_world, world, is_loaded):
     """Every rank sums a transposed array in the same order in memory, also rank 1, which unpickles its function."""
     pytensor, pt = pytest.importorskip("pytensor"), pytest.importorskip("pytensor.tensor")
     mode = importlib.import_module("pytensor.compile.mode").Mode("py", "fast_run")
     make_world(*world, engine="pytensor")
-    w, x = pytensor.shared(np.random.default_rng(0).normal(size=(6, 6, 6)), "w"), pt.matrix("x")
+    value = np.random.default_rng(0).normal(size=(6, 6, 6))
+    value = np.frombuffer(bytearray(value), loaded_type()).reshape(value.shape) if is_loaded else value
+    w, x = pytensor.shared(value, "w"), pt.matrix("x")
     transposed = w.dimshuffle(1, 0, 2) * pt.max(w, axis=1)
     totals = [pytensor.shared(0.0, f"total{k}") for k in range(20)]
     updates = [(total, (transposed * (k + 1) / 7).sum()) for k, total in enumerate(totals)]

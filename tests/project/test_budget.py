@@ -26,7 +26,7 @@ BUDGET = {
     "cluster/": 2368,
     "processes/": 845,
     "program/": 824,
-    "engines/ sharding/ ops/": 8251,
+    "engines/ sharding/ ops/": 8260,
     "replication/": 463,
     "calls/": 4072,
     "collectives/": 1037,

@@ -8,14 +8,19 @@ from typing import Any
 import numpy as np
 from pytensor.link.numba.linker import NumbaLinker
 from pytensor.scalar.basic import Invert
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import imag, real
+
+from ...memory.dtypes import own
 
 
 def repair() -> None:
-    """Register our operations with Numba when it compiles its first graph, and fix two faults of PyTensor.
+    """Register our operations with Numba when it compiles its first graph, and fix three faults of PyTensor.
 
     For real numbers, NumPy's ``real`` returns the array itself, and ``imag`` returns read-only zeros. Graphs might
     overwrite both, so the patched operations return new arrays. Fused operations must invert True to False, not to -2.
+    Python code stores a result in another memory order if an argument's number type was loaded from a pickle
+    (`memory.dtypes`): a program's own array may be one on the master alone.
     """
     real.nfunc_spec = imag.nfunc_spec = None
     Invert.impl = np.invert
@@ -30,3 +35,12 @@ def repair() -> None:
         return convert(self, *args, **kwargs)
 
     NumbaLinker.fgraph_convert = fgraph_convert
+    perform = Elemwise.perform
+
+    @functools.wraps(perform)
+    def perform_with_own_types(self: Any, node: Any, inputs: Any, outputs: Any) -> None:
+        perform(
+            self, node, [one if own(one.dtype) is one.dtype else one.view(own(one.dtype)) for one in inputs], outputs
+        )
+
+    Elemwise.perform = perform_with_own_types
