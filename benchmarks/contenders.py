@@ -10,3 +10,5 @@ IN_STEPS = "synkhronos, steps"
 BY_HAND = "explicit all_reduce"
 #: Our program with Theano, for comparison with PyTensor.
 WITH_THEANO = "with Theano"
+#: The same call, after `set_value` of a variable that it does not use.
+UNUSED = "unused variable"

@@ -1,20 +1,21 @@
-"""Benchmark of ``exact=True``: an epoch with Adam compared with explicit collectives, and building the function."""
+"""Benchmark of ``exact=True``: epochs with Adam, building of functions, calls after `set_value` of a learning rate."""
 
 import functools
 
 import numpy as np
 import theano
+import theano.tensor as T
 
 import synkhronos as synk
 
 from . import demo_networks
-from .contenders import BY_HAND, PLAIN
+from .contenders import BY_HAND, PLAIN, UNUSED
 from .measure import Local, WrongResult, measure_in_turn
 from .training import InSteps
 
 
-def run(groups, n=2, models=("mlp", "cnn"), epochs=10, digits=None, builds=8):
-    """Yield two result rows per network of demos/lasagne_mnist: an epoch in one command, and building its function.
+def run(groups, n=2, models=("mlp", "cnn"), epochs=10, digits=None, builds=8, calls=10000):
+    """Yield a result row for a new learning rate, and two rows per network of demos/lasagne_mnist.
 
     Parameters
     ----------
@@ -22,9 +23,10 @@ def run(groups, n=2, models=("mlp", "cnn"), epochs=10, digits=None, builds=8):
         Not used, because the peers are our own calls and plain Theano.
     n, models, epochs, digits
         Number of ranks; networks; number of epochs of each; number of digits (all by default).
-    builds : int
-        Number of times that functions are built.
+    builds, calls : int
+        Number of times that functions are built, and number of calls with a new learning rate.
     """
+    yield {"case": "call after set_value of a learning rate", "n": n, "times": new_rate(n, calls)}
     for model in models:
         make = functools.partial(demo_networks.mnist, model, digits)
         with demo_networks.single_precision():
@@ -64,3 +66,29 @@ def building(make, builds):
             PLAIN: Local(functools.partial(build, theano.function)),
         }
         return measure_in_turn(contenders, builds, rounds=builds, warm=0)
+
+
+def new_rate(n, calls):
+    """Return the times of a small call after `set_value` of its learning rate, or of a variable it does not use."""
+    with demo_networks.single_precision():
+        x, unused = T.fmatrix("x"), theano.shared(np.float32(0.0))
+        trained = [(theano.shared(np.ones(4, "float32")), theano.shared(np.float32(rate))) for rate in (0.1, 0.0)]
+        functions = []
+        for w, rate in trained:
+            loss = ((x.dot(w) - 1) ** 2).mean()
+            functions.append(synk.function([x], loss, updates=[(w, w - rate * T.grad(loss, w))], exact=True))
+    synk.fork(n, use_gpu=False)
+    try:
+        rows = synk.data(np.ones((4 * n, 4), "float32"))
+        (stays, rate), _ = trained
+
+        def contender(function, shared, check=None):
+            return Local(functools.partial(function, rows), check, functools.partial(shared.set_value, np.float32(0.0)))
+
+        contenders = {
+            "synkhronos": contender(functions[0], rate, lambda: synk.in_sync(stays) and (stays.get_value() == 1).all()),
+            UNUSED: contender(functions[1], unused),
+        }
+        return measure_in_turn(contenders, calls, rounds=calls // 20)
+    finally:
+        synk.close()

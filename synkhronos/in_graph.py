@@ -28,6 +28,8 @@ class CurrentCall(ABC):
     """
 
     error: Optional[BaseException] = None
+    #: This rank's rows as ``(start, end, number of all rows)``; None if the call divides no rows.
+    rows: Optional[Tuple[int, int, int]] = None
     _outer: Optional[CurrentCall] = None
 
     @abstractmethod
@@ -39,16 +41,12 @@ class CurrentCall(ABC):
         is weighted by each rank's rows in this call. Arrays are on the host or on the rank's device.
         """
 
-    def rows(self) -> Optional[Tuple[int, int, int]]:
-        """Return this rank's rows as ``(start, end, number of all rows)``; None if the call divides no rows."""
-        return None
-
     def share(self, length: int) -> Tuple[int, int]:
         """Return start and end of this rank's rows in an array that every rank has; subclasses check its ``length``."""
         return 0, length
 
     def __enter__(self) -> CurrentCall:
-        self._outer, _thread.call = current(), self
+        self._outer, _thread.call = _thread.call, self
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
@@ -63,18 +61,21 @@ class CurrentCall(ABC):
             del self, found, error, traceback
 
 
-_thread = threading.local()  # ranks may be threads
+class _Thread(threading.local):
+    call: Optional[CurrentCall] = None  #: The current call of this thread, because ranks may be threads.
+
+
+_thread = _Thread()
 
 
 def current() -> Optional[CurrentCall]:
     """Return the current call of this thread; None outside a call."""
-    call: Optional[CurrentCall] = getattr(_thread, "call", None)
-    return call
+    return _thread.call
 
 
 def all_reduce(number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
     """Reduce arrays over the ranks of the current call; outside a call, return them unchanged."""
-    call = current()
+    call = _thread.call
     if call is None:
         return list(arrays)
     try:
@@ -86,8 +87,8 @@ def all_reduce(number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
 
 def whole_length(length: int) -> int:
     """Scale a length that is proportional to this rank's number of rows to the number of all ranks' rows."""
-    call = current()
-    rows = None if call is None else call.rows()
+    call = _thread.call
+    rows = None if call is None else call.rows
     if rows is None or rows[0] == rows[1]:
         return length
     begin, end, n_all = rows
@@ -96,8 +97,8 @@ def whole_length(length: int) -> int:
 
 def inverse_share() -> float:
     """Return the number of all rows divided by this rank's number of rows; 1 if the call or this rank has none."""
-    call = current()
-    rows = None if call is None else call.rows()
+    call = _thread.call
+    rows = None if call is None else call.rows
     if rows is None or rows[0] == rows[1]:
         return 1.0
     begin, end, n_all = rows
@@ -106,7 +107,7 @@ def inverse_share() -> float:
 
 def share(length: int) -> Tuple[int, int]:
     """Return start and end of this rank's share of ``length`` rows; outside a call, the share is all rows."""
-    call = current()
+    call = _thread.call
     if call is None:
         return 0, length
     try:

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from .errors import ArgumentTypeError, ArgumentValueError
 from .kernels.copy import copy_into
 
-_set = object.__setattr__
-
 
 def moved(array: Any, source: int, target: int) -> Any:
     """Return a view of an array, on the host or on a device, with one axis moved."""
@@ -33,29 +31,20 @@ _SELECTIONS = "an int, a slice, or a list or 1-D array of integers"
 _FOR_A_MASK = "np.flatnonzero(mask) gives the indices of a mask"
 
 
-class RowRange:  # not a frozen dataclass, whose creation in every call would take three times as long
+class RowRange:  # not a frozen dataclass, because every step creates two
     """Selection of rows ``start, start + step, ...`` before ``stop``, as in `range`; `take` returns a view of them.
 
-    ``start`` is not negative. ``stop`` is negative only if a descending range has no lower limit. (In a slice, a
-    negative number would count from the end.) An empty selection becomes ``RowRange(0, 0, 1)``.
+    It does not change. ``start`` is not negative. ``stop`` is negative only if a descending range has no lower limit.
+    (In a slice, a negative number would count from the end.) An empty selection becomes ``RowRange(0, 0, 1)``.
     """
 
     __slots__ = ("start", "stop", "step")
-
-    start: int
-    stop: int
-    step: int
 
     def __init__(self, start: int, stop: int, step: int = 1) -> None:
         if stop <= start if step > 0 else stop >= start:
             # range(-1, -1, -1) is empty, but `take` with these members would return all rows.
             start, stop, step = 0, 0, 1
-        _set(self, "start", start)
-        _set(self, "stop", stop)
-        _set(self, "step", step)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{self!r} is immutable: create another RowRange")
+        self.start, self.stop, self.step = start, stop, step
 
     def __repr__(self) -> str:
         return f"RowRange(start={self.start}, stop={self.stop}, step={self.step})"

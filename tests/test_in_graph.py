@@ -18,8 +18,7 @@ class CallOfARank(in_graph.CurrentCall):
             raise ArgumentValueError("number", "0", str(number))
         return [2 * array for array in arrays]
 
-    def rows(self):
-        return 3, 7, 12
+    rows = 3, 7, 12
 
     def share(self, length):
         if length != 12:
@@ -28,8 +27,7 @@ class CallOfARank(in_graph.CurrentCall):
 
 
 class CallWithoutRows(CallOfARank):
-    def rows(self):
-        return 3, 3, 12
+    rows = 3, 3, 12
 
 
 def test_outside_of_a_call():

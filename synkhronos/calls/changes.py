@@ -23,7 +23,7 @@ from ..replication.command import jumped_from, keep_borrowed
 from ..replication.replicator import replicator_of
 from ..runtime.command import Command
 from ..runtime.context import RankContext
-from ..runtime.news import MAX_NEWS_BYTES, News
+from ..runtime.news import MAX_NEWS_BYTES, News, news_of
 from ..runtime.registry import Origin, SharedEntry
 from ..runtime.session import Session
 from .rank_values import values_by_rank
@@ -116,7 +116,7 @@ def send_master_values(
     arrays = [entry for entry in entries if entry.number in dense]
     if in_command and len(arrays) == len(entries) and session.healing is None:
         if sum([entry.cell[0].size * entry.cell[0].dtype.itemsize for entry in arrays]) <= MAX_NEWS_BYTES:
-            return [News.of(entry) for entry in arrays]
+            return [news_of(entry) for entry in arrays]
     if entries:
         others = [entry for entry in entries if entry.number not in dense]
         pickled = [Pickled(entry.number, *replicator_of(session).pickled(*entry)) for entry in others]
@@ -131,9 +131,10 @@ def send_master_values(
 
 def were_given(session: Session, news: Sequence[News]) -> None:
     """Record that a command has delivered the `News`; values that have changed since then are sent again."""
-    for number, *_ in news:
-        entry = session.context.shareds[number]
-        if not entry.may_have_changed():
+    shareds = session.context.shareds
+    for one in news:
+        entry = shareds[one[0]]
+        if entry.known is not None or not entry.may_have_changed():
             entry.origin = Origin.COMMON
 
 

@@ -16,6 +16,7 @@ The first four stages check the arguments, before any value has changed. `plan` 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -155,10 +156,13 @@ def rounded(output: Any, op: ReduceOp) -> Any:
     """Cast an output that was reduced in a wider dtype back to the output's dtype."""
     if op.dtypes is None or output is None:
         return output
-    if output.ndim == 0 and abs(np.asarray(output).item()) < FITS:  # (arrays on devices have no method item)
-        return output.astype(op.dtypes[1])
+    if type(output) is np.ndarray and output.ndim == 0 and abs(output.item()) < FITS:
+        return output.astype(dtype_of(op.dtypes[1]))
     with np.errstate(all="ignore"):  # like the engine's own cast
         return output.astype(op.dtypes[1])
+
+
+dtype_of = lru_cache(maxsize=None)(np.dtype)  #: The dtype of a name, in 0.1 us instead of the 1 us of NumPy's parser.
 
 
 def _in_bytes(plan: CallPlan, outputs: Sequence[Any]) -> List[Optional[bytes]]:

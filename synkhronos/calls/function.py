@@ -780,7 +780,7 @@ class Function:
         with session.lock:
             session.check()
             plans = self._plans_in(session)
-            if not plans.are_known() or not plans.are_common():
+            if not plans.are_current():
                 send_master_values(session, self._to_be_given(session, plans), plans.dense)
             arguments, chosen, _, n_rows = self._arguments.prepare(session.pool, values, options["batch"])
             all_rows = rows_of_states(self.engine, self._variants.states, n_rows, options["num_slices"])
@@ -915,6 +915,9 @@ class Function:
 
     def _look(self, session: Session, plans: Plans) -> Sequence[News]:
         """Send values that the program has set on the master, or warn about them; return `News` for the command."""
+        few = plans.news_of_few() if self.exact and session.healing is None else None
+        if few is not None:
+            return few
         return send_master_values(session, self._to_be_given(session, plans), plans.dense, in_command=bool(self.exact))
 
     def _to_be_given(self, session: Session, plans: Plans) -> List[SharedEntry]:
@@ -933,7 +936,7 @@ class Function:
         if plans.states and not plans.states[0].rows.is_away:
             with on_ranks(session, plans.states, self._variants.collectives is not None):
                 return self._run(session, command, timeout, updates)
-        news = () if plans.are_known() and plans.are_common() else self._look(session, plans)
+        news = () if plans.are_current() else self._look(session, plans)
         if command.has_steps:
             plans.release()
         try:

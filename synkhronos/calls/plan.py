@@ -41,7 +41,8 @@ from ..memory.ranges import Ranges, ranges_of
 from ..reductions import ReduceOp
 from ..runtime.command import Command
 from ..runtime.context import RankContext
-from ..runtime.registry import RUNNING, Origin, SharedEntry
+from ..runtime.news import MAX_NEWS_BYTES, News
+from ..runtime.registry import COMMON, OWN, PROGRAM, RUNNING, SharedEntry
 from ..runtime.session import Session
 from ..selection import Indices, RowRange, moved
 from ..trace import point
@@ -143,6 +144,7 @@ class Plans:
         self.all = [*watched, *(entry for entry in given if entry not in watched)]
         #: Numbers of the dense arrays that are not random states.
         self.dense = {entry.number for entry in watched}
+        self._sent = {entry for entry in given if entry.number in self.dense and not entry.on_device}
         self._updated = {entry.number for entry in updated}
         self._kept: Dict[Any, CachedPlan] = {}
         self._next = 0
@@ -160,20 +162,46 @@ class Plans:
         self._next = (self._next + 1) % MAX_PLANS
         return kept
 
-    def are_known(self) -> bool:
-        """Return whether all values are certainly unchanged since the last command (in 0.3 us for 20 variables)."""
+    def are_current(self) -> bool:
+        """Return whether all values are certainly unchanged since the last command, and common values are equal.
+
+        Takes 0.4 us for 20 variables.
+        """
         for entry in self.all:
             if entry.cell[0] is not entry.known:
                 return False
-        return True
-
-    def are_common(self) -> bool:
-        """Return whether all variables that must be equal on all ranks are recorded as equal."""
-        common = Origin.COMMON
         for entry in self.common:
-            if entry.origin is not common:
+            if entry.origin is not COMMON:
                 return False
         return True
+
+    def news_of_few(self) -> Optional[List[News]]:
+        """Record the arrays of few bytes that the program has replaced, and return the `News` for an exact function.
+
+        Return None, without a change, if anything needs the general `calls.changes` instead. This is the usual case of
+        a learning rate set before each call, in a fifth of the time.
+        """
+        news: List[News] = []
+        changed: List[SharedEntry] = []
+        nbytes = 0
+        for entry in self.all:
+            value, origin = entry.cell[0], entry.origin
+            is_changed = value is not entry.known
+            if not is_changed and (origin is COMMON or origin is OWN and entry not in self.common):
+                continue
+            if origin is not PROGRAM or entry.rows is not None or entry not in self._sent:
+                return None
+            if is_changed:
+                if entry.borrowed is None or entry.borrowed.value is not value or not entry.borrowed.is_new():
+                    return None
+                changed.append(entry)
+            nbytes += value.nbytes
+            if nbytes > MAX_NEWS_BYTES:
+                return None
+            news.append((entry.number, value.dtype.str, value.shape, value.tobytes()))
+        for entry in changed:
+            entry.borrowed, entry.known = None, entry.cell[0]
+        return news
 
     def release(self) -> None:
         """Drop references to old values before a long command, so that their memory can be freed."""
@@ -194,7 +222,7 @@ class Plans:
             elif entry.borrowed is not None:
                 entry.ran(entry.number in self._updated)
         for entry in self.own:
-            entry.origin = Origin.OWN
+            entry.origin = OWN
 
 
 class RankPlan:

@@ -207,19 +207,16 @@ class RowsOfCall(in_graph.CurrentCall):
         rows: Optional[Tuple[int, int, int]],
         context: RankContext,
     ) -> None:
-        self.plan, self.weights, self._rows, self.context = plan, weights, rows, context
-
-    def rows(self) -> Optional[Tuple[int, int, int]]:
-        return self._rows
+        self.plan, self.weights, self.rows, self.context = plan, weights, rows, context
 
     def share(self, length: int) -> Tuple[int, int]:
-        if self._rows is None:  # no input was scattered, so this array determines the rows of the call
+        if self.rows is None:  # no input was scattered, so this array determines the rows of the call
             check_written(self.plan.rows, length)
             bounds = split_rows(length, self.context.size, self.context.root)
             self.weights = [end - begin for begin, end in bounds]
             begin, end = bounds[self.context.rank]
-            self._rows = (begin, end, length) if begin < end else (0, min(1, length), length)  # a row of weight 0
-        begin, end, n_all = self._rows
+            self.rows = (begin, end, length) if begin < end else (0, min(1, length), length)  # a row of weight 0
+        begin, end, n_all = self.rows
         if length != n_all:
             raise ArgumentValueError(
                 f"synkhronos.ops.shard in function {self.plan.name}",
@@ -237,18 +234,21 @@ class CollectivesOfCall(RowsOfCall):
 
     @point("collective")
     def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
-        def label() -> str:
-            return f"all_reduce {number} ({op}) inside function {self.plan.name}"
-
-        key = ("function", self.plan.number, number, op.name)
-        traffic = self.context.transport.traffic
+        function, context, nbytes = self.plan.number, self.context, 0
+        traffic = context.transport.traffic
         begun = traffic.begin()
-        results = self.context.transport.all_reduce_values(key, arrays, op, self.weights, label)
-        traffic.end("ops.all_reduce", begun)
-        self.context.drop_undo_log()
-        self.context.bytes_inside[self.plan.number, number] = sum(
-            [array.size * array.dtype.itemsize for array in results]  # (arrays on a device have no nbytes)
+        results = context.transport.all_reduce_values(
+            ("function", function, number, op.name),
+            arrays,
+            op,
+            self.weights,
+            lambda: f"all_reduce {number} ({op}) inside function {self.plan.name}",
         )
+        traffic.end("ops.all_reduce", begun)
+        context.drop_undo_log()
+        for array in results:
+            nbytes += array.size * array.dtype.itemsize  # (arrays on a device have no nbytes)
+        context.bytes_inside[function, number] = nbytes
         return results
 
 

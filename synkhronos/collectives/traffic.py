@@ -7,6 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 from ..program.program import PROGRAM
 from ..runtime.command import Command
 from ..runtime.context import RankContext
+from ..transports.base import TrafficRow
 
 
 class Traffic(NamedTuple):
@@ -38,16 +39,20 @@ class ReadTraffic(Command):
     def __init__(self, hosts: Sequence[Sequence[int]]) -> None:
         self.hosts = hosts
 
-    def run(self, context: RankContext) -> Dict[str, List[float]]:
+    def run(self, context: RankContext) -> Dict[str, TrafficRow]:
         return context.transport.traffic.of
 
     def finish(self, results: List[Any], context: RankContext) -> Dict[str, Traffic]:
         found = {}
         for name in dict.fromkeys(name for of_rank in results for name in of_rank):
-            rows = [of_rank.get(name, [0, 0.0, 0.0, 0.0, 0.0]) for of_rank in results]
-            calls, read, sent, received, seconds = zip(*rows)
-            of_hosts = [float(sum(received[rank] for rank in ranks)) for ranks in self.hosts]
-            found[name] = Traffic(max(calls), list(read), list(sent), of_hosts, max(seconds))
+            rows = [of_rank.get(name) or TrafficRow() for of_rank in results]
+            found[name] = Traffic(
+                max(row.calls for row in rows),
+                [row.read for row in rows],
+                [row.sent for row in rows],
+                [float(sum(rows[rank].received for rank in ranks)) for ranks in self.hosts],
+                max(row.seconds for row in rows),
+            )
         return found
 
 

@@ -60,6 +60,13 @@ class Borrowed:
                 return True
         return self._n_references() > _ALONE + n_others + (cell[0] is self.value)
 
+    def is_new(self) -> bool:
+        """Return whether the value is marked as changed and certainly not held: a faster `is_held`.
+
+        A variable's cell and one local variable of the caller must refer to it.
+        """
+        return self._copy is None and self.value.base is None and sys.getrefcount(self.value) <= _ALONE + 2
+
     def _n_references(self) -> int:
         return sys.getrefcount(self.value)
 

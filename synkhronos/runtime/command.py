@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from .news import News
 
 
+SHORT_S = 1e-3  #: Maximum duration of a short command, in seconds.
+
+
 class CommandStats(NamedTuple):
     """Statistics of a command for profiles; ``rows`` is -1 if unknown.
 
@@ -47,6 +50,8 @@ class Command(ABC):
     has_steps = False
     #: Unit that ranks count instead of steps, for the log of slow commands: "functions ready".
     counts = ""
+    #: Whether the last run took less than `SHORT_S`; see `host.affinity`.
+    is_short = False
     is_counted = False  #: Whether `synkhronos.traffic` counts the command.
     repeats = True  #: Whether the command can be repeated if a rank dies during it.
     #: The step of an error in `finish`; None: the current step of the rank that failed.
@@ -93,7 +98,7 @@ class Command(ABC):
         self.frozen = pickle.dumps(Envelope((), self, is_frozen=True), pickle.HIGHEST_PROTOCOL)
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "frozen"}
+        return {name: value for name, value in vars(self).items() if name not in ("frozen", "is_short")}
 
 
 class Envelope(NamedTuple):

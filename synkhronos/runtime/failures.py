@@ -54,7 +54,7 @@ def encode(answer: Answer) -> bytes:
     if answer.error is not None:
         answer = answer._replace(result=None, error=Failure(answer.error))
     try:
-        return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(tuple(answer), pickle.HIGHEST_PROTOCOL)  # five times as fast as a named tuple
     except BaseException as error:
         return encode(Answer(answer.rank, error=error))
 

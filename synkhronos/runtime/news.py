@@ -10,7 +10,7 @@ runs the command, so all ranks agree even if the command fails. News precede the
 from __future__ import annotations
 
 import pickle
-from typing import Any, NamedTuple, Sequence, Tuple
+from typing import Any, Sequence, Tuple
 
 import numpy as np
 
@@ -21,18 +21,13 @@ MARK = b"N"  #: First byte of a payload that has news.
 LENGTH_BYTES = 4  #: Size of the length field after the mark.
 
 
-class News(NamedTuple):
-    """The new value of one shared variable, a dense array."""
+#: The new value of one shared variable, a dense array: the variable's number, and the value's dtype, shape and bytes.
+News = Tuple[int, str, Tuple[int, ...], bytes]
 
-    number: int
-    dtype: str
-    shape: Tuple[int, ...]
-    content: bytes
 
-    @classmethod
-    def of(cls, entry: SharedEntry) -> News:
-        value = entry.engine.to_host(entry.cell[0])
-        return cls(entry.number, value.dtype.str, value.shape, value.tobytes())
+def news_of(entry: SharedEntry) -> News:
+    value = entry.engine.to_host(entry.cell[0])
+    return entry.number, value.dtype.str, value.shape, value.tobytes()
 
 
 def learn(context: Any, news: Sequence[News]) -> None:
@@ -45,14 +40,14 @@ def learn(context: Any, news: Sequence[News]) -> None:
 
 def attached(news: Sequence[News], payload: bytes) -> bytes:
     """Return the payload of a command, prefixed with news."""
-    pickled = pickle.dumps([tuple(each) for each in news], pickle.HIGHEST_PROTOCOL)
+    pickled = pickle.dumps(news, pickle.HIGHEST_PROTOCOL)
     return b"".join([MARK, len(pickled).to_bytes(LENGTH_BYTES, "little"), pickled, payload])
 
 
 def detached(payload: bytes) -> Tuple[bytes, Sequence[News]]:
     """Return a payload without its news, and the news.
 
-    >>> detached(b"\\x80..."), detached(attached([News(1, "<f4", (), b"....")], b"\\x80..."))
+    >>> detached(b"\\x80..."), detached(attached([(1, "<f4", (), b"....")], b"\\x80..."))
     ((b'\\x80...', ()), (b'\\x80...', [(1, '<f4', (), b'....')]))
     """
     if payload[:1] != MARK:

@@ -30,7 +30,8 @@ class Origin(enum.Enum):
     MOVED = enum.auto()  #: A move of the same value to other memory.
 
 
-_OF_ALL = (Origin.COMMON, Origin.OWN, Origin.PROGRAM)
+COMMON, OWN, PROGRAM = Origin.COMMON, Origin.OWN, Origin.PROGRAM  # for hot loops: an enum's attributes are slow
+_OF_ALL = (COMMON, OWN, PROGRAM)
 
 
 class _Running:

@@ -41,7 +41,7 @@ from ..sync.hosts import Hosts
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
 from .channel import FROZEN_BYTES, MasterEnd
-from .command import Answer, Command, DepositValues, Envelope, Stop
+from .command import SHORT_S, Answer, Command, DepositValues, Envelope, Stop
 from .context import RankContext
 from .deposits import Deposits
 from .exit_status import LOST
@@ -247,17 +247,21 @@ class Session:
             payload = with_news if len(with_news) <= FROZEN_BYTES else pickle.dumps(envelope, pickle.HIGHEST_PROTOCOL)
         self._command, self._number = command, number
         self._timeout, self._steps = timeout, [0] * self.size
-        self._restart_clock(time.monotonic())
+        began = time.monotonic()
+        self._restart_clock(began)
         try:
             if self.block.words[DEATHS] or not self.launcher.is_alive():
                 self._raise_what_ended()
             self.context.barrier.begin(number)
             self.channel.send(number, payload, self._watch)
-            with self.affinity:  # after `send`, so that the other ranks can begin during this slow step
+            try:
+                self.affinity.begin(command.is_short)  # after `send`, so that the other ranks can begin meanwhile
                 if self._profile is None:
                     own = self.context.execute(envelope)
                 else:
                     own = self._profile.runcall(self.context.execute, envelope)
+            finally:
+                self.affinity.end()
             self._forget = []
             if own.error is not None and not isinstance(own.error, Exception):
                 raise own.error  # an interrupt: the other ranks may still be far from done
@@ -266,16 +270,12 @@ class Session:
             answers = [own] * self.size
             for rank in self.others:
                 try:
-                    answers[rank] = self.channel.read(rank)
+                    answers[rank] = Answer(*self.channel.read(rank))
                 except Exception:  # raised by unpickling a user's object, or by a signal handler
                     answers[rank] = self._unreadable(rank)
-                if type(answers[rank]) is not Answer:
-                    wrong = TypeError(
-                        f"the message from rank {rank} was not an answer but {type(answers[rank]).__name__}"
-                    )
-                    answers[rank] = Answer(rank, error=Failure(wrong))
             if self.healing is not None:  # committed values stay committed, however the command ends
                 self.healing.note(answers)
+            command.is_short = time.monotonic() - began < SHORT_S
         except _Fatal as fatal:
             if self._joining:
                 raise
@@ -310,7 +310,7 @@ class Session:
         """Retry reading an answer that failed to unpickle; return the error, or re-raise a signal handler's error."""
         with DeferredSignals():
             try:
-                self.channel.read(rank)
+                Answer(*self.channel.read(rank))
             except Exception as error:
                 return Answer(rank, error=Failure(error))
         raise  # noqa: PLE0704, the exception being handled, which a signal handler raised
@@ -327,10 +327,9 @@ class Session:
     def _read(self, rank: int) -> Answer:
         with DeferredSignals():  # so that any exception here comes from unpickling
             try:
-                answer: Answer = self.channel.read(rank)
+                return Answer(*self.channel.read(rank))
             except BaseException as error:
                 return Answer(rank, error=Failure(error))
-            return answer
 
     def _raise(self, command: Command, own: Answer, answers: Sequence[Answer]) -> None:
         """Raise the master's own exception, or the exceptions of other ranks as a `WorkerError`."""

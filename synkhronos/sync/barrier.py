@@ -151,21 +151,25 @@ class Barrier:
         # Two slots alternate with the numbers of barrier and command, which are equal on all ranks even after an abort.
         # All readers of the slot's last notice have passed the barrier in between.
         turn = (self.command + self.current + 1) % 2  # inlined from `turn_of`
-        slots, length = self.block.notice_slots[turn], self.block.notice_length[turn]
-        if len(notice) <= len(slots[self.rank]):
-            slots[self.rank][: len(notice)] = notice
-            length[self.rank], self._keep[turn] = len(notice), None
+        slots, lengths, rank, nbytes = (
+            self.block.notice_slots[turn],
+            self.block.notice_length[turn],
+            self.rank,
+            len(notice),
+        )
+        if nbytes <= len(slots[rank]):
+            slots[rank][:nbytes] = notice
+            lengths[rank], self._keep[turn] = nbytes, None
         else:
-            length[self.rank], self._keep[turn] = messages.put(notice, slots[self.rank], pool)
-        self._noticed[turn][self.rank] = self.current + 1
+            lengths[rank], self._keep[turn] = messages.put(notice, slots[rank], pool)
+        self._noticed[turn][rank] = self.current + 1
         self.wait()
-        found = []
-        for rank, slot in enumerate(slots):
-            if length[rank] >= 0:
-                found.append(bytes(slot[: length[rank]]))
-            else:
-                found.append(bytes(messages.get(length[rank], slot, pools)))
-        return tuple(found)
+        return tuple(
+            [
+                bytes(slot[:length] if length >= 0 else messages.get(length, slot, pools))
+                for slot, length in zip(slots, lengths.tolist())
+            ]
+        )
 
     def is_complete(self, number: int) -> bool:
         """Return whether a barrier was decided; on ranks other than the root, False is final only after an abort."""

@@ -64,35 +64,44 @@ class Reduction(NamedTuple):
 ALL_ALIKE = (Reduction(),)  #: A single reduction for all ranks, with equal weights.
 
 
+class TrafficRow:
+    """Totals of all collectives of one kind: calls, bytes read, sent, and received from other hosts, seconds."""
+
+    calls = 0
+    read = sent = received = seconds = 0.0
+
+
 class TrafficCounter:
     """Counts the bytes that one rank reads from, and writes to, the memory of other ranks.
 
     With NCCL, an all_reduce over n ranks counts (n - 1) / n of its bytes on each rank, both as read and as sent. `of`
-    lists for each collective: calls, bytes read, bytes sent, bytes received from other hosts, seconds. ``received``
-    returns the bytes fetched from other hosts. Only a host's first rank counts values in notices and commands.
+    has a row for each kind of collective. ``received`` returns the bytes fetched from other hosts, if there are any.
+    Only a host's first rank counts values in notices and commands.
     """
 
     __slots__ = ("of", "read", "sent", "_fetched", "_arrived", "_is_first")
 
-    def __init__(self, received: Callable[[], float] = float, is_first: bool = False) -> None:
+    def __init__(self, received: Optional[Callable[[], float]] = None, is_first: bool = False) -> None:
         self.read, self.sent, self._fetched, self._arrived, self._is_first = 0.0, 0.0, received, 0, is_first
-        self.of: Dict[str, List[float]] = {}
+        self.of: Dict[str, TrafficRow] = {}
 
     def begin(self) -> Tuple[float, float, float, float]:
         """Return the current counters, to pass to `end`."""
-        return time.perf_counter(), self.read, self.sent, self._fetched() + self._arrived
+        received = 0.0 if self._fetched is None else self._fetched() + self._arrived
+        return time.perf_counter(), self.read, self.sent, received
 
     def end(self, collective: str, begun: Tuple[float, float, float, float]) -> None:
         """Add one collective to the totals, from the counters that `begin` returned."""
         row = self.of.get(collective)
         if row is None:
-            row = self.of[collective] = [0, 0.0, 0.0, 0.0, 0.0]
+            row = self.of[collective] = TrafficRow()
         began, read, sent, received = begun
-        row[0] += 1
-        row[1] += self.read - read
-        row[2] += self.sent - sent
-        row[3] += self._fetched() + self._arrived - received
-        row[4] += time.perf_counter() - began
+        row.calls += 1
+        row.read += self.read - read
+        row.sent += self.sent - sent
+        row.seconds += time.perf_counter() - began
+        if self._fetched is not None:
+            row.received += self._fetched() + self._arrived - received
 
     def add(self, read: float, sent: float) -> None:
         self.read += read

@@ -355,17 +355,18 @@ class SharedMemoryTransport(Transport):
             buffers = self._values[key] = ValueBuffers(self.pool, kinds, label())
         staged = buffers.stage(arrays)
         result = None if buffers.is_small else buffers.result()
-        over_hosts, mixes = self._over_hosts, (Reduction(None if weights is None else tuple(weights)),)
-        ways = None if over_hosts is None or result is None else over_hosts.ways(arrays, op, mixes)
-        if over_hosts is not None and result is not None and ways is not None:
-            lent = result.lend()
-            room = over_hosts.room((key,), staged, result.placed, gives=True)
-            layout = self._layout([*staged, *room.placed], buffers.label)
-            for i in range(len(kinds)):
-                check_same(layout.of_ranks(i), lambda i: f"array {i} of {buffers.label}", i)
-            begun = over_hosts.begin(layout, (key,), room, arrays, op, mixes, ways, lent=lent)
-            self.traffic.add(*over_hosts.finish(begun, lent))
-            return lent
+        if self._over_hosts is not None and result is not None:
+            over_hosts, mixes = self._over_hosts, (Reduction(None if weights is None else tuple(weights)),)
+            ways = over_hosts.ways(arrays, op, mixes)
+            if ways is not None:
+                lent = result.lend()
+                room = over_hosts.room((key,), staged, result.placed, gives=True)
+                layout = self._layout([*staged, *room.placed], buffers.label)
+                for i in range(len(kinds)):
+                    check_same(layout.of_ranks(i), lambda i: f"array {i} of {buffers.label}", i)
+                begun = over_hosts.begin(layout, (key,), room, arrays, op, mixes, ways, lent=lent)
+                self.traffic.add(*over_hosts.finish(begun, lent))
+                return lent
         placed = staged if result is None else [*staged, *result.placed]
         layout = self._layout(placed, buffers.label, len(staged))
         counting = participants(weights)
@@ -378,7 +379,8 @@ class SharedMemoryTransport(Transport):
         if self.far:
             self._fetch(layout, range(len(kinds)), counting)
         portion.combine(op, weights)
-        self.traffic.add(*moved)
+        self.traffic.read += moved[0]
+        self.traffic.sent += moved[1]
         if result is None:
             return [array.copy() for array in own]
         lent = result.lend()  # before the barrier, so that the memory counts as lent when peers continue

@@ -292,10 +292,10 @@ def test_looking_at_20_variables_takes_less_than_a_microsecond(make_world):
     session = make_world("threads", 1).session
     entries = [SharedEntry(i, None, None, [np.zeros(i)], False) for i in range(20)]
     plans = Plans(session, entries)
-    assert plans.are_known()
-    took = min(timeit.repeat(plans.are_known, number=1000, repeat=50)) / 1000
+    assert plans.are_current()
+    took = min(timeit.repeat(plans.are_current, number=1000, repeat=50)) / 1000
     assert took < 1e-6, f"{took * 1e6:.2f} us"
     entries[19].cell[0] = np.zeros(19)
-    assert not plans.are_known()
+    assert not plans.are_current()
     plans.note()
-    assert plans.are_known()
+    assert plans.are_current()

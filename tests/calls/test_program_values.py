@@ -16,6 +16,7 @@ from library import NAME, L, T
 from refusals import refuses, reports
 
 import synkhronos as synk
+from synkhronos.calls import function as function_module
 from synkhronos.calls.changes import GiveValues
 from synkhronos.program.program import PROGRAM
 
@@ -581,3 +582,32 @@ def test_values_that_could_not_be_given_are_given_with_the_next_call(make_world,
     assert f(np.ones(3)) == (2003 if exact else 7)
     if exact:
         assert [value.sum() for value in world.values(w)] == [2000] * 3
+
+
+#: Ways after which nobody but the variable holds the value that the program has set.
+REPLACING = (
+    set_value,
+    set_borrowed,
+    set_what_is_there,
+    set_zero,
+    set_a_clone,
+    set_in_a_thread,
+    write_into_the_container,
+)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_new_small_values_that_nobody_else_holds_need_no_general_look(make_world, monkeypatch, way, size):
+    """`Plans.news_of_few` sees them; what it may not decide goes the way of all changes."""
+    world, general = make_world("threads", 2, 0, engine=NAME), []
+    right = function_module.changed
+    monkeypatch.setattr(function_module, "changed", lambda *args: general.append(1) or right(*args))
+    ours = Program(SIZES[size], synk.function, L.quick, exact=True)
+    theirs = Program(SIZES[size], L.function, L.quick)
+    ours.f(ROWS), theirs.f(ROWS)
+    del general[:]
+    way(ours, 2), way(theirs, 2)
+    assert_equal(ours.f(ROWS), theirs.f(ROWS), world, [ours.w, ours.p], [theirs.w, theirs.p])
+    assert bool(general) is not (size != "large" and way in REPLACING)
+    assert_equal(ours.f(ROWS), theirs.f(ROWS), world, [ours.w, ours.p], [theirs.w, theirs.p])

@@ -16,6 +16,7 @@ from synkhronos.host import affinity as placement
 from synkhronos.host.affinity import CoreClaims, MasterAffinity, _siblings_last, confine
 from synkhronos.host.machine import core_budget, usable_cores
 from synkhronos.program.program import PROGRAM
+from synkhronos.runtime import session as session_module
 from synkhronos.runtime.command import Command
 
 pytestmark = pytest.mark.slow
@@ -164,6 +165,21 @@ def test_ranks_are_pinned_and_the_master_while_it_executes(free_cores):
     assert (os.sched_getaffinity(0), threads_now()) == outside
 
 
+@pytest.mark.skipif(core_budget() < 2, reason="needs two cores")
+@pytest.mark.parametrize("seconds, is_at_home", [(0, True), (float("inf"), False), (float("inf"), True)])
+def test_a_master_at_home_is_not_pinned_for_a_short_command(free_cores, monkeypatch, seconds, is_at_home):
+    synk.fork(2)
+    outside, home = os.sched_getaffinity(0), PROGRAM.session.affinity.cores
+    core = next(iter(home if is_at_home else set(CORES) - home))
+    monkeypatch.setattr(placement, "_core_of_thread", lambda: core)
+    monkeypatch.setattr(session_module, "SHORT_S", seconds)
+    look = Look()
+    assert PROGRAM.session.run(look)[0][0] == home  # its time is not known yet
+    assert PROGRAM.session.run(look)[0][0] == (outside if seconds and is_at_home else home)
+    assert set(PROGRAM.session.run(look)[0][1]) == {max(1, core_budget() // 2)}
+    assert os.sched_getaffinity(0) == outside
+
+
 def test_master_is_restored_after_an_error_and_after_a_death(free_cores):
     outside = os.sched_getaffinity(0), threads_now()
     synk.fork(2)
@@ -246,14 +262,18 @@ def test_interrupted_at_every_step(at):
     confined._libraries = [Library(calls, 4), Library(calls, 6)]
     calls.at = at
     try:
-        with confined:
+        confined.begin()
+        try:
             assert [library.threads for library in confined._libraries] == [1, 1]
+        finally:
+            confined.end()
     except KeyboardInterrupt:
         assert at <= 6
     assert [library.threads for library in confined._libraries] == [4, 6]
     calls.at = 0
-    with confined:
-        assert [library.threads for library in confined._libraries] == [1, 1]
+    confined.begin()
+    assert [library.threads for library in confined._libraries] == [1, 1]
+    confined.end()
     assert [library.threads for library in confined._libraries] == [4, 6]
 
 

@@ -179,7 +179,7 @@ def is_of_the_plant(error):
     return False
 
 
-def found_by_a_value(library, programs=50):
+def found_by_a_value(library, programs=150):
     """Draw programs until a value is wrong, or something is not refused; return the program, made short.
 
     Programs that end with an exception count for nothing, and the bug itself must not raise.
@@ -225,11 +225,11 @@ def concerns(bug, recipe):
 
 
 def find_planted_bug(plant, engine, bug):
-    """Find it within 2,000 draws, by a wrong value; the program that shows it is short, and without the bug it is right."""
+    """Find it within 6,000 draws, by a wrong value; the program that shows it is short, and without the bug it is right."""
     bug(plant)
     recipes = [recipe for recipe in OF_ENGINE.get(engine, RECIPES) if concerns(bug, recipe)]
     found = found_by_a_value(Library(engine, recipes))
-    assert found is not None, "no value was wrong in 2,000 draws"
+    assert found is not None, "no value was wrong in 6,000 draws"
     program, wrong = found
     assert len(program.steps) <= 4, wrong
     plant.pull_out()

@@ -74,7 +74,7 @@ class Channel:
         if number in self.full:
             self.full.remove(number)
             raise SharedMemoryError("full")
-        self.answers.append(pickle.loads(payload))
+        self.answers.append(Answer(*pickle.loads(payload)))
 
 
 UNPICKLABLE = pickle.dumps(Envelope(["thing"], Say(1))).replace(b"Say", b"Gon")
@@ -151,12 +151,12 @@ def test_texts_are_bounded():
 
 
 def test_encode_keeps_everything():
-    answer = pickle.loads(encode(Answer(2, result=(1, "two"))))
+    answer = Answer(*pickle.loads(encode(Answer(2, result=(1, "two")))))
     assert (answer.rank, answer.result, answer.error, answer.aborted) == (2, (1, "two"), None, False)
-    answer = pickle.loads(encode(Answer(2, aborted=True)))
+    answer = Answer(*pickle.loads(encode(Answer(2, aborted=True))))
     assert answer.aborted and answer.error is None
     try:
         raise KeyError("where")
     except KeyError as error:
-        answer = pickle.loads(encode(Answer(2, error=error)))
+        answer = Answer(*pickle.loads(encode(Answer(2, error=error))))
     assert answer.error.summary == "KeyError: 'where'" and "test_serve.py" in answer.error.text
