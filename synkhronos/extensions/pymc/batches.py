@@ -39,6 +39,9 @@ class Batches(Iterator[List[Any]]):
         self._columns: List[str] = []  # dtypes and shapes in the first batch
         self._peeked: List[Any] = []
         self._batches = self._endless()
+        for batch in source if isinstance(source, (list, tuple)) else ():
+            self._checked(batch)
+        self._columns = []
 
     def __repr__(self) -> str:
         return f"<Batches of {self._source!r}>"
@@ -89,7 +92,8 @@ class Batches(Iterator[List[Any]]):
         if columns != self._columns or len({len(each) for each in arrays}) > 1 or not len(arrays[0]):
             expected = f"a batch like the first ({', '.join(self._columns)}), with at least one row"
             got = ", ".join(f"{each.dtype} {each.shape}" for each in arrays)
-            raise ArgumentValueError("batch", expected, got, "convert the arrays in the iterable")
+            hint = "convert the arrays in the iterable; the arrays of all rows are the argument data"
+            raise ArgumentValueError("batch", expected, got, hint)
         return arrays
 
 

@@ -8,9 +8,12 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 import pymc as pm
 from pymc.data import MinibatchOp
+from pymc.distributions.continuous import InterpolatedRV
 from pymc.distributions.custom import CustomSymbolicDistRV
+from pymc.distributions.dist_math import SplineWrapper
 from pymc.distributions.distribution import PartialObservedRV, SymbolicRandomVariable
 from pymc.distributions.shape_utils import change_dist_size
+from pymc.distributions.simulator import SimulatorRV
 from pymc.distributions.truncated import Truncated, TruncatedRV
 from pymc.logprob.basic import transformed_conditional_logp
 from pymc.pytensorf import constant_fold
@@ -30,6 +33,10 @@ from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 from .named_axes import axes_of, in_place_of
 from .rows import as_data, is_array, of_values, value_of, variable_for
 from .sparse_rows import SparseRows, as_dense, is_sparse, multiplied, refuse_sparse
+
+synk.ops.rule(
+    SplineWrapper, lambda node: "{0}->{0}".format("abcdef"[: node.inputs[0].type.ndim])
+)  # of `pm.Interpolated`
 
 
 class Observed(NamedTuple):
@@ -88,6 +95,9 @@ def _arrays_of(model: pm.Model, rv: Variable) -> Dict[str, List[Variable]]:
     if isinstance(rv.owner.op, PartialObservedRV) or _is_observed_part(model, rv):
         hint = "remove the rows with missing values, or impute the values"
         raise ArgumentValueError("model", "no missing observed values", f"missing values in {rv.name}", hint)
+    if isinstance(rv.owner.op, SimulatorRV):
+        expected, got = "a distribution with a log-probability of each row", "pm.Simulator, which compares all rows"
+        raise ArgumentTypeError(rv.name, expected, got, "use plain PyMC for it")
     value = model.rvs_to_values[rv]
     blockers = set(model.basic_RVs) - {rv}
     every = list(ancestors([value, *_distribution_parameters(rv)], blockers))
@@ -122,6 +132,8 @@ def _length(variable: Variable) -> int:
 
 def _may_have_rows(array: Variable, rv: Variable) -> bool:
     """Return whether the first axis of an array has no name, or the name of the observed variable's first axis."""
+    if isinstance(rv.owner.op, InterpolatedRV) and array in set(ancestors(rv.owner.inputs)):
+        return False  # points of the density, which are as many as rows by chance
     names = axes_of(array)[:1], axes_of(rv)[:1]
     return names[0] == names[1] or () in names
 
@@ -192,10 +204,13 @@ def draws_of(model: pm.Model, rv: Variable) -> Observed:
     else:
         shape = constant_fold(tuple(rv.shape)[: rv.type.ndim - rv.owner.op.ndim_supp], raise_not_constant=False)
     shape = [int(each.eval() if isinstance(each, Variable) else each) for each in shape]
+    if not shape:
+        hint = f"leave {rv.name} out of var_names; pm.sample_posterior_predictive draws it on the master"
+        raise ArgumentValueError(rv.name, "an observed variable with rows", "a variable without rows", hint)
     arrays = [
         each
         for each in ancestors(_distribution_parameters(rv), basic)
-        if is_array(each) and shape and _length(each) == shape[0] and _may_have_rows(each, rv)
+        if is_array(each) and _length(each) == shape[0] and _may_have_rows(each, rv)
     ]
     data, variables, replaced = _divided(model, rv, arrays, np.zeros(shape, np.int8))
     drawn = _remade(rv, replaced, basic)

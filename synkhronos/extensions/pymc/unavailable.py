@@ -86,6 +86,16 @@ def _of_debug(model: pm.Model, fn: str = "logp", **kwargs: Any) -> None:
         _of_structure(f"model.debug(fn={fn!r})", model)
 
 
+def _of_data(model: pm.Model, name: str = "", **kwargs: Any) -> None:
+    if name not in model.named_vars:  # PyMC would raise a KeyError
+        raise ArgumentValueError(
+            "name",
+            f"a pm.Data whose rows are not divided ({', '.join(each.name for each in model.data_vars) or 'none'})",
+            repr(name),
+            "set the data of the plain model, and call data_parallel again",
+        )
+
+
 def _of_population(model: pm.Model, parallelize: bool = False, **kwargs: Any) -> None:
     if parallelize:  # PyMC would end with an EOFError
         raise ArgumentValueError(
@@ -122,6 +132,7 @@ GUARDED: Tuple[Tuple[Callable[..., Any], Callable[..., None]], ...] = (
     (model_graph.model_to_networkx, partial(_of_structure, "pm.model_to_networkx(model)")),
     (pm.Model.table, partial(_of_structure, "model.table()")),
     (pm.Model.debug, _of_debug),
+    (pm.Model.set_data, _of_data),
 )
 
 

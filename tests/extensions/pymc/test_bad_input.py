@@ -158,10 +158,10 @@ def test_refused_models():
         pm.Normal("y", pm.Normal("a"), observed=np.ma.masked_invalid(missing))
     with refuses(ValueError, "model", "missing", "y_observed", "impute"):
         data_parallel(with_missing)
-    with pm.Model() as interpolated:
-        pm.Interpolated("y", np.linspace(-9, 9, 20), np.ones(20), observed=REAL)
-    with refuses(TypeError, "y", got="SplineWrapper of y has no rule"):
-        data_parallel(interpolated)
+    with pm.Model() as simulated:
+        pm.Simulator("y", lambda rng, a, size: rng.normal(a, size=size), pm.Normal("a"), observed=REAL)
+    with refuses(TypeError, "y", "row", "pm.Simulator", "plain PyMC"):
+        data_parallel(simulated)
     with pm.Model() as chained:
         first = pm.Normal("first", pm.Normal("a"), observed=REAL)
         pm.Normal("second", first, observed=REAL)

@@ -49,7 +49,7 @@ def draw(trace, model, **arguments):
 
 #: Kinds that are refused, and kinds that PyMC itself does not draw.
 REFUSED = ("counts_without_zero", "named_axes_in_another_order", "a_parameter_of_each_named_row")
-NOT_DRAWN = ("custom", "sparse_data_by_columns")
+NOT_DRAWN = ("custom", "sparse_data_by_columns", "correlations")
 
 #: Kinds that run in `make test`.
 FEW = (
@@ -185,6 +185,13 @@ def test_arguments_that_cannot_be(make_world, tmp_path):
         draw(trace, model, var_names=["beta"])
     with refuses(ValueError, "out", "y", "'z'"):
         draw(trace, model, out={"z": tmp_path / "z.npy"})
+    with pm.Model() as with_a_number:
+        a = pm.Normal("a")
+        pm.Normal("total", a, observed=1.5)
+        pm.Normal("y", a, observed=X[:, 1])
+    with refuses(ValueError, "total", "rows", "without rows", "leave total out of var_names"):
+        draw(drawn(with_a_number), with_a_number)
+    draw(drawn(with_a_number), with_a_number, var_names=["y"])
     with pm.Model() as mixed:
         x = pm.Data("x", X[:, 0])
         pm.Normal("y", pm.Normal("a") * x - pt.mean(x), observed=X[:, 1])

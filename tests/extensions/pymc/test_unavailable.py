@@ -21,7 +21,7 @@ from arviz_base import dict_to_dataset  # noqa: E402
 from pymc.model.fgraph import clone_model  # noqa: E402
 from pymc.model.transform import freeze_dims_and_data, freeze_model  # noqa: E402
 from pymc.sampling.deterministic import compute_deterministics  # noqa: E402
-from pymc_models import BINARY, KINDS, REAL, N, X, log_density, points_of  # noqa: E402
+from pymc_models import BINARY, KINDS, REAL, N, X, assert_same, log_density, points_of  # noqa: E402
 from xarray import DataTree  # noqa: E402
 
 from synkhronos.extensions.pymc import data_parallel  # noqa: E402
@@ -111,6 +111,20 @@ STRUCTURE = {
 def test_what_follows_random_variables_is_refused(call):
     with refuses(ValueError, "model", "the rows of y", hint=call):
         STRUCTURE[call](data_parallel(KINDS["linear"]()))
+
+
+def test_data_of_divided_rows_cannot_be_set(make_world):
+    make_world("threads", 2)
+    with pm.Model() as plain:
+        x, scale = pm.Data("x", X), pm.Data("scale", 2.0)
+        pm.Normal("y", x @ pm.Normal("beta", shape=3) * scale, observed=REAL)
+    parallel = data_parallel(plain)
+    for act in (lambda: pm.set_data({"x": 2 * X}, model=parallel), lambda: parallel.set_data("x", 2 * X)):
+        with refuses(ValueError, "name", "not divided (scale)", "'x'", "call data_parallel again"):
+            act()
+    pm.set_data({"scale": 3.0}, model=parallel)
+    pm.set_data({"scale": 3.0}, model=plain)
+    assert_same(parallel, plain)
 
 
 def test_structure_beside_other_observed_variables_is_refused():

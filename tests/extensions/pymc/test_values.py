@@ -391,3 +391,26 @@ def test_sparse_rows_beside_an_infinite_parameter(make_world):
     for (value, _), (expected, _) in zip(evaluate(data_parallel(plain), points), evaluate(plain, points)):
         assert np.isfinite(expected)
         np.testing.assert_allclose(value, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("n_points", [N, 7])
+@pytest.mark.parametrize("ndim", [1, 2])
+def test_interpolated_densities(make_world, n_points, ndim):
+    """Their points are not rows, even if there are as many."""
+    make_world("threads", 3)
+    points = np.linspace(-9, 9, n_points)
+
+    def density(values, center):
+        density = pm.Interpolated.dist(points, np.exp(-(points**2) / 8))
+        return pm.logp(density, values - center).reshape((values.shape[0], -1)).sum(axis=1)
+
+    rows = REAL if ndim == 1 else np.stack([REAL, REAL / 2], axis=1)
+    with pm.Model() as parallel:
+        data_parallel(density, [rows], [pm.Normal("center")])
+    with pm.Model() as plain:
+        pm.Potential("y", density(pt.as_tensor(rows), pm.Normal("center")))
+    assert_same(parallel, plain)
+    with pm.Model() as observed:
+        pm.Normal("a")
+        pm.Interpolated("y", points, np.exp(-(points**2) / 8), observed=rows)
+    assert_same(data_parallel(observed), observed)
