@@ -30,7 +30,7 @@ from .unavailable import refuse
 
 Path = Union[str, "os.PathLike[str]"]
 
-COMMAND_DRAWS, COMMAND_BYTES = 1 << 10, 1 << 25  #: Maximum number of draws in a command, and size of their results.
+COMMAND_BYTES = 1 << 25  #: Size of the results of the draws in one command.
 
 
 def compute_log_likelihood(
@@ -179,7 +179,7 @@ class RowsOfDraws:
         for i in track(range(n_chains * n_draws), description, disable=not progressbar):
             if i == end:
                 n = 1 if flat is None else max(1, COMMAND_BYTES // max(1, flat[0].nbytes))
-                begin, end = i, min(i + min(n, COMMAND_DRAWS), n_chains * n_draws)
+                begin, end = i, min(i + n, n_chains * n_draws)
                 rows = self._rows(params, begin, end)
             if flat is None:
                 values = self._allocated((n_chains, n_draws, *rows[0].shape), rows[0].dtype, file)
