@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import Any, Dict, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 import pymc as pm
-import pytensor
-import pytensor.tensor as pt
 import xarray
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from pymc.model.transform.conditioning import remove_value_transforms
-from pymc.pytensorf import collect_default_updates
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Variable
-from pytensor.graph.replace import graph_replace
-from pytensor.tensor.type import TensorType
 from rich.progress import track
 
 import synkhronos as synk
@@ -30,8 +25,6 @@ from .unavailable import refuse
 
 Path = Union[str, "os.PathLike[str]"]
 
-COMMAND_BYTES = 1 << 25  #: Size of the results of the draws in one command.
-
 
 def compute_log_likelihood(
     idata: Any,
@@ -44,8 +37,8 @@ def compute_log_likelihood(
 ) -> Any:
     """Add the log-likelihood of each row to ``idata``, as `pm.compute_log_likelihood` does, computed by all ranks.
 
-    Every rank computes the log-probabilities of its own rows for some draws, and the master stores them. For functions
-    such as ``arviz.loo`` and ``arviz.waic``.
+    Each draw is one call: every rank computes the log-probabilities of its own rows, and the master stores them. For
+    functions such as ``arviz.loo`` and ``arviz.waic``.
 
     Parameters
     ----------
@@ -132,91 +125,57 @@ def _computed(
     piece: Observed, model: pm.Model, posterior: Any, file: Optional[Path], progressbar: bool, mode: Any
 ) -> np.ndarray[Any, Any]:
     """Return the log-likelihoods of a variable: chains x draws x rows."""
-    name = piece.variable.name
-    rows, _ = of_any_rows(piece.rows, piece.variables, piece.params, name, len(piece.data[0]))
+    name, n_rows = piece.variable.name, len(piece.data[0])
+    rows, _ = of_any_rows(piece.rows, piece.variables, piece.params, name, n_rows)
     checks = ParameterChecks(rows, piece.variables, model.check_bounds)
-    draws = RowsOfDraws(piece, checks.rows, as_pymc_compiles(mode, model.check_bounds), checks)
-    return draws.compute(model, posterior, file, f"Log-likelihood of {name}", progressbar)
+    function = synk.function(
+        list(piece.variables),
+        [(checks.rows, "gather"), *checks.outputs],
+        bcast_inputs=[*piece.params, *checks.inputs],
+        mode=as_pymc_compiles(mode, model.check_bounds),
+        name=name,
+        on_unused_input="ignore",
+    )
+    call = functools.partial(checks.call, function)
+    return of_draws(call, piece, model, posterior, file, f"Log-likelihood of {name}", progressbar)
 
 
-class RowsOfDraws:
-    """Computes an expression of the rows of ``piece`` for every draw of the posterior, many draws in one command.
-
-    The parameters of all draws of a command are sent together; each step uses those at the number of its draw.
-    """
-
-    def __init__(self, piece: Observed, rows: Variable, mode: Any, checks: Optional[ParameterChecks] = None) -> None:
-        self._piece, self._checks, self._n_steps = piece, checks, 0
-        step, first = pytensor.shared(np.int64(0), name="step"), pt.lscalar("first")
-        self._sampled = [i for i, of in enumerate(piece.of_model) if not isinstance(of, SharedVariable)]
-        inputs, at = list(piece.params), {}
-        for i in self._sampled:
-            kind = piece.params[i].type
-            inputs[i] = TensorType(kind.dtype, shape=(None, *kind.shape))(piece.params[i].name)
-            at[piece.params[i]] = inputs[i][step - first]
-        ops = ["gather"] + ([] if checks is None else [op for _, op in checks.outputs])
-        found = [rows] + ([] if checks is None else [output for output, _ in checks.outputs])
-        found = graph_replace(found, at, strict=False)
-        self._function = synk.function(
-            list(piece.variables),
-            list(zip(found, ops)),
-            updates={step: step + 1, **collect_default_updates(found)},
-            bcast_inputs=[*inputs, first, *([] if checks is None else checks.inputs)],
-            mode=mode,
-            name=piece.variable.name,
-            on_unused_input="ignore",
-        )
-
-    def compute(
-        self, model: pm.Model, posterior: Any, file: Optional[Path], description: str, progressbar: bool
-    ) -> np.ndarray[Any, Any]:
-        """Return chains x draws x rows, in memory or in a file."""
-        n_chains, n_draws = posterior.sizes["chain"], posterior.sizes["draw"]
-        params = [self._values(i, model, posterior) for i in range(len(self._piece.params))]
-        values: Any = None
-        flat: Any = None
-        begin = end = 0
-        for i in track(range(n_chains * n_draws), description, disable=not progressbar):
-            if i == end:
-                n = 1 if flat is None else max(1, COMMAND_BYTES // max(1, flat[0].nbytes))
-                begin, end = i, min(i + n, n_chains * n_draws)
-                rows = self._rows(params, begin, end)
-            if flat is None:
-                values = self._allocated((n_chains, n_draws, *rows[0].shape), rows[0].dtype, file)
-                flat = values.reshape((-1, *values.shape[2:]))
-            flat[i] = rows[i - begin]
-        return values  # type: ignore[no-any-return]
-
-    def _rows(self, params: Sequence[Any], begin: int, end: int) -> Sequence[np.ndarray[Any, Any]]:
-        """Return the rows of some draws; a check that fails on any rank fails on all ranks."""
-        if self._checks is None or not self._checks.inputs:
-            return self._steps(params, begin, end)[0]  # type: ignore[no-any-return]
-        rows, passed = self._steps(params, begin, end, *self._checks.all_passed)
-        for i in np.flatnonzero(~passed.all(axis=1)):
-            rows[i] = self._steps(params, begin + i, begin + i + 1, passed[i].astype(bool))[0][0]
-        return rows  # type: ignore[no-any-return]
-
-    def _steps(self, params: Sequence[Any], begin: int, end: int, *passed: Any) -> Any:
-        given = [value[begin:end] if i in self._sampled else value for i, value in enumerate(params)]
-        first, self._n_steps = self._n_steps, self._n_steps + end - begin
-        return self._function.steps(*self._piece.data, *given, first, *passed, n_steps=end - begin)
-
-    def _values(self, i: int, model: pm.Model, posterior: Any) -> Any:
-        """Return the draws of a parameter in one array, or the value of ``pm.Data``."""
-        of = self._piece.of_model[i]
-        if i not in self._sampled:
-            return of.get_value()
-        sampled = posterior[model.values_to_rvs[of].name].transpose("chain", "draw", ...).values
-        return sampled.reshape((-1, *sampled.shape[2:])).astype(of.type.dtype, copy=False)
-
-    def _allocated(self, shape: Any, dtype: Any, file: Optional[Path]) -> Any:
-        n_rows = len(self._piece.data[0])
-        if shape[2:3] != (n_rows,):
-            got, hint = f"an array of shape {shape[2:]}", "use PyMC's own function for this variable"
-            raise ArgumentValueError(self._piece.variable.name, f"{n_rows} rows from all ranks together", got, hint)
-        if file is None:
-            return np.empty(shape, dtype)
-        return np.lib.format.open_memmap(file, "w+", dtype, shape)  # type: ignore[no-untyped-call]
+def of_draws(
+    function: Callable[..., Any],
+    piece: Observed,
+    model: pm.Model,
+    posterior: Any,
+    file: Optional[Path],
+    description: str,
+    progressbar: bool,
+) -> np.ndarray[Any, Any]:
+    """Call a function of a piece's rows and parameters for every draw; return chains x draws x rows."""
+    n_rows = len(piece.data[0])
+    samples: List[Any] = []
+    for of in piece.of_model:
+        if isinstance(of, SharedVariable):
+            samples.append(of)
+        else:
+            sampled = posterior[model.values_to_rvs[of].name].transpose("chain", "draw", ...)
+            samples.append(sampled.values.astype(of.type.dtype, copy=False))
+    n_chains, n_draws = posterior.sizes["chain"], posterior.sizes["draw"]
+    values: Any = None
+    for i in track(range(n_chains * n_draws), description, disable=not progressbar):
+        at = divmod(i, n_draws)
+        params = [each.get_value() if isinstance(each, SharedVariable) else each[at] for each in samples]
+        (of_draw,) = function(*piece.data, *params)
+        if values is None:
+            if of_draw.shape[:1] != (n_rows,):
+                got = f"an array of shape {of_draw.shape}"
+                hint = "use PyMC's own function for this variable"
+                raise ArgumentValueError(piece.variable.name, f"{n_rows} rows from all ranks together", got, hint)
+            shape = (n_chains, n_draws, *of_draw.shape)
+            if file is None:
+                values = np.empty(shape, of_draw.dtype)
+            else:
+                values = np.lib.format.open_memmap(file, "w+", of_draw.dtype, shape)  # type: ignore[no-untyped-call]
+        values[at] = of_draw
+    return values  # type: ignore[no-any-return]
 
 
 def labeled(values: np.ndarray[Any, Any], name: str, model: pm.Model, posterior: Any) -> Any:

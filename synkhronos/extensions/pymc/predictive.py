@@ -10,15 +10,16 @@ import xarray
 from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.simulator import SimulatorRV
 from pymc.model.transform.conditioning import remove_value_transforms
-from pymc.pytensorf import find_rng_nodes, replace_rng_nodes, reseed_rngs
+from pymc.pytensorf import collect_default_updates, find_rng_nodes, replace_rng_nodes, reseed_rngs
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
+import synkhronos as synk
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
 from .likelihood import as_pymc_compiles
 from .observed import Observed, draws_of, without_initial_values
-from .pointwise import Path, RowsOfDraws, files_of, labeled, posterior_of
+from .pointwise import Path, files_of, labeled, of_draws, posterior_of
 from .rows import of_any_rows
 from .unavailable import refuse
 
@@ -36,8 +37,8 @@ def sample_posterior_predictive(
 ) -> Any:
     """Draw the observed variables for each draw in ``idata``, as `pm.sample_posterior_predictive` does, on all ranks.
 
-    Every rank draws its own rows for some posterior draws, and the master stores them. The distribution is that of
-    PyMC's function, but the random numbers are not, because every rank has its own stream. The same seed and number
+    Each posterior draw is one call: every rank draws its own rows, and the master stores them. The distribution is that
+    of PyMC's function, but the random numbers are not, because every rank has its own stream. The same seed and number
     of ranks produce the same numbers.
 
     Parameters
@@ -95,10 +96,11 @@ def sample_posterior_predictive(
         _refuse_python_functions(plain, plain[name])
     pieces = [draws_of(plain, plain[name]) for name in names]
     seeds = np.random.default_rng(random_seed).integers(2**62, size=len(pieces))
-    functions = [_draws_of(piece, int(seed), plain, mode) for piece, seed in zip(pieces, seeds)]
+    functions = [_function_of(piece, int(seed), plain, mode) for piece, seed in zip(pieces, seeds)]
     found = {}
-    for name, function in zip(names, functions):
-        values = function.compute(plain, posterior, files.get(name), f"Draws of {name}", progressbar)
+    for piece, function in zip(pieces, functions):
+        name = piece.variable.name
+        values = of_draws(function, piece, plain, posterior, files.get(name), f"Draws of {name}", progressbar)
         found[name] = labeled(values, name, plain, posterior)
     idata["predictions" if predictions else "posterior_predictive"] = xarray.Dataset(found)
     return idata
@@ -114,8 +116,8 @@ def _refuse_python_functions(model: pm.Model, rv: Variable) -> None:
             raise ArgumentTypeError(rv.name, "a distribution of PyMC, or a pm.CustomDist with dist=", got, hint)
 
 
-def _draws_of(piece: Observed, seed: int, model: pm.Model, mode: Any) -> RowsOfDraws:
-    """Return what draws a variable's rows, with streams of its own: the model's remain unchanged."""
+def _function_of(piece: Observed, seed: int, model: pm.Model, mode: Any) -> synk.Function:
+    """Return a function that draws a variable's rows, with streams of its own: the model's remain unchanged."""
     name, n_rows = piece.variable.name, len(piece.data[0])
     try:
         rows, _ = of_any_rows(piece.rows, piece.variables, piece.params, name, n_rows)
@@ -124,5 +126,14 @@ def _draws_of(piece: Observed, seed: int, model: pm.Model, mode: Any) -> RowsOfD
         hint = f"leave {name} out of var_names; pm.sample_posterior_predictive draws it on the master"
         raise ArgumentTypeError(name, expected, got, hint) from None
     (rows,) = replace_rng_nodes([rows])
-    reseed_rngs(find_rng_nodes([rows]), seed)
-    return RowsOfDraws(piece, rows, as_pymc_compiles(mode, model.check_bounds))
+    streams = find_rng_nodes([rows])
+    reseed_rngs(streams, seed)
+    return synk.function(
+        list(piece.variables),
+        [(rows, "gather")],
+        updates=collect_default_updates([rows]),
+        bcast_inputs=list(piece.params),
+        mode=as_pymc_compiles(mode, model.check_bounds),
+        name=name,
+        on_unused_input="ignore",
+    )
