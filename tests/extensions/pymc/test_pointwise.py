@@ -12,7 +12,7 @@ import synkhronos as synk
 pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
 xarray = pytest.importorskip("xarray")
 
-from pymc_models import KINDS, python_mode  # noqa: E402
+from pymc_models import KINDS, REAL, N, python_mode  # noqa: E402
 
 from synkhronos.extensions.pymc import compute_log_likelihood, data_parallel  # noqa: E402
 
@@ -97,6 +97,21 @@ def test_on_processes_into_a_file(make_world, tmp_path):
     stored = np.load(tmp_path / "values.npy")
     np.testing.assert_allclose(stored, plain_values(trace, model)["y"].values, rtol=1e-10)
     np.testing.assert_array_equal(trace["log_likelihood"]["y"].values, stored)
+
+
+def test_a_check_that_fails_for_some_draws_on_one_rank(make_world):
+    """The component then has no probability for any row, as in the plain model."""
+    make_world("threads", 3)
+    shifts = np.where(np.arange(N) == 1, -0.5, 1.0)
+    with pm.Model() as model:
+        components = [pm.Normal.dist(0, pm.Normal("a") + shifts), pm.Normal.dist(0, 1)]
+        pm.Mixture("y", w=[0.3, 0.7], comp_dists=components, observed=REAL)
+    draws = xarray.Dataset({"a": (("chain", "draw"), np.array([[1.0, 0.0, 2.0, -2.0], [0.0, 0.0, 0.7, 1.0]]))})
+    trace = xarray.DataTree.from_dict({"posterior": draws})
+    compute_log_likelihood(trace, model, progressbar=False)
+    expected = plain_values(trace, model)["y"].values
+    np.testing.assert_allclose(trace["log_likelihood"]["y"].values, expected, rtol=1e-10)
+    assert not np.allclose(expected[0, 0], expected[0, 1])
 
 
 def test_names_of_dimensions(make_world):
