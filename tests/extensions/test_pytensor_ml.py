@@ -241,7 +241,7 @@ LOSSES = {
 }
 
 #: The tests of these run in every tier, the others in `make test-long`.
-NOT_LONG = "^(mlp|batch norm|convolution|lstm|embedding|transformer)$"
+NOT_LONG = "^(mlp|batch norm|convolution|max pool of sequences|lstm|embedding|transformer)$"
 RULES_NOT_LONG = "^(sgd|adamw|rprop|clip_by_global_norm|apply_if_finite)$"
 
 

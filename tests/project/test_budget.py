@@ -26,7 +26,7 @@ BUDGET = {
     "cluster/": 2368,
     "processes/": 845,
     "program/": 824,
-    "engines/ sharding/ ops/": 8260,
+    "engines/ sharding/ ops/": 8261,
     "replication/": 463,
     "calls/": 4101,
     "collectives/": 1042,

@@ -15,12 +15,13 @@ from ...memory.dtypes import own
 
 
 def repair() -> None:
-    """Register our operations with Numba when it compiles its first graph, and fix three faults of PyTensor.
+    """Register our operations with Numba when it compiles its first graph, and fix faults of PyTensor and pytensor-ml.
 
     For real numbers, NumPy's ``real`` returns the array itself, and ``imag`` returns read-only zeros. Graphs might
     overwrite both, so the patched operations return new arrays. Fused operations must invert True to False, not to -2.
     Python code stores a result in another memory order if an argument's number type was loaded from a pickle
-    (`memory.dtypes`): a program's own array may be one on the master alone.
+    (`memory.dtypes`): a program's own array may be one on the master alone. pytensor-ml's windows of a single row are
+    read-only, although graphs overwrite them.
     """
     real.nfunc_spec = imag.nfunc_spec = None
     Invert.impl = np.invert
@@ -39,8 +40,9 @@ def repair() -> None:
 
     @functools.wraps(perform)
     def perform_with_own_types(self: Any, node: Any, inputs: Any, outputs: Any) -> None:
-        perform(
-            self, node, [one if own(one.dtype) is one.dtype else one.view(own(one.dtype)) for one in inputs], outputs
-        )
+        given = [one if own(one.dtype) is one.dtype else one.view(own(one.dtype)) for one in inputs]
+        for i in self.inplace_pattern.values():
+            given[i] = given[i] if given[i].flags.writeable else given[i].copy()
+        perform(self, node, given, outputs)
 
     Elemwise.perform = perform_with_own_types

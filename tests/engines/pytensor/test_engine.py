@@ -18,6 +18,8 @@ pt = pytest.importorskip("pytensor.tensor")
 
 from pytensor.compile.debug.debugmode import DebugMode  # noqa: E402
 from pytensor.compile.mode import Mode  # noqa: E402
+from pytensor.scalar.basic import add  # noqa: E402
+from pytensor.tensor.elemwise import Elemwise  # noqa: E402
 
 from synkhronos.engines import random_states  # noqa: E402
 from synkhronos.engines.pytensor import jit  # noqa: E402
@@ -258,3 +260,15 @@ def test_a_bool_is_inverted_in_a_fused_operation():
     f = pytensor.function([mask, x], pt.sqr(~mask) + x * 2, mode=FAST)
     assert len(f.maker.fgraph.apply_nodes) == 1
     np.testing.assert_array_equal(f(np.array([True, False]), np.zeros(2)), [0, 1])
+
+
+def test_read_only_windows_may_be_overwritten():
+    """Of pytensor-ml, with a single row: PyTensor's Python code would fail."""
+    x = pt.dvector("x")
+    given = np.arange(3.0)
+    given.flags.writeable = False
+    outputs = [[None]]
+    inplace = Elemwise(add, inplace_pattern={0: 0})
+    inplace.perform(inplace.make_node(x, x), [given, np.ones(3)], outputs)
+    np.testing.assert_array_equal(outputs[0][0], [1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(given, np.arange(3.0))
