@@ -179,7 +179,7 @@ class Plans:
         """Record the arrays of few bytes that the program has replaced, and return the `News` for an exact function.
 
         Return None, without a change, if anything needs the general `calls.changes` instead. This is the usual case of
-        a learning rate set before each call, in a fifth of the time.
+        a learning rate set before each call, in a third of the time.
         """
         news: List[News] = []
         changed: List[SharedEntry] = []
