@@ -162,7 +162,7 @@ def rounded(output: Any, op: ReduceOp) -> Any:
         return output.astype(op.dtypes[1])
 
 
-dtype_of = lru_cache(maxsize=None)(np.dtype)  #: The dtype of a name, in 0.1 us instead of the 1 us of NumPy's parser.
+dtype_of = lru_cache(maxsize=None)(np.dtype)  #: The dtype of a name, without parsing the name in every call.
 
 
 def _in_bytes(plan: CallPlan, outputs: Sequence[Any]) -> List[Optional[bytes]]:

@@ -165,7 +165,7 @@ class Plans:
     def are_current(self) -> bool:
         """Return whether all values are certainly unchanged since the last command, and common values are equal.
 
-        Takes 0.4 us for 20 variables.
+        Takes 0.8 us for 20 variables.
         """
         for entry in self.all:
             if entry.cell[0] is not entry.known:

@@ -151,12 +151,8 @@ class Barrier:
         # Two slots alternate with the numbers of barrier and command, which are equal on all ranks even after an abort.
         # All readers of the slot's last notice have passed the barrier in between.
         turn = (self.command + self.current + 1) % 2  # inlined from `turn_of`
-        slots, lengths, rank, nbytes = (
-            self.block.notice_slots[turn],
-            self.block.notice_length[turn],
-            self.rank,
-            len(notice),
-        )
+        slots, lengths = self.block.notice_slots[turn], self.block.notice_length[turn]
+        rank, nbytes = self.rank, len(notice)
         if nbytes <= len(slots[rank]):
             slots[rank][:nbytes] = notice
             lengths[rank], self._keep[turn] = nbytes, None

@@ -71,7 +71,7 @@ class ValueBuffers:
         self._turn = (self._turn + 1) % len(self._sources)
         region = self._sources[self._turn]
         for target, array in zip(region.arrays, arrays):
-            target[...] = array  # in half of the time of `numpy.copyto`
+            target[...] = array  # (`numpy.copyto` would first run Python code)
         return region.placed
 
     def result(self) -> ArrayBlock:
