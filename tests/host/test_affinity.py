@@ -49,34 +49,6 @@ def closed():
 
 
 @pytest.fixture
-def other_program():
-    """Have another process claim cores; it says which."""
-    started = []
-
-    def claim(groups):
-        code = (
-            "from synkhronos.host.affinity import CoreClaims; import sys\nclaims = CoreClaims()\n"
-            f"print(claims.claim({groups}), flush=True)\nsys.stdin.read()"
-        )
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=os.path.dirname(os.path.dirname(synk.__file__)),
-        )
-        started.append(process)
-        return eval(process.stdout.readline())
-
-    claim.end = lambda: started[-1].kill() or started[-1].wait()
-    yield claim
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
-
-
-@pytest.fixture
 def cores(monkeypatch, tmp_path):
     """Pretend that this process may use six cores, whose entries are plain files."""
     for core in range(6):
@@ -84,6 +56,25 @@ def cores(monkeypatch, tmp_path):
     monkeypatch.setattr(placement, "_CORE", str(tmp_path / "cpu%d"))
     monkeypatch.setattr(placement, "usable_cores", lambda: list(range(6)))
     return tmp_path
+
+
+@pytest.fixture
+def other_program(cores):
+    """Start another process that claims all of these cores; return the process and what it has claimed."""
+    code = (
+        "from synkhronos.host import affinity; import sys\n"
+        f"affinity._CORE, affinity.usable_cores = {placement._CORE!r}, lambda: list(range(6))\n"
+        "claims = affinity.CoreClaims()\n"
+        "print(claims.claim(6), flush=True)\nsys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=os.path.dirname(os.path.dirname(synk.__file__)),
+    ) as process:
+        yield process, eval(process.stdout.readline())
+        process.kill()
 
 
 @pytest.mark.parametrize(
@@ -135,15 +126,16 @@ def test_second_threads_of_a_core_come_last(cores):
     assert _siblings_last([0, 1, 2]) == [0, 2, 1]
 
 
-@pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 def test_two_programs(other_program):
-    taken = other_program(len(CORES))
+    process, taken = other_program
+    assert taken == [[core] for core in range(6)]
     mine = CoreClaims()
-    if all(taken):  # nobody else on this machine had claimed any
-        assert mine.claim(len(CORES)) == [[]] * len(CORES)
-        other_program.end()  # the kernel gives back what it held
-        assert mine.claim(len(CORES)) == [[core] for core in CORES]
-        mine.release()
+    assert mine.claim(6) == [[]] * 6
+    assert mine.claim(1) == [[]]
+    process.kill()  # the kernel gives back what it held
+    process.wait()
+    assert mine.claim(6) == taken
+    mine.release()
 
 
 @pytest.fixture
