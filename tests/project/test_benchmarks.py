@@ -54,9 +54,8 @@ TINY = [
 ]
 
 
-@pytest.mark.thorough("^(calls|steps|rules|loading)-")
+@pytest.mark.thorough("^(calls|steps|rules|loading|healing)-")
 @pytest.mark.long("^(exact|start)-")
-@pytest.mark.alone
 @pytest.mark.parametrize("module, options, case", TINY, ids=lambda value: value if type(value) is str else "")
 def test_runs(module, options, case):
     run = importlib.import_module(f"benchmarks.{module}").run

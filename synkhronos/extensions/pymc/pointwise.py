@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
@@ -12,6 +11,7 @@ import xarray
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from pymc.model.transform.conditioning import remove_value_transforms
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
 from rich.progress import track
 
 import synkhronos as synk
@@ -22,8 +22,7 @@ from .observed import Observed, observed_in, without_initial_values
 from .parameter_checks import ParameterChecks
 from .rows import of_any_rows
 from .unavailable import refuse
-
-Path = Union[str, "os.PathLike[str]"]
+from .written_draws import GatheredDraws, Path, WrittenDraws, can_be_written
 
 
 def compute_log_likelihood(
@@ -37,8 +36,8 @@ def compute_log_likelihood(
 ) -> Any:
     """Add the log-likelihood of each row to ``idata``, as `pm.compute_log_likelihood` does, computed by all ranks.
 
-    Each draw is one call: every rank computes the log-probabilities of its own rows, and the master stores them. For
-    functions such as ``arviz.loo`` and ``arviz.waic``.
+    Each draw is one call: every rank computes the log-probabilities of its own rows, and stores them. For functions
+    such as ``arviz.loo`` and ``arviz.waic``.
 
     Parameters
     ----------
@@ -128,20 +127,24 @@ def _computed(
     name, n_rows = piece.variable.name, len(piece.data[0])
     rows, _ = of_any_rows(piece.rows, piece.variables, piece.params, name, n_rows)
     checks = ParameterChecks(rows, piece.variables, model.check_bounds)
-    function = synk.function(
-        list(piece.variables),
-        [(checks.rows, "gather"), *checks.outputs],
-        bcast_inputs=[*piece.params, *checks.inputs],
-        mode=as_pymc_compiles(mode, model.check_bounds),
-        name=name,
-        on_unused_input="ignore",
-    )
-    call = functools.partial(checks.call, function)
-    return of_draws(call, piece, model, posterior, file, f"Log-likelihood of {name}", progressbar)
+
+    def build(output: Any, variables: List[Variable], params: List[Variable]) -> Callable[..., Any]:
+        function = synk.function(
+            [*piece.variables, *variables],
+            [output, *checks.outputs],
+            bcast_inputs=[*piece.params, *params, *checks.inputs],
+            mode=as_pymc_compiles(mode, model.check_bounds),
+            name=name,
+            on_unused_input="ignore",
+        )
+        return functools.partial(checks.call, function)
+
+    return of_draws(build, checks.rows, piece, model, posterior, file, f"Log-likelihood of {name}", progressbar)
 
 
 def of_draws(
-    function: Callable[..., Any],
+    build: Callable[[Any, List[Variable], List[Variable]], Callable[..., Any]],
+    rows: Variable,
     piece: Observed,
     model: pm.Model,
     posterior: Any,
@@ -149,7 +152,10 @@ def of_draws(
     description: str,
     progressbar: bool,
 ) -> np.ndarray[Any, Any]:
-    """Call a function of a piece's rows and parameters for every draw; return chains x draws x rows."""
+    """Compute ``rows`` of a piece for every draw; return chains x draws x rows.
+
+    ``build`` takes an output and further inputs (with rows, and without), and returns a function of the piece.
+    """
     n_rows = len(piece.data[0])
     samples: List[Any] = []
     for of in piece.of_model:
@@ -159,23 +165,21 @@ def of_draws(
             sampled = posterior[model.values_to_rvs[of].name].transpose("chain", "draw", ...)
             samples.append(sampled.values.astype(of.type.dtype, copy=False))
     n_chains, n_draws = posterior.sizes["chain"], posterior.sizes["draw"]
-    values: Any = None
-    for i in track(range(n_chains * n_draws), description, disable=not progressbar):
-        at = divmod(i, n_draws)
-        params = [each.get_value() if isinstance(each, SharedVariable) else each[at] for each in samples]
-        (of_draw,) = function(*piece.data, *params)
-        if values is None:
-            if of_draw.shape[:1] != (n_rows,):
-                got = f"an array of shape {of_draw.shape}"
+    kind = WrittenDraws if can_be_written(rows) else GatheredDraws
+    draws = kind(rows, (n_chains, n_draws, n_rows), file)
+    try:
+        function = build(draws.output, draws.variables, draws.params)
+        for i in track(range(n_chains * n_draws), description, disable=not progressbar):
+            at = divmod(i, n_draws)
+            params = [each.get_value() if isinstance(each, SharedVariable) else each[at] for each in samples]
+            n_found = draws.put(i, *function(*piece.data, *draws.data, *params, *[i] * len(draws.params)))
+            if n_found != n_rows:
                 hint = "use PyMC's own function for this variable"
-                raise ArgumentValueError(piece.variable.name, f"{n_rows} rows from all ranks together", got, hint)
-            shape = (n_chains, n_draws, *of_draw.shape)
-            if file is None:
-                values = np.empty(shape, of_draw.dtype)
-            else:
-                values = np.lib.format.open_memmap(file, "w+", of_draw.dtype, shape)  # type: ignore[no-untyped-call]
-        values[at] = of_draw
-    return values  # type: ignore[no-any-return]
+                expected = f"{n_rows} rows from all ranks together"
+                raise ArgumentValueError(piece.variable.name, expected, f"{n_found} rows", hint)
+    finally:
+        draws.close()
+    return draws.values  # type: ignore[no-any-return]
 
 
 def labeled(values: np.ndarray[Any, Any], name: str, model: pm.Model, posterior: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional, Sequence, Union
+from functools import partial
+from typing import Any, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 import pymc as pm
@@ -19,9 +20,10 @@ from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
 from .likelihood import as_pymc_compiles
 from .observed import Observed, draws_of, without_initial_values
-from .pointwise import Path, files_of, labeled, of_draws, posterior_of
+from .pointwise import files_of, labeled, of_draws, posterior_of
 from .rows import of_any_rows
 from .unavailable import refuse
+from .written_draws import Path
 
 
 def sample_posterior_predictive(
@@ -37,7 +39,7 @@ def sample_posterior_predictive(
 ) -> Any:
     """Draw the observed variables for each draw in ``idata``, as `pm.sample_posterior_predictive` does, on all ranks.
 
-    Each posterior draw is one call: every rank draws its own rows, and the master stores them. The distribution is that
+    Each posterior draw is one call: every rank draws its own rows, and stores them. The distribution is that
     of PyMC's function, but the random numbers are not, because every rank has its own stream. The same seed and number
     of ranks produce the same numbers.
 
@@ -96,11 +98,12 @@ def sample_posterior_predictive(
         _refuse_python_functions(plain, plain[name])
     pieces = [draws_of(plain, plain[name]) for name in names]
     seeds = np.random.default_rng(random_seed).integers(2**62, size=len(pieces))
-    functions = [_function_of(piece, int(seed), plain, mode) for piece, seed in zip(pieces, seeds)]
+    drawn = [_draw_of(piece, int(seed)) for piece, seed in zip(pieces, seeds)]
     found = {}
-    for piece, function in zip(pieces, functions):
+    for piece, rows in zip(pieces, drawn):
         name = piece.variable.name
-        values = of_draws(function, piece, plain, posterior, files.get(name), f"Draws of {name}", progressbar)
+        build = partial(_build, rows, piece, as_pymc_compiles(mode, plain.check_bounds))
+        values = of_draws(build, rows, piece, plain, posterior, files.get(name), f"Draws of {name}", progressbar)
         found[name] = labeled(values, name, plain, posterior)
     idata["predictions" if predictions else "posterior_predictive"] = xarray.Dataset(found)
     return idata
@@ -116,8 +119,8 @@ def _refuse_python_functions(model: pm.Model, rv: Variable) -> None:
             raise ArgumentTypeError(rv.name, "a distribution of PyMC, or a pm.CustomDist with dist=", got, hint)
 
 
-def _function_of(piece: Observed, seed: int, model: pm.Model, mode: Any) -> synk.Function:
-    """Return a function that draws a variable's rows, with streams of its own: the model's remain unchanged."""
+def _draw_of(piece: Observed, seed: int) -> Variable:
+    """Return a draw of a variable's rows, with streams of its own: the model's remain unchanged."""
     name, n_rows = piece.variable.name, len(piece.data[0])
     try:
         rows, _ = of_any_rows(piece.rows, piece.variables, piece.params, name, n_rows)
@@ -125,15 +128,20 @@ def _function_of(piece: Observed, seed: int, model: pm.Model, mode: Any) -> synk
         expected, got = (text.replace("a log-probability", "a variable") for text in (error.expected, error.got))
         hint = f"leave {name} out of var_names; pm.sample_posterior_predictive draws it on the master"
         raise ArgumentTypeError(name, expected, got, hint) from None
-    (rows,) = replace_rng_nodes([rows])
-    streams = find_rng_nodes([rows])
-    reseed_rngs(streams, seed)
+    (drawn,) = replace_rng_nodes([rows])
+    reseed_rngs(find_rng_nodes([drawn]), seed)
+    return drawn
+
+
+def _build(
+    rows: Variable, piece: Observed, mode: Any, output: Any, variables: List[Variable], params: List[Variable]
+) -> synk.Function:
     return synk.function(
-        list(piece.variables),
-        [(rows, "gather")],
+        [*piece.variables, *variables],
+        [output],
         updates=collect_default_updates([rows]),
-        bcast_inputs=list(piece.params),
-        mode=as_pymc_compiles(mode, model.check_bounds),
-        name=name,
+        bcast_inputs=[*piece.params, *params],
+        mode=mode,
+        name=piece.variable.name,
         on_unused_input="ignore",
     )

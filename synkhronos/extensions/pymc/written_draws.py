@@ -1,0 +1,125 @@
+"""Arrays with a number for each draw and row; every rank writes its own rows (`WrittenDraws`)."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import warnings
+from typing import Any, List, Optional, Sequence, Tuple, Union
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.link.numba.dispatch.basic import generate_fallback_impl, numba_funcify
+
+import synkhronos as synk
+from synkhronos.memory.memfd import check_free, nameless_file
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+class WriteRows(Op):  # type: ignore[misc]  # untyped if PyTensor is not installed
+    """Write this rank's rows of a draw to a file, and return their number; write nothing if the number is wrong.
+
+    The inputs are the rows, their positions among all rows, and the number of the draw. The array begins at ``offset``.
+    Mapping the file instead would cost page faults, and kill the rank if the disk is full.
+    """
+
+    __props__ = ("path", "offset", "n_rows")
+
+    def __init__(self, path: str, offset: int, n_rows: int) -> None:
+        self.path, self.offset, self.n_rows = path, offset, n_rows
+
+    def make_node(self, rows: Variable, positions: Variable, draw: Variable) -> Apply:
+        return Apply(self, [rows, positions, draw], [pt.lscalar()])
+
+    def perform(self, node: Apply, inputs: Sequence[Any], outputs: List[List[Any]]) -> None:
+        rows, positions, draw = inputs
+        outputs[0][0] = np.asarray(len(rows), np.int64)
+        if len(rows) == len(positions) and rows.size:
+            content = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+            row_bytes = content.nbytes // len(rows)
+            with open(self.path, "r+b", buffering=0) as file:
+                file.seek(self.offset + (int(draw) * self.n_rows + int(positions[0])) * row_bytes)
+                while content:
+                    content = content[file.write(content) :]
+
+    def do_constant_folding(self, fgraph: Any, node: Apply) -> bool:
+        return False
+
+
+@numba_funcify.register(WriteRows)  # type: ignore[untyped-decorator]
+def _in_object_mode(op: WriteRows, node: Apply, **kwargs: Any) -> Any:
+    with warnings.catch_warnings():  # running in Python is intended
+        warnings.filterwarnings("ignore", "Numba will use object mode", UserWarning)
+        return generate_fallback_impl(op, node=node, **kwargs)
+
+
+class GatheredDraws:
+    """Array of shape (n_chains, n_draws, n_rows, ...), in a ``.npy`` file or in memory; the master fills it with `put`.
+
+    The function that computes a draw returns ``output``. Its further inputs are ``variables``, whose values are
+    ``data``, and ``params``: the number of the draw, over all chains.
+    """
+
+    def __init__(self, rows: Variable, shape: Tuple[int, int, int], file: Optional[Path]) -> None:
+        self.values: Any = None
+        self.output: Tuple[Variable, str] = (rows, "gather")
+        self.variables: List[Variable] = []
+        self.params: List[Variable] = []
+        self.data: List[synk.Data] = []
+        self._shape, self._file, self._dtype = shape, file, np.dtype(rows.type.dtype)
+
+    def put(self, draw: int, result: Any) -> int:
+        """Take the function's result for a draw; return how many rows it has, and store them if these are all."""
+        if len(result) == self._shape[2]:
+            if self.values is None:
+                self.values = self._create((*self._shape[:2], *result.shape))
+            self.values[divmod(draw, self._shape[1])] = result
+        return len(result)
+
+    def _create(self, shape: Tuple[int, ...]) -> Any:
+        if self._file is None:
+            return np.empty(shape, self._dtype)
+        return np.lib.format.open_memmap(self._file, "w+", self._dtype, shape)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """End the writing."""
+
+
+def can_be_written(rows: Variable) -> bool:
+    """Return whether ranks can write their rows: if all ranks are on this host, and the type has the shape of a row."""
+    shape = rows.type.shape[1:]
+    return len(synk.hosts()) == 1 and None not in shape and 0 not in shape
+
+
+class WrittenDraws(GatheredDraws):
+    """Array that the ranks fill, each with its own rows, so that the master need not copy them."""
+
+    def __init__(self, rows: Variable, shape: Tuple[int, int, int], file: Optional[Path]) -> None:
+        super().__init__(rows, shape, file)
+        self._fd = -1
+        self.values = self._create((*shape, *rows.type.shape[1:]))
+        path = f"/proc/{os.getpid()}/fd/{self._fd}" if file is None else os.path.abspath(file)
+        self.variables, self.params = [pt.lvector("positions")], [pt.lscalar("draw")]
+        self.data = [synk.data(np.arange(shape[2]), name="positions")]
+        write = WriteRows(path, getattr(self.values, "offset", 0), shape[2])
+        self.output = (write(rows, *self.variables, *self.params), "sum")
+
+    def put(self, draw: int, result: Any) -> int:
+        return int(result)
+
+    def _create(self, shape: Tuple[int, ...]) -> Any:
+        if self._file is not None:
+            return super()._create(shape)
+        self._fd, nbytes = nameless_file("draws"), math.prod(shape) * self._dtype.itemsize
+        check_free(self._fd, nbytes)
+        os.ftruncate(self._fd, nbytes)
+        return np.frombuffer(mmap.mmap(self._fd, nbytes), self._dtype).reshape(shape)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,97 @@
+"""Arrays that the ranks write themselves, and those whose rows the master gathers, because not all ranks are on its host."""
+
+import errno
+import gc
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import synkhronos as synk
+
+pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
+xarray = pytest.importorskip("xarray")
+
+from pymc_models import python_mode  # noqa: E402
+
+from synkhronos.extensions.pymc import compute_log_likelihood, written_draws  # noqa: E402
+
+pytestmark = [
+    pytest.mark.pytensor,
+    pytest.mark.usefixtures("nothing_compiled"),
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::Warning"),
+]
+
+#: (PyMC adds the constant log(2 pi) / 2 as a float32, so the expected values have 7 digits.)
+SLOPES = np.array([[[0.3, -1.0], [2.0, 0.0]], [[0.1, 5.0], [-0.7, 0.4]], [[0.0, 0.0], [1e3, -1e3]]])
+
+
+def regression(n_rows):
+    x = np.random.default_rng(0).normal(size=(n_rows, 2))
+    with pm.Model() as model:
+        pm.Normal("y", x @ pm.Normal("slopes", shape=2), 1.5, observed=x.sum(axis=1))
+    draws = xarray.Dataset({"slopes": (("chain", "draw", "i"), SLOPES)})
+    residuals = x.sum(axis=1) - SLOPES @ x.T
+    expected = -0.5 * (residuals / 1.5) ** 2 - np.log(1.5) - 0.5 * np.log(2 * np.pi)
+    return model, xarray.DataTree.from_dict({"posterior": draws}), expected
+
+
+@pytest.mark.parametrize(
+    "n_rows, is_written, in_file",
+    [(1, True, False), (53, True, False), (53, True, True), (53, False, False), (53, False, True)],
+)
+def test_every_row_of_every_draw(make_world, monkeypatch, tmp_path, n_rows, is_written, in_file):
+    """Also if a rank has no rows."""
+    if not is_written:
+        monkeypatch.setattr(synk, "hosts", lambda: ["here", "there"])
+    gathered = []
+    put = written_draws.GatheredDraws.put
+    monkeypatch.setattr(
+        written_draws.GatheredDraws, "put", lambda self, *args: gathered.append(args) or put(self, *args)
+    )
+    make_world("fork", 2)
+    model, trace, expected = regression(n_rows)
+    out = tmp_path / "values.npy" if in_file else None
+    compute_log_likelihood(trace, model, out=out, progressbar=False, mode=python_mode())
+    found = trace["log_likelihood"]["y"].values
+    np.testing.assert_allclose(found, expected, rtol=1e-7)
+    assert len(gathered) == (0 if is_written else SLOPES[..., 0].size)
+    if in_file:
+        np.testing.assert_array_equal(np.load(out), found)
+
+
+def test_they_outlive_the_session_and_leave_nothing(make_world):
+    make_world("fork", 2)
+    model, trace, expected = regression(5)
+    compute_log_likelihood(trace, model, progressbar=False, mode=python_mode())
+    synk.close()
+    values = trace["log_likelihood"]["y"].values
+    np.testing.assert_allclose(values, expected, rtol=1e-7)
+    values[:] = 0  # as any other array
+    del trace, values
+    gc.collect()
+    mapped = Path("/proc/self/maps").read_text()
+    opened = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    assert not [each for each in [*mapped.splitlines(), *opened] if "synkhronos-draws" in each]
+
+
+def test_a_disk_that_is_full(make_world, monkeypatch, tmp_path):
+    """The program gets the error, and goes on."""
+    make_world("fork", 2)
+    model, trace, expected = regression(5)
+    create, out = written_draws.GatheredDraws._create, tmp_path / "values.npy"
+
+    def full(self, shape):
+        array = create(self, shape)
+        out.unlink()
+        out.symlink_to("/dev/full")
+        return array
+
+    monkeypatch.setattr(written_draws.GatheredDraws, "_create", full)
+    with pytest.raises(OSError) as caught:
+        compute_log_likelihood(trace, model, out=out, progressbar=False, mode=python_mode())
+    assert caught.value.errno == errno.ENOSPC
+    compute_log_likelihood(trace, model, progressbar=False, mode=python_mode())
+    np.testing.assert_allclose(trace["log_likelihood"]["y"].values, expected, rtol=1e-7)
