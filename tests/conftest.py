@@ -4,6 +4,7 @@ import gc
 import itertools
 import logging
 import os
+import random
 import shutil
 import signal
 import tempfile
@@ -19,6 +20,10 @@ import turns
 # Before PyTensor is imported, here and in what tests start: run by Python code, graphs cost no compiling.
 LINKER = os.environ.get("SYNK_TEST_LINKER")
 os.environ.setdefault("PYTENSOR_FLAGS", f"linker={LINKER}" if LINKER else "linker=py,cxx=")
+
+# A process that finds another one compiling waits a second or two before it looks again, not Theano's 5 to 10.
+if "compile.wait" not in os.environ.get("THEANO_FLAGS", ""):
+    os.environ["THEANO_FLAGS"] = ",".join(filter(None, ["compile.wait=1", os.environ.get("THEANO_FLAGS")]))
 
 from words import WORDS, NumpyWords, PyTensorWords, TheanoWords, shards  # noqa: E402
 from worlds import MISSING, PYTENSOR_WORLDS, THEANO_WORLDS, TIERS_OF_WORLDS, WORLDS, Meeting, World  # noqa: E402
@@ -40,6 +45,10 @@ gc.freeze()  # every test collects garbage: it need not look at all that was imp
 # -- tiers and turns ---------------------------------------------------------------------------------------------------
 
 TURNS = "SYNK_TEST_TURNS"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run files, and the tests in each, in random order")
 
 
 def pytest_configure(config):
@@ -73,6 +82,9 @@ def pytest_collection_modifyitems(config, items):
         for engine in MISSING:
             if item.get_closest_marker(engine) is not None:
                 item.add_marker(MISSING[engine])
+    seed = config.getoption("shuffle")
+    if seed is not None:  # the same order in all processes of pytest-xdist, which keep the tests of a file together
+        random.Random(seed).shuffle(items)
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)  # before the clock of a test's timeout starts

@@ -557,7 +557,8 @@ def test_averages_of_steps_and_slices_are_over_rows(world):
         return w, x, losses, [(w, w - 0.1 * g / T.sqrt(T.sqr(g).sum()))]
 
     (w, x, outputs, updates), (other, z, plain, plain_updates) = build(), build()
-    f, g = synk.function([x], outputs, updates=updates, exact=True), L.function([z], plain, updates=plain_updates)
+    f = synk.function([x], outputs, updates=updates, exact=True, **FAST)
+    g = L.function([z], plain, updates=plain_updates, **FAST)
     assert f.output_modes == ["avg", "avg", "sum", "sum"]
     value = np.random.RandomState(7).randn(11, 3)
     batches = [slice(0, 5), slice(5, 9), slice(9, 11)]

@@ -77,8 +77,7 @@ def convolutional(old):
     return Program([x, y], [cost], params, written.descent(cost, params), data)
 
 
-@pytest.mark.thorough
-@pytest.mark.long("2016")
+@pytest.mark.long
 @pytest.mark.skipif(not IS_THEANO, reason="PyTensor has none of these operations")
 @pytest.mark.filterwarnings("ignore:.*conv2d is deprecated")
 @pytest.mark.parametrize("old", [False, True], ids=["of 2016", "of 2012"])

@@ -40,7 +40,7 @@ PARTS = {
 }
 
 
-@pytest.mark.long("mean|nccl|functions|hosts|collectives|forms")  # (compilers of OpenCL take minutes)
+@pytest.mark.long("mean|nccl|functions|hosts|collectives|forms|healing|in graph")  # (compilers of OpenCL take minutes)
 @pytest.mark.theano
 @pytest.mark.timeout(1800)  # (compilers of OpenCL take minutes beside other programs)
 @pytest.mark.parametrize("part", PARTS)
@@ -61,6 +61,7 @@ def test_demo(demo):
     assert done.returncode == 0 and "all equal to" in done.stdout.splitlines()[-1], done.stdout[-10000:]
 
 
+@pytest.mark.long
 @pytest.mark.theano
 @pytest.mark.timeout(600)
 def test_mnist():

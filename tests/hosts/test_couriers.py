@@ -7,6 +7,7 @@ import pytest
 pytestmark = pytest.mark.thorough
 
 
+@pytest.mark.long("3")
 @pytest.mark.parametrize("hosts", [2, 3])
 def test_couriers(mpi, variables, hosts):
     program = Path(__file__).parent / "couriers.py"

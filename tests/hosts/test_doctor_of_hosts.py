@@ -29,6 +29,7 @@ def links(printed, names):
     return {(w[0], w[2]): float(w[5]) for w in lines if len(w) > 5 and w[1] == "-" and w[0] in names and w[2] in names}
 
 
+@pytest.mark.long("mpich-2|openmpi-3")
 @pytest.mark.parametrize("n", [2, 3])
 def test_hosts_without_a_trouble(mpi, make_hosts, variables, n):
     hosts = make_hosts(n, rate="400mbit", shared=[mpi.prefix])

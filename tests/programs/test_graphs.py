@@ -49,7 +49,7 @@ def test_the_same_seed_grows_the_same_graph():
     assert one.text() == other.text() != grown("another").text()
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_much_is_drawn():
     """What stands in the issue of this generator: types, operations, ways to call."""
     seen = Counter()
@@ -133,7 +133,7 @@ def test_planted_bug_is_found_by_a_value_and_made_small(monkeypatch, bug):
     assert any(line.startswith("print('serial'") for line in small.graph.text().splitlines())
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_the_text_of_a_graph_is_a_program(tmp_path):
     graphs = [graph for graph in (grown(f"text {i}") for i in range(12)) if graph is not None and graph.exact]
     graph = next(graph for graph in graphs if graph.updates and not check(graph).refused)

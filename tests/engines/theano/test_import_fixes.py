@@ -195,7 +195,7 @@ print(theano is before, numpy.int, "theano.scan_module.scan_perform_ext" in sys.
     assert run(program, tmp_path) == "True <class 'int'> False"
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 @pytest.mark.theano
 def test_real_theano_computes(tmp_path):
     program = """
@@ -233,7 +233,8 @@ print("right")
 
 
 @pytest.mark.theano
-@pytest.mark.thorough("^import theano")
+@pytest.mark.thorough
+@pytest.mark.long("^import theano")
 @pytest.mark.timeout(600)  # a compiler, some forty times, if nothing is in Theano's cache
 @pytest.mark.parametrize("first", ["import synkhronos, theano", "import theano, synkhronos"])
 def test_products_of_batches_compile(tmp_path, first):
