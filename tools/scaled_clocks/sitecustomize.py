@@ -1,4 +1,4 @@
-"""Scaled clocks: sleeps and timeouts of every Python process last CLOCK_SCALE times as long, and clocks run accordingly.
+"""Scaled clocks: sleeps and timeouts of every Python process last CLOCK_SCALE times as long, with clocks to match.
 
 No test may depend on how fast the machine is, or on the lengths of sleeps and timeouts. Runs with a scale of 0.2 and
 with a scale of 5 must therefore pass::
