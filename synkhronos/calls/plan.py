@@ -178,8 +178,8 @@ class Plans:
     def news_of_few(self) -> Optional[List[News]]:
         """Record the arrays of few bytes that the program has replaced, and return the `News` for an exact function.
 
-        Return None, without a change, if anything needs the general `calls.changes` instead. This is the usual case of
-        a learning rate set before each call, in a third of the time.
+        Return None, without a change, if anything needs the general `calls.changes` instead. For a learning rate that
+        the program sets before each call, this takes a third of the time of `calls.changes`.
         """
         news: List[News] = []
         changed: List[SharedEntry] = []

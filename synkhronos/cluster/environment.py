@@ -141,7 +141,7 @@ def wrong_world(mine: ProcessPlace, world_size: int) -> str:
         return ""
     its = {"Open MPI": "Open MPI", "PMIx": "Open MPI", "PMI": "MPICH (or a derivative)", "Slurm": "Slurm"}
     remedy = {
-        "Slurm": "select its process management interface: srun --mpi=pmix (Open MPI 5), or --mpi=pmi2 (MPICH)",
+        "Slurm": "select that MPI's process management interface: srun --mpi=pmix (Open MPI 5), or --mpi=pmi2 (MPICH)",
     }.get(mine.started_by, "use the mpirun of the MPI that mpi4py was installed with, in the same folder as its Python")
     return (
         f"the launcher of {its[mine.started_by]} started {mine.n_processes} processes, but MPI_COMM_WORLD has "

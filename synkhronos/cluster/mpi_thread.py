@@ -1,4 +1,4 @@
-"""The MPI thread of a host, which moves bulk data between the hosts' shared memories.
+"""The MPI thread of a host, which moves bulk data between the shared memory of different hosts.
 
 ::
 

@@ -1,8 +1,8 @@
 """Requests of a host's ranks to other hosts, for remote memory and for reductions over hosts.
 
 A rank writes a request into its slot (`sync.fetching`). The process that serves its host requests the memory from the
-host that has it, and signals the rank on completion. The MPI thread, if any, moves large data between memories. After
-an abort, no fetch or reduction begins until that thread has ended the aborted ones, which may still write into memory.
+host that has it, and signals the rank on completion. The MPI thread, if any, moves large data between hosts. After an
+abort, no fetch or reduction begins until that thread has ended the aborted ones, which may still write into memory.
 On hosts other than the first, the next command also waits. Reductions of earlier commands are not aborted.
 """
 

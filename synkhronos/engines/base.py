@@ -522,8 +522,8 @@ class Engine(ABC):
         """Pickle compiled functions so that `loads` connects them to the rank's replicas of their shared variables.
 
         ``numbers`` assigns numbers to storages that ranks already have, by `identity`; their values are not sent.
-        ``variables`` maps the ``id`` of shared variables to numbers. ``constants`` maps the ``id`` of arrays from
-        `constants` to addresses in shared memory.
+        ``variables`` maps the ``id`` of shared variables to numbers. ``constants`` maps the ``id`` of each array that
+        the method `constants` returns to an address in shared memory.
         """
 
     @abstractmethod

@@ -32,8 +32,8 @@ from .posix_names import NamedMemory
 class Backing:
     """The memory that contains the value of a `Data`.
 
-    ``array`` is the value, at the start of ``memory``, which the next value may overwrite. ``fixed_handle`` is the
-    array's handle if it stays valid for the life of this backing.
+    ``array`` is the value. It begins at the start of ``memory``, where the next value may replace it. ``fixed_handle``
+    is the array's handle if it stays valid for the life of this backing.
     """
 
     array: Optional[NDArray[Any]] = None

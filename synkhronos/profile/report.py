@@ -67,7 +67,7 @@ def headline(profile: Dict[str, Any]) -> str:
     lost = sorted(set(range(n)) - set(known(profile)))
     if lost:
         which = ", ".join(map(str, lost))
-        lines.append(f"no record of rank{'s' * (len(lost) > 1)} {which}, on a lost host; the time counts as 0 s")
+        lines.append(f"no record of rank{'s' * (len(lost) > 1)} {which}, on a lost host; missing times count as 0 s")
     error = max(profile["clock_error_s"])
     if error:
         lines.append(f"times on other hosts may be wrong by up to {1e6 * error:,.0f} microseconds")

@@ -600,7 +600,7 @@ class Session:
             self.launcher.end(dead)
             for rank in dead:
                 self.block.reset(rank)
-            self.block.deaths = 0  # safe, because the keeper writes the end of a rank before this word
+            self.block.deaths = 0  # safe, because the keeper records the end of a rank before it sets this word
             self.context.barrier.clear()
             for rank in dead:
                 self.launcher.replace(rank, healing.ranges(rank), self.pools)

@@ -264,7 +264,7 @@ class GpuTransport(Transport):
         return metas, [i for i, of_ranks in enumerate(metas) if not of_ranks]
 
     def _count_ring(self, array: Any, rounds: int = 2) -> None:
-        """Count a ring's traffic: per round the array without this rank's part, half as read and half as sent."""
+        """Count a ring's traffic: in each round, the array without this rank's part, half as read and half as sent."""
         nbytes = nbytes_of(array) * (self.host.size - 1) / self.host.size * rounds / 2
         self.traffic.add(nbytes, nbytes)
 

@@ -54,7 +54,7 @@ def test_table(profiles, capsys):
     # (1 + 10.24 + 0.5) ms 1.1 times as long, 0.8 of all_reduce, three commands of 40 us, 0.3.
     assert lines_of(printed, 2)[:4] == ["2", "1", "512", "14.13"]
     assert lines_of(printed, 4)[0] == "4*"
-    assert "* is extrapolated: the profiles have at most 2 ranks, 1 host, and 128 to 1024 rows per rank" in printed
+    assert "* = extrapolated: the profiles have at most 2 ranks, 1 host, and 128 to 1024 rows per rank" in printed
     assert lines_of(printed, 8)[-1] == "communicating"
     assert "   8  communicating: exchanges between ranks" in printed
     assert "every 16th step" in printed and "16 bits" not in printed

@@ -205,7 +205,7 @@ def test_nothing_is_known_of_the_ranks_of_a_lost_host():
     found = profile(recorded([rank.content() for rank in ranks], 0, 1_000_000 * 70), setting, 1e9)
     assert set(found["shares"][2].values()) == {0}
     text = str(Report(found))
-    assert "no record of rank 2, on a lost host; the time counts as 0 s" in text
+    assert "no record of rank 2, on a lost host; missing times count as 0 s" in text
     assert "in function f, rank 0 waits 57 % of the time for rank 1" in text and "for rank 2" not in text
 
 

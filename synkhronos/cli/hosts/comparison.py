@@ -29,7 +29,7 @@ def check_processes(facts: List[MachineFacts]) -> Finding:
     """Check that there is one process per host, unless hosts are simulated on one machine."""
     several = [each for each in facts if each.local_size > 1]
     if several and not all(each.one_machine for each in several):
-        text = f"{several[0].local_size} processes on {joined(sorted({each.host for each in several}))}"
+        text = f"{several[0].local_size} processes per host on {joined(sorted({each.host for each in several}))}"
         return Finding("Processes", MISSING, text, f"start one per host with {ONE_PER_HOST[several[0].started_by]}")
     machines = " on one machine, to simulate hosts" if several else ", one per host"
     return Finding("Processes", OK, f"{len(facts)}{machines}, started by {facts[0].started_by}")

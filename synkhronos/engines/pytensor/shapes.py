@@ -17,7 +17,7 @@ from .traversal import io_toposort
 
 
 def by_shapes_of_inputs(variable: Variable) -> Variable:
-    """Return an equivalent expression whose only shapes are those of inputs, as far as PyTensor can infer shapes."""
+    """Return an equivalent expression, with shapes replaced by shapes of inputs where PyTensor can infer them."""
     inputs = [one for one in graph_inputs([variable]) if not isinstance(one, Constant)]
     fgraph = FunctionGraph(inputs, [variable], clone=True)
     optdb.query(RewriteDatabaseQuery(include=["ShapeOpt", "canonicalize"])).rewrite(fgraph)

@@ -1,4 +1,4 @@
-"""Repairs, in this process, of faults of Theano 1.0.5 that affect correct programs.
+"""In-process repairs for faults of Theano 1.0.5 that affect correct programs.
 
 ==============================================================  ===============================================
 Fault of Theano                                                 Repair

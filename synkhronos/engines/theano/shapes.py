@@ -13,7 +13,7 @@ from theano.tensor.opt import ShapeFeature
 
 
 def by_shapes_of_inputs(variable: Variable) -> Variable:
-    """Return an equivalent expression whose only shapes are those of inputs, as far as Theano can infer shapes."""
+    """Return an equivalent expression, with shapes replaced by shapes of inputs where Theano can infer them."""
     inputs = [one for one in graph.inputs([variable]) if not isinstance(one, theano.Constant)]
     with theano.change_flags(compute_test_value="off"):
         fgraph = FunctionGraph(inputs, [variable])

@@ -119,7 +119,7 @@ def refuse_open_bounds(rows: Variable, name: str) -> None:
                 infinite.update(node.outputs)
             elif isinstance(scalar_op, (Add, Sub, Mul, TrueDiv)):
                 expected = "a log-probability with a gradient"
-                got = f"computations with infinity ({node.op}), such as an open bound of a truncated distribution"
+                got = f"computations ({node.op}) with infinite values, such as open bounds of truncated distributions"
                 hint = (
                     'pass a whole model to data_parallel, with pm.Truncated("y", ..., observed=y), or use a finite '
                     "bound that is far outside the data"

@@ -78,7 +78,7 @@ TROUBLES = [
         "processes",
         one_kind(local_size=3, host="node0"),
         MISSING,
-        ["3 processes on node0"],
+        ["3 processes per host on node0"],
         ["--map-by ppr:1:node"],
     ),
     ("processes", one_kind(local_size=2, started_by="PMI"), MISSING, ["2 processes"], ["-ppn 1"]),
