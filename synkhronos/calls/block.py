@@ -18,12 +18,12 @@ from .written_rows import WrittenRows
 def functions(
     exact: bool = True, bcast_inputs: Sequence[Any] = (), rows: Optional[int] = None
 ) -> Iterator[List[Function]]:
-    """Make other libraries build functions that run on all ranks: for code that calls the engine's ``function`` itself.
+    """Make ``theano.function`` and ``pytensor.function`` build functions for all ranks, even inside other libraries.
 
-    Inside the block, and in the same thread, ``theano.function`` and ``pytensor.function`` build what
-    `synkhronos.function` builds. This includes calls by modules that imported ``function`` before. Calls by Theano or
-    PyTensor themselves, such as ``variable.eval()``, still build serial functions. The functions take their arguments
-    in the same order as the serial ones. Blocks can be nested; the inner block's arguments apply.
+    Inside the block, calls from the same thread build functions as `synkhronos.function` does. This includes calls by
+    modules that imported ``function`` before. Calls by Theano or PyTensor themselves, such as ``variable.eval()``,
+    still build serial functions. The functions take their arguments in the same order as the serial ones. Blocks can
+    be nested; the inner block's arguments apply.
 
     Parameters
     ----------

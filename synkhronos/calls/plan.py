@@ -1,9 +1,9 @@
 """Call plans, built once on the master for equal calls and cached by every rank.
 
-A training loop repeats the same call with different rows. With the caches in this table, later calls do not check a
-`Data`, divide rows or attach pool memory again, and the command is stored as bytes. Every call still converts and
-copies plain arguments, parses ``batch``, and attaches files and named memory. A command with a slice or number as
-``batch`` is pickled each time. Calls in slices or with sliceable variables are divided each time.
+A training loop repeats the same call with different rows. Because of the caches listed below, later calls need not
+check a `Data`, divide rows, attach pool memory or pickle the command again. Every call still converts and copies plain
+arguments, parses ``batch``, and attaches files and named memory. A command with a slice or number as ``batch`` is
+pickled each time. Calls in slices or with sliceable variables are divided each time.
 
 ==================  ====================================  ============================  ==============================
 cache               key                                   reused                        invalidated by

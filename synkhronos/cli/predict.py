@@ -68,7 +68,7 @@ def parser() -> Parser:
     made = Parser(
         prog="python -m synkhronos predict",
         description="Predict the performance of a program on more ranks, from profiles with one and with two ranks. "
-        "Profiles with two numbers of rows each improve the prediction.",
+        "To improve the prediction, repeat both profiles with another number of rows.",
     )
     made.add_argument("profiles", nargs="+", metavar="DIR", help="folders with profiles")
     made.add_argument("--ranks", default=RANKS, help="numbers of ranks; default: %(default)s")

@@ -25,7 +25,7 @@ class Cancelled(Exception):
 
 
 class Ticket:
-    """The caller's handle on an operation: its completion, its error and the bytes `received`.
+    """The caller's handle on an operation: its completion, its error, and the number of bytes `received`.
 
     ``done`` is called once at the end, with None or the exception, and must not block. It runs in the MPI thread,
     or in the caller's thread if the MPI thread has already ended.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-QUICK_TESTS = 5  # tests without a pause after an event
+QUICK_TESTS = 5  # number of tests without an event before the first pause
 
 #: A pause as a fraction of the usual or the current waiting time, whichever is longer; and the minimum pause.
 PAUSE_PART, MIN_PAUSE_S = 1 / 8, 50e-6

@@ -203,7 +203,7 @@ class Variables:
         return [type_.axis_of_rows(int(axis), name) for type_, name in zip(self.types, self.names)]
 
     def stage(self, values: Any, batch: Any = None, axes: Optional[Sequence[int]] = None) -> List[StagedValue]:
-        """Store the user's values, one per variable, in memory that all ranks can read, rows first.
+        """Store the user's values (one per variable, axis of rows first) in memory that all ranks can read.
 
         Values are `Data`, arrays, or anything else that the variable's own ``set_value`` accepts. Except for `Data`,
         only the rows selected by ``batch`` are copied. ``axes`` are the variables' axes of rows.

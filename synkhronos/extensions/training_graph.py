@@ -23,9 +23,9 @@ class TrainingGraph(NamedTuple):
     """The expressions of one training step.
 
     ``inputs`` are divided by rows and contain ``x``, then ``y``. ``outputs`` are pairs of an expression and its op,
-    starting with the loss. ``grad_updates`` maps shared gradients to expressions of the rows. ``param_updates`` maps
-    parameters and state to expressions of shared gradients; ``rule_updates`` is the same map without clipping.
-    ``max_norm`` contains the bound for clipping, if any. ``pieces`` is the attribute of `FlatGradients`.
+    starting with the loss. ``grad_updates`` maps shared gradients to expressions in terms of the rows.
+    ``param_updates`` maps parameters and state to expressions in terms of gradients; ``rule_updates`` does so without
+    clipping. ``max_norm`` contains the bound for clipping, if any. ``pieces`` is the attribute of `FlatGradients`.
     """
 
     inputs: List[Any]
@@ -54,7 +54,7 @@ class TrainingGraph(NamedTuple):
         The step reads each mean directly, not from a flat vector. A shared gradient is updated only if its own
         expression reads it.
         """
-        read: Dict[Any, Any] = OrderedDict()  # maps gradients, as read by the step, to expressions of the rows
+        read: Dict[Any, Any] = OrderedDict()  # maps gradients, as read by the step, to expressions in terms of the rows
         for shared in self.grad_shared:
             read.update(self.pieces.get(shared) or [(shared, self.grad_updates[shared])])
         means = dict(zip(read, mean(list(read.values()))))

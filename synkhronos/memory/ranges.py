@@ -42,7 +42,7 @@ class Ranges(NamedTuple):
 
 
 def ranges_of(handle: Handle, rows: Optional[NDArray[np.int64]] = None) -> Ranges:
-    """Return the byte ranges of an array or of some rows (nonnegative, in any order); all rows if it is constant.
+    """Return the byte ranges of an array, or of ``rows`` (indices >= 0, in any order) unless the array is constant.
 
     >>> ranges_of(Handle(3, 800, (100, 2), None, np.dtype("f8")), np.array([7, 5, 4, 5]))
     Ranges(pool=3, starts=array([864, 912]), stops=array([896, 928]), constant=0)

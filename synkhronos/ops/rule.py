@@ -94,7 +94,7 @@ def rule(
 
 def _parsed(text: Any) -> Tuple[List[str], List[str]]:
     """Return the letters of every input and of every output."""
-    # Split at the last arrow, because an axis before it may be a "-".
+    # Split at the last arrow, because "-" is also an axis: "n-->n-" is "n-" and "n-".
     before, arrow, after = text.rpartition("->") if isinstance(text, str) else ("", "", "")
     if not arrow:
         raise ArgumentValueError("axes", "letters as in numpy.einsum, for example 'nk,km->nm'", repr(text))

@@ -61,7 +61,7 @@ def shard(v: Any, axis: int = 0) -> Any:
     """
     engine = engines.find([v])
     if engine is None:
-        hint = "to divide the rows of an array between calls, use synkhronos.scatter"
+        hint = "to divide the rows of an array over the ranks between calls, use synkhronos.scatter"
         raise ArgumentTypeError("v", "a variable", f"{type(v).__name__}", hint)
     if isinstance(axis, (bool, np.bool_)) or not isinstance(axis, (int, np.integer)):
         raise ArgumentTypeError("axis", "an int", f"{axis!r} of type {type(axis).__name__}")

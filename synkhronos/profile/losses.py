@@ -136,7 +136,7 @@ def _copying(command: Dict[str, Any], wall: float, profile: Dict[str, Any]) -> L
 
 def _overhead(command: Dict[str, Any], wall: float, profile: Dict[str, Any]) -> Loss:
     seconds, n = command["totals"]["overhead_s"][profile["root"]], command["recorded"]
-    sentence = f"the library's own work around {_named(command)} takes {_share(seconds, wall)} of the time, "
+    sentence = f"the library's overhead for {_named(command)} takes {_share(seconds, wall)} of the time, "
     sentence += f"{1e6 * seconds / n:,.0f} microseconds per call"
     if command["kind"] == "function":
         sentence += "; larger batches, or Function.steps, reduce it"

@@ -239,8 +239,8 @@ class Program:
             foreign, device = engine.foreign_device(), engine.opened_device()
             if foreign:
                 raise StateError(
-                    f"this process has opened a device before synkhronos.fork(): {foreign}. Its children could "
-                    "not use devices, and synkhronos opens the master's device itself. Set THEANO_FLAGS="
+                    f"this process opened a device before synkhronos.fork(), by {foreign}. Its child processes "
+                    "cannot use devices, and synkhronos opens the master's device itself. Set THEANO_FLAGS="
                     "device=cpu,init_gpu_device= (and remove both from .theanorc), and do "
                     "not call theano.gpuarray.use()"
                 )

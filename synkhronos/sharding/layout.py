@@ -124,7 +124,7 @@ class RowLayout(NamedTuple):
         return RowLayout(_simpler(self.outer, other.outer), _simpler(self.inner, other.inner))
 
     def if_equal(self, other: RowLayout) -> Optional[Tuple[Product, Product]]:
-        """Return two lengths whose equality makes the layouts agree, for every call to check; None if there are none.
+        """Return two lengths that every call must compare: if equal, the layouts agree. None if there are none.
 
         The axes have equal lengths, so ``outer`` need not be compared.
         """
@@ -141,7 +141,7 @@ class RowLayout(NamedTuple):
 
 
 def comparable(one: Optional[Product], other: Optional[Product]) -> Optional[Tuple[Product, Product]]:
-    """Return two lengths if they may be equal, for every call to check; else None.
+    """Return both lengths if every call must check that they are equal; else None.
 
     Plain numbers and known multiples of each other yield None, because programs do not mean them to be equal.
     """

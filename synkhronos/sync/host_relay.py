@@ -5,9 +5,9 @@ The root has a link to the first rank of each other host, its *leader*. ::
     host 0                                                       host 1
     ranks of host 0 <-- control block --> root <═══ link ═══> leader <-- control block --> ranks of host 1
 
-Root and leader copy between their control block and the link while they wait (`HostRelay.wait`) for a command, at a
-barrier, or for answers. So no other process delays a message. The bridge and the deputies of `cluster` handle
-all other events: deaths, aborts, output, fetches.
+Root and leader relay messages between their control block and the link while they wait (`HostRelay.wait`) for a
+command, at a barrier, or for answers. So no other process delays a message. The bridge and the deputies of `cluster`
+handle all other events: deaths, aborts, output, fetches.
 
 ===========  ==============  ===============================================================================
 message      from, to        content
@@ -74,7 +74,7 @@ class HostRelay(ABC):
             self._links.popitem()[1].close()
 
     def wait(self, done: Callable[[], object], watch: Callable[[], object], policy: WaitPolicy) -> None:
-        """Copy between block and links until ``done`` or ``watch`` returns true; both are called repeatedly."""
+        """Relay messages between block and links until ``done`` or ``watch``, both called repeatedly, returns true."""
         for _ in range(policy.tries):
             self.receive()
             self.forward(watch)  # after `receive`, which may drain the eventfd of a change that is not sent yet

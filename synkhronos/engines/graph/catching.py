@@ -1,4 +1,4 @@
-"""Catch calls of a tensor library's ``function``, even by code that imported it long ago.
+"""Catch calls to a tensor library's ``function``, even by code that has already imported it.
 
 Libraries hold references to the function object, so its code is replaced, not the name in its module. Synkhronos itself
 calls a copy with the original code.

@@ -19,7 +19,7 @@ class Counts(NamedTuple):
 
 
 def count(functions: Sequence[Any], key: Key) -> Optional[Counts]:
-    """Return the functions' counts; None if the first function is not profiled."""
+    """Return the profiler's counts for the functions; None if the first function is not profiled."""
     stats = {id(one.profile): one.profile for one in functions if one.profile}.values()  # functions may share a profile
     if not functions[0].profile:
         return None

@@ -167,7 +167,7 @@ def check_context(label: str, type_: Any) -> None:
     if is_type(type_) and type_.context_name is not None:
         raise ArgumentTypeError(
             label,
-            "an array on the device of its rank",
+            "an array in the default context",
             f"an array in the context {type_.context_name!r}, which only this process has",
             "leave out target=",
         )

@@ -59,8 +59,8 @@ def data_parallel(
         observed variable is divided together with all arrays of its length that it depends on. If ``pm.Data`` is named,
         only this array and the observed values are divided.
     params : list of variables, optional
-        Arguments of the function after the data: variables of the model, or expressions of them. Variables that the
-        function uses without receiving them are detected.
+        Arguments of the function after the data: the model's variables, or expressions that contain them. Variables
+        that the function uses without receiving them are detected.
     batch : int, or iterable, optional
         For `pm.fit`: number of rows in a random subset, as with `pm.Minibatch`. The sum over the subset is scaled to
         all rows. Samplers need all rows and refuse ``batch``. For a function, instead of ``data``: an iterable of

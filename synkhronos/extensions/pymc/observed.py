@@ -253,7 +253,7 @@ def _of_size_of(rv: Variable, value: Variable, name: str) -> Variable:
 def _with_constants(rv: Variable) -> Variable:
     """Return a random variable with constant-folded parameters.
 
-    PyMC recognizes an open bound only as a constant; otherwise, the gradient through ``logcdf(inf)`` would be NaN.
+    PyMC recognizes an infinite bound only if it is constant. Otherwise, the gradient through ``logcdf(inf)`` is NaN.
     """
     inputs = list(rv.owner.inputs)
     for i, param in enumerate(inputs):

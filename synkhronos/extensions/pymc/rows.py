@@ -97,7 +97,7 @@ def shared_values(reached: Iterable[Variable]) -> List[Variable]:
 def refuse_open_bounds(rows: Variable, name: str) -> None:
     """Refuse a log-probability that computes with a constant infinity, because its gradient would be NaN.
 
-    PyMC's log-probability treats an open bound as a number if a truncated distribution or a parameter has a shape.
+    PyMC treats an open (infinite) bound as a number if the truncated distribution or a parameter has a shape.
     """
     infinite: Set[Variable] = set()
     for node in io_toposort([], [rows]):
@@ -188,7 +188,7 @@ def _fixes_rows(rows: Variable, n_rows: int) -> bool:
 
 
 def without_checks(rows: Variable) -> Variable:
-    """Return a log-probability without parameter checks, which combine rows but can be divided (`ParameterChecks`)."""
+    """Return a log-probability without its parameter checks, which combine rows; `ParameterChecks` handles them."""
     while True:  # checks can be nested: the inputs of a replaced check contain those of its parts, as in a mixture
         checks = [node for node in io_toposort([], [rows]) if isinstance(node.op, CheckParameterValue)]
         if not checks:
