@@ -117,7 +117,8 @@ class WrittenDraws(GatheredDraws):
         self._fd, nbytes = nameless_file("draws"), math.prod(shape) * self._dtype.itemsize
         check_free(self._fd, nbytes)
         os.ftruncate(self._fd, nbytes)
-        return np.frombuffer(mmap.mmap(self._fd, nbytes), self._dtype).reshape(shape)
+        private = mmap.mmap(self._fd, nbytes, access=mmap.ACCESS_COPY)  # a forked process has its own array
+        return np.frombuffer(private, self._dtype).reshape(shape)
 
     def close(self) -> None:
         if self._fd >= 0:
