@@ -51,7 +51,7 @@ _NEXT, _ORDER, _COUNTS = range(3)  # positions in the region's array; the ranks'
 
 
 class AsyncRegion:
-    """Memory and locks that all ranks share during asynchronous steps, seen from one rank.
+    """Memory and locks that all ranks share during asynchronous steps, as seen from one rank.
 
     After an exchange, a rank waits while its lead over an active rank exceeds ``staleness`` exchanges (None: no limit).
     """
@@ -66,7 +66,7 @@ class AsyncRegion:
 
     @staticmethod
     def words(pool: Any, size: int) -> Any:
-        """Allocate and clear the memory of a new region; the caller must keep it alive as long as the region."""
+        """Allocate and clear the memory of a new region; the caller must keep it alive as long as the region exists."""
         found = pool.allocate((_COUNTS + size,), np.int64)
         found[...] = 0
         return found
@@ -271,7 +271,7 @@ def run_asynchronously(
 ) -> Result:
     """Call a function once per batch, each call on any free rank; the function must not contain collectives.
 
-    ``args``, ``kwargs``, ``batches`` and ``timeout`` are those of `Function.steps`; `AsyncRegion` explains
+    ``args``, ``kwargs``, ``batches`` and ``timeout`` are as in `Function.steps`; `AsyncRegion` explains
     ``staleness``. Step numbers in errors count each rank's own steps.
     """
     if function._variants.states:

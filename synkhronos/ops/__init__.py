@@ -3,7 +3,7 @@
 ::
 
     synk.all_reduce(w, "avg")            a command: reduces the values of shared variables, between calls
-    y = synk.ops.all_reduce(x, "avg")    an expression: reduced in every call of a function that contains it
+    y = synk.ops.all_reduce(x, "avg")    an expression: reduced in every call to a function that contains it
 
     synk.scatter(s, x)                   a command: sends every rank its rows
     y = synk.ops.shard(x)                an expression: every rank uses its own rows

@@ -113,7 +113,7 @@ def _difference(one: Length, other: Length) -> Optional[Power]:
 
 
 def _quotient(one: Length, other: Length, exact: bool) -> Tuple[Length, Equal]:
-    """Return a quotient, unknown if a rank may have a remainder; with ``exact``, calls may check that none has one."""
+    """Return a quotient, unknown if a rank may have a remainder; with ``exact``, calls may check that there is none."""
     if one.power == other.power == 0:
         return Length(), ()
     if one.power is None or other.power is None or one.times is None or other.times is None:

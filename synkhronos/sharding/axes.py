@@ -33,7 +33,7 @@ NONE_CHOSEN = Unknown(
 Labels = Sequence[Any]
 NO_POWERS: Mapping[int, Power] = {}
 
-#: Remedy for a value that has all rows on every rank; callers that suggest other input lists instead remove it.
+#: Remedy for a value that has all rows on every rank; callers remove it if they suggest other input lists.
 TAKE_SHARE = ": take the rank's share of that value with synkhronos.ops.shard"
 
 

@@ -124,7 +124,7 @@ class RowLayout(NamedTuple):
         return RowLayout(_simpler(self.outer, other.outer), _simpler(self.inner, other.inner))
 
     def if_equal(self, other: RowLayout) -> Optional[Tuple[Product, Product]]:
-        """Return two lengths that every call must compare: if equal, the layouts agree. None if there are none.
+        """Return two lengths, equal only if the layouts agree, for every call to compare; None if no such pair exists.
 
         The axes have equal lengths, so ``outer`` need not be compared.
         """
@@ -133,7 +133,7 @@ class RowLayout(NamedTuple):
         return comparable(self.inner, other.inner)
 
     def within(self, axis: RowLayout) -> RowLayout:
-        """Return this layout, of leading elements of ``axis``, completed if only their number per row is known."""
+        """Return this layout of the first elements of ``axis``; if only their number per row is known, complete it."""
         if self.per_row is None or axis.inner is None:
             return self
         pieces = self.per_row.over(axis.inner)

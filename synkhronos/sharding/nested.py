@@ -11,7 +11,7 @@ from .rule import Node, PlacementRule, RuleResult, taken_whole
 
 
 class NestedGraph(NamedTuple):
-    """A graph of placement rules, such as an operation's inner graph; ``known`` places its constants that are zero."""
+    """A graph of placement rules, such as an operation's inner graph; ``known``: placements of its zero constants."""
 
     nodes: Sequence[Node]
     inputs: Sequence[Any]
@@ -130,7 +130,7 @@ class ScanLoop(PlacementRule):
     unchanging : sequence of int
         Positions of inputs that determine the number of steps, and so must be equal on all ranks.
     until : int, optional
-        Position of the output of the graph that ends the loop.
+        Position of the graph's output that ends the loop.
     """
 
     #: Maximum number of changes of a state's placement, such as from zero to partial and then to unknown.
@@ -177,7 +177,7 @@ class ScanLoop(PlacementRule):
                 break
             carried = after
         else:
-            return RuleResult([Unknown("carries values whose placements do not settle")] * n_outputs, whole)
+            return RuleResult([Unknown("carries values whose placements keep changing")] * n_outputs, whole)
         if self.until is not None and not _is_fixed(outputs[self.until]):
             return RuleResult([Unknown("ends on a condition that differs between ranks")] * n_outputs, whole)
         with_steps = [_outside(one) for state, one in zip(self.states, carried) if state.has_steps]
@@ -195,7 +195,7 @@ class ScanLoop(PlacementRule):
         return given
 
     def _whole_sequences(self, inputs: Sequence[Placement], exact: bool) -> Any:
-        """Request whole values of sequences of lengths; `_with_wholes` requests only those of partial values."""
+        """Request whole values of sequences of lengths; `_with_wholes` does so only for partial inputs."""
         positions = [outer for outer, _ in self.sequences if isinstance(inputs[outer], Size)]
         return taken_whole(inputs, positions, exact)
 
@@ -280,7 +280,7 @@ def _escaped(placements: Sequence[Placement], inputs: Sequence[Placement], exact
             one = one._replace(layout=layouts[0], of=layouts[1])
         lost = isinstance(one, (Replicate, Shard)) and one.power != 0
         if exact and (lost or isinstance(one, Partial) and one.reduction is None):
-            one = Unknown("computes with the number of a rank's rows inside a nested graph")
+            one = Unknown("computes with the rank's number of rows inside a nested graph")
         if exact and isinstance(one, Size) and not _is_fixed(one):
             one = Unknown("returns, from a nested graph, a number that depends on how many rows the rank has")
         if isinstance(one, Size):

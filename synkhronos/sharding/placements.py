@@ -40,7 +40,7 @@ class Index(enum.IntEnum):
 
 
 class Replicate(NamedTuple):
-    """A value equal on all ranks, up to ``power``; ``zero`` if it is 0 or irrelevant, so a valid part of any sum."""
+    """A value equal on all ranks, up to ``power``; ``zero`` if it is 0 or irrelevant, and so valid in any sum."""
 
     power: Power = 0
     zero: bool = False
@@ -57,7 +57,7 @@ class Shard(NamedTuple):
     layout: RowLayout = ROWS  # of the rows in the axis
     zero: bool = False  # see `Replicate`
     uniform: bool = False  # elements are equal or i.i.d. random numbers, so their order is irrelevant
-    loose: bool = False  # random numbers whose count may differ from that of the rows; some must be selected
+    loose: bool = False  # random numbers whose count may differ from the number of rows; some must be selected
     positions: Index = Index.NO  # whether values are positions of rows
     of: RowLayout = ROWS  # for positions: the layout of the axis that they index
     size: Product = ONE_ELEMENT  # for positions: the distance between neighbors, in elements

@@ -145,7 +145,7 @@ class Filled(PlacementRule):
         return Axes(self.labels, [range(self.ndim)], [[i] for i in range(len(values))]).place(values, exact)
 
 
-WITHOUT_ROWS = Unknown("draws random numbers of a shape without rows, which differ from rank to rank")
+WITHOUT_ROWS = Unknown("draws random numbers in a shape without rows, so that they differ from rank to rank")
 
 
 class Drawn(Filled):
@@ -180,7 +180,7 @@ class Drawn(Filled):
             drawn = REPLICATE if stream.common else Unknown(WITHOUT_ROWS.why, stream.key)
         elif isinstance(drawn, Shard) and stream.common:
             drawn = Unknown(
-                "draws from one stream both numbers for rows and numbers that all ranks share: use two streams"
+                "draws numbers for rows and numbers that all ranks share, both from one stream: use two streams"
             )
         return placed._replace(outputs=[inputs[0], drawn])
 
@@ -283,7 +283,7 @@ class Reshaped(PlacementRule):
                   (rows, t * f)   neither holds, so the placement is unknown unless t is 1
 
     ``before`` and ``after`` are the axes' lengths, None if unknown or -1; ``free`` is the axis given as -1. ``same``,
-    which is slow, replaces lengths that other operations require to be equal with a single length.
+    which is slow, maps lengths to the same length if other operations require them to be equal.
     """
 
     def __init__(
@@ -315,7 +315,7 @@ class Reshaped(PlacementRule):
         moved = axes.moved(one, found)
         if moved is None and self.same is not None:
             moved = axes.map(self.same).moved(one, found)
-        why = "may mix elements of different rows: write lengths as x.shape[1] etc., where x is the reshaped array"
+        why = "may mix elements of different rows: write lengths as x.shape[1] etc., where x is the array to reshape"
         # If only the shape is needed, the reshape is not computed, so it cannot detect a remainder.
         is_checked = moved is not None and found.axis == self.free and moved.layout.inner is None
         return RuleResult([moved or Unknown(why)], equal=[NoRemainder()] if is_checked else [])

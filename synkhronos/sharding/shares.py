@@ -19,7 +19,7 @@ class TakenShare(PlacementRule):
         if isinstance(one, Replicate) and one.power == 0:
             return RuleResult([Shard(self.axis, zero=one.zero)], whole)
         if isinstance(one, Shard):
-            one = Unknown("divides rows that are divided already")
+            one = Unknown("divides rows that are already divided")
         return RuleResult(
             [one if isinstance(one, Unknown) else Unknown("selects a share of values that differ between ranks")]
         )

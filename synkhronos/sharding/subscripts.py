@@ -105,7 +105,7 @@ class Subscript(Axes):
         return None if layout is None else (sliced, layout)
 
     def _of_all(self, i: int, array: Shard, first: Shard, exact: bool) -> Any:
-        """Return the result of `_elements` if there is surely one position per element of the axis; else None."""
+        """Return the result of `_elements` if there is certainly one position per element of the axis; else None."""
         axis, of = first.layout, array.of
         is_offset = array.positions == Index.COMPUTED and array.size == ONE_ELEMENT
         if array.layout != of or is_offset or not (of.in_order or of.is_unordered) or axis != MERGED:
@@ -157,7 +157,7 @@ def _elements(array: Shard, first: Shard, exact: bool) -> Any:
     if of.outer is None or of.inner is None:
         return None
     of = RowLayout(of.outer, of.inner.times(array.size))
-    # Positions count from 0, through all pieces of the array or its first pieces. In a correct program, an offset
+    # Positions count from 0, through all pieces of the array or only the first ones. In a correct program, an offset
     # stays within a row of several elements. In a row of one element, it would lead to another row.
     if array.positions == Index.COMPUTED and of.inner == ONE_ELEMENT:
         return None

@@ -29,7 +29,7 @@ USUAL_COPY_RATE = 8e9
 
 
 class CallGroup(NamedTuple):
-    """Work of each rank in those calls of one command that have the same number of rows."""
+    """Work of each rank in calls of one command that have the same number of rows."""
 
     rows: float  # per rank
     at_once: float  # number of ranks that compute on the machine at the same time
@@ -45,7 +45,7 @@ HINT = "pass profiles of one program only; if it was edited between runs, name i
 def fit(profiles: Sequence[RunProfile]) -> Model:
     """Fit the model of a program to its profiles, preferably for one and for two ranks, with two row counts each.
 
-    Raises `ArgumentValueError` for profiles of different functions, without repeated steps, or all without computing.
+    Raises `ArgumentValueError` if main functions differ, a profile has no repeated steps, or none has computing time.
     """
     steps = [step_of(profile) for profile in profiles]
     main = steps[0].main
@@ -79,7 +79,7 @@ def fit(profiles: Sequence[RunProfile]) -> Model:
         )
     if len(set(rows_of_rank)) == 1:
         notes.append(
-            f"all calls of {main[1]} have the same number of rows per rank, {rows_of_rank[0]:.0f}, so their fixed time "
+            f"all calls to {main[1]} have the same number of rows per rank, {rows_of_rank[0]:.0f}, so their fixed time "
             "is unknown and assumed to be 0; also profile other numbers of rows or ranks"
         )
     if len({profile.ranks_of_machine for profile in profiles}) == 1:

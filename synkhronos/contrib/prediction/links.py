@@ -7,7 +7,7 @@ shared memory       ``start + n S per_byte``: each rank reads its part of all n 
                     all of them, ``2 n S`` bytes through shared memory
 ``nccl``            ``2 (n - 1) latency + 2 (n - 1) / n S / bandwidth``: a ring
 hosts (``mpi``)     ``start + 2 (H - 1) chunks per_message + 2 (H - 1) / H S per_byte``, after a reduction in
-                    shared memory on each host: each host sends each other host one piece of every chunk, and
+                    shared memory on each host: each host sends every other host one piece of each chunk, and
                     then the result of the piece that it has reduced
 ==================  ==========================================================================================
 
@@ -32,7 +32,7 @@ class SharedMemory(NamedTuple):
     per_byte: float
 
     def seconds(self, ranks: float, nbytes: float) -> float:
-        """Return the seconds of a reduction among the ranks of a host; 0 for a single rank."""
+        """Return the time in seconds of a reduction among the ranks of a host; 0 for a single rank."""
         return self.start + ranks * nbytes * self.per_byte if ranks > 1 and nbytes else 0.0
 
 
@@ -43,7 +43,7 @@ class RingModel(NamedTuple):
     bandwidth: float
 
     def seconds(self, ranks: int, nbytes: float) -> float:
-        """Return the seconds of a reduction among all ranks; 0 for a single rank."""
+        """Return the time in seconds of a reduction among all ranks; 0 for a single rank."""
         if ranks < 2 or not nbytes:
             return 0.0
         return 2 * (ranks - 1) * self.latency + 2 * (ranks - 1) / ranks * nbytes / self.bandwidth
@@ -58,7 +58,7 @@ class HostLinkModel(NamedTuple):
     error: float = 0.0
 
     def seconds(self, hosts: int, nbytes: float) -> float:
-        """Return the seconds of a reduction among hosts, without the reduction on each host."""
+        """Return the time in seconds of a reduction among hosts, without the reduction on each host."""
         return float(np.dot(terms(hosts, nbytes), self[:3])) if hosts > 1 and nbytes else 0.0
 
 
@@ -68,7 +68,7 @@ def terms(hosts: int, nbytes: float) -> List[float]:
 
 
 def fit(measured: Sequence[Tuple[int, float, float]]) -> HostLinkModel:
-    """Fit the constants to times between hosts, ``(hosts, nbytes, seconds)``, with minimal relative error.
+    """Fit the constants to measurements between hosts, ``(hosts, nbytes, seconds)``, with minimal relative error.
 
     If all measurements have the same numbers of hosts and bytes, the whole time is attributed to the bytes.
 

@@ -1,4 +1,4 @@
-"""Model of the time of a program's step on any number of ranks.
+"""Model of a program's time per step on any number of ranks.
 
 ::
 
@@ -94,7 +94,7 @@ class Model(NamedTuple):
     notes: List[str]  # assumptions
 
     def reduction(self, layout: RankLayout, nbytes: float, bits: int = 32) -> float:
-        """Return the seconds of a reduction of `nbytes`; hosts or devices send each 32-bit number as `bits` bits."""
+        """Return the time to reduce `nbytes`, in seconds; hosts or devices send each 32-bit number as `bits` bits."""
         if isinstance(self.between, RingModel):
             return self.between.seconds(layout.ranks, nbytes * bits / 32)
         within = self.memory.seconds(layout.of_host, nbytes)
@@ -107,7 +107,7 @@ class Model(NamedTuple):
     def predict(
         self, layout: RankLayout, rows: Optional[float] = None, less: CommunicationRule = IN_EVERY_STEP
     ) -> Dict[str, float]:
-        """Return the seconds of a step by part (`PARTS`); `rows` counts rows over all ranks, by default as profiled."""
+        """Return a step's time in seconds, by part (`PARTS`); `rows` counts all ranks' rows (default: as profiled)."""
         rows = self.rows if rows is None else rows
         parts = dict.fromkeys(PARTS, 0.0)
         where = (layout.ranks, layout.machines or layout.hosts, layout.cores)

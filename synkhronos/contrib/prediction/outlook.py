@@ -75,7 +75,7 @@ def limit_of(parts: Dict[str, float], ideal: Dict[str, float], efficiency: float
 
 
 def by_rule(model: Model, layout: RankLayout, rows: float, parts: Dict[str, float]) -> Dict[str, float]:
-    """Return the seconds of a step by rule; empty if ranks do not communicate."""
+    """Return the time of a step in seconds, by rule; empty if ranks do not communicate."""
     if not parts["communicating"]:
         return {}
     # 16-bit numbers save time between hosts and devices, but not in a host's shared memory.

@@ -21,12 +21,12 @@ Array = NDArray[np.float64]
 
 
 class Calls(NamedTuple):
-    """Calls of one command, in order of time; seconds refer to whole calls."""
+    """Calls of one command, in chronological order; seconds refer to whole calls."""
 
     begin: Array  # (calls,): when the program made the call
     master: Array  # (calls,): seconds on the master
     rows: Array  # (calls,): of all ranks; 0 if the command has none
-    work: Array  # (calls, ranks): seconds in the compiled function and for copying its rows
+    work: Array  # (calls, ranks): seconds in the compiled function and in copying its rows
     transport: Array  # (calls, ranks): seconds moving arrays between ranks
     steps: Array  # (calls,): steps of a call; 1 except in calls to `Function.steps`
 

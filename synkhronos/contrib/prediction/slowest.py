@@ -20,16 +20,16 @@ MOVED_AFTER_S = 6e-3
 def slowest(
     spread: Tuple[float, ...], ranks: int, machines: int, cores: float, seconds: float = 0.0, steps: int = 1
 ) -> float:
-    """Return the median time until the last rank is done, as a multiple of one rank's time alone.
+    """Return the median time until the last rank is done, as a multiple of the time of one rank alone.
 
     `spread` contains equally frequent values of a rank's work divided by its median. `cores` counts the cores of a
     machine, `seconds` is the work of one rank in a step, and `steps` is the number of steps between synchronizations.
     The result is per step.
 
     If each rank has its own core and all synchronize after every step, the median of the largest of n values is the
-    quantile of one value at ``0.5 ** (1 / n)``. Otherwise, the result is 1 without work; work is drawn at random, with
-    a fixed seed. The ranks of a machine take ``min(a, b + MOVED_AFTER_S)``. Here, ``a`` is the time if each rank stays
-    on its core, and ``b = max(max_r w_r, sum_r w_r / cores)`` if ranks share cores evenly (McNaughton, 1959).
+    quantile of one value at ``0.5 ** (1 / n)``. Otherwise, work is drawn at random, with a fixed seed; without work,
+    the result is 1. The ranks of a machine take ``min(a, b + MOVED_AFTER_S)``. Here, ``a`` is the time if ranks stay
+    on their cores, and ``b = max(max_r w_r, sum_r w_r / cores)`` if ranks share cores evenly (McNaughton, 1959).
 
     >>> slowest((1.0,), 3, 1, 2.0, seconds=0.001), slowest((1.0,), 3, 1, 2.0, seconds=1.0)
     (2.0, 1.506)

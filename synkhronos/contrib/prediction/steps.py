@@ -1,4 +1,4 @@
-"""Find the repeated step of a profiled program: a call of its main function, and all commands until the next call."""
+"""Find the repeated step of a profiled program: a call to its main function, and all commands until the next call."""
 
 from __future__ import annotations
 
@@ -50,9 +50,12 @@ def step_of(profile: RunProfile) -> Step:
         most = max(
             (int(calls.steps.sum()) for key, calls in profile.commands.items() if key[0] in FUNCTIONS), default=0
         )
-        got = f"{profile.path}, {f'whose largest number of calls is {most}' if most else 'which calls no function'}"
+        called = f"whose largest number of calls to one function is {most}" if most else "which calls no function"
         raise ArgumentValueError(
-            "profile", f"a program that calls a function at least {MIN_STEPS} times", got, f"{HOW_TO} and train longer"
+            "profile",
+            f"a program that calls a function at least {MIN_STEPS} times",
+            f"{profile.path}, {called}",
+            f"{HOW_TO} and train longer",
         )
     main = max(repeated, key=lambda key: float(repeated[key].master.sum()))
     calls = repeated[main]
@@ -91,7 +94,7 @@ def part_of(calls: Calls, per_step: float, gap: float, is_over_hosts: bool) -> S
 
 
 def gaps_after(profile: RunProfile) -> Dict[Key, float]:
-    """Return, by command, the median of the seconds until the program's next call."""
+    """Return, by command, the median time in seconds until the program's next call."""
     keys = list(profile.commands)
     begins = np.concatenate([profile.commands[key].begin for key in keys])
     ends = np.concatenate([profile.commands[key].begin + profile.commands[key].master for key in keys])

@@ -52,7 +52,7 @@ def _axis_of(node: Any) -> Optional[int]:
 
 
 def computed_of(values: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> List[Any]:
-    """Return the outputs of an inner graph for new inputs; its nodes cannot be cloned since PyTensor 3.1."""
+    """Return the outputs of an inner graph for new inputs; PyTensor 3.1 and later cannot clone its nodes."""
     new: Dict[Any, Any] = dict(zip(inputs, values))
     for node in io_toposort(inputs, outputs):
         copy = Apply(node.op, [new.get(one, one) for one in node.inputs], [one.type(one.name) for one in node.outputs])

@@ -127,12 +127,12 @@ class PyTensorEngine(GraphEngine):
             raise ArgumentTypeError("outputs", "a variable or a list of variables", "a dict", hint)
         mode = get_mode(kwargs.get("mode"))
         if not isinstance(mode, Mode):
-            raise ArgumentTypeError("mode", "a mode of PyTensor, or a mode's name", repr(mode))
+            raise ArgumentTypeError("mode", "a PyTensor mode, or the name of a mode", repr(mode))
         linker = mode.linker
         if not jit.is_known(linker):
             raise ArgumentValueError(
                 "mode",
-                "a mode that compiles with Numba (NUMBA, the default), C or Python (CVM, FAST_COMPILE) or JAX (JAX)",
+                "a mode that compiles with Numba (NUMBA, the default), C or Python (CVM, FAST_COMPILE), or JAX (JAX)",
                 f"a mode with the linker {type(linker).__name__}",
             )
         if jax_functions.is_jax(linker):  # JAX would raise its own error before `collectives` is called

@@ -8,7 +8,7 @@ from ..before_import import before_import
 
 
 def prepare() -> None:
-    """Install the check of NumPy that runs before each import of PyTensor; idempotent, and imports nothing."""
+    """Install the check of NumPy's version that runs before each import of PyTensor; idempotent; imports nothing."""
     before_import("pytensor", check_numpy)
 
 
@@ -20,7 +20,7 @@ def check_numpy() -> None:
         return
     if int(numpy.split(".")[0]) < 2 and int(pytensor.split(".")[0]) >= 3:
         raise ImportError(
-            f"PyTensor {pytensor} does not run with NumPy 1 (here: {numpy}), which Theano needs: install the two "
-            "in separate environments, with make install ENGINE=pytensor and make install ENGINE=theano; or, if you "
-            'do not use Theano, run pip install "numpy>=2"'
+            f"PyTensor {pytensor} does not run with NumPy 1 (here: {numpy}), which Theano needs: install PyTensor and "
+            "Theano in separate environments, with make install ENGINE=pytensor and make install ENGINE=theano; or, if "
+            'you do not use Theano, run pip install "numpy>=2"'
         )

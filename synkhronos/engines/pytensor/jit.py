@@ -90,7 +90,7 @@ def laid_out(value: Any) -> Any:
 
 
 def settle(cells: List[List[Any]]) -> None:
-    """Replace stored arrays that lack the layout for Numba with copies; Numba would write even to read-only arrays."""
+    """Copy stored arrays that are not C-contiguous, aligned and writable; Numba would overwrite read-only arrays."""
     for cell in cells:
         value = cell[0]
         if type(value) is np.ndarray and not value.flags.carray:

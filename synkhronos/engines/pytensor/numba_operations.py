@@ -18,7 +18,7 @@ SOURCE = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
 
 class Performed:
-    """Function of arrays that performs an operation, for calls from Numba."""
+    """Callable that performs an operation on arrays, for calls from Numba."""
 
     def __init__(self, op: Any, n_outputs: int) -> None:
         self.op, self.n_outputs = op, n_outputs

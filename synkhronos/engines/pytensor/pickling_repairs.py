@@ -1,6 +1,6 @@
 """Repairs for objects of PyTensor's graphs whose pickles fail or are useless to other processes.
 
-The objects are those of `graph.pickled_settings`, and reductions that have run as Python code. The tests are
+These are the objects of `graph.pickled_settings`, and reductions that have run as Python code. The tests are
 test_operations_made_in_main, test_debug_mode_is_there_what_it_was_told_to_be, test_profiles_travel and
 test_a_reduction_that_has_been_computed_travels. In addition, `GraphEngine` omits functions' input values.
 """

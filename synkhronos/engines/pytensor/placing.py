@@ -75,7 +75,7 @@ def _regrouped(node: Any) -> PlacementRule:
     else:
         begin, n = node.op.axis, ndim(new) - ndim(array) + 1
         lengths[begin : begin + 1] = [node.inputs[1][i] for i in range(n)]
-    # The reshape has the node's inputs, so that rules can trace their lengths.
+    # The reshape uses the node's inputs, so that rules can trace their lengths.
     return Inner(PLACING.graph_of(node.inputs, [array.reshape(lengths)]), is_here=True)
 
 

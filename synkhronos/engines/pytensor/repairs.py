@@ -1,4 +1,4 @@
-"""Patches of PyTensor that fix its faults and register our operations."""
+"""Patches to PyTensor that fix its faults and register our operations."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ...memory.dtypes import own
 
 
 def repair() -> None:
-    """Register our operations with Numba when it compiles its first graph, and fix faults of PyTensor and pytensor-ml.
+    """Register our operations with Numba when it compiles its first graph, and fix faults in PyTensor and pytensor-ml.
 
     For real numbers, NumPy's ``real`` returns the array itself, and ``imag`` returns read-only zeros. Graphs might
     overwrite both, so the patched operations return new arrays. Fused operations must invert True to False, not to -2.
     Python code stores a result in another memory order if an argument's number type was loaded from a pickle
-    (`memory.dtypes`): a program's own array may be one on the master alone. pytensor-ml's windows of a single row are
-    read-only, although graphs overwrite them.
+    (`memory.dtypes`). The program's own arrays may have such types, but only on the master. pytensor-ml's windows of
+    a single row are read-only, although graphs overwrite them.
     """
     real.nfunc_spec = imag.nfunc_spec = None
     Invert.impl = np.invert

@@ -32,7 +32,7 @@ def shapes_of(variables: Sequence[Any]) -> List[Any]:
     for node in io_toposort([], variables):
         feature.on_import(None, node, reason="shapes")
         for output in node.outputs if is_lazy else ():
-            feature.shape_tuple(output)  # early, because a long chain would recurse too deeply
+            feature.shape_tuple(output)  # early, because a long chain would otherwise recurse too deeply
     found = []
     for variable in variables:
         if is_lazy:

@@ -71,12 +71,12 @@ def foreign() -> str:
 def open_device(name: str) -> Any:
     """Open a device for all later variables and functions of this process; return its pygpu context.
 
-    Raises StateError if the process has opened another device, SynkhronosError with Theano's message if opening fails.
+    Raises StateError if another device is already open, and SynkhronosError with Theano's message if opening fails.
     """
     global _opened
     if _opened is not None and _opened != name:
         raise StateError(
-            f"this process has opened {_opened} in an earlier synkhronos.fork(), and Theano cannot change the "
+            f"this process opened {_opened} in an earlier synkhronos.fork(), and Theano cannot change the "
             "device: assign the same device to the master again, or start a new program"
         )
     gpuarray = importlib.import_module("theano.gpuarray")
@@ -103,8 +103,8 @@ def open_device(name: str) -> Any:
 def _make_current(context: Any) -> Callable[[], object]:
     """Make a CUDA context current in this thread; return a function that does so in the thread that calls it.
 
-    libgpuarray does so for each of its calls, unless a count (per process) says that it is inside another call. The
-    count is too high once a kernel was found in its cache (0.7.6), and calls from other threads then fail.
+    libgpuarray does so for each of its calls, unless a per-process count says that it is inside another call. In
+    version 0.7.6, finding a kernel in its cache leaves the count too high, and calls from other threads then fail.
     """
     driver, handle = ctypes.CDLL("libcuda.so"), ctypes.c_void_p()
     with context:

@@ -40,7 +40,7 @@ EMPTY = "if (!PyArray_SIZE(xs) || !PyArray_SIZE(ys)) { PyArray_FILLWBYTE(zs, 0);
 def prepare() -> None:
     """Make later imports of Theano and Lasagne work, even after a failed import; idempotent.
 
-    This function imports neither. If Theano is already imported, the fixes for its use are applied immediately.
+    This function imports neither. If Theano is already imported, the fixes for its functions are applied immediately.
     """
     before_import("theano", _prepare_import)
     before_import("theano.tensor.blas_c", repair_batched_dot)  # imported after theano.tensor.blas
@@ -104,8 +104,8 @@ def check_numpy() -> None:
         return
     if int(numpy.split(".")[0]) >= 2 and is_installed("theano"):
         raise ImportError(
-            f"Theano 1.0 does not run with NumPy 2 (here: {numpy}), which PyTensor 3 needs: install the two in "
-            "separate environments, with make install ENGINE=theano and make install ENGINE=pytensor"
+            f"Theano 1.0 does not run with NumPy 2 (here: {numpy}), which PyTensor 3 needs: install Theano and "
+            "PyTensor in separate environments, with make install ENGINE=theano and make install ENGINE=pytensor"
         )
 
 

@@ -1,9 +1,9 @@
 """Sharing of compiled C modules with ranks, which would otherwise compile them again.
 
 Theano's disk cache does not share modules of operations without a version, so each process compiles them itself, under
-a common lock. Because of a fault of Theano 1.0.5, operations with empty ``__props__`` (``Alloc``,
-``ScalarFromTensor``), which nearly every program has, lack a version. Each module takes half a second or more. In
-memory, Theano also finds modules by a hash of source and compiler options, which is sent to the ranks::
+a common lock. Because of a fault in Theano 1.0.5, operations with empty ``__props__`` (``Alloc``,
+``ScalarFromTensor``), which nearly every program has, lack a version. Compiling a module takes at least half a second.
+In memory, Theano also finds modules by a hash of source and compiler options, which is sent to the ranks::
 
     master   hash -> file   --- with the functions --->   rank   the same source has the same hash: load the file
 
@@ -43,7 +43,7 @@ def share(files: Mapping[str, str]) -> None:
 
 
 def watch(tell: Optional[Callable[[str], object]]) -> None:
-    """Call ``tell`` with the file of each module that this process has loaded or loads later; stop if it is None."""
+    """Call ``tell`` with the file of every module loaded by this process so far or later; if ``tell`` is None, stop."""
     load = getattr(cmodule.dlimport, "load", cmodule.dlimport)
     cmodule.dlimport = load if tell is None else _telling(load, tell)
     if tell is not None and cmodule._module_cache is not None:
@@ -63,7 +63,7 @@ def _telling(load: Callable[..., Any], tell: Callable[[str], object]) -> Callabl
 
 
 def preload(file: str) -> None:
-    """Load another process's module; if the disk cache's index is unread, read it and query the compiler.
+    """Load another process's module, after reading the disk cache's index and querying the compiler if needed.
 
     The query determines the processor's features, which are part of every cache key.
     """
@@ -72,5 +72,5 @@ def preload(file: str) -> None:
         cmodule.get_module_cache(config.compiledir, {"do_refresh": False}).refresh(cleanup=False)
         if config.cxx:
             cmodule.GCC_compiler.compile_args()
-    # Python finds the loaded module. If it were in Theano's tables, Theano would ignore its keys in the disk cache.
+    # Register the module with Python only: in Theano's tables, its keys in the disk cache would be ignored.
     cmodule.dlimport(file)

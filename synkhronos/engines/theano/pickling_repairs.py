@@ -1,7 +1,7 @@
 """Repairs for objects of Theano's graphs whose pickles fail or are useless to other processes.
 
 ==============================  ==============================  ====================================================
-Fault of Theano                 Repair                          Test
+Fault in Theano                 Repair                          Test
 ==============================  ==============================  ====================================================
 A ``Function`` compares input   Send only the maker, name and   test_the_value_on_the_master_does_not_matter,
 values when it is unpickled,    ``trust_input``                 test_defaults_and_trust_input

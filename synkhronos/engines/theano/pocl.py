@@ -1,7 +1,7 @@
 """Separate kernel caches for processes that use PoCL, an OpenCL implementation for CPUs.
 
-Ranks compile the same kernels. Processes that compile one kernel into one cache at the same time may fail with
-"clBuildProgram: Unknown error". With PoCL 3.1, 3 of 216 kernels failed in three processes; with separate caches, none.
+Ranks compile the same kernels. Processes that compile the same kernel into one cache simultaneously may fail with
+"clBuildProgram: Unknown error". With PoCL 3.1 and three processes, 3 of 216 kernels failed; with separate caches, none.
 """
 
 from __future__ import annotations

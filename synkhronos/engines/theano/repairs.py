@@ -1,7 +1,7 @@
-"""In-process repairs for faults of Theano 1.0.5 that affect correct programs.
+"""In-process repairs for faults in Theano 1.0.5 that affect correct programs.
 
 ==============================================================  ===============================================
-Fault of Theano                                                 Repair
+Fault in Theano                                                 Repair
 ==============================================================  ===============================================
 Writes a module's keys in place; another process that reads     Replace the file in one step
 them meanwhile deletes the module, so users of the module fail

@@ -22,7 +22,7 @@ def by_shapes_of_inputs(variable: Variable) -> Variable:
 
 
 def shapes_of(variables: Sequence[Any]) -> List[Any]:
-    """Return shapes as int64 vectors, empty for non-arrays, even in deep graphs, where Theano's `infer_shape` fails."""
+    """Return shapes as int64 vectors, empty for non-arrays; works for deep graphs, unlike Theano's `infer_shape`."""
     feature = ShapeFeature()
     feature.on_attach(FunctionGraph([], []))
     for node in io_toposort([], variables):

@@ -80,7 +80,7 @@ def test_one_number_of_rows_of_a_rank():
     # 12.1 ms with 500 rows each: 1 ms, and 20 microseconds a row, and 10 % of that as two compute.
     assert model.commands[TRAIN].fixed == (0, 0) and model.commands[TRAIN].per_row == (pytest.approx(2.42e-5), 0)
     assert model.commands[STEP].fixed == (pytest.approx(0.55e-3), 0)
-    assert any("all calls of train have the same number of rows per rank, 500," in note for note in model.notes)
+    assert any("all calls to train have the same number of rows per rank, 500," in note for note in model.notes)
     assert not any("500" in note for note in fitted(Program(), (1, 1000), (2, 1000)).notes)
 
 
