@@ -39,7 +39,7 @@ class StagingBuffer(NamedTuple):
 class Arguments:
     """Checks and stages a function's arguments.
 
-    ``axes[i]`` is the axis of rows of input i. Inputs whose axis is None, and further inputs, are sent whole.
+    ``axes[i]`` is the axis of rows of input i. Inputs whose axis is None, and inputs beyond this list, are sent whole.
     """
 
     def __init__(self, engine: Any, inputs: Sequence[Any], axes: Sequence[Optional[int]]) -> None:
@@ -91,7 +91,7 @@ class Arguments:
     def prepare_steps(
         self, pool: Pool, values: Sequence[Any], batches: Optional[Sequence[Any]], n_steps: Optional[int]
     ) -> Tuple[Tuple[Argument, ...], Optional[BatchTable], Optional[int]]:
-        """Stage whole arguments for many calls; return them, and the table of rows or else the number of rows."""
+        """Stage whole arguments for many calls; return them, the table of rows, and (without batches) the row count."""
         arrays, lengths = self._accept(values)
         n_steps = n_steps if batches is None else len(batches)
         holds_one = [i for i, array in enumerate(arrays) if self._scattered[i] and getattr(array, "minibatch", False)]

@@ -97,7 +97,7 @@ def listed(batches: Any, n_steps: Optional[int] = None, argument: str = "batches
         return list(islice(batches, n_steps))
     found = list(islice(batches, MAX_BATCHES_READ + 1))
     if len(found) > MAX_BATCHES_READ:
-        expected = f"at most {MAX_BATCHES_READ:,} batches from an iterable without a length"
+        expected = f"at most {MAX_BATCHES_READ:,} batches from a range or an iterable without a length"
         raise ArgumentValueError(argument, expected, "more", "limit the number with n_steps or itertools.islice")
     return found
 

@@ -21,9 +21,9 @@ def functions(
     """Make ``theano.function`` and ``pytensor.function`` build functions for all ranks, even inside other libraries.
 
     Inside the block, calls from the same thread build functions as `synkhronos.function` does. This includes calls by
-    modules that imported ``function`` before. Calls by Theano or PyTensor themselves, such as ``variable.eval()``,
-    still build serial functions. The functions take their arguments in the same order as the serial ones. Blocks can
-    be nested; the inner block's arguments apply.
+    modules that imported ``function`` before the block. Calls by Theano or PyTensor themselves, for example by
+    ``variable.eval()``, still build serial functions. The functions take their arguments in the same order as the
+    serial ones. Blocks can be nested; the inner block's arguments apply.
 
     Parameters
     ----------
@@ -43,8 +43,8 @@ def functions(
     Raises
     ------
     TypeError, ValueError
-        At the end of the block, if no function built inside has one of the ``bcast_inputs``. Errors of `function` are
-        raised where the library calls ``function``.
+        At the end of the block, if one of the ``bcast_inputs`` is an input of no function built inside. Errors of
+        `function` are raised where the library calls ``function``.
 
     Examples
     --------
@@ -133,5 +133,5 @@ class _Block:
                     f"bcast_inputs[{i}]",
                     "an input of a function built in the block",
                     repr(each),
-                    f"the functions' inputs are named: {', '.join(seen) or 'no names'}",
+                    f"the names of the functions' inputs are: {', '.join(seen) or 'none'}",
                 )

@@ -58,7 +58,7 @@ def function(
         Further inputs, after ``inputs``; their values are sent whole to every rank.
     updates : dict or list, optional
         ``(shared, expression)`` or ``(shared, expression, op)``. Every rank updates its own copy of the variable, from
-        its own rows only unless ``exact`` is set. A warning is logged if no collective can then restore the serial
+        its own rows only, unless ``exact`` is set. A warning is logged if no collective can then restore the serial
         function's value. The op combines the new values from a rank's slices.
     sliceable_shareds : list of shared variables, optional
         Variables of at least 1 dimension that contain data. On every rank, ``batch_shared`` selects rows of them, and
@@ -200,7 +200,7 @@ def function(
         given_targets = [shared for shared, _ in pairs]
         more = [one for one in engine.updated_in(snapshot) if not any(one is shared for shared in given_targets)]
         defaults = [(shared, engine.default_update(shared)) for shared in more]
-        all_pairs = pairs + [pair for pair in defaults if pair[1] is not None]  # (states of inputs: None)
+        all_pairs = pairs + [pair for pair in defaults if pair[1] is not None]  # (None for states of inputs)
         settings = dict(kwargs, name=engine.function_name(compiled), no_default_updates=True)
         compile_own = functools.partial(engine.compile, variables, parsed.variables, all_pairs, givens, **settings)
     return Function(

@@ -109,9 +109,9 @@ class GiveValues(Command):
 def send_master_values(
     session: Session, entries: Sequence[SharedEntry], dense: Container[int], in_command: bool = False
 ) -> Sequence[News]:
-    """Send values that the program has set on the master to all ranks; separate random streams then start far apart.
+    """Send all ranks the values that the program has set on the master; separate random streams then start far apart.
 
-    With ``in_command``, small dense values may be returned as `News` for the next command; then call `were_given`.
+    With ``in_command``, small dense values may be returned as `News` for the next command; call `were_given` after it.
     """
     arrays = [entry for entry in entries if entry.number in dense]
     if in_command and len(arrays) == len(entries) and session.healing is None:

@@ -36,7 +36,7 @@ FITS = 6e4
 class CallFunction(Command):
     """Call a function on every rank with the rank's rows, and reduce the outputs for the master.
 
-    Ranks cache the plan under ``place``, unless that is None. ``plan`` is None if the ranks have it already. ``rows``
+    Ranks cache the plan under ``place``, unless it is None. ``plan`` is None if the ranks have it already. ``rows``
     is the range that ``batch`` selects, before it is divided; None if ``batch`` selects indices or all rows.
     """
 

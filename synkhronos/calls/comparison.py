@@ -68,7 +68,7 @@ class Comparison:
     def __repr__(self) -> str:
         lines = [f"not compared: {self.not_compared}"] if self.not_compared else []
         lines += [each.text for each in self.differences]
-        return "\n".join(lines) or "as the serial function"
+        return "\n".join(lines) or "agrees with the serial function"
 
 
 class SerialError(Exception):
@@ -145,7 +145,7 @@ def compare(
         placement = placements[updated.index(engine.identity(each.shared))]
         mean_agrees = each.axis is None and not each.is_state and _mean_agrees(parts, old[session.root], serial, eps)
         reason = reasons.of_update(each.short, placement, subject.is_exact, mean_agrees, apart)
-        where = "on the ranks together" if rank is None else f"on rank {rank}"
+        where = "on all ranks together" if rank is None else f"on rank {rank}"
         differences.append(
             _difference(each.label, f"{where} after the call", deviates, "in the serial program", reason)
         )

@@ -58,7 +58,7 @@ def output_op(
     advice = advise()
     found = str(found) if advice is None else str(found).replace(TAKE_SHARE, "")
     if is_exact or output.type.ndim > 0 or output.type.dtype.kind not in "fc":
-        expected = "an op, because it cannot be inferred how to combine the ranks' values into the serial result"
+        expected = "an op, because Synkhronos cannot infer how to combine the ranks' values into the serial result"
         hint = "write (variable, op): 'gather', 'avg', 'sum', 'prod', 'min', 'max' or None (the master's own value)"
         hint = hint if advice is None else f"{advice}; or {hint}"
         raise ArgumentTypeError(output.label, expected, f"none: {found}", hint)
@@ -74,7 +74,7 @@ def output_op(
 
 
 def op_of(placement: Placement, is_float: bool) -> Any:
-    """Return the op that yields the serial function's value, or a text that explains why no op does."""
+    """Return the op that yields the serial function's value, or a str that explains why none does."""
     if isinstance(placement, Unknown):
         return placement.why
     if isinstance(placement, Replicate) and placement.power == 0:

@@ -1,7 +1,7 @@
 """Detection of shared variables that differ between ranks; exact functions refuse them.
 
 A variable is *marked* if its values may differ, for example after `scatter`, ``reduce(in_place=True)``, `set_value` on
-one rank, or a call of a function that is not exact. The next call of an exact function that uses the variable compares
+one rank, or a call to a function that is not exact. The next call to an exact function that uses the variable compares
 its values. A marked random state is not compared, because the master's state is then sent to all ranks.
 """
 

@@ -14,7 +14,7 @@ from ..selection import RowRange, Selection, parse_per_rank
 class Division(NamedTuple):
     """How the rows of a call are divided over ranks and slices.
 
-    ``shared_rows[r]``: rank r's selection (or its handle) of rows of the sliceable shared variables.
+    ``shared_rows[r]``: rank r's rows of the sliceable shared variables, as a selection or its handle.
     ``shared_counts[r]``: the number of these rows. Both lists are None if the variables are used whole.
     """
 
@@ -23,7 +23,7 @@ class Division(NamedTuple):
     shared_counts: Optional[List[int]]
     num_slices: int  # largest number of calls that a rank makes
     weights: Optional[List[int]]  # in averages, by rank; None for equal weights
-    rows_differ: bool = False  # whether numbers of rows of inputs and variables differ; if so, averages are undefined
+    rows_differ: bool = False  # whether inputs and variables have different row counts; if so, averages are undefined
     all_ranks_call: bool = False  # whether ranks without rows make calls too, with a row of weight 0, for collectives
 
     @property
@@ -56,7 +56,7 @@ class Division(NamedTuple):
         return self._replace(bounds=((0, n_rows),) * size, weights=[n_rows] * size)
 
     def pieces(self, rank: int) -> List[Tuple[int, Tuple[int, int], Tuple[int, int]]]:
-        """Return for each slice of a rank its weight, its part of all rows, and its part of the rank's shared rows."""
+        """Return, for each slice of a rank, its weight and its parts of all rows and of the rank's shared rows."""
         if not (self.all_ranks_call or self.takes_part(rank)):
             return []
         if self.all_ranks_call and not self.takes_part(rank):
@@ -84,7 +84,7 @@ class Division(NamedTuple):
     def rows_of_slice(
         self, rank: int, piece: Tuple[int, Tuple[int, int], Tuple[int, int]]
     ) -> Optional[Tuple[int, int, int]]:
-        """Return start and end of a slice's rows, and the number of rows on all ranks; None if the call has no rows."""
+        """Return the start and end of a slice's rows, and the number of all rows; None if the call has no rows."""
         if self.weights is None:
             return None
         _, (begin, end), shared_part = piece
@@ -95,7 +95,7 @@ class Division(NamedTuple):
         return begin, end, sum(self.weights)
 
     def slice_weights(self, i: int, root: int) -> Optional[List[int]]:
-        """Return the ranks' weights in the collectives of slice i, if all ranks call; None for equal weights."""
+        """Return the ranks' weights in the collectives of slice i, if all ranks make calls; None for equal weights."""
         if self.weights is None:
             return None
         if self.is_empty:
@@ -127,7 +127,7 @@ def divide(
     """Divide the rows of a call over ranks and slices, and determine the weights of the results.
 
     ``n_rows`` is None if no input is scattered. ``lengths[r]``: the lengths of the sliceable variables on rank r. With
-    ``all_ranks_call``, ranks without rows make calls, too. ``written`` is the required number of rows.
+    ``all_ranks_call``, ranks without rows also make calls. ``written`` is the required number of rows.
     """
     if isinstance(num_slices, (bool, np.bool_)) or not isinstance(num_slices, (int, np.integer)):
         raise ArgumentTypeError("num_slices", "an int", f"{num_slices!r} of type {type(num_slices).__name__}")

@@ -58,4 +58,4 @@ def of_update(
 
 
 def _follows(apart: Sequence[str]) -> str:
-    return f"it may follow from {', '.join(apart)}, whose values differed between the ranks"
+    return f"the difference may come from {', '.join(apart)}, whose values differed between the ranks"

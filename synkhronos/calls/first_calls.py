@@ -1,4 +1,4 @@
-"""Automatic comparison of the first calls of every function with the serial function, after ``fork(check=True)``."""
+"""Automatic comparison of the first calls to every function with the serial function, after ``fork(check=True)``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ N_CALLS = 3
 
 
 class FirstCalls:
-    """Comparison of the first calls of one function; ``left`` calls remain to be compared."""
+    """Comparison of the first calls to one function; ``left`` calls remain to be compared."""
 
     def __init__(self) -> None:
         self.left = N_CALLS
@@ -52,7 +52,7 @@ def summary(checked: Sequence[CheckedCall]) -> str:
     others = list(dict.fromkeys(f"{each.name} ({each.not_compared})" for each in checked if each.not_compared))
     found = f"{', '.join(differing)} differ{'s' if len(differing) == 1 else ''}" if differing else "all agree"
     calls, functions = _count(len(compared), "call"), _count(len(names), "function")
-    line = f"{calls} of {functions} compared with the serial function{'' if len(names) == 1 else 's'}"
+    line = f"{calls} to {functions} compared with the serial function{'' if len(names) == 1 else 's'}"
     line += f": {found}" if compared or differing else ""
     return line + (f"; not compared: {'; '.join(others)}" if others else "")
 

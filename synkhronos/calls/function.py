@@ -67,7 +67,7 @@ class Function:
         The name passed to `function`; by default, the file and line of the definition.
     last_rows : list of int, optional
         Number of rows that each rank computed in the last successful call, or in all steps of the last `steps`. A call
-        of a function without rows counts as 1. None before the first call.
+        to a function without rows counts as 1. None before the first call.
     """
 
     def __init__(
@@ -588,16 +588,16 @@ class Function:
         timeout: Optional[float] = None,
         **kwargs: Any,
     ) -> Comparison:
-        """Make a call, and compare it with a call of the serial function (see `as_theano`) on all rows.
+        """Make a call, and compare it with a call to the serial function (see `as_theano`) on all rows.
 
         The serial function runs first, on copies of the master's shared variables. The copies of ``sliceable_shareds``
         contain the rows that the call uses on all ranks, in rank order. The call then changes the shared variables of
         all ranks once, as usual. The comparison covers
 
-        * before the call, the dense shared variables of all ranks against the master's (except variables with rows);
-        * the outputs, except those with op None, which are the master's own;
-        * after the call, the updated variables of every rank against the serial function's variables; of
-          ``sliceable_shareds``, the rows of all ranks together, unless ``batch_shared`` selects rows.
+        * before the call, the dense shared variables of each rank and of the master (except variables with rows);
+        * the outputs, except outputs with op None, which are the master's own;
+        * after the call, the updated variables of each rank and of the serial function; ``sliceable_shareds`` are
+          compared by the rows of all ranks together, unless ``batch_shared`` selects rows.
 
         Floats differ if they are further apart than ``sqrt(eps) * m + 16 * eps * max(1, m)``. Here, ``m`` is the
         largest magnitude in the expected array. For an updated variable, the largest change replaces ``m`` in the first
@@ -660,7 +660,7 @@ class Function:
         timeout: Optional[float] = None,
         **kwargs: Any,
     ) -> Any:
-        """Make many calls of the function, usually in one command: one step per batch, in sequence on every rank.
+        """Make many calls to the function, usually in one command: one step per batch, in sequence on every rank.
 
         Shared variables and (without ``total``) results equal those of separate calls, bit for bit. Between steps,
         ranks wait for each other only in collectives inside the graph, and in exact functions with ``on_step``. Outputs
@@ -680,11 +680,11 @@ class Function:
             Without batches: the number of calls, all with the same arguments. With batches: a limit on their number, so
             that a generator may be infinite.
         on_step : callable, optional
-            ``on_step(i, outputs)`` runs on the master after its i-th step, but must not call anything that runs on all
-            ranks. The outputs are the master's own, in the form of a call (each None if the master has no rows). If
-            ``on_step`` returns False, it is not called again, and the steps end after the furthest step that any rank
-            has begun. If the function is exact, shared variables set by ``on_step`` have their new values on all ranks
-            from the next step on. Otherwise, the new values stay on the master alone, with a warning in the log.
+            ``on_step(i, outputs)`` runs on the master after its i-th step; it must not call anything that runs on all
+            ranks. The outputs are the master's own, in the form that a call returns (each None if the master has no
+            rows). If ``on_step`` returns False, it is not called again, and the steps end after the furthest step that
+            any rank has begun. If the function is exact, shared variables set by ``on_step`` have their new values on
+            all ranks from the next step on. Otherwise, the new values stay on the master alone, with a logged warning.
         output_subset, num_slices
             As in a call.
         total : bool
@@ -696,7 +696,7 @@ class Function:
         Returns
         -------
         array, list or dict
-            In the form of a call. Each output has a leading axis of the k steps: shape ``(k,) + shape``, on the host.
+            In the form that a call returns. Each output has shape ``(k,) + shape`` for k steps, and is on the host.
             Outputs with op ``gather``, and outputs whose shape varies between steps, are lists of k arrays. With
             ``total``, the outputs are those of one call.
 
@@ -834,7 +834,7 @@ class Function:
         if any(map(self.engine.is_random, self._shareds)):
             not_compared = DRAWS
         elif any(self.engine.shared_type(shared) is None for shared in updated):
-            not_compared = "it updates a variable that is not a dense array, and is called in steps"
+            not_compared = "it is called in steps and updates a variable that is not a dense array"
         if not_compared:
             self._first_calls.warn(self, Comparison(None, [], not_compared), self.program.checked)
             return

@@ -1,4 +1,4 @@
-"""Commands for functions, except calls: lengths of shared variables, release of memory, profiles."""
+"""Commands about functions that do not call them: lengths of shared variables, release of memory, profiles."""
 
 from __future__ import annotations
 

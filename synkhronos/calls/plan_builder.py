@@ -387,7 +387,7 @@ def _check_degree(division: Division, label: str, degree: CollectiveDependence, 
 
 
 def _check_weights(division: Division, ops: Sequence[ReduceOp]) -> None:
-    """Raise for averages if the weights of ranks are undefined."""
+    """Raise if an op averages and the ranks' weights are undefined."""
     if division.rows_differ and any(op.name == "avg" for op in ops):
         raise _rows_differ("because op 'avg' weights by rows", "select equal numbers of rows, or avoid op 'avg'")
 

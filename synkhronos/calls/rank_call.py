@@ -1,4 +1,4 @@
-"""One rank's call of a function, on all its rows or slice by slice, with or without collectives inside."""
+"""One rank's call to a function, on all its rows or slice by slice, with or without collectives inside."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def values_by_rank(session: Session, numbers: Sequence[int]) -> List[List[np.nda
 class SetValues(Command):
     """Set every rank's values of dense variables; ``handles[i][rank]`` locates the value of the i-th variable."""
 
-    title = "restoring values of shared variables"
+    title = "setting values of shared variables"
 
     def __init__(self, numbers: List[int], handles: List[List[Any]]) -> None:
         self.numbers, self.handles = numbers, handles

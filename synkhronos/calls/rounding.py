@@ -28,7 +28,7 @@ def coarsest(dtypes: Iterable[Any]) -> float:
 
 
 def deviation(value: Any, other: Any, eps: float, before: Optional[Any] = None) -> Optional[Deviation]:
-    """Return the largest difference of two arrays if it exceeds rounding error (for the `coarsest` ``eps``), else None.
+    """Return the largest difference between arrays if it exceeds rounding error (with the `coarsest` eps), else None.
 
     If an update changed the value ``before`` to ``other``, the largest change replaces ``m`` in the first term.
 

@@ -62,7 +62,7 @@ class Outputs(NamedTuple):
     """A function's outputs and their ops as flat lists, and the form of the outputs."""
 
     variables: Any  # accepted by the engine's own function
-    ops: List[Any]  # one per output, in the engine's order; MISSING without an op
+    ops: List[Any]  # one per output, in the engine's order; MISSING if it has no op
     form: Form
 
 
@@ -158,9 +158,9 @@ def bind(
 ) -> List[Any]:
     """Return the value of each input, passed by position or by name, or else its default.
 
-    ``labels`` name the inputs in messages. ``default`` returns an input's default; `KEPT` stands for a kept value.
-    ``keywords`` are the call's own keyword arguments; each was passed unless it is None, False or `ONE_CALL`. An input
-    with the name of such a keyword must be passed by position.
+    ``labels`` name the inputs in messages. ``default`` returns an input's default; `KEPT` stands for a value that
+    ranks keep. ``keywords`` are the call's own keyword arguments; each was passed unless it is None, False or
+    `ONE_CALL`. An input with the name of such a keyword must be passed by position.
     """
     if len(args) == len(inputs) and not kwargs:
         return list(args)

@@ -11,7 +11,7 @@ from ..reductions import Accumulator, ReduceOp
 
 
 class Agreement:
-    """Checks that values are equal in every slice, such as integer updates, which have no average."""
+    """Checks that all slices have the same value, for example of an integer update, which has no average."""
 
     def __init__(self) -> None:
         self._value: Any = None

@@ -59,7 +59,7 @@ def states_of(session: Session, engine: Any, axes: Dict[Any, int], updated: Sequ
 
 
 def rows_of_states(engine: Any, axes: Dict[Any, int], n_rows: Optional[int], num_slices: Any = 1) -> Optional[int]:
-    """Return a call's number of rows, by default that of its states; raise if they differ, or for states in slices."""
+    """Return a call's number of rows, by default its states'; raise if the numbers differ or states would be sliced."""
     for i, (shared, axis) in enumerate(axes.items()):
         label, length = engine.label(shared, f"state {i}"), engine.storage(shared)[0].shape[axis]
         if isinstance(num_slices, (int, np.integer)) and num_slices > 1:
@@ -93,7 +93,7 @@ def refuse_rows(function: Any, entries: Sequence[SharedEntry]) -> None:
                 f"shared variable {entry.label()}",
                 f"an input of function {function.name or 'without a name'}, because another function divides its rows",
                 "a variable that each rank uses as a whole",
-                f"list synkhronos.sharded({name}, axis={entry.rows.axis}) in its inputs, or call it with as_theano",
+                f"list synkhronos.sharded({name}, axis={entry.rows.axis}) in the function's inputs, or use as_theano",
             )
 
 

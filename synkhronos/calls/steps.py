@@ -1,4 +1,4 @@
-"""Many calls of a function in one command: each rank computes its part of every call, step by step.
+"""Many calls to a function in one command: each rank computes its part of every call, step by step.
 
 ::
 
@@ -76,7 +76,7 @@ class StepSequence(NamedTuple):
     def rows(
         self, context: RankContext, chosen: Any = None
     ) -> Iterator[Tuple[int, Optional[Selection], Optional[Selection]]]:
-        """Yield for each step the division, the rows of the data set, and the rows of this rank's shared variables."""
+        """Yield each step's division, rows of the data set, and rows of this rank's shared variables."""
         if chosen is None:
             chosen = slice(self.begin, self.begin + sum(self.counts))
         table, indices = context.pools.attach(self.table)[chosen], context.pools.attach(self.indices)
@@ -280,7 +280,7 @@ def _with_division(plan: CallPlan, division: Division) -> CallPlan:
 
 
 def _undo(step: int, change: Change, context: RankContext) -> None:
-    """Undo a step on this rank, even if it is not yet counted, because not all ranks have completed it."""
+    """Undo this rank's part of a step that not all ranks have completed; the step may not be counted yet."""
     change.undo()
     block, rank = context.barrier.block, context.rank
     block.undone[rank] = block.steps[rank] - step
@@ -372,6 +372,6 @@ def _check_lengths(lengths: Sequence[Tuple[int, int, Sequence[int]]], context: R
 
 
 def _furthest(begun: int, context: RankContext) -> int:
-    """Send the number of steps that this rank has begun to all ranks; return the largest number of any rank."""
+    """Send all ranks the number of steps that this rank has begun; return the largest number of any rank."""
     notices = context.barrier.exchange(str(begun).encode(), context.pool, context.pools)
     return max(map(int, notices))

@@ -94,7 +94,7 @@ class Variants:
         return graph
 
     def after_collective(self) -> CompiledGraph:
-        """Return the graph that a sliced call of an exact function runs once, at the end; compile it on first use."""
+        """Return the graph that a sliced call to an exact function runs once, at the end; compile it on first use."""
         graph = self._graphs.get(("second half", True))
         if graph is None:
             graph = CompiledGraph(self.engine, self.engine.after_collective(self.snapshot, list(self.sliceable)))

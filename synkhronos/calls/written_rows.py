@@ -1,4 +1,4 @@
-"""Literal numbers of rows in a program's graph, declared by ``rows`` of `function` or `fork`."""
+"""Literal numbers of rows in a program's graph, declared with the argument ``rows`` of `function` or `fork`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .variants import Written
 
 
 class WrittenRows(NamedTuple):
-    """A number of rows for all calls (``is_own``, from `function`) or for graphs that contain it (from `fork`)."""
+    """A literal number of rows, required in all calls if ``is_own``, otherwise only if the graph contains it."""
 
     rows: int
     is_own: bool
@@ -48,6 +48,6 @@ def read_rows(
 
 
 def own_positions(ops: Sequence[Any], n_updates: int) -> List[int]:
-    """Return positions of values that may depend on a rank's own rows: outputs with op avg or no op, and updates."""
+    """Return the positions of values that may depend on a rank's rows: updates, and outputs with op avg or no op."""
     outputs = [i for i, op in enumerate(ops) if op is MISSING or op.name == "avg"]
     return [*outputs, *range(len(ops), len(ops) + n_updates)]

@@ -69,7 +69,7 @@ def test_an_exact_function_agrees(world, rule, num_slices):
     twins = Twins(regression(rule), exact=True, **FAST)
     for i, n in enumerate([6, 7, 4, 5]):
         found = twins.f.compare(*rows(n, i), num_slices=num_slices)
-        assert found and repr(found) == "as the serial function", found
+        assert found and repr(found) == "agrees with the serial function", found
         np.testing.assert_allclose(found.results, twins.g(*rows(n, i)), rtol=1e-10)
         twins.compare()  # the state is that after one call
 
@@ -432,7 +432,7 @@ def test_the_summary_says_why_functions_are_not_compared(checking):
     for f in (noise, total, total):
         f(np.ones(3))
     assert summary(PROGRAM.checked) == (
-        "2 calls of 1 function compared with the serial function: all agree; "
+        "2 calls to 1 function compared with the serial function: all agree; "
         "not compared: noise (it draws random numbers, and every rank draws its own numbers)"
     )
 
@@ -517,12 +517,12 @@ def run(folder, op, *options):
 def test_the_command_line(tmp_path):
     out, lines = run(tmp_path, "sum", "--check")
     assert out == "[9.0, 9.0, 9.0, 9.0] ['--check', 'a']"
-    assert lines == ["synkhronos: 3 calls of 1 function compared with the serial function: all agree"]
+    assert lines == ["synkhronos: 3 calls to 1 function compared with the serial function: all agree"]
     out, lines = run(tmp_path, "max", "--check")
     assert out == "[6.0, 6.0, 6.0, 6.0] ['--check', 'a']"
     assert (
         "function total differs from the serial function: output is 6, 9 in the serial program: it has op 'max', but"
         in lines[-2]
     )
-    assert lines[-1] == "synkhronos: 3 calls of 1 function compared with the serial function: total differs"
+    assert lines[-1] == "synkhronos: 3 calls to 1 function compared with the serial function: total differs"
     assert run(tmp_path, "sum") == ("[9.0, 9.0, 9.0, 9.0] ['--check', 'a']", [])

@@ -265,7 +265,7 @@ def test_comparisons(world):
     f = synk.function([y, synk.sharded(wrong)], updates=[(wrong, wrong + y.mean())], **FAST)
     found = f.compare(np.arange(5.0))
     assert world.n == 1 or [(each.name, each.where) for each in found.differences] == [
-        ("wrong", "on the ranks together after the call")
+        ("wrong", "on all ranks together after the call")
     ]
 
 

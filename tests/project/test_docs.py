@@ -356,7 +356,7 @@ def test_notebook(tmp_path, engine):
     assert [line for line in printed if line.startswith("Out:")] == [
         "Out: 2",
         "Out: <Data: float64 (2000, 20)>",
-        "Out: as the serial function",
+        "Out: agrees with the serial function",
         "Out: in sync",
     ]
     (last,) = [line for line in printed if line.startswith("epoch 5")]
