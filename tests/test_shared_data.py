@@ -782,7 +782,7 @@ def test_share_as(pool, name):
 def test_memory_with_a_name_does_not_grow(pool, name, change):
     data = Data(pool, np.arange(2.0), share_as=name)
     with refuses(
-        ValueError, "shape", f"for the 16 bytes of the shared memory {name}", "(3,), which needs 24", "oversize"
+        ValueError, "shape", f"that fits the 16 bytes of the shared memory {name}", "(3,), which needs 24", "oversize"
     ):
         change(data)
     same(data, np.arange(2.0))

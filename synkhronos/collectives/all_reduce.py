@@ -15,7 +15,7 @@ from .started import Started, check_not_started, start, start_key
 
 
 class AllReduceCommand(CollectiveCommand):
-    """Reduce variables over the ranks (if ``started``, the values that `StartReduction` saved), by default in place."""
+    """Reduce variables over the ranks, by default in place. ``started``: reduce values that `StartReduction` saved."""
 
     title = "all_reduce"
 
@@ -136,9 +136,9 @@ def all_reduce(
         Whether to use the GPU transport for variables on GPUs.
     weights : array or nested list of numbers, or Function, optional
         For ``avg``; equal by default. Shape ``(n_ranks,)``: one weight per rank, 0 or more. Ranks with weight 0 are
-        ignored. A function stands for each rank's number of rows in its last call. Shape ``(n_ranks, n_ranks)``:
-        row ``weights[r]`` determines rank r's result. Ranks with equal rows get identical bits. If the
-        only nonzero weight in a rank's row is its own, it keeps its value, bit for bit.
+        ignored. A function stands for the number of rows of each rank in the function's last call. Shape ``(n_ranks,
+        n_ranks)``: row ``weights[r]`` determines rank r's result. Ranks with equal rows get identical bits. If the
+        only nonzero weight in a rank's row is its own, the rank keeps its value, bit for bit.
     groups : list of lists of ranks, optional
         For ``avg``: average within each group. Every rank belongs to exactly one group. If all weights of a group are
         0, its ranks are weighted equally. With ``[host.ranks for host in synk.hosts()]``, hosts exchange no data.
@@ -154,7 +154,7 @@ def all_reduce(
         over hosts, each host first combines its values in their own dtype and rounds the result.
     feedback : bool, shared variable, or list or tuple of them, optional
         Error feedback: add this rank's rounding error to its next exchange. A host's error is added only once: each of
-        its ranks keeps the whole error for ``avg``, and an equal part for ``sum``. True: every rank stores the error
+        its ranks keeps the whole error for ``avg``, or an equal part for ``sum``. True: every rank stores the error
         until `close`, or until the shape changes; checkpoints do not include it. Variables of the same types, initially
         0: they store the errors and can be saved.
 

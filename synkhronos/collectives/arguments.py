@@ -1,9 +1,9 @@
 """Common arguments of collectives: shared variables, and values for them.
 
 Training loops reduce the same variables in every step, so the master caches validated arguments and pickled commands in
-``session.caches``. The ids of the variables and the form of the argument map to `Variables`. `Variables.commands` maps
-``op`` and ``nccl`` of an ``all_reduce`` without other options to the command. An entry becomes invalid when a variable
-is garbage-collected. At `MAX_LISTS` entries, the cache is cleared. `transports.layouts` describes the ranks' caches.
+``session.caches``. It stores `Variables` by the variables' ids and the form of the argument; `Variables.commands` has
+the commands of ``all_reduce`` without other options by ``op`` and ``nccl``. An entry becomes invalid when a variable is
+garbage-collected. At `MAX_LISTS` entries, the cache is cleared. `transports.layouts` describes the ranks' caches.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def or_rank_first(function: F) -> F:
-    """Also accept the argument order of the 2017 version: the integer rank first."""
+    """Make a function also accept the argument order of the 2017 version, with the integer rank first."""
     order = inspect.signature(function)
     of_2017 = order.replace(parameters=sorted(order.parameters.values(), key=lambda one: one.name != "rank"))
 
@@ -111,7 +111,7 @@ class Variables:
                 raise ArgumentTypeError(
                     argument,
                     "dense arrays, which collectives can combine",
-                    f"{name}, which is not a dense array but {kind}",
+                    f"{name} of type {kind}, which is not a dense array",
                     "create it from a NumPy array: shared(np.asarray(value))"
                     if hasattr(value, "__array__")
                     else "every rank has its own value",
@@ -121,7 +121,7 @@ class Variables:
             if session.context.shareds[number].rows is not None:
                 its = f"{variable.name}." if variable.name else "its "
                 hint = f"use {its}get_value() and {its}set_value(value), which access the rows of all ranks"
-                expected, got = "variables without the batch's rows", f"{name}, which has them (synkhronos.sharded)"
+                expected, got = "variables not divided by rows", f"{name}, which is divided (synkhronos.sharded)"
                 raise ArgumentValueError(argument, expected, got, hint)
         names: Dict[int, str] = {}
         for number, name in zip(self.numbers, self.names):
@@ -131,7 +131,7 @@ class Variables:
             names[number] = name
         self.commands: Dict[Tuple[Any, ...], Command] = {}
         self._references = [weakref.ref(variable) for variable in variables]
-        # Variables that share a storage share the first variable's number, which is valid while that variable exists.
+        # Variables with the same storage have the number of the first one, which is valid while that variable exists.
         others = [replicator_of(session).variable(number) for number in self.numbers]
         self._others = [weakref.ref(other) for other, variable in zip(others, variables) if other is not variable]
 
@@ -161,7 +161,7 @@ class Variables:
         return ReduceOp(parsed.name, parsed.on_host or not nccl)
 
     def check_targets(self, others: Any, argument: str) -> List[int]:
-        """Return the numbers of the variables for results or errors, which must have the same types."""
+        """Return the numbers of the variables for results or errors; their types must equal these variables' types."""
         targets = checked(others, unused=True, argument=argument)
         if targets.single != self.single or len(targets.numbers) != len(self.numbers):
             expected = "one variable" if self.single else f"a list of length {len(self.numbers)}, like shared_vars"
@@ -231,7 +231,7 @@ class Variables:
             if random:
                 staged.append(StagedValue(None, None, self.engine.jumped(variable, conformed, 0)))  # a copy
                 continue
-            whole = chosen is None or isinstance(value, Data) and value.minibatch  # minibatches begin with the batch
+            whole = chosen is None or isinstance(value, Data) and value.minibatch  # a minibatch starts with the batch
             handle: Any
             if not in_place:
                 rows = conformed if chosen is None or whole else chosen.take(conformed)
@@ -273,7 +273,7 @@ class StagedValue(NamedTuple):
 
 
 def _number(session: Session, engine: Any, variable: Any, name: str, unused: bool, argument: str) -> int:
-    """Return a variable's number; if ranks lack it, first send the functions that use it, or the variable alone."""
+    """Return a variable's number; if ranks lack the variable, first send the functions that use it, or it alone."""
     replicator = replicator_of(session)
     number = replicator.find(engine, variable)
     if number is None:

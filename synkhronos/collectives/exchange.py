@@ -51,7 +51,7 @@ class ExchangeCommand(NamedTuple):
         mixes: Sequence[Reduction],
         same: bool,
     ) -> None:
-        """Reduce this rank's values, and commit results and errors; must be the last call of a command."""
+        """Reduce this rank's values, and commit results and errors; must be the last call in a command."""
         transport = context.transport
         if transport.supports_wire(arrays, op, mixes, self.feedback is not None):
             begun = self.begin(context, numbers, keys, arrays, op, mixes, into)
@@ -84,7 +84,7 @@ class ExchangeCommand(NamedTuple):
         mixes: Sequence[Reduction],
         into: Optional[Sequence[int]] = None,
     ) -> Any:
-        """Start the exchange if the transport can encode values; return the argument ``begun`` of `finish`, or None.
+        """Start the exchange if the transport can encode values; return its state for `finish`, otherwise None.
 
         Without ``into``, variables may change before `finish` is called. See `all_reduce` for the other arguments.
         """
@@ -97,7 +97,7 @@ class ExchangeCommand(NamedTuple):
         return context.transport.begin(keys, arrays, op, mixes, name_of, self.form, keeps_errors, targets)
 
     def finish(self, context: RankContext, numbers: Sequence[int], into: Sequence[int], begun: Any, same: bool) -> None:
-        """Complete a started exchange, and commit results and errors; must be the last call of a command."""
+        """Complete a started exchange, and commit results and errors; must be the last call in a command."""
         errors = self._places_of_errors(context, numbers, begun.kinds)
         results = context.transport.finish(begun, [context.shareds[number].key for number in into], errors)
         self._commit(context, numbers, into, results, errors, same)

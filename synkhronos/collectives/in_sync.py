@@ -80,7 +80,7 @@ def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def in_sync(shared_vars: Any) -> SyncReport:
-    """Return whether all ranks have the same values of the variables, bit for bit, without changing them.
+    """Compare the variables on all ranks, bit for bit; the result is true if their values are equal.
 
     Parameters
     ----------
@@ -90,8 +90,8 @@ def in_sync(shared_vars: Any) -> SyncReport:
     Returns
     -------
     SyncReport
-        True if all values are equal. Otherwise, its ``differences`` and its text list the ranks that differ from the
-        master, and the first difference on each rank.
+        True if all values are equal. Otherwise, its ``differences`` and ``repr`` list the ranks that differ from the
+        master, and the first difference on each of them.
 
     Raises
     ------

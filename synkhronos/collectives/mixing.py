@@ -40,7 +40,7 @@ def parse_mixes(
 
 def parse_groups(groups: Any, size: int) -> List[List[int]]:
     """Return the groups as lists of ranks; raise `TypeError` or `ValueError` unless every rank is listed once."""
-    expected = f"lists of ranks that contain each of 0 to {size - 1} once"
+    expected = f"lists of ranks, with each rank from 0 to {size - 1} in exactly one list"
     is_nested = isinstance(groups, (list, tuple)) and all(isinstance(one, (list, tuple, range)) for one in groups)
     if not is_nested or not all(_is_int(rank) for group in groups for rank in group):
         raise ArgumentTypeError("groups", expected, repr(groups))
@@ -122,7 +122,7 @@ def _checked(argument: str, weights: Any, size: int) -> List[float]:
 
 def _check_length(argument: str, length: int, size: int, what: str) -> None:
     if length != size:
-        raise ArgumentValueError(argument, f"{size}, {what}", str(length))
+        raise ArgumentValueError(argument, f"length {size}, {what}", str(length))
 
 
 def _no_weights(weights: Any) -> ArgumentTypeError:

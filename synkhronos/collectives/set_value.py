@@ -14,7 +14,7 @@ from .command import CollectiveCommand, taken
 class SetValue(CollectiveCommand):
     """Overwrite variables on one rank with selected rows of values in shared memory.
 
-    A selection None means all rows. ``states`` maps positions in ``numbers`` to values outside shared memory.
+    A selection of None means all rows. ``states`` maps positions in ``numbers`` to values outside shared memory.
     """
 
     title = "set_value"

@@ -7,7 +7,7 @@
     started.wait()                      the copies are reduced into z     (another command, all or nothing)
 
 In shared memory, a reduction is faster than notifying the ranks, so ``wait()`` starts it. Between hosts, large values
-are sent in the background: each host's ranks reduce them instead of copying, and the hosts combine the results.
+are sent in the background: each host's ranks reduce them instead of copying them, and the hosts combine the results.
 """
 
 from __future__ import annotations
@@ -129,6 +129,6 @@ def start_key(context: RankContext, number: int) -> Key:
 
 
 def _under_way(session: Any) -> Dict[int, Started]:
-    """Return the pending collectives of a session, by number of the variable."""
+    """Return the pending collectives of a session, by the variables' numbers."""
     found: Dict[int, Started] = session.caches.setdefault("started", {})
     return found

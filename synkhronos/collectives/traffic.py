@@ -64,7 +64,7 @@ def traffic() -> Dict[str, Traffic]:
     Returns
     -------
     dict of str to Traffic
-        With ``calls``, ``read`` and ``sent`` by rank, ``received`` by host (in bytes), and ``seconds``.
+        Each contains ``calls`` and ``seconds``, the bytes ``read`` and ``sent`` by rank, and ``received`` by host.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """CPU affinity: each rank is pinned to its own cores, the master only while it executes a command.
 
 Without pinning, the kernel often runs two ranks that wait for each other on one core, which halves the speed. Pinning
-the master for a command takes 10 us. For a short command, this is done only if the master is on another core.
+the master for a command takes 10 us. Before a short command, a master on one of its own cores is not pinned.
 
 Programs on one machine must not use the same cores. So each program *claims* its cores with advisory locks on their
 entries under /sys. The kernel releases these locks when the program ends.
@@ -80,7 +80,7 @@ def _siblings_last(cores: Sequence[int]) -> List[int]:
 
 
 def confine(cores: Collection[int]) -> None:
-    """Pin this thread, and threads that it will start, to these cores; do nothing if these are not available."""
+    """Pin this thread, and threads that it will start, to these cores; do nothing if they are not available."""
     if cores:
         try:
             os.sched_setaffinity(0, cores)

@@ -60,7 +60,7 @@ def cpu_quota(root: str = "/") -> Optional[float]:
 def available_memory(root: str = "/") -> int:
     """Return the bytes of memory available without swapping, including file cache that the kernel can drop.
 
-    The result is the minimum of the kernel's estimate and of the memory left in each control group.
+    The result is the minimum of the kernel's estimate and the memory left in each control group.
     """
     free = [_kernel_available(root)]
     for folder in _control_groups(root, "memory"):

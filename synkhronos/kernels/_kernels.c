@@ -1,5 +1,5 @@
-/* Copy and reduce arrays, past the caches if they are large, and convert numbers to and from bfloat16; called by
- * `copy.py`, `reduce.py` and `encoding.py`.
+/* Copy and reduce arrays, bypassing the caches if the arrays are large, and convert numbers to and from bfloat16;
+ * called by `copy.py`, `reduce.py` and `encoding.py`.
  *
  * Arguments are buffers, never addresses, and no call accesses memory outside its buffers. A new `Pieces` checks the
  * lengths, dtypes, contiguity, alignment and writability of its buffers, and keeps references to them.
@@ -11,8 +11,8 @@
  * exceptions. Threads share only `Pieces` objects, which are immutable.
  *
  * Results are bit-identical to `reductions.combine_into`, because the same operations run in the same order, without
- * contraction to fused multiply-adds. Only the sign of a weighted mean that is 0 may differ, as between versions of
- * NumPy.
+ * contraction to fused multiply-adds. Only the sign of a weighted mean that is 0 may differ, as it does between
+ * versions of NumPy.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -71,7 +71,7 @@ finish(int stream)
 
 enum { SUM, MIDPOINT, MEAN };
 
-/* NumPy's minimum and maximum: nan takes precedence. For 0 and -0 the second argument wins, as usually in NumPy. */
+/* NumPy's minimum and maximum: nan takes precedence. Of 0 and -0, the second argument wins, as is usual in NumPy. */
 #define LEAST(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
 #define GREATEST(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 
@@ -159,7 +159,7 @@ pieces_dealloc(Pieces *self)
     Py_DECREF(type); /* an instance of a heap type owns a reference to its type */
 }
 
-/* Acquire the buffer of a part or a target as the next of `views`; return whether the buffer is suitable. */
+/* Acquire the buffer of a part or a target as the next element of `views`; return whether it is suitable. */
 static int
 take_view(Pieces *self, PyObject *object, int writable, Py_ssize_t nbytes)
 {
@@ -197,7 +197,7 @@ take_piece(Pieces *self, PyObject *given, Py_ssize_t n_pieces)
         PyErr_SetString(PyExc_ValueError, "a piece is not a pair of parts and targets");
         goto end;
     }
-    /* Tuples, because code that runs during the loop cannot change them. */
+    /* Use tuples, which code that runs during the loop cannot change. */
     parts = PySequence_Tuple(PyTuple_GetItem(pair, 0));
     targets = parts == NULL ? NULL : PySequence_Tuple(PyTuple_GetItem(pair, 1));
     if (targets == NULL)
@@ -318,7 +318,7 @@ pieces_reduce(Pieces *self, PyObject *args)
     Py_ssize_t n_chosen = PyTuple_Size(indices), n_weights = PyTuple_Size(numbers);
     if (n_chosen < 1 || n_chosen > MAX_PARTS || op < SUM || op > MEAN || (op == MIDPOINT && n_chosen != 2) ||
         n_weights != (op == MEAN ? n_chosen : 0)) {
-        PyErr_SetString(PyExc_ValueError, "op, chosen and weights do not fit each other");
+        PyErr_SetString(PyExc_ValueError, "op, chosen and weights do not match");
         goto end;
     }
     for (Py_ssize_t p = 0; p < n_chosen; p++) {
@@ -326,7 +326,7 @@ pieces_reduce(Pieces *self, PyObject *args)
         if (chosen[p] == -1 && PyErr_Occurred())
             goto end;
         if (chosen[p] < 0 || chosen[p] >= self->n_parts) {
-            PyErr_Format(PyExc_ValueError, "there is no part %zd of %zd", chosen[p], self->n_parts);
+            PyErr_Format(PyExc_ValueError, "part %zd is out of range for %zd parts", chosen[p], self->n_parts);
             goto end;
         }
     }

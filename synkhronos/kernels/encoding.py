@@ -83,6 +83,6 @@ def _encode_float16(values: NDArray[Any], message: NDArray[np.uint16]) -> None:
 
 
 def _scale(values: NDArray[Any], exponent: int) -> None:
-    """Multiply by a power of 2 in place; in two steps if the power itself may not be a normal number."""
+    """Multiply by a power of 2 in place; in two steps if the power itself might not be a normal number."""
     for step in (exponent // 2, exponent - exponent // 2) if abs(exponent) > 120 else (exponent,):
         values *= values.dtype.type(2.0**step)

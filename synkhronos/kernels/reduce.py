@@ -18,7 +18,7 @@ from . import copy as streaming
 
 BLOCK_BYTES = 1 << 19  # bytes of each rank's array that NumPy reduces at a time
 MAX_PARTS = 64  # maximum number of ranks whose values the kernel reduces in one pass
-MAX_RECIPES = 16  # maximum number of cached recipes per group, because weights may differ from batch to batch
+MAX_RECIPES = 16  # maximum number of cached recipes per group; weights may differ from batch to batch
 
 Piece = Tuple[List[Optional[NDArray[Any]]], List[NDArray[Any]]]  # parts of a block, and targets of their reduction
 _SUM, _MIDPOINT, _MEAN = range(3)  # the kernel's operations
@@ -36,7 +36,7 @@ class Recipe(NamedTuple):
 class Portion:
     """One rank's share of the elements of some arrays, which the rank reduces into all targets.
 
-    ``parts[i][r]`` is the i-th array of rank r, or None without a value. ``targets[i]`` lists the destinations of the
+    ``parts[i][r]`` is the i-th array of rank r, or None if it has none. ``targets[i]`` lists the destinations of the
     i-th result, which have the shape and dtype of the parts and do not overlap them. All arrays are C-contiguous.
 
     >>> parts, targets = [[np.zeros(4), np.ones(4)]], [[np.empty(4)]]
@@ -84,7 +84,7 @@ class Portion:
             combine_pieces(op, pieces, weights)
 
     def _grouped(self) -> List[DtypeGroup]:
-        """Return the kernel's pieces, grouped by dtype, ranks with values and number of targets."""
+        """Return the kernel's pieces, grouped by dtype, by ranks with values, and by number of targets."""
         pieces: Dict[Any, List[Tuple[List[NDArray[Any]], List[NDArray[Any]]]]] = {}
         for i, low, high in self._ranges:
             parts, targets = self._parts[i], self._targets[i]
@@ -169,8 +169,8 @@ def recipe_of(
 def portions_of(sizes: Tuple[int, ...], ranks: int) -> Tuple[Tuple[Tuple[int, int, int], ...], ...]:
     """Divide the concatenation of arrays evenly over ranks; return each rank's pieces (array, begin, end), in bytes.
 
-    Borders within an array are multiples of 64, so that no two ranks write to one cache line. An item across a
-    border belongs to the piece where it begins.
+    Borders within an array are multiples of 64, so that no two ranks write to one cache line. An item that
+    crosses a border belongs to the piece where it begins.
     """
     total = sum(sizes)
     borders = [-(-(total * r) // ranks) for r in range(ranks + 1)]

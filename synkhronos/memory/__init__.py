@@ -1,4 +1,4 @@
-"""Shared memory: allocation, handles that refer to arrays in it, and attaching these arrays in other processes.
+"""Shared memory: allocation, handles that refer to arrays in it, and attachment of these arrays in other processes.
 
 ::
 

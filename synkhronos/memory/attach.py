@@ -20,7 +20,7 @@ from .handles import FileHandle, Handle, NameHandle, extent
 from .pool import Pool
 from .ranges import Ranges, by_pool, ranges_of
 
-_PEER_WINDOW_BYTES = 1 << 30  # minimum part of a peer's pool to map; 200 whole pools exceed the address space
+_PEER_WINDOW_BYTES = 1 << 30  # minimum part of a peer's pool to map; 200 whole pools would exceed the address space
 _MAX_FILES = 16  # maximum number of files mapped at the same time; each needs a descriptor
 
 
@@ -114,7 +114,7 @@ class PoolMap:
         self._taken.update(far)
 
     def drop_taken(self) -> None:
-        """Forget the arrays of `receive` and `hold`, so that their next use fetches them again."""
+        """Forget the arrays of `receive` and `hold`, so that they are fetched again at their next use."""
         self._taken.clear()
 
     def rows(self, handle: Union[Handle, FileHandle, NameHandle], selection: Selection) -> NDArray[Any]:
@@ -125,7 +125,7 @@ class PoolMap:
         return self.here(handle)  # type: ignore[arg-type]
 
     def lasting(self, handle: Union[Handle, FileHandle, NameHandle]) -> NDArray[Any]:
-        """Return a handle's array, whose content never changes, for permanent use; a copy if it is on another host."""
+        """Return a handle's array (never written again) for permanent use; if it is on another host, return a copy."""
         return np.array(self.attach(handle)) if self.is_far(handle) else self.attach(handle)
 
     def reopen(self, ident: int) -> int:
@@ -146,7 +146,7 @@ class PoolMap:
 
         The array keeps the memory mapped, but only the pool's owner decides when the range is reused. Raise
         `ValueError` if the pool is unknown, or if the file or named memory is missing or has changed. Raise
-        `SharedMemoryError` if address space is short.
+        `SharedMemoryError` if there is too little address space.
         """
         if not isinstance(handle, Handle):
             return self._attach_other(handle)
@@ -225,7 +225,7 @@ class _Peer:
             except OSError as error:
                 if size == stop:
                     raise SharedMemoryError(
-                        f"shared memory: cannot map {readable_bytes(stop)} of another rank ({error.strerror}): "
+                        f"shared memory: cannot map {readable_bytes(stop)} of another rank's pool ({error.strerror}): "
                         "raise the limit on address space (ulimit -v)"
                     ) from None
                 size = max(stop, size // 2)

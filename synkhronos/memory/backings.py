@@ -131,9 +131,9 @@ class NamedBacking(Backing):
         if memory is None and self._named.linked:
             raise ArgumentValueError(
                 "shape",
-                f"a shape for the {self._named.memory.nbytes} bytes of the shared memory {self._named.name}, "
+                f"a shape that fits the {self._named.memory.nbytes} bytes of the shared memory {self._named.name}, "
                 "which cannot grow because other programs may have mapped it",
-                f"{shape}, which needs {nbytes}",
+                f"{shape}, which needs {nbytes} bytes",
                 "create it with oversize, or call unshare() first",
             )
         return memory
@@ -183,7 +183,7 @@ class FileBacking(Backing):
 
 
 class Storage:
-    """Storage for the value of a Data, through all changes of its shape; without a value at first.
+    """Storage for the value of a Data, kept through all changes of its shape; without a value at first.
 
     ``backing`` is the current memory. If ``is_constant``, the value is final and read-only.
     """
@@ -203,7 +203,7 @@ class Storage:
         return not self.backing.keeps_memory and value.dtype == self.dtype and mapped_file.is_mapped(value)
 
     def store(self, value: NDArray[Any], oversize: float) -> None:
-        """Store a value: map a mapped file, copy anything else."""
+        """Store a value: map its file if `maps` returns True, otherwise copy the value."""
         if self.maps(value):
             self.backing = FileBacking(value, mapped_file.describe(value))
             return
@@ -249,7 +249,7 @@ class Storage:
         self.backing, self.is_constant = self.backing.constant(), True
 
     def free(self) -> None:
-        """Release the memory (when its last view dies) and its name; the value then has no rows."""
+        """Remove the memory's name, and release the memory when its last view dies; the value then has no rows."""
         self.backing.unlink()
         shape = self.backing.shape
         self.backing = NoBacking((0,) * min(1, len(shape)) + shape[1:])

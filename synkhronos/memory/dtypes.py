@@ -1,6 +1,6 @@
-"""NumPy's own objects for number types, also in arrays of shared memory and in pickles.
+"""Use NumPy's own objects for number types, even in arrays in shared memory and in loaded pickles.
 
-``np.dtype("float64")`` that was loaded from a pickle is another object, and so is the type of a loaded array. NumPy 2
+A pickled ``np.dtype("float64")`` is loaded as another object, and so is the type of a pickled array. NumPy 2
 treats a conversion from such a type to NumPy's own as a view. PyTensor's Python code copies views into another memory
 order. Sums are then rounded differently, and values that all ranks compute would differ in their last bits.
 """

@@ -18,7 +18,7 @@ class FreeList:
         return iter(list(self._ranges))
 
     def allocate(self, size: int) -> Optional[int]:
-        """Allocate from the lowest sufficient range, to stay compact; return the start, or None if none suffices."""
+        """Allocate from the lowest sufficient range, to stay compact; return its start, or None if there is none."""
         for index, (start, stop) in enumerate(self._ranges):
             if stop - start >= size:
                 self._replace(index, index + 1, (start + size, stop))

@@ -17,7 +17,7 @@ class Lender:
 
     def __init__(self, pool: Pool, nbytes: int) -> None:
         self.block: NDArray[Any] = pool.allocate((max(1, nbytes),), np.uint8)
-        # NumPy makes the last array before a foreign buffer the base of all views. This is that buffer.
+        # The base of a view is the last array before a foreign buffer. This buffer makes it the lent array.
         self._buffer: Any = (ctypes.c_ubyte * self.block.nbytes).from_buffer(self.block.data)
         self._lent: Any = None
 

@@ -1,6 +1,6 @@
 """Unnamed shared memory: a file that exists only through its descriptors, with reserved pages.
 
-A name in /dev/shm would outlive a ``kill -9``, and containers by default limit /dev/shm to 64 MB. A memory file longer
+A name in /dev/shm would outlive a ``kill -9``, and containers limit /dev/shm to 64 MB by default. A memory file longer
 than the available memory can be mapped without an error, but the first access to an unavailable page kills the process
 with SIGBUS. So every range is reserved before use.
 """

@@ -64,13 +64,13 @@ class Pool:
         self._fd = nameless_file("pool", 0) if fd is None else fd
         self._close = weakref.finalize(self, os.close, self._fd)
         self._close.atexit = False  # exit handlers that run later may still need the descriptor
-        # Never closed, because NumPy refers to the mapping but would not prevent closing it.
+        # Never closed, because NumPy's arrays refer to the mapping but would not prevent its closing.
         self._mapping = _map_window(self._fd, window)
         self._window = len(self._mapping)
         self._address = address(np.ndarray((1,), np.uint8, self._mapping))
         self._named: weakref.WeakSet[NamedMemory] = weakref.WeakSet()
         self._constants = itertools.count(1)
-        # The lock protects the attributes below. Garbage collection may free an array while this thread has the lock.
+        # The lock protects the attributes below. Garbage collection may free an array while this thread owns the lock.
         # So the array's range waits in `_freed` until the owner of the lock reclaims it.
         self._lock = threading.Lock()
         self._freed: Deque[Tuple[int, int]] = deque()
@@ -94,7 +94,7 @@ class Pool:
 
     @property
     def used(self) -> int:
-        """The total size of living arrays, each rounded up to a multiple of 64 bytes."""
+        """The total size of live arrays, each rounded up to a multiple of 64 bytes."""
         return self._used
 
     def fileno(self) -> int:

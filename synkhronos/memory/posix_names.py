@@ -20,8 +20,8 @@ from .memfd import reserve
 class NamedMemory:
     """A new segment of shared memory, mode 0600, named until `unlink`, garbage collection or exit.
 
-    ``memory``, its bytes (initially 0), lives as long as an array over it in any process. The size is fixed because
-    other processes may have mapped it. Raise `SharedMemoryError`, without side effects, if memory is short.
+    ``memory``, its bytes (initially 0), lives as long as any process has an array over it. The size is fixed because
+    other processes may have mapped the segment. Raise `SharedMemoryError`, without side effects, if memory is short.
     """
 
     def __init__(self, name: str, nbytes: int) -> None:

@@ -12,7 +12,7 @@ from .op import ReduceOp, compute_dtype
 
 
 class Accumulator:
-    """Accumulates the values of one rank's slices one by one; except for ``gather``, in the memory of one value.
+    """Accumulates the values of one rank's slices one by one. Only ``gather`` needs memory for more than one value.
 
     Combining the ranks' accumulated values, with their total weights, gives the same result as combining the values of
     all slices directly, up to rounding. The op None allows only one slice.
@@ -35,7 +35,7 @@ class Accumulator:
         self._count = 0
 
     def add(self, value: NDArray[Any], weight: Any = 1) -> None:
-        """Add (a copy of) the next slice's value; raise like `combine`, also if op None receives a second value."""
+        """Add a copy of the next slice's value; raise errors as `combine` does, also if op None has two values."""
         value = np.asarray(value)
         if self._op.name == "gather":
             self._collected.append(value.copy())
@@ -47,7 +47,7 @@ class Accumulator:
         else:
             if value.dtype == self._given:
                 value = value.astype(self._value.dtype, copy=False)
-            # Slices with weight 0 are averaged equally among themselves, and ignored if other slices have weights.
+            # Slices with weight 0 are ignored if any slice has another weight; otherwise they are weighted equally.
             weights = (self._weight, weight) if self._weight or weight else (self._count, 1)
             combine(self._op, [self._value, value], weights, out=self._value, keep_dtype=self._keep_dtype)
         self._weight = self._weight + weight

@@ -96,8 +96,8 @@ def combine_into(
 
     Each element depends only on the parts' elements at the same position, so results are bit-identical to those of
     whole values. (If several parts are NaN, NumPy does not specify the result's sign and payload.) Only weights are
-    checked; do not normalize them, which would change the rounding. ``out`` must be one of the parts or overlap none.
-    Its dtype determines whether a sum of bools is an integer.
+    checked; do not normalize them, because that would change the rounding. ``out`` must be one of the parts or overlap
+    none of them. Its dtype determines whether a sum of bools is an integer.
     """
     combine_pieces(op, [(parts, [out])], weights)
 
@@ -180,7 +180,7 @@ def reduce_outputs(
 
 
 def _same_or_apart(out: NDArray[Any], part: NDArray[Any]) -> bool:
-    """Return whether arrays of one shape are identical in memory or do not overlap."""
+    """Return whether two arrays of the same shape are views of the same elements, or do not overlap."""
     if not np.may_share_memory(out, part):
         return True
     return out.ctypes.data == part.ctypes.data and out.dtype == part.dtype and part.flags.c_contiguous

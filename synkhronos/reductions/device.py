@@ -47,7 +47,7 @@ def download(array: GpuArray, into: NDArray[Any]) -> NDArray[Any]:
 
 
 def contiguous(array: GpuArray) -> GpuArray:
-    """Return the array, or a copy, in C order."""
+    """Return the array if it is in C order, otherwise a copy in C order."""
     return array if array.flags["C_CONTIGUOUS"] else array.copy("C")
 
 

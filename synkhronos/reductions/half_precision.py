@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 
 def rounded(values: NDArray[Any], exchange: str) -> NDArray[Any]:
-    """Return floating-point values encoded in 16 bits and decoded: a new array of their own dtype.
+    """Return floating-point values after encoding in 16 bits and decoding, in a new array of the same dtype.
 
     >>> rounded(np.array([1.0, 1.001, -300.0]), "bfloat16")
     array([   1.,    1., -300.])

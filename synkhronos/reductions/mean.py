@@ -6,7 +6,7 @@ element by element, over the ranks ``r`` that count. `mean_into` implements it f
 that averages (the C kernels, `reductions.device`, `transports.nccl`, `extensions.train_theano`) has the same contract,
 tested with one table in tests/reductions/test_mean.py:
 
-- **Ranks that count** have a value and a weight other than 0, so NaN or infinity at weight 0 has no effect. If all
+- **Ranks that count** have a value and a weight other than 0, so NaN or infinity with weight 0 has no effect. If all
   weights are 0, all ranks with a value count equally.
 - **Weights first.** Weights are multiplied by the power of 2 that brings their sum into [0.5, 1). This is exact, and no
   weighted sum overflows. The weighted sum is then divided by the sum of the weights.
@@ -16,7 +16,7 @@ tested with one table in tests/reductions/test_mean.py:
   average of huge values is not infinite, and the average of tiny values is not 0.
 - **NaN** propagates, as in NumPy's ``minimum`` and ``maximum``.
 
-On the host values are added in rank order. Devices may use another order, which may change the rounding.
+On the host, values are added in rank order. Devices may use another order, which may change the rounding.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def mean_into(parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Sequenc
         np.copyto(out, present[0])
         return
     if out.dtype.kind == "c":
-        # NumPy orders complex numbers by their real part, and inf times a real weight contains a nan.
+        # NumPy orders complex numbers by their real part, and a complex inf times a real weight contains a nan.
         present = [part.view(part.real.dtype) for part in present]
         out = out.view(out.real.dtype)
     compute = compute_dtype(AVG, out.dtype)
@@ -98,7 +98,7 @@ def _midpoint(first: NDArray[Any], second: NDArray[Any], out: NDArray[Any], scra
 
 
 def counting(present: Sequence[bool], weights: Optional[Sequence[float]]) -> Tuple[List[int], Tuple[float, ...]]:
-    """Return the ranks that count in an average and their weights; ``present[r]``: whether rank r has a value.
+    """Return the ranks that count in an average, and their weights; ``present[r]``: whether rank r has a value.
 
     >>> counting([True, True, False, True], [2.0, 0.0, 1.0, 1.0])
     ([0, 3], (2.0, 1.0))
@@ -115,7 +115,7 @@ def counting(present: Sequence[bool], weights: Optional[Sequence[float]]) -> Tup
 def scaled_weights(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Multiply weights by the power of 2 that brings their sum into [0.5, 1); equal weights if all are 0.
 
-    This is exact: integer row counts give the same average as division by their sum. Weighted sums cannot overflow.
+    This is exact, so the average is the same as with the original weights. Weighted sums cannot overflow.
 
     >>> scaled_weights(np.array([3.0, 0.0, 1.0]))
     array([0.375, 0.   , 0.125])

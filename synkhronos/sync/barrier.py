@@ -128,7 +128,7 @@ class Barrier:
         return self._words[DECIDED] >= self.current or self._words[ABORTED] >= self.command
 
     def check(self) -> None:
-        """Raise `Aborted` if the root has aborted the command; on the root, if a rank has requested this or ended."""
+        """Raise `Aborted` if the root has aborted the command; on the root, if a rank ended or requested an abort."""
         words = self._words
         if self.rank == self.root:
             if words[ABORT_REQUESTED] >= self.command or words[DEATHS]:
@@ -142,7 +142,7 @@ class Barrier:
         self.watch()
 
     def look_alone(self) -> None:
-        """As `look`, while other ranks may already have finished the command."""
+        """Do the same as `look`, but call ``watch_alone``: other ranks may already have finished the command."""
         self.check()
         self.watch_alone()
 

@@ -121,10 +121,10 @@ class ControlBlock:
     each host has a block for all ranks. Its leading rank (`host_relay`) and its bridge or deputy process copy the state
     of other hosts into it. ``bells`` are the descriptors of an existing block's eventfds, which are duplicated.
 
-    The root waits for `arrivals` at a barrier. Each rank has four semaphores: the root signals `releases` (from a
-    barrier) and `commands`, the rank `answers`, and the bridge or deputy `fetched`. The eventfd `bridge` wakes the
-    bridge or deputy, and `lead` the leading rank. `notice_slots`, `notice_length` and `noticed` are indexed by turn and
-    rank.
+    The root waits for `arrivals` at a barrier. Each rank has four semaphores. The root signals `releases` (from a
+    barrier) and `commands`, the rank signals `answers`, and the bridge or deputy signals `fetched`. The eventfd
+    `bridge` wakes the bridge or deputy, and `lead` wakes the leading rank. `notice_slots`, `notice_length` and
+    `noticed` are indexed by turn and rank.
     """
 
     decided = _session_word("decided")
@@ -212,7 +212,7 @@ class ControlBlock:
         return self.steps_command[rank], self.steps[rank], self.undone[rank]
 
     def note_steps(self, steps: Dict[int, Tuple[int, int, int]]) -> None:
-        """Write the step counts of ranks on other hosts; ignore outdated counts, which may arrive on another path."""
+        """Write the step counts of ranks on other hosts; ignore outdated counts, which may arrive by another route."""
         for rank, made in steps.items():
             if made > self.steps_of(rank):
                 _, self.steps[rank], self.undone[rank] = made

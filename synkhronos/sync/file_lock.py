@@ -24,7 +24,7 @@ class FileLock:
         self._fd, self._position = fd, position
 
     def try_acquire(self) -> bool:
-        """Acquire the lock if it is free; return whether this object has it now."""
+        """Acquire the lock if it is free; return whether this object now owns it."""
         try:
             self._set(fcntl.F_WRLCK)
         except OSError as error:

@@ -52,7 +52,7 @@ class Listener:
         self._socket.close()
 
     def accept(self, n: int, watch: Callable[[], object] = bool) -> Iterator[socket.socket]:
-        """Yield ``n`` connections; raise `SynkhronosError` if a peer is missing. Exceptions of ``watch`` propagate."""
+        """Yield ``n`` connections; raise `SynkhronosError` if a peer is missing. Errors from ``watch`` propagate."""
         until = time.monotonic() + CONNECT_TIMEOUT_S
         missing = n
         self._socket.settimeout(LOOK_EVERY_S)
@@ -91,7 +91,7 @@ def connect(meeting: Rendezvous) -> socket.socket:
 
 def is_worth_another_try(error: BaseException, waited: float) -> bool:
     """Return whether an error, ``waited`` seconds after the first attempt, may mean that the listener is busy."""
-    if isinstance(error, BlockingIOError):  # the listener has not started the authentication in time
+    if isinstance(error, BlockingIOError):  # the listener did not start the authentication in time
         return waited < TURN_TIMEOUT_S
     return isinstance(error, (EOFError, ConnectionResetError)) and waited < ANSWER_TIMEOUT_S  # the listener timed out
 

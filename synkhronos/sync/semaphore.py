@@ -53,7 +53,7 @@ class _Timespec(ctypes.Structure):
 
 
 def _load() -> Any:
-    """Return two handles of the C library: one that releases the GIL during calls, and one that keeps it."""
+    """Return two handles to the C library: one that releases the GIL during calls, and one that keeps it."""
     if not sys.platform.startswith("linux"):
         raise ImportError(f"synkhronos needs Linux: {sys.platform} has no unnamed semaphores in shared memory")
     blocking = ctypes.CDLL(None, use_errno=True)  # releases the GIL during calls

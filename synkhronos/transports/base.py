@@ -65,7 +65,7 @@ ALL_ALIKE = (Reduction(),)  #: A single reduction for all ranks, with equal weig
 
 
 class TrafficRow:
-    """Totals of all collectives of one kind: calls, bytes read, sent, and received from other hosts, seconds."""
+    """Totals of all collectives of one kind: calls; bytes read, sent, and received from other hosts; seconds."""
 
     calls = 0
     read = sent = received = seconds = 0.0
@@ -75,8 +75,8 @@ class TrafficCounter:
     """Counts the bytes that one rank reads from, and writes to, the memory of other ranks.
 
     With NCCL, an all_reduce over n ranks counts (n - 1) / n of its bytes on each rank, both as read and as sent. `of`
-    has a row for each kind of collective. ``received`` returns the bytes fetched from other hosts, if there are any.
-    Only a host's first rank counts values in notices and commands.
+    has a row for each kind of collective. With several hosts, ``received`` returns the bytes fetched from other hosts.
+    Only a host's first rank counts the values that arrive in notices and commands.
     """
 
     __slots__ = ("of", "read", "sent", "_fetched", "_arrived", "_is_first")
@@ -119,7 +119,7 @@ class Transport(ABC):
     traffic: TrafficCounter
 
     def close(self) -> None:  # noqa: B027, most transports have nothing to release
-        """Release what all ranks must release together; every rank calls this when the session ends properly."""
+        """Release resources together with all other ranks; every rank calls this when the session ends normally."""
 
     @abstractmethod
     def exchange(self, notice: Any) -> List[Any]:
@@ -166,8 +166,8 @@ class Transport(ABC):
 
         The state has an attribute ``kinds``: the shape and dtype of every array. ``wire``, one of
         `reductions.half_precision.FORMATS`, is the transfer format; it requires that `supports_wire` returned True.
-        ``keeps_errors`` keeps the encoding errors for `finish`, which must follow immediately if ``into`` is passed.
-        Otherwise, other collectives may run, and the arrays may change, before `finish`. For the rest see `all_reduce`.
+        ``keeps_errors`` keeps the encoding errors for `finish`. If ``into`` is passed, `finish` must follow at once.
+        Otherwise, other collectives may run, and the arrays may change, before it. For the rest see `all_reduce`.
         """
         return None
 
@@ -188,9 +188,9 @@ class Transport(ABC):
         name_of: NameOf,
         keep_dtype: bool = True,
     ) -> Optional[List[Any]]:
-        """Reduce over the ranks; return complete results, referenced nowhere else, on the root, and None elsewhere.
+        """Reduce over the ranks; on the root, return complete results that nothing else references; elsewhere, None.
 
-        An array is None if this rank does not contribute to it. The op ``gather`` concatenates arrays; the op None
+        An array is None if this rank contributes no value. The op ``gather`` concatenates arrays; the op None
         returns the root's array, or the first available array. ``weights[r]`` (for ``avg``): the weight of rank r. With
         ``keep_dtype``, sums of bool stay bool; otherwise they become counts.
         """
@@ -232,7 +232,7 @@ class Transport(ABC):
 
     @abstractmethod
     def bind(self, keys: Sequence[Key], values: Sequence[Any]) -> List[Any]:
-        """Return the current arrays of the keys, with the given values; copy only where necessary. Local."""
+        """Return the keys' current arrays, which contain the given values; copy only where necessary. Local."""
 
     @abstractmethod
     def copies(self, keys: Sequence[Key], values: Sequence[Any]) -> List[Any]:

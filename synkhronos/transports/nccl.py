@@ -1,4 +1,4 @@
-"""Collectives of device arrays that bypass the host: NCCL through pygpu.
+"""Collectives on device arrays that bypass the host, with NCCL through pygpu.
 
 NCCL computes sum, prod, min and max of arrays of equal size. Kernels before and after its calls add the remaining
 guarantees of `reductions`. For an average, values are weighted before NCCL adds them, and the sum is
@@ -30,7 +30,7 @@ from .shared_memory import SharedMemoryTransport
 #: Types that both NCCL and pygpu support.
 KNOWN = ("int8", "int32", "int64", "uint64", "float16", "float32", "float64")
 
-MULTI_RANK = "NCCL_MULTI_RANK_GPU_ENABLE"  #: Variable that allows several ranks per device (NCCL 2.32 on).
+MULTI_RANK = "NCCL_MULTI_RANK_GPU_ENABLE"  #: Variable that allows several ranks per device (since NCCL 2.32).
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 EAGER, PAUSE = 0.001, 0.0002  #: Seconds of busy-waiting for a device, then seconds between two checks.
 END_S = 1.0  #: Seconds to wait for the end of a communicator.
@@ -58,7 +58,7 @@ def open_clique(host: SharedMemoryTransport, context: Any, device: str) -> Tuple
     devices = [name for name, _, _ in said]
     of_cuda = [(name, shown_by) for name, shown_by, _ in said if name.startswith("cuda")]
     if len(set(of_cuda)) < len(of_cuda) and any(may_share != "1" for _, _, may_share in said):
-        return None, f"several ranks share a device, which NCCL supports from version 2.32 on with {MULTI_RANK}=1"
+        return None, f"several ranks share a device, which requires NCCL 2.32 or later and {MULTI_RANK}=1"
     collectives: Any = None
     ident, trouble = b"", ""
     try:
@@ -111,7 +111,7 @@ class NcclProgress(ABC):
 class Cuda(NcclProgress):
     """Polls a CUDA device, and aborts or destroys NCCL's communicator, through ctypes.
 
-    pygpu destroys the communicator when it frees the object, which would wait for lost peers: it must never free it.
+    When pygpu frees its object, it destroys the communicator, which waits for lost peers. So the object is kept.
     An event on the default stream follows the work of all blocking streams, including pygpu's.
     """
 
@@ -152,7 +152,7 @@ class Cuda(NcclProgress):
         self._end(self._nccl.ncclCommDestroy)
 
     def _end(self, function: Callable[..., object]) -> None:
-        """Call a function of NCCL that may wait for peers, but wait for it only `END_S`."""
+        """Call an NCCL function that may wait for peers; wait for its return at most `END_S` seconds."""
         thread = threading.Thread(target=function, args=(self._comm,), name="synkhronos nccl", daemon=True)
         thread.start()
         thread.join(END_S)
@@ -251,7 +251,7 @@ class Clique:
             self.progress.abort()
 
     def close(self) -> None:
-        """Destroy the communicator; all ranks call this when the session ends properly."""
+        """Destroy the communicator; all ranks call this when the session ends normally."""
         if not self.broken:
             self.broken = True
             self.progress.destroy()
@@ -260,7 +260,7 @@ class Clique:
 
     def _enter(self) -> None:
         if self.broken:
-            raise RuntimeError("NCCL was aborted in an earlier command: call synkhronos.close() and fork() again")
+            raise RuntimeError("NCCL was aborted in an earlier command: call synkhronos.close() and then fork()")
         self._busy = True
 
     def _reduced(
@@ -307,7 +307,7 @@ class Clique:
         NCCL adds in its own order and rounds at each step, so the sum of equal values can miss the exact multiple. A
         rank cannot check this, because it has only its own value. Half- and single-precision values are therefore added
         in the next wider type. The error is then far below half a unit in the last place of the narrow type, so the
-        rounded mean is between the least and greatest value. For double precision, two more calls clamp the mean.
+        rounded mean is between the least and greatest values. For double precision, two more calls compute its bounds.
         """
         ranks, counted = counting(present, weights)
         wide = np.dtype(np.float32 if meta.dtype == np.float16 else np.float64)

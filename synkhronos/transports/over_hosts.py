@@ -17,7 +17,7 @@ so the average of the partials equals the average of the ranks' values. Partials
 A host with one rank, whose arrays of each dtype are adjacent, needs no partial or result: MPI sends the current
 arrays and receives into the spare arrays. MPI sends copies if the arrays may change meanwhile, or if the partial will
 be overwritten. After an aborted command, MPI may still write into a spare array. The array is therefore kept until the
-hosts begin another reduction, because the aborted reduction is over by then.
+hosts begin another reduction; by then, the aborted reduction is over.
 
 A `Reduction` within one host needs no transfer. If fetching each other's arrays moves fewer bytes than exchanging
 partials and results, the ranks fetch the arrays.
@@ -262,7 +262,7 @@ class HostTransport:
 
         ``layout`` lists the arrays, then the memory of ``room``. ``wire`` and ``leaves_errors`` are as in
         `cluster.all_reduce.HostReduction`. With ``meanwhile``, return once the reduction is in progress; the arrays may
-        change then. ``lent``: result memory (if ``room.takes``) that nothing else may use until the reduction is over.
+        change from then on. ``lent``: result memory (if ``room.takes``), reserved until the reduction is over.
         """
         kinds, key = kinds_of(arrays), ("over hosts", room.gives, *ways)
         plan = layout.plans.get(key)

@@ -43,7 +43,7 @@ ROOT_REDUCES_BELOW_BYTES = 1 << 16  #: Up to this size the root reduces an array
 
 
 class Slot:
-    """One rank's current and spare array for a key; ``mirror`` is an identical copy of the current array, if known."""
+    """One rank's current and spare array for a key; ``mirror``: a known copy of the current array, or None."""
 
     __slots__ = ("current", "spare", "mirror")
 
@@ -56,8 +56,8 @@ class Slot:
 class SharedMemoryTransport(Transport):
     """Collectives over the ranks' memory pools.
 
-    ``borrowed`` returns the ids of the base arrays of all variables' values, which are not overwritten. Such an array
-    may be in another variable's slot, because an update can swap two variables. On one host, ``fetcher`` is None.
+    ``borrowed`` returns the ids of the base arrays of all variables' values. Such an array is never overwritten. It may
+    be in another variable's slot, because an update can swap two variables. On one host, ``fetcher`` is None.
     """
 
     def __init__(
@@ -324,7 +324,7 @@ class SharedMemoryTransport(Transport):
     ) -> Portion:
         """Return this rank's share of n arrays; their results are the next n arrays of the receiving ranks.
 
-        If the layout is all eager, the share is this rank's own results.
+        If ``layout.is_all_eager``, the share consists of this rank's own results.
         """
         for i in range(n):
             check_same(layout.of_ranks(i), name_of, i)

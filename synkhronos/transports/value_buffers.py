@@ -5,8 +5,8 @@
     small   two sources, used in turn     every rank reads all sources and computes its own result
     large   sources | results             every rank computes its share of all ranks' results
 
-A small source is overwritten when the same collective runs for the second time after it. By then, all ranks have read
-it, because they took part in the run in between. A large result is not copied; its memory is reused when unreferenced.
+A small source is overwritten two runs of the collective later. By then, all ranks have read it, because they took part
+in the run in between. A large result is not copied; its memory is reused once nothing refers to it.
 """
 
 from __future__ import annotations

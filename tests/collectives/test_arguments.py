@@ -79,8 +79,8 @@ def test_what_is_no_variable_of_the_ranks(three, refused, call):
         ([W, engine.variable("x", "float64", 2)], TypeError, "shared_vars[1]", "x"),
         ([[W], [V]], TypeError, "shared_vars[0]", "of type list"),
         ({W: 1}, TypeError, "shared_vars", "of type dict"),
-        ([W, state], TypeError, "shared_vars", "state, which is not a dense array but dict"),
-        (state, TypeError, "shared_vars", "state, which is not a dense array but dict"),
+        ([W, state], TypeError, "shared_vars", "state of type dict, which is not a dense array"),
+        (state, TypeError, "shared_vars", "state of type dict, which is not a dense array"),
         ([W, V, W], ValueError, "shared_vars", "W, which is listed twice"),
         ([W, alias], ValueError, "shared_vars", "W, which is listed twice (it shares the value of W)"),
     ]:
@@ -123,7 +123,7 @@ def test_sparse_and_random_variables_are_refused_by_name(make_world, refused, ca
     state = theano.shared(np.random.RandomState(0), name="stream")
     function = synk.function([], [(matrix, None)], updates=[(state, state)], mode="FAST_COMPILE")
     assert RandomStreams  # registers the type of random states
-    refused(world, TypeError, lambda: call(matrix), got="matrix, which is not a dense array but csr_matrix")
+    refused(world, TypeError, lambda: call(matrix), got="matrix of type csr_matrix, which is not a dense array")
     mrg = MRG_RandomStreams(1)
     numbers = mrg.uniform((2,), nstreams=4)
     mrg_state = mrg.state_updates[0][0]

@@ -189,7 +189,9 @@ def test_exact_functions_notice_that_ranks_differ(make_world):
 def test_wrong_groups(make_world, refused, groups, error):
     world = make_world("threads", 3)
     call = functools.partial(synk.all_reduce, world.shared(np.zeros(2), "W"), groups=groups)
-    refused(world, error, call, argument="groups", expected="each of 0 to 2 once", got=str(groups))
+    refused(
+        world, error, call, argument="groups", expected="each rank from 0 to 2 in exactly one list", got=str(groups)
+    )
 
 
 def test_groups_with_what_they_do_not_go_with(make_world, refused):

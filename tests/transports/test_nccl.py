@@ -20,7 +20,7 @@ from synkhronos.runtime.command import Command
 
 pytestmark = pytest.mark.slow
 
-SHARED = "several ranks share a device, which NCCL supports from version 2.32 on with NCCL_MULTI_RANK_GPU_ENABLE=1"
+SHARED = "several ranks share a device, which requires NCCL 2.32 or later and NCCL_MULTI_RANK_GPU_ENABLE=1"
 
 
 class Id:
