@@ -1,8 +1,8 @@
 """Reduction over hosts: each element is reduced by one host and sent to the other receivers.
 
 The array is cut into chunks, and each chunk into one piece per receiving host. Every receiver reduces its own piece, in
-the order of the hosts, and sends the result to the other receivers. All hosts therefore get the same bits with any MPI
-library. Chunks are pipelined: pieces of later chunks travel together with results of earlier chunks::
+the order of the hosts, and sends the result to the other receivers. All receivers therefore get the same bits with any
+MPI library. Chunks are pipelined: pieces of later chunks travel together with results of earlier chunks::
 
     host 0   [ piece 0 ][ piece 1 ]  chunk 0        piece 1 of chunk k  ------>  host 1 reduces x_0 op x_1
     host 1   [ piece 0 ][ piece 1 ]                 piece 0 of chunk k  <------
@@ -10,7 +10,7 @@ library. Chunks are pipelined: pieces of later chunks travel together with resul
                                                     result 1 of chunk k <------  (while pieces of chunk k + 1 travel)
 
 If all H hosts contribute and receive, each sends and receives ``2 (H - 1) / H`` times the bytes of the array, the
-minimum for any algorithm. A host that only contributes receives nothing. A sole receiver receives all others' values.
+minimum for any algorithm. A host that only contributes receives nothing. A sole receiver gets the values of all others.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _PIECES, _RESULTS = range(2)  # streams of messages
 
 
 class HostReduction(NamedTuple):
-    """A reduction over hosts; equal on all participating hosts except for the arrays.
+    """Arguments of a reduction over hosts; all except the arrays must be equal on all participating hosts.
 
     ``partial`` contains this host's values; ``result`` is written on receiving hosts. Both are C-contiguous, of shape
     ``(n,)``, and do not overlap. Their dtypes are equal, or float32 for ``partial`` and float16 for ``result``, which
-    is rounded once. ``op`` is ``avg``, ``sum``, ``prod``, ``min`` or ``max``. ``weights`` (only for ``avg``) are finite
-    and nonnegative, one per contributing host (default: equal), such as its number of rows; see `reductions.mean`.
+    is rounded once. ``op`` is ``avg``, ``sum``, ``prod``, ``min`` or ``max``. ``weights`` (only for ``avg``): one
+    finite, nonnegative number per contributing host, such as its number of rows; by default equal (`reductions.mean`).
 
     With ``wire`` ``"bfloat16"`` or ``"float16"``, values travel in 16 bits (`reductions.half_precision`). They are
     reduced in their own dtype, float32 or float64, and the result is encoded once. A host's own values are rounded,
-    too, so the result does not depend on the reducing host. With ``leaves_errors``, the encoding error of a
+    too, so the result does not depend on the host that reduces. With ``leaves_errors``, the encoding error of a
     contributing host overwrites its ``partial``.
 
     ``sources`` contribute values and ``destinations`` receive the result; both are all hosts by default. Arrays that a

@@ -36,7 +36,7 @@ OPEN_TIMEOUT_S, KILL_TIMEOUT_S = 150.0, 4.0  # time limits for starting and for 
 END_TIMEOUT_S = 10.0  # time limit for the other hosts' processes and the bridge to end
 PARENT_CHECK_S = 0.5  # time between checks that the program is still running
 OUTLIVES = "outlives"  # the bridge's last message, if the program must not wait for the bridge's end
-LOST = 0  # question number of an answer that reports a lost host, which is valid for any question
+LOST = 0  # question number of an answer that reports a lost host; such an answer is valid for any question
 
 
 class Bridge(ChildProcess):
@@ -56,7 +56,7 @@ class Bridge(ChildProcess):
     def open(self, spec: SessionSpec, block: ControlBlock, outputs: Sequence[int], pools: Dict[int, int]) -> Any:
         """Start the ranks of a session on the other hosts; return their process ids by rank."""
         fds = [block.fd, block.bridge.fileno(), block.lead.fileno(), *outputs, *pools.values()]
-        seconds = OPEN_TIMEOUT_S + 2 * KILL_TIMEOUT_S + 2.0  # may also end an earlier session or this one
+        seconds = OPEN_TIMEOUT_S + 2 * KILL_TIMEOUT_S + 2.0  # the bridge may also end an earlier session, or this one
         return self._checked(self.ask(("open", spec, len(outputs), list(pools)), fds, seconds))
 
     def kill(self) -> None:
@@ -104,7 +104,7 @@ class _Bridge:
         self._loop = EventLoop()
         self._asked = 0  # the number of the last question
         self._goes_on = True
-        self._together = False  # whether all processes leave together, including the program
+        self._together = False  # whether all processes, including the program, leave the job together
         self._there: List[int] = []  # sorted processes of the connected hosts, as reported to the program
         self._processes: List[int] = []  # processes of the session's other hosts
         self._behind: Set[int] = set()  # processes that have not begun the session, or are not in it

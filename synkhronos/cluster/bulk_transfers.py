@@ -49,9 +49,9 @@ class BulkTransfers:
         return self.courier.cancel(number, number, done)
 
     def skip_reductions(self, kept: Collection[int], others: Collection[int] = ()) -> List[Tuple[int, int]]:
-        """Skip the numbers that reductions in progress may have on any host; return the operations to cancel.
+        """Skip the numbers that reductions in progress may have on any host, and determine the operations to cancel.
 
-        These are ranges (first, last) of operation numbers, for the skipped reductions and ``others`` except ``kept``.
+        Return ranges (first, last) of operation numbers, for the skipped reductions and ``others`` except ``kept``.
         """
         first, last = max(0, self.reductions - MAX_COUNT_DIFFERENCE), self.reductions + MAX_COUNT_DIFFERENCE
         self.reductions = last + 1

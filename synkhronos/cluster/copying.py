@@ -2,7 +2,7 @@
 
 All code runs in the event loop's thread. When the block's eventfd is signaled, `look` sends the block's changes. The
 first element of a message selects the method that processes it: ``("abort", 7)`` calls ``on_abort(7)``. Some changes
-of the block, such as step counts, signal no eventfd, so the thread also checks the block at intervals.
+to the block, such as step counts, signal no eventfd, so the thread also checks the block at intervals.
 """
 
 from __future__ import annotations

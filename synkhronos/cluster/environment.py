@@ -18,8 +18,8 @@ INTERFACE = "SYNK_HOSTS_INTERFACE"  # comma-separated interfaces or networks (10
 #: Prefixes of launchers' variables; a child process that inherits these variables could hang in MPI_Init.
 OF_LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "HYD", "PALS_", "SLURM_PMI")
 
-#: Limit for messages that Open MPI sends over TCP without a handshake (64 KiB by default). A handshake would delay the
-#: next message, so two hosts would not send to each other at the same time.
+#: Size limit of messages that Open MPI sends over TCP without a handshake (its default: 64 KiB). A handshake would
+#: delay the next message, so two hosts would not send to each other at the same time.
 OPEN_MPI_EAGER_BYTES = 1 << 20
 OPEN_MPI_EAGER = ("btl_tcp_eager_limit", "btl_tcp_rndv_eager_limit", "btl_tcp_max_send_size")
 
@@ -142,10 +142,10 @@ def wrong_world(mine: ProcessPlace, world_size: int) -> str:
     its = {"Open MPI": "Open MPI", "PMIx": "Open MPI", "PMI": "MPICH (or a derivative)", "Slurm": "Slurm"}
     remedy = {
         "Slurm": "select that MPI's process management interface: srun --mpi=pmix (Open MPI 5), or --mpi=pmi2 (MPICH)",
-    }.get(mine.started_by, "use the mpirun of the MPI that mpi4py was installed with, in the same folder as its Python")
+    }.get(mine.started_by, "use the mpirun of mpi4py's MPI library, usually in the same folder as Python")
     return (
         f"the launcher of {its[mine.started_by]} started {mine.n_processes} processes, but MPI_COMM_WORLD has "
-        f"{world_size}: mpi4py uses the library of another MPI; {remedy}"
+        f"{world_size}: mpi4py uses a different MPI library; {remedy}"
     )
 
 
@@ -187,7 +187,7 @@ def settings_of_nccl(environ: Mapping[str, str], interfaces: Sequence[Interface]
 
 
 def chosen_interfaces(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> List[Interface]:
-    """Return the interfaces for traffic between hosts, named by a variable; by default all but loopback."""
+    """Return the interfaces for traffic between hosts: as set in the environment or, by default, all but loopback."""
     for variable in (INTERFACE, "OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE"):
         words = environ.get(variable, "")
         if words and words != "all":

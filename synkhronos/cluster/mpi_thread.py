@@ -42,8 +42,8 @@ from .transfer import Receiving, Sending, Transfer
 
 logger = logging.getLogger("synkhronos")
 
-#: Size of a transfer's messages and of a reduction's chunks on up to four hosts; and minimum size of a full chunk's
-#: pieces, one per host. With more than four hosts, chunks and messages are therefore larger.
+#: Size of a transfer's messages and of a reduction's chunks on up to four hosts, and minimum size of the pieces of a
+#: full chunk, one per host. With more than four hosts, chunks and messages are therefore larger.
 CHUNK_BYTES, LEAST_PIECE_BYTES = 1 << 18, 1 << 16
 
 LEAST_LAST_TAG = 32767  # the largest tag that every MPI implementation supports
@@ -83,16 +83,16 @@ class MpiThread:
 
     @property
     def sent(self) -> List[int]:
-        """The bytes sent to each host, not counting messages that complete after an abort of their operation."""
+        """The number of bytes sent to each host, excluding messages that complete after an abort."""
         return list(self._progress.sent)
 
     @property
     def received(self) -> List[int]:
-        """The bytes received from each host, not counting messages that complete after an abort of their operation."""
+        """The number of bytes received from each host, excluding messages that complete after an abort."""
         return list(self._progress.received)
 
     def send(self, host: int, number: int, buffers: Sequence[NDArray[Any]], done: Optional[Done] = None) -> Ticket:
-        """Send arrays to a host that receives the same number of bytes; do not change them until the ticket is over.
+        """Send arrays to a host that receives the same number of bytes; do not change them until the transfer is over.
 
         ``number`` is nonnegative and equal on both hosts. For ``done`` see `Ticket`.
         """
@@ -122,7 +122,7 @@ class MpiThread:
     def cancel(self, first: int, last: int, done: Optional[Done] = None) -> Ticket:
         """Abort the operations numbered ``first`` to ``last``, pending or future; all their hosts must call this.
 
-        Unfinished operations end with `Cancelled`. Once the returned ticket is over, nothing writes into their buffers.
+        Unfinished operations end with `Cancelled`. Once the returned ticket is over, nothing writes to their buffers.
         Data that is already arriving must be received first, which takes forever if the other host is lost.
         """
         ticket = Ticket(done)

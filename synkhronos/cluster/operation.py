@@ -1,4 +1,4 @@
-"""Operations of the MPI thread, as state machines, and the `Ticket` of an operation's caller.
+"""Operations of the MPI thread, as state machines, and `Ticket`, the caller's handle on an operation.
 
 Matching operations on all hosts have the same *number*. An operation has two *streams* of messages between any two
 hosts; the messages of a stream arrive in the order of sending.
@@ -45,7 +45,7 @@ class Ticket:
         return self._over.wait(seconds)
 
     def result(self, seconds: Optional[float] = None) -> None:
-        """Wait until the operation is over, and raise its error, or `TimeoutError` after ``seconds``."""
+        """Wait until the operation is over; raise its error, if any, or `TimeoutError` after ``seconds``."""
         if not self.wait(seconds):
             raise TimeoutError(f"the operation is not over after {seconds} s")
         if self.error is not None:
@@ -67,7 +67,7 @@ class Ticket:
 class Messages:
     """Services of the MPI thread for an operation: sending, receiving and buffers.
 
-    MPI owns the buffer until the request completes. Unless the operation was aborted, `landed` then receives ``what``.
+    MPI owns the buffer until the request completes. Then `landed` is called with ``what``, except after an abort.
     """
 
     def send(self, operation: BulkOperation, host: int, stream: int, buffer: NDArray[np.uint8], what: Any) -> None:

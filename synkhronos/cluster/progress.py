@@ -90,7 +90,7 @@ class TransferProgress(Messages):
             self._step(operation, lambda: operation.landed(self, landing.what))
 
     def _step(self, operation: BulkOperation, step: Callable[[], None]) -> None:
-        """Advance an operation unless it was aborted; finish it if it is complete, or aborted and receiving nothing."""
+        """Advance an operation unless it was aborted; finish it if it is complete, or aborted and not receiving."""
         if operation.error is None:
             try:
                 step()
@@ -126,7 +126,7 @@ class TransferProgress(Messages):
         self._cancelling = [each for each in self._cancelling if each[0]]
 
     def cancel(self, first: int, last: int, ticket: Ticket) -> None:
-        """Abort operations numbered ``first`` to ``last``, pending or future; end the ticket once none is pending."""
+        """Abort operations number ``first`` to ``last``, pending or future; finish the ticket once none is pending."""
         self._cancelled.append((first, last))
         awaited = {operation for operation in self.operations if first <= operation.number <= last}
         self._cancelling.append((awaited, ticket))
@@ -149,7 +149,7 @@ class TransferProgress(Messages):
             self._throw_away(host, number % self._tags * STREAMS + stream)
 
     def _throw_away(self, *of_whom: int) -> None:
-        """Discard messages that have arrived: those from one host with one tag, or all messages."""
+        """Discard messages that have arrived: the messages from one host with one tag, or all messages."""
         nobody = BulkOperation(-1, Ticket())
         nobody.error = Cancelled("a discarded message")
         while True:
@@ -160,7 +160,7 @@ class TransferProgress(Messages):
             self._landings.append(Landing(nobody, None, self._comm.Get_rank(), 0, True))
 
     def take_leave(self, farewell: BulkOperation) -> None:
-        """Discard messages; begin ``farewell`` once no request is left. Call this repeatedly until it is over."""
+        """Discard messages; begin ``farewell`` once no request is left. Call this until ``farewell`` is over."""
         self._throw_away()
         if not self.requests:
             self.begin(farewell)

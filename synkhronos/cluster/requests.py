@@ -1,9 +1,9 @@
 """Requests of a host's ranks to other hosts, for remote memory and for reductions over hosts.
 
-A rank writes a request into its slot (`sync.fetching`). The process that serves its host requests the memory from the
-host that has it, and signals the rank on completion. The MPI thread, if any, moves large data between hosts. After an
-abort, no fetch or reduction begins until that thread has ended the aborted ones, which may still write into memory.
-On hosts other than the first, the next command also waits. Reductions of earlier commands are not aborted.
+A rank writes a request into its slot (`sync.fetching`). The process that serves the rank's host fetches the memory from
+the host that has it, and signals the rank on completion. The MPI thread, if any, moves large data between hosts. After
+an abort, no fetch or reduction begins until that thread has ended the aborted operations, which may still write into
+memory. On hosts other than the first, the next command also waits. Reductions of earlier commands are not aborted.
 """
 
 from __future__ import annotations

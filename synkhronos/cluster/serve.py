@@ -42,10 +42,10 @@ class Server:
         self.bulk: Optional[BulkTransfers] = None
         self.loop = EventLoop()
         self._claims = CoreClaims()
-        self._together: Optional[bool] = None  # whether all hosts leave together; None until the first host reports it
+        self._together: Optional[bool] = None  # whether all hosts leave the job together; None until reported
 
     def serve(self) -> bool:
-        """Serve until the program ends or the first host is lost; return whether all hosts leave together."""
+        """Serve until the program ends or the first host is lost; return whether all hosts leave the job together."""
         line = self.line = wire.join(self.world.recv_address())
         self.loop.watch(line, lambda: self._receive(line))
         line.send("hello", self.world.process, facts(self.keeper.pid))

@@ -49,7 +49,7 @@ class World(ABC):
 
     @abstractmethod
     def end(self, together: bool) -> None:
-        """Leave the job, possibly ending this process. If all leave ``together``, finalize MPI, which waits for all."""
+        """Leave the job, possibly ending this process. If all processes leave ``together``, finalize MPI."""
 
     @abstractmethod
     def abort(self) -> None:

@@ -18,9 +18,9 @@ from . import fd_passing
 
 
 def fork(name: str, work: Callable[[socket.socket, int], object]) -> Tuple[int, socket.socket]:
-    """Fork a process for ``work(socket, parent_pid)``; return its id and this end of a socket pair.
+    """Fork a process that calls ``work(socket, parent_pid)``; return its id and this end of a socket pair.
 
-    The new process prints an exception of ``work`` and ends. Raise `SynkhronosError` if the fork fails.
+    The new process ends after ``work``, and prints its exception, if any. Raise `SynkhronosError` if the fork fails.
     """
     ours, theirs = fd_passing.socket_pair()
     for stream in (sys.stdout, sys.stderr):  # otherwise buffered output would be written twice

@@ -69,7 +69,7 @@ def receive(sock: socket.socket) -> Tuple[Any, List[int]]:
             fds.extend(some)
             if flags & socket.MSG_CTRUNC or len(fds) != min(begin + MAX_FDS_PER_PACKET, expected):
                 raise OSError(
-                    "file descriptors could not be received: the limit of open files is too low (see ulimit -n)"
+                    "file descriptors could not be received: the limit on open files is too low (see ulimit -n)"
                 )
         with open(fds.pop(0), "rb") as stream:
             stream.seek(0)  # the file position is shared with the sender

@@ -20,10 +20,10 @@ cannot fork usable processes itself. ::
 
 **Guarantees.** When a rank ends for any reason, the control block records how, and a waiting master wakes. The master
 then releases or ends the other ranks. When the master ends for any reason, its ranks are killed. If the master was
-killed, the keeper writes the profile of the session, if requested.
+killed during a session with a profile, the keeper writes the profile.
 
 **Waits.** The keeper polls its socket and a pipe for SIGCHLD, and checks every half second that its parent is still the
-master. The master waits for an answer until a time limit, such as `FORK_TIMEOUT_S`, then kills the keeper. The kernel
+master. The master waits for an answer up to a time limit, such as `FORK_TIMEOUT_S`, then kills the keeper. The kernel
 kills ranks whose keeper dies (``PR_SET_PDEATHSIG``).
 """
 
@@ -63,7 +63,7 @@ class Descriptors(NamedTuple):
     stacks: int  # file for the ranks' Python stacks
     streams: List[int]  # standard output and standard error of each rank, in config order
     pools: Dict[int, int]  # by pool id
-    bells: Sequence[int] = ()  # eventfds of the block, with several hosts
+    bells: Sequence[int] = ()  # eventfds of the block, if there are several hosts
 
     def flat(self) -> List[int]:
         """Return all descriptors in the order of sending."""
@@ -368,7 +368,7 @@ def _wait_for(sock: socket.socket, block: ControlBlock, keeper: int) -> RankConf
 
 
 def _have_limit_of(master: int) -> None:
-    """Adopt the program's current limit of open files, which it may have raised since the keeper was forked."""
+    """Adopt the program's current limit on open files, which it may have raised since the keeper was forked."""
     most = resource.RLIMIT_NOFILE
     try:
         soft, hard = resource.prlimit(master, most)

@@ -35,7 +35,7 @@ ASK_FOR_STACKS = signal.SIGRTMIN + 5  # signal that makes a rank write its Pytho
 
 
 def die_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends."""
+    """Make the kernel kill this process when its parent ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):
         libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

@@ -65,7 +65,7 @@ def choose_devices(
     hosts: Sequence[HostFacts] = (),
 ) -> Optional[List[List[str]]]:
     """Return the devices of every host's ranks (this host's first), or None for CPU processes; see `fork`."""
-    # The ranks of this host inherit the current environment, so count the GPUs that CUDA shows in it.
+    # The ranks of this host inherit the current environment, so count the GPUs that are visible in it.
     counts = [gpus.count_gpus(), *(host.n_gpus for host in hosts[1:])]
     if devices is None and not use_gpu and (use_gpu is not None or not any(counts)):
         return None

@@ -73,8 +73,8 @@ def fork(
     The calling process is one of the ranks, and can still be used for plain single-device Theano. The other ranks start
     with the current ``os.environ`` and the modules that were imported before the first `fork`, so import modules first.
 
-    Programs for the 2017 version still work: ``n_parallel`` means ``n_ranks``, and fields of `Options` are keywords. By
-    position, ``profile_workers``, ``max_n_var`` and ``max_dim`` follow ``master_rank``; the last two have no effect.
+    Programs for the 2017 version still work: ``n_parallel`` means ``n_ranks``, and fields of `Options` are keywords.
+    Positional ``profile_workers``, ``max_n_var`` and ``max_dim`` follow ``master_rank``; the last two have no effect.
 
     Parameters
     ----------
@@ -101,12 +101,12 @@ def fork(
         Time limit in seconds for each command; a longer command raises `WorkerTimeout`. No limit by default.
     exact : bool
         Default of ``exact`` for functions built from now on: whether they compute the results of the serial function,
-        updates included; see `function`. The first call of an earlier function without ``exact`` logs a warning.
+        updates included; see `function`. The first call to an earlier function without ``exact`` logs a warning.
     rows : int, optional
         Default of ``rows`` for functions built from now on: the number of rows in a batch, if the program contains this
         number literally, as in ``x.reshape((100, -1))``; see `function`.
     check : bool
-        Whether to compare the first three calls of every function with the serial function, as `Function.compare` does.
+        Whether to compare the first three calls to every function with the serial function, as `Function.compare` does.
         A difference logs a warning, once per function and output or variable.
     profile : str or path, optional
         A folder for the profile, created if necessary; it must not contain a profile. Every rank records its activity,
@@ -352,7 +352,7 @@ def hosts() -> List[Host]:
 
 
 def get_n_gpu() -> int:
-    """Return the number of this machine's GPUs that CUDA shows to this process, without initializing CUDA.
+    """Return the number of this machine's GPUs that are visible to this process, without initializing CUDA.
 
     Returns
     -------
@@ -371,7 +371,7 @@ def _check_files(size: int, limit: Optional[int], of_rank: int, where: str = "")
     most = size if limit is None else limit // of_rank
     if size > max(1, most):
         raise SynkhronosError(
-            f"n_ranks: got {size} ranks, expected at most {most}: the limit of open files (ulimit -n){where} "
+            f"n_ranks: got {size} ranks, expected at most {most}: the limit on open files (ulimit -n){where} "
             f"is {limit}, and every rank needs {of_rank}; raise the limit, or start fewer ranks"
         )
 

@@ -12,8 +12,8 @@ class Options(NamedTuple):
     Parameters
     ----------
     pin : bool
-        Whether to pin each rank to its own cores, if there are enough that no other program has claimed. The master is
-        pinned only while it executes a command.
+        Whether to pin each rank to its own cores, if there are enough cores that no other program has claimed. The
+        master is pinned only while it executes a command.
     threads : int, optional
         BLAS and OpenMP threads per rank; by default, the host's cores divided by its ranks, but at least 1.
     keep_heap : bool

@@ -28,7 +28,7 @@ _COMPARISONS = 10  # number of exchanges for comparing clocks; the fastest one c
 class Clocks(Command):
     """Return the time on each rank's monotonic clock, in nanoseconds."""
 
-    title = "comparison of the clocks"
+    title = "clock comparison"
 
     def run(self, context: RankContext) -> int:
         return time.monotonic_ns()
@@ -37,7 +37,7 @@ class Clocks(Command):
 class SetClocks(Command):
     """Store each rank's clock offset and its uncertainty, in nanoseconds, in the rank's ring buffer."""
 
-    title = "setting of the clocks"
+    title = "storage of clock offsets"
 
     def __init__(self, offsets: Sequence[Tuple[int, int]]) -> None:
         self.offsets = offsets
@@ -49,7 +49,7 @@ class SetClocks(Command):
 class ReadRings(Command):
     """Return the content of this rank's ring buffer if the rank is in ``far``, the ranks not on the master's host."""
 
-    title = "reading of the rings"
+    title = "collection of recorded activity"
 
     def __init__(self, far: Sequence[int]) -> None:
         self.far = far

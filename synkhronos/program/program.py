@@ -134,7 +134,7 @@ class Program:
         self._bridge = Bridge(world)
 
     def all_hosts(self) -> List[HostFacts]:
-        """Return the facts of all hosts, this host first; an empty list if no other host exists or is left.
+        """Return the facts of all hosts, this host first; an empty list if no other host exists or remains.
 
         Raise `SynkhronosError` if the hosts are incompatible or do not connect.
         """
@@ -239,17 +239,17 @@ class Program:
             foreign, device = engine.foreign_device(), engine.opened_device()
             if foreign:
                 raise StateError(
-                    f"this process opened a device before synkhronos.fork(), by {foreign}. Its child processes "
-                    "cannot use devices, and synkhronos opens the master's device itself. Set THEANO_FLAGS="
-                    "device=cpu,init_gpu_device= (and remove both from .theanorc), and do "
+                    f"a device was opened in this process before synkhronos.fork(), by {foreign}. Child processes "
+                    "forked later cannot use devices, and synkhronos opens the master's device itself. Set "
+                    "THEANO_FLAGS=device=cpu,init_gpu_device= (and remove both from .theanorc), and do "
                     "not call theano.gpuarray.use()"
                 )
             if device is None:
                 continue
             if not wanted:
                 raise StateError(
-                    f"this process has opened {device} at an earlier synkhronos.fork(), and its functions "
-                    "compute there, which CPU processes cannot: pass devices=[...] again, or start a new "
+                    f"this process opened {device} in an earlier synkhronos.fork(), and its functions "
+                    "compute there, but CPU processes cannot: pass devices=[...] again, or start a new "
                     "program"
                 )
             if self._keeper is None or not self._keeper.alive():

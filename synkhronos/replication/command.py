@@ -127,7 +127,7 @@ class Rejoin(Command):
     ``held`` maps a replaced rank to the saved values of its variables; ``plans`` are the ranks' cached call plans.
     """
 
-    title = "loading of a new rank"
+    title = "restoration of a replaced rank"
     repeats = False
 
     def __init__(

@@ -9,7 +9,7 @@ from .replicator import replicator_of
 def distribute() -> None:
     """Send all functions built so far, and the shared variables that they use, to all ranks.
 
-    This call is optional, because the first call of a function sends the function. Repeat it after building more
+    This call is optional, because the first call to a function sends the function. Repeat it after building more
     functions; ranks keep the functions and values that they already have.
 
     Raises
@@ -17,10 +17,10 @@ def distribute() -> None:
     StateError
         Before `fork`, or after `close`.
     TypeError, ValueError
-        If a function or variable cannot be pickled; the message names it. All other functions have been sent. Also if
-        functions draw common and separate random numbers from the same stream. Then no function has been sent.
+        If a function or variable cannot be pickled (the message names it); all other functions have been sent. Or if
+        functions draw common and separate random numbers from the same stream; then no function has been sent.
     SharedMemoryError
-        If there is not enough memory for the values. Earlier functions may have been sent (in groups of 16).
+        If there is not enough memory for the values; earlier groups of 16 functions may have been sent.
     WorkerError
         If a rank cannot load the functions or values of a group; then no rank keeps this group.
     WorkerDied, WorkerTimeout

@@ -43,7 +43,7 @@ class RandomStreams:
         return state, self.root if again else 0
 
     def check(self, function: Any, functions: Iterable[Any], find: Callable[[Any, Any], Any]) -> None:
-        """Refuse a function that draws common numbers from a stream if another function draws per rank, or vice versa.
+        """Refuse a function that draws common numbers from a stream if another draws per-rank numbers, or vice versa.
 
         The states would diverge, because ranks do not draw equally often. ``functions`` are all functions of the
         program. ``find(engine, shared)`` returns the number of a variable, or None if the ranks do not have it.
@@ -56,7 +56,7 @@ class RandomStreams:
                     f"function {function.name or 'without a name'}",
                     "separate random streams, because it is exact and draws numbers that all rows share",
                     f"a stream of another function, which was sent to the ranks earlier ({engine.label(shared)})",
-                    "build it before the first call of the other function, or use a separate stream in it",
+                    "build it before the first call to the other function, or use a separate stream in it",
                 )
         users = dict.fromkeys(common, "")  # no names, because their functions may have been dropped
         for other in functions:

@@ -106,7 +106,7 @@ class Replicator(Replicas):
             errors += self._ensure_some(some)
             if time.monotonic() - began > 1.0:
                 took = time.monotonic() - began
-                logger.info("sent %d of %d functions to the other ranks, %.1f s", begin + len(some), len(new), took)
+                logger.info("sent %d of %d functions to the other ranks in %.1f s", begin + len(some), len(new), took)
         if errors:
             raise errors[0]
 

@@ -61,7 +61,7 @@ class Borrowed:
         return self._n_references() > _ALONE + n_others + (cell[0] is self.value)
 
     def is_new(self) -> bool:
-        """Return whether the value is marked as changed and certainly not held: a faster `is_held`.
+        """Return whether the value is marked as changed and certainly not held (by a faster check than `is_held`).
 
         A variable's cell and one local variable of the caller must refer to it.
         """

@@ -7,7 +7,7 @@ overwritten while it may be read. ::
              MasterEnd.wait, .read <--- answers[r], slot of r --- RankEnd.send
 
 With several hosts, or if dead ranks are replaced, a rank can *promise* its answer before the last or second-to-last
-barrier of a command. It becomes valid when the master decides the last barrier. Between hosts this saves a round trip::
+barrier of a command. The answer becomes valid when the master decides the last barrier. This saves a round trip::
 
     master   ........ barrier k: wait, decide --- decided >= k ---> continue   ..........   rank r
              MasterEnd.wait, .read <--- promised[r] = k, slot of r --- RankEnd.promise
@@ -107,7 +107,7 @@ class RankEnd:
         printed: Optional[Callable[[], int]] = None,
     ) -> None:
         self.block, self.rank, self.pool, self.pools, self.policy = block, rank, pool, pools, policy
-        self._printed = printed  # returns the number of bytes printed so far, if they are sent to another host
+        self._printed = printed  # returns the number of bytes printed so far; None on the root's host
         self._leader = leading if isinstance(leading, LeaderRelay) else None
         self._frozen: Dict[bytes, Envelope] = {}
         self._keep: Any = None

@@ -48,7 +48,7 @@ class Command(ABC):
     frozen: Optional[bytes] = None  #: The command pickled in an otherwise empty envelope; see `freeze`.
     #: Whether ranks count steps in the control block; each step restarts the timeout, and errors report the counts.
     has_steps = False
-    #: Unit that ranks count instead of steps, for the log of slow commands: "functions ready".
+    #: Unit that ranks count instead of steps, for the log of slow commands, e.g. "functions ready".
     counts = ""
     #: Whether the last run took less than `SHORT_S`; see `host.affinity`.
     is_short = False
@@ -74,7 +74,7 @@ class Command(ABC):
         return ()
 
     def finish(self, results: List[Any], context: RankContext) -> Any:
-        """Return the value of `Session.run` from all ranks' results; called on the master if all ranks succeed."""
+        """Compute the result of `Session.run` from all ranks' results; called on the master if all ranks succeed."""
         return results
 
     def details(self, context: RankContext) -> str:
@@ -94,7 +94,7 @@ class Command(ABC):
         return "" if self.repeats else f"{self.title} cannot be repeated"
 
     def freeze(self) -> None:
-        """Pickle the command now, because it will run many times; ranks then also reuse one object."""
+        """Pickle the command now, because it will run many times; each rank can then reuse its unpickled copy."""
         self.frozen = pickle.dumps(Envelope((), self, is_frozen=True), pickle.HIGHEST_PROTOCOL)
 
     def __getstate__(self) -> Dict[str, Any]:
@@ -117,7 +117,7 @@ class Envelope(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A rank's answer to a command: its result, its error, or that the command was aborted.
+    """A rank's answer to a command: a result, an error or, if the command was aborted, neither.
 
     ``error`` is the exception itself on the rank where it was raised, and a `failures.Failure` after transmission.
     If dead ranks are replaced, ``deposits`` maps changed variables' numbers to their new deposits: see `deposits`.

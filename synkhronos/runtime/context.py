@@ -28,7 +28,7 @@ from .failures import encode
 from .news import learn
 from .registry import FunctionEntry, Origin, Registry, Replicas, SharedEntry
 
-MAX_TRIED = 16  #: Maximum number of steps that can be undone; their previous values are kept in memory.
+MAX_TRIED = 16  #: Maximum number of steps that can be undone; the values from before each step are kept in memory.
 
 
 class RankContext:
@@ -39,9 +39,9 @@ class RankContext:
     `HostRelay` of a rank that leads a host.
 
     The keys of three tables are the numbers of a function and of its plan, collective or argument: ``plans`` (data that
-    many calls share), ``bytes_inside`` (reduced in the last call), ``row_buffers`` (memory for rows of a batch). The
-    keys of three other tables are the numbers of variables: ``started`` (values copied for a pending
-    ``all_reduce(wait=False)``), ``begun`` (states of `Transport.begin`), ``errors`` (of ``feedback=True``).
+    many calls share), ``bytes_inside`` (bytes reduced in the last call), ``row_buffers`` (memory for rows of a batch).
+    The keys of three other tables are the numbers of variables: ``started`` (values copied for a pending
+    ``all_reduce(wait=False)``), ``begun`` (states of `Transport.begin`), ``errors`` (for error feedback).
 
     ``results`` keeps memory alive that the master may read until the next command. ``promises`` is `RankEnd.promise` on
     ranks other than the root, if there are several hosts or dead ranks are replaced.
@@ -114,7 +114,7 @@ class RankContext:
 
     @point("command")
     def execute(self, envelope: Envelope) -> Answer:
-        """Run the command of an envelope on this rank; never raises.
+        """Run the command of an envelope on this rank, and never raise an exception.
 
         Every exception, even KeyboardInterrupt and SystemExit, becomes part of the answer and releases waiting ranks.
         """
@@ -181,7 +181,7 @@ class RankContext:
     def commit_values(
         self, numbers: Sequence[int], results: Pending, *changes: Callable[[], object], same: bool = False
     ) -> None:
-        """Commit the results of a collective as values of variables, on all ranks or on none; ends the command.
+        """Commit the results of a collective as values of variables, on all ranks or on none; this ends the command.
 
         A result of None leaves this rank's value unchanged; with ``same`` all ranks have the same results.
         """
@@ -245,7 +245,7 @@ class RankContext:
         self.commit(self.deposits.apply)
 
     def answer_if_committed(self, result: Any) -> None:
-        """Promise the command's result, valid if the next barrier, a commit without a label, completes."""
+        """Promise the command's result; it becomes valid if the next barrier, a commit without a label, completes."""
         number = self.barrier.current + 1
         if self.promises is not None and not self.barrier.is_complete(number):  # otherwise promised early
             told = None if self.deposits is None else self.deposits.pending

@@ -9,8 +9,8 @@ deposit is never overwritten: functions work on copies, and new values are stage
           ends      copy          [current]  [spare := copy]           current
           commit    copy          [spare  ]  [current]                 the new current
 
-Values on a device are copied to the rank's memory before each commit. So after a death all ranks can return to the
-state before the command and repeat the command. The master, whose death ends the session, keeps old values instead.
+Values on a device are copied to the rank's memory before each commit. After a death, all ranks can therefore return
+to the state before the command and repeat it. The master, whose death ends the session, keeps old values instead.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ LOST = -1000  #: Status of a rank whose host can no longer be reached.
 
 
 def describe_end(status: int, memory: int = 0) -> str:
-    """Return a clause on how a process ended, for messages.
+    """Return a clause, for messages, that states how a process ended.
 
     ``status`` is its exit code, its negative signal number, or `LOST`; ``memory`` is its peak in bytes, 0 if unknown.
 

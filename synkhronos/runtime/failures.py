@@ -37,7 +37,7 @@ def _text(error: BaseException) -> str:
         )
     if len(text) > MAX_TEXT_CHARS:
         half = MAX_TEXT_CHARS // 2
-        text = text[:half] + f"\n[... {len(text) - MAX_TEXT_CHARS} characters ...]\n" + text[-half:]
+        text = text[:half] + f"\n[... {len(text) - MAX_TEXT_CHARS} characters omitted ...]\n" + text[-half:]
     return text
 
 
@@ -124,7 +124,7 @@ def add_steps(
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note like ``error.add_note`` of Python 3.11; older versions of Python do not display it."""
+    """Add a note to an error, as ``error.add_note`` does in Python 3.11; older versions do not display notes."""
     notes: Any = getattr(error, "__notes__", None)
     try:
         error.__notes__ = (notes or []) + [note]

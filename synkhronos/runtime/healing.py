@@ -3,7 +3,7 @@
 ::
 
     session   a rank has died, or is stuck
-    heal      can it be replaced?                `Healing.refusal`: otherwise the session ends with the reason
+    heal      can it be replaced?                `Healing.refusal`; if not, the session ends with the reason
               the other ranks become idle        ranks that did not finish the command undo it
               the keeper forks a new rank        with the old rank's number, memory and control words
               `Rejoin`                           the new rank loads the functions and the deposited values
@@ -83,7 +83,7 @@ class Healing:
             return f"{len(self.deaths)} of at most {self.most} dead ranks have been replaced{now}"
         for rank in dead:
             if sent and rank in self._of_command and rank not in killed:
-                return "it died for the second time in this command; the first time " + self._of_command[rank]
+                return "it died for the second time in this command; the first time, " + self._of_command[rank]
         if not dead:
             return "no rank is missing"
         if command.refusal():
@@ -103,7 +103,7 @@ class Healing:
         """Record the replacement of ranks and log it.
 
         ``deaths`` are the errors that would have been raised, in order. The ranks ``by_itself`` were not killed from
-        outside. ``sent``: whether ranks had received the command. ``took``: the time of the replacement in seconds.
+        outside. ``sent``: whether ranks had received the command. ``took``: the duration of the replacement in seconds.
         """
         said = [self._text(error) for error in deaths]
         self.deaths += said

@@ -96,4 +96,4 @@ class Launcher(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """Kill all ranks immediately, and wait a few seconds at most until they are gone; idempotent."""
+        """Kill all ranks immediately, and wait at most a few seconds until they are gone; idempotent."""

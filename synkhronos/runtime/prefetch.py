@@ -7,9 +7,9 @@ which the master has much earlier. So the master announces every module that it 
                       | announce        |                            |
     rank            load 1            load 2   (between commands)    | the rest
 
-Announcements have no answer. A rank reads them while it waits for a command, and loads at most one module after the
-command's arrival. The first load also reads the index of Theano's cache. A module that was not prefetched (full slot,
-deleted file, busy rank) is loaded with the functions that need it, and errors are reported then.
+Ranks do not answer announcements. A rank reads them while it waits for a command, and loads at most one module after
+the command's arrival. The first load also reads the index of Theano's cache. A module that was not prefetched (full
+slot, deleted file, busy rank) is loaded with the functions that need it, and errors are reported then.
 """
 
 from __future__ import annotations

@@ -72,9 +72,9 @@ class SharedEntry(ValueObserver):
     ``cell``, a list of one element, is its storage.
 
     Only on the master: ``base``, kept alive, is the first variable with the same storage. ``known`` is the object in
-    the storage, if the program cannot have changed it since the last check. If it is another object or None,
-    `has_changed` must check. ``origin`` is the source of the value. ``borrowed`` is set if the program can write to the
-    value; ``rows`` is set if the variable has a row per batch row.
+    the storage, if the program cannot have changed it since the last check. If ``known`` is another object or
+    None, `has_changed` must check. ``origin`` is the source of the value. ``borrowed`` is set if the program can write
+    to the value; ``rows`` is set if the variable has a row per batch row.
     """
 
     __slots__ = (

@@ -16,7 +16,7 @@ _served: Dict[int, RankContext] = {}
 
 
 def served(in_any_thread: bool) -> Optional[RankContext]:
-    """Return the rank that this thread serves or, with ``in_any_thread``, any thread of the process; else None."""
+    """Return the rank that this thread (or with ``in_any_thread`` any thread) of the process serves; else None."""
     others = list(_served.values()) if in_any_thread else []
     return _served.get(threading.get_ident()) or (others[0] if others else None)
 

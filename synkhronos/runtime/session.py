@@ -213,7 +213,7 @@ class Session:
         """Raise `StateError` if no command can run because the session is closed or busy; the caller holds the lock."""
         if self._running:
             raise StateError(
-                "a synkhronos call was made while another call is in progress in this thread (from a "
+                "a synkhronos call was made while another call was in progress in this thread (from a "
                 "signal handler, a finalizer or an Op?): make it after the other call has returned"
             )
         if self.closed:
@@ -398,7 +398,7 @@ class Session:
         return self._fatal
 
     def _awaited(self) -> str:
-        """Return a log text for the ranks that have not answered: their hosts and their progress."""
+        """Return text for the log: the ranks that have not answered, their hosts and their progress."""
         by_host: Dict[str, List[int]] = {}
         for rank in self._missing():
             by_host.setdefault(self.launcher.host(rank), []).append(rank)
@@ -658,7 +658,7 @@ class Session:
             self.context.leading.close()
         self.block.close()
         self.affinity.release()
-        # Break reference cycles, so that the last reference frees the memory and the descriptors of mappings.
+        # Break reference cycles, so that dropping the last reference frees the memory and descriptors of mappings.
         self.context.barrier.watch = self.context.barrier.watch_alone = _over
         self.context.replicas = self.context.results = None
         self.caches.clear()

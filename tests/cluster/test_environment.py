@@ -187,8 +187,8 @@ def test_what_only_mpi_knows_is_refused_too():
 @pytest.mark.parametrize(
     "environ, words",
     [
-        (open_mpi(), ["launcher of Open MPI started 3 processes", "MPI_COMM_WORLD has 1", "same folder as its Python"]),
-        (mpich(), ["launcher of MPICH", "started 3 processes", "MPI_COMM_WORLD has 1", "same folder as its Python"]),
+        (open_mpi(), ["launcher of Open MPI started 3 processes", "MPI_COMM_WORLD has 1", "same folder as Python"]),
+        (mpich(), ["launcher of MPICH", "started 3 processes", "MPI_COMM_WORLD has 1", "same folder as Python"]),
         (slurm(), ["launcher of Slurm", "MPI_COMM_WORLD has 1", "--mpi=pmix", "--mpi=pmi2"]),
     ],
 )

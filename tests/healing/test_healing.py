@@ -283,7 +283,9 @@ def test_a_process_that_dies_while_it_takes_a_place_is_one_more_death(tmp_path, 
         np.testing.assert_array_equal(f(np.arange(4.0)), np.arange(4.0))
     np.testing.assert_array_equal(synk.gather(w), [[2.0] * 3] * 2)
     (record,) = caplog.records
-    assert "in loading of a new rank" in record.getMessage() and "(deaths: 3 of at most 3)" in record.getMessage()
+    assert (
+        "in restoration of a replaced rank" in record.getMessage() and "(deaths: 3 of at most 3)" in record.getMessage()
+    )
 
 
 def test_deaths_of_those_that_take_a_place_end_the_session_when_they_are_too_many(tmp_path):
@@ -724,7 +726,7 @@ def test_a_profile_has_what_both_processes_did(tmp_path):
     synk.close()
     timeline = json.loads((tmp_path / "profile" / "timeline.json").read_text())
     names = [event["name"] for event in timeline["traceEvents"] if event["ph"] == "X" and event["pid"] == 1]
-    assert names.count("step") >= 19 and names.count("loading of a new rank") == 1
+    assert names.count("step") >= 19 and names.count("restoration of a replaced rank") == 1
 
 
 @pytest.mark.parametrize("error", [synk.SharedMemoryError("no memory for the copy"), KeyboardInterrupt()], ids=repr)
