@@ -50,7 +50,7 @@ _PART_OF = {
 
 
 class Recorder:
-    """Recorder of the times and values of each epoch of a training run.
+    """Recorder of times and values for each epoch of a training run.
 
     Examples
     --------
@@ -203,7 +203,7 @@ class Recorder:
 
 
 class _Clock(trace.TraceObserver):
-    """Clock that adds the time of one thread to its innermost open part, which is one of `PARTS`."""
+    """Clock that attributes one thread's time to the innermost open part, one of `PARTS`."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PARTS, 0.0)

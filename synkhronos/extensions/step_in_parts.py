@@ -27,7 +27,7 @@ class StepInParts:
         grad_updates: List[Any]
         grad_updates, param_updates = list(graph.grad_updates.items()), list(graph.param_updates.items())
         if groups is not None:
-            # Ranks of a group without rows must not take a step, because they have the gradient of an earlier call.
+            # Ranks of a group without rows must not take a step, because their gradient is from an earlier call.
             self._rows = theano.shared(theano._asarray(0, theano.config.floatX), f"{name}.rows")
             rows = rows_of(graph.inputs + of_rows["sliceable_shareds"])
             grad_updates.append((self._rows, T.cast(rows, self._rows.dtype), "sum"))

@@ -41,7 +41,7 @@ class TrainFunction:
     gradient_fn, step_fn : synkhronos.Function
         The two functions of a step in parts, for the gradients and for the update; compiled when first needed.
     grad_shared : list of shared variables
-        The gradients. A step in one command updates a gradient only if its own expression reads it.
+        The gradients. A step in one command updates a gradient only if the gradient's own expression reads it.
     params, state : list of shared variables
         The parameters and the state of the update rule, which belong in a checkpoint.
     communicate_every, groups
@@ -107,7 +107,7 @@ class TrainFunction:
 
     @property
     def last_rows(self) -> Optional[List[int]]:
-        """Number of rows on each rank in the last call, or in all steps of the last `steps`; None before any call."""
+        """Number of rows by rank in the last call, or in all steps of the last `steps` call; None before any call."""
         return self._last.last_rows
 
     def __repr__(self) -> str:

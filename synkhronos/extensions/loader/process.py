@@ -136,7 +136,7 @@ class LoaderProcess:
         return pickle.loads(payload) if payload else ("gone",)
 
     def _enlarge(self, nbytes: int) -> None:
-        """Send larger buffers to the process, which waits for them; they replace its buffers except those delivered."""
+        """Send larger buffers to the process, which waits for them; they replace all buffers not delivered yet."""
         self._nbytes = nbytes + nbytes // 8
         delivered = [message[2] for message in self._received if message[0] == "batch"]
         self.buffers = {number: self.buffers[number] for number in delivered}

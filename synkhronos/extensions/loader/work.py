@@ -73,10 +73,10 @@ class BufferSlot(NamedTuple):
 
 
 class Delivery:
-    """Connection of a loader process to the program, for batches in the buffers that the program provides.
+    """Connection from a loader process to the program, which provides the buffers for the batches.
 
     The program sends ``("buffer", number, handle)``, or ``("larger",)``, which revokes all free buffers.
-    ``watched`` is the program's process id, which is polled; None if the kernel ends this process with the program.
+    ``watched`` is the program's process id, to be polled; None if the kernel ends this process when the program ends.
     """
 
     def __init__(self, sock: socket.socket, pools: PoolMap, watched: Optional[int] = None) -> None:

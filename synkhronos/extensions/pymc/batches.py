@@ -47,7 +47,7 @@ class Batches(Iterator[List[Any]]):
         return f"<Batches of {self._source!r}>"
 
     def peek(self) -> List[Any]:
-        """Return the next batch, which the next call of ``next`` returns again."""
+        """Return the next batch, which the following call to ``next`` returns again."""
         self._peeked = next(self)
         return self._peeked
 
@@ -81,7 +81,7 @@ class Batches(Iterator[List[Any]]):
     def _checked(self, batch: Any) -> List[Any]:
         """Return the arrays of a batch; refuse a batch unlike the first one."""
         if isinstance(batch, dict) or (isinstance(batch, (list, tuple)) and not batch):
-            expected = "batches that are a tuple of arrays, in the order of the function's arguments, or an array"
+            expected = "each batch as a tuple of arrays, in the order of the function's arguments, or as a single array"
             raise ArgumentTypeError("batch", expected, f"a {type(batch).__name__}" if batch else repr(batch))
         given = batch if isinstance(batch, (list, tuple)) else [batch]
         arrays: List[Any] = [each if isinstance(each, synk.Data) else np.asarray(each) for each in given]
@@ -92,7 +92,7 @@ class Batches(Iterator[List[Any]]):
         if columns != self._columns or len({len(each) for each in arrays}) > 1 or not len(arrays[0]):
             expected = f"a batch like the first ({', '.join(self._columns)}), with at least one row"
             got = ", ".join(f"{each.dtype} {each.shape}" for each in arrays)
-            hint = "convert the arrays in the iterable; the arrays of all rows are the argument data"
+            hint = "convert the arrays in the iterable, or pass arrays with all rows as the argument data"
             raise ArgumentValueError("batch", expected, got, hint)
         return arrays
 

@@ -20,7 +20,7 @@ GAIN = 1.1  #: How many times as fast the gradient must be for the parallel mode
 
 
 def faster(model: pm.Model, ranks: int, build: Callable[[], pm.Model]) -> pm.Model:
-    """Return the parallel model that ``build`` returns, or the given model if its gradient takes no longer.
+    """Return the model that ``build`` returns if its gradient is more than `GAIN` times as fast; else the given model.
 
     A session that this call starts stays open only for the parallel model.
     """
@@ -55,7 +55,7 @@ def faster(model: pm.Model, ranks: int, build: Callable[[], pm.Model]) -> pm.Mod
 
 
 def seconds_per_gradient(model: pm.Model) -> float:
-    """Return the time of the log-probability and its gradient at the initial point, as a sampler computes them."""
+    """Return the time to compute the log-probability and its gradient at the initial point, as a sampler would."""
     start = model.initial_point()
     function = model.logp_dlogp_function(ravel_inputs=True)
     function.set_extra_values(start)

@@ -75,8 +75,8 @@ def data_parallel(
         The PyTensor mode for compiling the ranks' function.
     ranks : int, optional
         For a model: the number of ranks to start, unless a session is open. The gradients of both models are then
-        compiled and measured, and a message in the log states their times. If ranks are not at least 1.1 times as fast,
-        the given model is returned, and the started ranks are stopped.
+        compiled and measured, and a message in the log states their times. If the ranks are not at least 1.1 times as
+        fast, the given model is returned, and the started ranks are stopped.
 
     Returns
     -------

@@ -16,7 +16,7 @@ HINT = 'use nuts_sampler="nutpie" or nuts_sampler="pymc", without backend="jax"'
 
 
 class RefuseLikelihoods(GraphRewriter):  # type: ignore[misc]  # untyped if PyTensor is not installed
-    """First rewriter of JAX's mode; PyTensor would log an error of `apply`, but raises one of `add_requirements`."""
+    """First rewriter of JAX's mode; it raises in `add_requirements`, because PyTensor only logs errors from `apply`."""
 
     def add_requirements(self, fgraph: Any) -> None:
         for node in fgraph.apply_nodes:

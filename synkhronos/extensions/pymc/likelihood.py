@@ -35,7 +35,7 @@ _LIKELIHOODS: WeakValueDictionary[str, Likelihood] = WeakValueDictionary()
 
 
 class LikelihoodFailure:
-    """Record of the first error of likelihoods whose caller swallows exceptions.
+    """Record of the first error in likelihoods whose caller swallows exceptions.
 
     ``thread`` identifies the calling thread; by default, errors of all threads that Python did not start are recorded.
     """
@@ -81,14 +81,14 @@ class Likelihood:
         self.differentiable = [param.type.dtype.startswith("float") and param not in fixed for param in params]
         self.failures: WeakSet[LikelihoodFailure] = WeakSet()
         self._pid, self.key = os.getpid(), uuid.uuid4().hex
-        #: Whether the model contains the number of rows, so that it has no meaning for a batch.
+        #: Whether the model contains the number of rows and therefore cannot be evaluated for a batch.
         rows, self.contains_rows = of_any_rows(rows, variables, params, name, self.n_rows)
         self._checks = ParameterChecks(rows, variables, check_bounds)
-        # Rewritten as in PyMC, since the gradient of log(sigmoid(x)) can be 0 / 0.
+        # Rewritten as in PyMC; otherwise, the gradient of log(sigmoid(x)) could be 0 / 0.
         total = rewrite_pregrad(with_softmax(self._checks.rows.sum()))
         floats = [param for param, is_float in zip(params, self.differentiable) if is_float]
         gradients = pytensor.grad(total, floats, disconnected_inputs="ignore") if floats else []
-        # A gradient that depends on no row is zero and needs no sum, like that of `when` in ``switch(t < when, ...)``.
+        # A gradient that depends on no row is zero and needs no sum, as for `when` in ``switch(t < when, ...)``.
         of_rows = [not set(variables).isdisjoint(ancestors([each])) for each in gradients]
         self.dtype = total.type.dtype
         self.function = synk.function(
@@ -168,7 +168,7 @@ def found_by(key: str, name: str) -> Any:
 
 
 def record(error: Exception, failures: Iterable[LikelihoodFailure]) -> None:
-    """Record an error of this thread, if none is recorded; an active optimizer or sampler then raises it."""
+    """Record an error of this thread, unless one is recorded already; an active optimizer or sampler then raises it."""
     for failure in [each for each in failures if each.is_of_this_thread()]:
         failure.error = failure.error or error
 
@@ -180,7 +180,7 @@ def _last_line(text: str) -> str:
 def with_softmax(total: Variable) -> Variable:
     """Replace exponentials over their sum with a softmax, whose logarithm PyTensor computes without underflow.
 
-    PyMC's canonicalization takes such a quotient apart, except in the plain model, where the prior uses it, too.
+    Otherwise, PyMC's canonicalization would split the quotient. In the plain model, its use in the prior prevents this.
     """
     found: Variable = rewrite_graph(
         total, include=(), custom_rewrite=optdb["stabilize"].query("+symbolic_op_recognition")
@@ -189,6 +189,6 @@ def with_softmax(total: Variable) -> Variable:
 
 
 def as_pymc_compiles(mode: Any, check_bounds: bool = True) -> Mode:
-    """Return a mode that includes the rewrite PyMC uses for checks of parameters."""
+    """Return a mode that includes PyMC's rewrite of parameter checks."""
     checks = "local_check_parameter_to_ninf_switch" if check_bounds else "local_remove_check_parameter"
     return get_mode(mode).including(checks)

@@ -22,9 +22,9 @@ def axes_of(variable: Variable) -> Tuple[str, ...]:
 
 
 def input_for(variable: Variable, lengths: Mapping[str, int], n_rows: Optional[int] = None) -> Variable:
-    """Return a new tensor to compute with instead of a variable.
+    """Return a new tensor variable, to use as an input in place of ``variable``.
 
-    ``lengths`` are those of named axes, if known, and ``n_rows`` is that of the first axis of an array without names.
+    ``lengths`` maps named axes to known lengths; ``n_rows`` is the length of the first axis of an array without names.
     """
     if not isinstance(variable.type, XTensorType):
         if n_rows is None:
@@ -40,7 +40,7 @@ def in_place_of(tensor: Variable, variable: Variable) -> Variable:
 
 
 def lowered(expression: Variable) -> Variable:
-    """Return an expression of tensors as a tensor, computed without operations on named axes."""
+    """Return the expression as a tensor that is computed without operations on named axes."""
     if not any(isinstance(each.type, XTensorType) for each in ancestors([expression])):
         return expression
     return rewrite_graph(as_tensor(expression, allow_xtensor_conversion=True), include=("lower_xtensor",), clone=True)

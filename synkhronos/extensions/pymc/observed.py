@@ -36,7 +36,7 @@ from .sparse_rows import SparseRows, as_dense, is_sparse, multiplied, refuse_spa
 
 synk.ops.rule(
     SplineWrapper, lambda node: "{0}->{0}".format("abcdef"[: node.inputs[0].type.ndim])
-)  # of `pm.Interpolated`
+)  # used by `pm.Interpolated`
 
 
 class Observed(NamedTuple):
@@ -61,7 +61,7 @@ class Observed(NamedTuple):
 
 
 def observed_in(model: pm.Model, names: Optional[Sequence[str]]) -> List[Observed]:
-    """Return the observed variables to divide by rows; for ``names`` see the argument ``data`` of `data_parallel`."""
+    """Return the observed variables to divide by rows; for ``names``, see the argument ``data`` of `data_parallel`."""
     arrays = {rv: _arrays_of(model, rv) for rv in model.observed_RVs}
     lengths = {rv: max([_length(each) for each in of_rv["values"]], default=0) for rv, of_rv in arrays.items()}
     if not any(lengths.values()):
@@ -131,9 +131,9 @@ def _length(variable: Variable) -> int:
 
 
 def _may_have_rows(array: Variable, rv: Variable) -> bool:
-    """Return whether the first axis of an array has no name, or the name of the observed variable's first axis."""
+    """Return whether an array's first axis may be that of the rows: it has the same name, or either has no name."""
     if isinstance(rv.owner.op, InterpolatedRV) and array in set(ancestors(rv.owner.inputs)):
-        return False  # points of the density, which are as many as rows by chance
+        return False  # points of the density, whose number matches the rows only by chance
     names = axes_of(array)[:1], axes_of(rv)[:1]
     return names[0] == names[1] or () in names
 
@@ -155,15 +155,15 @@ def _observed(model: pm.Model, rv: Variable, arrays: List[Variable]) -> Observed
 def _divided(
     model: pm.Model, rv: Variable, arrays: List[Variable], rows: Optional[np.ndarray[Any, Any]] = None
 ) -> Tuple[List[synk.Data], List[Variable], Dict[Variable, Any]]:
-    """Return data with the rows of ``arrays`` and ``rows``, their variables, and replacements of the model's variables.
+    """Return data with the rows of ``arrays`` and ``rows``, their variables, and replacements for model variables.
 
     The length of a named axis of the rows is replaced by the number of rows.
     """
     labels = [each.name or f"data of {rv.name}" for each in arrays]
     for array, label in zip(arrays, labels):
         if not _may_have_rows(array, rv):
-            expected = f"an array whose first axis is {axes_of(rv)[0]}, as that of {rv.name}"
-            hint = "name the axis of the rows first, in dims= and in all arrays of rows"
+            expected = f"an array whose first axis is {axes_of(rv)[0]}, like that of {rv.name}"
+            hint = "put the axis of the rows first in dims= and in all arrays of rows"
             raise ArgumentValueError(label, expected, f"the axes {', '.join(axes_of(array))}", hint)
     parts = [
         as_dense(value_of(each), label) if is_sparse(each) else [value_of(each)] for each, label in zip(arrays, labels)
@@ -193,11 +193,11 @@ def _of_free_variables(model: pm.Model, rv: Variable) -> List[Variable]:
 
 
 def draws_of(model: pm.Model, rv: Variable) -> Observed:
-    """Return an observed variable's rows as random numbers, from the other arrays with as many rows.
+    """Return an observed variable whose rows are random draws that depend on the arrays with as many rows.
 
-    The model's data may have changed since they were observed, so the number of rows is that of the variable.
+    The model's data may have changed since the observation, so the variable's shape determines the number of rows.
     """
-    _arrays_of(model, rv)  # refuses what cannot be divided
+    _arrays_of(model, rv)  # refuses a variable that cannot be divided
     basic = _of_free_variables(model, rv)
     if axes_of(rv):
         shape = [model.dim_lengths[axes_of(rv)[0]]]
@@ -219,7 +219,7 @@ def draws_of(model: pm.Model, rv: Variable) -> Observed:
     refuse_sparse(drawn, rv.name, others=basic)
     drawn = clone_replace(drawn, {each: model.rvs_to_values[each] for each in model.free_RVs})
     rows, params, of_model = of_values(drawn, model, {axis: shape[0] for axis in axes_of(rv)[:1]}, len(data[0]))
-    rows = rewrite_graph(rows, include=("canonicalize",))  # without draws that serve only as shapes
+    rows = rewrite_graph(rows, include=("canonicalize",))  # removes draws that are used only for their shapes
     return Observed(rv, rows, variables, data, params, of_model, [])
 
 
@@ -233,7 +233,7 @@ def _logp(model: pm.Model, rv: Variable, value: Variable) -> Variable:
 
 
 def _of_size_of(rv: Variable, value: Variable, name: str) -> Variable:
-    """Return a copy of a random variable with the value's size, because the model's own has a fixed number of rows."""
+    """Return a copy of a random variable with the value's size, because the original has a fixed number of rows."""
     op = rv.owner.op
     try:
         resized = change_dist_size(rv, value.shape[: rv.type.ndim - op.ndim_supp])
@@ -243,7 +243,7 @@ def _of_size_of(rv: Variable, value: Variable, name: str) -> Variable:
     if isinstance(resized.owner.op, RandomVariable):
         return _with_constants(resized)
     if isinstance(op, CustomSymbolicDistRV):
-        # PyMC resizes a CustomDist with the parameters that it was created with, also in a copy of the model.
+        # PyMC resizes a CustomDist with the parameters that it was created with, even in a copy of the model.
         given = dict(zip(resized.owner.op.dist_params(resized.owner), op.dist_params(rv.owner)))
         if any(one is not other for one, other in given.items()):
             return _remade(resized, given, ())
@@ -289,7 +289,7 @@ def _remade(variable: Variable, replaced: Dict[Variable, Any], others: Sequence[
 
 @contextmanager
 def without_initial_values(model: pm.Model) -> Iterator[Dict[Variable, Any]]:
-    """Put the initial values of variables aside, because PyMC cannot copy a model that has some; return them."""
+    """Remove the initial values inside a ``with`` block, because PyMC cannot copy a model that has any; yield them."""
     values = model.rvs_to_initial_values
     given = {rv: value for rv, value in values.items() if value is not None}
     try:

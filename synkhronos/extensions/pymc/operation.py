@@ -71,8 +71,8 @@ class DataParallelLogp(Op):  # type: ignore[misc]  # untyped if PyTensor is not 
         """Refuse compilation for samplers unless the likelihood uses all rows; monitor nutpie, if used."""
         module = _compiling_sampler()
         if module and not self.uses_all_rows:
-            got = f"another batch of rows in every call of {self.label}, for {module}"
-            hint = "omit batch= in data_parallel, which is for pm.fit"
+            got = f"a different batch of rows in every call to {self.label}, for {module}"
+            hint = "omit batch= in data_parallel; it is only for pm.fit"
             raise ArgumentValueError("model", "a model whose likelihood uses all rows", got, hint)
         if module.split(".")[0] == "nutpie":
             watch()

@@ -1,4 +1,4 @@
-"""Parameter checks that count for all rows, although each rank checks its own (`ParameterChecks`)."""
+"""Parameter checks that apply to all rows, although each rank checks only its own rows (`ParameterChecks`)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import synkhronos as synk
 
 
 class ParameterChecks:
-    """The parameter checks of a log-probability whose conditions depend on rows.
+    """The row-dependent parameter checks of a log-probability.
 
     If a check fails for any row, PyMC replaces the checked expression, such as a component of a mixture, with -inf for
     all rows. The ranks' function therefore returns the conditions, too. If a check fails on any rank, `call` calls the
-    function again, with ``inputs`` that let the check fail on all ranks.
+    function again, with ``inputs`` that make the check fail on all ranks.
 
     Parameters
     ----------
     rows : variable
         The log-probability of each row.
     variables : list of variables
-        The data.
+        The variables for the data.
     is_checked : bool
         Whether checks are compiled at all.
     """
@@ -41,7 +41,7 @@ class ParameterChecks:
                 inputs.append(passed[len(conditions) - 1])
             if differs or any(each in new for each in node.inputs):
                 new.update(zip(node.outputs, node.op.make_node(*inputs).outputs))
-        #: The log-probability with the changed checks, and the last inputs and outputs of the ranks' function.
+        #: The log-probability with the changed checks, and the inputs and outputs to append to the ranks' function.
         self.rows: Variable = new.get(rows, rows)
         self.inputs: List[Variable] = [passed] if conditions else []
         self.outputs: List[Any] = [(pt.stack(conditions).astype("int8"), "min")] if conditions else []
@@ -58,7 +58,7 @@ class ParameterChecks:
 
 
 def _differs(node: Any, variables: Sequence[Variable]) -> bool:
-    """Return whether a node is a check that ranks may decide differently: of data, or of their share of a parameter."""
+    """Return whether a node checks data, or a rank's share of a parameter, so ranks may obtain different results."""
     if not isinstance(node.op, CheckParameterValue) or not node.op.can_be_replaced_by_ninf:
         return False
     reached = set(ancestors(node.inputs[1:]))

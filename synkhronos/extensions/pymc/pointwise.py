@@ -34,10 +34,10 @@ def compute_log_likelihood(
     progressbar: bool = True,
     mode: Any = None,
 ) -> Any:
-    """Add the log-likelihood of each row to ``idata``, as `pm.compute_log_likelihood` does, computed by all ranks.
+    """Add each row's log-likelihood, computed by all ranks, to ``idata``, as `pm.compute_log_likelihood` does.
 
-    Each draw is one call: every rank computes the log-probabilities of its own rows, and stores them. For functions
-    such as ``arviz.loo`` and ``arviz.waic``.
+    Each draw is one call: every rank computes the log-probabilities of its own rows, and stores them. Functions such
+    as ``arviz.loo`` and ``arviz.waic`` use these values.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def compute_log_likelihood(
     model : pm.Model, optional
         The plain model; by default, the model whose context is active.
     data : list of str, optional
-        Names of the observed variables to divide; see `data_parallel`. PyMC computes all others on the master.
+        Names of the observed variables to divide; see `data_parallel`. PyMC computes the others on the master.
     out : path, or dict of name to path, optional
         A ``.npy`` file for the values, which ``idata`` then reads from the file. Without a file, they are kept in
         memory: (number of chains) x (number of draws) x (number of rows) x 8 bytes. With several divided variables,
@@ -103,7 +103,7 @@ def posterior_of(idata: Any, model: pm.Model) -> Any:
     posterior = idata["posterior"].to_dataset()
     missing = [each.name for each in model.free_RVs if each.name not in posterior]
     if missing:
-        raise ArgumentValueError("idata", f"draws of {missing[0]}, which the model has", "a posterior without it")
+        raise ArgumentValueError("idata", f"draws of {missing[0]}, a variable of the model", "a posterior without it")
     if not posterior.sizes["chain"] * posterior.sizes["draw"]:
         raise ArgumentValueError("idata", "at least one draw", "a posterior without draws")
     return posterior
@@ -154,7 +154,7 @@ def of_draws(
 ) -> np.ndarray[Any, Any]:
     """Compute ``rows`` of a piece for every draw; return chains x draws x rows.
 
-    ``build`` takes an output and further inputs (with rows, and without), and returns a function of the piece.
+    ``build`` receives an output and other inputs (with rows, then without); it returns the function to call per draw.
     """
     n_rows = len(piece.data[0])
     samples: List[Any] = []
@@ -183,7 +183,7 @@ def of_draws(
 
 
 def labeled(values: np.ndarray[Any, Any], name: str, model: pm.Model, posterior: Any) -> Any:
-    """Return chains x draws x rows with the names and coordinates of the model's dimensions."""
+    """Return an array of chains x draws x rows, labeled with the model's dimension names and coordinates."""
     coords, dims = coords_and_dims_for_inferencedata(model)
     names = dims.get(name) or [f"{name}_dim_{i}" for i in range(values.ndim - 2)]
     kept = {}

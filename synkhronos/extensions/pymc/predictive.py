@@ -1,4 +1,4 @@
-"""Draws of the observed variables for each draw of the posterior, by all ranks (`sample_posterior_predictive`)."""
+"""Draws of the observed variables for each posterior draw, computed by all ranks (`sample_posterior_predictive`)."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def sample_posterior_predictive(
 ) -> Any:
     """Draw the observed variables for each draw in ``idata``, as `pm.sample_posterior_predictive` does, on all ranks.
 
-    Each posterior draw is one call: every rank draws its own rows, and stores them. The distribution is that
-    of PyMC's function, but the random numbers are not, because every rank has its own stream. The same seed and number
-    of ranks produce the same numbers.
+    Each posterior draw is one call: every rank draws its own rows, and stores them. The distribution is the
+    same as with PyMC's function, but the random numbers differ, because every rank has its own stream. The same seed
+    and number of ranks produce the same numbers.
 
     Parameters
     ----------
@@ -110,17 +110,17 @@ def sample_posterior_predictive(
 
 
 def _refuse_python_functions(model: pm.Model, rv: Variable) -> None:
-    """Refuse random numbers of a Python function, which would run on every rank as if its rows were all rows."""
+    """Refuse draws by a Python function, which would run on every rank as if the rank's rows were all rows."""
     others = [each for each in model.basic_RVs if each is not rv]
     for each in ancestors([rv], others):
         if each.owner is not None and isinstance(each.owner.op, (CustomDistRV, SimulatorRV)):
             hint = f"leave {rv.name} out of var_names; pm.sample_posterior_predictive draws it on the master"
-            got = "draws of a Python function (random= of pm.CustomDist, or pm.Simulator)"
+            got = "draws by a Python function (random= of pm.CustomDist, or pm.Simulator)"
             raise ArgumentTypeError(rv.name, "a distribution of PyMC, or a pm.CustomDist with dist=", got, hint)
 
 
 def _draw_of(piece: Observed, seed: int) -> Variable:
-    """Return a draw of a variable's rows, with streams of its own: the model's remain unchanged."""
+    """Return a draw of a variable's rows from new random streams; the model's streams remain unchanged."""
     name, n_rows = piece.variable.name, len(piece.data[0])
     try:
         rows, _ = of_any_rows(piece.rows, piece.variables, piece.params, name, n_rows)

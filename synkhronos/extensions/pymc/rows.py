@@ -32,7 +32,7 @@ def as_data(values: Sequence[Any], labels: Sequence[str]) -> List[synk.Data]:
         if not isinstance(value, (synk.Data, np.memmap, str, os.PathLike)):
             if isinstance(value, Variable):
                 got = f"a variable ({value})"
-                raise ArgumentTypeError(label, "an array of numbers", got, "pass its value: pm.Data has get_value()")
+                raise ArgumentTypeError(label, "an array of numbers", got, "pass its value (for pm.Data, get_value())")
             if hasattr(value, "toarray"):
                 hint = "pass a dense array, such as matrix.toarray(), or a whole model"
                 raise ArgumentTypeError(label, "an array of numbers", "a sparse matrix", hint)
@@ -56,9 +56,9 @@ def variable_for(data: synk.Data, name: str) -> Variable:
 def of_values(
     rows: Variable, model: pm.Model, lengths: Optional[Mapping[str, int]] = None, n_rows: Optional[int] = None
 ) -> Tuple[Variable, List[Variable], List[Variable]]:
-    """Replace value variables and numeric shared variables by inputs; return the expression, new and old variables.
+    """Replace value and numeric shared variables with inputs; return the expression, the inputs and the originals.
 
-    ``lengths`` are those of named axes that the rows have.
+    ``lengths`` maps the named axes of the rows to their lengths.
     """
     reached = list(ancestors([rows]))
     found = [each for each in model.value_vars if each in set(reached)] + shared_values(reached)
@@ -89,7 +89,7 @@ def value_of(variable: Variable) -> Any:
 def shared_values(reached: Iterable[Variable]) -> List[Variable]:
     """Return the numeric shared variables, such as ``pm.Data``, among ``reached``.
 
-    Left in the graph, they would be copied to the ranks and would not follow the program's changes.
+    Left in the graph, they would be copied to the ranks and would not reflect the program's changes.
     """
     return [each for each in reached if isinstance(each, SharedVariable) and isinstance(each.type, ARRAY_TYPES)]
 
@@ -149,7 +149,7 @@ def of_any_rows(
             snapshot = engine.snapshot([*data, *params], [rows], [], None, on_unused_input="ignore", name=name)
             snapshot, _ = engine.with_rows(snapshot, {each: Shard(0) for each in data}, n_rows, [0])
             of_any: Variable = snapshot.outputs[0].variable
-            _placed(of_any, data, params, name, None)  # every number was found, also beside the parameter checks
+            _placed(of_any, data, params, name, None)  # raises if a fixed number of rows remains
             return of_any, True
         except ArgumentError as error:
             refusal = refusal or error
@@ -189,7 +189,7 @@ def _fixes_rows(rows: Variable, n_rows: int) -> bool:
 
 def without_checks(rows: Variable) -> Variable:
     """Return a log-probability without its parameter checks, which combine rows; `ParameterChecks` handles them."""
-    while True:  # checks can be nested: the inputs of a replaced check contain those of its parts, as in a mixture
+    while True:  # checks can be nested: the inputs of a replaced check can contain further checks, as in a mixture
         checks = [node for node in io_toposort([], [rows]) if isinstance(node.op, CheckParameterValue)]
         if not checks:
             return rows

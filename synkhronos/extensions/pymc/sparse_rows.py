@@ -4,7 +4,7 @@
 
     matrix       values    columns
     3  .  5      3  5      0  2
-    .  1  .      1  0      1  3       shorter rows are padded with a column after the last
+    .  1  .      1  0      1  3       shorter rows are padded with a column index past the last
 
     matrix @ b = (values * concatenate([b, 0])[columns]).sum(axis=1)
 """
@@ -22,11 +22,11 @@ from pytensor.sparse.type import SparseTensorType
 
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
-#: The most elements in the longest row, as a multiple of the average row.
+#: The maximum number of elements in a row, as a multiple of the average over the rows.
 MAX_LENGTH = 10
 
 #: The supported uses of sparse matrices.
-PRODUCTS = "dense arrays, and products sparse.dot(matrix, array) with a row of the sparse matrix for each observation"
+PRODUCTS = "dense arrays, or products sparse.dot(matrix, array) of a sparse matrix with one row for each observation"
 
 
 class SparseRows(NamedTuple):
@@ -37,7 +37,7 @@ class SparseRows(NamedTuple):
 
     def dot(self, other: Variable, dtype: str) -> Variable:
         values = self.values if other.type.ndim == 1 else self.values[:, :, None]
-        other = pt.concatenate([other, pt.zeros_like(other[:1])])  # for padding, also beside an infinite element
+        other = pt.concatenate([other, pt.zeros_like(other[:1])])  # zeros for the padding, because 0 * inf is NaN
         return (values * other[self.columns]).sum(axis=1, dtype=dtype)
 
 
@@ -61,8 +61,8 @@ def as_dense(matrix: Any, label: str) -> List[np.ndarray[Any, Any]]:
     n_elements = np.diff(matrix.indptr)
     width = max(int(n_elements.max(initial=0)), 1)
     if width > MAX_LENGTH * max(n_elements.mean(), 1):
-        expected = f"a sparse matrix whose rows have at most {MAX_LENGTH} times as many elements as on average"
-        got = f"a row of {width} elements, and {n_elements.mean():.3g} on average"
+        expected = f"a sparse matrix whose rows have at most {MAX_LENGTH} times the average number of elements"
+        got = f"a row with {width} elements, where the average is {n_elements.mean():.3g}"
         raise ArgumentValueError(label, expected, got, "pass the columns with many elements as a separate, dense array")
     is_element = np.arange(width) < n_elements[:, None]
     values, columns = (np.zeros(is_element.shape, each.dtype) for each in (matrix.data, matrix.indices))
@@ -71,7 +71,7 @@ def as_dense(matrix: Any, label: str) -> List[np.ndarray[Any, Any]]:
 
 
 def multiplied(node: Any, inputs: Sequence[Any]) -> List[Variable]:
-    """Return the outputs of a node with `SparseRows` among its inputs; its own if it is not a product with an array."""
+    """Return a node's outputs, computed from `SparseRows`; its own outputs unless it multiplies them by an array."""
     first, other = inputs[0], inputs[-1]
     if not isinstance(node.op, (Dot, StructuredDot)) or not isinstance(other, Variable) or is_sparse(other):
         return list(node.outputs)

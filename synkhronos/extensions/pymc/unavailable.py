@@ -33,19 +33,19 @@ _SAID: WeakSet[Likelihood] = WeakSet()
 def refuse(what: str, names: Any, model: pm.Model, call: str) -> None:
     """Refuse a request for per-row results (``what``) if it concerns a variable with divided rows.
 
-    ``names`` are the requested variables (None: all observed variables); ``call`` is the call for the plain model.
+    ``names`` are the requested variables (None: all observed ones); ``call`` is the call to use with the plain model.
     """
     divided = divided_in(model)
     if names is not None:
         asked = [each for each in divided if each.name in names]
-    else:  # a function's potential is not expected in the results if the model has observed variables
+    else:  # a potential made from a function is expected only if the model has no observed variables
         asked = [each for each in divided if each.is_observed] or ([] if model.observed_RVs else divided)
     if asked:
         raise ArgumentValueError(
             "model",
             f"a model that contains the rows of {', '.join(each.name for each in asked)}, for {what}",
             "a model whose rows are divided over ranks, which return only a sum",
-            f"use the plain model, with the rows as observed=: {call}",
+            f"use the plain model, with the rows passed as observed=: {call}",
         )
 
 
@@ -77,7 +77,7 @@ def _of_prior(model: pm.Model, var_names: Any = None, **kwargs: Any) -> None:
 
 
 def _of_structure(call: str, model: pm.Model, **kwargs: Any) -> None:
-    """Refuse a call that follows the model's random variables, because a divided likelihood depends on their values."""
+    """Refuse a call that traverses the model's random variables; a divided likelihood depends on value variables."""
     refuse(call.split("(")[0], [each.name for each in divided_in(model)], model, call)
 
 
@@ -102,7 +102,7 @@ def _of_population(model: pm.Model, parallelize: bool = False, **kwargs: Any) ->
             "cores",
             "1, because a chain in a separate process cannot use the ranks",
             "several cores, for chains of DEMetropolis in separate processes",
-            "pass cores=1 to pm.sample; chains then run in turns, each on all ranks",
+            "pass cores=1 to pm.sample; chains then take turns, each on all ranks",
         )
 
 

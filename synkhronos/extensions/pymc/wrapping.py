@@ -13,18 +13,18 @@ from pytensor.graph.traversal import ancestors
 from .likelihood import Likelihood
 from .operation import DataParallelLogp
 
-#: Called with the model, the other arguments by name, and the call itself; returns the call's result.
+#: Called with the model, the other arguments by name, and a function for the original call; returns the call's result.
 Around = Callable[[pm.Model, Dict[str, Any], Callable[[], Any]], Any]
 
 
 def divided_in(model: pm.Model) -> List[Likelihood]:
-    """Return the likelihoods of a model that the ranks compute."""
+    """Return the data-parallel likelihoods of a model."""
     ops = [each.owner.op for each in ancestors(model.potentials) if each.owner is not None]
     return list(dict.fromkeys(op.likelihood for op in ops if isinstance(op, DataParallelLogp)))
 
 
 def wrap(function: Callable[..., Any], around: Around) -> None:
-    """Route calls with a data-parallel model through ``around``, in every module that has it, or in models."""
+    """Replace a function in all modules and `pm.Model`; calls with a data-parallel model go through ``around``."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)

@@ -61,7 +61,7 @@ class GatheredDraws:
     """Array of shape (n_chains, n_draws, n_rows, ...), in a ``.npy`` file or in memory; the master fills it with `put`.
 
     The function that computes a draw returns ``output``. Its further inputs are ``variables``, whose values are
-    ``data``, and ``params``: the number of the draw, over all chains.
+    ``data``, and ``params``: the number of the draw, counted over all chains.
     """
 
     def __init__(self, rows: Variable, shape: Tuple[int, int, int], file: Optional[Path]) -> None:
@@ -73,7 +73,7 @@ class GatheredDraws:
         self._shape, self._file, self._dtype = shape, file, np.dtype(rows.type.dtype)
 
     def put(self, draw: int, result: Any) -> int:
-        """Take the function's result for a draw; return how many rows it has, and store them if these are all."""
+        """Store the function's result for a draw if it contains all rows; return the number of its rows."""
         if len(result) == self._shape[2]:
             if self.values is None:
                 self.values = self._create((*self._shape[:2], *result.shape))
@@ -86,11 +86,11 @@ class GatheredDraws:
         return np.lib.format.open_memmap(self._file, "w+", self._dtype, shape)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """End the writing."""
+        """Close the file descriptor, if any."""
 
 
 def can_be_written(rows: Variable) -> bool:
-    """Return whether ranks can write their rows: if all ranks are on this host, and the type has the shape of a row."""
+    """Return whether ranks can write their rows: all must be on this host, and the type must contain a row's shape."""
     shape = rows.type.shape[1:]
     return len(synk.hosts()) == 1 and None not in shape and 0 not in shape
 

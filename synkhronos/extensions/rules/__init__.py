@@ -13,7 +13,7 @@ rule         ranks that exchange             new center z                       
 `DASO`       groups often, all less often    the mean from some steps earlier             move toward z
 ===========  ==============================  ===========================================  =====================
 
-"Weighted" means weighted by the rows that each rank has processed since the last exchange; so are the means of `DASO`.
+"Weighted" means by the rows that each rank has processed since the last exchange. `DASO` uses these weights, too.
 """
 
 from .asynchronous import Exchange

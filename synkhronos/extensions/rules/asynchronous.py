@@ -1,4 +1,4 @@
-"""Asynchronous rules: every rank fetches a batch, takes a step, and exchanges without waiting for other ranks' steps.
+"""Asynchronous rules: each rank fetches a batch, steps, and exchanges values without waiting for other ranks' steps.
 
 .. math::
     x_r &\\leftarrow x_r - \\alpha (x_r - z), \\quad z \\leftarrow z + \\alpha (x_r - z) &&\\text{EASGD} \\\\
@@ -91,7 +91,7 @@ class Exchanges(StepHooks):
         self._pool = pool = variables.session.pool
         self._arrays = [[pool.allocate(value.shape, value.dtype) for value in values] for _ in range(copies)]
         self.handles = [[pool.handle(array) for array in arrays] for arrays in self._arrays]
-        #: Whether the ranks may have exchanged; valid only on the master.
+        #: Whether the ranks may already have exchanged values; valid only on the master.
         self.has_begun = False
 
     @property
@@ -151,7 +151,7 @@ class Visitor(StepHook):
         pass
 
     def exchange(self, batch: int) -> bool:
-        """Exchange after a step; return whether anything was exchanged."""
+        """Exchange values after a step; return whether any were exchanged."""
         raise NotImplementedError
 
     def settle(self, order: int) -> None:

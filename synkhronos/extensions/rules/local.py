@@ -71,7 +71,7 @@ class LocalSGD(Rule):
 
 
 class DrawnRule(Rule):
-    """Base class of rules with pairs of ranks drawn by the master, so that equal seeds give equal runs."""
+    """Base class of rules with pairs of ranks drawn by the master, so that equal seeds produce equal runs."""
 
     _mixes = True
 

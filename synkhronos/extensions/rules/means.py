@@ -34,7 +34,7 @@ class Means:
             self._differences = [like(variable, "difference", zero=True) for variable in variables]
             errors = [like(variable, "error", zero=True) for variable in variables]
             self.state = [*self.values, *errors]
-            # Never called. Building it creates the errors on all ranks, for a checkpoint loaded before any exchange.
+            # Never called, but creates the error variables on all ranks, for a checkpoint loaded before any exchange.
             self._reads_errors = synk.function([], [(error, None) for error in errors])
             self._coded: Dict[str, Any] = {"exchange": exchange, "feedback": errors}
             pairs = list(zip(self.values, self.variables, self._differences))

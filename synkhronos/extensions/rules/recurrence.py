@@ -1,4 +1,4 @@
-"""Recurrence behind all communication rules: the times and weights of exchanges, and the changes of values.
+"""Recurrence behind all communication rules: when ranks exchange values, with what weights, and how values change.
 
 .. math::
     D &= z - \\textstyle\\sum_s P_{rs}\\, x_s &&\\text{every k-th step; P: weights by rows, groups or pairs} \\\\
@@ -32,7 +32,7 @@ from synkhronos.program.program import PROGRAM
 from .asynchronous import Exchange
 from .variables import assignment, check_params, check_used, floats, like
 
-#: Treatments of the state in an exchange.
+#: The possible treatments of the state in an exchange.
 STATE_IS = ("averaged", "kept", "reset")
 
 
@@ -90,7 +90,7 @@ class Rule(ABC):
     # -- in a training loop --------------------------------------------------------------------------------------
 
     def __call__(self) -> bool:
-        """Count a step, and exchange if an exchange is due; return whether the ranks have exchanged."""
+        """Count a step, and exchange values if an exchange is due; return whether the ranks have exchanged values."""
         return self._advance(1)
 
     def run(
@@ -287,7 +287,7 @@ class Rule(ABC):
         return function._form.wrap(of_step, chosen)
 
     def _advance(self, n_steps: int) -> bool:
-        """Count steps, and exchange if due; no exchange may be due before the last of them."""
+        """Count steps, and exchange values if due; no exchange may be due before the last step."""
         self._check_moment("step")
         self._count(n_steps)
         return self._due()
@@ -318,7 +318,7 @@ class Rule(ABC):
         return [before + float(more) for before, more in zip(rows, last)]
 
     def _due(self) -> bool:
-        """Exchange if an exchange is due after this step; return whether the ranks have exchanged."""
+        """Exchange values if an exchange is due after this step; return whether the ranks have exchanged values."""
         if not self._is_time(self.n_steps):
             return False
         self._exchange()

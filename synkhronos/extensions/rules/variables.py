@@ -39,7 +39,7 @@ def check_used(variables: Sequence[Any], argument: str) -> None:
     used = {engine.identity(shared) for function in ours for shared in function.get_shared()}
     for i, variable in enumerate(variables):
         if engine.identity(variable) not in used:
-            expected = "a variable that synkhronos functions use, so that every rank has a value of it"
+            expected = "a variable that synkhronos functions use, so that every rank has a value for it"
             got = f"{engine.label(variable, f'{argument}[{i}]')}, which no such function uses"
             hint = "build the functions that use it with synkhronos.function first"
             raise ArgumentValueError(f"{argument}[{i}]", expected, got, hint)
@@ -73,6 +73,6 @@ def number(value: float, variable: Any) -> Any:
 
 
 def assignment(targets: Sequence[Any], sources: Sequence[Any]) -> Any:
-    """Return a function that sets the targets on every rank to that rank's values of the sources."""
+    """Return a function that sets the targets on every rank to that rank's values of the source variables."""
     updates = [(target, source * number(1, source)) for target, source in zip(targets, sources)]
     return synk.function([], updates=updates, exact=False)

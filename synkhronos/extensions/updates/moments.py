@@ -50,7 +50,7 @@ def adamax(
     beta2: Any = 0.999,
     epsilon: Any = 1e-8,
 ) -> Updates:
-    """Adamax (Adam with the infinity norm) divides a running mean of gradients by their running largest magnitude.
+    """Adamax (Adam with the infinity norm) divides gradients' running mean by a running maximum of their magnitudes.
 
     At step t = 1, 2, ...: ``m := b1 * m + (1 - b1) * g``, ``u := max(b2 * u, |g|)``,
     ``p := p - a / (1 - b1^t) * m / (u + e)``.

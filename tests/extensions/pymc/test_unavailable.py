@@ -292,7 +292,7 @@ def test_batches_are_for_fit_alone(make_world, sampler, form):
     else:
         with pm.Model() as model:
             data_parallel(log_density, params=[pm.Normal("beta", shape=3)], name="y", **FORMS[form])
-    with refuses(ValueError, "model", "all rows", "every call of y", "omit batch="):
+    with refuses(ValueError, "model", "all rows", "every call to y", "omit batch="):
         SAMPLERS[sampler](model)
     pm.fit(3, model=model, progressbar=False)
 
