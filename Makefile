@@ -9,8 +9,8 @@ CHOSEN := $(shell $(INSTALL) --which 2>/dev/null)
 CHOSEN_ENGINE := $(word 1,$(CHOSEN))
 BIN := $(word 2,$(CHOSEN))/bin/python
 
-# Two processes of pytest-xdist share the test files, because most tests wait. JOBS=0 runs all tests in one process. Files run
-# in order of their names (tests/conftest.py).
+# Two processes of pytest-xdist share the test files, because tests mostly wait. JOBS=0 runs all tests in one process. Files
+# run in order of their names (tests/conftest.py).
 JOBS ?= 2
 PYTEST := $(BIN) -m pytest -n $(JOBS) --dist loadfile
 

@@ -1,4 +1,4 @@
-"""Run the same work in several independent processes simultaneously, as an upper bound for parallel programs."""
+"""Run independent processes with the same work simultaneously; their speed is an upper bound for parallel programs."""
 
 import mmap
 import multiprocessing
@@ -18,7 +18,7 @@ class AtOnce:
     """Forked processes with one thread each, on separate cores if possible, that start every call at the same time.
 
     The context manager ends the processes on exit. `works` is a list with a dict of `Local` contenders for each
-    process, with equal names in all dicts. The processes inherit these contenders when they are forked.
+    process; all dicts have the same keys. The processes inherit these contenders when they are forked.
     """
 
     def __init__(self, works):
@@ -83,7 +83,7 @@ class Meeting:
 
 
 def live(rank, works, pipes, meeting):
-    """Measure this process's works on request, by name, until the connection ends."""
+    """Measure this process's contenders on request, by name, until the connection ends."""
     for i, (ours, theirs) in enumerate(pipes):
         ours.close()
         if i != rank:

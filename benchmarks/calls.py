@@ -17,7 +17,7 @@ PEERS = ("barrier", "pipes", "openmpi", "mpich", "gloo")
 
 
 class Functions:
-    """Pairs of functions: ours, and the plain library's for one rank's share of the rows; create it before `fork`."""
+    """Pairs of functions: ours, and the plain library's for one rank's share of the rows; create this before `fork`."""
 
     def __init__(self, rows, n):
         w = shared(np.float32(3), "w")
@@ -61,7 +61,7 @@ class Functions:
 
 
 def run(groups, n=2, repeats=2000, rows=60000, pauses=(1e-3, 1e-1)):
-    """Yield a row per case with our overhead over the plain call, also after pauses, and a row with idle CPU use."""
+    """Yield rows with our overhead over the plain call, by case and after pauses, and a row with idle CPU use."""
     functions = Functions(rows, n)
     synk.fork(n, use_gpu=False)
     try:
@@ -96,7 +96,7 @@ def row(case, n, times):
 
 
 def idle_share(seconds):
-    """Return the CPU use of all waiting ranks except the master together, in percent of a core."""
+    """Return the total CPU use of all waiting ranks except the master, in percent of a core."""
     pids = [pid for keeper in children(os.getpid()) for pid in children(keeper)]
     time.sleep(0.2)
     before = cpu_seconds(pids)
@@ -111,7 +111,7 @@ def children(pid):
 
 
 def cpu_seconds(pids):
-    """Return the total CPU time of processes in seconds, without processes that have ended."""
+    """Return the total CPU time of processes in seconds, ignoring processes that have ended."""
     total = 0
     for pid in pids:
         try:

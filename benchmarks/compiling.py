@@ -42,7 +42,7 @@ def run(groups, ranks=(2, 3), rounds=3, layers=LAYERS):
         for n, each in found.items():
             each.append(in_empty_directory(n, layers))
             what = f"synkhronos, number of ranks: {n}" if n else PLAIN
-            print(f"  {what}: {each[-1]['seconds']:.1f} s, processors {each[-1]['processor']:.1f} s", flush=True)
+            print(f"  {what}: {each[-1]['seconds']:.1f} s, CPU time {each[-1]['processor']:.1f} s", flush=True)
     for n in ranks:
         for what, case in CASES.items():
             times = {"synkhronos": summary([each[what] for each in found[n]])}

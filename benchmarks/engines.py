@@ -46,7 +46,7 @@ class Program:
         )
 
     def overheads(self, repeats):
-        """Return the additional microseconds of a call over the plain call, by case (medians of `repeats` calls)."""
+        """Return the microseconds that our call takes beyond the plain call, by case (medians of `repeats` calls)."""
         self._process.stdin.write(b"%d\n" % repeats)
         self._process.stdin.flush()
         line = self._process.stdout.readline()

@@ -98,13 +98,13 @@ GOALS += [
         for model in ("mlp", "cnn")
     ),
     Goal(
-        "call of an MLP with SGD and heal, relative to one without heal",
+        "call that trains an MLP with SGD: with heal, relative to without",
         "healing: call with sgd, relative to one without heal",
         1.10,
         beside="",
     ),
     Goal(
-        "call of an MLP with Adam and heal, relative to one without heal",
+        "call that trains an MLP with Adam: with heal, relative to without",
         "healing: call with adam, relative to one without heal",
         1.15,
         beside="",

@@ -25,7 +25,7 @@ def run(groups, n=2, repeats=40, rounds=5, deaths=20, layers=LAYERS, rows=ROWS, 
     functions = {rule: trained(rule, layers, synk.function) for rule in RULES}
     for rule, f in functions.items():
         seconds = {0: [], 1: []}
-        for _ in range(rounds):  # alternating, so that other load of the machine affects both equally
+        for _ in range(rounds):  # alternating, so that other load on the machine affects both equally
             for heal in seconds:
                 seconds[heal] += calls(f, n, heal, images, labels, repeats)
         value = np.median(seconds[1]) / np.median(seconds[0])

@@ -54,7 +54,7 @@ class Local:
 
 
 def measure_in_turn(contenders, repeats, rounds=5, warm=None):
-    """Measure contenders in turn, so that other load of the machine affects all of them equally.
+    """Measure contenders in turn, so that other load on the machine affects all of them equally.
 
     While other contenders run, caches and branch predictors lose a contender's state. So every round begins with a few
     uncounted calls.
@@ -64,7 +64,7 @@ def measure_in_turn(contenders, repeats, rounds=5, warm=None):
     contenders : dict of str to contender
         Objects with a method ``measure(repeats, warm)``, which returns seconds.
     repeats : int
-        Total number of calls of each contender.
+        Total number of calls per contender.
     rounds : int
         Number of turns.
     warm : int, optional

@@ -62,7 +62,7 @@ def loop_seconds(thing, repeats):
 def calls(f, n, repeats, rounds):
     """Return the median seconds of a call before, in and after recorded sessions, and the median spans per call."""
     before, on, after, spans = [], [], [], []
-    for _ in range(rounds):  # alternating, so that other load of the machine affects all equally
+    for _ in range(rounds):  # alternating, so that other load on the machine affects all equally
         before.append(call_seconds(f, n, None, repeats))
         with tempfile.TemporaryDirectory() as folder:
             on.append(call_seconds(f, n, folder, repeats))

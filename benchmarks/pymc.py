@@ -144,7 +144,7 @@ GOALS = {**{case.name: case.goal for case in CASES}, POINTWISE: 1.8, NETWORK: 1.
 
 
 class Gradient:
-    """Callable that evaluates the value and gradient of a model, at another point in each call."""
+    """Callable that evaluates the value and gradient of a model, at a different point in each call."""
 
     def __init__(self, model, **flags):
         self.flags = flags
@@ -205,7 +205,7 @@ def gradients(case, n):
 
 
 class PerDraw:
-    """Contender that computes the log-likelihoods of many draws; its time is the time of a further draw."""
+    """Contender that computes the log-likelihoods of many draws; its time is that of one additional draw."""
 
     few, many = 20, 220
 
@@ -304,7 +304,7 @@ def network(n):
 def sampled(n, draws=50):
     """Return the seconds of `pm.sample` by contender: one chain of PyMC's sampler, without compilation.
 
-    (nutpie compiles in every call, for a time that varies more than that of the draws.)
+    (nutpie is not measured, because it compiles in every call, and this time varies more than the time of the draws.)
     """
     logging.getLogger("pymc").setLevel(logging.ERROR)  # it warns about the small number of draws
     x, y = logistic_arrays(100_000)
@@ -345,7 +345,7 @@ def document(found, seconds, state):
         f"Date: {datetime.date.today().isoformat()}. Machine: {machine()}, PyMC {pm.__version__}, PyTensor "
         f"{pytensor.__version__}. {state}\n",
         verdict_table([each for each in verdicts.values() if each.goal.limit]),
-        "Shortest times of 10 turns, in milliseconds; the speedup is that over the fastest setting of one process "
+        "Shortest times of 10 turns, in milliseconds; the speedup is relative to the fastest setting of one process "
         "(without JAX):\n",
         "| case | " + " | ".join(columns) + " | speedup |",
         "| --- |" + " ---: |" * (len(columns) + 1),
@@ -355,7 +355,7 @@ def document(found, seconds, state):
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {verdicts[name].ratio:.2f} |")
     if seconds:
         lines += [
-            "\n`pm.sample` with PyMC's sampler, of the logistic regression with 100,000 rows, one chain of 50 "
+            "\n`pm.sample` with PyMC's sampler for the logistic regression with 100,000 rows, one chain of 50 "
             "tuning draws and 50 further draws, without compilation: "
             + ", ".join(f"{name} {each:.1f} s" for name, each in seconds.items())
             + "."

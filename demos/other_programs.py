@@ -61,8 +61,8 @@ def sentence(share):
     >>> sentence(0.02)
     ''
     >>> sentence(0.5)
-    "other programs took 50% of the cores' time meanwhile: times on an idle machine will differ"
+    "other programs took 50% of the cores' time in this run, so times on an idle machine will differ"
     """
     if share < WORTH_SAYING:
         return ""
-    return f"other programs took {share:.0%} of the cores' time meanwhile: times on an idle machine will differ"
+    return f"other programs took {share:.0%} of the cores' time in this run, so times on an idle machine will differ"

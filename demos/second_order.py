@@ -5,7 +5,7 @@
 Synkhronos itself has no Hessian-free optimizer. `hessian_free` and `conjugate_gradients` are NumPy programs on the
 master, written for one process. The functions that they call (`Problem`) process the whole data set, on all ranks.
 `problem_on_ranks` builds these functions with `synk.function`; `problem_in_theano` builds them with `theano.function`.
-Before training, the demo checks that both problems lead to the same steps, and compares products with a dense matrix's.
+Before training, the demo checks that both problems lead to the same steps, and checks products with a dense matrix.
 
 The method
     Each step minimizes a quadratic model of the loss, ``g.d + d.(G + damping I).d / 2``, with conjugate gradients (CG).

@@ -1,4 +1,4 @@
-"""The link between collectives inside a compiled function and the current call of that function.
+"""The link between collectives inside a compiled function and the current call to that function.
 
 ::
 
@@ -21,7 +21,7 @@ from .reductions import ReduceOp
 
 
 class CurrentCall(ABC):
-    """Context manager for a call of a function on this rank, used by the collectives inside the function.
+    """Context manager for a call to a function on this rank, used by the collectives inside the function.
 
     The ``with`` block raises ``error``, the exception of a collective, even if the engine has replaced that exception.
     (Theano raises a new exception, which lacks the original's attributes.)
@@ -57,12 +57,12 @@ class CurrentCall(ABC):
                 error.__cause__ = error.__context__ = None
                 raise found from found.__cause__
         finally:
-            # Without this line, a reference cycle through this frame would keep the memory of all frames.
+            # Without this line, a reference cycle through this frame would keep the objects of all frames alive.
             del self, found, error, traceback
 
 
 class _Thread(threading.local):
-    call: Optional[CurrentCall] = None  #: The current call of this thread, because ranks may be threads.
+    call: Optional[CurrentCall] = None  #: The current call, one for each thread, because ranks may be threads.
 
 
 _thread = _Thread()
@@ -86,7 +86,7 @@ def all_reduce(number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
 
 
 def whole_length(length: int) -> int:
-    """Scale a length that is proportional to this rank's number of rows to the number of all ranks' rows."""
+    """Convert a length that is proportional to this rank's number of rows into the length for all rows of the call."""
     call = _thread.call
     rows = None if call is None else call.rows
     if rows is None or rows[0] == rows[1]:

@@ -34,7 +34,7 @@ _FOR_A_MASK = "np.flatnonzero(mask) gives the indices of a mask"
 class RowRange:  # not a frozen dataclass, because every step creates two
     """Selection of rows ``start, start + step, ...`` before ``stop``, as in `range`; `take` returns a view of them.
 
-    It does not change. ``start`` is not negative. ``stop`` is negative only if a descending range has no lower limit.
+    It is immutable. ``start`` is not negative. ``stop`` is negative only if a descending range has no lower limit.
     (In a slice, a negative number would count from the end.) An empty selection becomes ``RowRange(0, 0, 1)``.
     """
 

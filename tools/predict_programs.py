@@ -1,4 +1,4 @@
-"""Run programs of `tools/predict_points.py` in sessions that are timed and, on request, profiled.
+"""Run the programs of `tools/predict_points.py` in sessions that are timed and, on request, profiled.
 
     python tools/predict_programs.py mlp '[{"ranks": 2, "rows": [128, 512], "profile": "DIR"}]'
 
@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 import synkhronos as synk  # noqa: E402 (prepares Theano)
 
-#: Seconds of a measurement; fewest and most timed steps; number of untimed calls to ``run`` before them.
+#: Seconds of a measurement; minimum and maximum of timed steps; number of untimed calls to ``run`` before these.
 SECONDS, MIN_STEPS, MAX_STEPS, WARM_UP_STEPS = 1.5, 24, 200, 3
 STEPS_OF_COMMAND = 10
 
@@ -101,7 +101,7 @@ class InSteps(InOne):
 
 
 class Sequences(ThreeCommands):
-    """Evaluation of a recurrent network; all rows of a rank have one length, which differs between steps."""
+    """Evaluation of a recurrent network; in each step, all sequences of a rank have the same length."""
 
     def __init__(self, spread):
         import theano

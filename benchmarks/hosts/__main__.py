@@ -18,7 +18,7 @@ from benchmarks.hosts.link import lacking, pretend_hosts
 from benchmarks.report import machine, put
 from synkhronos.contrib.prediction.links import fit
 
-#: Bits per second of the links; and of slower links, so that hosts on two shared cores have time to compute meanwhile.
+#: Bits per second of the links; and of slower links, so that hosts on two shared cores have time to compute.
 RATE, SLOW = 1e9, 1e8
 BEGIN = "<!-- written by make bench-hosts: begin -->\n"
 
@@ -147,8 +147,8 @@ def training(kind, quick):
         f"DASO's case: a step takes {1e3 * step:.1f} ms alone, and sending its {alone['nbytes'] / 1e6:.2f} MB over a "
         f"link of {rate / 1e6:.0f} Mbit/s takes as long. After {epochs} epochs, {right['synchronous']:.1f} % of the "
         f"test digits are classified correctly with synchronous steps, and {right['DASO']:.1f} % with DASO (goal: "
-        "within 1.5 points). Without any communication, an epoch takes "
-        f"{ms['alone'] / ms['synchronous']:.2f} of the time."
+        "within 1.5 points). An epoch without any communication takes "
+        f"{ms['alone'] / ms['synchronous']:.2f} times as long as with synchronous steps."
     )
 
 

@@ -6,7 +6,7 @@
 
 `bulk` measures only the part between the hosts. This program prints a line per size, format and case, with the median
 of several calls. *In slots* means that the value is already in the transport's memory, like a parameter that a function
-updates in place. An *updated* value is in an array of the function, which must be copied once.
+updates in place. An *updated* value is in an array that a function has created, and must be copied once.
 """
 
 import argparse

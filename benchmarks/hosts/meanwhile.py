@@ -10,9 +10,9 @@
     step()
     started.wait()
 
-The hidden part is ``(communicate + compute - both) / min(communicate, compute)``, the median of several rounds. The
-program prints a line per size and format, with times in milliseconds. (Calls of many short steps would take longer on a
-busy link, because messages that begin and end a call wait in the link's queue.)
+The hidden part is the median of ``(communicate + compute - both) / min(communicate, compute)`` over several rounds. The
+program prints a line per size and format, with times in milliseconds. (Many short calls would take longer on a busy
+link, because the messages that begin and end a call wait in the link's queue.)
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Checks of everything that the library can use on this machine, with remedies: ``python -m synkhronos doctor``.
+"""Check everything that the library can use on this machine, and suggest remedies: ``python -m synkhronos doctor``.
 
 Importing an engine or compiling could harm this process (Theano may open a GPU), so both run in a subprocess.
 """
@@ -75,7 +75,7 @@ def check_python() -> Finding:
         "install Python 3.8 to 3.11 for Theano, or 3.11 to 3.14 for PyTensor, e.g. apt-get install python3.13 "
         "python3.13-venv"
     )
-    return Finding("Python", MISSING, found + ", unsupported by both Theano and PyTensor", remedy)
+    return Finding("Python", MISSING, found + ", supported by neither Theano nor PyTensor", remedy)
 
 
 def check_packages() -> Finding:
@@ -240,7 +240,7 @@ def check_blas() -> Finding:
             'called by Theano through NumPy ("Using NumPy C-API based implementation for BLAS"), as fast as if linked'
         )
     if installed("pytensor"):
-        parts.append("PyTensor calls SciPy's from Numba, otherwise NumPy's")
+        parts.append("PyTensor calls SciPy's BLAS from Numba, otherwise NumPy's")
     return Finding("BLAS", OK, "; ".join(parts))
 
 
@@ -271,7 +271,7 @@ def check_cores() -> Finding:
 
 
 def check_shared_memory(shm: str = "/dev/shm") -> Finding:
-    """Allocate shared memory with ``memfd_create``; if that fails, use POSIX and check the free space in `shm`."""
+    """Try ``memfd_create``; if it fails, try POSIX shared memory, and check the free space in `shm`."""
     free = f"{readable_bytes(machine.available_memory())} available"
     try:
         try_memfd()
@@ -327,7 +327,7 @@ def check_cuda() -> Finding:
 
 def check_opencl() -> Finding:
     """Multiply two matrices on the first OpenCL device, which may be the CPU."""
-    return try_device("OpenCL", "opencl0:0", "only to try GPU programs without a GPU: run tools/install_opencl.sh")
+    return try_device("OpenCL", "opencl0:0", "needed only to try GPU code without a GPU: run tools/install_opencl.sh")
 
 
 def try_device(subject: str, device: str, remedy: str) -> Finding:
@@ -448,7 +448,7 @@ def version_of(package: str) -> str:
 
 
 def remedy_for(name: str, text: str, otherwise: str = "") -> str:
-    """Return the remedy if a program with engine `name` fails with `text`; by default, the installation command."""
+    """Return the remedy for the error `text` of a program that uses engine `name`; by default, how to install it."""
     for words, remedy in REMEDIES:
         if re.search(words, text):
             return remedy.format(name.upper())
@@ -458,7 +458,7 @@ def remedy_for(name: str, text: str, otherwise: str = "") -> str:
 def why_not_writable(folder: Path) -> str:
     """Return the reason why a folder, created if missing, is not writable; "" if it is writable."""
     if not folder.is_absolute():
-        return "a different folder for each working directory: set HOME"
+        return "a relative path, which depends on the working directory: set HOME"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=str(folder)):
@@ -470,7 +470,7 @@ def why_not_writable(folder: Path) -> str:
 def bytes_below(folder: Path) -> int:
     """Return the total size of all files below a folder."""
     found = 0
-    for parent, _, files in os.walk(str(folder)):  # skips folders that other programs remove meanwhile
+    for parent, _, files in os.walk(str(folder)):  # skips folders that other programs remove in the meantime
         for name in files:
             try:
                 found += os.stat(os.path.join(parent, name)).st_size

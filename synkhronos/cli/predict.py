@@ -72,7 +72,7 @@ def parser() -> Parser:
     )
     made.add_argument("profiles", nargs="+", metavar="DIR", help="folders with profiles")
     made.add_argument("--ranks", default=RANKS, help="numbers of ranks; default: %(default)s")
-    made.add_argument("--hosts", default="1", help="number of hosts: one for all, or one per number in --ranks")
+    made.add_argument("--hosts", default="1", help="number of hosts: one for all entries of --ranks, or one for each")
     made.add_argument("--cores", help="cores of each host; default: as in the first profile")
     made.add_argument("--rows", help="rows of a step, divided over all ranks; default: as profiled")
     made.add_argument("--rows-per-rank", help="rows per rank in a step, instead of --rows")
@@ -136,7 +136,7 @@ def link_of(text: str, model: Model) -> Optional[Union[RingModel, HostLinkModel]
         if isinstance(model.between, RingModel):
             return model.between
         hint = "add both, e.g. nccl:10us,20GB"
-        raise ArgumentValueError("--link", "latency and bandwidth for nccl, which no profile has", repr(text), hint)
+        raise ArgumentValueError("--link", "latency and bandwidth for nccl, as no profile has them", repr(text), hint)
     latency, _, bandwidth = figures.partition(",")
     seconds, rate = quantity(latency, SECONDS), quantity(bandwidth, BYTES)
     if seconds is None or not rate:

@@ -35,7 +35,7 @@ the library can use on this machine, and which are missing. 'predict' predicts t
 on more ranks. To run a program with one of these names, write './doctor' or './predict'."""
 
 CHECK_HELP = """\
-compare the first calls of every function with the serial function, as fork(check=True) does; differences are
+compare the first calls to every function with the serial function, as fork(check=True) does; differences are
 logged as warnings, and a line at the end counts the comparisons"""
 
 PROFILE_HELP = """\

@@ -50,7 +50,7 @@ class Claim:
             lock.close()
             why, hint = f"which has a {CLAIM}", "use another folder, or delete that file"
             if not is_taken:
-                why, hint = "whose profile another program is recording", "use another folder"
+                why, hint = "where another program is recording a profile", "use another folder"
             raise ArgumentValueError(argument, expected, f"{folder!r}, {why}", hint)
 
     def _opened(self) -> FileLock:
@@ -75,7 +75,7 @@ class Claim:
         """Release the lock; idempotent."""
         lock, self._lock = self._lock, None
         if lock is not None:
-            lock.release()  # processes that the program has forked share the lock
+            lock.release()  # closing is not enough, because forked processes share the lock
             lock.close()
 
     def fill(self, files: Mapping[str, str]) -> None:

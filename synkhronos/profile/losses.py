@@ -77,10 +77,10 @@ def _waiting(command: Dict[str, Any], wall: float, profile: Dict[str, Any]) -> O
     waiting, slowest = max(ranks, key=waits.__getitem__), min(ranks, key=waits.__getitem__)
     share, name = _share(waits[waiting], wall), _named(command)
     if waits[slowest] > 0.5 * waits[waiting]:
-        sentence = f"in {name}, rank {waiting} waits {share} of the time for other ranks, whose delays vary by chance."
+        sentence = f"in {name}, rank {waiting} spends {share} of the time waiting for ranks that are late by chance."
     else:
         cause = _cause(command, waiting, slowest, profile)
-        sentence = f"in {name}, rank {waiting} waits {share} of the time for rank {slowest}, {cause}."
+        sentence = f"in {name}, rank {waiting} spends {share} of the time waiting for rank {slowest}, {cause}."
     return Loss(waits[waiting], sentence)
 
 
@@ -99,16 +99,16 @@ def _cause(command: Dict[str, Any], waiting: int, slowest: int, profile: Dict[st
             return f"whose share of rows is larger ({rows[slowest]:,} compared to {rows[waiting]:,})"
         took = f"({totals[part][slowest]:.3g} s compared to {totals[part][waiting]:.3g} s)"
         if len(set(profile["devices"])) > 1:
-            return f"which computes longer on {profile['devices'][slowest]} {took}"
+            return f"which takes longer to compute on {profile['devices'][slowest]} {took}"
         rank_host = [i for rank in (slowest, waiting) for i, ranks in enumerate(profile["hosts"]) if rank in ranks]
         if rank_host[0] == rank_host[1] and profile["cores"][rank_host[0]] < len(profile["hosts"][rank_host[0]]):
-            return f"which computes longer {took} because there are more ranks than cores"
+            return f"which takes longer to compute {took} because there are more ranks than cores"
         same = " for the same number of rows" if rows is not None else ""
-        return f"which computes longer{same} {took}"
+        return f"which takes longer to compute{same} {took}"
     if part == "copy_s":
         return "which takes longer to copy rows"
     if part == "transport_s":
-        return "which communicates longer"
+        return "which takes longer to communicate"
     return "which begins later" if slowest != profile["root"] else "which also does the work around the call"
 
 
@@ -131,7 +131,7 @@ def _copying(command: Dict[str, Any], wall: float, profile: Dict[str, Any]) -> L
         sentence = f"the master spends {_share(copies[root], wall)} of the time copying the arguments of {name} into "
         return Loss(copies[root], sentence + "shared memory; use synkhronos.data to keep arrays there between calls.")
     sentence = f"copying the rows of {name} takes {_share(mean(copies), wall)} of the time; "
-    return Loss(mean(copies), sentence + "rows that are selected by a slice object need no copy.")
+    return Loss(mean(copies), sentence + "rows selected by a slice object need no copy.")
 
 
 def _overhead(command: Dict[str, Any], wall: float, profile: Dict[str, Any]) -> Loss:

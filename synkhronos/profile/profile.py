@@ -20,7 +20,7 @@ from .spans import Recorded
 
 FORMAT = 1
 
-#: Maximum number of calls of one command that are listed individually: the latest calls.
+#: Maximum number of calls listed individually for each command; only the latest calls are listed.
 MAX_CALLS = 1000
 
 #: Bytes copied to measure this machine's copy rate.
@@ -71,7 +71,7 @@ def profile(record: Recorded, setting: Setting, copy_rate: float) -> Dict[str, A
 
 
 def _command(kind: str, name: str, count: int, calls: Sequence[CallRecord], begin: int) -> Dict[str, Any]:
-    """Summarize all calls of one command: common facts, totals, and the latest calls one by one."""
+    """Summarize the calls with the same kind and name: common facts, totals, and the latest calls one by one."""
     ranks = range(len(calls[0].parts))
     entry: Dict[str, Any] = {
         "kind": kind,

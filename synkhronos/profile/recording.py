@@ -29,7 +29,7 @@ class _RecordingLane:
 
 
 class Recording(TraceObserver):
-    """Observer that records the ranks of this process: one rank, or the master and the ranks that are threads.
+    """Observer that records the ranks of this process: one rank, or the master and the ranks that run as threads.
 
     `clock` returns nanoseconds. The default, ``CLOCK_MONOTONIC``, is common to all processes of a host.
     """
@@ -106,7 +106,7 @@ class Recording(TraceObserver):
             finally:
                 end = clock()
                 lane.level = level
-                if lane.ring is not None:  # None if the session has ended meanwhile
+                if lane.ring is not None:  # None if the session has ended in the meantime
                     written, memory = ring.written, ring.memory
                     place = RECORDS_BEGIN + RECORD_BYTES * (written % ring.capacity)
                     if is_call:

@@ -63,14 +63,14 @@ def headline(profile: Dict[str, Any]) -> str:
         f"this machine copies {nbytes(profile['rates']['copy'])}/s",
     ]
     if profile["dropped"]:
-        lines.append(f"earlier spans were dropped ({profile['dropped']:,}), so seconds cover only the latest part")
+        lines.append(f"earlier spans were dropped ({profile['dropped']:,}), so all times cover only the latest part")
     lost = sorted(set(range(n)) - set(known(profile)))
     if lost:
         which = ", ".join(map(str, lost))
         lines.append(f"no record of rank{'s' * (len(lost) > 1)} {which}, on a lost host; missing times count as 0 s")
     error = max(profile["clock_error_s"])
     if error:
-        lines.append(f"times on other hosts may be wrong by up to {1e6 * error:,.0f} microseconds")
+        lines.append(f"times on other hosts may be off by up to {1e6 * error:,.0f} microseconds")
     return "\n".join(lines)
 
 
@@ -78,7 +78,7 @@ def tables(profile: Dict[str, Any]) -> List[Any]:
     """Return a title and rows of cells for each table; the first row contains the column heads."""
     found = [("Shares of the time, in seconds and percent", shares_table(profile))]
     if profile["commands"]:
-        found.append(("Calls: seconds on the master, and the ranks' minimum, mean and maximum", calls_table(profile)))
+        found.append(("Calls: seconds on the master, and per rank (minimum, mean, maximum)", calls_table(profile)))
         found.append(("Parts of calls: seconds, mean over ranks", parts_table(profile)))
     if profile["ranks"] > 1:
         found.append(("Imbalance", imbalance_table(profile)))
@@ -97,7 +97,7 @@ def shares_table(profile: Dict[str, Any]) -> List[List[str]]:
 
 def calls_table(profile: Dict[str, Any]) -> List[List[str]]:
     """Return the column heads, and a row for each recorded command."""
-    rows = [["", "calls", "on the master", "a call", "computing", "rows", "bytes", "bandwidth", "of copying"]]
+    rows = [["", "calls", "on the master", "per call", "computing", "rows", "bytes", "bandwidth", "of copy rate"]]
     for command in profile["commands"]:
         totals, reached = command["totals"], rate(command)
         computing = totals["engine_s"]

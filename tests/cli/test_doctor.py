@@ -391,7 +391,7 @@ THEANO, PYTENSOR = 'pip install "theano==1.0.5" "numpy<1.24"', 'pip install "pyt
         ("pymc", "old_pymc", WARN, "PyMC 5.1.0, but distributing models needs PyMC 6.3", 'pip install "pymc>=6.3,<7"'),
         ("blas", "nothing", OK, "threads", ""),
         ("blas", "blas_of_theano", OK, "Using NumPy C-API based implementation for BLAS", ""),
-        ("blas", "blas_of_pytensor", OK, "PyTensor calls SciPy's from Numba", ""),
+        ("blas", "blas_of_pytensor", OK, "PyTensor calls SciPy's BLAS from Numba", ""),
         ("blas", "no_threadpoolctl", WARN, "threadpoolctl", "pip install numpy threadpoolctl"),
         ("blas", "numpy_without_blas", WARN, "cannot be limited", "pip install"),
         ("kernels", "kernels_built", OK, "built", ""),

@@ -123,7 +123,7 @@ def test_cores(profiles, capsys):
         (["--link", "mpi:1us,0"], "got 'mpi:1us,0'"),
         (
             ["--link", "nccl"],
-            "--link: expected latency and bandwidth for nccl, which no profile has, got 'nccl'; add both",
+            "--link: expected latency and bandwidth for nccl, as no profile has them, got 'nccl'; add both",
         ),
         (["--rows", "-3"], "--rows: expected a number above 0, got '-3'"),
         (["--cores", "none"], "--cores: expected a number above 0, got 'none'"),

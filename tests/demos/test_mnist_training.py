@@ -65,7 +65,7 @@ def test_the_table_mentions_other_programs(training, monkeypatch, capsys, share,
     monkeypatch.setattr(training.OtherPrograms, "share", lambda self: share)
     runs = [train(training, lambda minibatches, on_step: [0.0] * len(minibatches)) for _ in range(2)]
     assert training.report(runs[0], runs[1:], "plain")
-    assert capsys.readouterr().out.count("other programs took 40% of the cores' time meanwhile") == said
+    assert capsys.readouterr().out.count("other programs took 40% of the cores' time in this run") == said
 
 
 @pytest.fixture

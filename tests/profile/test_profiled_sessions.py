@@ -119,11 +119,11 @@ def test_an_unbalanced_program(make_world, tmp_path, kind):
             f(np.array([0.01, 1.3]))
         late.begin_again()
     text = str(synk.report())
-    assert "in function f, rank 0 waits" in text
-    assert "for rank 1, which computes longer for the same number of rows" in text
+    assert "in function f, rank 0 spends" in text
+    assert "for rank 1, which takes longer to compute for the same number of rows" in text
     synk.close()
-    assert "for rank 1, which computes longer" in (tmp_path / "p" / "report.txt").read_text()
-    assert "for rank 1, which computes longer" in str(synk.report())
+    assert "for rank 1, which takes longer to compute" in (tmp_path / "p" / "report.txt").read_text()
+    assert "for rank 1, which takes longer to compute" in str(synk.report())
 
 
 @pytest.mark.parametrize("kind", KINDS[:2], ids="{0[0]}-{0[1]}".format)

@@ -114,7 +114,7 @@ def test_the_losses_name_the_rank_and_the_reason(found):
     assert "The program makes no calls for 42 % of the time. Shares of the 0.140 s in calls:\n1. " in str(Report(found))
     assert waiting.seconds == pytest.approx(50 * MS)
     assert waiting.sentence == (
-        "in function f, rank 0 waits 36 % of the time for rank 1, whose share of rows is larger (30 compared to 10)."
+        "in function f, rank 0 spends 36 % of the time waiting for rank 1, whose share of rows is larger (30 compared to 10)."
     )
 
 
@@ -158,7 +158,9 @@ class Page(html.parser.HTMLParser):
 def test_the_page(found):
     shown = Page()
     shown.feed(Report(found).files()["report.html"])
-    assert shown.open == [] and "in function f, rank 0 waits 36 % of the time for rank 1" in " ".join(shown.texts)
+    assert shown.open == [] and "in function f, rank 0 spends 36 % of the time waiting for rank 1" in " ".join(
+        shown.texts
+    )
     addresses = [value for _, attributes in shown.seen for key, value in attributes.items() if key in ("src", "href")]
     assert addresses == []  # it needs no network
     bars = [attributes for tag, attributes in shown.seen if tag == "rect"]
@@ -190,7 +192,7 @@ def test_the_timeline(found):
 def test_a_rank_that_computes_longer_for_as_many_rows(found):
     slow = json.loads(json.dumps(found))
     slow["commands"][0]["totals"]["rows"] = [20, 20]
-    assert "for rank 1, which computes longer for the same number of rows (0.062 s compared to 0.02 s)." in str(
+    assert "for rank 1, which takes longer to compute for the same number of rows (0.062 s compared to 0.02 s)." in str(
         Report(slow)
     )
 
@@ -206,7 +208,7 @@ def test_nothing_is_known_of_the_ranks_of_a_lost_host():
     assert set(found["shares"][2].values()) == {0}
     text = str(Report(found))
     assert "no record of rank 2, on a lost host; missing times count as 0 s" in text
-    assert "in function f, rank 0 waits 57 % of the time for rank 1" in text and "for rank 2" not in text
+    assert "in function f, rank 0 spends 57 % of the time waiting for rank 1" in text and "for rank 2" not in text
 
 
 def test_profiles_are_read_again_and_others_are_refused(found, tmp_path):

@@ -24,12 +24,12 @@ SEMAPHORES = "synkhronos.sync.semaphore"  # its deadlines are passed to the kern
 
 
 def scaled(seconds):
-    """Return how long a wait of a number of seconds lasts; None and negative numbers mean without limit."""
+    """Return how long a wait of a number of seconds lasts; None and negative numbers mean no limit."""
     return seconds if seconds is None or seconds < 0 else seconds * SCALE
 
 
 def scale_first(wait):
-    """Return a method or function with its first numeric argument, or ``timeout``, scaled."""
+    """Return a method or function whose last positional argument (if a number) and ``timeout`` are scaled."""
 
     def longer(*args, **others):
         *before, last = args if args else (None,)

@@ -146,7 +146,7 @@ def check_interfaces(facts: List[MachineFacts]) -> Finding:
     for name, address, on in shared_addresses(facts):
         text = f"{name} has the same address {address} on {joined(on)}, so hosts that connect to it reach themselves"
         remedy = with_variable(facts[0].started_by, INTERFACE, option)
-        if "Open MPI" in facts[0].mpi:  # Open MPI uses all interfaces and hangs; other MPIs choose one interface
+        if "Open MPI" in facts[0].mpi:  # Open MPI uses all interfaces and hangs; other MPI libraries choose one
             return Finding("Interfaces", MISSING, text, f"{remedy}, or mpirun --mca btl_tcp_if_include {option} ...")
         return Finding("Interfaces", WARN, text, remedy)
     if not common:

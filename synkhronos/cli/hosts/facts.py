@@ -21,7 +21,7 @@ PACKAGES = ("numpy", "scipy", "cloudpickle", "theano", "pytensor", "numba", "las
 
 
 class CompileFolder(NamedTuple):
-    """Compilation cache of an engine (its package): the folder or, if it cannot be written, the error."""
+    """Compilation cache of an engine, named by its package: the folder, or the error if it is not writable."""
 
     engine: str
     path: str

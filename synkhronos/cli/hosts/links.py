@@ -46,7 +46,7 @@ def pairs(n: int) -> List[Tuple[int, int]]:
 
 
 def measure(comm: Any, n: int, each: Optional[Callable[[HostLink], None]] = None) -> List[HostLink]:
-    """Measure the links of `pairs`; all hosts must call this. Host 0 calls `each` per link and returns all links."""
+    """Measure the links of `pairs`; all hosts must call this. Host 0 passes each link to `each`, and returns all."""
     if comm.rank:
         _take_turns(comm)
         return []

@@ -45,7 +45,7 @@ def graph_of(
     inplace: bool = False,
     no_default_updates: bool = False,
 ) -> NumpyGraph:
-    """Build the graph of a function as in Theano; with `inplace`, updates overwrite arrays of equal shapes."""
+    """Build the graph of a function as Theano does; with `inplace`, updates overwrite arrays of equal shapes."""
     wrapped = [given if isinstance(given, In) else In(given) for given in inputs]
     for index, given in enumerate(wrapped):
         if not isinstance(given.variable, NumpyVariable):

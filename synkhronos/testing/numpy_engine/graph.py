@@ -176,7 +176,7 @@ def check(type_: Optional[ArrayType], dtype: np.dtype[Any], shape: Tuple[int, ..
     if len(shape) != type_.ndim:
         raise ArgumentTypeError(argument, describe(type_), got, "reshape it")
     if any(broadcastable and length != 1 for broadcastable, length in zip(type_.broadcastable, shape)):
-        expected = f"length 1 on the axes whose broadcastable is True in {type_.broadcastable}"
+        expected = f"length 1 on the axes that are True in broadcastable={type_.broadcastable}"
         raise ArgumentTypeError(argument, expected, got, "reshape it")
 
 

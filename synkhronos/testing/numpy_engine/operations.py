@@ -64,8 +64,8 @@ def random_stream(seed: int, name: Optional[str] = None) -> Shared:
 def uniform(stream: Shared, shape: Any, ndim: Optional[int] = None) -> Apply:
     """Return random numbers from [0, 1), new in every call because the stream's default update is its advanced state.
 
-    A second draw from a stream continues after the first. `shape` is a tuple, or with `ndim` an expression for an array
-    of integers.
+    A second draw from a stream continues after the first. `shape` is a tuple or, with `ndim`, an expression for an
+    array of integers.
     """
     before = stream if stream.default_update is None else stream.default_update
     stream.default_update, numbers = drawn(before, shape, ndim)

@@ -1,7 +1,7 @@
 """Placement rules for the NumPy engine's operations.
 
-Outside `RULES`, ufuncs are elementwise. Results of other functions, except collectives, are replicated if all inputs
-are replicated arrays, else unknown.
+Ufuncs that are not in `RULES` are elementwise. Results of other functions, except collectives, are replicated if all
+inputs are replicated arrays, and unknown otherwise.
 """
 
 from __future__ import annotations
