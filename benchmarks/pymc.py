@@ -345,7 +345,7 @@ def document(found, seconds, state):
         f"Date: {datetime.date.today().isoformat()}. Machine: {machine()}, PyMC {pm.__version__}, PyTensor "
         f"{pytensor.__version__}. {state}\n",
         verdict_table([each for each in verdicts.values() if each.goal.limit]),
-        "Shortest times of 10 turns, in milliseconds; the speedup is that over the fastest setting of one process "
+        "Shortest times of 10 turns, in milliseconds; the speedup is relative to the fastest setting of one process "
         "(without JAX):\n",
         "| case | " + " | ".join(columns) + " | speedup |",
         "| --- |" + " ---: |" * (len(columns) + 1),
@@ -355,7 +355,7 @@ def document(found, seconds, state):
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {verdicts[name].ratio:.2f} |")
     if seconds:
         lines += [
-            "\n`pm.sample` with PyMC's sampler, of the logistic regression with 100,000 rows, one chain of 50 "
+            "\n`pm.sample` with PyMC's sampler, for the logistic regression with 100,000 rows, one chain of 50 "
             "tuning draws and 50 further draws, without compilation: "
             + ", ".join(f"{name} {each:.1f} s" for name, each in seconds.items())
             + "."

@@ -148,7 +148,7 @@ def training(kind, quick):
         f"link of {rate / 1e6:.0f} Mbit/s takes as long. After {epochs} epochs, {right['synchronous']:.1f} % of the "
         f"test digits are classified correctly with synchronous steps, and {right['DASO']:.1f} % with DASO (goal: "
         "within 1.5 points). Without any communication, an epoch takes "
-        f"{ms['alone'] / ms['synchronous']:.2f} of the time."
+        f"{ms['alone'] / ms['synchronous']:.2f} of the time with synchronous steps."
     )
 
 
