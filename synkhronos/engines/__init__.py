@@ -38,7 +38,7 @@ def register(name: str, home: str) -> None:
 
 
 def get(name: str, home: Optional[str] = None) -> Engine:
-    """Return this process's engine with this name; ``home`` is its module, in case the name is unregistered."""
+    """Return this process's engine of this name; if the name is unregistered, register it for the module ``home``."""
     if name not in _made:
         if home is not None and name not in KNOWN:
             register(name, home)
@@ -48,7 +48,7 @@ def get(name: str, home: Optional[str] = None) -> Engine:
         try:
             _made[name] = importlib.import_module(home).ENGINE
         except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != module:  # (a folder with the library's name has no submodules)
+            if (error.name or "").partition(".")[0] != module:  # (a folder with the library's name lacks submodules)
                 raise
             raise ArgumentValueError(
                 "engine", "an installed engine", name, requirements.LIBRARIES[name].refusal()

@@ -29,7 +29,7 @@ class ArrayType(NamedTuple):
         return f"{self.dtype} {('scalar', 'vector', 'matrix')[self.ndim] if self.ndim < 3 else f'tensor{self.ndim}'}"
 
     def axis_of_rows(self, axis: int, label: str) -> int:
-        """Return ``axis`` counted from 0; raise an error if the type lacks the axis or fixes its length to 1."""
+        """Return ``axis`` counted from 0; raise an error if the type lacks the axis or fixes its length at 1."""
         if not -self.ndim <= axis < self.ndim:
             raise ArgumentValueError("axis", f"an axis of {label}, a {self.words}", str(axis))
         if self.broadcastable[axis]:
@@ -68,14 +68,14 @@ class CollectiveDependence(enum.IntEnum):
     OTHER = 2
 
     def of_update(self, differs: bool) -> CollectiveDependence:
-        """Return an update's dependence; ``differs`` marks a dependence on the rank's own rows or random numbers."""
+        """Return an update's dependence; ``differs`` is true if it depends on the rank's own rows or random numbers."""
         return CollectiveDependence.OTHER if differs and self == CollectiveDependence.AFFINE else self
 
 
 class SplitPoint(NamedTuple):
     """Split point of an exact function, which is computed per slice before the split and once after it."""
 
-    ops: List[Optional[str]]  # per value that crosses the split, the op that combines slices; None if the values agree
+    ops: List[Optional[str]]  # for each value that crosses the split: the op that combines slices; None if they agree
     after_split: List[int]  # indices of the outputs computed after the split
     why_not: str  # why the function cannot be split; "" if it can
     remedy: str = ""  # a change to the program that would allow the split; "" if none is known
@@ -85,9 +85,9 @@ class Collectives(NamedTuple):
     """The collectives inside a function's graph, from `synkhronos.ops` or ``exact=True``.
 
     ``replicated_updates`` and ``updates`` have the order of `Engine.updated_in`. An update is replicated if it depends
-    on a collective, or on nothing that differs between ranks (such as a step counter). The mean over slices of an
-    affine function of averages is the value for all rows. An update that also depends on the rank's own rows is
-    `OTHER`, because slices are weighted by these rows, but collectives by the rows of all ranks.
+    on a collective, or if all ranks compute the same value without one (a step counter, for example). For an affine
+    function of averages, the mean over slices is the value for all rows. An update that also depends on the rank's own
+    rows is `OTHER`, because slices are weighted by these rows, but collectives by the rows of all ranks.
     """
 
     ops: List[ReduceOp]  # in the order of execution; conditions may skip some of them
@@ -95,7 +95,7 @@ class Collectives(NamedTuple):
     updates: List[CollectiveDependence]
     outputs: List[CollectiveDependence]
     cut: Optional[SplitPoint] = None  # set for exact functions, whose dependences are irrelevant
-    divides: bool = False  # whether `ops.shard` divides rows, so their number may be unset when a call starts
+    divides: bool = False  # whether `ops.shard` divides rows, so a call may start before their number is known
 
 
 class Inside(NamedTuple):
@@ -123,7 +123,7 @@ class Engine(ABC):
 
     #: The engine's name in `engines.get`, on every rank.
     name: str
-    #: The library's own ``function``, as a `Catcher`; None if its calls cannot be caught.
+    #: The library's own ``function``, as a `Catcher`; None if calls to it cannot be caught.
     catcher: Any = None
 
     def __reduce__(self) -> Any:
@@ -205,11 +205,11 @@ class Engine(ABC):
     def draft(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
     ) -> Any:
-        """Compile a function with the interface and errors of `compile`, faster if possible, but with slower calls."""
+        """Compile a function with the interface and errors of `compile`; compiling may be faster, and calls slower."""
         return self.compile(inputs, outputs, updates, givens, **kwargs)
 
     def with_states(self, inputs: Sequence[Any]) -> List[Any]:
-        """Return inputs whose stored values are in shared variables; all graphs of a function must use the result."""
+        """Return inputs that store their values in shared variables; all graphs of a function must use the result."""
         return list(inputs)
 
     def is_implicit(self, given: Any) -> bool:
@@ -218,7 +218,7 @@ class Engine(ABC):
 
     @abstractmethod
     def inputs(self, compiled: Any) -> List[Input]:
-        """Return the inputs that a caller may pass, in the order of its arguments."""
+        """Return the inputs that a caller may pass, in the order of the function's arguments."""
 
     def default(self, compiled: Any, given: Input) -> Any:
         """Return the value that the next call uses for an omitted input with a default."""
@@ -252,7 +252,7 @@ class Engine(ABC):
         """
 
     def on_ranks(self, compiled: Any) -> Any:
-        """Return the function that ranks `call`: it shares ``compiled``'s storages and leaves results on devices."""
+        """Return the function for `call` on ranks: it shares ``compiled``'s storages and leaves results on devices."""
         return compiled
 
     def reference(self, owner: Any) -> Callable[[], Any]:
@@ -260,11 +260,11 @@ class Engine(ABC):
         return weakref.ref(owner.on_ranks)
 
     def present(self, compiled: Any, index: int, value: Any) -> Any:
-        """Return an output's value as the engine's own function returns it, on the host or on the device."""
+        """Return an output's value as the engine's own function would return it, on the host or on the device."""
         return value
 
     def take(self, array: Any, rows: Any) -> Any:
-        """Return the rows that a `Selection` picks from a shared variable's value; they stay on its host or device."""
+        """Return the rows that a `Selection` picks from a shared variable's value; they stay on the host or device."""
         return rows.take(array)
 
     def accumulator(self, op: ReduceOp, keep_dtype: bool = False) -> Any:
@@ -298,10 +298,10 @@ class Engine(ABC):
         """Free the memory that the function keeps between calls for intermediate results."""
 
     def warm_up(self, compiled: Any) -> None:  # noqa: B027, nothing to do for an engine that compiles immediately
-        """Compile all that the function's first call would compile, without calling it; ranks do so in advance."""
+        """Compile everything that the function's first call would compile; ranks do so in advance, without a call."""
 
     def profile(self, compiled: Sequence[Any]) -> Any:
-        """Return picklable profiling counts of these functions; None if they are not profiled."""
+        """Return picklable profiling counts for these functions; None if they are not profiled."""
         return None
 
     def merged_profile(self, compiled: Sequence[Any], counts: Sequence[Any]) -> Any:
@@ -335,8 +335,8 @@ class Engine(ABC):
         caller passes. Such an input replaces its variable wherever the graph reads it, but updates still change the
         variable.
 
-        If ``sliced``, the new values of all variables in `updated_in` but random states become additional outputs, in
-        that order, instead of being stored. They are computed from the values before the call; only random states
+        If ``sliced``, the new values of all variables in `updated_in` except random states become additional outputs,
+        in that order, instead of being stored. They are computed from the values before the call; only random states
         advance. With `collectives`, all new values are outputs even without ``sliced`` (but see `after_collective`).
         No output shares memory with a shared variable, another output or a buffer that the next call overwrites.
         """
@@ -357,11 +357,11 @@ class Engine(ABC):
     # -- collectives inside functions -----------------------------------------------------------------------------
 
     def all_reduce(self, variables: Sequence[Any], op: ReduceOp) -> List[Any]:
-        """Return expressions for the variables, reduced in one collective, which runs `in_graph.all_reduce`."""
+        """Return expressions for the reduced variables; one collective computes them with `in_graph.all_reduce`."""
         raise ArgumentTypeError("all_reduce", "an engine with collectives inside functions", repr(self.name))
 
     def shard(self, variable: Any, axis: int) -> Any:
-        """Return an expression, which runs `in_graph.share`, for this rank's rows of ``variable``."""
+        """Return an expression for this rank's rows of ``variable``; it is evaluated with `in_graph.share`."""
         raise ArgumentTypeError("shard", "an engine that divides rows inside functions", repr(self.name))
 
     def collectives(self, snapshot: Any, scattered: Mapping[Any, int]) -> Optional[Collectives]:
@@ -408,8 +408,8 @@ class Engine(ABC):
     ) -> Tuple[List[Any], Any]:
         """Return inputs whose types leave the number of rows open, and givens that substitute them for the originals.
 
-        ``axes`` lists the row axes (or None) of the first inputs. An input's type may fix the length of its row axis to
-        ``rows``.
+        ``axes`` contains the row axis, or None, for each of the first inputs. The types of the original inputs may fix
+        the length of this axis at ``rows``.
         """
         return list(inputs), givens
 
@@ -502,7 +502,7 @@ class Engine(ABC):
     # -- transfer to other processes -----------------------------------------------------------------------------
 
     def watch_modules(self, tell: Optional[Callable[[str], object]]) -> None:  # noqa: B027, nothing by default
-        """Call ``tell`` with each file of compiled code that this process has loaded or loads later; stop if None."""
+        """Call ``tell`` with each file of compiled code that this process loads or has loaded; None stops the calls."""
 
     def preload(self, file: str) -> None:  # noqa: B027, nothing by default
         """Load compiled code reported by another process, to make `loads` faster; callers ignore errors."""
@@ -521,7 +521,7 @@ class Engine(ABC):
     ) -> bytes:
         """Pickle compiled functions so that `loads` connects them to the rank's replicas of their shared variables.
 
-        ``numbers`` assigns numbers to storages that ranks already have, by `identity`; their values are not sent.
+        ``numbers`` maps the `identity` of storages that ranks already have to numbers; their values are not sent.
         ``variables`` maps the ``id`` of shared variables to numbers. ``constants`` maps the ``id`` of each array that
         the method `constants` returns to an address in shared memory.
         """

@@ -10,7 +10,7 @@ from typing import Callable, Optional, Sequence
 
 
 class BeforeImport(MetaPathFinder):
-    """Import finder that runs an action before a module is imported; it finds no module, and errors propagate."""
+    """Import finder that runs an action, whose errors propagate, before a module is imported; it finds no module."""
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self.name, self.action = name, action

@@ -47,12 +47,12 @@ class SplitGraph(NamedTuple):
 
     @property
     def cut(self) -> SplitPoint:
-        """The split point, with the information that a call needs."""
+        """The split point for calls, without the variables of the graph."""
         return SplitPoint(self.ops, self.after_split, self.why_not, self.remedy)
 
 
 class Exact(NamedTuple):
-    """The graph of a function with collectives: outputs, new values of updates, and the placements of both."""
+    """A function's graph with collectives: outputs, new values of updates, and the placements of both."""
 
     outputs: List[Any]
     news: List[Any]

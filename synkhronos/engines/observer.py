@@ -20,7 +20,7 @@ from typing import Any, Callable, List, Optional, Set
 
 
 class ValueObserver:
-    """Base class for the observer of one storage, which it must keep alive; `observe` refers to the observer weakly."""
+    """Observer of one storage (base class). It must keep the storage alive; `observe` refers to the observer weakly."""
 
     __slots__ = ("__weakref__",)
 
@@ -39,7 +39,7 @@ class ValueObserver:
         """Run when the program receives the stored object itself, which it may then write to at any time."""
 
     def written(self) -> None:
-        """Run after the program stored an object, possibly the same object as before."""
+        """Run after the program has stored an object, possibly the same object as before."""
 
     def updated(self) -> None:
         """Run after a function called by the program may have changed the stored value, possibly in place."""

@@ -33,7 +33,7 @@ RECURSION_LIMIT = 10**6
 # The recursion limit and the stack size of new threads are process-wide.
 _one_at_a_time = threading.Lock()
 
-prepare_thread: Callable[[], object] = bool  #: Called first in each thread of `deep`; a device may set it.
+prepare_thread: Callable[[], object] = bool  #: Called first in each thread of `deep`; opening a CUDA device sets it.
 
 
 def deep(function: Callable[..., Any], *args: Any) -> Any:
@@ -47,7 +47,7 @@ def deep(function: Callable[..., Any], *args: Any) -> Any:
         except BaseException as error:  # raised again below, in the calling thread
             outcome[:] = [False, error]
 
-    # Lowering the limit below the thread's depth could crash the interpreter, so Ctrl-C waits for the thread.
+    # Lowering the recursion limit below the thread's depth could crash the interpreter, so Ctrl-C waits for the thread.
     with DeferredSignals(), _one_at_a_time:
         limit = sys.getrecursionlimit()
         try:
@@ -125,7 +125,7 @@ def dumps(
 
     ``known`` is a result of `names`; ``reduce`` works like ``pickle.Pickler.reducer_override``. ``before`` returns a
     function's nodes in topological order. They are pickled first, because Python 3.12 and later limit the recursion
-    of C code on any stack.
+    of C code, however large the stack is.
     """
 
     def dump(thing: Any, found: Sequence[Any] = ()) -> bytes:

@@ -46,7 +46,7 @@ def jumped_mrg(state: NDArray[Any], jumps: int) -> NDArray[Any]:
 def seeded_mrg(like: NDArray[Any], seed: int, index: int) -> NDArray[Any]:
     """Return the initial state of stream ``index`` of ``MRG_RandomStreams(seed)``, with ``like``'s dtype and shape.
 
-    If Theano would reject the seed (0, or too large), six other numbers are derived from it.
+    A seed that Theano would reject (0, or too large) is replaced by six numbers derived from it.
     """
     first = np.full(6, seed) if 0 < seed < M2 else np.random.SeedSequence(seed).generate_state(6) % (M2 - 1) + 1
     rows = _advanced(first[np.newaxis], LOG2_STREAM_STEPS, index)
@@ -111,7 +111,7 @@ def seeded_random_state(seed: int, index: int) -> np.random.RandomState:
 
 
 def jumped_generator(state: np.random.Generator, jumps: int, argument: str = "random state") -> np.random.Generator:
-    """Return a generator ``jumps`` jumps ahead (of about 2^127 numbers for PCG64, the default of NumPy and PyTensor).
+    """Return a generator ``jumps`` jumps ahead; for PCG64, NumPy's and PyTensor's default, a jump is about 2^127 draws.
 
     Source: https://numpy.org/doc/stable/reference/random/parallel.html ("Jumping the BitGenerator state"). With
     ``jumps=0``, the result is a copy. Otherwise, a generator that cannot jump, such as SFC64, raises ArgumentTypeError.

@@ -1,4 +1,4 @@
-"""Requirements of Theano, PyTensor and Lasagne, and the error for importing a missing one."""
+"""Requirements of Theano, PyTensor and Lasagne, and the error for an import of a missing library."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Requirement(NamedTuple):
         )
 
 
-#: Arguments of pip that install Theano and the newest releases of its dependencies that work with it.
+#: Arguments for pip that install Theano and the newest releases of its dependencies that work with it.
 OLD = '"theano==1.0.5" "numpy<{old_numpy}" "scipy<1.11" "setuptools<81"'
 OF_THEANO = ((3, 8), (3, 11)), ((1, 12), (1, 23))
 PORT = ", or port the program to PyTensor (docs/pytensor.rst)"
@@ -63,7 +63,7 @@ class Missing(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
-        """Raise ModuleNotFoundError with the remedy if a library of `LIBRARIES` is being imported."""
+        """Raise ModuleNotFoundError with the remedy if a library in `LIBRARIES` is being imported."""
         if fullname in LIBRARIES and is_import():
             raise ModuleNotFoundError(LIBRARIES[fullname].refusal(), name=fullname)
         return None

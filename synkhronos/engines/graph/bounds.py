@@ -1,4 +1,4 @@
-"""Bounds of integers in a graph, to determine whether a partial sum may wrap around.
+"""Bounds on integers in a graph, to determine whether a partial sum may wrap around.
 
 Integers are added modulo ``2 ** bits``. If a sum wraps, its partials add up to the serial value in their own type, but
 not in a wider type or as floats::
@@ -17,7 +17,7 @@ import numpy as np
 
 from .lengths import Lengths
 
-#: Assumed upper bound of lengths and element counts.
+#: Assumed upper bound on lengths and element counts.
 MAX_ELEMENTS = 2**31 - 1
 
 #: Maximum number of successive operations traced back from a value.
@@ -25,7 +25,7 @@ MAX_DEPTH = 12
 
 
 class Bounds(NamedTuple):
-    """Lower and upper bound of a variable's values, and of every rank's partial of it."""
+    """Lower and upper bounds on a variable's values, and on every rank's partial of it."""
 
     low: int
     high: int

@@ -1,4 +1,4 @@
-"""Catch calls to a tensor library's ``function``, even by code that has already imported it.
+"""Catch calls to a tensor library's ``function``, even from code that has already imported it.
 
 Libraries hold references to the function object, so its code is replaced, not the name in its module. Synkhronos itself
 calls a copy with the original code.
@@ -38,7 +38,7 @@ def call(module: str, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
 
 
 class Catcher:
-    """A function whose calls can be caught, and ``original``, a copy that is never caught."""
+    """Catcher of calls to one function; calls to ``original``, a copy of the function, are never caught."""
 
     def __init__(self, function: FunctionType) -> None:
         self.original = FunctionType(
@@ -52,7 +52,7 @@ class Catcher:
 
     @contextmanager
     def catching(self, handler: Handler) -> Iterator[None]:
-        """Pass calls to the handler in this block, in all threads; all blocks have the same handler."""
+        """Pass calls in all threads to the handler during this block; overlapping blocks must have the same handler."""
         with _lock:
             self._n_open += 1
             if self._n_open == 1:

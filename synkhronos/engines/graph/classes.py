@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 
-#: A tuple of classes, as for `isinstance`; () if the library has no such operation.
+#: A tuple of classes, for use with `isinstance`; () if the library has no such operation.
 Kinds = Tuple[Type[Any], ...]
 
 

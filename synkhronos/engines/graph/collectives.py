@@ -64,7 +64,7 @@ def in_order(
     token: Optional[Any] = None,
     numbers: Optional[Iterator[int]] = None,
 ) -> Tuple[List[Any], Any]:
-    """Return equivalent outputs with ordered collectives, and the last token; ``token`` is the token before them."""
+    """Return equivalent outputs with ordered collectives, and the last token; ``token`` precedes them."""
     token = library.AllReduce.first_token() if token is None else token
     numbers = count() if numbers is None else numbers
     always = unconditional(library, outputs)

@@ -38,7 +38,7 @@ def survey(
     if isinstance(snapshot.settings["mode"], library.DebugMode) and needs_call(library, roots):
         raise ArgumentValueError(
             "mode",
-            "a mode that computes operations once, because all ranks execute operations of synkhronos.ops together",
+            "a mode that computes each operation once, because all ranks execute operations of synkhronos.ops together",
             "DebugMode, which computes them several times",
             "use another mode",
         )
@@ -76,7 +76,7 @@ def _with_updates(library: Library, snapshot: Snapshot, of_ranks: Mapping[Any, D
 
 
 def dependences(library: Library, outputs: Sequence[Any], given: Mapping[Any, Dependence]) -> Dict[Any, Dependence]:
-    """Return the dependences in ``given`` and of all computed variables of a graph; other inputs are `FIXED`."""
+    """Return ``given`` with the dependences of a graph's computed variables added; inputs not ``given`` are `FIXED`."""
     known = dict(given)
     for node in library.io_toposort([], outputs):
         found = _of_node(library, node, [known.get(variable, FIXED) for variable in node.inputs])

@@ -224,7 +224,7 @@ class GraphEngine(Engine):
         return self.filter(self.host_type(input.variable.type), value, spec.strict, spec.allow_downcast, argument)
 
     def check(self, input: Input, dtype: np.dtype[Any], shape: Tuple[int, ...], argument: str) -> None:
-        # A small array suffices, because only dtype, dimensions, and lengths that are fixed or 1 are checked.
+        # A small array suffices: only the dtype, the number of dimensions, and lengths that are fixed or 1 are checked.
         type_, spec = self.host_type(input.variable.type), input.spec
         fixed = getattr(type_, "shape", ())
         free = len(fixed) != len(shape)
@@ -363,7 +363,7 @@ class GraphEngine(Engine):
             if type_ is None:
                 got = str(getattr(variable, "type", repr(variable)))
                 hint = "convert the variable to a dense array, or leave it out"
-                raise ArgumentTypeError(argument, f"a dense array of {self.name}", got, hint)
+                raise ArgumentTypeError(argument, f"a dense array ({self.name})", got, hint)
             check_dtype(op, type_.dtype, argument, IN_GRAPH)
         results: List[Any] = self.library.AllReduce(op, len(variables))(*variables, return_list=True)
         return results
@@ -372,7 +372,7 @@ class GraphEngine(Engine):
         argument = f"v ({self.label(variable)})"
         type_ = self.array_type(variable.type) if isinstance(variable, self.library.Variable) else None
         if type_ is None:
-            raise ArgumentTypeError(argument, f"a dense array of {self.name}", str(getattr(variable, "type", variable)))
+            raise ArgumentTypeError(argument, f"a dense array ({self.name})", str(getattr(variable, "type", variable)))
         return self.library.TakeShare(type_.axis_of_rows(axis, argument))(variable)
 
     def collectives(self, snapshot: Snapshot, scattered: Mapping[Any, int]) -> Optional[Collectives]:
@@ -491,7 +491,7 @@ class GraphEngine(Engine):
         """Load the `attached_data` of the process that sent the functions."""
 
     def _nodes(self, compiled: Any) -> List[Any]:
-        """Return the nodes of a function's original graph, then of its optimized graph, in topological order."""
+        """Return the nodes of a function's original graph, then those of its optimized graph, in topological order."""
         maker = compiled.maker
         made_from: List[Any] = self.library.io_toposort([], [output.variable for output in maker.outputs])
         return made_from + list(maker.fgraph.toposort())
@@ -530,7 +530,7 @@ def _refuse(argument: str, type_: Any, got: str, error: Exception, advice: str) 
 
 
 def _place_of_call() -> str:
-    """Return the default name of a function: file and line of the caller outside this library."""
+    """Return the default name of a function: the file and line of the call from outside this library."""
     frame: Any = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "synkhronos":
         frame = frame.f_back

@@ -20,7 +20,7 @@ logger = logging.getLogger("synkhronos")
 
 UNLIKE = (
     "function %s: collectives are inserted before the mode's optimizations, because rows cannot be traced after them. "
-    "If values are inf or NaN, or lose digits, results may differ from the serial function"
+    "If values are inf or NaN, or lose digits, results may differ from the serial function's"
 )
 
 
@@ -56,7 +56,7 @@ Followed = Tuple[Snapshot, NestedGraph, Propagated]
 
 
 def _rewritten(library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard], states: Sequence[Any]) -> Followed:
-    """Apply the mode's rewrites that may change values, but skip some or all if rules could not trace rows."""
+    """Apply the mode's rewrites that may change values; skip some or all if rows could not be traced after them."""
     found: List[Followed] = []
     for left_out in (LATER, (*LATER, *OF_ELEMENTS), None):
         with library.without_test_values():
@@ -64,7 +64,7 @@ def _rewritten(library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard]
         after, graph, placements = _with_formulas(
             library, snapshot.with_expressions(library, expressions), shards, states
         )
-        # Formulas, loops and the rewrites in `OF_ELEMENTS` still need all passes, so the mode stays as it is.
+        # Formulas, loops and skipped `OF_ELEMENTS` rewrites need all passes again, so the mode then remains unchanged.
         if left_out is LATER and after.expressions() == expressions and not _has_loops(library, expressions):
             after = after._replace(settings=dict(snapshot.settings, mode=mode))
         found.append((after, graph, placements))
@@ -199,12 +199,12 @@ class _Images:
     def as_average(self, part: Any) -> Any:
         """Return values whose average, weighted by rows, is the sum of these partials; None for integers and bools."""
         if np.dtype(part.dtype).kind in "biu":
-            return None  # an average of integers may not be an integer
+            return None  # an average of integers need not be an integer
         part = self.before_rounding(part)
         return part * self.library.InverseShare()(part).astype(part.dtype)
 
     def template(self, variable: Any) -> Any:
-        """Return a constant with the variable's type and shape if the type fixes every length to 1; else None."""
+        """Return a constant with the variable's type and shape if the type fixes every length at 1; else None."""
         pattern = broadcastable(variable)
         if not isinstance(variable.type, self.library.TensorType) or not all(pattern):
             return None

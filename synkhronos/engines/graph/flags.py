@@ -13,10 +13,10 @@ NAMES = (
 
 
 class CompileFlags:
-    """A library's flags by name; ``change`` returns a context with new values.
+    """A library's flags by name; ``change`` returns a context that sets new values.
 
-    Flags without a value are not read, because reading ``blas.ldflags`` searches for a BLAS and may warn. They are not
-    sent either; each rank then searches by itself.
+    Flags that have no value yet are not read, because reading ``blas.ldflags`` searches for a BLAS and may warn. They
+    are not sent either; each rank then searches by itself.
     """
 
     def __init__(self, parameters: Callable[[], Dict[str, Any]], change: Callable[..., ContextManager[Any]]) -> None:

@@ -23,7 +23,7 @@ Formula = Callable[[Any], Optional[Sequence[Any]]]
 
 
 class Formulas:
-    """Formulas by operation class, inherited by subclasses; only ``of_rows`` classes use them if input 0 has rows."""
+    """Formulas by operation class, inherited by subclasses; if input 0 has rows, only ``of_rows`` classes use them."""
 
     def __init__(self, classes: Classes, own: Dict[Type[Any], Formula], of_rows: Kinds = ()) -> None:
         broadcasts = (*classes.rebroadcasts, classes.SpecifyShape)

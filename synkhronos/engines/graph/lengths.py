@@ -27,7 +27,7 @@ _LEFT_OVER = (
 )
 #: Length of the longest vector that is examined as a shape, or as positions in a shape; no array has more axes.
 MAX_ELEMENTS = 64
-#: The factors of a plain number.
+#: The factors of a length that is a plain number.
 NONE: FrozenSet[Any] = frozenset()
 
 
@@ -39,7 +39,7 @@ class ShiftedLength(NamedTuple):
 
 
 class Lengths:
-    """Tracer of axis lengths in a graph; ``same`` lists more shape-preserving operations, ``before`` traces others."""
+    """Tracer of axis lengths in a graph; ``same`` adds shape-preserving operations, and ``before`` traces the rest."""
 
     def __init__(
         self, classes: Classes, same: Kinds = (), before: Callable[[Any, int, Any], Any] = lambda *_: None
@@ -73,7 +73,7 @@ class Lengths:
 
     @contextlib.contextmanager
     def among(self, nodes: Sequence[Any]) -> Iterator[None]:
-        """Return a context for deriving the rules of one graph's nodes; in it, `same` searches for equal lengths."""
+        """Return a context for deriving the rules of one graph's nodes, with a search for equal lengths; see `same`."""
         before, self._equalities = self._equalities, Equalities(self, nodes)
         try:
             yield
@@ -193,7 +193,7 @@ class Lengths:
         return Product(int(op.impl(*numbers)))
 
     def elements(self, vector: Any) -> Optional[List[Product]]:
-        """Return the elements of a vector, -1 for an inferred length; None if the graph does not determine them."""
+        """Return a vector's elements, with -1 for an inferred length; None if the graph does not determine them."""
         classes = self.classes
         if ndim(vector) != 1:
             return None
@@ -280,7 +280,7 @@ class Lengths:
         return None if None in after else [one for one in after if one is not None]
 
     def values(self, variable: Any) -> Optional[List[Optional[Product]]]:
-        """Return the elements of a scalar or vector, None for each unknown element; None if a vector is untraceable."""
+        """Return a scalar's or vector's elements, with None for unknown elements; None if a vector cannot be traced."""
         if ndim(variable) == 0:
             return [self._whole_number(variable)]
         found = self.elements(variable) if self._is_integer(variable) else None
@@ -383,7 +383,7 @@ class Lengths:
         return self.length(node.inputs[first + steps.n_shared_outs + k]) if is_collected else None
 
     def _before_rows_at(self, node: Any, axis: int) -> Any:
-        """Return the origin of a length after one array of integers indexed the first axis; None otherwise."""
+        """Return the origin of a length if one array of integers indexes the first axis; None for any other index."""
         entries = self.classes.advanced_entries(node, 1)
         if entries is None or len(entries) != 1 or not isinstance(entries[0], int):
             return None

@@ -1,4 +1,4 @@
-"""Table of the names that graph engines use from a tensor library."""
+"""Table of the objects that graph engines use from a tensor library."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class AllReduceOp(GraphOperation):
 
     Programs build the first of three forms; `graph.collectives` replaces it in the ranks' graph::
 
-        in a program                identity outside a call; results may be the arguments; has a gradient (avg, sum)
+        in a program                identity outside a call; may return its arguments; has a gradient (avg, sum)
         numbered                    in a branch of a condition; ranks compare its number at run time
         numbered, with a token      the last input is the previous collective's token, the last output is its own token;
                                     tokens preserve the order through all optimizations and linkers
@@ -63,7 +63,7 @@ class AllReduceOp(GraphOperation):
         return cls.names.tensor.constant(np.zeros((), np.int8))
 
     def in_order(self, number: int, inputs: Sequence[Any], token: Optional[Any]) -> Tuple[List[Any], Optional[Any]]:
-        """Return the results of the numbered form, and its token if ``token`` is given."""
+        """Return the results of the numbered form, and its token (None without ``token``)."""
         cls = type(self)
         if token is None:
             return cls(self.op, self.n, number).make_node(*inputs).outputs, None
@@ -86,7 +86,7 @@ class AllReduceOp(GraphOperation):
         return [[i == j and i < self.n for j in positions] for i in positions]
 
     def gradients(self, inputs: Sequence[Any], output_grads: Sequence[Any]) -> List[Any]:
-        """Reduce the gradients with the same op; ``avg`` suits a loss that is a mean over rows, ``sum`` suits a sum.
+        """Reduce the gradients with the same op; ``avg`` suits losses that are means over rows; ``sum`` suits sums.
 
         For ``y = sum_s w_s x_s`` and a loss ``sum_r w_r l_r(y)``, the derivative with respect to ``x_s`` is ``w_s``
         times ``sum_r w_r dl_r/dy``. For a mean over rows, rank s therefore contributes the ``avg`` of the gradients.
@@ -170,7 +170,7 @@ class TakeShareOp(ShareOp):
 
 
 class PutShareOp(ShareOp):
-    """Operation that puts the rank's rows into zeros of the first input's shape, which yields a partial of a sum."""
+    """Operation that puts the rank's rows into an array of zeros shaped like the first input: a partial of a sum."""
 
     take: ClassVar[Any]
 

@@ -19,14 +19,14 @@ from .rules import along, elementwise, indices, nested, shapes
 #: Maps a node to its rule, or to None if it has none.
 Make = Callable[[Any], Optional[PlacementRule]]
 
-#: By kind of dtype: the kinds of results whose casts are not linear, because they drop part of a number.
+#: Maps a dtype's kind to the kinds that a cast truncates its values to, so that the cast is not linear.
 TRUNCATING = {"f": "iub", "c": "iub", "i": "b", "u": "b"}
 
 
 class Placing:
-    """Placement rules for a library's operations by class, inherited by subclasses; ``own`` are library-specific.
+    """Placement rules for a library's operations by class, inherited by subclasses; ``own`` adds this library's rules.
 
-    ``others`` are rules for operations of other libraries, by full name, because these may not be installed.
+    ``others`` maps full names of classes to rules for operations of other libraries, which may not be installed.
     """
 
     def __init__(self, lengths: Lengths, own: Dict[Type[Any], Make], others: Optional[Dict[str, Make]] = None) -> None:

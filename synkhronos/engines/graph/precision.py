@@ -38,7 +38,7 @@ class BeforeRounding:
         )
 
     def accumulated(self, node: Any) -> Optional[Any]:
-        """Return a float reduction's result before its cast to a narrower dtype; None without a cast."""
+        """Return a float reduction's result before its cast to a narrower dtype; None without such a cast."""
         dtype, acc = np.dtype(node.outputs[0].dtype), accumulator(node)
         is_rounded = acc.kind + dtype.kind in ROUNDED and not np.can_cast(acc, dtype)
         return self._in_dtype(node, acc, node.inputs[0]) if is_rounded else None
@@ -52,7 +52,7 @@ class BeforeRounding:
     ) -> Optional[Any]:
         """Return the wider float value that a partial is rounded from, if any; ``known`` caches results by partial.
 
-        ``accumulated`` determines whether a wider accumulator counts if a reduction's result has its input's dtype.
+        Without ``accumulated``, a reduction's wider accumulator counts only if the result is narrower than the input.
         """
         known = {} if known is None else known
         if part not in known:

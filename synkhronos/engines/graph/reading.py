@@ -1,4 +1,4 @@
-"""Pass through a graph that replaces literal numbers of rows with each rank's own, wherever operations require it.
+"""Pass through a graph to replace literal numbers of rows with the rank's own number, where operations require it.
 
 ::
 
@@ -74,7 +74,7 @@ class WrittenGraph:
         return None
 
     def number(self, constant: Any, node: Any) -> Any:
-        """Return the rank's counterpart of a constant: a multiple of the number of rows, or the inverse of one."""
+        """Return the rank's value for a constant, a multiple of the number of rows or the inverse of a multiple."""
         classes, times = self.library.classes, times_rows(constant.data, self.rows)
         is_tensor, dtype = isinstance(constant.type, classes.TensorType), "int64"
         is_cast = isinstance(node.op, classes.Elemwise) and isinstance(node.op.scalar_op, classes.scalar.Cast)
@@ -124,7 +124,7 @@ class WrittenGraph:
 
 
 class Reading:
-    """One pass through a graph that replaces marked numbers; new marks apply to later nodes and to the next pass."""
+    """One pass through a graph to replace marked numbers; new marks apply to later nodes and to the next pass."""
 
     def __init__(self, graph: WrittenGraph, marks: Marks) -> None:
         self.graph, self.library, self.marks = graph, graph.library, marks
@@ -167,7 +167,7 @@ class Reading:
         if unknown is not None:
             return RuleResult([unknown] * len(node.outputs))
         placed: RuleResult = self.library.placing.rule_of(node).place(inputs, self.graph.exact)
-        # Draws of a shape without rows count as replicated: the ranks of an exact function can share the stream.
+        # Random arrays without rows count as replicated: the ranks of an exact function can share the stream.
         drawn = [REPLICATE if getattr(one, "stream", None) is not None else one for one in placed.outputs]
         return placed._replace(outputs=drawn)
 
@@ -178,7 +178,7 @@ class Reading:
         )
 
     def _is_misread(self, k: int, placed: RuleResult) -> bool:
-        """Return whether a node outputs a result or update with positions of rows, which each rank counts from 0."""
+        """Return whether a result or update of this node contains positions of rows, which each rank counts from 0."""
         return self.graph.exact and any(
             one in self.graph.roots and isinstance(placement, Shard) and placement.positions
             for one, placement in zip(self.graph.nodes[k].outputs, placed.outputs)
@@ -234,7 +234,7 @@ class Reading:
             new.update(zip(node.outputs, after.outputs))
 
     def _repaired(self, k: int, after: Any, placed: RuleResult) -> Tuple[Any, RuleResult]:
-        """Return a node and its placements, after replacements that make these known; unchanged if there are none."""
+        """Return a node and its placements after replacements that make them known; both unchanged if none can."""
         classes = self.library.classes
         if isinstance(after.op, classes.Scan):
             after, placed = self._read_inside(k, after, placed)
@@ -255,7 +255,7 @@ class Reading:
                 if found is not None:  # only for this operation; other operations may need its inputs as rows
                     self.marks |= share
                     return found[0], found[1]
-        # Count positions over all rows; earlier operations that need the rank's own positions use its share.
+        # Count positions over all rows; earlier operations that need the rank's own positions use its share of them.
         own = [one for one in self.marks if isinstance(one, NumberMark) and isinstance(one.node.op, classes.ARange)]
         found = self._tried(k, self.marks - frozenset(own), by_shares=True)
         return (after, placed) if found is None else found[:2]
@@ -282,7 +282,7 @@ class Reading:
         ]
 
     def _unwritten_inside(self, k: int, after: Any, placed: RuleResult) -> Tuple[Any, RuleResult]:
-        """Replace numbers of rows in a scan's steps if they may be properties of operations or asserted in shapes."""
+        """Replace numbers of rows in a scan's steps if operations may store them or shape assertions may use them."""
         outputs, classes = self.library.classes.steps(after.op).outputs, self.library.classes
         asserts = self.graph.rows > 1 and any(
             isinstance(node.op, classes.SpecifyShape) for node in classes.io_toposort([], outputs)

@@ -6,8 +6,8 @@ A collective inside a pattern would prevent its rewrite. Some rewrites change re
     sum(x) / sum(x)         1
     0 * sum(x)              0
 
-The function's own mode therefore rewrites expressions up to `END` before rules are applied. It then compiles the
-result, without the passes in `MADE` if these have nothing left to rewrite::
+The function's own mode therefore rewrites expressions up to `END` before placement rules are applied. It then compiles
+the result, without the passes in `MADE` if these have nothing left to rewrite::
 
     expressions --> merged, canonicalized, stabilized --> collectives --> specialized, ... --> function of the ranks
 """
@@ -25,7 +25,7 @@ LATER = (
     "scan",
 )
 
-#: Rewrites that only move elements. They are delayed like `LATER` only if rules could not trace rows otherwise.
+#: Rewrites that only move elements. Like `LATER`, they are delayed, but only if rows could not be traced otherwise.
 OF_ELEMENTS = (
     *("local_reshape_chain", "local_reshape_lift", "local_reshape_to_dimshuffle", "local_flatten_lift"),
     *("local_subtensor_lift", "local_subtensor_of_dot", "local_subtensor_of_alloc", "local_subtensor_make_vector"),
@@ -35,5 +35,5 @@ OF_ELEMENTS = (
     *("local_split_dims", "local_convert_negative_indices", "local_useless_reshape", "local_join_to_repeat"),
 )
 
-#: Passes of ``fast_run`` that are not repeated after collectives are inserted; `LATER` runs in the specialization.
+#: Passes of ``fast_run`` that are not repeated after collectives are inserted; `LATER` runs during specialization.
 MADE = ("useless", "merge1.1", "canonicalize", "merge1.2", "stabilize", "local_log_sum_exp")

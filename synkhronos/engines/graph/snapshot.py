@@ -12,7 +12,7 @@ from .library import Library
 
 
 class Snapshot(NamedTuple):
-    """A function before compilation, with substituted givens and default updates."""
+    """A function before compilation, with givens substituted and default updates added."""
 
     inputs: List[Any]
     outputs: List[Any]
@@ -57,7 +57,7 @@ def take(
     profile: Any = None,
     on_unused_input: Any = None,
 ) -> Snapshot:
-    """Return the snapshot of a function from the parameters of the library's ``function``."""
+    """Return the snapshot of a function from the arguments of the library's ``function``."""
     wrapped: List[Any] = []
     updates, givens = list(updates or ()), list(givens.items() if isinstance(givens, dict) else givens or ())
     for given in inputs:
@@ -134,7 +134,7 @@ def compile_variant(
 
 
 def _first_half(library: Library, snapshot: Snapshot, halves: SplitGraph, is_random: Callable[[Any], bool]) -> Snapshot:
-    """Return the snapshot for calls on slices; it returns outputs, values that cross the split, and random states."""
+    """Return the snapshot for slices; its outputs also include values that cross the split, and random states."""
     nothing = library.shared(0).zeros_like()
     outputs = [nothing if i in halves.after_split else output.variable for i, output in enumerate(snapshot.outputs)]
     states = [new for target, new in snapshot.updates if is_random(target)]

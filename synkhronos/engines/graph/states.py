@@ -1,6 +1,6 @@
 """Inputs that store a value between calls, such as ``In(s, value=0., update=s + x)`` or ``In(s, value=container)``.
 
-The value's storage also belongs to a shared variable, the input's *state*, which ranks receive and update as usual:
+The value's storage also belongs to a shared variable, the input's *state*. Ranks treat it like any other variable:
 
 ====================================  =====================================================================
 graph                                 the input, and its state

@@ -6,7 +6,7 @@
     arange(100 * 28)   ARange(0, 2800, 1)       axis 0: the 2800 at position 1, 28 for each row
     x.reshape((100, -1))   [100, -1]            axis 0: element 0 of that vector
 
-Each use of a number is marked separately, because equal small numbers share a constant. A vector is marked once.
+Each use of a number has its own mark, because equal small numbers share a constant. A vector's mark covers all uses.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class WrittenLengths:
         return value.dtype.kind in "iu" and value.ndim == 0 and int(value) > 0 and int(value) % self.rows == 0
 
     def number(self, node: Any, position: int) -> Optional[Marks]:
-        """Return marks of the constants that define a node's scalar input; None if not a known multiple of rows."""
+        """Return marks of the constants that define a node's scalar input; None unless it is a multiple of ``rows``."""
         classes, variable = self.classes, node.inputs[position]
         if marked(NumberMark(node, position), self.marked):
             return NONE
@@ -124,7 +124,7 @@ class WrittenLengths:
         return None
 
     def element(self, vector: Any, index: int) -> Optional[Marks]:
-        """Return marks of the constants that define a vector's element; None if not a known multiple of rows."""
+        """Return marks of the constants that define a vector's element; None unless it is a multiple of ``rows``."""
         classes, count = self.classes, self.count(vector)
         if not -count <= index < count:
             return None
@@ -155,7 +155,7 @@ class WrittenLengths:
         return None
 
     def axis(self, variable: Any, axis: int) -> Optional[Marks]:
-        """Return marks of the constants that define an axis's length; None if not a known multiple of rows."""
+        """Return marks of the constants that define an axis's length; None unless it is a multiple of ``rows``."""
         classes, node = self.classes, variable.owner
         if node is None or axis >= ndim(variable) or broadcastable(variable)[axis]:
             return None

@@ -37,7 +37,7 @@ class ReadGraph(NamedTuple):
 
     outputs: List[Any]
     marks: Marks
-    where: List[str]  # descriptions of the operations that require rows
+    where: List[str]  # descriptions of the operations that require the replacements
     unclear: str = ""  # an operation with a number or length that may or may not be the number of rows
 
 
@@ -64,7 +64,7 @@ class WrittenRowsReader:
     def __call__(
         self, outputs: Sequence[Any], known: Mapping[Any, Placement], rows: Optional[int], marks: Marks = NONE
     ) -> ReadGraph:
-        """Replace marked and required numbers with the rank's number of rows; if ``rows`` is None, only properties."""
+        """Insert the rank's number of rows where marked or required; without ``rows``, only in operation properties."""
         graph = WrittenGraph(self, outputs, known, rows, True)
         divisors = [one.node for one in marks if isinstance(one, NumberMark)]
         where: Dict[str, None] = {described(self.classes, node): None for node in divisors}
@@ -73,7 +73,7 @@ class WrittenRowsReader:
         return ReadGraph(images, reading.marks, list(where), reading.unclear() if graph.rows > 1 else "")
 
     def _read(self, graph: WrittenGraph, marks: Marks, where: Dict[str, None]) -> Reading:
-        """Return the last pass through a graph; add descriptions of operations that require rows to ``where``."""
+        """Return a graph's last pass; ``where`` collects descriptions of the operations that require replacements."""
         for _ in range(MAX_PASSES):
             reading, n_ops = Reading(graph, marks), len(graph.ops)
             where.update(dict.fromkeys(reading.where))

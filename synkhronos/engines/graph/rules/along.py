@@ -9,7 +9,7 @@ from ..lengths import Lengths, broadcastable, ndim
 
 
 def labels(variable: Any, names: Sequence[Any]) -> List[Any]:
-    """Return labels for the axes of a variable, `ONE` for axes of length 1."""
+    """Return labels for the axes of a variable, with `ONE` for axes of length 1."""
     return [ONE if one else name for one, name in zip(broadcastable(variable), names)]
 
 

@@ -88,7 +88,7 @@ def inc_subtensor(lengths: Lengths, node: Any) -> PlacementRule:
 
 
 def _changed(lengths: Lengths, node: Any, index: Any, rule: PlacementRule) -> PlacementRule:
-    """Return the rule for changing elements of a vector that may be a shape, at constant positions if known."""
+    """Return the rule for changing elements of a vector, which may be a shape; ``rule`` unless ``index`` is known."""
     if index is None or node.inputs[0].dtype not in lengths.classes.discrete_dtypes:
         return rule
     return Changed(index, lambda: [lengths.values(one) for one in node.inputs[:2]], node.op.set_instead_of_inc, rule)
@@ -113,7 +113,7 @@ def rows_at(lengths: Lengths, node: Any) -> PlacementRule:
 
 
 def _chosen(lengths: Lengths, node: Any, positions: Any, rule: PlacementRule) -> PlacementRule:
-    """Return the rule for selecting elements of a vector that may be a shape, at constant positions if known."""
+    """Return the rule for selecting elements of a vector, which may be a shape; ``rule`` if positions are computed."""
     index = lengths.positions(positions) if ndim(node.inputs[0]) == 1 else None
     return rule if index is None else Element(index, rule)
 

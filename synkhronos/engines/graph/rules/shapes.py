@@ -107,6 +107,6 @@ def rebroadcast(lengths: Lengths, node: Any) -> PlacementRule:
 
 
 def _but_for_new_ones(node: Any) -> List[Any]:
-    """Return labels for the axes of an array, `MIXED` for axes newly declared to have length 1."""
+    """Return labels for the axes of an array, with `MIXED` for axes newly declared to have length 1."""
     before, after = broadcastable(node.inputs[0]), broadcastable(node.outputs[0])
     return [MIXED if one and not other else axis for axis, (one, other) in enumerate(zip(after, before))]
