@@ -51,12 +51,8 @@ def step_of(profile: RunProfile) -> Step:
             (int(calls.steps.sum()) for key, calls in profile.commands.items() if key[0] in FUNCTIONS), default=0
         )
         called = f"whose largest number of calls to one function is {most}" if most else "which calls no function"
-        raise ArgumentValueError(
-            "profile",
-            f"a program that calls a function at least {MIN_STEPS} times",
-            f"{profile.path}, {called}",
-            f"{HOW_TO} and train longer",
-        )
+        expected = f"a program that calls a function at least {MIN_STEPS} times"
+        raise ArgumentValueError("profile", expected, f"{profile.path}, {called}", f"{HOW_TO} and train longer")
     main = max(repeated, key=lambda key: float(repeated[key].master.sum()))
     calls = repeated[main]
     first = calls.begin[0]
