@@ -63,7 +63,7 @@ class Compare(CollectiveCommand):
 def first_difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Optional[str]:
     """Return a description of the first difference between two arrays (shape, dtype, bits); None if there is none."""
     if a.shape != b.shape or a.dtype != b.dtype:
-        return f"in shape: {b.dtype} {b.shape} instead of {a.dtype} {a.shape}"
+        return f"in {'shape' if a.shape != b.shape else 'dtype'}: {b.dtype} {b.shape} instead of {a.dtype} {a.shape}"
     different_bytes = _bytes(a) != _bytes(b)
     if not different_bytes.any():  # (several times as fast as comparing elements)
         return None

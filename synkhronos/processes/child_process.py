@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 import warnings
 from typing import Any, Callable, Optional, Sequence, Tuple
@@ -15,6 +16,8 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 from ..errors import SynkhronosError
 from ..host.signals import DeferredSignals
 from . import fd_passing
+
+ENDING_S = 1.0  # time to end: the kernel closes the sockets of an ending process first
 
 
 def fork(name: str, work: Callable[[socket.socket, int], object]) -> Tuple[int, socket.socket]:
@@ -83,8 +86,12 @@ class ChildProcess:
                         self.end()
                     limits = "" if "ulimit" in str(error) else "; see ulimit -n"
                     raise SynkhronosError(f"{self.name} process cannot be reached: {error}{limits}") from error
+                until = time.monotonic() + ENDING_S
+                while self.alive() and time.monotonic() < until:
+                    time.sleep(0.001)
+                reason = "it has closed the connection" if self.alive() else self.exit_reason()
                 self.end()
-                raise SynkhronosError(f"{self.name} process (pid {self.pid}) is gone: {self.exit_reason()}") from error
+                raise SynkhronosError(f"{self.name} process (pid {self.pid}) is gone: {reason}") from error
 
     def alive(self) -> bool:
         if self._status is None:

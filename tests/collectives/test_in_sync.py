@@ -39,6 +39,8 @@ def test_shapes_that_differ(three):
     W = three.shared(np.zeros((2, 2)), "W")
     three.set_values(W, [np.zeros((2, 2)), np.zeros((2, 2)), np.zeros((1, 2))])
     assert "in shape: float64 (1, 2) instead of float64 (2, 2)" in repr(synk.in_sync(W))
+    three.set_values(W, [np.zeros((2, 2)), np.zeros((2, 2)), np.zeros((2, 2), "float32")])
+    assert "in dtype: float32 (2, 2) instead of float64 (2, 2)" in repr(synk.in_sync(W))
 
 
 def test_bits_are_compared(three):

@@ -18,6 +18,8 @@ from refusals import lacks, reports
 import synkhronos as synk
 from synkhronos.errors import SynkhronosError
 from synkhronos.memory.memfd import nameless_file
+from synkhronos.processes import child_process
+from synkhronos.processes.child_process import ChildProcess
 from synkhronos.processes.keeper import Descriptors, Keeper
 from synkhronos.processes.launcher import ProcessLauncher
 from synkhronos.program.program import PROGRAM
@@ -269,6 +271,31 @@ def test_keeper_that_dies_while_it_forks(monkeypatch, tmp_path):
     pid = int(path.read_text())
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
     keeper.end()
+
+
+def killed(sock, program):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def ended(sock, program):
+    sock.close()
+
+
+def deaf(sock, program):
+    sock.close()
+    signal.pause()
+
+
+@pytest.mark.parametrize("work, found, not_found", [(killed, "15", "9"), (ended, "ended", "9"), (deaf, "closed", "9")])
+def test_the_reason_of_an_end_is_the_processs_own(monkeypatch, work, found, not_found):
+    """Not the signal that ends it because it is of no use any more."""
+    if work is deaf:
+        monkeypatch.setattr(child_process, "ENDING_S", 0.0)
+    process = ChildProcess("helper", work)
+    with reports(SynkhronosError, "helper", found) as caught:
+        process.ask("anything", (), 60)
+    assert f"signal {not_found}" not in str(caught.value)
+    assert not process.alive()
 
 
 #: Raises the limit of open files, or lowers it, between two sessions; prints what came of each.

@@ -24,7 +24,7 @@ BUDGET = {
     "runtime/": 1754,
     "transports/": 1522,
     "cluster/": 2368,
-    "processes/": 845,
+    "processes/": 851,
     "program/": 824,
     "engines/ sharding/ ops/": 8261,
     "replication/": 463,

@@ -28,7 +28,7 @@ def scaled(seconds):
     return seconds if seconds is None or seconds < 0 else seconds * SCALE
 
 
-def scale_first(wait):
+def scale_last(wait):
     """Return a method or function whose last positional argument (if a number) and ``timeout`` are scaled."""
 
     def longer(*args, **others):
@@ -52,7 +52,7 @@ class Polled:
     """Scaled `select.poll` or `select.epoll` object."""
 
     def __init__(self, poll):
-        self._poll, self.poll = poll, scale_first(poll.poll)
+        self._poll, self.poll = poll, scale_last(poll.poll)
 
     def __getattr__(self, name):
         return getattr(self._poll, name)
@@ -71,7 +71,7 @@ class Semaphores(importlib.abc.MetaPathFinder):
         def exec_module(module):
             execute(module)
             module.time = Clock
-            module.Semaphore.acquire = scale_first(module.Semaphore.acquire)
+            module.Semaphore.acquire = scale_last(module.Semaphore.acquire)
 
         spec.loader.exec_module = exec_module
         return spec
@@ -85,12 +85,12 @@ def scale_clocks():
     time.perf_counter = lambda: perf_counter() / SCALE
     time.monotonic_ns = lambda: int(monotonic_ns() / SCALE)
     time.perf_counter_ns = lambda: int(perf_counter_ns() / SCALE)
-    time.sleep = scale_first(time.sleep)
+    time.sleep = scale_last(time.sleep)
 
     import threading  # binds time.monotonic
 
-    threading.Condition.wait = scale_first(threading.Condition.wait)
-    threading.Thread.join = scale_first(threading.Thread.join)
+    threading.Condition.wait = scale_last(threading.Condition.wait)
+    threading.Thread.join = scale_last(threading.Thread.join)
 
     poll, epoll, old_select = select.poll, select.epoll, select.select
     select.poll = lambda: Polled(poll())
@@ -98,7 +98,7 @@ def scale_clocks():
     select.select = lambda r, w, x, timeout=None: old_select(r, w, x, scaled(timeout))
 
     settimeout, setsockopt = socket.socket.settimeout, socket.socket.setsockopt
-    socket.socket.settimeout = scale_first(settimeout)
+    socket.socket.settimeout = scale_last(settimeout)
     gettimeout = socket.socket.gettimeout
     socket.socket.gettimeout = lambda self: None if gettimeout(self) is None else gettimeout(self) / SCALE
 
