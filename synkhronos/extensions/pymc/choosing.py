@@ -49,7 +49,7 @@ def faster(model: pm.Model, ranks: int, build: Callable[[], pm.Model]) -> pm.Mod
         1e3 * parallel_s,
         ranks,
         1e3 * plain_s,
-        f"{plain_s / parallel_s:.2g} times as fast" + ("" if pays else ", which is too little: use the plain model"),
+        f"{plain_s / parallel_s:.2g} times as fast" + ("" if pays else f" (< {GAIN}): the plain model is returned"),
     )
     return parallel if pays else model
 
