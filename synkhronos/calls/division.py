@@ -158,7 +158,7 @@ def divide(
     weights = counts if rows is None else rows
     if weights is not None:
         check_written(written, sum(weights))
-    # (if a rank's variables are empty, a graph that uses them whole would read no row)
+    # (if a rank's variables are empty, their rows must be arguments, so that the rank can pass a placeholder row)
     lacks = (
         all_ranks_call and lengths is not None and any(weights or []) and not all(min(of_rank) for of_rank in lengths)
     )

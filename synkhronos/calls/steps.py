@@ -280,7 +280,7 @@ def _with_division(plan: CallPlan, division: Division) -> CallPlan:
 
 
 def _undo(step: int, change: Change, context: RankContext) -> None:
-    """Undo this rank's part of a step that not all ranks have completed; the step may not be counted yet."""
+    """Undo this rank's part of a step that not all ranks have completed, whether or not the rank has counted it."""
     change.undo()
     block, rank = context.barrier.block, context.rank
     block.undone[rank] = block.steps[rank] - step

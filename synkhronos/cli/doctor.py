@@ -272,7 +272,7 @@ def check_cores() -> Finding:
 
 def check_shared_memory(shm: str = "/dev/shm") -> Finding:
     """Try ``memfd_create``; if it fails, try POSIX shared memory, and check the free space in `shm`."""
-    free = f"{readable_bytes(machine.available_memory())} available"
+    free = f"{readable_bytes(machine.available_memory())} of memory available"
     try:
         try_memfd()
         return Finding("Shared memory", OK, f"memfd with posix_fallocate works, {free}")

@@ -68,7 +68,7 @@ def check(handle: FileHandle) -> None:
     try:
         stat = os.stat(handle.path)
     except OSError as error:
-        raise ValueError(f"cannot find the mapped file {handle.path}: {error.strerror}; keep it in place") from None
+        raise ValueError(f"cannot find the mapped file {handle.path}: {error.strerror}; restore it") from None
     _compare(handle, stat)
 
 
@@ -81,7 +81,7 @@ def open_mapping(handle: FileHandle, elsewhere: bool = False) -> mmap.mmap:
     try:
         fd = os.open(handle.path, (os.O_RDWR if writes else os.O_RDONLY) | os.O_CLOEXEC)
     except OSError as error:
-        what = _TO_OTHER_HOSTS if elsewhere else "keep it in place"
+        what = _TO_OTHER_HOSTS if elsewhere else "restore access to it"
         raise ValueError(f"cannot map the file {handle.path}: {error.strerror}; {what}") from None
     try:
         stat = os.fstat(fd)

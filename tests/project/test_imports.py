@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "synkhronos"
 
-# Folders (and the few flat modules) of the package, the lowest first: each may import those below it and its neighbours
+# Top-level folders and modules of the package, the lowest first: each may import those below it and its neighbours
 # on the same line, without cycles. A new module goes into the folder it belongs to.
 LAYERS = [
     ["errors", "trace"],

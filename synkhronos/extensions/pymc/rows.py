@@ -43,7 +43,7 @@ def as_data(values: Sequence[Any], labels: Sequence[str]) -> List[synk.Data]:
         if not data[-1].shape:
             raise ArgumentValueError(label, "an array with rows", "a number", "write the number into the function")
         if len(data[-1]) != len(data[0]):
-            raise ArgumentValueError(label, f"the number of rows of {labels[0]}: {len(data[0])}", str(len(data[-1])))
+            raise ArgumentValueError(label, f"as many rows as {labels[0]} ({len(data[0])})", str(len(data[-1])))
     if not len(data[0]):
         raise ArgumentValueError(labels[0], "an array with rows", f"an array of shape {data[0].shape}")
     return data

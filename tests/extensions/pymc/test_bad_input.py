@@ -34,7 +34,7 @@ def in_model(*args, **kwargs):
 
 
 def test_refused_data():
-    with refuses(ValueError, "data[1]", "the number of rows of data[0]: 53", "52"):
+    with refuses(ValueError, "data[1]", "as many rows as data[0] (53)", "52"):
         in_model(log_density, [X, BINARY[:-1]])
     with refuses(TypeError, "data[1]", "numbers", "dtype <U1"):
         in_model(log_density, [X, np.array(["a"] * N)])

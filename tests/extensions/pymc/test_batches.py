@@ -193,7 +193,7 @@ def test_refused_arguments():
 def test_refused_first_batches():
     with refuses(ValueError, "batch", "batches", "without"):
         model_of([])
-    with refuses(ValueError, "batch[1]", "the number of rows of batch[0]: 53", "52"):
+    with refuses(ValueError, "batch[1]", "as many rows as batch[0] (53)", "52"):
         model_of([(X, BINARY[:-1])])
     with refuses(ValueError, "batch[0]", "rows", "(0, 3)"):
         model_of([(X[:0], BINARY[:0])])
