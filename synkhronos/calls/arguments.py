@@ -39,7 +39,7 @@ class StagingBuffer(NamedTuple):
 class Arguments:
     """Checks and stages a function's arguments.
 
-    ``axes[i]`` is the axis of rows of input i. Inputs whose axis is None, and inputs beyond this list, are sent whole.
+    ``axes[i]`` is input i's axis of rows. Inputs whose axis is None, and inputs beyond this list, are sent whole.
     """
 
     def __init__(self, engine: Any, inputs: Sequence[Any], axes: Sequence[Optional[int]]) -> None:
@@ -52,7 +52,7 @@ class Arguments:
             for given, axis, scattered, label in zip(inputs, of_rows, self._scattered, self.labels)
         ]
         self._taken: Dict[int, AcceptedData] = {}  # by input
-        self._staging: Dict[Any, StagingBuffer] = {}  # by input; indices by negative number; data of steps by name
+        self._staging: Dict[Any, StagingBuffer] = {}  # by input; for indices, by negative number; for steps, by name
 
     def scattered(self) -> Dict[Any, int]:
         """Return the variables of the inputs that are divided by rows, with their axes."""
@@ -157,7 +157,7 @@ class Arguments:
         self._taken[i] = AcceptedData(handle, data.minibatch, argument)
 
     def pack(self, pool: Pool, rank: int, chosen: Selection) -> Any:
-        """Return a rank's selection in the form that is sent, with a handle in place of a list of indices."""
+        """Return a rank's selection as it is sent: an array of indices is staged and replaced by its handle."""
         return self.stage(pool, -2 - rank, chosen.array) if isinstance(chosen, Indices) else chosen
 
     def _nothing_to_select(self, batch: Any) -> Tuple[None, None]:

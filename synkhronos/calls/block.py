@@ -43,7 +43,7 @@ def functions(
     Raises
     ------
     TypeError, ValueError
-        At the end of the block, if one of the ``bcast_inputs`` is an input of no function built inside. Errors of
+        At the end of the block, if one of the ``bcast_inputs`` is not an input of any function built inside. Errors of
         `function` are raised where the library calls ``function``.
 
     Examples
@@ -78,7 +78,7 @@ def functions(
 
 
 class _Open(threading.local):
-    """The open blocks of a thread; the last one applies. None suspends it while a function is built."""
+    """The open blocks of a thread; the last one applies. If it is None, no block applies: a function is being built."""
 
     def __init__(self) -> None:
         self.blocks: List[Optional[_Block]] = []

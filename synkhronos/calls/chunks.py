@@ -1,4 +1,4 @@
-"""Split many steps into commands of about a second if dead ranks are replaced, so that a death costs little work.
+"""If dead ranks are replaced, split many steps into commands of about a second, so that a death costs little work.
 
 A command also ends after a step if ``on_step`` changes a value that all ranks need; the next command sends the value.
 """
@@ -29,7 +29,7 @@ class Results(NamedTuple):
 def run_in_chunks(
     steps: StepSequence, table: Any, run: Callable[[StepSequence], Results], heals: bool = True
 ) -> Results:
-    """Run steps in one or more commands; ``total`` allows only one, so ``on_step`` must not set values for all ranks.
+    """Run steps in one or more commands; with ``total`` in one, so ``on_step`` must not change a value for all ranks.
 
     ``run`` completes all steps that it receives, or only the first few. ``heals``: whether dead ranks are replaced.
     """

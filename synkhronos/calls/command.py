@@ -9,7 +9,7 @@
     stage    copy plain arrays and indices to memory that all ranks read                         Arguments.prepare
     plan     the rows of every rank, and the number of slices; cached for equal calls            Plans, Division
     run      every rank:  select rows, call the engine, reduce the outputs                       CallFunction.run
-    finish   the master:  combine the answers, in the form that the user chose                   CallFunction.finish
+    finish   the master:  combine the answers, with the serial outputs' dtypes and axes          CallFunction.finish
 
 The first four stages check the arguments, before any value has changed. `plan` lists the caches.
 """
@@ -71,7 +71,7 @@ class CallFunction(Command):
         values = prepared.values(context)
         if self.plan is not None and may_be_refused(plan, context):
             context.pools.check_room(prepared.far(self.rows))
-            context.barrier.wait()  # no rank begins before every host has enough memory and the files
+            context.barrier.wait()  # no rank begins before every host has memory and files for the arguments
         if plan.writes:
             context.begin_changes(plan.writes)
         outputs, change, division = call(prepared, values, self.rows, None, context)

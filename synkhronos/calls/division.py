@@ -22,7 +22,7 @@ class Division(NamedTuple):
     shared_rows: Optional[List[Selection]]
     shared_counts: Optional[List[int]]
     num_slices: int  # largest number of calls that a rank makes
-    weights: Optional[List[int]]  # in averages, by rank; None for equal weights
+    weights: Optional[List[int]]  # each rank's weight in averages; None for equal weights
     rows_differ: bool = False  # whether inputs and variables have different row counts; if so, averages are undefined
     all_ranks_call: bool = False  # whether ranks without rows make calls too, with a row of weight 0, for collectives
 
@@ -158,7 +158,7 @@ def divide(
     weights = counts if rows is None else rows
     if weights is not None:
         check_written(written, sum(weights))
-    # (if a rank's variables are empty, their rows must be arguments, so that the rank can pass a placeholder row)
+    # (if a rank's variables are empty, the graph must have inputs for their rows: the rank passes a placeholder row)
     lacks = (
         all_ranks_call and lengths is not None and any(weights or []) and not all(min(of_rank) for of_rank in lengths)
     )

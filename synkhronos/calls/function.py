@@ -902,7 +902,7 @@ class Function:
         return [one.shared for one in own]
 
     def _tell_if_nothing_is_divided(self) -> None:
-        """Warn if the function divides no rows, so that every rank does the same work."""
+        """Warn if the function divides no rows, because every rank then does the same work."""
         variants, self._told = self._variants, True
         divides = variants.collectives is not None and variants.collectives.divides
         if not (self._arguments.scattered() or variants.rows or divides):

@@ -65,7 +65,7 @@ def check_states(engine: Any, snapshot: Any, placements: Sequence[Placement], st
 
 
 def warn_of_ranks(name: str, found: Sequence[OwnUpdate]) -> None:
-    """Log a function's local updates when it is built, with the remedy: a collective, or ``exact``."""
+    """Log the local updates of a new function, with the remedy: a collective, or ``exact``."""
     for reduction in dict.fromkeys(one.reduction for one in found):
         alike = [one for one in found if one.reduction == reduction]
         if reduction is not None:

@@ -91,7 +91,7 @@ class CallPlan(NamedTuple):
     wanted: Optional[Sequence[int]]  # positions to request from the ranks' graph, including outputs with new values
     ops: Sequence[ReduceOp]  # one per requested output
     labels: Sequence[str]  # labels of the requested outputs in messages
-    dtypes: Optional[Sequence[Any]]  # of scalar outputs, if ranks send these with their answers to save a barrier
+    dtypes: Optional[Sequence[Any]]  # dtypes of scalar outputs that ranks send with their answers to save a barrier
     on_device: bool = False  # whether outputs may have to move between host and device, as in the engine's own function
     sliceable: Sequence[Tuple[int, int]] = ()  # numbers and axes of variables whose selected rows are additional inputs
     updates: Sequence[Tuple[int, Optional[ReduceOp]]] = ()  # variables whose new values are outputs; ops for slices
@@ -287,7 +287,7 @@ class RankPlan:
         return self._parts[i] if rows is None else rows.part(*self.pieces[i][1])
 
     def _numbers(self, i: int, j: int, part: Any) -> Any:
-        """Return the row numbers of the j-th argument that the i-th slice uses; None for all rows."""
+        """Return the numbers of the j-th argument's rows that the i-th slice uses; None for all rows."""
         kind, (begin, end) = self.plan.arguments[j].kind, self.pieces[i][1]
         if kind not in ("selected", "batch"):
             return None
@@ -332,7 +332,7 @@ class RankPlan:
     def _row_buffer(
         self, context: RankContext, i: int, n_rows: int, array: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, Any]:
-        """Return a reusable buffer for rows of the i-th argument; a new one in every call would double the time."""
+        """Return a reusable buffer for rows of the i-th argument; copying them to new memory takes twice as long."""
         shape = (n_rows,) + array.shape[1:]
         nbytes = array.itemsize * math.prod(shape)
         buffer = context.row_buffers.get((self.plan.number, i))

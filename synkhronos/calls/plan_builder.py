@@ -178,7 +178,7 @@ class PlanBuilder:
         return replicator.number(graph)
 
     def _changing_lengths(self, replicator: Replicator, lengths: Sequence[Sequence[int]]) -> List[Any]:
-        """Return the number, axis and lengths by rank of each sliceable variable that the function updates."""
+        """Return each updated sliceable variable's registry number, axis of rows, and lengths by rank."""
         updated = {self.engine.identity(shared) for shared in self.engine.updated_in(self.variants.snapshot)}
         return [
             (replicator.find(self.engine, shared), axis, [of_rank[i] for of_rank in lengths])
@@ -221,7 +221,7 @@ class PlanBuilder:
         wanted = subset
         if subset is not None and n_more:
             wanted = [*subset, *range(len(outputs), len(outputs) + n_more)]
-        # Answers contain no outputs of sliced calls: gathered outputs would grow, and updates need a barrier anyway.
+        # Answers contain no outputs of sliced calls: gathered scalars become arrays, and updates need a barrier anyway.
         divides = collectives is not None and collectives.divides
         in_answers = (
             division.num_slices == 1

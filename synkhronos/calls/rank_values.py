@@ -36,7 +36,7 @@ def values_by_rank(session: Session, numbers: Sequence[int]) -> List[List[np.nda
 
 
 class SetValues(Command):
-    """Set every rank's values of dense variables; ``handles[i][rank]`` locates the value of the i-th variable."""
+    """Set every rank's values of dense variables; ``handles[i][rank]`` locates a rank's value of variable i."""
 
     title = "setting values of shared variables"
 

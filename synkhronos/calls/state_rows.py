@@ -59,7 +59,7 @@ def states_of(session: Session, engine: Any, axes: Dict[Any, int], updated: Sequ
 
 
 def rows_of_states(engine: Any, axes: Dict[Any, int], n_rows: Optional[int], num_slices: Any = 1) -> Optional[int]:
-    """Return a call's number of rows, by default its states'; raise if the numbers differ or states would be sliced."""
+    """Return a call's row count, by default its states' count; raise if counts differ or states would be sliced."""
     for i, (shared, axis) in enumerate(axes.items()):
         label, length = engine.label(shared, f"state {i}"), engine.storage(shared)[0].shape[axis]
         if isinstance(num_slices, (int, np.integer)) and num_slices > 1:

@@ -110,8 +110,8 @@ class Store:
 class Combiner:
     """Combines the outputs of all ranks, on the master.
 
-    ``divisions[step]``: the division of each completed step. ``counts[d]``: the number of steps of division d in each
-    block. After an error, ``failed_step`` is the step whose outputs could not be combined, if it is known.
+    ``divisions[step]``: the division of each completed step. ``counts[d]``: the number of steps in each block of
+    division d. After an error, ``failed_step`` is the step whose outputs could not be combined, if it is known.
     """
 
     def __init__(

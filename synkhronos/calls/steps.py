@@ -12,7 +12,7 @@
     finish   the master:  combine the outputs in the memory of all ranks                         Combiner
 
 Between steps, ranks wait for each other only in collectives of the graph, and for the ``on_step`` of exact functions.
-Before each step, a rank checks the control block for an abort. Afterwards, it writes its step count to the block.
+Before each step, a rank checks the control block for an abort. After the step, it writes its step count to the block.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class StepSequence(NamedTuple):
     ops: Sequence[ReduceOp]  # of the requested outputs
     types: Sequence[Optional[ArrayType]]  # of the requested outputs; None if not an array
     shapes: Optional[int] = None  # number of the graph that computes the outputs' shapes, unless all are known
-    lengths: Sequence[Tuple[int, int, Sequence[int]]] = ()  # of updated sliceable variables: number, axis, lengths
+    lengths: Sequence[Tuple[int, int, Sequence[int]]] = ()  # of updated variables: number, axis, lengths by rank
     total: bool = False  # whether outputs are accumulated over all steps
     asks: bool = False  # whether there is an `on_step`, which may end the steps
-    is_exact: bool = False  # whether `on_step` ends the steps after the same step on all ranks
+    is_exact: bool = False  # whether the function is exact, so that all ranks must end after the same step
     begin: int = 0  # the command's first step in the table
 
     @property

@@ -43,7 +43,7 @@ class Written(NamedTuple):
     """A literal number of rows in a program's graph."""
 
     rows: Optional[int]  # required in every call; None if any number is allowed
-    where: Sequence[str]  # operations that read a constant as each rank's share of the rows
+    where: Sequence[str]  # operations that use a constant as each rank's share of the rows
 
 
 class Variants:

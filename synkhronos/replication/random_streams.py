@@ -16,9 +16,9 @@ class RandomStreams:
     With ``seed``, streams are seeded instead. With ``split``, rank r starts r long jumps further on in the sequence.
     Otherwise, and for numbers that all rows of an exact function share, all ranks start at the same state.
 
-    When a stream is sent again, the master continues without a jump. Each other rank starts as many jumps ahead of the
-    master as its distance from the master in the ring of ranks. A rank that has drawn more than the master may then
-    draw some of its numbers again.
+    When a stream is sent again, the master continues without a jump. Every other rank starts d long jumps ahead of the
+    master, where d is its distance from the master in the ring of ranks. A rank that has drawn more numbers than the
+    master may then draw some of them again.
     """
 
     def __init__(self, seed: Optional[int], split: bool, root: int) -> None:
@@ -43,9 +43,9 @@ class RandomStreams:
         return state, self.root if again else 0
 
     def check(self, function: Any, functions: Iterable[Any], find: Callable[[Any, Any], Any]) -> None:
-        """Refuse a function that draws common numbers from a stream if another draws per-rank numbers, or vice versa.
+        """Raise if this function and another draw from the same stream, but only one of them draws common numbers.
 
-        The states would diverge, because ranks do not draw equally often. ``functions`` are all functions of the
+        The ranks' states would diverge, because ranks do not draw equally often. ``functions`` are all functions of the
         program. ``find(engine, shared)`` returns the number of a variable, or None if the ranks do not have it.
         """
         engine = function.engine

@@ -48,7 +48,7 @@ class Sent:
 
 
 class Replicator(Replicas):
-    """Replicas on the master: registers the program's own functions and shared variables, by weak reference.
+    """The master's `Replicas`: registers the program's own functions and shared variables, by weak reference.
 
     Objects are compared by identity. If the program drops an object, the ranks drop it with the next command. While the
     program keeps a variable, its values stay on all ranks, even if no function uses it.
