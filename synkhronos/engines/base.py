@@ -159,7 +159,7 @@ class Engine(ABC):
 
     @abstractmethod
     def storage(self, shared: Any) -> List[Any]:
-        """Return the variable's storage: a one-element list with its value, never replaced by another list."""
+        """Return the variable's storage: a list whose only element is the value; the list itself is never replaced."""
 
     def get(self, shared: Any) -> Any:
         """Return the variable's current value, on the host or on the device, without copying."""
@@ -242,11 +242,11 @@ class Engine(ABC):
 
     @abstractmethod
     def check(self, input: Input, dtype: np.dtype[Any], shape: Tuple[int, ...], argument: str) -> None:
-        """Raise the error that `convert` would raise for an array of this dtype and shape, without such an array."""
+        """Raise the error, if any, that `convert` would raise for an array of this dtype and shape."""
 
     @abstractmethod
     def call(self, compiled: Any, args: Sequence[Any], output_subset: Optional[Sequence[int]] = None) -> List[Any]:
-        """Call the function with one value per input; return all or selected outputs in a list (scalars: 0-d arrays).
+        """Call the function with one value per input; return all or selected outputs in a list (scalars as 0-d arrays).
 
         No output shares memory with an input, a current or former shared value, or a buffer that the next call reuses.
         """
@@ -337,7 +337,7 @@ class Engine(ABC):
 
         If ``sliced``, the new values of all variables in `updated_in` except random states become additional outputs,
         in that order, instead of being stored. They are computed from the values before the call; only random states
-        advance. With `collectives`, all new values are outputs even without ``sliced`` (but see `after_collective`).
+        advance. If `collectives` is not None, all new values are outputs, sliced or not (but see `after_collective`).
         No output shares memory with a shared variable, another output or a buffer that the next call overwrites.
         """
 
@@ -346,7 +346,7 @@ class Engine(ABC):
 
         Its inputs are the inputs of `variant`, then the values that cross the split. Its outputs are the outputs after
         the split, then the new values that are not random states. The sliced `variant` returns the function's outputs
-        (placeholders after the split), the values that cross the split, and the new random states.
+        (placeholders for outputs after the split), the values that cross the split, and the new random states.
         """
         raise ArgumentTypeError("exact", f"False, because engine {self.name!r} has no exact functions", "True")
 
@@ -389,9 +389,9 @@ class Engine(ABC):
     ) -> Tuple[Any, Optional[List[Placement]]]:
         """Return a snapshot whose outputs are rounded as late as possible, and the placements described by `placed`.
 
-        Used for functions that are not exact. Partials are returned before the function rounds them (see
-        `output_types`), unless ``ops`` requests another op for them. If a dtype rules out partials, as for a truncated
-        sum, and the op in ``ops`` is MISSING, a collective computes the value.
+        Used for functions that are not exact. Their partials are returned unrounded (see `output_types`), unless
+        ``ops`` requests another op for them. If a dtype rules out partials, as for a truncated sum, and the op in
+        ``ops`` is MISSING, a collective computes the value.
         """
         return snapshot, self.placed(snapshot, shards)
 
@@ -521,7 +521,7 @@ class Engine(ABC):
     ) -> bytes:
         """Pickle compiled functions so that `loads` connects them to the rank's replicas of their shared variables.
 
-        ``numbers`` maps the `identity` of storages that ranks already have to numbers; their values are not sent.
+        ``numbers`` maps the `identity` of each storage that exists on the ranks to a number; its value is not sent.
         ``variables`` maps the ``id`` of shared variables to numbers. ``constants`` maps the ``id`` of each array that
         the method `constants` returns to an address in shared memory.
         """

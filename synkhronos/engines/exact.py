@@ -124,7 +124,7 @@ def completed(
     placements = [REPLICATE if output in lengths else found.of(output) for output in outputs]
     averages = propagate(graph.nodes, {**graph.known, **shards}, False, found)
     for i, output in enumerate(outputs):
-        # A mean over rows remains an average, because `steps` averages with rows as weights. (An output computed once,
+        # A mean over rows remains an average, because `steps` weights averages by rows. (An output computed once,
         # after all slices, cannot be an average: it would need the number of rows of all slices.)
         once = output in after.late and after.waiting_rows is None
         if placements[i] == Partial() and averages.of(output) == AVERAGE and not once:

@@ -306,7 +306,7 @@ class GraphEngine(Engine):
         finally:
             news, ins[:] = list(ins), kept
         for old, new in zip(kept, copied.maker.inputs):
-            # Theano intends to do this, but assigns to `vairable`, so inputs keep the variables of the graph's clone.
+            # Theano tries to do this, but misspells `variable`, so inputs keep the variables of the graph's clone.
             new.variable = swap.get(old.variable, old.variable)
         for old, new in zip(kept, news):
             if states.state_of(old) is not None and states.state_of(new) is not None:

@@ -58,7 +58,7 @@ class Equalities:
 
         classes, length = self.lengths.classes, self.lengths.axis_length
         if any(isinstance(node.op, classes.IfElse) for node in self.nodes):
-            return  # some nodes may not be computed
+            return  # some nodes might never be computed
         for node in self.nodes:
             if isinstance(node.op, classes.Elemwise):
                 for axis in range(ndim(node.outputs[0])):

@@ -99,7 +99,7 @@ def with_late_outputs(
     label: Callable[[Any], str],
     is_random: Callable[[Any], bool],
 ) -> Tuple[Snapshot, List[Placement]]:
-    """Return the snapshot with unrounded partials as outputs, and placements; see `Engine.with_late_outputs`."""
+    """Return the snapshot with unrounded partials as outputs, and the placements; see `Engine.with_late_outputs`."""
     before, wanted = snapshot, snapshot.expressions()
     graph = library.graph_of(wanted)
     found = propagate(graph.nodes, {**graph.known, **shards}, False)
@@ -133,7 +133,7 @@ def with_late_outputs(
 def _with_formulas(
     library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard], states: Sequence[Any]
 ) -> Followed:
-    """Return the snapshot with formulas for operations with unknown placements, its graph, and its placements."""
+    """Return a snapshot with its graph and placements; formulas replace operations whose placements are unknown."""
     before = snapshot.expressions()
     graph: NestedGraph = library.graph_of(before)
     found = exact.propagated(graph, shards, states)
@@ -146,7 +146,7 @@ def _with_formulas(
 
 
 class _Images:
-    """Builder of an exact function's graph that records partials; ``placements`` belong to the original graph."""
+    """Builder of an exact function's graph that records which values are partials, given the original's placements."""
 
     def __init__(self, library: Library, placements: Propagated) -> None:
         self.library, self.placements = library, placements

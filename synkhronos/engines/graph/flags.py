@@ -1,4 +1,4 @@
-"""Flags for compiling functions. Ranks use the program's flags, even if set after `fork`, for bitwise equal results."""
+"""Flags for compiling functions. For bitwise equal results, ranks use the program's flags, even if set after `fork`."""
 
 from __future__ import annotations
 

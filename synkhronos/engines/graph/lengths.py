@@ -307,7 +307,7 @@ class Lengths:
             variable, axis = before
 
     def before(self, node: Any, axis: int, output: Any) -> Any:
-        """Return the origin of an axis's length: an input's (variable, axis), or a product; None if unknown."""
+        """Return the origin of an axis's length: an input and an axis of it, or a product; None if unknown."""
         classes, op = self.classes, node.op
         first = node.inputs[0] if node.inputs else None
         if isinstance(op, classes.Elemwise):

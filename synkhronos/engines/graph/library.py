@@ -49,8 +49,8 @@ class Library(NamedTuple):
     checked: Callable[..., Any]
     #: Maps expressions to the graph of their placement rules (`sharding.NestedGraph`).
     graph_of: Callable[..., Any]
-    #: Maps expressions, a mode and names of rewrites to skip (None for all) to equivalent expressions and the mode for
-    #: the remaining rewrites; see `graph.rewrites`.
+    #: Maps expressions and a mode to equivalent expressions and the mode for the remaining rewrites. The third argument
+    #: names rewrites to skip; None skips all except the merging of equal operations. See `graph.rewrites`.
     rewritten: Callable[..., Any]
     #: Maps expressions and a placement function to equivalent expressions with fewer unknown placements.
     with_formulas: Callable[..., Any]

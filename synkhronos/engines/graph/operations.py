@@ -144,7 +144,7 @@ class ShareOp(GraphOperation):
         self.axis = axis
 
     def rows_of(self, array: Any) -> Tuple[Any, ...]:
-        """Return the index of the rank's rows in ``array``, which depends on the current call."""
+        """Return the index that selects the rank's rows of ``array`` in the current call."""
         begin, end = in_graph.share(array.shape[self.axis])
         return (slice(None),) * self.axis + (slice(begin, end),)
 

@@ -1,4 +1,4 @@
-"""Pass through a graph to replace literal numbers of rows with the rank's own number, where operations require it.
+"""Passes through a graph that replace literal numbers of rows with the rank's own number if operations require it.
 
 ::
 
@@ -74,7 +74,7 @@ class WrittenGraph:
         return None
 
     def number(self, constant: Any, node: Any) -> Any:
-        """Return the rank's value for a constant, a multiple of the number of rows or the inverse of a multiple."""
+        """Return the rank's value for a constant that is a multiple of the number of rows, or the inverse of one."""
         classes, times = self.library.classes, times_rows(constant.data, self.rows)
         is_tensor, dtype = isinstance(constant.type, classes.TensorType), "int64"
         is_cast = isinstance(node.op, classes.Elemwise) and isinstance(node.op.scalar_op, classes.scalar.Cast)
@@ -234,7 +234,7 @@ class Reading:
             new.update(zip(node.outputs, after.outputs))
 
     def _repaired(self, k: int, after: Any, placed: RuleResult) -> Tuple[Any, RuleResult]:
-        """Return a node and its placements after replacements that make them known; both unchanged if none can."""
+        """Return a node and its placements, with replacements that make the placements known if there are any."""
         classes = self.library.classes
         if isinstance(after.op, classes.Scan):
             after, placed = self._read_inside(k, after, placed)
@@ -322,7 +322,7 @@ class Reading:
         return WrittenLengths(self.library.lengths, self.library.draws, self.graph.rows, self.marks)
 
     def _expected(self, k: int, placements: Sequence[Placement]) -> Dict[int, int]:
-        """Map replicated inputs (by position) that may have the literal number of rows to the axis with this length."""
+        """Map the positions of replicated inputs to the axis whose length may be the literal number of rows, if any."""
         found, inputs = {}, self.graph.nodes[k].inputs
         if self.graph.rows < 2:
             return {}
@@ -366,7 +366,7 @@ class Reading:
                 yield marks
 
     def _with_lengths(self, k: int, after: Any, singles: Sequence[Marks]) -> Iterator[Marks]:
-        """Iterate over marks for a reshape with a check, in every call, that it preserves the axes after the rows."""
+        """Iterate over marks for a reshape; every call then checks that the axes after the rows are preserved."""
         node, rows = self.graph.nodes[k], self.of(after.inputs[0]) if after.inputs else None
         if not isinstance(node.op, self.library.classes.Reshape) or not isinstance(rows, Shard):
             return

@@ -6,7 +6,7 @@
     arange(100 * 28)   ARange(0, 2800, 1)       axis 0: the 2800 at position 1, 28 for each row
     x.reshape((100, -1))   [100, -1]            axis 0: element 0 of that vector
 
-Each use of a number has its own mark, because equal small numbers share a constant. A vector's mark covers all uses.
+Equal small numbers share a constant, so each use of a number has its own mark. A vector's mark covers all its uses.
 """
 
 from __future__ import annotations

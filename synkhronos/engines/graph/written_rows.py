@@ -125,8 +125,8 @@ class WrittenRowsReader:
     ) -> Optional[Any]:
         """Return a scan with numbers of rows replaced in its steps; None if that is unnecessary or impossible.
 
-        ``placements`` belong to the node's inputs; ``expected`` maps replicated inputs that may have the literal
-        number of rows to the axis with this length.
+        ``placements`` belong to the node's inputs; ``expected`` maps the positions of replicated inputs to
+        the axis whose length may be the literal number of rows.
         """
         loop: Any = self.placing.rule_of(node)
         inputs, outputs = loop.graph.inputs, loop.graph.outputs

@@ -37,7 +37,7 @@ def _advanced_entries(node: Any, first: int) -> Optional[List[Any]]:
 
 
 def _axis(op: Any, variable: Any) -> Optional[int]:
-    """Return an operation's axis: an attribute since PyTensor 3.1, an input before; None if the axis is computed."""
+    """Return an operation's axis: an attribute since PyTensor 3.1, an input in 3.0; None if the axis is computed."""
     if hasattr(op, "axis"):
         return int(op.axis)
     return int(np.asarray(variable.data)) if isinstance(variable, Constant) else None

@@ -111,7 +111,7 @@ class PyTensorEngine(GraphEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        #: By function maker, the storages of a function's shared variables and states.
+        #: Maps a function's maker to the storages of the function's shared variables and states.
         self._cells: weakref.WeakKeyDictionary[Any, List[List[Any]]] = weakref.WeakKeyDictionary()
 
     def is_dense(self, type_: Any) -> bool:
@@ -234,7 +234,7 @@ def _on_ranks(owner: Callable[[], Any]) -> Any:
     return None if living is None else living.on_ranks
 
 
-# Variants include the default updates, so they are compiled with this parameter, although PyTensor deprecates it.
+# Snapshots include default updates, so variants set ``no_default_updates``, although PyTensor deprecates it.
 warnings.filterwarnings("ignore", "The no_default_updates parameter", DeprecationWarning, "synkhronos")
 repairs.repair()
 ENGINE = PyTensorEngine()

@@ -13,7 +13,7 @@ from pytensor.link.numba.dispatch.basic import get_numba_type, numba_njit, regis
 
 from .operations import AllReduce, InverseShare, PutShare, TakeShare, WholeLength
 
-#: Hash of this file, part of the disk cache's keys, so that entries from other versions of it are not reused.
+#: Hash of this file, part of the disk cache's keys, so that entries from other versions of the file are not reused.
 SOURCE = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
 

@@ -19,8 +19,8 @@ def repair() -> None:
 
     For real numbers, NumPy's ``real`` returns the array itself, and ``imag`` returns read-only zeros. Graphs might
     overwrite both, so the patched operations return new arrays. Fused operations must invert True to False, not to -2.
-    Python code stores a result in another memory order if an argument's number type was loaded from a pickle
-    (`memory.dtypes`). The program's own arrays may have such types, but only on the master. pytensor-ml's windows of
+    Python code stores a result in another memory order if an argument's dtype was loaded from a pickle
+    (`memory.dtypes`). The program's own arrays may have such dtypes, but only on the master. pytensor-ml's windows of
     a single row are read-only, although graphs overwrite them.
     """
     real.nfunc_spec = imag.nfunc_spec = None

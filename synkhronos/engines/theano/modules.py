@@ -1,8 +1,8 @@
 """Sharing of compiled C modules with ranks, which would otherwise compile them again.
 
 Theano's disk cache does not share modules of operations without a version, so each process compiles them itself, under
-a common lock. Because of a fault in Theano 1.0.5, operations with empty ``__props__`` (``Alloc``,
-``ScalarFromTensor``), which nearly every program has, lack a version. Compiling a module takes at least half a second.
+a common lock. Nearly every program has such operations, because a fault in Theano 1.0.5 leaves operations with empty
+``__props__`` (``Alloc``, ``ScalarFromTensor``) without a version. Compiling a module takes at least half a second.
 In memory, Theano also finds modules by a hash of source and compiler options, which is sent to the ranks::
 
     master   hash -> file   --- with the functions --->   rank   the same source has the same hash: load the file
@@ -43,7 +43,7 @@ def share(files: Mapping[str, str]) -> None:
 
 
 def watch(tell: Optional[Callable[[str], object]]) -> None:
-    """Call ``tell`` with the file of every module loaded by this process so far or later; if ``tell`` is None, stop."""
+    """Call ``tell`` with the file of each module that this process has loaded or will load; None stops the calls."""
     load = getattr(cmodule.dlimport, "load", cmodule.dlimport)
     cmodule.dlimport = load if tell is None else _telling(load, tell)
     if tell is not None and cmodule._module_cache is not None:

@@ -6,7 +6,7 @@ Fault in Theano                                                 Repair
 Writes a module's keys in place; another process that reads     Replace the file in one step
 them meanwhile deletes the module, so users of the module fail
 Fails to save a loaded module's keys if its folder was deleted  Do not save the keys in this case
-Keeps all variables created after an observed optimization      End the observation after an error
+Leaks all variables created after an observed optimization      End the observation after an error
 raised an error, as for ``a + dot(a, b)``
 Checks every 5 to 10 seconds whether the compile cache's lock   Check every 5 to 20 ms, because ranks load at
 is free, and may not notice for minutes                         the same time and need the lock for a few ms
