@@ -1,8 +1,8 @@
 """Common arguments of collectives: shared variables, and values for them.
 
 Training loops reduce the same variables in every step, so the master caches validated arguments and pickled commands in
-``session.caches``. It stores `Variables` by the variables' ids and the form of the argument; `Variables.commands` has
-the commands of ``all_reduce`` without other options by ``op`` and ``nccl``. An entry becomes invalid when a variable is
+``session.caches``. It stores `Variables` by the variables' ids and the form of the argument. `Variables.commands` maps
+``op`` and ``nccl`` to an ``all_reduce`` command without other options. An entry becomes invalid when a variable is
 garbage-collected. At `MAX_LISTS` entries, the cache is cleared. `transports.layouts` describes the ranks' caches.
 """
 
@@ -231,7 +231,7 @@ class Variables:
             if random:
                 staged.append(StagedValue(None, None, self.engine.jumped(variable, conformed, 0)))  # a copy
                 continue
-            whole = chosen is None or isinstance(value, Data) and value.minibatch  # a minibatch starts with the batch
+            whole = chosen is None or isinstance(value, Data) and value.minibatch  # a minibatch begins with these rows
             handle: Any
             if not in_place:
                 rows = conformed if chosen is None or whole else chosen.take(conformed)
@@ -247,7 +247,7 @@ class Variables:
         return staged
 
     def _select(self, values: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]], batch: Any) -> Selection:
-        """Return the rows selected by ``batch``; minibatches already contain only selected rows."""
+        """Return the rows selected by ``batch``; minibatches already begin with the selected rows."""
         self.check_rows("leave out batch")
         minibatch = [isinstance(value, Data) and value.minibatch for value in values]
         whole = [len(array) for array, just_batch in zip(arrays, minibatch) if not just_batch]
@@ -273,7 +273,7 @@ class StagedValue(NamedTuple):
 
 
 def _number(session: Session, engine: Any, variable: Any, name: str, unused: bool, argument: str) -> int:
-    """Return a variable's number; if ranks lack the variable, first send the functions that use it, or it alone."""
+    """Return a variable's number; if ranks lack it, first send the functions that use it, or the variable alone."""
     replicator = replicator_of(session)
     number = replicator.find(engine, variable)
     if number is None:

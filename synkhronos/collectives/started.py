@@ -56,7 +56,7 @@ class Started:
         Raises
         ------
         StateError
-            If `wait` or `drop` was called before, or the session has been closed.
+            If `wait` or `drop` has already been called, or the session has been closed.
         TypeError, ValueError, SharedMemoryError, RankFailure
             See `all_reduce`. The copied values are lost.
         """

@@ -208,7 +208,7 @@ class RunAsynchronously(Command):
             region.end()
             barrier.wait()
             made = made._replace(report=visit.end())
-            barrier.wait()  # if another rank answered earlier, the master's wait for a lock would abort the command
+            barrier.wait()  # an answer before this barrier would abort the command while the master waits for a lock
             return made
         finally:
             region.close()

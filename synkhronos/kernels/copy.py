@@ -28,7 +28,7 @@ CACHE_BYTES = cache_size()  # size of the largest cache
 
 
 def log_missing_kernels() -> None:
-    """Log once that the C kernels are missing; called by `fork`."""
+    """Log, once, if the C kernels are missing; called by `fork`."""
     if _reasons:
         logger.warning(
             "the C kernels are missing (%s), so large collectives are slower; see python -m synkhronos doctor",

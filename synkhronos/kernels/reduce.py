@@ -1,6 +1,6 @@
 """One rank's share of a reduction: which elements it reduces for all ranks, and how.
 
-If available, the C kernel computes sums and averages in single and double precision, of many arrays in one call. NumPy
+If available, the C kernel computes sums and averages of many arrays in one call, in single and double precision. NumPy
 performs all other reductions, in blocks that fit the cache.
 """
 

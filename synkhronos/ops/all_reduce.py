@@ -22,8 +22,8 @@ def all_reduce(x: Any, op: Any = "avg") -> Any:
     Parameters
     ----------
     x : variable, or list or tuple of variables
-        Dense arrays of equal shapes on all ranks. A list is reduced in a single collective, which is faster than a
-        collective per variable.
+        Dense arrays, each of the same shape on all ranks. A list is reduced in a single collective, which is faster
+        than a collective per variable.
     op : str
         ``avg``, ``sum``, ``min`` or ``max``; the prefix ``c_`` selects the CPU transport. ``avg`` does not support
         integers or bools.

@@ -35,7 +35,7 @@ class Accumulator:
         self._count = 0
 
     def add(self, value: NDArray[Any], weight: Any = 1) -> None:
-        """Add a copy of the next slice's value; raise errors as `combine` does, also if op None has two values."""
+        """Add a copy of the next slice's value; raise errors as `combine` does, or if the op None has two values."""
         value = np.asarray(value)
         if self._op.name == "gather":
             self._collected.append(value.copy())
@@ -47,7 +47,7 @@ class Accumulator:
         else:
             if value.dtype == self._given:
                 value = value.astype(self._value.dtype, copy=False)
-            # Slices with weight 0 are ignored if any slice has another weight; otherwise they are weighted equally.
+            # Slices with weight 0 are ignored if any slice has a positive weight; otherwise all are weighted equally.
             weights = (self._weight, weight) if self._weight or weight else (self._count, 1)
             combine(self._op, [self._value, value], weights, out=self._value, keep_dtype=self._keep_dtype)
         self._weight = self._weight + weight

@@ -98,7 +98,7 @@ def _times(kind: Kind, times: Sequence[Optional[Product]]) -> Optional[Product]:
 
 
 def _sum(times: Sequence[Optional[Product]], sign: int) -> Optional[Product]:
-    """Return the sum of multiples of one length, all but the first times ``sign``; None if unknown or negative."""
+    """Return the sum of multiples of a length, all after the first times ``sign``; None if unknown or negative."""
     signs = [1, *[sign] * (len(times) - 1)]
     terms = [(one, by) for one, by in zip(times, signs) if one is not None and one.number != 0]
     factors = {one.factors for one, _ in terms}

@@ -33,7 +33,7 @@ NONE_CHOSEN = Unknown(
 Labels = Sequence[Any]
 NO_POWERS: Mapping[int, Power] = {}
 
-#: Remedy for a value that has all rows on every rank; callers remove it if they suggest other input lists.
+#: Remedy for a value that has all rows on every rank; callers remove it from the text if they suggest another remedy.
 TAKE_SHARE = ": take the rank's share of that value with synkhronos.ops.shard"
 
 

@@ -79,7 +79,7 @@ class CompletedGraph(NamedTuple):
     collectives: List[Collective]
     late: Set[Any]  # variables that wait for a collective
     waiting_rows: Optional[str]  # an operation on rows that waits for a collective, so rows cannot be sliced
-    waiting_factor: bool = False  # whether it waits for a factor of all rows, which could scale the rows' sum instead
+    waiting_factor: bool = False  # whether it waits for a factor common to all rows, which could scale their sum
 
 
 def _is_factor(node: Node, waits: Sequence[bool]) -> bool:
@@ -254,7 +254,7 @@ class _Plan:
         return variable in late or isinstance(self.found.of(variable), Partial)
 
     def _derived(self, wanted: Set[Any]) -> Set[Any]:
-        """Return the partial sums computed without rows, whose partial inputs are all needed whole or also derived."""
+        """Return the partial sums computed without rows, from partial inputs that are needed whole or also derived."""
         derived: Set[Any] = set()
         for node in self.nodes:
             placements = [self.found.of(one) for one in node.inputs]

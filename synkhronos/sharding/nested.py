@@ -19,7 +19,7 @@ class NestedGraph(NamedTuple):
     known: Mapping[Any, Placement]
 
     def place(self, inputs: Sequence[Placement]) -> List[Placement]:
-        """Return the placements of the outputs without collectives, which cannot be inserted into an inner graph."""
+        """Return the placements of the outputs; collectives cannot be inserted into an inner graph."""
         found = propagate(self.nodes, {**self.known, **dict(zip(self.inputs, inputs))}, exact=False)
         return [found.of(variable) for variable in self.outputs]
 
@@ -256,7 +256,7 @@ def _outside(placement: Placement) -> Placement:
 def _escaped(placements: Sequence[Placement], inputs: Sequence[Placement], exact: bool) -> List[Placement]:
     """Convert placements inside a graph to placements outside.
 
-    Symbols of inner lengths have no meaning outside, because each use of the graph gives them different values.
+    Symbols of inner lengths have no meaning outside, because their values differ between uses of the graph.
     Exact functions refuse results that depend on the rank's number of rows, because no collective can complete them.
     """
     known = {length for one in inputs if isinstance(one, Shard) for length in (*one.layout, *one.of, one.size)}

@@ -167,7 +167,7 @@ class Transport(ABC):
         The state has an attribute ``kinds``: the shape and dtype of every array. ``wire``, one of
         `reductions.half_precision.FORMATS`, is the transfer format; it requires that `supports_wire` returned True.
         ``keeps_errors`` keeps the encoding errors for `finish`. If ``into`` is passed, `finish` must follow at once.
-        Otherwise, other collectives may run, and the arrays may change, before it. For the rest see `all_reduce`.
+        Otherwise, other collectives may run, and the arrays may change, before `finish`. For the rest see `all_reduce`.
         """
         return None
 

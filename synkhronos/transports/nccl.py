@@ -111,7 +111,7 @@ class NcclProgress(ABC):
 class Cuda(NcclProgress):
     """Polls a CUDA device, and aborts or destroys NCCL's communicator, through ctypes.
 
-    When pygpu frees its object, it destroys the communicator, which waits for lost peers. So the object is kept.
+    Freeing pygpu's object would destroy the communicator, and thus wait for lost peers. So the object is kept.
     An event on the default stream follows the work of all blocking streams, including pygpu's.
     """
 

@@ -1,4 +1,4 @@
-"""Large reductions over hosts: each host reduces its ranks' arrays, and the bridge and deputies combine the partials.
+"""Large reductions over hosts: each host reduces its ranks' arrays; bridge and deputies (`cluster`) combine partials.
 
 ::
 

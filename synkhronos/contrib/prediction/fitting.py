@@ -29,13 +29,13 @@ USUAL_COPY_RATE = 8e9
 
 
 class CallGroup(NamedTuple):
-    """Work of each rank in calls of one command that have the same number of rows."""
+    """Work of each rank in one command's calls with equal numbers of rows."""
 
     rows: float  # per rank
     at_once: float  # number of ranks that compute on the machine at the same time
     seconds: float  # median for a rank that shares its core with no other rank
     calls: int
-    spread: Array  # all values, divided by the median
+    spread: Array  # work of every rank in every call, divided by the median
 
 
 #: Hint if profiles seem to come from different programs.
@@ -101,7 +101,7 @@ def fit(profiles: Sequence[RunProfile]) -> Model:
 
 
 def groups_of(profile: RunProfile, part: StepPart) -> Iterator[CallGroup]:
-    """Group the calls of a command by their number of rows per rank."""
+    """Group a command's calls by their number of rows per rank."""
     layout = layout_of(profile)
     crowd = max(1.0, layout.of_machine / profile.cores)
     rows = np.round(part.rows / profile.ranks)
@@ -128,7 +128,7 @@ def layout_of(profile: RunProfile) -> RankLayout:
 
 
 def fit_work(groups: Sequence[CallGroup]) -> Tuple[Tuple[float, float], Tuple[float, float]]:
-    """Fit fixed and per-row seconds, each as a pair: for one rank alone, and for each rank that computes beside it.
+    """Fit fixed and per-row seconds, each as a pair: for one rank alone, and the increase per rank computing beside it.
 
     If each number of ranks was profiled with one number of rows, work that does not shrink with more ranks counts as
     fixed. If all calls have the same positive number of rows per rank, no work counts as fixed.

@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 
 
 class Calls(NamedTuple):
-    """Calls of one command, in chronological order; seconds refer to whole calls."""
+    """One command's calls, in chronological order; seconds refer to whole calls."""
 
     begin: Array  # (calls,): when the program made the call
     master: Array  # (calls,): seconds on the master
