@@ -125,7 +125,7 @@ _placed: List[bool] = []
 
 
 def take_place() -> None:
-    """If an MPI launcher started this program on several hosts, return only on the first; the other hosts serve it.
+    """If an MPI launcher started this program on several hosts, return only on the first, which the others serve.
 
     Called by ``python -m synkhronos``, and on the first use of a public name. Only the first call has an effect.
     """

@@ -186,7 +186,7 @@ class Aborted(BaseException):
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error's text, decoded if it is bytes (from pygpu), or the name of the error's type if it is empty."""
+    """Return an error's text (decoded if it is bytes, as from pygpu), or the error's type name if the text is empty."""
     text = error.args[0] if error.args else ""
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(error) or type(error).__name__
 

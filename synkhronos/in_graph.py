@@ -42,7 +42,7 @@ class CurrentCall(ABC):
         """
 
     def share(self, length: int) -> Tuple[int, int]:
-        """Return start and end of this rank's rows in an array that every rank has; subclasses check its ``length``."""
+        """Return the start and end of this rank's rows in an array on every rank; subclasses check its ``length``."""
         return 0, length
 
     def __enter__(self) -> CurrentCall:
@@ -106,7 +106,7 @@ def inverse_share() -> float:
 
 
 def share(length: int) -> Tuple[int, int]:
-    """Return start and end of this rank's share of ``length`` rows; outside a call, the share is all rows."""
+    """Return the start and end of this rank's share of ``length`` rows; outside a call, the share is all rows."""
     call = _thread.call
     if call is None:
         return 0, length

@@ -42,7 +42,7 @@ class RowRange:  # not a frozen dataclass, because every step creates two
 
     def __init__(self, start: int, stop: int, step: int = 1) -> None:
         if stop <= start if step > 0 else stop >= start:
-            # range(-1, -1, -1) is empty, but `take` with these members would return all rows.
+            # range(-1, -1, -1) is empty, but `take` with these values would return all rows.
             start, stop, step = 0, 0, 1
         self.start, self.stop, self.step = start, stop, step
 
@@ -135,7 +135,7 @@ def parse(batch: object, length: int, argument: str = "batch", of: str = "the sh
     """Validate a ``batch`` argument for ``length`` rows, and return the selection.
 
     ``batch`` is None for all rows, an int ``n`` for the first ``n`` rows, a slice as in NumPy, or a list, tuple, range
-    or 1-D array of integers. Slices may exceed the array. Negative indices count from the end; ``n`` must be >= 0.
+    or 1-D array of integers. Slices may extend past the end. Negative indices count from the end; ``n`` must be >= 0.
     ``argument`` and ``of`` are the names of the argument and of the shortest array in messages.
 
     Examples

@@ -1,4 +1,4 @@
-"""Trace points: named methods of the library that logs, tests and timelines can observe.
+"""Trace points: named methods of the library. Logs, tests and timelines can observe them.
 
 ``@point("barrier")`` marks a method as a trace point. Only points that an observer requests are wrapped, so all other
 points cost nothing. Removing the last observer restores the methods.
@@ -140,7 +140,7 @@ def ignore(observer: TraceObserver) -> None:
 
 
 def _look(each: Point) -> None:
-    """Wrap a point's method for observers that request the point, the first outermost; without any, unwrap it."""
+    """Wrap a point's method for all observers that request the point, the first outermost; if none does, unwrap it."""
     observers = [observer for observer in _observers if observer.wants(each)]
     method = plain = _plain.pop(each, None) or vars(each.owner)[each.method]
     for observer in reversed(observers):

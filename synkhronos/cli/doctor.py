@@ -448,7 +448,7 @@ def version_of(package: str) -> str:
 
 
 def remedy_for(name: str, text: str, otherwise: str = "") -> str:
-    """Return the remedy for the error `text` of a program that uses engine `name`; by default, how to install it."""
+    """Return the remedy for the error `text` of a program that uses engine `name`: by default, an install command."""
     for words, remedy in REMEDIES:
         if re.search(words, text):
             return remedy.format(name.upper())

@@ -17,7 +17,7 @@ from .all_reduce import HostReduction
 from .mpi_thread import MpiThread
 from .operation import STREAMS, Done, Ticket
 
-CARRIED_BYTES = 1 << 16  # minimum size of fetches that MPI carries; the answer to a smaller fetch contains the memory
+CARRIED_BYTES = 1 << 16  # minimum size of fetches that MPI carries; the answer to a smaller fetch contains the data
 MAX_COUNT_DIFFERENCE = 2  # maximum difference between the hosts' counts of reductions at an abort
 
 #: Time limits: for all hosts to begin the last operation, and for the end of the MPI thread.

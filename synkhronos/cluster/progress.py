@@ -126,7 +126,7 @@ class TransferProgress(Messages):
         self._cancelling = [each for each in self._cancelling if each[0]]
 
     def cancel(self, first: int, last: int, ticket: Ticket) -> None:
-        """Abort operations number ``first`` to ``last``, pending or future; finish the ticket once none is pending."""
+        """Abort operations ``first`` to ``last``, pending or future; finish the ticket once none is pending."""
         self._cancelled.append((first, last))
         awaited = {operation for operation in self.operations if first <= operation.number <= last}
         self._cancelling.append((awaited, ticket))

@@ -54,7 +54,7 @@ class StandIn(Copying):
             self.block.arrivals.release()
 
     def on_ended(self, ranks: Dict[int, Tuple[int, int, bytes]]) -> None:
-        """Record exit status, peak memory and traceback of ranks that have ended."""
+        """Record the exit status, peak memory and traceback of ranks that have ended."""
         for rank, (status, memory, words) in ranks.items():
             self.block.fatal_error[rank][: len(words)] = words
             record_exit(self.block, rank, status, memory)

@@ -1,6 +1,6 @@
 """Connections between the processes that serve hosts: a star around the first host, opened as in `sync.rendezvous`.
 
-Commands and barriers use other links (`sync.host_relay`). Heartbeats let the kernel detect a cut cable in seconds.
+Commands and barriers use other links (`sync.host_relay`). Heartbeats let the kernel detect a cut cable within seconds.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class PoolMap:
     ) -> None:
         """Set up fetching (`sync.fetching`) from pools on other hosts, whose local shadows have the pool ids ``far``.
 
-        ``elsewhere``: the program and the files that it maps are on another host.
+        ``elsewhere``: whether the program, with the files that it maps, is on another host.
         """
         self._far, self._fetch, self._check_room = frozenset(far), fetch, check_room
         self._elsewhere, self.spans_hosts = elsewhere, True
@@ -95,7 +95,7 @@ class PoolMap:
             self._check_room(by_pool(ranges))
 
     def receive(self, enclosed: Iterable[Tuple[Handle, bytes]]) -> int:
-        """Write other hosts' arrays into the shadows, valid until `drop_taken`; return the bytes received."""
+        """Write other hosts' arrays into the shadows, for use until `drop_taken`; return the number of bytes."""
         nbytes = 0
         for handle, content in enclosed:
             if self.is_far(handle):

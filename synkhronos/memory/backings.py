@@ -249,7 +249,7 @@ class Storage:
         self.backing, self.is_constant = self.backing.constant(), True
 
     def free(self) -> None:
-        """Remove the memory's name, and release the memory when its last view dies; the value then has no rows."""
+        """Remove the memory's name, and release the memory when its last view dies; the shape then has no rows."""
         self.backing.unlink()
         shape = self.backing.shape
         self.backing = NoBacking((0,) * min(1, len(shape)) + shape[1:])

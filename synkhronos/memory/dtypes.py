@@ -17,7 +17,7 @@ _OWN = {each: np.dtype(each.str) for each in _NUMBERS}  # (np.dtype("longlong") 
 
 
 def own(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return NumPy's own object for a number type; other types, and types with metadata, unchanged."""
+    """Return NumPy's own object for a number type; return other types, and types with metadata, unchanged."""
     return dtype if dtype.metadata else _OWN.get(dtype, dtype)
 
 

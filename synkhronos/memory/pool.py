@@ -44,7 +44,7 @@ class Pool:
     Pages are reserved when an array is allocated, and released after its last view dies. Only the process that created
     this object can allocate; a forked child keeps its view of the arrays and frees nothing. ``ident`` is the pool's id
     in handles. The window is smaller if less address space is available (``ulimit -v``). For the pool of a process that
-    has died, ``taken`` are the ranges (first byte, size) to keep. Each range must be adopted; other pages are released.
+    has died, ``taken`` lists the ranges (first byte, size) to keep. Each must be adopted; other pages are released.
 
     >>> pool = Pool(0)
     >>> x = pool.allocate((2, 3), "float32")
@@ -162,7 +162,7 @@ class Pool:
         return Handle(self.ident, offset, array.shape, strides, array.dtype)
 
     def constant_handle(self, array: NDArray[Any]) -> Handle:
-        """Return the handle of an array in this pool that is never written again."""
+        """Return the handle of an array that is in this pool and is never written again."""
         return self.handle(array)._replace(constant=next(self._constants))
 
     def share(self, name: str, nbytes: int) -> NamedMemory:

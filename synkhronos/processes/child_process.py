@@ -17,7 +17,7 @@ from ..errors import SynkhronosError
 from ..host.signals import DeferredSignals
 from . import fd_passing
 
-ENDING_S = 1.0  # time to end: the kernel closes the sockets of an ending process first
+ENDING_S = 1.0  # time limit for a process to end after its sockets, which the kernel closes first
 
 
 def fork(name: str, work: Callable[[socket.socket, int], object]) -> Tuple[int, socket.socket]:

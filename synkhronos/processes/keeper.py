@@ -99,7 +99,7 @@ class Keeper(ChildProcess):
         return pids
 
     def replace(self, config: RankConfig, configs: List[RankConfig], descriptors: Descriptors, standby: bool) -> int:
-        """Replace a dead rank with the standby process or a new process; return its process id."""
+        """Replace a dead rank with the standby process or a new process; return the id of that process."""
         pid: int = self._ask_for("replace", configs, config.size, descriptors, standby, config)
         return pid
 
@@ -141,7 +141,7 @@ class _Watch:
         self.write: Optional[Callable[[Sequence[memoryview]], object]] = None  # called if the master is killed
 
     def loop(self) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole process group; the master handles it
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C signals the whole process group; the master handles it
         take_default_signals()
         # Signals to the whole group must not end the keeper, because it may have to write the ranks' records.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGHUP])
@@ -238,7 +238,7 @@ class _Watch:
         try:
             with sock:
                 fd_passing.send(sock, config)
-        except OSError:  # the process was killed, too
+        except OSError:  # the standby process was killed, too
             return 0
         self.ranks[pid] = config.rank
         return pid

@@ -76,7 +76,7 @@ class ProcessLauncher(Launcher):
         for rank in ranks:
             begin = size = os.fstat(self._stacks).st_size
             found[rank] = describe_state(self._pids[rank])
-            if self._block.ended[rank] or found[rank][0] not in "RSD":  # for example stopped
+            if self._block.ended[rank] or found[rank][0] not in "RSD":  # the process is stopped, for example
                 continue
             try:
                 os.kill(self._pids[rank], ASK_FOR_STACKS)
@@ -127,7 +127,7 @@ class ProcessLauncher(Launcher):
         self._streams.forward(idle)
 
     def outputs(self) -> Dict[int, List[int]]:
-        """Return the files for standard output and standard error by rank; the caller forwards them."""
+        """Return the files for standard output and standard error by rank; the caller forwards their contents."""
         self._streams.are_forwarded = False
         fds = self._streams.fds()
         return {rank: fds[2 * i : 2 * i + 2] for i, rank in enumerate(self._pids)}

@@ -41,7 +41,7 @@ class Unfinished(NamedTuple):
             try:
                 claim = Claim(self.folder)
                 break
-            except ArgumentValueError:  # the kernel may not have closed the dead program's files yet
+            except ArgumentValueError:  # the kernel may still have to close the dead program's files
                 if has_profile(self.folder) or time.monotonic() > until:
                     return
                 time.sleep(0.01)

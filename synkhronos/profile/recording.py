@@ -74,7 +74,7 @@ class Recording(TraceObserver):
         return _RecordingLane(self._rings[rank], min(thread, 255))
 
     def _lane_of_others(self) -> Optional[_RecordingLane]:
-        """Create a lane for this unknown thread; None if no rank records such threads."""
+        """Create and return a lane for this unknown thread; return None if no rank records such threads."""
         if self._of_others not in self._rings:
             return None
         lane = self._lanes[get_ident()] = self._lane(self._of_others)

@@ -3,7 +3,7 @@
 ::
 
     words      spans written so far | bytes of names | number of names | offset and error of the clock
-    open       by level: the latest span that began: start, spans written before it plus 1, name, command
+    open       by level: the latest span that began: start; spans written before it, plus 1; name; command
     counts     by name: commands counted, including those already overwritten
     names      "engine\\tTheanoEngine.call", "command\\tfunction\\ttrain", each preceded by its length
     records    the spans; each overwrites the span written ``capacity`` spans before

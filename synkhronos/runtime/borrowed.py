@@ -63,7 +63,7 @@ class Borrowed:
     def is_new(self) -> bool:
         """Return whether the value is marked as changed and certainly not held (by a faster check than `is_held`).
 
-        A variable's cell and one local variable of the caller must refer to it.
+        A variable's cell and one local variable of the caller must refer to the value.
         """
         return self._copy is None and self.value.base is None and sys.getrefcount(self.value) <= _ALONE + 2
 

@@ -192,7 +192,7 @@ class RankContext:
     def commit_entries(
         self, entries: Sequence[SharedEntry], results: Pending, *changes: Callable[[], object], same: bool = False
     ) -> None:
-        """Commit results as `commit_values` does, for entries that may not be in the registry yet."""
+        """Commit results as `commit_values` does, even for entries that are not in the registry yet."""
         for i, entry in enumerate(entries):
             if entry.on_device:
                 results.bring(i, entry.engine.to_device, entry.reference())

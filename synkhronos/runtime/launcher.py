@@ -76,7 +76,7 @@ class Launcher(ABC):
     def write_if_killed(self, write: Callable[[Sequence[memoryview]], object]) -> None:
         """Register a picklable function that another process calls if the master is killed.
 
-        Its argument is `ControlBlock.spans`. It is not called if no process of the session outlives the master.
+        The argument is `ControlBlock.spans`. If no process of the session outlives the master, there is no call.
         """
 
     @abstractmethod
@@ -88,9 +88,9 @@ class Launcher(ABC):
         raise NotImplementedError("this launcher does not replace ranks")
 
     def replace(self, rank: int, taken: Sequence[Tuple[int, int]], pools: PoolMap) -> None:
-        """Replace a rank that has ended with another process.
+        """Start another process in place of a rank that has ended.
 
-        ``taken`` are the ranges of the old rank's memory that must be kept (see `Pool`).
+        ``taken`` lists the ranges of the old rank's memory that must be kept (see `Pool`).
         """
         raise NotImplementedError("this launcher does not replace ranks")
 

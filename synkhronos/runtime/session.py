@@ -168,7 +168,7 @@ class Session:
         StateError
             If the session is closed, or if this thread is already inside a command.
         """
-        with self.lock:  # blocks other threads; the lock is reentrant, so `check` refuses nested calls of this thread
+        with self.lock:  # blocks other threads; the lock is reentrant, so `check` refuses nested calls by this thread
             self.check()
             self._running, self._updates = True, updates
             try:
@@ -494,7 +494,7 @@ class Session:
                 self._fatal, self._timeout = None, GRACE_S
                 self._restart_clock(time.monotonic())
                 for rank in self.others:
-                    self.block.commands[rank].release()  # the rank may not have been woken before the interrupt
+                    self.block.commands[rank].release()  # the interrupt may have prevented waking the rank
                 for rank in self.others:
                     self.channel.wait(rank, number, self._watch_answers)
                 if self.healing is not None:

@@ -183,8 +183,8 @@ class Barrier:
             block.call_root()
 
     def clear(self) -> None:
-        """Reset semaphores after an aborted command; only on the root, while no rank executes a command."""
+        """Reset semaphores after an aborted command; call this only on the root, while no rank executes a command."""
         self.block.arrivals.drain()
         for release in self.block.releases:
-            if release is not self.block.bridge:  # the bridge may not have reacted yet
+            if release is not self.block.bridge:  # the bridge may still have to react to its eventfd
                 release.drain()

@@ -193,7 +193,7 @@ class ControlBlock:
     def _bridge_over(self, hosts: Hosts) -> None:
         """Replace semaphores with the two eventfds, so that the leading rank can wait for them and its links together.
 
-        To wake a rank on another host after an abort, wake the bridge.
+        Ranks on other hosts share the bridge's eventfd, because an abort reaches them through the bridge.
         """
         self.arrivals, self.answers = self.lead, [self.lead] * self.size
         if hosts.own > 0:

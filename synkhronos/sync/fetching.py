@@ -40,7 +40,7 @@ class FetchPart(NamedTuple):
 
 
 class Fetcher:
-    """One rank's requests to other hosts; methods raise `Aborted` if the command aborts, or errors from ``watch``."""
+    """One rank's requests to other hosts; methods raise `Aborted` if the command is aborted, or ``watch``'s errors."""
 
     def __init__(self, barrier: Barrier, pool: Pool, watch: Callable[[], object]) -> None:
         self._watch = watch

@@ -77,7 +77,7 @@ class HostRelay(ABC):
         """Relay messages between block and links until ``done`` or ``watch``, both called repeatedly, returns true."""
         for _ in range(policy.tries):
             self.receive()
-            self.forward(watch)  # after `receive`, which may drain the eventfd of a change that has not been sent
+            self.forward(watch)  # after `receive`, which may drain the signal of a change that has not been sent
             if done():
                 return
             if policy.yields:
@@ -152,7 +152,7 @@ class RootRelay(HostRelay):
                 told[1] = decided
 
     def _decided(self, number: int, others: Sequence[int], told: int) -> Tuple[Any, ...]:
-        """Return the message about a decided barrier; ``told``: last barrier sent; ``others``: ranks on other hosts."""
+        """Return the message about a decided barrier; ``told``: last barrier sent; ``others``: the notices' ranks."""
         of = number
         notices = {rank: self.notice_of(rank, of) for rank in others}
         if None in notices.values() and told < number - 1:  # both barriers may have been decided together

@@ -57,7 +57,7 @@ def introduced(sock: socket.socket) -> int:
 
 
 class Link:
-    """One end of a link; owns its socket. Once ``is_lost``, messages are discarded, and the other end is lost, too."""
+    """One end of a link; owns its socket. After a loss (``is_lost``) at one end, both ends discard messages."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)

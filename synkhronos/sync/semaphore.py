@@ -80,7 +80,7 @@ else:  # glibc before 2.30 has only the wall clock, which may be set back, but e
 
 
 class Semaphore:
-    """A counter in shared memory that processes wait for; ``memory`` must be aligned, and is kept alive.
+    """A counter in shared memory that processes can wait on; ``memory`` must be aligned, and is kept alive.
 
     ``create`` initializes the count to 0; otherwise another process must have done so.
     """

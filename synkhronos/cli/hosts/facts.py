@@ -21,7 +21,7 @@ PACKAGES = ("numpy", "scipy", "cloudpickle", "theano", "pytensor", "numba", "las
 
 
 class CompileFolder(NamedTuple):
-    """Compilation cache of an engine, named by its package: the folder, or the error if it is not writable."""
+    """Compilation cache of an engine: the package's name, and the folder or, if it is not writable, the error."""
 
     engine: str
     path: str
