@@ -11,7 +11,7 @@ array                 contents
 ``news_arr_0``, ...   the rank whose value the program set and has not yet sent to other ranks
 ``state_0``, ...      the state of the rule, in the same three forms
 ``counters``          the rule's counters, as JSON; ``rule`` contains the name of the rule's class
-``progress_epoch``    a value that was passed as the keyword ``epoch``
+``progress_epoch``    the value passed as the keyword ``epoch``
 ====================  ==============================================================================
 
 Any program can load the model if the network's parameters, equal on all ranks, are the first variables in the list::
@@ -124,7 +124,7 @@ def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any
     Raises
     ------
     OSError, ValueError
-        If the file is missing, incomplete or not written by `save`, or variables or rule differ; nothing is changed.
+        If the file is missing, incomplete, not written by `save`, or unlike the arguments; nothing is changed.
     """
     arrays = _read(path)
     named, n_ranks = _named(variables, rule), _n_ranks()

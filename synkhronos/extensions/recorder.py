@@ -156,7 +156,7 @@ class Recorder:
             total[1] += float(np.sum(n_rows))
 
     def note(self, **values: Any) -> None:
-        """Set numbers or strings, such as validation results, for the open epoch, or else for the last epoch."""
+        """Set numbers or strings, such as validation results, for the open epoch; if none is open, for the last one."""
         row = self._row if self._row is not None else self._rows[-1] if self._rows else None
         if row is None:
             raise StateError("no epoch has been recorded yet: call this inside `with recorder.epoch():` or after it")

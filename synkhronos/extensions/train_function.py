@@ -63,7 +63,7 @@ class TrainFunction:
     ) -> None:
         self.params, self.state, self.grad_shared = graph.params, graph.state, graph.grad_shared
         self.communicate_every = communicate_every
-        givens = list(givens.items() if isinstance(givens, dict) else givens or ())  # parts may need them later
+        givens = list(givens.items() if isinstance(givens, dict) else givens or ())  # the parts may read them again
         of_rows = dict(bcast_inputs=list(bcast_inputs), givens=givens, sliceable_shareds=sliceable_shareds)
         self.groups = [[rank] for rank in range(synk.size())] if communicate_every != 1 else groups
         if self.groups is not None:
@@ -179,7 +179,7 @@ class TrainFunction:
     def average(self) -> None:
         """Average parameters and floating-point state over the ranks, weighted by the rows since the last average.
 
-        Call it if ``communicate_every`` is above 1, before validating or saving between averages, and after training.
+        If ``communicate_every`` is above 1, call it after training, and before validating or saving between averages.
         """
         if self.rule is not None:
             self.rule.finish()

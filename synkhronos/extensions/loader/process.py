@@ -93,7 +93,7 @@ class LoaderProcess:
         return lender.lend()
 
     def attend(self) -> None:
-        """Handle pending messages from the process, and send buffers that did not fit into its socket before."""
+        """Send the buffers that the process still lacks, and handle its pending messages."""
         self.give()
         while self._polls(select.POLLIN, 0):
             message = self._read()

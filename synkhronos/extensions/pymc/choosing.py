@@ -22,7 +22,7 @@ GAIN = 1.1  #: How many times as fast the gradient must be for the parallel mode
 def faster(model: pm.Model, ranks: int, build: Callable[[], pm.Model]) -> pm.Model:
     """Return the model that ``build`` returns if its gradient is more than `GAIN` times as fast; else the given model.
 
-    A session that this call starts stays open only for the parallel model.
+    If this call starts a session, the session stays open only if the parallel model is returned.
     """
     if isinstance(ranks, bool) or not isinstance(ranks, (int, np.integer)):
         raise ArgumentTypeError("ranks", "an int", f"{ranks!r} of type {type(ranks).__name__}")

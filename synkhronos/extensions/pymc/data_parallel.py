@@ -43,7 +43,7 @@ def data_parallel(
     r"""Compute a likelihood, :math:`\sum_i \log p(x_i \mid \theta)`, on all ranks, with the rows i divided among them.
 
     Given a function, add a ``pm.Potential`` to the model whose context is active. Given a model, return a new model
-    with potentials instead of the divided observed variables. This call copies arrays in memory to shared memory, once.
+    with potentials instead of the divided observed variables. This call copies in-memory arrays to shared memory, once.
     Each evaluation of value and gradient is one call on all ranks, which sends only the parameters. `pm.sample` (with
     ``cores=1``, or nutpie), `pm.find_MAP` and `pm.fit` accept the model while a session is open, and raise the error of
     a failed rank. Use the plain model for results per row, such as a pointwise log-likelihood.
@@ -167,7 +167,7 @@ def _of_function(
     if not isinstance(rows, Variable):
         got = f"{rows!r} of type {type(rows).__name__}"
         raise ArgumentTypeError("model_or_logp", "a function that returns a variable", got)
-    # Value variables, as in PyMC's joint log-probability, let the ranks compute the transforms, too.
+    # With value variables, as in PyMC's joint log-probability, the ranks also compute the transforms.
     rows, *given = model.replace_rvs_by_values([rows, *(params or ())])
     for variable, param in zip(of_function, given):
         param.tag.__dict__.update(variable.tag.__dict__)  # hints set by the function, such as "triangular"
@@ -222,7 +222,7 @@ def _of_model(model: pm.Model, names: Any, batch: Optional[int], mode: Any) -> p
         fgraph.remove_output(fgraph.outputs.index(in_fgraph[container]))  # removed unless something still depends on it
     order = list(model.named_vars)
     parallel = model_from_fgraph(fgraph, mutate_fgraph=True)
-    # The original order determines the order of a point's elements and of random numbers.
+    # Restore the original order, which determines the order of a point's elements and of random numbers.
     for variables in (parallel.free_RVs, parallel.observed_RVs, parallel.potentials, parallel.deterministics):
         variables.sort(key=lambda each: order.index(each.name))
     parallel.check_bounds = model.check_bounds

@@ -111,7 +111,7 @@ class Likelihood:
     def __call__(self, params: Sequence[np.ndarray[Any, Any]], batch: Any = None) -> List[np.ndarray[Any, Any]]:
         """Return the sum of the log-probabilities of the rows (by default, of all rows), and its gradients.
 
-        A `LinAlgError` on the ranks is raised as such, because PyMC's samplers treat it as a property of the point.
+        A `LinAlgError` on the ranks is raised as such, because PyMC's NUTS and HMC treat it as a divergence.
         """
         failures = [each for each in self.failures if each.is_of_this_thread()]
         if failures and all(each.error for each in failures):
@@ -163,7 +163,7 @@ class Elsewhere:
 
 
 def found_by(key: str, name: str) -> Any:
-    """Return the likelihood with a key, or a stand-in if this process has not created it."""
+    """Return the likelihood with this key, or a stand-in if another process created it."""
     return _LIKELIHOODS.get(key) or Elsewhere(key, name)
 
 
@@ -180,7 +180,7 @@ def _last_line(text: str) -> str:
 def with_softmax(total: Variable) -> Variable:
     """Replace exponentials over their sum with a softmax, whose logarithm PyTensor computes without underflow.
 
-    Otherwise, PyMC's canonicalization would split the quotient. In the plain model, its use in the prior prevents this.
+    Otherwise, PyMC's canonicalization would split the quotient. The plain model's prior also uses it and prevents this.
     """
     found: Variable = rewrite_graph(
         total, include=(), custom_rewrite=optdb["stabilize"].query("+symbolic_op_recognition")

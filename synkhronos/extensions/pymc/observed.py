@@ -42,8 +42,8 @@ synk.ops.rule(
 class Observed(NamedTuple):
     """An observed variable whose rows are divided.
 
-    ``rows`` is its log-probability, computed from ``variables``, which stand for ``data``, and ``params``, which stand
-    for ``of_model`` (value variables and shared variables). ``containers`` are the ``pm.Data`` in ``data``.
+    ``rows`` is its log-probability as a function of ``variables`` (inputs for ``data``) and ``params`` (inputs for
+    ``of_model``, the model's value variables and shared variables). ``containers`` are the ``pm.Data`` in ``data``.
     """
 
     variable: Variable
@@ -131,7 +131,7 @@ def _length(variable: Variable) -> int:
 
 
 def _may_have_rows(array: Variable, rv: Variable) -> bool:
-    """Return whether an array's first axis may be that of the rows: it has the same name, or either has no name."""
+    """Return whether an array's first axis may be the axis of the rows: the names are equal, or one is missing."""
     if isinstance(rv.owner.op, InterpolatedRV) and array in set(ancestors(rv.owner.inputs)):
         return False  # points of the density, whose number matches the rows only by chance
     names = axes_of(array)[:1], axes_of(rv)[:1]
@@ -157,7 +157,7 @@ def _divided(
 ) -> Tuple[List[synk.Data], List[Variable], Dict[Variable, Any]]:
     """Return data with the rows of ``arrays`` and ``rows``, their variables, and replacements for model variables.
 
-    The length of a named axis of the rows is replaced by the number of rows.
+    If the axis of the rows has a name, the model's length of this axis is replaced by the data's number of rows.
     """
     labels = [each.name or f"data of {rv.name}" for each in arrays]
     for array, label in zip(arrays, labels):
@@ -183,7 +183,7 @@ def _divided(
 
 
 def _of_free_variables(model: pm.Model, rv: Variable) -> List[Variable]:
-    """Return the model's other random variables; refuse a variable that depends on an observed one."""
+    """Return the model's other random variables; refuse ``rv`` if it depends on another observed variable."""
     basic = [each for each in model.basic_RVs if each is not rv]
     reached = set(ancestors(_distribution_parameters(rv), basic))
     others = [each.name for each in model.observed_RVs if each is not rv and each in reached]
@@ -193,7 +193,7 @@ def _of_free_variables(model: pm.Model, rv: Variable) -> List[Variable]:
 
 
 def draws_of(model: pm.Model, rv: Variable) -> Observed:
-    """Return an observed variable whose rows are random draws that depend on the arrays with as many rows.
+    """Return an `Observed` whose ``rows`` are draws of ``rv``; arrays with as many rows as ``rv`` are divided like it.
 
     The model's data may have changed since the observation, so the variable's shape determines the number of rows.
     """

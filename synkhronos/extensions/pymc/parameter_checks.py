@@ -17,7 +17,7 @@ class ParameterChecks:
     """The row-dependent parameter checks of a log-probability.
 
     If a check fails for any row, PyMC replaces the checked expression, such as a component of a mixture, with -inf for
-    all rows. The ranks' function therefore returns the conditions, too. If a check fails on any rank, `call` calls the
+    all rows. The ranks' function therefore also returns the conditions. If a check fails on any rank, `call` calls the
     function again, with ``inputs`` that make the check fail on all ranks.
 
     Parameters
@@ -58,7 +58,7 @@ class ParameterChecks:
 
 
 def _differs(node: Any, variables: Sequence[Variable]) -> bool:
-    """Return whether a node checks data, or a rank's share of a parameter, so ranks may obtain different results."""
+    """Return whether a check depends on data or on a rank's share of a parameter, so that ranks may disagree."""
     if not isinstance(node.op, CheckParameterValue) or not node.op.can_be_replaced_by_ninf:
         return False
     reached = set(ancestors(node.inputs[1:]))

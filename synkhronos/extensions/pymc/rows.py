@@ -56,7 +56,7 @@ def variable_for(data: synk.Data, name: str) -> Variable:
 def of_values(
     rows: Variable, model: pm.Model, lengths: Optional[Mapping[str, int]] = None, n_rows: Optional[int] = None
 ) -> Tuple[Variable, List[Variable], List[Variable]]:
-    """Replace value and numeric shared variables with inputs; return the expression, the inputs and the originals.
+    """Replace value variables and numeric shared variables with inputs; return expression, inputs and originals.
 
     ``lengths`` maps the named axes of the rows to their lengths.
     """
@@ -130,7 +130,7 @@ def refuse_open_bounds(rows: Variable, name: str) -> None:
 def of_any_rows(
     rows: Variable, data: Sequence[Variable], params: Sequence[Variable], name: str, n_rows: int
 ) -> Tuple[Variable, bool]:
-    """Return a log-probability for any number of rows, and whether the given one contains ``n_rows``, as a length.
+    """Return a log-probability for any number of rows, and whether the given one contains ``n_rows`` as a length.
 
     Refuses a log-probability with elements that depend on several rows; the error names the operation. The elements
     must be placed on the ranks like the data, along the first axis.
@@ -160,7 +160,7 @@ def of_any_rows(
 def _placed(
     rows: Variable, data: Sequence[Variable], params: Sequence[Variable], name: str, n_rows: Optional[int]
 ) -> synk.Function:
-    """Return the function of the log-probabilities; refuse it if ranks cannot compute them for their own rows."""
+    """Return the function of the log-probabilities; refuse any that a rank cannot compute from its own rows."""
     try:
         found = synk.function(
             list(data),

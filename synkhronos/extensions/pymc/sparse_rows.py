@@ -4,7 +4,7 @@
 
     matrix       values    columns
     3  .  5      3  5      0  2
-    .  1  .      1  0      1  3       shorter rows are padded with a column index past the last
+    .  1  .      1  0      1  3       shorter rows are padded with an index past the last column
 
     matrix @ b = (values * concatenate([b, 0])[columns]).sum(axis=1)
 """
@@ -71,7 +71,7 @@ def as_dense(matrix: Any, label: str) -> List[np.ndarray[Any, Any]]:
 
 
 def multiplied(node: Any, inputs: Sequence[Any]) -> List[Variable]:
-    """Return a node's outputs, computed from `SparseRows`; its own outputs unless it multiplies them by an array."""
+    """Return a node's outputs, computed from `SparseRows`; its own outputs if it is no product with a dense array."""
     first, other = inputs[0], inputs[-1]
     if not isinstance(node.op, (Dot, StructuredDot)) or not isinstance(other, Variable) or is_sparse(other):
         return list(node.outputs)

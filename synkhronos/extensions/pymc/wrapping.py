@@ -33,7 +33,7 @@ def wrap(function: Callable[..., Any], around: Around) -> None:
             arguments = signature.bind_partial(*args, **kwargs).arguments
             model = pm.modelcontext(arguments.pop("model", arguments.pop("self", None)))
         except TypeError:
-            return function(*args, **kwargs)  # which raises the error
+            return function(*args, **kwargs)  # raises the error
         if not divided_in(model):
             return function(*args, **kwargs)
         return around(model, arguments, lambda: function(*args, **kwargs))

@@ -60,8 +60,8 @@ def _in_object_mode(op: WriteRows, node: Apply, **kwargs: Any) -> Any:
 class GatheredDraws:
     """Array of shape (n_chains, n_draws, n_rows, ...), in a ``.npy`` file or in memory; the master fills it with `put`.
 
-    The function that computes a draw returns ``output``. Its further inputs are ``variables``, whose values are
-    ``data``, and ``params``: the number of the draw, counted over all chains.
+    The function that computes a draw returns ``output``. Its further inputs are ``variables`` (their values are
+    ``data``) and ``params`` (the number of the draw, counted over all chains).
     """
 
     def __init__(self, rows: Variable, shape: Tuple[int, int, int], file: Optional[Path]) -> None:

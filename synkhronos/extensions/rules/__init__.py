@@ -13,7 +13,7 @@ rule         ranks that exchange             new center z                       
 `DASO`       groups often, all less often    the mean from some steps earlier             move toward z
 ===========  ==============================  ===========================================  =====================
 
-"Weighted" means by the rows that each rank has processed since the last exchange. `DASO` uses these weights, too.
+"Weighted" means by the rows that each rank has processed since the last exchange. `DASO` also uses these weights.
 """
 
 from .asynchronous import Exchange

@@ -1,4 +1,4 @@
-"""Asynchronous rules: each rank fetches a batch, steps, and exchanges values without waiting for other ranks' steps.
+"""Asynchronous rules: ranks process batches and exchange values without waiting for other ranks' steps.
 
 .. math::
     x_r &\\leftarrow x_r - \\alpha (x_r - z), \\quad z \\leftarrow z + \\alpha (x_r - z) &&\\text{EASGD} \\\\
@@ -6,7 +6,7 @@
     x_r &\\leftarrow (a_r x_r + a_s x_s) / (a_r + a_s), \\quad a_r \\leftarrow a_r + a_s &&\\text{gossip}
 
 EASGD uses the values from before the exchange; the other lines apply in order. Here o is the center at the rank's last
-exchange, and a is a rank's weight in gossip; a sender keeps half of it. `AsyncRegion.alone` serializes exchanges::
+exchange, and a is a rank's weight in gossip; a sender halves its weight. `AsyncRegion.alone` serializes exchanges::
 
     z of the server       [ 0: old ]  [ 1: new, being written ]   which = 0     `which` changes last, so it always
                                                                   which = 1     selects a complete copy
@@ -257,7 +257,7 @@ class MailExchanges(Exchanges):
         self._weights, self.weights = self.shared(np.array([weights, [0.0] * len(weights)]))
 
     def alphas(self) -> List[float]:
-        """Return the ranks' weights, normalized to a sum of 1 without the weights of unread messages."""
+        """Return the ranks' weights, without the weights of unread messages, normalized to a sum of 1."""
         alphas = self._weights[0]
         found: List[float] = (alphas / alphas.sum() if self._weights[1].any() else alphas).tolist()
         return found

@@ -28,7 +28,7 @@ BLOCKING = Skips(0, 0, 0)
 
 
 class Phases:
-    """The schedule of `DASO`: how often ranks exchange in each epoch.
+    """The schedule of `DASO`: how often ranks exchange values in each epoch.
 
     ::
 
@@ -92,10 +92,10 @@ class DASO(Rule):
     .. math:: x_r \\leftarrow x_r + (\\bar y - y_r) \\quad \\text{("delta")}, \\qquad
               x_r \\leftarrow \\frac{2 W x_r + G \\bar y}{2 W + G} \\quad \\text{("daso")}
 
-    y denotes the parameters W steps earlier, and G the number of groups. ``"delta"`` loses no progress (as in
-    LOSCAR-SGD, arXiv 2605.20866). ``"daso"``, the paper's merge, keeps a fraction 1 - G W / ((2 W + G) B) of the
-    progress of each cycle of B steps. `Phases` sets the intervals. Call ``rule.epoch(loss)`` at the end of each epoch;
-    this also averages over all ranks.
+    y denotes the parameters W steps earlier, when the mean started, and G the number of groups. ``"delta"`` loses no
+    progress (as in LOSCAR-SGD, arXiv 2605.20866). ``"daso"``, the paper's merge, keeps a fraction
+    1 - G W / ((2 W + G) B) of the progress of each cycle of B steps. `Phases` sets the intervals. Call
+    ``rule.epoch(loss)`` at the end of each epoch; this also averages over all ranks.
 
     Source: Coquelin, D., et al. (2022). Accelerating neural network training with distributed asynchronous and
     selective optimization (DASO). Journal of Big Data 9:14. arXiv 2104.05588.

@@ -98,7 +98,7 @@ class Gossip(DrawnRule):
     """GoSGD: each rank occasionally sends its parameters to another rank, drawn at random.
 
     .. math:: x_r \\leftarrow (\\alpha_r x_r + \\alpha_s x_s) / (\\alpha_r + \\alpha_s), \\quad
-              \\alpha_r \\leftarrow \\alpha_r + \\alpha_s, \\quad \\text{where } \\alpha_s \\text{ was halved before}
+              \\alpha_r \\leftarrow \\alpha_r + \\alpha_s, \\quad \\text{after } \\alpha_s \\leftarrow \\alpha_s / 2
 
     The weights :math:`\\alpha` are 1/n initially. An exchange changes neither their sum nor
     :math:`\\sum_r \\alpha_r x_r`. Source: Blot, M., et al. (2016). Gossip training for deep learning. arXiv 1611.09726

@@ -23,7 +23,7 @@ class Means:
     """
 
     def __init__(self, variables: Sequence[Any], exchange: Optional[str] = None) -> None:
-        if exchange is not None and exchange not in list(FORMATS):  # a list, because values may be unhashable
+        if exchange is not None and exchange not in list(FORMATS):  # a list, because `exchange` may be unhashable
             raise ArgumentValueError("exchange", " or ".join(map(repr, FORMATS)), repr(exchange))
         self.variables, self.exchange = list(variables), exchange
         self.values = [like(variable, "mean") for variable in variables]

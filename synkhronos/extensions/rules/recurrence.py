@@ -107,8 +107,8 @@ class Rule(ABC):
         Each step of a `TrainFunction` that runs in parts, for example with groups, still takes several commands.
 
         An asynchronous run (`EASGD`, `ASGD`, `Gossip`) is a single command. Each rank processes whole batches, one at a
-        time, and may exchange each time it has taken ``every`` steps. It waits for other ranks' steps only if
-        ``staleness`` requires this. ``n_steps`` does not count asynchronous steps, or the steps of a failed command.
+        time, and may exchange values whenever it has taken ``every`` more steps. It waits for other ranks' steps only
+        if ``staleness`` requires this. ``n_steps`` does not count asynchronous steps, or the steps of a failed command.
 
         Parameters
         ----------
@@ -287,7 +287,7 @@ class Rule(ABC):
         return function._form.wrap(of_step, chosen)
 
     def _advance(self, n_steps: int) -> bool:
-        """Count steps, and exchange values if due; no exchange may be due before the last step."""
+        """Count steps, and exchange values if due; the caller ensures that no exchange is due before the last step."""
         self._check_moment("step")
         self._count(n_steps)
         return self._due()

@@ -21,7 +21,7 @@ loss_or_grads : scalar expression, or list of expressions
 params : list of shared variables
     The parameters to train: floating-point, of any shape, each listed once, all on one device.
 learning_rate : scalar
-    The step size, ``a`` in the formulas. This scalar and those below are numbers, shared variables or 0-dimensional
+    The step size, ``a`` in the formulas. All scalars in this list are numbers, shared variables or 0-dimensional
     expressions, and are cast to each parameter's dtype. Inputs of such an expression must be inputs of ``param_fn``.
 momentum : scalar
     The fraction of the previous step that is added to the next step, ``m`` in the formulas.
@@ -39,8 +39,8 @@ grad_updates : OrderedDict
     ``{flat: gradients}``. ``flat`` is one shared vector for the gradients of all parameters of a dtype, because one
     large collective is faster than many small collectives.
 param_updates : OrderedDict
-    The updates of the parameters and of the rule's state, computed from reshaped views of ``flat``, in an order that
-    depends only on the arguments. State (velocities, averages, step counters) is in shared variables, initially zero.
+    The updates of the parameters and of the rule's state, in an order that depends only on the arguments. They read
+    reshaped views of ``flat``. State (velocities, averages, step counters) is in shared variables, initially zero.
 grad_shared : shared variable, or list of shared variables
     ``flat``, or a list with one vector per dtype if the parameters have different dtypes.
 

@@ -55,8 +55,8 @@ def adamax(
     At step t = 1, 2, ...: ``m := b1 * m + (1 - b1) * g``, ``u := max(b2 * u, |g|)``,
     ``p := p - a / (1 - b1^t) * m / (u + e)``.
 
-    State: ``t``, ``m``, ``u``. See `synkhronos.extensions.updates` for parameters, results and errors. Source: section
-    7.1 of the paper cited in `adam`, which uses ``e = 0``.
+    State: ``t``, ``m``, ``u``. See `synkhronos.extensions.updates` for parameters, results and errors. Source: the
+    paper cited in `adam`, section 7.1 (with ``e = 0``).
 
     Examples
     --------
