@@ -65,7 +65,7 @@ class Argument(NamedTuple):
     """
 
     kind: str
-    value: Any  # handle of the array, or pickle; for a state, first the input's position, then the variable's number
+    value: Any  # handle of the array, or pickle; for a state, the variable's number (at first, the input's position)
     mutable: bool = False  # the function may overwrite it, so a rank needs its own copy
     axis: int = 0  # the axis of rows in the function; transferred arrays have their rows first
 

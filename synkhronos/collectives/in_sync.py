@@ -70,8 +70,8 @@ def first_difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Option
     different = different_bytes.any(axis=1)
     index = np.unravel_index(int(different.argmax()), a.shape) if a.ndim else ()
     return (
-        f"from index {tuple(map(int, index))} on ({different.sum()} of {a.size} element{'' if a.size == 1 else 's'}): "
-        f"{b[index]!r} instead of {a[index]!r}"
+        f"in {different.sum()} of {a.size} element{'' if a.size == 1 else 's'}, "
+        f"first at index {tuple(map(int, index))}: {b[index]!r} instead of {a[index]!r}"
     )
 
 
@@ -105,7 +105,7 @@ def in_sync(shared_vars: Any) -> SyncReport:
     >>> w = theano.shared(np.zeros(2), "w")
     >>> synk.set_value(w, [0., 6.], rank=1)
     >>> synk.in_sync(w)
-    not in sync: w differs on rank 1 from index (1,) on (1 of 2 elements): 6.0 instead of 0.0
+    not in sync: w differs on rank 1 in 1 of 2 elements, first at index (1,): 6.0 instead of 0.0
     >>> if not synk.in_sync(w):
     ...     synk.broadcast(w)
     """

@@ -522,8 +522,8 @@ class Engine(ABC):
         """Pickle compiled functions so that `loads` connects them to the rank's replicas of their shared variables.
 
         ``numbers`` maps the `identity` of each storage that exists on the ranks to a number; its value is not sent.
-        ``variables`` maps the ``id`` of shared variables to numbers. ``constants`` maps the ``id`` of each array that
-        the method `constants` returns to an address in shared memory.
+        ``variables`` maps the ``id`` of shared variables to numbers. ``constants`` maps the ``id`` of each array from
+        the method `constants` to the array's address in shared memory.
         """
 
     @abstractmethod

@@ -20,7 +20,7 @@ from .memfd import reserve
 class NamedMemory:
     """A new segment of shared memory, mode 0600, named until `unlink`, garbage collection or exit.
 
-    ``memory``, its bytes (initially 0), lives as long as any process has an array over it. The size is fixed because
+    ``memory`` (its bytes, initially 0) exists while any process has an array that uses it. The size is fixed because
     other processes may have mapped the segment. Raise `SharedMemoryError`, without side effects, if memory is short.
     """
 

@@ -18,7 +18,7 @@ RELEASE_TIMEOUT_S = 2.0
 
 
 def report_of(rings: Sequence[memoryview], root: int, setting: Setting) -> Tuple[Report, Recorded]:
-    """Return a report on the ranks' rings, and the underlying record."""
+    """Return a report on the activity recorded in the ranks' rings, and the underlying record."""
     record = recorded([ring.read(memory) for memory in rings], root, time.monotonic_ns())
     return Report(profile(record, setting, copy_rate())), record
 

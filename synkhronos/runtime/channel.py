@@ -187,7 +187,7 @@ class RankEnd:
                 block.bridge.release()
 
     def end(self, watch: Callable[[], object]) -> None:
-        """End after the last command; a leader first forwards the answers of the other ranks of its host."""
+        """Close the channel after the last command; a leader first forwards the answers of its host's other ranks."""
         if self._leader is not None:
             self._leader.wait(self._leader.have_answered, watch, self.policy)
             self._leader.forward(watch)  # `wait` may end before it forwards the last answer

@@ -71,7 +71,7 @@ class Subscript(Axes):
                     return RuleResult([_taken(first, end)])
                 if any(one.power != 0 for one in end.lengths):
                     return RuleResult(
-                        [Unknown("takes elements up to a number that depends on how many rows the rank has")]
+                        [Unknown("selects elements at positions that depend on how many rows the rank has")]
                     )
                 inputs[i] = REPLICATE
         for axis, i in self.arrays.items():

@@ -208,7 +208,7 @@ class Transport(ABC):
         weights: Optional[Sequence[float]],
         label: Callable[[], str],
     ) -> List[Any]:
-        """Reduce values that belong to no variable, inside a function call; memory is kept for the ``key``.
+        """Reduce values that belong to no shared variable, inside a function call; memory is kept for the ``key``.
 
         The results are complete, and stay unchanged while they or their views are referenced. With one rank they may be
         the arrays themselves. ``weights[r]``: the weight of rank r; not all are 0. Ranks with weight 0 are ignored, for

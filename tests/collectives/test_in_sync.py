@@ -31,7 +31,7 @@ def test_tells_which_rank_and_where(three, dtype):
     report = synk.in_sync([W, b])
     assert not report
     assert list(report.differences) == ["W"] and list(report.differences["W"]) == [2]
-    assert "from index (1, 2) on (2 of 12 elements)" in report.differences["W"][2]
+    assert "in 2 of 12 elements, first at index (1, 2)" in report.differences["W"][2]
     assert "W differs on rank 2" in repr(report)
 
 

@@ -1,4 +1,4 @@
-"""Values that are reduced in the middle of a call: they belong to no variable, and ranks go on with them."""
+"""Values that are reduced in the middle of a call: they belong to no shared variable, and ranks go on with them."""
 
 import functools
 

@@ -96,7 +96,7 @@ def check_kernels(facts: List[MachineFacts]) -> Finding:
     """Check that the library's C kernels were built on all hosts."""
     without = [label for label, each in zip(labels(facts), facts) if not each.kernels]
     if without:
-        text = f"not built on {joined(without)}, so collectives wait for these hosts"
+        text = f"not built on {joined(without)}: large collectives take longer there, and all hosts wait"
         remedy = "install g++ and Python's headers there, then reinstall Synkhronos there"
         return Finding("Kernels", WARN, text, remedy)
     return Finding("Kernels", OK, "built")

@@ -371,7 +371,7 @@ def test_table_of_hosts():
 )
 def test_what_a_host_says_that_hears_nothing(started_by, chosen, one_machine, remedy):
     finding = report.silence(ProcessPlace(0, 2, 1, started_by), "node0", chosen, 30.0, one_machine)
-    assert finding.status == MISSING and remedy in finding.remedy and "node0 has not heard" in finding.text
+    assert finding.status == MISSING and remedy in finding.remedy and "node0 was not connected" in finding.text
     assert [interface for interface in chosen if str(interface) not in finding.text] == []
 
 
