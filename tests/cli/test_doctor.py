@@ -367,7 +367,7 @@ THEANO, PYTENSOR = 'pip install "theano==1.0.5" "numpy<1.24"', 'pip install "pyt
         ("caches", "cache_of_pytensor", OK, "Numba 5.0 MiB (5242880 bytes), C 3.0 MiB (3145728 bytes) in ", ""),
         ("caches", "cache_that_is_not_there", OK, "PyTensor: Numba 0 bytes, C 0 bytes in ", ""),
         ("caches", "cache_that_cannot_be", WARN, "cannot write to /dev/null/x (Not a directory)", "base_compiledir="),
-        ("caches", "cache_without_home", WARN, "PyTensor cannot write to .pytensor (a different", "below HOME"),
+        ("caches", "cache_without_home", WARN, "PyTensor cannot write to .pytensor (a relative path", "below HOME"),
         (
             "caches",
             "cache_of_another_user",
