@@ -172,7 +172,7 @@ def fork(
     size, hosts = sum(counts), _hosts(there, counts)
     root, n_near = _integer("master_rank", master_rank), counts[0]
     if not 0 <= root < n_near:
-        raise ArgumentValueError("master_rank", f"an int from 0 to {n_near - 1} (number of ranks: {n_near})", str(root))
+        raise ArgumentValueError("master_rank", f"an int from 0 to {n_near - 1} (local ranks: {n_near})", str(root))
     _check_files(size, machine.descriptor_limit(), DESCRIPTORS_PER_RANK)
     for host in there:
         _check_files(size, host.files, DESCRIPTORS_PER_RANK_OF_HOSTS, f" on host {host.name}")

@@ -55,12 +55,12 @@ DEVICES_TIMEOUT_S = 600.0  #: Time limit for opening the devices; Theano may com
 
 
 class SessionOptions(NamedTuple):
-    """The options of `fork` except ranks and devices; ``recorded`` states whether the session is profiled."""
+    """The options of `fork` except ranks and devices."""
 
     timeout: Optional[float] = None
     pin: bool = True
     threads: Optional[int] = None
-    profile: bool = False
+    profile: bool = False  # whether every rank writes a cProfile file
     seed: Optional[int] = None
     random: str = "split"
     keep_heap: bool = True
@@ -69,7 +69,7 @@ class SessionOptions(NamedTuple):
     check: bool = False
     heal: int = 0
     standby: bool = True
-    recorded: bool = False
+    recorded: bool = False  # whether the ranks record activity for the profile of the session
 
 
 class CheckedCall(NamedTuple):

@@ -167,6 +167,6 @@ def test_command_line(profiles):
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
     command = [sys.executable, "-m", "synkhronos", "predict"]
     done = subprocess.run([*command, *profiles], env=environment, stdout=subprocess.PIPE, timeout=60)
-    assert done.returncode == 0 and b"A step is a call to train with 1024 rows, with all_reduce, step." in done.stdout
+    assert done.returncode == 0 and b"A step is a call to train with 1024 rows, plus all_reduce, step." in done.stdout
     done = subprocess.run([*command, "nowhere"], env=environment, stderr=subprocess.PIPE, timeout=60)
     assert done.returncode == 2 and b"nowhere" in done.stderr and b"Traceback" not in done.stderr

@@ -154,7 +154,7 @@ def test_keywords():
         (dict(n_parallel=2.0), TypeError, "n_ranks", "an int", "2.0 of type float"),
         (dict(n_parallel=True), TypeError, "n_ranks", "an int", "True of type bool"),
         (dict(n_parallel="2"), TypeError, "n_ranks", "an int", "'2' of type str"),
-        (dict(n_parallel=2, master_rank=2), ValueError, "master_rank", "an int from 0 to 1 (number of ranks: 2)", "2"),
+        (dict(n_parallel=2, master_rank=2), ValueError, "master_rank", "an int from 0 to 1 (local ranks: 2)", "2"),
         (dict(n_parallel=2, master_rank=-1), ValueError, "master_rank", "an int from 0 to 1", "-1"),
         (dict(n_parallel=2, master_rank=None), TypeError, "master_rank", "an int", "None"),
         (dict(n_parallel=2, threads=10**400), ValueError, "threads", "at most 4096", "1000"),

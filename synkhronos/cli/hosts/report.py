@@ -113,7 +113,7 @@ def offset_of_clock(comm: Any) -> float:
 def silence(place: ProcessPlace, here: str, chosen: Sequence[Interface], seconds: float, one_machine: bool) -> Finding:
     """Return the finding of a host that MPI has not connected to all other hosts."""
     text = (
-        f"{here} was not connected to all other hosts within {seconds:.0f} s; MPI is allowed to use "
+        f"{here} was not connected to all other hosts within {seconds:.0f} s; interfaces that MPI may use: "
         f"{joined(map(str, chosen)) or 'none'}"
     )
     network = "lo" if one_machine else str(chosen[0].network) if chosen else "NETWORK/BITS"

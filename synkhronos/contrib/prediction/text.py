@@ -25,7 +25,7 @@ WIDTH = 60
 
 def report(model: Model, found: Sequence[Outlook]) -> str:
     others = [name for kind, name in model.commands if (kind, name) != model.main]
-    also = f", with {', '.join(others)}" if others else ""
+    also = f", plus {', '.join(others)}" if others else ""
     lines = [f"A step is a call to {model.main[1]} with {model.rows:g} row{'' if model.rows == 1 else 's'}{also}.", ""]
     lines += table(found) + [""] + plot(found)
     limits = {each.limit: each.layout.ranks for each in reversed(found)}
