@@ -292,7 +292,7 @@ def test_deaths_of_those_that_take_a_place_end_the_session_when_they_are_too_man
     f, w = with_fragile_function(tmp_path, 9, 2)
     with pytest.raises(synk.WorkerDied) as caught:
         f(np.arange(4.0))
-    assert not lacks(str(caught.value.__notes__), "restoration of a replaced rank")
+    assert not lacks(str(caught.value.__notes__), "restoration")
     assert "(death 3 of 2)" in str(caught.value.__notes__)
     np.testing.assert_array_equal(w.get_value(), [1.0] * 3)
 
