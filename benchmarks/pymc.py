@@ -29,7 +29,7 @@ from synkhronos.extensions.pymc import compute_log_likelihood, data_parallel
 
 from .at_once import CEILING, AtOnce
 from .goals import Goal, Verdict
-from .measure import BUSY, Local, WrongResult, measure_in_turn, stolen
+from .measure import BUSY, Local, Times, WrongResult, measure_in_turn, stolen
 from .report import DOCUMENT, ROOT, machine, verdict_table
 
 #: Marks of this section in docs/performance.md.
@@ -204,44 +204,41 @@ def gradients(case, n):
             synk.close()
 
 
-class PerDraw:
-    """Contender that computes the log-likelihoods of many draws; its time is that of one additional draw."""
+#: Draws of a short and a long computation. Their difference is the time of the additional draws, without compilation.
+FEW, MANY = 20, 220
 
-    few, many = 20, 220
 
-    def __init__(self, compute, traces, threads):
-        self.compute, self.traces, self.before = compute, traces, limited(threads)
-
-    def measure(self, repeats, warm=0):
-        self.before()
-        return [self.seconds(self.many) - self.seconds(self.few) for _ in range(warm + repeats)][warm:]
-
-    def seconds(self, n):
-        begin = time.perf_counter()
-        self.compute(self.traces[n])
-        return (time.perf_counter() - begin) / (self.many - self.few)
+def per_draw(many, few):
+    """Return the `Times` of an additional draw. (Differences of single runs would contain the noise of both.)"""
+    statistics = [(a - b) / (MANY - FEW) for a, b in zip(many[:3], few[:3])]
+    return Times(*statistics, many.count)
 
 
 def pointwise(n):
     """Return the `Times` of the log-likelihoods of a draw's rows."""
     model = logistic(*logistic_arrays(100_000))
-    draws = 0.1 * np.random.default_rng(1).normal(size=(1, PerDraw.many, COLUMNS))
+    draws = 0.1 * np.random.default_rng(1).normal(size=(1, MANY, COLUMNS))
     traces = {
         each: xarray.DataTree.from_dict(
             {"posterior": xarray.Dataset({"beta": (("chain", "draw", "i"), draws[:, :each])})}
         )
-        for each in (PerDraw.few, PerDraw.many)
+        for each in (FEW, MANY)
     }
     plain = functools.partial(pm.compute_log_likelihood, model=model, extend_inferencedata=False, progressbar=False)
     synk.fork(n, use_gpu=False)
     try:
         ours = functools.partial(compute_log_likelihood, model=model, progressbar=False)
-        found = ours(traces[PerDraw.few])["log_likelihood"]["y"].values
-        if not np.allclose(found, plain(traces[PerDraw.few])["y"].values, rtol=1e-10):
+        found = ours(traces[FEW])["log_likelihood"]["y"].values
+        if not np.allclose(found, plain(traces[FEW])["y"].values, rtol=1e-10):
             raise WrongResult(POINTWISE)
-        contenders = {OURS: PerDraw(ours, traces, 1)}
-        contenders.update({THREADS.format(k, "s" * (k > 1)): PerDraw(plain, traces, k) for k in (1, n)})
-        return measure_in_turn(contenders, 5, 5, warm=0)
+        settings = {OURS: (ours, 1), **{THREADS.format(k, "s" * (k > 1)): (plain, k) for k in (1, n)}}
+        contenders = {
+            (name, each): Local(functools.partial(compute, traces[each]), before=limited(threads))
+            for name, (compute, threads) in settings.items()
+            for each in (FEW, MANY)
+        }
+        times = measure_in_turn(contenders, 5, 5, warm=0)
+        return {name: per_draw(times[name, MANY], times[name, FEW]) for name in settings}
     finally:
         synk.close()
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 import pymc as pm
+import pytensor
+import pytensor.tensor as pt
 import xarray
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from pymc.model.transform.conditioning import remove_value_transforms
+from pymc.pytensorf import collect_default_updates
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.type import TensorType
 from rich.progress import track
 
 import synkhronos as synk
@@ -23,6 +27,8 @@ from .parameter_checks import ParameterChecks
 from .rows import of_any_rows
 from .unavailable import refuse
 from .written_draws import GatheredDraws, Path, WrittenDraws, can_be_written
+
+COMMAND_BYTES, MOST_DRAWS = 1 << 25, 256  # per command, at most; the bytes are those of parameters and results
 
 
 def compute_log_likelihood(
@@ -36,8 +42,8 @@ def compute_log_likelihood(
 ) -> Any:
     """Add each row's log-likelihood, computed by all ranks, to ``idata``, as `pm.compute_log_likelihood` does.
 
-    Each draw is one call: every rank computes the log-probabilities of its own rows, and stores them. Functions such
-    as ``arviz.loo`` and ``arviz.waic`` use these values.
+    Every rank computes the log-probabilities of its own rows, for many draws in one command, and stores them. Functions
+    such as ``arviz.loo`` and ``arviz.waic`` use these values.
 
     Parameters
     ----------
@@ -127,59 +133,91 @@ def _computed(
     name, n_rows = piece.variable.name, len(piece.data[0])
     rows, _ = of_any_rows(piece.rows, piece.variables, piece.params, name, n_rows)
     checks = ParameterChecks(rows, piece.variables, model.check_bounds)
+    description = f"Log-likelihood of {name}"
+    draws = RowsOfDraws(checks.rows, piece, posterior, file, as_pymc_compiles(mode, model.check_bounds), checks)
+    return draws.compute(model, description, progressbar)
 
-    def build(output: Any, variables: List[Variable], params: List[Variable]) -> Callable[..., Any]:
-        function = synk.function(
-            [*piece.variables, *variables],
-            [output, *checks.outputs],
-            bcast_inputs=[*piece.params, *params, *checks.inputs],
-            mode=as_pymc_compiles(mode, model.check_bounds),
-            name=name,
+
+class RowsOfDraws:
+    """The rows of a piece for every draw; a command sends the parameters of many draws, and its steps count them."""
+
+    def __init__(
+        self,
+        rows: Variable,
+        piece: Observed,
+        posterior: Any,
+        file: Optional[Path],
+        mode: Any,
+        checks: Optional[ParameterChecks] = None,
+    ) -> None:
+        self._piece, self._posterior, self._checks, self._n_done = piece, posterior, checks, 0
+        self._shape = posterior.sizes["chain"], posterior.sizes["draw"], len(piece.data[0])
+        step, (first, offset) = pytensor.shared(np.int64(0), name="step"), pt.lscalars("first", "offset")
+        inputs, of_draw = [], {}
+        for param, of in zip(piece.params, piece.of_model):
+            inputs.append(param)
+            if not isinstance(of, SharedVariable):
+                inputs[-1] = TensorType(param.type.dtype, shape=(None, *param.type.shape))(param.name)
+                of_draw[param] = inputs[-1][step + offset - first]
+        (rows,) = graph_replace([rows], of_draw, strict=False)
+        kind = WrittenDraws if can_be_written(rows) else GatheredDraws
+        self._draws = kind(rows, self._shape, file, step + offset)
+        others = [] if checks is None else checks.outputs
+        conditions = graph_replace([condition for condition, _ in others], of_draw, strict=False)
+        self._function = synk.function(
+            [*piece.variables, *self._draws.variables],
+            [self._draws.output, *zip(conditions, (op for _, op in others))],
+            updates={step: step + 1, **collect_default_updates([rows])},
+            bcast_inputs=[*inputs, first, offset, *([] if checks is None else checks.inputs)],
+            mode=mode,
+            name=piece.variable.name,
             on_unused_input="ignore",
         )
-        return functools.partial(checks.call, function)
 
-    return of_draws(build, checks.rows, piece, model, posterior, file, f"Log-likelihood of {name}", progressbar)
+    def compute(self, model: pm.Model, description: str, progressbar: bool) -> np.ndarray[Any, Any]:
+        """Return chains x draws x rows."""
+        params, n_draws = [self._values(of, model) for of in self._piece.of_model], self._shape[0] * self._shape[1]
+        n_rows, end = self._shape[2], 0
+        nbytes = sum(each[0].nbytes for each in params if isinstance(each, np.ndarray)) + self._draws.result_bytes
+        try:
+            for draw in track(range(n_draws), description, disable=not progressbar):
+                if draw == end:
+                    end = min(draw + max(1, COMMAND_BYTES // nbytes), draw + MOST_DRAWS, n_draws)
+                    begin, results = draw, self._rows(params, draw, end)
+                n_found = self._draws.put(draw, results[draw - begin])
+                if n_found != n_rows:
+                    expected, hint = (
+                        f"{n_rows} rows from all ranks together",
+                        "use PyMC's own function for this variable",
+                    )
+                    raise ArgumentValueError(self._piece.variable.name, expected, f"{n_found} rows", hint)
+        finally:
+            self._draws.close()
+        return self._draws.values  # type: ignore[no-any-return]
 
+    def _rows(self, params: Sequence[Any], begin: int, end: int) -> List[Any]:
+        """Return the results for some draws. A check that fails on any rank fails on all ranks."""
+        if self._checks is None or not self._checks.inputs:
+            return list(self._steps(params, begin, end)[0])
+        found, passed = self._steps(params, begin, end, self._checks.all_passed)
+        results = list(found)
+        for i in np.flatnonzero(~passed.astype(bool).all(axis=1)):
+            results[i] = self._steps(params, begin + i, begin + i + 1, passed[i].astype(bool))[0][0]
+        return results
 
-def of_draws(
-    build: Callable[[Any, List[Variable], List[Variable]], Callable[..., Any]],
-    rows: Variable,
-    piece: Observed,
-    model: pm.Model,
-    posterior: Any,
-    file: Optional[Path],
-    description: str,
-    progressbar: bool,
-) -> np.ndarray[Any, Any]:
-    """Compute ``rows`` of a piece for every draw; return chains x draws x rows.
+    def _steps(self, params: Sequence[Any], begin: int, end: int, *passed: Any) -> Any:
+        given = [each[begin:end] if isinstance(each, np.ndarray) else each.get_value() for each in params]
+        offset, self._n_done = begin - self._n_done, self._n_done + end - begin
+        return self._function.steps(
+            *self._piece.data, *self._draws.data, *given, begin, offset, *passed, n_steps=end - begin
+        )
 
-    ``build`` receives an output and other inputs (with rows, then without); it returns the function to call per draw.
-    """
-    n_rows = len(piece.data[0])
-    samples: List[Any] = []
-    for of in piece.of_model:
+    def _values(self, of: Variable, model: pm.Model) -> Any:
+        """Return the draws of all chains in one array, or a variable whose value all draws share."""
         if isinstance(of, SharedVariable):
-            samples.append(of)
-        else:
-            sampled = posterior[model.values_to_rvs[of].name].transpose("chain", "draw", ...)
-            samples.append(sampled.values.astype(of.type.dtype, copy=False))
-    n_chains, n_draws = posterior.sizes["chain"], posterior.sizes["draw"]
-    kind = WrittenDraws if can_be_written(rows) else GatheredDraws
-    draws = kind(rows, (n_chains, n_draws, n_rows), file)
-    try:
-        function = build(draws.output, draws.variables, draws.params)
-        for i in track(range(n_chains * n_draws), description, disable=not progressbar):
-            at = divmod(i, n_draws)
-            params = [each.get_value() if isinstance(each, SharedVariable) else each[at] for each in samples]
-            n_found = draws.put(i, *function(*piece.data, *draws.data, *params, *[i] * len(draws.params)))
-            if n_found != n_rows:
-                hint = "use PyMC's own function for this variable"
-                expected = f"{n_rows} rows from all ranks together"
-                raise ArgumentValueError(piece.variable.name, expected, f"{n_found} rows", hint)
-    finally:
-        draws.close()
-    return draws.values  # type: ignore[no-any-return]
+            return of
+        sampled = self._posterior[model.values_to_rvs[of].name].transpose("chain", "draw", ...).values
+        return sampled.reshape((-1, *sampled.shape[2:])).astype(of.type.dtype, copy=False)
 
 
 def labeled(values: np.ndarray[Any, Any], name: str, model: pm.Model, posterior: Any) -> Any:

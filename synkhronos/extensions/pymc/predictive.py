@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, List, Mapping, Optional, Sequence, Union
+from typing import Any, Mapping, Optional, Sequence, Union
 
 import numpy as np
 import pymc as pm
@@ -11,16 +10,15 @@ import xarray
 from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.simulator import SimulatorRV
 from pymc.model.transform.conditioning import remove_value_transforms
-from pymc.pytensorf import collect_default_updates, find_rng_nodes, replace_rng_nodes, reseed_rngs
+from pymc.pytensorf import find_rng_nodes, replace_rng_nodes, reseed_rngs
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
-import synkhronos as synk
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
 from .likelihood import as_pymc_compiles
 from .observed import Observed, draws_of, without_initial_values
-from .pointwise import files_of, labeled, of_draws, posterior_of
+from .pointwise import RowsOfDraws, files_of, labeled, posterior_of
 from .rows import of_any_rows
 from .unavailable import refuse
 from .written_draws import Path
@@ -39,9 +37,8 @@ def sample_posterior_predictive(
 ) -> Any:
     """Draw the observed variables for each draw in ``idata``, as `pm.sample_posterior_predictive` does, on all ranks.
 
-    Each posterior draw is one call: every rank draws its own rows, and stores them. The distribution is the
-    same as with PyMC's function, but the random numbers differ, because every rank has its own stream. The same seed
-    and number of ranks produce the same numbers.
+    Every rank draws its own rows, and stores them. The distribution is the same as with PyMC's function, but the random
+    numbers differ, because every rank has its own stream. The same seed and number of ranks produce the same numbers.
 
     Parameters
     ----------
@@ -102,8 +99,8 @@ def sample_posterior_predictive(
     found = {}
     for piece, rows in zip(pieces, drawn):
         name = piece.variable.name
-        build = partial(_build, rows, piece, as_pymc_compiles(mode, plain.check_bounds))
-        values = of_draws(build, rows, piece, plain, posterior, files.get(name), f"Draws of {name}", progressbar)
+        draws = RowsOfDraws(rows, piece, posterior, files.get(name), as_pymc_compiles(mode, plain.check_bounds))
+        values = draws.compute(plain, f"Draws of {name}", progressbar)
         found[name] = labeled(values, name, plain, posterior)
     idata["predictions" if predictions else "posterior_predictive"] = xarray.Dataset(found)
     return idata
@@ -131,17 +128,3 @@ def _draw_of(piece: Observed, seed: int) -> Variable:
     (drawn,) = replace_rng_nodes([rows])
     reseed_rngs(find_rng_nodes([drawn]), seed)
     return drawn
-
-
-def _build(
-    rows: Variable, piece: Observed, mode: Any, output: Any, variables: List[Variable], params: List[Variable]
-) -> synk.Function:
-    return synk.function(
-        [*piece.variables, *variables],
-        [output],
-        updates=collect_default_updates([rows]),
-        bcast_inputs=[*piece.params, *params],
-        mode=mode,
-        name=piece.variable.name,
-        on_unused_input="ignore",
-    )

@@ -6,6 +6,7 @@ import math
 import mmap
 import os
 import warnings
+import weakref
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -60,17 +61,17 @@ def _in_object_mode(op: WriteRows, node: Apply, **kwargs: Any) -> Any:
 class GatheredDraws:
     """Array of shape (n_chains, n_draws, n_rows, ...), in a ``.npy`` file or in memory; the master fills it with `put`.
 
-    The function that computes a draw returns ``output``. Its further inputs are ``variables`` (their values are
-    ``data``) and ``params`` (the number of the draw, counted over all chains).
+    The function that computes a draw (its number, counted over all chains, is ``draw``) returns ``output``. It has the
+    further inputs ``variables``, with the values ``data``. A result of a draw has ``result_bytes``.
     """
 
-    def __init__(self, rows: Variable, shape: Tuple[int, int, int], file: Optional[Path]) -> None:
+    def __init__(self, rows: Variable, shape: Tuple[int, int, int], file: Optional[Path], draw: Variable) -> None:
         self.values: Any = None
         self.output: Tuple[Variable, str] = (rows, "gather")
         self.variables: List[Variable] = []
-        self.params: List[Variable] = []
         self.data: List[synk.Data] = []
         self._shape, self._file, self._dtype = shape, file, np.dtype(rows.type.dtype)
+        self.result_bytes = shape[2] * self._dtype.itemsize
 
     def put(self, draw: int, result: Any) -> int:
         """Store the function's result for a draw if it contains all rows; return the number of its rows."""
@@ -98,15 +99,14 @@ def can_be_written(rows: Variable) -> bool:
 class WrittenDraws(GatheredDraws):
     """Array that the ranks fill, each with its own rows, so that the master need not copy them."""
 
-    def __init__(self, rows: Variable, shape: Tuple[int, int, int], file: Optional[Path]) -> None:
-        super().__init__(rows, shape, file)
-        self._fd = -1
+    def __init__(self, rows: Variable, shape: Tuple[int, int, int], file: Optional[Path], draw: Variable) -> None:
+        super().__init__(rows, shape, file, draw)
+        self._path = "" if file is None else os.path.abspath(file)
         self.values = self._create((*shape, *rows.type.shape[1:]))
-        path = f"/proc/{os.getpid()}/fd/{self._fd}" if file is None else os.path.abspath(file)
-        self.variables, self.params = [pt.lvector("positions")], [pt.lscalar("draw")]
+        self.variables, self.result_bytes = [pt.lvector("positions")], 8
         self.data = [synk.data(np.arange(shape[2]), name="positions")]
-        write = WriteRows(path, getattr(self.values, "offset", 0), shape[2])
-        self.output = (write(rows, *self.variables, *self.params), "sum")
+        write = WriteRows(self._path, getattr(self.values, "offset", 0), shape[2])
+        self.output = (write(rows, *self.variables, draw), "sum")
 
     def put(self, draw: int, result: Any) -> int:
         return int(result)
@@ -114,13 +114,14 @@ class WrittenDraws(GatheredDraws):
     def _create(self, shape: Tuple[int, ...]) -> Any:
         if self._file is not None:
             return super()._create(shape)
-        self._fd, nbytes = nameless_file("draws"), math.prod(shape) * self._dtype.itemsize
-        check_free(self._fd, nbytes)
-        os.ftruncate(self._fd, nbytes)
-        private = mmap.mmap(self._fd, nbytes, access=mmap.ACCESS_COPY)  # a forked process has its own array
+        fd, nbytes = nameless_file("draws"), math.prod(shape) * self._dtype.itemsize
+        self._end = weakref.finalize(self, os.close, fd)
+        self._path = f"/proc/{os.getpid()}/fd/{fd}"  # which the ranks can open
+        check_free(fd, nbytes)
+        os.ftruncate(fd, nbytes)
+        private = mmap.mmap(fd, nbytes, access=mmap.ACCESS_COPY)  # a forked process has its own array
         return np.frombuffer(private, self._dtype).reshape(shape)
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self._file is None:
+            self._end()

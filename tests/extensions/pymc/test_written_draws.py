@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ xarray = pytest.importorskip("xarray")
 
 from pymc_models import python_mode  # noqa: E402
 
-from synkhronos.extensions.pymc import compute_log_likelihood, written_draws  # noqa: E402
+from synkhronos.extensions.pymc import compute_log_likelihood, pointwise, written_draws  # noqa: E402
 
 pytestmark = [
     pytest.mark.pytensor,
@@ -43,7 +44,8 @@ def regression(n_rows):
     [(1, True, False), (53, True, False), (53, True, True), (53, False, False), (53, False, True)],
 )
 def test_every_row_of_every_draw(make_world, monkeypatch, tmp_path, n_rows, is_written, in_file):
-    """Also if a rank has no rows."""
+    """Also if a rank has no rows, and in several commands of unequal numbers of draws."""
+    monkeypatch.setattr(pointwise, "MOST_DRAWS", 4)
     if not is_written:
         monkeypatch.setattr(synk, "hosts", lambda: ["here", "there"])
     gathered = []
@@ -81,6 +83,24 @@ def test_they_outlive_the_session_and_leave_nothing(make_world):
     mapped = Path("/proc/self/maps").read_text()
     opened = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
     assert not [each for each in [*mapped.splitlines(), *opened] if "synkhronos-draws" in each]
+
+
+def test_a_function_that_cannot_be_built_leaves_nothing(make_world, monkeypatch):
+    make_world("fork", 2)
+    model, trace, _ = regression(5)
+    opened = []
+
+    def refuse(*args, **options):
+        opened.extend(os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
+        raise RuntimeError
+
+    monkeypatch.setattr(pointwise, "synk", SimpleNamespace(function=refuse))
+    with pytest.raises(RuntimeError):
+        compute_log_likelihood(trace, model, progressbar=False, mode=python_mode())
+    assert [each for each in opened if "synkhronos-draws" in each]
+    gc.collect()
+    opened = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    assert not [each for each in opened if "synkhronos-draws" in each]
 
 
 def test_a_disk_that_is_full(make_world, monkeypatch, tmp_path):
