@@ -100,7 +100,7 @@ def test_versions_that_differ(mpi, make_hosts, variables, tmp_path):
 
 def test_several_processes_on_one_machine(mpi, variables):
     status, printed = mpi.run(DOCTOR, n=2, variables={**variables, "SYNK_HOSTS_ON_ONE_MACHINE": "0"}, timeout=110)
-    assert status != 0 and "2 processes on" in printed and "start one per host with" in printed, printed
+    assert status != 0 and "2 processes per host on" in printed and "start one per host with" in printed, printed
     status, printed = mpi.run(DOCTOR, n=2, variables={**variables, "SYNK_HOSTS_ON_ONE_MACHINE": "1"}, timeout=110)
     assert status == 0 and subjects(printed)["Processes"] == "ok", printed
 
