@@ -10,12 +10,24 @@ from worlds import FEWER_WORLDS, WORLDS
 
 import synkhronos as synk
 from synkhronos.engines.random_states import jumped_random_state, seeded_random_state
+from synkhronos.program.program import PROGRAM
 from synkhronos.testing import numpy_engine as engine
 
 pytestmark = [*FEWER_WORLDS, pytest.mark.slow]
 
 PLACES = [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]
 all_places = pytest.mark.parametrize("n, root", PLACES)
+
+
+@pytest.fixture(autouse=True)
+def no_other_functions():
+    """Collect functions of earlier tests, which would be sent to the ranks first: a seed numbers streams in that order."""
+    synk.close()
+    if PROGRAM.functions:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+    assert not PROGRAM.functions
 
 
 def drawing(stream, count=3):
