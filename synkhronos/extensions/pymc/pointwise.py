@@ -28,7 +28,7 @@ from .rows import of_any_rows
 from .unavailable import refuse
 from .written_draws import GatheredDraws, Path, WrittenDraws, can_be_written
 
-COMMAND_BYTES, MOST_DRAWS = 1 << 25, 256  # per command, at most; the bytes are those of parameters and results
+COMMAND_BYTES = 1 << 25  #: Maximum size of the parameters and rows in one command, unless a single draw is larger.
 
 
 def compute_log_likelihood(
@@ -160,7 +160,7 @@ class RowsOfDraws:
                 inputs[-1] = TensorType(param.type.dtype, shape=(None, *param.type.shape))(param.name)
                 of_draw[param] = inputs[-1][step + offset - first]
         (rows,) = graph_replace([rows], of_draw, strict=False)
-        kind = WrittenDraws if can_be_written(rows) else GatheredDraws
+        kind = WrittenDraws if can_be_written(rows, mode) else GatheredDraws
         self._draws = kind(rows, self._shape, file, step + offset)
         others = [] if checks is None else checks.outputs
         conditions = graph_replace([condition for condition, _ in others], of_draw, strict=False)
@@ -178,19 +178,17 @@ class RowsOfDraws:
         """Return chains x draws x rows."""
         params, n_draws = [self._values(of, model) for of in self._piece.of_model], self._shape[0] * self._shape[1]
         n_rows, end = self._shape[2], 0
-        nbytes = sum(each[0].nbytes for each in params if isinstance(each, np.ndarray)) + self._draws.result_bytes
+        nbytes = sum(each[0].nbytes for each in params if isinstance(each, np.ndarray)) + self._draws.nbytes
         try:
             for draw in track(range(n_draws), description, disable=not progressbar):
                 if draw == end:
-                    end = min(draw + max(1, COMMAND_BYTES // nbytes), draw + MOST_DRAWS, n_draws)
+                    end = min(draw + max(1, COMMAND_BYTES // nbytes), n_draws)
                     begin, results = draw, self._rows(params, draw, end)
                 n_found = self._draws.put(draw, results[draw - begin])
                 if n_found != n_rows:
-                    expected, hint = (
-                        f"{n_rows} rows from all ranks together",
-                        "use PyMC's own function for this variable",
-                    )
-                    raise ArgumentValueError(self._piece.variable.name, expected, f"{n_found} rows", hint)
+                    expected, name = f"{n_rows} rows from all ranks together", self._piece.variable.name
+                    hint = "use PyMC's own function for this variable"
+                    raise ArgumentValueError(name, expected, f"{n_found} rows", hint)
         finally:
             self._draws.close()
         return self._draws.values  # type: ignore[no-any-return]

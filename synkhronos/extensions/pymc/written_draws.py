@@ -11,18 +11,20 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import generate_fallback_impl, numba_funcify
 
 import synkhronos as synk
+from synkhronos.engines.pytensor.jax_functions import is_jax
 from synkhronos.memory.memfd import check_free, nameless_file
 
 Path = Union[str, "os.PathLike[str]"]
 
 
 class WriteRows(Op):  # type: ignore[misc]  # untyped if PyTensor is not installed
-    """Write this rank's rows of a draw to a file, and return their number; write nothing if the number is wrong.
+    """Write this rank's rows of a draw to a file; return how many were written: 0 if their number is wrong.
 
     The inputs are the rows, their positions among all rows, and the number of the draw. The array begins at ``offset``.
     Mapping the file instead would cost page faults, and kill the rank if the disk is full.
@@ -38,8 +40,9 @@ class WriteRows(Op):  # type: ignore[misc]  # untyped if PyTensor is not install
 
     def perform(self, node: Apply, inputs: Sequence[Any], outputs: List[List[Any]]) -> None:
         rows, positions, draw = inputs
-        outputs[0][0] = np.asarray(len(rows), np.int64)
-        if len(rows) == len(positions) and rows.size:
+        n_written = len(rows) if len(rows) == len(positions) else 0  # two ranks' mistakes must not cancel in the sum
+        outputs[0][0] = np.asarray(n_written, np.int64)
+        if n_written:
             content = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
             row_bytes = content.nbytes // len(rows)
             with open(self.path, "r+b", buffering=0) as file:
@@ -62,7 +65,7 @@ class GatheredDraws:
     """Array of shape (n_chains, n_draws, n_rows, ...), in a ``.npy`` file or in memory; the master fills it with `put`.
 
     The function that computes a draw (its number, counted over all chains, is ``draw``) returns ``output``. It has the
-    further inputs ``variables``, with the values ``data``. A result of a draw has ``result_bytes``.
+    further inputs ``variables``, with the values ``data``. A draw has at least ``nbytes``.
     """
 
     def __init__(self, rows: Variable, shape: Tuple[int, int, int], file: Optional[Path], draw: Variable) -> None:
@@ -71,7 +74,7 @@ class GatheredDraws:
         self.variables: List[Variable] = []
         self.data: List[synk.Data] = []
         self._shape, self._file, self._dtype = shape, file, np.dtype(rows.type.dtype)
-        self.result_bytes = shape[2] * self._dtype.itemsize
+        self.nbytes = shape[2] * self._dtype.itemsize
 
     def put(self, draw: int, result: Any) -> int:
         """Store the function's result for a draw if it contains all rows; return the number of its rows."""
@@ -90,10 +93,10 @@ class GatheredDraws:
         """Close the file descriptor, if any."""
 
 
-def can_be_written(rows: Variable) -> bool:
-    """Return whether ranks can write their rows: all must be on this host, and the type must contain a row's shape."""
+def can_be_written(rows: Variable, mode: Mode) -> bool:
+    """Return whether ranks can write: all on this host, in Python, and with a row's shape in the type."""
     shape = rows.type.shape[1:]
-    return len(synk.hosts()) == 1 and None not in shape and 0 not in shape
+    return len(synk.hosts()) == 1 and None not in shape and 0 not in shape and not is_jax(mode.linker)
 
 
 class WrittenDraws(GatheredDraws):
@@ -103,7 +106,7 @@ class WrittenDraws(GatheredDraws):
         super().__init__(rows, shape, file, draw)
         self._path = "" if file is None else os.path.abspath(file)
         self.values = self._create((*shape, *rows.type.shape[1:]))
-        self.variables, self.result_bytes = [pt.lvector("positions")], 8
+        self.variables = [pt.lvector("positions")]
         self.data = [synk.data(np.arange(shape[2]), name="positions")]
         write = WriteRows(self._path, getattr(self.values, "offset", 0), shape[2])
         self.output = (write(rows, *self.variables, draw), "sum")

@@ -14,7 +14,9 @@ import synkhronos as synk
 pm = pytest.importorskip("pymc", reason='PyMC is not installed: pip install ".[pymc]"')
 xarray = pytest.importorskip("xarray")
 
+import pytensor.tensor as pt  # noqa: E402
 from pymc_models import python_mode  # noqa: E402
+from pytensor.compile.mode import get_mode  # noqa: E402
 
 from synkhronos.extensions.pymc import compute_log_likelihood, pointwise, written_draws  # noqa: E402
 
@@ -45,7 +47,7 @@ def regression(n_rows):
 )
 def test_every_row_of_every_draw(make_world, monkeypatch, tmp_path, n_rows, is_written, in_file):
     """Also if a rank has no rows, and in several commands of unequal numbers of draws."""
-    monkeypatch.setattr(pointwise, "MOST_DRAWS", 4)
+    monkeypatch.setattr(pointwise, "COMMAND_BYTES", 4 * 8 * (n_rows + 2))
     if not is_written:
         monkeypatch.setattr(synk, "hosts", lambda: ["here", "there"])
     gathered = []
@@ -101,6 +103,25 @@ def test_a_function_that_cannot_be_built_leaves_nothing(make_world, monkeypatch)
     gc.collect()
     opened = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
     assert not [each for each in opened if "synkhronos-draws" in each]
+
+
+def test_a_wrong_number_of_rows_is_not_written(tmp_path):
+    """Nor does it count: one row too many on a rank and one too few on another one would be as many as expected."""
+    path = tmp_path / "values"
+    path.write_bytes(b"before")
+    for n_rows, expected in ((3, 0), (1, 0), (2, 2)):
+        result = [[None]]
+        write = written_draws.WriteRows(str(path), 0, 2)
+        assert path.read_bytes() == b"before"
+        write.perform(None, [np.ones(n_rows), np.arange(2), np.array(0)], result)
+        assert result[0][0] == expected
+    np.testing.assert_array_equal(np.fromfile(path), [1, 1])
+
+
+def test_jax_cannot_write(make_world):
+    make_world("threads", 2)
+    rows = pt.dvector()
+    assert [written_draws.can_be_written(rows, get_mode(mode)) for mode in ("NUMBA", "JAX")] == [True, False]
 
 
 def test_a_disk_that_is_full(make_world, monkeypatch, tmp_path):
