@@ -21,12 +21,12 @@ from .library import IS_THEANO, NAME, without_networks
 from .measure import BUSY, stolen
 from .peers.group import Groups
 
-#: Layers of the deep network to distribute: 53 as in ResNet-50, or fewer with Numba, which would compile for minutes.
+#: Depth of the network to distribute: 53 layers as in ResNet-50, or fewer with Numba, which would compile for minutes.
 LAYERS = 53 if IS_THEANO else 6
 
 #: Module of each part, with the arguments of its `run` for full and for quick runs.
 PARTS = {
-    # First, because ranks and their competitors must be forked from processes without compiled functions.
+    # This part is first, because ranks and their peers must be forked from processes without compiled functions.
     "start": ("start", {"layers": LAYERS}, {"layers": LAYERS, "repeats": 3, "set_bytes": 1 << 28, "depth": None}),
     "calls": ("calls", {}, {"repeats": 400}),
     "calls of 4": ("calls", {"n": 4}, {"n": 4, "repeats": 400}),
@@ -112,7 +112,7 @@ def left_out(part):
 
 
 def can_be_pinned():
-    """Return whether two ranks would get their own cores."""
+    """Return whether two ranks would run on separate cores."""
     claims = CoreClaims()
     try:
         return all(claims.claim(2))

@@ -15,7 +15,7 @@ APART = CEILING + ", with separate gradient and update"
 
 
 class AtOnce:
-    """Forked processes with one thread each, on separate cores if possible, that start every call at the same time.
+    """Forked single-threaded processes that start every call at the same time, on separate cores if possible.
 
     The context manager ends the processes on exit. `works` is a list with a dict of `Local` contenders for each
     process; all dicts have the same keys. The processes inherit these contenders when they are forked.

@@ -102,7 +102,7 @@ def processor_seconds():
 
 
 def main(arguments=None):
-    """Run the benchmark with the options of the command line."""
+    """Run the benchmark with the command-line options."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compiling", description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=(2, 3))
     parser.add_argument("--rounds", type=int, default=3)

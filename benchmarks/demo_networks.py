@@ -1,4 +1,4 @@
-"""Training tasks with the networks, digits and batches of the demos, which this module adds to ``sys.path``."""
+"""Training tasks with the networks, digits and batches of the demos, whose folders are added to ``sys.path``."""
 
 import itertools
 import sys
@@ -14,7 +14,7 @@ DEMOS = Path(__file__).resolve().parents[1] / "demos"
 # Appended at the end, so that a demo's module does not hide an installed module of the same name.
 sys.path += [str(folder) for folder in (DEMOS, DEMOS / "lasagne_mnist", DEMOS / "resnet")]
 
-#: Largest accepted relative difference from plain Theano's mean loss, with dropout that differs on each rank.
+#: Largest accepted relative difference from plain Theano's mean loss if dropout differs on each rank.
 DROPOUT_TOLERANCE = 0.1
 
 
@@ -31,7 +31,7 @@ class Task(NamedTuple):
 
 
 def single_precision():
-    """Return a context that builds networks and their functions with floatX=float32."""
+    """Return a context manager that sets floatX=float32, for building networks and their functions."""
     return theano.configparser.change_flags(floatX="float32")
 
 

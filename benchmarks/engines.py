@@ -104,7 +104,7 @@ def statistics(micro):
 
 
 def main(arguments=None):
-    """Run the benchmark with the options of the command line."""
+    """Run the benchmark with the command-line options."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engines", description=__doc__.split("\n")[0])
     parser.add_argument(
         "--theano", type=Path, default=THEANO, help="interpreter of Theano's environment; default: %(default)s"

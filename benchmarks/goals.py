@@ -158,7 +158,7 @@ class Verdict(NamedTuple):
 
     @property
     def limit(self):
-        """Limit of the goal, or `OF_BEST` of the machine's upper bound if this bound is lower."""
+        """Limit of the goal; if the machine's upper bound is lower, `OF_BEST` times this bound."""
         is_beyond = self.best is not None and self.best < self.goal.limit
         return OF_BEST * self.best if is_beyond else self.goal.limit
 
@@ -194,7 +194,7 @@ def numbers(goal, row):
     if "value" in row:
         return row["value"], row.get("of", 1.0)
     times = row["times"]
-    if goal.statistic in times:  # our number has its own name, such as `inputs.COPY`
+    if goal.statistic in times:  # the goal names our number, as in `inputs.COPY`
         statistic: Callable = lambda name: times[name].median  # noqa: E731
         ours = times[goal.statistic].median
     else:

@@ -18,7 +18,7 @@ RULES = ("sgd", "adam")
 
 
 def run(groups, n=2, repeats=40, rounds=5, deaths=20, layers=LAYERS, rows=ROWS, pause=2.0):
-    """Yield the slowdown of calls per rule, and the seconds to replace a rank with and without a standby."""
+    """Yield the slowdown of calls per update rule, and the seconds to replace a rank with and without a standby."""
     random = np.random.RandomState(0)
     images = random.rand(rows, layers[0]).astype("float32")
     labels = random.randint(0, layers[-1], rows).astype("int32")

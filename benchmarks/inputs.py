@@ -89,7 +89,7 @@ def data_loader(array, batch):
             return self.rows[chosen]
 
     class Batches:
-        """Batches of consecutive passes over the rows."""
+        """Contender that loads batches, in consecutive passes over the rows."""
 
         def __init__(self):
             rows = Rows()

@@ -29,7 +29,7 @@ def run(groups, n=2, repeats=2000, rounds=5):
 
 
 def span_seconds(repeats):
-    """Return the additional time of a method call that is recorded."""
+    """Return the time that recording adds to a method call."""
 
     class Thing:
         @trace.point("barrier")
@@ -60,7 +60,7 @@ def loop_seconds(thing, repeats):
 
 
 def calls(f, n, repeats, rounds):
-    """Return the median seconds of a call before, in and after recorded sessions, and the median spans per call."""
+    """Return the median seconds of a call before, during and after recorded sessions, and the median spans per call."""
     before, on, after, spans = [], [], [], []
     for _ in range(rounds):  # alternating, so that other load on the machine affects all equally
         before.append(call_seconds(f, n, None, repeats))

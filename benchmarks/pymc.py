@@ -43,10 +43,10 @@ TURN_S, ROUNDS = 0.5, 10  # seconds of a contender's turn, and number of turns
 
 
 class Case(NamedTuple):
-    """A model whose gradient is measured, and the speedup that is the goal (None: none)."""
+    """A model whose gradient is measured, and the target speedup (None: no goal)."""
 
     name: str
-    arrays: Callable[[], Any]  # returns arrays of rows
+    arrays: Callable[[], Any]  # returns the arrays of rows
     model: Callable[..., pm.Model]  # from the arrays
     parallel: Callable[..., pm.Model]  # from the arrays and the plain model
     goal: Optional[float] = None
@@ -170,7 +170,7 @@ def limited(threads):
 
 
 def measured(contenders):
-    """Return the `Times` of contenders, measured in turn for half a second each."""
+    """Return the `Times` of contenders, measured in turn; a turn of the slowest contender takes half a second."""
     for contender in contenders.values():
         contender.measure(1)
     slowest = max(contender.measure(1)[0] for contender in contenders.values())
@@ -215,7 +215,7 @@ def per_draw(many, few):
 
 
 def pointwise(n):
-    """Return the `Times` of the log-likelihoods of a draw's rows."""
+    """Return the `Times` to compute the log-likelihoods of all rows for one draw."""
     model = logistic(*logistic_arrays(100_000))
     draws = 0.1 * np.random.default_rng(1).normal(size=(1, MANY, COLUMNS))
     traces = {
@@ -328,7 +328,7 @@ def sampled(n, draws=50):
 
 
 def verdict_of(name, times):
-    """Return the verdict of a case: the speedup over the fastest setting of one process, from the shortest times."""
+    """Return the verdict of a case: the speedup over the fastest single process (except JAX), by shortest times."""
     others = [each.least for one, each in times.items() if one not in (OURS, CEILING, JAX)]
     goal = Goal(name, name, GOALS[name] or 0.0, BEST, least=True)
     return Verdict(goal, min(others) / times[OURS].least, times[OURS].least, min(others))

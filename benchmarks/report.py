@@ -240,7 +240,7 @@ def picture_of(case):
 
 
 def draw(case, rows, path):
-    """Plot the times of one collective over the size."""
+    """Plot the times of one collective against the size."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(6, 4))

@@ -1,7 +1,7 @@
 """Benchmark of separate arrays for new values in functions with collectives, for each of Lasagne's update rules.
 
 The cost is measured on one rank, where collectives cost almost nothing. Plain Theano updates in place. Our functions
-store new values in separate arrays and then swap these in.
+store new values in separate arrays and then swap them in.
 """
 
 import functools

@@ -127,8 +127,8 @@ def distributed(what, n, functions, unpickling, repeats):
 def constant_memory(nbytes):
     """Return the memory that a function with a large constant adds to all ranks, beyond the program's own copy.
 
-    A copy per rank differs from a shared copy only with more than two ranks. (Theano checks every element with an
-    array of bools. A rank keeps the freed memory of this array, unless it has `heap.MMAP_THRESHOLD_BYTES` or more.)
+    A copy per rank takes more memory than one shared copy only with more than two ranks. (Theano checks every element
+    with an array of bools. A rank keeps this array's freed memory if it is below `heap.MMAP_THRESHOLD_BYTES`.)
     """
     index = T.lscalar("index")
     rows = T.constant(np.ones(nbytes // 4, "float32"))

@@ -106,7 +106,7 @@ def reducer(is_reduced):
 
 
 def difference(with_op, without, count, repeats):
-    """Return the additional microseconds of a step of the first function, from medians measured in turn."""
+    """Return how many microseconds longer a step of the first function takes, from medians measured in turn."""
     seconds = {with_op.steps: [], without.steps: []}
     for _ in range(max(3, repeats // 3)):
         for steps, found in seconds.items():

@@ -30,7 +30,7 @@ def main(n_ranks=None, devices=None):
     split = draws("fork(): each rank has its own stream")
     np.testing.assert_array_equal(split[:, 0], plain_numbers)  # rank 0 draws the serial program's numbers
     pairs = split.reshape(-1, 2)
-    np.testing.assert_equal(len(np.unique(pairs, axis=0)), len(pairs))  # and no two ranks draw the same numbers
+    np.testing.assert_equal(len(np.unique(pairs, axis=0)), len(pairs))  # no two ranks draw the same numbers
 
     streams = [shared for shared in draw.get_shared() if getattr(shared.tag, "is_rng", False)]
     saved = [synk.get_value(streams, rank) for rank in range(synk.size())]

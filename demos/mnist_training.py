@@ -88,7 +88,7 @@ def flat_values(param_vars):
 
 
 def difference(run, serial):
-    """Return the relative distance of two runs' parameters, ``|p - p_serial| / |p_serial - p_initial|``."""
+    """Return the relative distance between two runs' parameters, ``|p - p_serial| / |p_serial - p_initial|``."""
     return float(np.linalg.norm(run.way - serial.way) / np.linalg.norm(serial.way))
 
 

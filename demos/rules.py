@@ -40,12 +40,12 @@ class Run(NamedTuple):
     accuracies: list  # after each epoch
     seconds: float
     collectives: int
-    megabytes: list  # read by a rank from other ranks until the end of each epoch
+    megabytes: list  # total that a rank had read from other ranks by the end of each epoch
     values: np.ndarray
 
 
 def make_rules(train_fn, n_epochs):
-    """Return, by name, a function that creates a communication rule, and a divisor for the learning rate."""
+    """Return, for each communication rule, a function that creates it, and a divisor for the learning rate."""
     n = synk.size()
     groups = [ranks.tolist() for ranks in np.array_split(np.arange(n), 2 if n > 1 else 1)]  # simulates two hosts
     edge = n_epochs // 5
@@ -186,7 +186,7 @@ def report(runs):
 
 
 def draw(runs, path):
-    """Plot accuracy over epochs and over traffic, if matplotlib is installed."""
+    """Plot accuracy against epochs and against traffic, if matplotlib is installed."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

@@ -1,11 +1,11 @@
-"""Train a deep autoencoder with Hessian-free optimization (a serial program on parallel functions), SGD and Adam.
+"""Train a deep autoencoder with Hessian-free optimization (serial code that calls parallel functions), SGD and Adam.
 
     python -m synkhronos demos/second_order.py
 
 Synkhronos itself has no Hessian-free optimizer. `hessian_free` and `conjugate_gradients` are NumPy programs on the
 master, written for one process. The functions that they call (`Problem`) process the whole data set, on all ranks.
 `problem_on_ranks` builds these functions with `synk.function`; `problem_in_theano` builds them with `theano.function`.
-Before training, the demo checks that both problems lead to the same steps, and checks products with a dense matrix.
+Before training, the demo checks that both problems lead to the same steps, and checks products against a dense matrix.
 
 The method
     Each step minimizes a quadratic model of the loss, ``g.d + d.(G + damping I).d / 2``, with conjugate gradients (CG).
@@ -253,7 +253,7 @@ def conjugate_gradients(product, b, x, max_iterations, min_progress=5e-4):
 
 
 def hessian_free(problem, theta, passes, cg_iterations=100, damping=1.0, shrink=0.95):
-    """Yield a `Step` after each step from the parameters ``theta``, while enough passes remain for another step."""
+    """Train from the parameters ``theta``; yield a `Step` after each step, while enough passes remain for another."""
     direction = np.zeros_like(theta)
     while passes - problem.passes > 8:  # besides iterations, a step needs a gradient, a product, and a few losses
         max_iterations = min(cg_iterations, passes - problem.passes - 8)
@@ -326,7 +326,7 @@ def make_first_order(network, X, rule, num_slices=1):
 
 
 class Curve(NamedTuple):
-    """Training loss over passes."""
+    """Training loss by number of passes."""
 
     name: str
     points: list  # of (passes, loss), from 0 passes on
@@ -422,7 +422,7 @@ def run_all(X, units, passes, num_slices, cg_iterations, tune, seed, progress):
 
 
 def report(curves, problem, passes):
-    """Print the pass counts of Hessian-free optimization, and every curve's losses after some numbers of passes."""
+    """Print the pass counts of Hessian-free optimization, and every curve's losses at five numbers of passes."""
     made = ", ".join(f"{kind} {count}" for kind, count in problem.counts.items() if count)
     print(f"\npasses of Hessian-free optimization: {made}")
     marks = [max(1, passes * k // 8) for k in (1, 2, 4, 6, 8)]
@@ -448,7 +448,7 @@ def draw(curves, passes, path):
         made, losses = zip(*curve.points)
         axes.plot(made, losses, label=curve.name, marker="o" if curve is curves[0] else None, markersize=3)
     axes.set(
-        xlabel="passes over the training rows (every gradient, product and necessary loss is one pass)",
+        xlabel="passes over the training rows (one per gradient, product and loss that a method needs)",
         ylabel="training loss (cross-entropy per row)",
         xlim=(0, passes),
         yscale="log",
@@ -483,7 +483,7 @@ def dense_gauss_newton(theta, units, X):
 
 
 def check_product(units=(6, 5, 3, 5, 6), n_rows=23, num_slices=3):
-    """Return the largest relative error of products on the ranks, compared with the dense matrix, in float64."""
+    """Return the largest relative error of the ranks' products, compared with the dense matrix's, in float64."""
     random = np.random.RandomState(1)
     X = random.rand(n_rows, units[0])
     network = build_network(units, 1, "float64")

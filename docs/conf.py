@@ -1,4 +1,4 @@
-"""How Sphinx builds these pages: ``make docs``."""
+"""Sphinx configuration of these pages; ``make docs`` builds them."""
 
 import ast
 import importlib.util
@@ -28,22 +28,22 @@ default_role = "py:obj"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
-# The extensions import Theano, and one of them Lasagne, which is not installed with PyTensor; pages need neither.
+# The extensions import Theano, and one imports Lasagne, which is not installed with PyTensor. The pages need neither.
 autodoc_mock_imports = ["theano"] + ["lasagne"] * (importlib.util.find_spec("lasagne") is None)
 # The docstrings say what an argument may be; the annotations are for mypy.
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 # Headings of the Markdown pages can be linked to.
 myst_heading_anchors = 3
-# performance.md refers to benchmarks/README.md, which is no page (a test checks that the file exists); the headings of
-# the parts that `make bench` writes are of the third level wherever they are.
+# performance.md refers to benchmarks/README.md, which is not a page (a test checks that the file exists). The parts
+# that `make bench` writes have level-3 headings, whatever headings are around them.
 suppress_warnings = ["myst.xref_missing", "myst.header"]
 
 
 def stand_in(module, **homes):
-    """Enter a module with functions, whose signatures and docstrings are read from the source files in its folder.
+    """Register a stand-in for a module, with the signatures and docstrings of functions in its folder's source files.
 
-    The module need not be importable here: `synkhronos.extensions.pymc` needs PyMC, the pages do not.
+    The module need not be importable here: `synkhronos.extensions.pymc` needs PyMC, but the pages do not.
     """
     folder = Path(synkhronos.__file__).parents[1].joinpath(*module.split("."))
     sys.modules[module] = types.ModuleType(module, "")

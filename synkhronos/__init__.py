@@ -1,7 +1,7 @@
 """Data parallelism for Theano and PyTensor: functions divide the rows of their inputs over ranks that run in parallel.
 
 Public names are loaded on first use, because NumPy ignores settings such as ``OMP_NUM_THREADS`` that a program makes
-after NumPy's import. ``python -m synkhronos program.py`` imports this package before the program starts.
+after importing NumPy. ``python -m synkhronos program.py`` imports this package before the program starts.
 """
 
 import atexit
@@ -125,7 +125,7 @@ _placed: List[bool] = []
 
 
 def take_place() -> None:
-    """If an MPI launcher started this program on several hosts, return only on the first, which the others serve.
+    """If an MPI launcher started this program on several hosts, return only on the first; the others serve it.
 
     Called by ``python -m synkhronos``, and on the first use of a public name. Only the first call has an effect.
     """

@@ -64,7 +64,7 @@ class RankFailure(SynkhronosError):
     Attributes
     ----------
     rank : int
-        The (first) rank that failed.
+        The rank that failed, or the first of several.
     updated : list of str
         The names of shared variables that the failed call may have updated on some ranks only.
     command : str

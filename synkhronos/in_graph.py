@@ -42,7 +42,7 @@ class CurrentCall(ABC):
         """
 
     def share(self, length: int) -> Tuple[int, int]:
-        """Return the start and end of this rank's rows in an array on every rank; subclasses check its ``length``."""
+        """Return the start and end of this rank's rows in a replicated array; subclasses check its ``length``."""
         return 0, length
 
     def __enter__(self) -> CurrentCall:

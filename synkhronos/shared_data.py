@@ -199,9 +199,9 @@ class Data:
         Raises
         ------
         TypeError
-            The dtype does not fit.
+            The conversion to this Data's dtype is not allowed.
         ValueError
-            The number of dimensions does not fit, a file cannot be mapped, or named memory (`share_as`) is too small.
+            The number of dimensions differs, a file cannot be mapped, or named memory (`share_as`) is too small.
         StateError
             The Data is constant.
         SharedMemoryError
@@ -234,7 +234,7 @@ class Data:
         Raises
         ------
         ValueError
-            The Data has no dimensions, `n` is negative, or memory with a name (`share_as`) is too small.
+            The Data has no dimensions, `n` is negative, or named memory (`share_as`) is too small.
         StateError, SharedMemoryError
             As for `set_value`.
 
@@ -263,7 +263,7 @@ class Data:
         Raises
         ------
         ValueError
-            The number of dimensions differs, a size is negative, or memory with a name (`share_as`) is too small.
+            The number of dimensions differs, a size is negative, or named memory (`share_as`) is too small.
         StateError, SharedMemoryError
             As for `set_value`.
 
@@ -396,10 +396,10 @@ def data(
     Raises
     ------
     TypeError
-        The dtype of the value does not fit, is unknown, or contains Python objects.
+        The conversion to the dtype is not allowed, or the dtype is unknown or contains Python objects.
     ValueError
-        Dimensions disagree, `oversize` is out of range, the name already exists, the file cannot be mapped, or a
-        constant has no value.
+        Dimensions are inconsistent, `oversize` is out of range, the name already exists, the file cannot be mapped, or
+        a constant has no value.
     SharedMemoryError
         The memory cannot be allocated.
 

@@ -72,7 +72,7 @@ class Meeting:
             else:
                 result = getattr(np, ops[0])(np.array(values), axis=0)
             results.append(np.asarray(result, values[0].dtype))
-        self.barrier.wait()  # nobody brings the next before all have these
+        self.barrier.wait()  # no thread passes its next value before all have these results
         return results
 
 

@@ -17,11 +17,11 @@ import psutil
 import pytest
 import turns
 
-# Before PyTensor is imported, here and in what tests start: run by Python code, graphs cost no compiling.
+# Set before PyTensor is imported, here and in child processes: Python code needs no compilation.
 LINKER = os.environ.get("SYNK_TEST_LINKER")
 os.environ.setdefault("PYTENSOR_FLAGS", f"linker={LINKER}" if LINKER else "linker=py,cxx=")
 
-# A process that finds another one compiling waits a second or two before it looks again, not Theano's 5 to 10.
+# If another process is compiling, a process waits a second or two before its next check, not Theano's 5 to 10.
 if "compile.wait" not in os.environ.get("THEANO_FLAGS", ""):
     os.environ["THEANO_FLAGS"] = ",".join(filter(None, ["compile.wait=1", os.environ.get("THEANO_FLAGS")]))
 
@@ -34,12 +34,12 @@ from synkhronos.program.program import PROGRAM  # noqa: E402
 
 HERE = Path(__file__).parent
 
-# Programs that a shell has put into the background inherit to ignore Ctrl-C; here it counts, and in what tests start.
+# Programs started in the background by a shell ignore Ctrl-C. Here, it is enabled for the tests and their children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 gc.collect()
-gc.freeze()  # every test collects garbage: it need not look at all that was imported
+gc.freeze()  # garbage collections after each test need not examine imported objects
 
 
 # -- tiers and turns ---------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def pytest_configure(config):
         config.option.loadscopereorder = False
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         os.environ[TURNS] = tempfile.mkdtemp(prefix="turns-")
-    elif hasattr(config, "workerinput"):  # and not a pytest that a test starts, which would wait for that test
+    elif hasattr(config, "workerinput"):  # but not in a pytest that a test starts, which would wait for that test
         config.turns = turns.Turns(Path(os.environ[TURNS]))
 
 
@@ -72,7 +72,7 @@ def pytest_unconfigure(config):
         shutil.rmtree(os.environ.pop(TURNS), ignore_errors=True)
 
 
-@pytest.hookimpl(tryfirst=True)  # before markers are selected by
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by marker
 def pytest_collection_modifyitems(config, items):
     """Mark every test with its tier, and skip tests whose engine is missing."""
     is_whole = not config.getoption("lf", False) and not any("::" in argument for argument in config.args)
@@ -83,11 +83,11 @@ def pytest_collection_modifyitems(config, items):
             if item.get_closest_marker(engine) is not None:
                 item.add_marker(MISSING[engine])
     seed = config.getoption("shuffle")
-    if seed is not None:  # the same order in all processes of pytest-xdist, which keep the tests of a file together
+    if seed is not None:  # the same order in all processes of pytest-xdist, which keep each file's tests together
         random.Random(seed).shuffle(items)
 
 
-@pytest.hookimpl(hookwrapper=True, tryfirst=True)  # before the clock of a test's timeout starts
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)  # before a test's timeout starts
 def pytest_runtest_protocol(item):
     """Run tests marked `alone` while no other process runs a test."""
     turns = getattr(item.config, "turns", None)
@@ -101,7 +101,7 @@ def pytest_runtest_protocol(item):
         turns.end()
 
 
-#: Packages of which an environment has some: tests in modules that import another one are skipped.
+#: Packages that some environments lack: tests in modules that import a missing package are skipped.
 OF_ENGINES = ("theano", "lasagne", "pytensor", "pymc", "pygpu")
 
 
@@ -183,9 +183,9 @@ def words_of():
     return lambda name: WORDS[name]()
 
 
-# -- nothing stays -----------------------------------------------------------------------------------------------------
+# -- no leftovers ------------------------------------------------------------------------------------------------------
 
-#: Seconds in which what other tests have at the moment is gone, on a busy machine.
+#: Time limit in seconds for other tests' current resources to disappear, on a busy machine.
 PATIENCE = 30.0
 
 
@@ -227,7 +227,7 @@ def mapped_elsewhere(path):
         try:
             if path in Path(f"/proc/{pid}/maps").read_text():
                 return True
-        except OSError:  # it has ended, or is another user's
+        except OSError:  # it has ended, or belongs to another user
             pass
     return False
 
@@ -254,11 +254,11 @@ def find_left_since():
     return left_since
 
 
-#: Folders of tests that use several hosts: in others no more processes must be there than their tests have started.
+#: Folders of tests with several hosts. After other tests, only processes that these tests started may exist.
 OVER_HOSTS = ("collectives", "calls", "cluster", "program", "programs", "replication", "transports")
 
 
-#: Bytes of addresses, and files of tests, after which a process looks for garbage among all that it has made.
+#: Bytes of address space, and number of test files, that trigger a full garbage collection.
 MANY_ADDRESSES, MANY_FILES = 32 << 40, 20
 
 _files = itertools.count()
@@ -290,7 +290,7 @@ def same_directory():
     os.chdir(before)
 
 
-#: Variables of the environment that pytest sets, and a device that is opened, which stays open.
+#: Environment variables that pytest sets, and a device that stays open.
 NOT_SETTINGS = ("PYTEST_CURRENT_TEST", "POCL_CACHE_DIR", "THEANO_GPU_IS_ALREADY_ACTIVE")
 
 
@@ -319,7 +319,7 @@ def nothing_stays(request):
     Meeting.part()
     if not PROGRAM.session:
         after = set(leftovers()) - before
-        if after:  # a collection costs 50 ms if Theano is loaded: not after every one of thousands of tests
+        if after:  # with Theano, a collection takes 50 ms, too much for thousands of tests
             gc.collect()
             after = left_since(before)
         assert not after, f"left behind: {sorted(after)}"

@@ -7,7 +7,7 @@ or a stopped clock (`clocks`), prevents events that must not happen.
 import time
 from pathlib import Path
 
-#: Seconds after which a wait fails: less than those of a test (pyproject.toml), and more than any machine needs.
+#: Time limit of a wait in seconds: shorter than that of a test (pyproject.toml), longer than any machine needs.
 PATIENCE_S = 60.0
 
 

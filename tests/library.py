@@ -17,7 +17,7 @@ IS_THEANO = importlib.util.find_spec("theano") is not None
 IS_PYTENSOR = not IS_THEANO and importlib.util.find_spec("pytensor") is not None
 NAME = "theano" if IS_THEANO else "pytensor"
 
-#: A module of tests for whose words PyTensor has no counterpart.
+#: Mark of a test module whose vocabulary has no counterpart in PyTensor.
 needs_theano = pytest.mark.skipif(not IS_THEANO, reason="Theano is not installed")
 
 
@@ -46,7 +46,7 @@ class Missing:
         return Missing(f"{self._name}.{name}")
 
     def __mro_entries__(self, bases):
-        return (object,)  # a class that derives from it can be defined
+        return (object,)  # so that a derived class can be defined
 
 
 class TheanoLibrary:
@@ -81,7 +81,7 @@ class TheanoLibrary:
         self.sorts_have_an_axis, self.casts_wrap_around = False, True
         self.slow, self.quick = theano.Mode(linker="py", optimizer=None), "FAST_COMPILE"
         self.full, self.with_compiler = "FAST_RUN", theano.Mode("cvm", "fast_compile")
-        self.lazy = self.quick  # computes only that branch of a condition which is chosen
+        self.lazy = self.quick  # computes only the selected branch of a condition
 
     def variable(self, dtype, ndim, name=None):
         return self.tensor.TensorType(dtype, (False,) * ndim)(name)
@@ -164,7 +164,7 @@ class PyTensorLibrary:
         self.full, self.with_compiler = Mode(linker=LINKER, optimizer="fast_run"), self.quick
         self.lazy = Mode(linker="vm", optimizer="fast_compile")
         self.sorts_have_an_axis = "axis" in SortOp.__props__
-        # With NumPy 2 the Python code of PyTensor 3.0 raises an OverflowError.
+        # With NumPy 2, the Python code of PyTensor 3.0 raises an OverflowError.
         self.casts_wrap_around = LINKER != "py" or not pytensor.__version__.startswith("3.0.")
         self.inputs = lambda outputs: list(graph_inputs(outputs))
 
@@ -233,7 +233,7 @@ class PyTensorTensors:
         return getattr(self.pt, name, Missing(f"tensor.{name}"))
 
     def __reduce__(self):
-        return PyTensorTensors, ()  # travels to ranks with the operations of tests
+        return PyTensorTensors, ()  # sent to ranks with the operations of tests
 
     def batched_dot(self, one, other):
         one, other = self.pt.as_tensor_variable(one), self.pt.as_tensor_variable(other)
@@ -263,7 +263,7 @@ class PyTensorStreams:
 
         self.pt = pt
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # programs have them all the same
+            warnings.simplefilter("ignore", FutureWarning)  # programs use such streams nevertheless
             self.stream = pt.random.RandomStream(seed)
 
     def _drawn(self, name, *args, **kwargs):

@@ -16,13 +16,13 @@ import re
 
 import pytest
 
-#: The markers of tiers, from the first to the last.
+#: The markers of tiers, from first to last.
 TIERS = ("quick", "slow", "thorough", "long")
 
-#: Tests of an engine are slow: they import it, or compile.
+#: Tests of an engine are slow, because they import it or compile.
 ENGINES = ("theano", "pytensor")
 
-#: Where `conftest` puts what `unsuitable_patterns` has returned.
+#: Key of the result of `unsuitable_patterns`, set by `conftest`.
 UNSUITABLE = pytest.StashKey()
 
 

@@ -29,9 +29,9 @@ class World:
         self.eager, self.late = eager, late
         self.random = random.Random(n)
         self.comms = [Comm(self, rank, n) for rank in range(n)]
-        self.held = set()  # (source, dest) whose messages do not arrive now
+        self.held = set()  # (source, dest) whose messages are delayed
         self.sent = 0
-        self.come = [0] * n  # the barriers that each process has come to
+        self.come = [0] * n  # number of barriers that each process has reached
 
 
 class Comm:
@@ -39,7 +39,7 @@ class Comm:
 
     def __init__(self, world, rank, size):
         self.world, self.rank, self.size = world, rank, size
-        self.coming = deque()  # what was sent to this process, in order
+        self.coming = deque()  # messages sent to this process, in order
         self.unexpected = defaultdict(deque)  # messages by (source, tag)
         self.posted = defaultdict(deque)  # receives by (source, tag)
         self.tests = 0
@@ -90,7 +90,7 @@ class Comm:
                 continue
             if entry[0]:
                 entry[0] -= 1
-                late.add(source)  # and what it has sent since
+                late.add(source)  # with all messages that it has sent since
                 continue
             self.coming.remove(entry)
             self.unexpected[entry[1].key].append(entry[1])

@@ -19,7 +19,7 @@ from pytensor.tensor.subtensor import IncSubtensor
 
 mpf, nan, inf = mp.mpf, mp.nan, mp.inf
 
-#: Digits that are tried; two in a row must agree.
+#: Numbers of digits to try; two successive numbers must give equal results.
 DIGITS = (60, 120, 240, 480)
 
 
@@ -31,7 +31,7 @@ def _divide(x, y):
     return x / y if y else (nan if not x or mp.isnan(x) else x * inf)
 
 
-#: Operations on single numbers, by the name of PyTensor's class.
+#: Reference implementations of scalar operations, by the name of PyTensor's class.
 SCALAR = {
     "Add": lambda *x: sum(x[1:], x[0]),
     "Mul": lambda *x: mp.fprod(x),
@@ -158,7 +158,7 @@ def _solve(op, a, b):
     return np.array(solved, dtype=object).T.reshape(b.shape)
 
 
-#: Operations on arrays, of an Op and its inputs.
+#: Reference implementations of array operations, called with the Op and its inputs.
 ARRAYS = {
     "Dot": lambda op, x, y: np.dot(x, y),
     "StructuredDot": lambda op, x, y: np.dot(x, y),
@@ -220,7 +220,7 @@ def _computed(node, inputs):
     if isinstance(op, Join):
         return [np.concatenate(inputs, axis=op.axis)]
     if isinstance(op, IncSubtensor) and not inputs[1].ndim:
-        inputs = [inputs[0], inputs[1][()], *inputs[2:]]  # (an array of one object would become an element)
+        inputs = [inputs[0], inputs[1][()], *inputs[2:]]  # (otherwise, the 0-d array itself would become an element)
     if isinstance(op, OpFromGraph):
         return evaluate(op.fgraph.outputs, dict(zip(op.fgraph.inputs, inputs)))
     if isinstance(op, Blockwise):

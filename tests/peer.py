@@ -17,7 +17,7 @@ def prepare_theano() -> None:
     """Make ``import theano`` work on Python 3.11."""
     try:
         from synkhronos.engines.theano import import_fixes
-    except ImportError:  # the same in short, as long as the package does not do it itself
+    except ImportError:  # a minimal replacement, if the package lacks it
         os.environ.setdefault("THEANO_FLAGS", "blas.ldflags=")
         import numpy.distutils.__config__ as numpy_config
 
@@ -131,7 +131,7 @@ class Master:
         self.peer = peer
         self.variables: Dict[int, int] = {}
         self.numbers: Dict[Any, int] = {}
-        self.shareds: List[Any] = []  # keeps them alive
+        self.shareds: List[Any] = []  # keeps the variables alive
 
     def add(self, shared: Any) -> int:
         """Send a variable that the peer lacks, and return its number."""
@@ -156,7 +156,7 @@ class Master:
 def serve() -> None:
     """Execute requests from standard input until it ends."""
     commands, results = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # Theano prints
+    os.dup2(2, 1)  # Theano prints to stdout
     if sys.argv[1] == "theano":
         prepare_theano()
     rank = Rank(sys.argv[1])

@@ -108,7 +108,7 @@ def compiled(expression, arguments):
         body = re.sub(rf"\b{name}\b", f"{name}[{0 if scalar else 'i'}]", body)
     parameters = ", ".join(f"{c_type} *{name}" for name, c_type, _ in arguments)
     source = f"void f(long long n, {parameters}) {{ for (long long i = 0; i < n; i++) {{ {body}; }} }}\n"
-    with tempfile.TemporaryDirectory(prefix="elementwise") as folder:  # its own: other ranks compile the same
+    with tempfile.TemporaryDirectory(prefix="elementwise") as folder:  # other ranks compile the same code
         path = Path(folder, "function.c")
         path.write_text(source)
         library = str(path.with_suffix(".so"))

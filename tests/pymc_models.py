@@ -272,7 +272,7 @@ def ordered_probit():
     pm.OrderedProbit("y", eta=X[:, 0] * pm.Normal("mu"), cutpoints=[-1.0, 1.0], observed=GROUP % 3)
 
 
-# -- several values a row ----------------------------------------------------------------------------------------------
+# -- several values per row --------------------------------------------------------------------------------------------
 
 
 @kind
@@ -317,7 +317,7 @@ def varying_slopes():
     pm.Normal("y", effects[GROUP, 0] + effects[GROUP, 1] * X[:, 0], pm.HalfNormal("sigma"), observed=REAL)
 
 
-# -- mixtures, and rows of which something is unknown ------------------------------------------------------------------
+# -- mixtures, and rows with unknown values ----------------------------------------------------------------------------
 
 
 @kind
@@ -501,7 +501,7 @@ def sparse_data_by_columns():
     pm.Normal("y", pytensor.sparse.dot(data, pm.Normal("beta", shape=3)), pm.HalfNormal("sigma"), observed=REAL)
 
 
-# -- axes with names ---------------------------------------------------------------------------------------------------
+# -- named axes --------------------------------------------------------------------------------------------------------
 
 
 def of_rows(values, *others):
@@ -638,7 +638,7 @@ def several_observed():
     pm.Bernoulli("more", logit_p=b * X[:, 1], observed=BINARY)
 
 
-# -- what they are evaluated by ----------------------------------------------------------------------------------------
+# -- methods of evaluation ---------------------------------------------------------------------------------------------
 
 
 def python_mode():

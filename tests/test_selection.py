@@ -87,7 +87,7 @@ def test_slices_select_what_numpy_selects(length, start, stop, step, surplus):
     batch = slice(start, stop, step)
     selection = parse(batch, length)
     expected = np.arange(length)[batch]
-    longer = np.arange(length + surplus)  # batch is resolved against the shortest input
+    longer = np.arange(length + surplus)  # the length of the shortest input determines batch
     assert isinstance(selection, RowRange) and selection.is_view
     np.testing.assert_array_equal(selection.take(longer), expected)
     assert len(selection) == len(expected)

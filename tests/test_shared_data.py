@@ -211,7 +211,7 @@ def test_bad_arguments(pool, arguments, error, argument, expected, got):
 def test_arguments_that_python_or_numpy_refuses(pool, arguments, error, texts):
     with pytest.raises(error) as caught:
         Data(pool, **arguments)
-    assert any(text in str(caught.value) for text in texts)  # as the version of NumPy says it
+    assert any(text in str(caught.value) for text in texts)  # as worded by the installed NumPy
     del caught
     gc.collect()
     assert pool.used == 0
@@ -424,7 +424,7 @@ def test_set_value_that_does_not_fit_leaves_views_alone(pool):
     assert data.alloc_size == 150
     del view
     gc.collect()
-    assert pool.used == 150 * 8 + 16  # to a multiple of 64
+    assert pool.used == 150 * 8 + 16  # rounded up to a multiple of 64
 
 
 @pytest.mark.parametrize("oversize, expected", [(1, 10), (1.25, 13), (np.float32(1.5), 15), (2, 20)])
@@ -474,7 +474,7 @@ def test_set_length(pool):
     data.set_length(1)
     same(data, np.array([[7, 7]]))
     assert data.alloc_size == 10
-    data.set_length(3)  # rows that were given up do not come back
+    data.set_length(3)  # removed rows do not reappear
     same(data, np.array([[7, 7], [0, 0], [0, 0]]))
     data.set_length(0)
     same(data, np.zeros((0, 2), int))
@@ -798,7 +798,7 @@ def test_value_lives_on_without_the_name(pool, name):
     pool.unshare()
     assert name[1:] not in os.listdir("/dev/shm")
     view[0] = 5
-    same(data, np.array([5.0, 1, 2]))  # also for ranks that are started now
+    same(data, np.array([5.0, 1, 2]))  # also on ranks that start only now
     assert data._handle() == data._handle()
     assert isinstance(data._handle(), Handle)
     data.unshare()
@@ -825,7 +825,7 @@ def test_name_over_a_file_and_without_a_value(pool, name, npy):
     data = Data(pool, npy, share_as=name)
     same(data, np.load(npy))
     np.testing.assert_array_equal(np.fromfile(f"/dev/shm{name}", "f8").reshape(20, 3), np.load(npy))
-    data.set_value(npy)  # into the named memory too
+    data.set_value(npy)  # also into the named memory
     assert isinstance(data._handle(), NameHandle)
     data.free_memory()
     same(Data(pool, dtype="f4", shape=(0, 3), share_as=name), np.zeros((0, 3), "f4"))

@@ -123,7 +123,7 @@ def test_a_line_per_command_and_rank(make_world, caplog, monkeypatch):
     assert all(line.endswith(" ms") and float(line.split("|")[-1].split()[0]) > 0 for line in lines)
 
 
-#: Warns by the library's log, in the program and on a rank, and logs commands.
+#: Logs warnings in the program and on a rank, and logs commands.
 LOGGING = """
 import logging, sys
 import synkhronos as synk

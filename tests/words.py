@@ -41,7 +41,7 @@ class TheanoWords:
         self.theano, self.T = theano, T
         self.shared, self.In = theano.shared, theano.In
         self.mean, self.sum, self.max, self.min, self.prod = T.mean, T.sum, T.max, T.min, T.prod
-        linker = theano.gof.vm.VM_Linker(use_cloop=True, c_thunks=DEVICE is not None)  # (on devices there is no other)
+        linker = theano.gof.vm.VM_Linker(use_cloop=True, c_thunks=DEVICE is not None)  # (required on devices)
         self.mode = theano.Mode(linker=linker, optimizer="fast_compile")
 
     def variable(self, name, ndim=1, dtype="float64", broadcastable=None):
@@ -78,7 +78,7 @@ class PyTensorWords:
         return synk.function(*args, **kwargs)
 
 
-#: By engine.
+#: Vocabularies by engine.
 WORDS = {"numpy": NumpyWords, "theano": TheanoWords, "pytensor": PyTensorWords}
 
 

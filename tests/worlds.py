@@ -16,11 +16,11 @@ from synkhronos.runtime.registry import Origin
 from synkhronos.sync.hosts import Hosts
 
 try:
-    import theano  # (before the first fork: the ranks inherit it, and need not import it themselves)
+    import theano  # (before the first fork, so that ranks inherit the import)
 except ImportError:
     theano = None
 try:
-    import pytensor  # (likewise)
+    import pytensor  # (before the first fork)
 except ImportError:
     pytensor = None
 
@@ -62,7 +62,7 @@ class Tables(Command):
         return len(context.functions), len(context.shareds), context.pool.used
 
 
-#: Hosts of tests, of which a session may use some; and how many ranks each has, in worlds of several.
+#: Maximum number of hosts in a session; then, the number of ranks per host in worlds with several hosts.
 MAX_HOSTS = 3
 COUNTS = {"2 hosts": (2, 2), "2 uneven hosts": (2, 1), "3 hosts": (1, 2, 1)}
 
@@ -145,7 +145,7 @@ class World:
         if self.engine_name == "theano":
             variables = [theano.shared(value, name=name) for value, name in zip(values, names)]
             if not DEVICE:
-                options["mode"] = "FAST_COMPILE"  # runs Python code: nothing is given to the C compiler
+                options["mode"] = "FAST_COMPILE"  # runs Python code, without the C compiler
         elif self.engine_name == "pytensor":
             variables = [pytensor.shared(value, name=name) for value, name in zip(values, names)]
             options["mode"] = pytensor.compile.mode.Mode(linker="py", optimizer=None)
@@ -172,22 +172,22 @@ class World:
         self.session.run(Poke(self._number(variable), [np.asarray(value) for value in values]))
 
 
-#: The device of all ranks of worlds of processes, when tests/gpu runs the tests of Theano's worlds again.
+#: The device of all ranks of worlds with processes, if tests/gpu repeats the tests of Theano's worlds.
 DEVICE = os.environ.get("SYNK_TEST_DEVICE")
 
-#: The linker of PyTensor's functions, when its tests are run with another one than Python code: "cvm", "numba".
+#: The linker of PyTensor's functions, if tests do not run Python code: "cvm" or "numba".
 LINKER = os.environ.get("SYNK_TEST_LINKER", "py")
 
-#: Worlds that every collective and every form of a call is tried in: most as threads, the same as processes.
+#: Worlds for every collective and every form of a call: most with threads, the others with processes.
 WORLDS = [("threads", n, root, "numpy") for n, root in ((1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2))]
 WORLDS += [("fork", 2, 0, "numpy"), ("fork", 3, 1, "numpy")]
 WORLDS += [("2 hosts", 4, 1, "numpy"), ("3 hosts", 4, 0, "numpy")]
-#: Their tiers: of worlds, and of numbers of ranks and roots, `make quick` has two ranks and the middle one of three.
+#: Tiers of worlds, and of numbers of ranks and roots. `make quick` runs two ranks, and three with the middle root.
 TIERS_OF_WORLDS = [
     pytest.mark.slow("fork-|hosts-|3-root2"),
     pytest.mark.thorough("1-root0|2-root1|3-root0|fork-3-root2|3 hosts-"),
 ]
-#: Files of which `make test` has two ranks as processes, and `make test-all` two hosts: each message takes two processes more.
+#: Tiers of files with fewer worlds: `make test` runs two ranks as processes, and `make test-all` two hosts.
 FEWER_WORLDS = [pytest.mark.thorough("fork-3-root1|2 hosts-"), pytest.mark.long("3 hosts-")]
 THEANO_WORLDS = [
     pytest.param(world, marks=pytest.mark.theano, id="{}-{}-root{}-{}".format(*world))
@@ -197,14 +197,14 @@ PYTENSOR_WORLDS = [
     pytest.param(world, marks=pytest.mark.pytensor, id="{}-{}-root{}-{}".format(*world))
     for world in (("fork", 1, 0, "pytensor"), ("fork", 2, 0, "pytensor"), ("fork", 3, 2, "pytensor"))
 ]
-#: As parameters of a test: all engines, or those that are installed, for tests that go through them.
+#: Parameters of a test: all engines, or the installed engines, for tests that use one engine after another.
 ENGINES = [
     "numpy",
     pytest.param("theano", marks=pytest.mark.theano),
     pytest.param("pytensor", marks=pytest.mark.pytensor),
 ]
 INSTALLED = ["numpy"] + ["theano"] * (theano is not None) + ["pytensor"] * (pytensor is not None)
-#: The tests of an engine, where it is not installed.
+#: Marks of an engine's tests if the engine is not installed.
 MISSING = {
     name: pytest.mark.skip(reason=f"needs {label}: make install ENGINE={name}")
     for name, label, module in (("theano", "Theano", theano), ("pytensor", "PyTensor", pytensor))

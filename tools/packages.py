@@ -105,7 +105,7 @@ def install(folder, package, *options):
 
 
 def use(folder, python):
-    """Run README's program with an interpreter, and check that the library's kernels are from a file in the folder."""
+    """Run README's program with an interpreter, and check that the library's kernels are loaded from the folder."""
     text, printed = program()
     (folder / "program.py").write_text(text, encoding="utf-8")
     found = call(python, "program.py", folder=folder).splitlines()

@@ -27,7 +27,7 @@ NVLINK, PCIE = RingModel(10e-6, 20e9), RingModel(10e-6, 8e9)
 
 #: The paper's Table 1: seconds of plain Theano with one GPU; rows of a minibatch and steps per second, from its text.
 FUNCTION_S, SHUFFLE_S, ROWS, STEPS_PER_S = 382.5, 12.6, 64, 1.75
-#: The paper's speedups with 64 rows per GPU; for two GPUs, it says only that 8 are more than 3.9 times as fast as 2.
+#: The paper's speedups with 64 rows per GPU; about two GPUs, it says only that 8 GPUs are over 3.9 times as fast.
 MEASURED = {2: "at most 1.92", 4: "in a figure only", 8: "7.5"}
 
 #: Millions of trained parameters.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Point(NamedTuple):
-    """Point to measure: a program on a number of ranks and hosts, with a number of rows and a rate of the links."""
+    """Point to measure: a program on a number of ranks and hosts, with a number of rows and a link rate."""
 
     program: str  # of `tools/predict_programs.py`
     ranks: int

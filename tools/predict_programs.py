@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 import synkhronos as synk  # noqa: E402 (prepares Theano)
 
-#: Seconds of a measurement; minimum and maximum of timed steps; number of untimed calls to ``run`` before these.
+#: Seconds of a measurement; minimum and maximum number of timed steps; number of untimed calls to ``run`` before them.
 SECONDS, MIN_STEPS, MAX_STEPS, WARM_UP_STEPS = 1.5, 24, 200, 3
 STEPS_OF_COMMAND = 10
 
@@ -161,7 +161,7 @@ def make(name):
 def measure(program, rows, seconds=SECONDS):
     """Time runs with this number of rows; return each run's seconds per step.
 
-    Sequences are not limited by time, because each length must occur once on every rank.
+    Programs with sequences have no time limit, because each length must occur once on every rank.
     """
     each = program.steps_of_command
     all_lengths = isinstance(program, Sequences)

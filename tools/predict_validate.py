@@ -218,7 +218,7 @@ def document(found, state):
 
 
 def main(arguments=None):
-    """Measure, predict and compare; return 1 if bounds are missed or a wrong model meets them, 2 if busy, else 0."""
+    """Measure, predict, compare; return 1 if bounds are missed or met by a wrong model, 2 on a busy machine, else 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--no-write", action="store_true", help="do not write docs/performance.md")
     parser.add_argument("--fresh", action="store_true", help="measure everything again")

@@ -340,7 +340,7 @@ def write(text: str, path: Path) -> None:
 
 
 def repeat(text: str, seed: int) -> None:
-    """Draw a session of a piece, or one graph, again; ``text`` has the name of the piece and the number."""
+    """Draw a session of a piece, or one graph, again; ``text`` contains the name of the piece and the number."""
     name, _, number = text.rpartition(" ")
     piece = BY_NAME[name]
     if piece.what:
@@ -356,7 +356,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     names = ", ".join(f"'{name}'" for name in BY_NAME)
     parser = argparse.ArgumentParser(description="Test that random programs and graphs produce the serial results.")
     parser.add_argument(
-        "--draws", type=int, default=DRAWS, help="total draws of programs, with graphs in proportion (default: 100000)"
+        "--draws", type=int, default=DRAWS, help="number of random programs; graphs in proportion (default: 100000)"
     )
     parser.add_argument("--seed", type=int, default=1, help="selects the random programs (default: 1)")
     parser.add_argument("--only", metavar="PIECE", help=f"run only this piece, with all draws: {names}")

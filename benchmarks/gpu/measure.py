@@ -3,7 +3,7 @@
     python benchmarks/gpu/measure.py --device cuda0 --out times.json
 
 Every measurement runs in its own process. Training steps are compared with plain Theano on the same device, and
-all_reduce with copying the same bytes within the device's memory. Several ranks share the device and cannot be
+all_reduce with a copy of the same size within the device's memory. Several ranks share the device and cannot be
 faster than one rank, so the times show the overhead of parallel execution.
 """
 
@@ -32,7 +32,7 @@ def median_seconds(call, wait, repeats):
 
 
 def step(device, n_ranks, batch, repeats):
-    """Time a training step of MNIST's MLP; 0 ranks means plain Theano."""
+    """Time a training step of an MLP for MNIST; 0 ranks means plain Theano."""
     import synkhronos as synk
 
     synk.fork(devices=[device] * max(1, n_ranks))  # plain Theano uses the same device
@@ -139,7 +139,7 @@ def main():
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="sizes of all_reduce, in bytes")
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--resnet-batches", type=int, default=20, help="batches of ResNet-50; 0 skips it")
+    parser.add_argument("--resnet-batches", type=int, default=20, help="number of batches of ResNet-50; 0 skips it")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:

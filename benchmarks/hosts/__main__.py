@@ -18,7 +18,7 @@ from benchmarks.hosts.link import lacking, pretend_hosts
 from benchmarks.report import machine, put
 from synkhronos.contrib.prediction.links import fit
 
-#: Bits per second of the links; and of slower links, so that hosts on two shared cores have time to compute.
+#: Bits per second of the links, and of slower links that give hosts on two shared cores time to compute.
 RATE, SLOW = 1e9, 1e8
 BEGIN = "<!-- written by make bench-hosts: begin -->\n"
 
@@ -156,7 +156,7 @@ PARTS = {"small": small, "bulk": bulk, "meanwhile": meanwhile, "training": train
 
 
 def main(arguments=None):
-    """Run the benchmark with the options of the command line; return the exit status."""
+    """Run the benchmark with the command-line options; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hosts", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     parser.add_argument("--only", nargs="+", choices=sorted(PARTS), help="only these parts")

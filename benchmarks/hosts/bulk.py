@@ -4,7 +4,7 @@
 
     mpirun -host a,b --map-by ppr:1:node --bind-to none python -m benchmarks.hosts.bulk --rate 1e9
 
-Every process is a host, with its arrays in shared memory. With H hosts, a reduction takes at least
+Every process stands for a host, with its arrays in shared memory. With H hosts, a reduction takes at least
 ``2 (H - 1) / H`` times the bytes divided by the rate of a link. The program prints a line per size and format, with the
 median of several calls on the slowest host.
 """

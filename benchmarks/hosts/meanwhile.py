@@ -33,7 +33,7 @@ def seconds(call):
 
 
 def measured(w, mean, exchange, step, make_as_long, repeats):
-    """Return the median times to communicate, to compute and for both, and the median hidden part."""
+    """Return the median times to communicate, to compute and to do both, and the median hidden part."""
 
     def communicate():
         synk.all_reduce(w, into=mean, exchange=exchange)

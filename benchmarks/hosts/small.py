@@ -6,7 +6,7 @@
     mpirun ... python -m benchmarks.hosts.small program    # one rank on each host: calls and collectives
     mpirun ... python -m benchmarks.hosts.small waiting    # CPU use of all processes while idle
 
-A *control round trip* is a small message and its answer, over the same kind of connection as between the hosts of a
+A *control round trip* is a small message and its answer, over the same kind of connection that links the hosts of a
 session. ``link`` and ``program`` report all times of each operation, in microseconds.
 """
 

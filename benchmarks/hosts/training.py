@@ -8,7 +8,7 @@
 
 The first two commands measure *Theano-MPI's case*: the convolutional network of demos/lasagne_mnist, with an epoch in
 one command and gradients averaged in all steps. The last command measures *DASO's case*: a network with one hidden
-layer is trained with a rule for some epochs from the same initial values, and then classifies the test digits. The
+layer is trained with a rule for some epochs from fixed initial values, and then classifies the test digits. The
 first epoch, which builds the rule's functions, is not timed. The digits are constant data. As in plain Theano, each
 host stores all of them, so steps send no rows.
 """

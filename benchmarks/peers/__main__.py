@@ -38,7 +38,7 @@ def live(peer, address):
 
 
 def measure(peer, what, nbytes, pause, repeats, warm=0):
-    """Return the seconds of repetitions after the first ``warm``, and the fault of the last result (None if correct).
+    """Return the seconds of repetitions after the first ``warm``, and the error in the last result (None if correct).
 
     Without a pause, all ranks start together. With a pause, only rank 0 sleeps, while the other ranks wait for it in
     ``run``.

@@ -9,7 +9,7 @@ DEMOS = Path(__file__).resolve().parents[2] / "demos"
 
 
 class Ddp(Gloo):
-    """Peer that trains a network on all processes, or, for names such as ``mlp alone``, on the first process."""
+    """Peer that trains a network in all processes, or, for names such as ``mlp alone``, in the first process only."""
 
     def prepare(self, what, mine):
         """Return a function that trains for an epoch; see `Forked`."""

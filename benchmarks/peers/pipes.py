@@ -1,4 +1,4 @@
-"""Peer that sends pickled arrays through pipes between rank 0 and the other ranks, the naive solution."""
+"""The naive solution as a peer: pickled arrays are sent through pipes between rank 0 and the other ranks."""
 
 import multiprocessing
 
@@ -22,7 +22,7 @@ class Pipes(Forked):
             self.down = [ours for ours, _ in self.pipes]
 
     def wait(self):
-        """Wait for all ranks: rank 0 receives a message from each other rank, then sends each of them a message."""
+        """Wait for all ranks: rank 0 receives a message from every other rank, then sends each of them a message."""
         if self.rank:
             self.up.send_bytes(b"x")
             self.up.recv_bytes()
@@ -33,7 +33,7 @@ class Pipes(Forked):
                 pipe.send_bytes(b"x")
 
     def pair(self):
-        """Send a message from rank 0 to each other rank, and a message back, as in the fastest possible call."""
+        """Send a message from rank 0 to every other rank, and a message back, as in the fastest possible call."""
         if self.rank:
             self.up.recv_bytes()
             self.up.send_bytes(b"x")

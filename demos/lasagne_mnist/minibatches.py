@@ -11,7 +11,7 @@ def iter_minibatch_idxs(length, size, seed, epoch):
 
 
 def iter_shard_idxs(lengths, size, seed, epoch):
-    """Yield minibatches of about ``size`` rows for scattered data: a list with one index array per rank.
+    """Yield minibatches of about ``size`` rows for scattered data, each as a list with one index array per rank.
 
     Every rank shuffles only its own rows.
     """

@@ -20,7 +20,7 @@ PLOT = "lasagne_mnist.png"
 
 
 def epoch_time(run):
-    """Return the median time of an epoch, without the first epoch, which touches memory for the first time."""
+    """Return the median time of an epoch, excluding the first epoch, which touches memory for the first time."""
     return statistics.median(run.epoch_seconds[1:] or run.epoch_seconds)
 
 
@@ -37,7 +37,7 @@ def print_table(runs, serials):
 
 
 def plot(runs, model, path):
-    """Plot training loss and validation accuracy over training time."""
+    """Plot training loss and validation accuracy against training time."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

@@ -75,7 +75,7 @@ def train(name, settings, variables, minibatches, set_rate, steps, evaluate, mni
     Parameters
     ----------
     variables : list of shared variables
-        The variables in checkpoints: the network's parameters, and all other state of the training.
+        The variables in checkpoints: the network's parameters, and all other training state.
     minibatches : function
         Maps the number of an epoch to its minibatches, in the form that ``steps`` accepts.
     set_rate : function

@@ -103,14 +103,14 @@ def convolution(incoming, num_filters, filter_size, norm_layer, stride=1, nonlin
 
 
 def end_block(incoming, num_filters, filter_size, norm_layer, shortcut):
-    """End a residual block: convolve a last time, add the shortcut, and rectify."""
+    """End a residual block: apply the last convolution, add the shortcut, and rectify."""
     W = None if norm_layer else lasagne.init.Constant(0)
     last = convolution(incoming, num_filters, filter_size, norm_layer, nonlinearity=None, W=W)
     return layers.NonlinearityLayer(layers.ElemwiseSumLayer([shortcut, last]), rectify)
 
 
 def halved(incoming):
-    """Subsample rows and columns by 2, and double the channels with zeros."""
+    """Subsample rows and columns by 2, and double the number of channels with zeros."""
     every_second = slice(None, None, 2)
     layer = layers.SliceLayer(layers.SliceLayer(incoming, every_second, axis=2), every_second, axis=3)
     return layers.PadLayer(layer, [layer.output_shape[1] // 2, 0, 0], batch_ndim=1)

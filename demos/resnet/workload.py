@@ -25,7 +25,7 @@ import mnist_data  # noqa: E402 (in the parent folder)
 RULES = ("sgd", "momentum", "nesterov_momentum", "adam")  # in lasagne.updates and synkhronos.extensions.updates
 MAX_SYNTHETIC_BATCHES = 8  # batches of distinct images, which then repeat
 SAVE_EVERY = 50  # number of batches in a command, and from one checkpoint to the next
-SETTLING_BATCHES = 30  # update only the batch-norm statistics; 0.9 ** 30 = 4 % of the old statistics remain
+SETTLING_BATCHES = 30  # update only the batch-norm statistics; 0.9 ** 30 = 4% of the old statistics remain
 
 
 class Settings(NamedTuple):

@@ -1,4 +1,4 @@
-"""Train a network of pytensor-ml on all cores, and compare its parameters with those of the plain library."""
+"""Train a pytensor-ml network on all cores, and compare its parameters with those of the plain library."""
 
 import argparse
 

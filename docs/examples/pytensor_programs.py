@@ -1,6 +1,6 @@
 """Statistical programs in PyTensor: each function returns a parallel program and the serial program with its results.
 
-Run this file to time them. ``X`` has the rows of the data, and ``y`` has a target for each row.
+Run this file to time them. ``X`` contains the rows of the data, and ``y`` contains a target for each row.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def likelihood(X, y):
 
 
 def lbfgs(X, y):
-    """Robust ridge regression with an optimizer of SciPy. The data are in shared variables."""
+    """Robust ridge regression with a SciPy optimizer. The data are in shared variables."""
     x, t, beta = pytensor.shared(X, "x"), pytensor.shared(y, "t"), pt.dvector("beta")
 
     def loss_and_gradient(rows, targets):
@@ -138,7 +138,7 @@ def k_means(X, y, k=3):
 
 
 def volatility(X, y):
-    """GARCH(1, 1): a scan over the time of each series. Every row is a series, and every column a time."""
+    """GARCH(1, 1): a scan over the time steps of each series. Every row is a series, and every column a time step."""
     x, a, b = pt.dmatrix("x"), pt.dscalar("a"), pt.dscalar("b")
     variances = pytensor.scan(
         lambda value, variance: 0.1 + a * value**2 + b * variance,

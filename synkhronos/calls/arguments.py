@@ -127,7 +127,7 @@ class Arguments:
         return tuple(arguments), table, n_rows
 
     def _accept(self, values: Sequence[Any]) -> Tuple[List[Any], List[int]]:
-        """Return the arguments, converted unless they are Data or kept, and the lengths of the scattered arguments."""
+        """Return the arguments, converted except for Data and `KEPT`, and the lengths of the scattered arguments."""
         arrays: List[Any] = []
         lengths: List[int] = []
         for i, value in enumerate(values):

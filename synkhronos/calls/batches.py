@@ -124,7 +124,7 @@ def table_of(batches: Sequence[Any], length: int, argument: str = "batches") -> 
 
 
 def table_per_rank(batches_s: Sequence[Any], lengths: Sequence[int], argument: str = "batches_shared") -> BatchTable:
-    """Validate ``batches_s`` against each rank's number of rows; ``rows`` has shape ``(n_steps, n_ranks, 3)``."""
+    """Return the table of ``batches_s``, validated for each rank; its ``rows`` have shape ``(n_steps, n_ranks, 3)``."""
     of_ranks = [
         each for i, batch_s in enumerate(batches_s) for each in parse_per_rank(batch_s, lengths, f"{argument}[{i}]")
     ]
@@ -133,7 +133,7 @@ def table_per_rank(batches_s: Sequence[Any], lengths: Sequence[int], argument: s
 
 
 def _joined(batches: Sequence[Any]) -> Optional[Tuple[NDArray[Any], NDArray[np.int64]]]:
-    """Return all indices, joined, and the length of each batch; None unless all are 1-D arrays of one integer dtype."""
+    """Return all indices, concatenated, and each batch's length; None unless all are arrays of one integer dtype."""
     if isinstance(batches, np.ndarray):
         return batches.reshape(-1), np.full(len(batches), batches.shape[1], np.int64)
     dtype = getattr(batches[0], "dtype", None)

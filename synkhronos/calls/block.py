@@ -43,8 +43,8 @@ def functions(
     Raises
     ------
     TypeError, ValueError
-        At the end of the block, if one of the ``bcast_inputs`` is not an input of any function built inside. Errors of
-        `function` are raised where the library calls ``function``.
+        If an argument is wrong; at the end of the block, if one of the ``bcast_inputs`` is not an input of any function
+        built inside. Errors of `function` are raised where the library calls ``function``.
 
     Examples
     --------

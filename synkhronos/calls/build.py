@@ -68,7 +68,7 @@ def function(
         the ranks' parts are combined inside the graph, as by `synkhronos.ops.all_reduce`. All ranks then apply the same
         updates. Each rank still draws random numbers for its own rows. A call raises an error if a shared variable,
         other than a random state or a variable with rows, differs between ranks. The default is the value passed to
-        `fork`, else False. With an explicit False, updates from each rank's own rows log no warning.
+        `fork`, else False. With an explicit False, updates from each rank's own rows cause no warning.
     rows : int, optional
         The literal batch size in the program, as in ``T.arange(100)`` or ``x.reshape((100, -1))``. This constant then
         stands for the rank's share if an operation needs the number of rows. Every call must have exactly this many
@@ -142,7 +142,7 @@ def function(
     written = WrittenRows.of(rows)
     if written is not None:
         variables, givens = engine.with_any_rows(variables, axes, givens, written.rows)
-    # The ranks call another graph. Only `as_theano` and comparisons need this one, so a draft suffices until then.
+    # The ranks call another graph. Only `as_theano` and comparisons need this one, so a draft suffices until they do.
     is_draft = exact or written is not None
     compiled = (engine.draft if is_draft else engine.compile)(variables, parsed.variables, pairs, givens, **kwargs)
     given_updates = [
@@ -244,7 +244,7 @@ def _can_have_rows(type_: Any) -> bool:
 
 
 def _check_states(arguments: Arguments) -> None:
-    """Refuse scattered inputs that keep a value between calls, because the next call may send other rows to a rank."""
+    """Reject scattered inputs that keep a value between calls, because the next call may send other rows to a rank."""
     scattered = arguments.scattered()
     for given, label in zip(arguments.inputs, arguments.labels):
         if given.variable in scattered and (given.state is not None or given.is_updated):

@@ -29,7 +29,7 @@ class Results(NamedTuple):
 def run_in_chunks(
     steps: StepSequence, table: Any, run: Callable[[StepSequence], Results], heals: bool = True
 ) -> Results:
-    """Run steps in one or more commands; with ``total`` in one, so ``on_step`` must not change a value for all ranks.
+    """Run steps in one or more commands; with ``total``, raise if ``on_step`` changes a value that all ranks need.
 
     ``run`` completes all steps that it receives, or only the first few. ``heals``: whether dead ranks are replaced.
     """

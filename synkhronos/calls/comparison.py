@@ -242,9 +242,9 @@ def _mean_agrees(parts: Sequence[Any], before: Any, serial: Any, eps: float) -> 
 def _difference(name: str, where: str, found: Deviation, whose: str, reason: str) -> Difference:
     value, expected = pair(found)
     place = f" {where}" if where else ""
-    text = f"{name}{found.place} is {value}{place}, {expected} {whose}: {reason}"
+    text = f"{name}{found.place} is {value}{place}, but {expected} {whose}: {reason}"
     if isinstance(found.value, tuple):
-        text = f"{name} has {value}{place}, {expected} {whose}: {reason}"
+        text = f"{name} has {value}{place}, but {expected} {whose}: {reason}"
     return Difference(name, where, found.value, found.other, reason, text)
 
 

@@ -1,4 +1,4 @@
-"""Detection of shared variables that differ between ranks; exact functions refuse them.
+"""Detection of shared variables that differ between ranks; exact functions reject them.
 
 A variable is *marked* if its values may differ, for example after `scatter`, ``reduce(in_place=True)``, `set_value` on
 one rank, or a call to a function that is not exact. The next call to an exact function that uses the variable compares

@@ -77,7 +77,7 @@ class Division(NamedTuple):
 
     @property
     def _uncounted(self) -> Tuple[int, Tuple[int, int], Tuple[int, int]]:
-        """A slice for a call without rows of its own: the first row, with weight 0."""
+        """The slice of a rank that has no rows left: the first row of the call, with weight 0."""
         n_rows = 0 if self.bounds is None else self.bounds[-1][1]
         return 0, (0, min(1, n_rows)), (0, 1)
 

@@ -59,7 +59,7 @@ class Function:
     A broadcast input may keep its value between calls: ``In(s, value=0., update=s + x)``. Each rank stores its own
     value in a shared variable, listed by `get_shared`; a call without a value continues from the stored value. A value
     set on the master, ``f[s] = value`` or ``f[s][0] = 1``, reaches all ranks with the next call. If this value is a
-    random state, each other rank starts far ahead in the same sequence, unless all ranks draw the same numbers.
+    random state, the ranks start far apart in the same sequence, unless all ranks draw the same numbers.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Function:
         The name passed to `function`; by default, the file and line of the definition.
     last_rows : list of int, optional
         Number of rows that each rank computed in the last successful call, or in all steps of the last `steps`. A call
-        to a function without rows counts as 1. None before the first call.
+        to a function without rows counts as 1 row. None before the first call.
     """
 
     def __init__(
@@ -426,10 +426,10 @@ class Function:
 
     @property
     def profile(self) -> Any:
-        """Counts of the engine's profiler, over all graphs of the function and all ranks of this session.
+        """The engine's profile of the function, over all its graphs and all ranks of this session.
 
         The value is the engine's ``ProfileStats``, or None if the function was built without ``profile=True``. Its
-        ``summary()`` adds up the times of all ranks. An access may send a command and raise the same errors as `free`.
+        ``summary()`` adds up the times of all ranks. Accessing it may send a command and raise the errors of `free`.
         """
         graphs, session = self._graphs(), self.program.session
         counts = [self.engine.profile([graph.on_ranks for graph in graphs])]
@@ -636,7 +636,7 @@ class Function:
         >>> bool(found), found.results
         (False, [array(9.), array(18.)])
         >>> print(found.differences[0].reason)
-        it has op 'avg', but pow of x needs the whole value, and every rank has only a part of it
+        it has op 'avg', but pow of x needs the whole value, but every rank has only a part of it
         """
         batch_s = signature.one_of("batch_shared", batch_shared, "batch_s", batch_s)
         own = dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout)

@@ -33,7 +33,7 @@ def own_updates(
     """Return the updates of dense, non-random variables that each rank computes from its own rows.
 
     The last ``placements`` belong to the updates' new values (see `Engine.placed`). Updates of ``sliceable`` variables
-    are left out, because each rank has its own rows of them.
+    are omitted, because each rank has its own rows of them.
     """
     ops = {engine.identity(shared): op for shared, op in updates}
     updated = engine.updated_in(snapshot)

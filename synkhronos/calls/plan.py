@@ -343,7 +343,7 @@ class RankPlan:
 
 
 def _row_of_none(value: Any) -> np.ndarray[Any, Any]:
-    """Return a placeholder row for an empty value, for a call that does not count."""
+    """Return a placeholder row that replaces an empty value in a call that does not count."""
     dtype = np.dtype(value.dtype)
     # Ones are safe divisors; zero is a valid index into a single row.
     return np.full((1, *value.shape[1:]), 1 if dtype.kind in "fc" else 0, dtype)

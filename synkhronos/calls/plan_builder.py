@@ -198,7 +198,7 @@ class PlanBuilder:
         """Check a call and return its plan, which other calls with equal arguments share."""
         ops = self._ops(division, subset, replicator.session.root)
         if function.exact and division.rows_differ:
-            raise _rows_differ("in an exact function", "select equal numbers of rows of both")
+            raise _rows_differ("because the function is exact", "select equal numbers of rows of both")
         if division.num_slices > 1 and self.variants.collectives is None and not self._told_of_slices:
             self._told_of_slices = True
             self._tell_of_slices(function.name or "without a name")
@@ -276,7 +276,7 @@ class PlanBuilder:
         return AfterCollective(replicator.number(graph), ops, outputs, len(cut.after_split))
 
     def _ops(self, division: Division, subset: Optional[Sequence[int]], root: int) -> List[ReduceOp]:
-        """Return the ops of the requested outputs; refuse ops that cannot be applied in this call."""
+        """Return the ops of the requested outputs; raise if an op cannot be applied in this call."""
         positions = range(len(self.output_ops)) if subset is None else subset
         ops = [self.output_ops[i] for i in positions]
         collectives, outputs = self.variants.collectives, self.engine.outputs(self.compiled)

@@ -198,7 +198,7 @@ def _change(plan: CallPlan, chosen: Sequence[int], news: Sequence[Any], context:
 
 
 class RowsOfCall(in_graph.CurrentCall):
-    """The rank's rows in a call that computes output shapes, without communication: collectives return their inputs."""
+    """The rank's rows in a call that only computes output shapes: collectives return their inputs unchanged."""
 
     def __init__(
         self,

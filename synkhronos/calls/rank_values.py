@@ -62,7 +62,7 @@ class SetValues(Command):
 
 @contextmanager
 def preserve_values(session: Session, numbers: Sequence[int]) -> Iterator[None]:
-    """On exit, restore the values that the variables had on every rank on entry, unless the session has closed."""
+    """On exit, restore the values that the variables had on every rank on entry, unless the session is closed."""
     values = values_by_rank(session, numbers)
     try:
         yield
@@ -79,7 +79,7 @@ def give_rank_values(session: Session, numbers: Sequence[int], values: Sequence[
 
 
 def _in_pool(session: Session, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a copy in memory that every rank can read."""
+    """Copy a value into memory that every rank can read; return the copy."""
     array = session.pool.allocate(value.shape, value.dtype)
     np.copyto(array, value)
     return array

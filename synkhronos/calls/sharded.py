@@ -28,7 +28,7 @@ def sharded(x: Any, axis: int = 0) -> Sharded:
     A shared variable in ``inputs`` has the *batch's* rows, for example the hidden state of each sequence in a
     recurrent network. Calls have no argument for it. Every rank uses and updates its own rows. Between calls,
     ``get_value`` returns the rows of all ranks, and ``set_value`` replaces them, even with a different number of rows.
-    A call must have as many rows as the variable and cannot be made in slices. Collectives refuse the variable, and so
+    A call must have as many rows as the variable and cannot be made in slices. Collectives reject the variable, and so
     do functions that use it without listing it.
 
     Parameters
@@ -49,7 +49,7 @@ def sharded(x: Any, axis: int = 0) -> Sharded:
 
     Examples
     --------
-    Sequences for a recurrent network, with time as the first axis; each rank receives all times of its own sequences:
+    Sequences for a recurrent network, with time as the first axis; each rank receives all time steps of its sequences:
 
     >>> import synkhronos as synk
     >>> import theano.tensor as T

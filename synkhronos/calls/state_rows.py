@@ -42,7 +42,7 @@ class RowState(NamedTuple):
 
 
 def states_of(session: Session, engine: Any, axes: Dict[Any, int], updated: Sequence[Any]) -> List[RowState]:
-    """Return a function's states, marked so that other functions refuse them as ordinary variables; [] for one rank."""
+    """Return a function's states, marked so that other functions reject them as ordinary variables; [] for one rank."""
     if session.size == 1 or not axes:
         return []
     changing = {engine.identity(shared) for shared in updated}

@@ -33,7 +33,7 @@ OK = "ok"  # no problem
 WARN = "warn"  # a problem that does not prevent the library from working
 MISSING = "missing"  # a problem that must be solved first
 
-# Time limit for a subprocess; Theano's first import takes long, because it compiles.
+# Time limit for a subprocess; Theano's first import is slow, because it compiles.
 CHECK_TIMEOUT_S = 300
 # Recommended size of /dev/shm, the fallback for memfd; containers have 64 MB by default.
 ENOUGH_SHM_BYTES = 1 << 30
@@ -55,7 +55,7 @@ ENGINES = {name: LIBRARIES[name] for name in engines.LIBRARIES}
 REMEDIES = (
     (
         r"compiledir|\[Errno (2|13|17|20|28|30)\]",
-        "{}_FLAGS=base_compiledir=FOLDER (default: below HOME), with a persistent, writable folder that has free space",
+        "set {}_FLAGS=base_compiledir=FOLDER (default: below HOME); FOLDER must be persistent, writable and not full",
     ),
     (
         r"undefined symbol: \w*(dot|gem[mv]|axpy)|cannot find -l|lib\w*(blas|mkl)",
@@ -320,7 +320,7 @@ def check_cuda() -> Finding:
         try:
             ctypes.CDLL(library)
         except OSError as error:
-            remedy = "the driver's name is libcuda.so.1; docs/gpus.rst explains how to link all three names"
+            remedy = "docs/gpus.rst explains how to link libcuda.so (to libcuda.so.1), libnvrtc.so and libcublas.so"
             return Finding("CUDA", WARN, f"{library} does not load: {error}", remedy)
     return try_device("CUDA", "cuda0", "CUDA's libraries must match the driver: see docs/gpus.rst")
 

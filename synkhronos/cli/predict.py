@@ -98,7 +98,7 @@ def positive(option: str, text: str, whole: bool = False) -> float:
 
 
 def layouts_of(ranks: Sequence[int], hosts: Sequence[int], cores: float) -> List[RankLayout]:
-    """Return a layout for each number of ranks; if there are fewer ranks than hosts, each rank uses its own host."""
+    """Return a layout for each number of ranks; if there are fewer ranks than hosts, each rank has a separate host."""
     if len(hosts) not in (1, len(ranks)):
         expected = f"one number, or as many as --ranks has ({len(ranks)})"
         raise ArgumentValueError("--hosts", expected, f"{len(hosts)} numbers")
@@ -107,7 +107,7 @@ def layouts_of(ranks: Sequence[int], hosts: Sequence[int], cores: float) -> List
 
 
 def with_link(model: Model, text: Optional[str], layouts: Sequence[RankLayout]) -> Model:
-    """Return the model with the link of option ``--link``; raise `ArgumentValueError` if several hosts have no link."""
+    """Return the model with the link from ``--link``; raise `ArgumentValueError` if several hosts are not linked."""
     hosts = max(layout.hosts for layout in layouts)
     if text is not None:
         model = model._replace(between=link_of(text, model))

@@ -1,4 +1,4 @@
-"""Run any program as plain ``python`` would, with Theano prepared before its first line.
+"""Run any program as plain ``python`` would, but prepare Theano before the program's first line.
 
 A program that imports Theano before Synkhronos fails on Python 3.11. Under ``python -m synkhronos program.py`` it runs
 unchanged, with the arguments, ``__main__`` module, exit status and tracebacks of plain Python.
@@ -180,7 +180,7 @@ def _run_as_main(module: str, set_argv: bool) -> None:
 
 
 def _fresh_main(loader: Any) -> Dict[str, Any]:
-    """Replace the ``__main__`` module with a new module; return its namespace, with names in Python's order."""
+    """Replace the ``__main__`` module with a new module; return its namespace, with names in plain Python's order."""
     module = ModuleType("__main__")
     sys.modules["__main__"] = module
     names = vars(module)

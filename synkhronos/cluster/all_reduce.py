@@ -10,7 +10,7 @@ MPI library. Chunks are pipelined: pieces of later chunks travel together with r
                                                     result 1 of chunk k <------  (while pieces of chunk k + 1 travel)
 
 If all H hosts contribute and receive, each sends and receives ``2 (H - 1) / H`` times the bytes of the array, the
-minimum for any algorithm. A host that only contributes receives nothing. A sole receiver gets the values of all others.
+minimum for any algorithm. A host that only contributes receives nothing. A sole receiver receives all hosts' values.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class HostReduction(NamedTuple):
 class Chunk:
     """A chunk in progress, on one host.
 
-    ``borders``: the first positions of the receivers' pieces, and the end of the last piece. ``parts[host]``: the
-    values of another host for this host's piece. ``results[host]``: the encoded result of that host's piece. ``left``
+    ``borders``: the first positions of the receivers' pieces, and the end of the last piece. ``parts[host]``:
+    another host's values for this host's piece. ``results[host]``: the encoded result of that host's piece. ``left``
     counts pending requests, plus 1 until this host's piece is reduced. ``missing`` counts parts that have not arrived.
     """
 
@@ -81,7 +81,7 @@ class Chunk:
 
 
 class HostAllReduce(BulkOperation):
-    """One host's part of a reduction; ``chunk_bytes``, an approximate size, must be equal on all hosts."""
+    """One host's part of a reduction; ``chunk_bytes`` is an approximate size, and must be equal on all hosts."""
 
     def __init__(
         self, number: int, ticket: Ticket, host: int, hosts: int, reduction: HostReduction, chunk_bytes: int
@@ -219,7 +219,7 @@ class HostAllReduce(BulkOperation):
         return array[chunk.borders[i] : chunk.borders[i + 1]]
 
     def _message(self, messages: Messages, chunk: Chunk, size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Borrow memory for a message of ``size`` elements, which are encoded if there is a ``wire``."""
+        """Borrow memory for a message of ``size`` elements, which are encoded if a wire format is set."""
         if self._wire:
             return self._array(messages, chunk, message_length(size, self._wire), np.dtype(np.uint16))
         return self._array(messages, chunk, size, dtype)

@@ -40,7 +40,7 @@ LOST = 0  # question number of an answer that reports a lost host; such an answe
 
 
 class Bridge(ChildProcess):
-    """The master's side of the bridge process; `has_met` is True once `hosts` has succeeded."""
+    """The master's handle on the bridge process; `has_met` is True once `hosts` has succeeded."""
 
     def __init__(self, world: World) -> None:
         super().__init__("the bridge", lambda sock, master: _Bridge(sock, master, world).loop())
@@ -166,7 +166,7 @@ class _Bridge:
         fd_passing.send(self.socket, answer)
 
     def _outlive(self, launcher: int) -> None:
-        """If a launcher may kill all processes when one ends early, detach and wait for the program's end."""
+        """If a launcher may kill all processes when one ends early, detach from it and wait for the program's end."""
         if not launcher:
             return
         try:

@@ -26,7 +26,7 @@ LOOK_AGAIN_S = 0.005  # time until the next check if an action is postponed
 
 
 class Copying(ABC):
-    """Copies a session's events between a host's control block and other hosts. ``pools``: descriptors by pool id."""
+    """Copies a session's events between a host's control block and other hosts. ``pools``: file descriptors by id."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Copying(ABC):
 
     @abstractmethod
     def look(self, overdue: bool) -> bool:
-        """Send the block's changes; return whether to check again soon. ``overdue``: the periodic check is due."""
+        """Send the block's changes; return True to check again soon. ``overdue``: whether the periodic check is due."""
 
     def receive(self, message: Tuple[Any, ...]) -> None:
         if self.ended:

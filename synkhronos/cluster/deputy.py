@@ -1,4 +1,4 @@
-"""The deputy of each host but the first: applies aborts to the host's control block, and reports the host's events."""
+"""The deputy on every host but the first: applies aborts to the host's control block, and reports the host's events."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """This process's place among an MPI launcher's processes, read from the environment without importing MPI.
 
-No function changes the environment: `settings` and `settings_of_nccl` return variables to set, `for_ranks` a new dict.
+No function changes the environment: `settings`, `settings_of_nccl` and `for_ranks` return new dicts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ONE_PER_HOST = {
 
 
 class ProcessPlace(NamedTuple):
-    """Place of a process in an MPI job: its number, counted from 0, and the sizes of the job and its local part."""
+    """Place of a process in an MPI job: its number, from 0, and the numbers of processes in the job and on its host."""
 
     process: int
     n_processes: Optional[int]  # number of the job's processes; None if the environment lacks the number

@@ -1,4 +1,4 @@
-"""Access of a serving process to shared memory: the pools of its host, and shadows (partial copies) of remote pools."""
+"""A serving process's access to shared memory: the pools of its host, and shadows (partial copies) of remote pools."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class HostMemory:
         memfd.check_free(self._fd, nbytes)
 
     def reserve(self, ranges: Ranges) -> None:
-        """Allocate pages for the ranges; raise `OSError` or `SharedMemoryError` if memory is short."""
+        """Allocate pages for the ranges; raise `OSError` or `SharedMemoryError` if there is too little memory."""
         holes = self._holes(ranges)
         nbytes = sum(stop - start for start, stop in holes)
         if nbytes >= CHECK_FROM_BYTES:

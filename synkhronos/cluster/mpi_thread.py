@@ -11,9 +11,9 @@
 Without pending requests, the thread sleeps on its queue. Otherwise, it tests its requests, pausing between tests if
 there are no events (`pauses`). It releases the GIL in MPI calls, reductions and pauses, so that other threads can run.
 
-If MPI fails, the state of every request is unknown. Usually, another host is lost. The connection to that host reports
-the loss, and the pending operations are aborted. Operations that failed before this report would hide the cause, so the
-thread stops using MPI and waits before it fails the remaining operations.
+If MPI fails, the state of every request is unknown. The usual cause is the loss of another host. The connection to that
+host reports the loss, and the pending operations are aborted. Operations that failed before this report would hide the
+cause, so the thread stops using MPI and waits before it fails the remaining operations.
 
 **Numbers and tags.** Matching operations on all hosts have the same number. Two pending operations between the same
 hosts in the same direction never share a number. The MPI tags of an operation follow from its number modulo a limit,
@@ -120,7 +120,7 @@ class MpiThread:
         return self._begin(HostAllReduce(number, Ticket(done), self.host, self.hosts, reduction, self._chunk_bytes))
 
     def cancel(self, first: int, last: int, done: Optional[Done] = None) -> Ticket:
-        """Abort the operations numbered ``first`` to ``last``, pending or future; all their hosts must call this.
+        """Abort operations ``first`` to ``last``, pending or future; every participating host must call this.
 
         Unfinished operations end with `Cancelled`. Once the returned ticket is over, nothing writes to their buffers.
         Data that is already arriving must be received first, which takes forever if the other host is lost.
@@ -194,7 +194,7 @@ class MpiThread:
             self._orders.get()[1].finish(end)
 
     def _take_order(self, pause: Optional[float]) -> bool:
-        """Wait at most ``pause`` seconds (None: no limit) for an order and execute it; return whether there was one."""
+        """Wait at most ``pause`` seconds (None: forever) for a queued call and run it; return whether there was one."""
         try:
             order, _ = self._orders.get(pause != 0.0, pause)
         except queue.Empty:

@@ -41,13 +41,13 @@ class Ticket:
         return self._over.is_set()
 
     def wait(self, seconds: Optional[float] = None) -> bool:
-        """Wait until the operation is over, at most ``seconds``; return whether it is over."""
+        """Wait at most ``seconds`` until the operation is over; return whether it is over."""
         return self._over.wait(seconds)
 
     def result(self, seconds: Optional[float] = None) -> None:
         """Wait until the operation is over; raise its error, if any, or `TimeoutError` after ``seconds``."""
         if not self.wait(seconds):
-            raise TimeoutError(f"the operation is not over after {seconds} s")
+            raise TimeoutError(f"the operation did not finish within {seconds} s")
         if self.error is not None:
             raise self.error
 

@@ -374,7 +374,7 @@ class Requests:
             pass
 
     def on_forget(self, host: int, carried: int) -> None:
-        """Cancel sending memory that another host no longer needs, or forward the message to the sending host."""
+        """Stop sending memory that another host no longer needs, or forward the message to the sending host."""
         if host != self.hosts.own:
             self.lines[host].send("forget", host, carried)
         elif self.bulk is not None:

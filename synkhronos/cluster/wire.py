@@ -94,7 +94,7 @@ class Line:
         return self._received.popleft()
 
     def messages(self) -> Iterator[Tuple[Any, ...]]:
-        """Iterate over arrived messages, without waiting if the descriptor is readable; raise as `receive` does."""
+        """Iterate over arrived messages, without waiting if the descriptor is readable; raise errors like `receive`."""
         self._read()
         while self._received:
             yield self._received.popleft()
@@ -127,7 +127,7 @@ class Line:
 
 
 def host(addresses: Sequence[str], tell: Callable[[Rendezvous], int]) -> List[Line]:
-    """Send the rendezvous with ``tell``, which returns the number of other hosts; return the connections to them."""
+    """Send the rendezvous address with ``tell``, which returns the number of other hosts; return their connections."""
     with Listener(addresses) as listener:  # open only until all hosts have connected
         return [Line(sock) for sock in listener.accept(tell(listener.meeting))]
 

@@ -119,7 +119,7 @@ class MpiWorld(World):
             from mpi4py import MPI
 
             MPI.Finalize()
-            # MPICH signs off from its launcher in a C exit handler. Otherwise, the launcher kills running processes.
+            # MPICH disconnects from its launcher in a C exit handler. Otherwise, the launcher kills running processes.
             ctypes.CDLL(None).exit(0)
 
     def abort(self) -> None:

@@ -123,8 +123,8 @@ def all_reduce(
 ) -> Optional[Started]:
     """Reduce the variables over all ranks and overwrite them on every rank: ``x_r := op(x_0, ..., x_{n-1})``.
 
-    Afterwards, all ranks have identical bits, except with groups or a matrix of weights. The results are computed in
-    separate memory of the same size, so a failed call changes no value. float16 is accumulated in float32.
+    Afterwards, all ranks have bit-identical values, except with groups or a matrix of weights. The results are computed
+    in separate memory of the same size, so a failed call changes no value. float16 is accumulated in float32.
 
     Parameters
     ----------
@@ -137,8 +137,8 @@ def all_reduce(
     weights : array or nested list of numbers, or Function, optional
         For ``avg``; equal by default. Shape ``(n_ranks,)``: one weight per rank, 0 or more. Ranks with weight 0 are
         ignored. A function stands for the number of rows of each rank in the function's last call. Shape ``(n_ranks,
-        n_ranks)``: row ``weights[r]`` determines rank r's result. Ranks with equal rows get identical bits. If the
-        only nonzero weight in a rank's row is its own, the rank keeps its value, bit for bit.
+        n_ranks)``: row ``weights[r]`` determines rank r's result. Ranks with equal rows get bit-identical results. If
+        the only nonzero weight in a rank's row is its own, the rank keeps its value, bit for bit.
     groups : list of lists of ranks, optional
         For ``avg``: average within each group. Every rank belongs to exactly one group. If all weights of a group are
         0, its ranks are weighted equally. With ``[host.ranks for host in synk.hosts()]``, hosts exchange no data.
@@ -156,7 +156,7 @@ def all_reduce(
         Error feedback: add this rank's rounding error to its next exchange. A host's error is added only once: each of
         its ranks keeps the whole error for ``avg``, or an equal part for ``sum``. True: every rank stores the error
         until `close`, or until the shape changes; checkpoints do not include it. Variables of the same types, initially
-        0: they store the errors and can be saved.
+        0: these variables store the errors, and can be saved.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """Common arguments of collectives: shared variables, and values for them.
 
 Training loops reduce the same variables in every step, so the master caches validated arguments and pickled commands in
-``session.caches``. It stores `Variables` by the variables' ids and the form of the argument. `Variables.commands` maps
+``session.caches``. `Variables` are looked up by the variables' ids and the argument's form. `Variables.commands` maps
 ``op`` and ``nccl`` to an ``all_reduce`` command without other options. An entry becomes invalid when a variable is
 garbage-collected. At `MAX_LISTS` entries, the cache is cleared. `transports.layouts` describes the ranks' caches.
 """
@@ -154,14 +154,14 @@ class Variables:
         return command
 
     def check_op(self, op: Any, nccl: Any = True) -> ReduceOp:
-        """Return the op if it supports all variables; restrict it to the host if ``nccl`` is False."""
+        """Return the op if it supports all variables; select the CPU transport if ``nccl`` is False."""
         parsed = ReduceOp.parse(op, "op", COMBINING)
         for type_, name in zip(self.types, self.names):
             check_dtype(parsed, type_.dtype, name, COMBINING)
         return ReduceOp(parsed.name, parsed.on_host or not nccl)
 
     def check_targets(self, others: Any, argument: str) -> List[int]:
-        """Return the numbers of the variables for results or errors; their types must equal these variables' types."""
+        """Return the numbers of the variables for results or errors; raise an error if their types do not match."""
         targets = checked(others, unused=True, argument=argument)
         if targets.single != self.single or len(targets.numbers) != len(self.numbers):
             expected = "one variable" if self.single else f"a list of length {len(self.numbers)}, like shared_vars"
@@ -169,7 +169,7 @@ class Variables:
             raise ArgumentValueError(argument, expected, got)
         for name, type_, target, other in zip(self.names, self.types, targets.names, targets.types):
             if type_ != other:
-                raise ArgumentTypeError(argument, f"a {type_.words}, like {name}", f"{target}, a {other.words}")
+                raise ArgumentTypeError(argument, f"type {type_.words}, like {name}", f"{target} of type {other.words}")
         return targets.numbers
 
     def check_rows(self, instead: str) -> None:
@@ -177,7 +177,7 @@ class Variables:
         for type_, name in zip(self.types, self.names):
             if type_.ndim == 0:
                 got = f"{name} with 0 dimensions, which has no rows"
-                raise ArgumentValueError("shared_vars", "variables of at least 1 dimension", got, instead)
+                raise ArgumentValueError("shared_vars", "variables with at least 1 dimension", got, instead)
 
     def check_count(self, i: int, count: int, what: str) -> None:
         """Refuse a number of rows other than 1 if the i-th variable's axis of rows is broadcastable."""

@@ -3,7 +3,7 @@
 .. math:: y_r := x_r + e_r, \\quad e_r := y_r - C(y_r), \\quad x := C(\\textstyle\\sum_r w_r C(y_r))
 
 C(y) is a value after encoding and decoding (`reductions.half_precision`). The sum is accumulated in the values' dtype
-and encoded once, so that all ranks have the same bits. With error feedback, the total of a rank's messages equals the
+and encoded once, so that all ranks get the same bits. With error feedback, the total of a rank's messages equals the
 total of its values, up to the last error (Karimireddy et al., 2019, arXiv 1901.09847).
 
 If the transport sends 16-bit values between hosts, each host h combines its ranks' values in their own dtype and

@@ -66,9 +66,9 @@ def gather(shared_vars: Any, nd_up: int = 1, nccl: bool = True, axis: Optional[i
     Returns
     -------
     array, or list of n_ranks arrays, or list of these
-        For each variable an array of shape ``(n_ranks,) + shape`` (``nd_up=1``), or of shape ``(n_0 + ... + n_{n-1},) +
-        shape`` (``nd_up=0``, for values of shape ``(n_r,) + shape``). If shapes are incompatible, a list of the
-        ranks' arrays. For a list of variables, a list of these.
+        For each variable, an array of shape ``(n_ranks,) + shape`` (``nd_up=1``), or of shape
+        ``(n_0 + ... + n_{n-1},) + shape`` (``nd_up=0``, for values of shape ``(n_r,) + shape``). If shapes are
+        incompatible, a list of the ranks' arrays. For a list of variables, a list of these.
 
     Raises
     ------

@@ -3,8 +3,8 @@
 .. math:: x_r := \\frac{\\sum_s W_{rs} x_s}{\\sum_s W_{rs}}
 
 A vector of weights is a matrix of equal rows, and groups form a block matrix. Ranks with equal rows share one
-`Reduction`, computed once, so they get identical bits. A rank whose only nonzero weight is its own keeps its value, bit
-for bit. If results overwrite the values, no reduction is computed for this rank.
+`Reduction`, computed once, so their results are bit-identical. A rank whose only nonzero weight is its own keeps its
+value, bit for bit. If results overwrite the values, no reduction is computed for this rank.
 """
 
 from __future__ import annotations

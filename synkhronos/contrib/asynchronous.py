@@ -93,7 +93,7 @@ class AsyncRegion:
             yield number
 
     def count(self) -> None:
-        """Count an exchange of this rank; wait until its lead over every active rank is at most ``staleness``."""
+        """Count an exchange by this rank; wait until its lead over every active rank is at most ``staleness``."""
         mine = int(self._words[_COUNTS + self.rank]) + 1
         self._words[_COUNTS + self.rank] = mine
         if self.staleness is not None:
@@ -134,7 +134,7 @@ class StepHooks(ABC):
 
 
 class StepHook(ABC):
-    """Hooks of one rank between asynchronous steps; access to other ranks' values needs `AsyncRegion.alone`."""
+    """Hooks of one rank between asynchronous steps; access to other ranks' values requires `AsyncRegion.alone`."""
 
     @abstractmethod
     def before(self) -> None:
@@ -162,7 +162,7 @@ class AsyncState(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Result of asynchronous steps; the values of an output are stacked, or in a list if their shapes differ."""
+    """Result of asynchronous steps; the values of an output are stacked, or listed if their shapes differ."""
 
     outputs: Any  # in the form of one call's outputs, with the values of all batches in order
     rows: List[int]  # number of rows that each rank computed

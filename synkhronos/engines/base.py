@@ -31,7 +31,7 @@ class ArrayType(NamedTuple):
     def axis_of_rows(self, axis: int, label: str) -> int:
         """Return ``axis`` counted from 0; raise an error if the type lacks the axis or fixes its length at 1."""
         if not -self.ndim <= axis < self.ndim:
-            raise ArgumentValueError("axis", f"an axis of {label}, a {self.words}", str(axis))
+            raise ArgumentValueError("axis", f"an axis of {label}, of type {self.words}", str(axis))
         if self.broadcastable[axis]:
             raise ArgumentValueError("axis", f"an axis of {label} that may have any length", f"{axis}, broadcastable")
         return axis % self.ndim
@@ -205,7 +205,7 @@ class Engine(ABC):
     def draft(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
     ) -> Any:
-        """Compile a function with the interface and errors of `compile`; compiling may be faster, and calls slower."""
+        """Compile a function with `compile`'s interface and errors; compilation may be faster, and calls slower."""
         return self.compile(inputs, outputs, updates, givens, **kwargs)
 
     def with_states(self, inputs: Sequence[Any]) -> List[Any]:

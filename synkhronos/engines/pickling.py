@@ -72,7 +72,7 @@ def _start(work: Callable[[], None]) -> threading.Thread:
         except RuntimeError as error:  # no room for a stack of that size
             if size == STACK_SIZES[-1]:
                 raise SynkhronosError(
-                    f"functions cannot be sent or loaded: this requires a thread with a deep stack ({error}); see "
+                    f"functions cannot be sent or loaded: this requires a thread with a large stack ({error}); see "
                     "ulimit -u (processes and threads) and ulimit -v (address space)"
                 ) from error
         finally:

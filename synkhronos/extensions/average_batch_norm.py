@@ -13,8 +13,8 @@ from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 def average_batch_norm(layers: Any) -> None:
     """Average the running statistics of batch normalization over the ranks: ``m_r := (m_0 + ... + m_{n-1}) / n``.
 
-    In training, Lasagne's layer normalizes each rank's rows by their own mean and variance, so running averages differ
-    between ranks. Training does not read these averages. Call this function before validating or saving the model.
+    In training, Lasagne's layer normalizes each rank's rows by their own mean and variance, so the running statistics
+    differ between ranks. Training does not read them. Call this function before validating or saving the model.
 
     Parameters
     ----------

@@ -59,8 +59,8 @@ class BatchNormLayer(layers.Layer):  # type: ignore[misc]  # Lasagne has no type
 
     Notes
     -----
-    The layer's output contains one collective, and its gradient contains another. Functions of the training
-    output refuse calls in slices (``num_slices``), because each slice would be normalized separately.
+    The layer's output contains one collective, and its gradient contains another. Functions that compute
+    the training output refuse calls in slices (``num_slices``), because each slice would be normalized separately.
 
     The variance is ``avg(x^2) - avg(x)^2`` in double precision. If a channel's mean is 1e6 times its standard
     deviation, 4 digits remain. Lasagne's layer subtracts the mean first, and loses fewer digits. Single-precision

@@ -8,7 +8,7 @@ array                 contents
 ====================  ==============================================================================
 ``arr_0``, ...        values of variables that are equal on all ranks
 ``arr_0_of_1``, ...   values of one rank, if values differ between ranks
-``news_arr_0``, ...   the rank whose value the program set and has not yet sent to other ranks
+``news_arr_0``, ...   the master's rank, if the program set a value that other ranks have not received
 ``state_0``, ...      the state of the rule, in the same three forms
 ``counters``          the rule's counters, as JSON; ``rule`` contains the name of the rule's class
 ``progress_epoch``    the value passed as the keyword ``epoch``
@@ -104,7 +104,7 @@ def save(path: str, variables: Sequence[Any], rule: Any = None, **progress: Any)
 
 
 def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any]:
-    """Restore variables and a rule on all ranks from a file written by `save`; return the progress.
+    """Restore variables and a rule on all ranks from a file written by `save`; return the saved progress.
 
     With the same number of ranks, each rank gets its own values, and training continues as if uninterrupted. With a
     different number of ranks:
@@ -114,7 +114,7 @@ def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any
     * If random states differed, each rank continues rank 0's sequence, advanced as after `fork`. The same applies to a
       state saved by a single rank, unless all ranks have equal states now.
 
-    Without ranks, only the program's own variables are set.
+    Without ranks, only the program's variables are set.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any
     Raises
     ------
     OSError, ValueError
-        If the file is missing, incomplete, not written by `save`, or unlike the arguments; nothing is changed.
+        If the file is missing, incomplete, not from `save`, or incompatible with the arguments; nothing is changed.
     """
     arrays = _read(path)
     named, n_ranks = _named(variables, rule), _n_ranks()
@@ -230,7 +230,7 @@ def _get(rank: int, variable: Any) -> Any:
 
 
 def _give(variable: Any, of_ranks: Sequence[Any]) -> None:
-    """Set every rank's value, or only the program's value if the program has all rows or there are no ranks."""
+    """Set every rank's value; set only the program's if there are no ranks or the variable contains a batch's rows."""
     if axis_of_rows(variable) is not None or not synk.is_forked():
         variable.set_value(of_ranks[0])
     elif isinstance(of_ranks[0], np.ndarray) and _agree(of_ranks):

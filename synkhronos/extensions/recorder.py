@@ -95,7 +95,7 @@ class Recorder:
 
     @property
     def state(self) -> str:
-        """Completed epochs as JSON, for ``checkpoint.save(..., recorder=recorder.state)``; to restore, assign it."""
+        """Completed epochs as JSON for ``checkpoint.save(..., recorder=recorder.state)``; assign it to restore them."""
         return json.dumps(self._rows)
 
     @state.setter

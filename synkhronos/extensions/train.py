@@ -63,7 +63,7 @@ def make_train_function(
         Inputs that every rank receives as a whole; a call passes them after ``x`` and ``y``. The values of
         ``In(s, value=..., update=...)`` are not part of ``state``.
     givens : dict, optional
-        Replacements in the graphs of loss, outputs and gradients, such as ``{input_var: X_shared}``.
+        Replacements in the graphs of the loss, outputs and gradients, such as ``{input_var: X_shared}``.
     sliceable_shareds : list of shared variables
         Variables that contain each rank's own rows; ``batch_shared`` selects some of these rows.
     max_norm : scalar, optional

@@ -16,7 +16,7 @@ from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 def mean_of(results: Sequence[Any], rows: Sequence[int]) -> Any:
     """Return the mean of results, weighted by rows and computed in double precision; exact if all results are equal.
 
-    Independent of `synkhronos.reductions.mean`, to validate it. Results without rows count only if none has rows.
+    Independent of `synkhronos.reductions.mean`, to validate it. Results without rows count only if no result has rows.
     """
     counted = [i for i, n in enumerate(rows) if n] or range(len(rows))
     stack = np.stack([results[i] for i in counted])

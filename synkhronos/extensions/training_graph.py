@@ -40,7 +40,7 @@ class TrainingGraph(NamedTuple):
     max_norm: List[Any]
 
     def results(self) -> Any:
-        """Return the outputs in the form for `synkhronos.function`: a single output is not in a list."""
+        """Return the outputs in the form that `synkhronos.function` expects: a list, or a single output."""
         return self.outputs if len(self.outputs) > 1 else self.outputs[0]
 
     def read_by_step(self, givens: Sequence[Tuple[Any, Any]]) -> List[Any]:

@@ -1,4 +1,4 @@
-"""CPU affinity: each rank is pinned to its own cores, the master only while it executes a command.
+"""CPU affinity: each rank is pinned to its own cores; the master is pinned only while it executes a command.
 
 Without pinning, the kernel often runs two ranks that wait for each other on one core, which halves the speed. Pinning
 the master for a command takes 10 us. Before a short command, a master on one of its own cores is not pinned.
@@ -80,7 +80,7 @@ def _siblings_last(cores: Sequence[int]) -> List[int]:
 
 
 def confine(cores: Collection[int]) -> None:
-    """Pin this thread, and threads that it will start, to these cores; do nothing if they are not available."""
+    """Pin this thread, and the threads that it will start, to these cores; do nothing if the cores are unavailable."""
     if cores:
         try:
             os.sched_setaffinity(0, cores)
@@ -91,7 +91,7 @@ def confine(cores: Collection[int]) -> None:
 class MasterAffinity:
     """Limits the master to its cores and threads while it executes a command, between `begin` and `end`.
 
-    Between commands, all cores and threads are available to the user's own work. ``cores`` is empty if ranks are not
+    Between commands, all cores and threads are available to the program. ``cores`` is empty if ranks are not
     pinned. If ``threads`` is None, BLAS and OpenMP are not limited. `release` releases ``claims``.
     """
 

@@ -50,8 +50,8 @@ def _gpus_of_nvidia_smi() -> int:
 def place(devices: Optional[Sequence[str]], n_ranks: Optional[int], n_gpus: int, host: str = "") -> List[str]:
     """Return the name of every rank's device on one host.
 
-    ``devices`` are the names that the user passed, by default the names of all ``n_gpus`` GPUs visible to CUDA.
-    ``n_ranks`` is by default the number of devices. ``host`` is the host's name if there are several hosts.
+    ``devices`` are the names that the user passed; by default, the names of all ``n_gpus`` GPUs visible to CUDA.
+    ``n_ranks`` is the number of devices by default. ``host`` is the host's name if there are several hosts.
     """
     if devices is None:
         names = [f"cuda{i}" for i in range(n_gpus)]

@@ -25,7 +25,7 @@ _SUM, _MIDPOINT, _MEAN = range(3)  # the kernel's operations
 
 
 class Recipe(NamedTuple):
-    """Arguments of the kernel's ``reduce``: how to combine the present parts."""
+    """Arguments of the kernel's ``reduce``: how to combine the parts of the ranks that have any."""
 
     step: int
     chosen: Sequence[int]
@@ -36,8 +36,8 @@ class Recipe(NamedTuple):
 class Portion:
     """One rank's share of the elements of some arrays, which the rank reduces into all targets.
 
-    ``parts[i][r]`` is the i-th array of rank r, or None if it has none. ``targets[i]`` lists the destinations of the
-    i-th result, which have the shape and dtype of the parts and do not overlap them. All arrays are C-contiguous.
+    ``parts[i][r]`` is the i-th array of rank r, or None if that rank has none. ``targets[i]`` lists the destinations of
+    the i-th result, which have the shape and dtype of the parts and do not overlap them. All arrays are C-contiguous.
 
     >>> parts, targets = [[np.zeros(4), np.ones(4)]], [[np.empty(4)]]
     >>> for rank in range(2):
@@ -151,7 +151,7 @@ def for_kernel(parts: Sequence[Optional[NDArray[Any]]], targets: Sequence[NDArra
 def recipe_of(
     op: ReduceOp, present: Sequence[bool], weights: Optional[Sequence[float]], dtype: np.dtype[Any]
 ) -> Recipe:
-    """Return the kernel's recipe to combine the present values as `reductions.combine_into` does."""
+    """Return the kernel's recipe for combining the ranks' values as `reductions.combine_into` does."""
     ranks = [rank for rank, is_there in enumerate(present) if is_there]
     if op.name == "sum":
         return Recipe(_SUM, range(len(ranks)), (), 1.0)

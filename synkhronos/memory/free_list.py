@@ -47,5 +47,5 @@ class FreeList:
         return low, high
 
     def _replace(self, first: int, last: int, *ranges: Tuple[int, int]) -> None:
-        """Replace ranges with ``ranges``, except empty ones, in a single step, which Ctrl-C cannot interrupt."""
+        """Replace free ranges with the nonempty ``ranges`` in a single step, which Ctrl-C cannot interrupt."""
         self._ranges[first:last] = [each for each in ranges if each[0] < each[1]]

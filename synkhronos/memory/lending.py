@@ -17,7 +17,7 @@ class Lender:
 
     def __init__(self, pool: Pool, nbytes: int) -> None:
         self.block: NDArray[Any] = pool.allocate((max(1, nbytes),), np.uint8)
-        # The base of a view is the last array before a foreign buffer. With this buffer, that is the lent array.
+        # The base of a view is the last array before a foreign buffer. Because of this buffer, it is the lent array.
         self._buffer: Any = (ctypes.c_ubyte * self.block.nbytes).from_buffer(self.block.data)
         self._lent: Any = None
 

@@ -75,7 +75,7 @@ def check(handle: FileHandle) -> None:
 def open_mapping(handle: FileHandle, elsewhere: bool = False) -> mmap.mmap:
     """Map the whole file of a handle; raise `ValueError` if it was deleted, replaced or shortened, or cannot be opened.
 
-    ``elsewhere``: the handle is from another host, where device and inode differ, so compare the content instead.
+    ``elsewhere``: the handle is from another host, where device and inode differ, so the content is compared instead.
     """
     writes = handle.mode == "r+"
     try:

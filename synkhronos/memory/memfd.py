@@ -60,7 +60,7 @@ def reserve(fd: int, start: int, size: int, check: bool = True) -> None:
         check_free(fd, size)
     for piece in range(start, start + size, _PIECE_BYTES):
         try:
-            os.posix_fallocate(fd, piece, min(_PIECE_BYTES, start + size - piece))  # Python retries it after a signal
+            os.posix_fallocate(fd, piece, min(_PIECE_BYTES, start + size - piece))  # Python retries this after a signal
         except OSError as error:
             if error.errno in _FULL_ERRNOS:
                 raise _shortage(fd, size, error) from None

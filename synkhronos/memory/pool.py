@@ -286,6 +286,6 @@ def as_shape(shape: Union[int, Sequence[int]]) -> Tuple[int, ...]:
     if len(sizes) > MAX_NDIM:
         raise ArgumentValueError("shape", f"at most {MAX_NDIM} sizes", repr(shape))
     if max(sizes, default=0) > sys.maxsize or math.prod(sizes) > 1 << 500:
-        # smaller arrays fail later for lack of memory; these sizes could overflow a float in that message
+        # smaller arrays fail later for lack of memory; larger sizes could overflow a float in that later message
         raise ArgumentValueError("shape", "at most as many elements as an array can have", str(sizes))
     return sizes

@@ -65,7 +65,7 @@ def ranges_of(handle: Handle, rows: Optional[NDArray[np.int64]] = None) -> Range
 
 
 def by_pool(parts: Iterable[Ranges]) -> List[Ranges]:
-    """Return the ranges merged by pool and constant, sorted and without duplicates."""
+    """Merge the ranges of each pool, and of each constant in it; return them sorted and without duplicates."""
     found: Dict[Tuple[int, int], List[Ranges]] = {}
     for part in parts:
         if len(part.starts):

@@ -17,7 +17,7 @@ from ..errors import SynkhronosError
 from ..host.signals import DeferredSignals
 from . import fd_passing
 
-ENDING_S = 1.0  # time limit for a process to end after its sockets, which the kernel closes first
+ENDING_S = 1.0  # time limit for a process to end after the kernel has closed its sockets
 
 
 def fork(name: str, work: Callable[[socket.socket, int], object]) -> Tuple[int, socket.socket]:
@@ -108,7 +108,7 @@ class ChildProcess:
             return "it does not answer"
         if self._status is not None and self._status >= 0 and os.WIFSIGNALED(self._status):
             return f"killed by signal {os.WTERMSIG(self._status)}"
-        return "it ended"
+        return "reason unknown"
 
     def end(self) -> None:
         """Close the socket, and kill the process if it is alive; idempotent."""

@@ -110,7 +110,7 @@ class Keeper(ChildProcess):
         return answer
 
     def load(self, path: Sequence[str], modules: Sequence[str]) -> None:
-        """Import modules, if available (also from ``path``), so that ranks forked later have these modules."""
+        """Import modules in the keeper, if available (also from ``path``), so that ranks forked later have them."""
         self.ask(("load", list(path), list(modules)), (), LOAD_TIMEOUT_S)
 
     def end_rank(self, pid: int) -> None:
@@ -118,7 +118,7 @@ class Keeper(ChildProcess):
         self.ask(("end_rank", pid), (), KILL_TIMEOUT_S)
 
     def write_if_killed(self, write: Callable[[Sequence[memoryview]], object]) -> None:
-        """Call ``write`` with the recorded activity (rings) of this session's ranks if the master is killed."""
+        """Make the keeper call ``write`` with the recorded activity (rings) of the ranks if the master is killed."""
         self.ask(("write_if_killed", write), (), FORK_TIMEOUT_S)
 
     def kill(self) -> None:
@@ -252,7 +252,7 @@ class _Watch:
         return pid
 
     def stand_by(self, configs: List[RankConfig], descriptors: Descriptors) -> None:
-        """Try to fork a process that can become any rank and preloads modules."""
+        """Try to fork a standby process, which preloads modules and can become any rank."""
         assert self.block is not None
         try:
             ours, theirs = fd_passing.socket_pair()

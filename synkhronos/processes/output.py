@@ -59,7 +59,7 @@ class Streams:
                 fd = self._files.get(key)
                 if fd is None:  # closed meanwhile by a signal handler
                     continue
-                size = os.lseek(fd, 0, os.SEEK_END)  # takes a third of fstat's time, and does not affect appending
+                size = os.lseek(fd, 0, os.SEEK_END)  # three times as fast as fstat; does not affect appending
                 if size != self._read.get(key, 0) or key in self._begun:
                     self._forward(key, fd, size, idle, last)
 

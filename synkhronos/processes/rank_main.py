@@ -55,7 +55,7 @@ def take_default_signals() -> None:
 
 
 def record_fatal_error(block: ControlBlock, rank: int, error: BaseException) -> None:
-    """Store the error that ended a rank outside of commands, for `fatal_error`."""
+    """Store the error that ended a rank outside commands, for `fatal_error`."""
     words = Failure(error).text.encode("utf-8", "replace").replace(b"\0", b"?")[-FATAL_ERROR_BYTES:]
     block.fatal_error[rank][: len(words)] = words
 

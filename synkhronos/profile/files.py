@@ -35,7 +35,7 @@ class Unfinished(NamedTuple):
     setting: Setting
 
     def write(self, rings: Sequence[memoryview]) -> None:
-        """Write the profile unless the program did; ignore file and memory errors, because the program has ended."""
+        """Write the profile unless the program did so; ignore file and memory errors, because the program has ended."""
         until = time.monotonic() + RELEASE_TIMEOUT_S
         while True:
             try:

@@ -149,7 +149,7 @@ def _named(command: Dict[str, Any]) -> str:
 
 
 def short(name: str) -> str:
-    """Shorten a command's name: remove the folders if it is the file and line of an unnamed function.
+    """Shorten a command's name: remove the folders if the name is the file and line of an unnamed function.
 
     >>> short("/home/me/train.py:94"), short("train")
     ('train.py:94', 'train')

@@ -71,7 +71,7 @@ def profile(record: Recorded, setting: Setting, copy_rate: float) -> Dict[str, A
 
 
 def _command(kind: str, name: str, count: int, calls: Sequence[CallRecord], begin: int) -> Dict[str, Any]:
-    """Summarize the calls with the same kind and name: common facts, totals, and the latest calls one by one."""
+    """Summarize the calls of the same kind and name: common facts, totals, and the latest calls one by one."""
     ranks = range(len(calls[0].parts))
     entry: Dict[str, Any] = {
         "kind": kind,

@@ -63,7 +63,7 @@ class Record(NamedTuple):
 
 
 class Content(NamedTuple):
-    """Contents of a ring when it was read."""
+    """Contents of a ring at the time of reading."""
 
     names: List[str]
     counts: Dict[str, int]  # number of commands by name, including overwritten spans; 0 for other names

@@ -1,7 +1,7 @@
 """``timeline.json``: every rank's spans in Chrome's trace event format, for Perfetto.
 
 Each rank is a process with one lane, plus a lane for every other thread that called the library. For each command,
-flows lead from its sending by the master to its start on every other rank.
+flow arrows lead from the point where the master sends it to its start on every other rank.
 """
 
 from __future__ import annotations

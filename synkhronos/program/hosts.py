@@ -24,8 +24,8 @@ def take_place() -> None:
     mpi = sys.modules.get("mpi4py.MPI")
     if world is not None and mpi is not None and mpi.Is_initialized():
         raise StateError(
-            "this program was started on several hosts, and MPI was initialized before synkhronos (by Theano, "
-            "if mpi4py is installed): run the program with python -m synkhronos, or import synkhronos first"
+            "this program was started on several hosts, and MPI was initialized before synkhronos was imported (by "
+            "Theano, if mpi4py is installed): run the program with python -m synkhronos, or import synkhronos first"
         )
     if world is not None:
         ignore_ends_of_others()

@@ -100,10 +100,10 @@ def fork(
     timeout : float, optional
         Time limit in seconds for each command; a longer command raises `WorkerTimeout`. No limit by default.
     exact : bool
-        Default of ``exact`` for functions built from now on: whether they compute the results of the serial function,
+        Default for ``exact`` in functions built from now on: whether they compute the serial function's results,
         updates included; see `function`. The first call to an earlier function without ``exact`` logs a warning.
     rows : int, optional
-        Default of ``rows`` for functions built from now on: the number of rows in a batch, if the program contains this
+        Default for ``rows`` in functions built from now on: the number of rows in a batch, if the program contains this
         number literally, as in ``x.reshape((100, -1))``; see `function`.
     check : bool
         Whether to compare the first three calls to every function with the serial function, as `Function.compare` does.
@@ -129,11 +129,11 @@ def fork(
     Raises
     ------
     ArgumentTypeError, ArgumentValueError
-        An argument is wrong.
+        An argument is invalid.
     StateError
         A session is already open, this process is a rank, or a device that it has opened conflicts with the session.
     SynkhronosError
-        Processes or memory are unavailable, or a device cannot be opened; the message names rank and device.
+        Processes or memory are unavailable, or a device cannot be opened; the message names the rank and the device.
 
     Examples
     --------

@@ -403,7 +403,7 @@ class Program:
             self._keeper = self._bridge = None
 
     def detach_after_fork(self) -> None:
-        """Drop everything that belongs to the parent, in a child process that the user forked."""
+        """In a child process that the user has forked, drop everything that belongs to the parent."""
         for servant in (self._keeper, self._bridge):
             if servant is not None:
                 servant.detach_after_fork()

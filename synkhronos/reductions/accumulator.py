@@ -35,7 +35,7 @@ class Accumulator:
         self._count = 0
 
     def add(self, value: NDArray[Any], weight: Any = 1) -> None:
-        """Add a copy of the next slice's value; raise errors as `combine` does, or if the op None has two values."""
+        """Add a copy of the next slice's value, raising the errors of `combine`; the op None allows only one value."""
         value = np.asarray(value)
         if self._op.name == "gather":
             self._collected.append(value.copy())

@@ -24,9 +24,9 @@ def combine(
 ) -> NDArray[Any]:
     """Reduce the ranks' values element by element, strictly in rank order: ``op(x_0, ..., x_{n-1})``.
 
-    ``avg`` is the weighted mean of `mean`, with finite ``weights`` >= 0. Other ops are NumPy's ``add``, ``multiply``,
-    ``minimum`` and ``maximum``, without warnings. ``parts`` have the same shape and type, or are None for ranks without
-    a value. With ``keep_dtype``, ``sum`` and ``prod`` of bools are bools instead of integers.
+    ``avg`` is the weighted mean that `mean` defines, with finite ``weights`` >= 0. Other ops are NumPy's ``add``,
+    ``multiply``, ``minimum`` and ``maximum``, without warnings. ``parts`` have the same shape and type, or are None for
+    ranks without a value. With ``keep_dtype``, ``sum`` and ``prod`` of bools are bools instead of integers.
 
     The result is in ``out``, which may be one of the parts, or in new memory. Raises TypeError if the type of values or
     weights is unsupported, and ValueError if values or weights are invalid, or if no rank has a value.

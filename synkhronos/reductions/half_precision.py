@@ -4,7 +4,7 @@
 format        unit roundoff        range
 ============  ===================  =========================================================================
 bfloat16      2 ** -8              as for float32: its upper 16 bits, rounded to nearest, ties to even
-float16       2 ** -11             30 binary orders below the largest element of an array, after scaling by
+float16       2 ** -11             down to 2 ** -30 times the largest element of an array, which is scaled by
                                    a power of 2 to the upper end of the range of float16
 ============  ===================  =========================================================================
 

@@ -10,7 +10,7 @@ tested with one table in tests/reductions/test_mean.py:
   weights are 0, all ranks with a value count equally.
 - **Weights first.** Weights are multiplied by the power of 2 that brings their sum into [0.5, 1). This is exact, and no
   weighted sum overflows. The weighted sum is then divided by the sum of the weights.
-- **Accumulated in** float32 for float16, else in the values' own type or a wider type. Real and imaginary parts of
+- **Accumulated in** float32 for float16, otherwise in the values' own type or a wider type. Real and imaginary parts of
   complex numbers are averaged separately.
 - **Clamped** to the range of the averaged values. The average of equal values is therefore that value, bit for bit. The
   average of huge values is not infinite, and the average of tiny values is not 0.
@@ -98,7 +98,7 @@ def _midpoint(first: NDArray[Any], second: NDArray[Any], out: NDArray[Any], scra
 
 
 def counting(present: Sequence[bool], weights: Optional[Sequence[float]]) -> Tuple[List[int], Tuple[float, ...]]:
-    """Return the ranks that count in an average, and their weights; ``present[r]``: whether rank r has a value.
+    """Return the ranks that count in an average, and their weights; ``present[r]`` states whether rank r has a value.
 
     >>> counting([True, True, False, True], [2.0, 0.0, 1.0, 1.0])
     ([0, 3], (2.0, 1.0))
@@ -113,7 +113,7 @@ def counting(present: Sequence[bool], weights: Optional[Sequence[float]]) -> Tup
 
 
 def scaled_weights(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Multiply weights by the power of 2 that brings their sum into [0.5, 1); equal weights if all are 0.
+    """Multiply weights by the power of 2 that brings their sum into [0.5, 1); return equal weights if all are 0.
 
     This is exact, so the average is the same as with the original weights. Weighted sums cannot overflow.
 

@@ -199,7 +199,7 @@ class ReplicaBuilder(Replicas):
 
     @contextmanager
     def _counting(self, engine: Any) -> Iterator[Callable[..., object]]:
-        """Count loaded functions and modules for the master's log, because compilation on another host can be slow."""
+        """Count loaded functions and modules, so the master can log progress if loading on another host is slow."""
         block, rank = self._barrier.block, self._rank
 
         def count(*_: object) -> None:

@@ -17,8 +17,8 @@ def distribute() -> None:
     StateError
         Before `fork`, or after `close`.
     TypeError, ValueError
-        If a function or variable cannot be pickled (the message names it); all other functions have been sent. Or if
-        functions draw common and separate random numbers from the same stream; then no function has been sent.
+        If a function or variable cannot be pickled; the message names it, and all other functions have been sent. Also
+        if functions draw common and separate random numbers from the same stream; then no function has been sent.
     SharedMemoryError
         If there is not enough memory for the values; earlier groups of 16 functions may have been sent.
     WorkerError

@@ -43,7 +43,7 @@ class RandomStreams:
         return state, self.root if again else 0
 
     def check(self, function: Any, functions: Iterable[Any], find: Callable[[Any, Any], Any]) -> None:
-        """Raise if this function and another draw from the same stream, but only one of them draws common numbers.
+        """Raise ValueError if this function and another draw from the same stream, but only one draws common numbers.
 
         The ranks' states would diverge, because ranks do not draw equally often. ``functions`` are all functions of the
         program. ``find(engine, shared)`` returns the number of a variable, or None if the ranks do not have it.

@@ -31,7 +31,7 @@ FUNCTIONS_AT_A_TIME = 16
 
 
 class Sent:
-    """A shared variable that the ranks have or are about to receive; referenced weakly.
+    """A shared variable, referenced weakly, that the ranks have or are about to receive.
 
     ``key`` is the variable's ``id``, which another object may reuse later. ``identity`` identifies its storage.
     """

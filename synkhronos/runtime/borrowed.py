@@ -53,7 +53,7 @@ class Borrowed:
     def is_held(self, cell: Any, pool: Pool, n_others: int = 0) -> bool:
         """Return whether the program may still refer to the value or its memory.
 
-        In ``pool``, an array and all its views have one base. ``n_others``: the library's other references.
+        In ``pool``, an array and all its views share one base. ``n_others`` counts the library's other references.
         """
         if getattr(self.value, "base", None) is not None:
             if not pool.owns(self.value) or self._n_references_to_base() > _BASE_ALONE:
@@ -61,7 +61,7 @@ class Borrowed:
         return self._n_references() > _ALONE + n_others + (cell[0] is self.value)
 
     def is_new(self) -> bool:
-        """Return whether the value is marked as changed and certainly not held (by a faster check than `is_held`).
+        """Return whether the value is marked as changed and certainly unused by the program; faster than `is_held`.
 
         A variable's cell and one local variable of the caller must refer to the value.
         """

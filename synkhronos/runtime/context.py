@@ -43,7 +43,7 @@ class RankContext:
     The keys of three other tables are the numbers of variables: ``started`` (values copied for a pending
     ``all_reduce(wait=False)``), ``begun`` (states of `Transport.begin`), ``errors`` (for error feedback).
 
-    ``results`` keeps memory alive that the master may read until the next command. ``promises`` is `RankEnd.promise` on
+    ``results`` keeps alive memory that the master may read until the next command. ``promises`` is `RankEnd.promise` on
     ranks other than the root, if there are several hosts or dead ranks are replaced.
     """
 
@@ -90,7 +90,7 @@ class RankContext:
 
         ``pools`` includes shadows (`sync.fetching`) of other hosts' pools. ``watch`` is called at barriers, and raises
         if the barrier cannot complete. ``watch_alone`` (by default ``watch``) is called while other ranks may have
-        finished the command: see `Barrier`. ``links``: the root's links, or a leader's only link.
+        finished the command: see `Barrier`. ``links`` are the root's links, or a leader's only link.
         """
         known = PoolMap()
         for ident, each in pools.items():
@@ -173,7 +173,7 @@ class RankContext:
         return keys, bound
 
     def name_of(self, numbers: Sequence[int]) -> Callable[[int], str]:
-        """Return a function from a position in ``numbers`` to the variable's name, for messages."""
+        """Return a function that maps a position in ``numbers`` to the variable's name, for messages."""
         return lambda i: self.shareds[numbers[i]].label(f"shared_vars[{i}]")
 
     # -- commits -------------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ class RankContext:
 
     @point("command")
     def forget(self, things: Iterable[Tuple[str, int]]) -> None:
-        """Drop functions and shared variables, each a ``(kind, number)``, that the program has dropped."""
+        """Drop functions and shared variables, identified by ``(kind, number)``, that the program has dropped."""
         for thing in things:
             kind, number = thing
             if kind == "function":

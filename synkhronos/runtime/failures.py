@@ -108,7 +108,7 @@ def add_failures(error: BaseException, failures: Dict[int, Failure]) -> None:
 def add_steps(
     error: BaseException, made: Sequence[int], undone: Sequence[int], root: int, step: Optional[int] = None
 ) -> None:
-    """Add to an error its step (by default the failed rank's current step) and each rank's count of completed steps."""
+    """Add the step (by default the failed rank's current step) and each rank's count of completed steps to an error."""
     if step is None:
         step = made[error.rank if isinstance(error, RankFailure) else root]
     steps = [of_rank - back for of_rank, back in zip(made, undone)]

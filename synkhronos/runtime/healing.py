@@ -28,8 +28,8 @@ logger = logging.getLogger("synkhronos")
 class Healing:
     """The maximum number of dead ranks that a session replaces (``most``), and the master's record of all deposits.
 
-    ``deaths`` describes the deaths of replaced ranks. ``deposits_by_rank[rank]``: a rank's deposits by variable.
-    ``unsaved``: the numbers of variables that are currently not deposited.
+    ``deaths`` describes the deaths of replaced ranks. ``deposits_by_rank[rank]`` maps variables to a rank's deposits.
+    ``unsaved`` contains the numbers of variables that are currently not deposited.
     """
 
     def __init__(self, most: int, size: int) -> None:
@@ -80,7 +80,7 @@ class Healing:
         """
         if len(self.deaths) + len(dead) > self.most:
             now = f", and {len(dead)} more died together" if len(dead) > 1 else ""
-            return f"{len(self.deaths)} of at most {self.most} dead ranks have been replaced{now}"
+            return f"ranks replaced so far: {len(self.deaths)} of at most {self.most}{now}"
         for rank in dead:
             if sent and rank in self._of_command and rank not in killed:
                 return "it died for the second time in this command; the first time, " + self._of_command[rank]
@@ -102,8 +102,8 @@ class Healing:
     ) -> None:
         """Record the replacement of ranks and log it.
 
-        ``deaths`` are the errors that would have been raised, in order. The ranks ``by_itself`` were not killed from
-        outside. ``sent``: whether ranks had received the command. ``took``: the duration of the replacement in seconds.
+        ``deaths`` are the errors that would have been raised, in order. Ranks in ``by_itself`` were not killed from
+        outside. ``sent`` states whether ranks had received the command. The replacement took ``took`` seconds.
         """
         said = [self._text(error) for error in deaths]
         self.deaths += said

@@ -35,7 +35,7 @@ class RankConfig(NamedTuple):
 class Launcher(ABC):
     """Starts and ends all ranks of a session except the master, and reports how they ended.
 
-    Ranks serve commands until they are stopped or the master ends. ``links``: the root's links to the other hosts.
+    Ranks serve commands until they are stopped or the master ends. ``links`` are the root's links to the other hosts.
     """
 
     links: Sequence[Link] = ()
@@ -70,13 +70,13 @@ class Launcher(ABC):
 
     @abstractmethod
     def forward(self, idle: bool = False) -> None:
-        """Forward the ranks' output to the master's streams; ``idle``: no rank is executing a command."""
+        """Forward the ranks' output to the master's streams; ``idle`` means that no rank is executing a command."""
 
     @abstractmethod
     def write_if_killed(self, write: Callable[[Sequence[memoryview]], object]) -> None:
         """Register a picklable function that another process calls if the master is killed.
 
-        The argument is `ControlBlock.spans`. If no process of the session outlives the master, there is no call.
+        Its argument is `ControlBlock.spans`. It is not called if no process of the session outlives the master.
         """
 
     @abstractmethod

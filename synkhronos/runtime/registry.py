@@ -1,4 +1,4 @@
-"""Registry: the functions and shared variables of one rank, by number; a number means the same object on all ranks.
+"""Registry: the functions and shared variables of one rank, by number; a number denotes the same object on all ranks.
 
 The master's entries have weak references to the program's objects; the entries of other ranks own their replicas.
 """
@@ -47,8 +47,8 @@ RUNNING: Any = _Running()
 class RowsOfRanks:
     """The master's record of a shared variable that has one row per row of the batch: see `calls.state_rows`.
 
-    ``whole`` and ``own`` are the rows of all ranks and of the master after the last call; ``taken[rank]``: the range of
-    a rank's rows. ``is_away`` means that a call is in progress and the variable contains only the master's rows.
+    ``whole`` and ``own`` are the rows of all ranks and of the master after the last call; ``taken[rank]`` is the range
+    of a rank's rows. ``is_away`` means that a call is in progress and the variable contains only the master's rows.
     """
 
     __slots__ = ("axis", "whole", "own", "taken", "is_away")
@@ -114,7 +114,7 @@ class SharedEntry(ValueObserver):
     def set(self, value: Any, origin: Origin) -> None:
         """Set the variable's value, and record its origin.
 
-        A borrowed object stays in place if ``value`` is the same value in other memory.
+        A borrowed object stays in place if ``value`` is the library's copy of it in other memory.
         """
         cell, before = self.cell, self.borrowed
         borrowed = before
@@ -143,7 +143,7 @@ class SharedEntry(ValueObserver):
                 borrowed.remember()  # e.g. after a broadcast of the program's value, which all ranks now have
 
     def ran(self, updates: bool) -> None:
-        """Update the record of a borrowed value after a function call; ``updates``: whether the function updates it."""
+        """Update the record of a borrowed value after a call; ``updates`` means that the function updates the value."""
         borrowed, value = self.borrowed, self.cell[0]
         assert borrowed is not None
         if not updates:
@@ -284,7 +284,7 @@ class Replicas(ABC):
     def rejoin(self, held: Mapping[int, Mapping[int, Any]], plans: Mapping[Any, Any]) -> Any:
         """Return the command that restores functions and values on replacement ranks; called on the master.
 
-        ``held[rank]``: the deposits of a replaced rank's variables; ``plans``: the call plans cached by the master.
+        ``held[rank]`` are the deposits of a replaced rank's variables; ``plans`` are the master's cached call plans.
         """
         raise NotImplementedError("only the master can build this command")
 

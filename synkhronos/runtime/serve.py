@@ -16,13 +16,13 @@ _served: Dict[int, RankContext] = {}
 
 
 def served(in_any_thread: bool) -> Optional[RankContext]:
-    """Return the rank that this thread (or with ``in_any_thread`` any thread) of the process serves; else None."""
+    """Return the rank that this thread (or with ``in_any_thread``, any thread) of the process serves, or None."""
     others = list(_served.values()) if in_any_thread else []
     return _served.get(threading.get_ident()) or (others[0] if others else None)
 
 
 def serve(context: RankContext, channel: RankEnd, watch: Callable[[], object]) -> None:
-    """Execute commands until one stops the rank; ``watch``, called while waiting, ends it if the master is gone."""
+    """Execute commands until one stops the rank; ``watch``, called in waits, ends the rank if the master is gone."""
     _served[threading.get_ident()] = context
     try:
         _execute_until_stopped(context, channel, watch)

@@ -358,7 +358,7 @@ class Session:
         raise error from error.__cause__
 
     def _ended_after_answer(self) -> Optional[SynkhronosError]:
-        """Return the error for a rank that has ended, if any, even after its answer: its host's data may be needed."""
+        """Return the error for any rank that has ended, even after its answer, as its host's data may be needed."""
         for rank in self.others:
             if self.block.ended[rank]:
                 return self._died(rank, "in " + self._title, self._updates)
@@ -405,7 +405,8 @@ class Session:
         found, counts = [], "" if self._command is None else self._command.counts
         for host, ranks in by_host.items():
             done = f" ({min(self._steps_made()[0][rank] for rank in ranks)} {counts})" if host and counts else ""
-            found.append(f"rank(s) {', '.join(map(str, ranks))}" + (f" on host {host}" if host else "") + done)
+            where = f" on host {host}" if host else ""
+            found.append(f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}{where}{done}")
         return ", ".join(found)
 
     def _restart_clock(self, now: float) -> None:
@@ -494,7 +495,7 @@ class Session:
                 self._fatal, self._timeout = None, GRACE_S
                 self._restart_clock(time.monotonic())
                 for rank in self.others:
-                    self.block.commands[rank].release()  # the interrupt may have prevented waking the rank
+                    self.block.commands[rank].release()  # the rank may not have been woken before the interrupt
                 for rank in self.others:
                     self.channel.wait(rank, number, self._watch_answers)
                 if self.healing is not None:

@@ -254,7 +254,7 @@ class _Plan:
         return variable in late or isinstance(self.found.of(variable), Partial)
 
     def _derived(self, wanted: Set[Any]) -> Set[Any]:
-        """Return the partial sums computed without rows, from partial inputs that are needed whole or also derived."""
+        """Return the partial sums computed without rows, from inputs whose whole values are needed or also derived."""
         derived: Set[Any] = set()
         for node in self.nodes:
             placements = [self.found.of(one) for one in node.inputs]

@@ -1,4 +1,4 @@
-"""Layouts of rows in an axis: how often the axis repeats all rows, and how many adjacent elements each row has.
+"""Layouts of rows in an axis: how many times it repeats all rows, and how many adjacent elements each row has.
 
 ::
 
@@ -82,7 +82,7 @@ class Quotient(NamedTuple):
 
 
 class RowLayout(NamedTuple):
-    """How often an axis repeats all rows (``outer``), and a row's number of adjacent elements (``inner``), if known."""
+    """How many times an axis repeats all rows (``outer``), and how many adjacent elements a row has (``inner``)."""
 
     outer: Optional[Product] = ONE_ELEMENT
     inner: Optional[Product] = ONE_ELEMENT
@@ -94,7 +94,7 @@ class RowLayout(NamedTuple):
 
     @property
     def is_unordered(self) -> bool:
-        """Whether the length is computed, so that the order is unknown; elements are unmoved positions, or uniform."""
+        """Whether the length is computed, so the order is unknown; elements are positions in order, or uniform."""
         return self.per_row is not None
 
     @property
@@ -124,7 +124,7 @@ class RowLayout(NamedTuple):
         return RowLayout(_simpler(self.outer, other.outer), _simpler(self.inner, other.inner))
 
     def if_equal(self, other: RowLayout) -> Optional[Tuple[Product, Product]]:
-        """Return two lengths, equal only if the layouts agree, for every call to compare; None if no such pair exists.
+        """Return two lengths for every call to compare, equal only if the layouts agree; None if there are none.
 
         The axes have equal lengths, so ``outer`` need not be compared.
         """

@@ -11,7 +11,7 @@ from .rule import Node, PlacementRule, RuleResult, taken_whole
 
 
 class NestedGraph(NamedTuple):
-    """A graph of placement rules, such as an operation's inner graph; ``known``: placements of its zero constants."""
+    """A graph of placement rules, such as an operation's inner graph; ``known`` maps zero constants to placements."""
 
     nodes: Sequence[Node]
     inputs: Sequence[Any]
@@ -257,7 +257,7 @@ def _escaped(placements: Sequence[Placement], inputs: Sequence[Placement], exact
     """Convert placements inside a graph to placements outside.
 
     Symbols of inner lengths have no meaning outside, because their values differ between uses of the graph.
-    Exact functions refuse results that depend on the rank's number of rows, because no collective can complete them.
+    Exact functions reject results that depend on the rank's number of rows, because no collective can complete them.
     """
     known = {length for one in inputs if isinstance(one, Shard) for length in (*one.layout, *one.of, one.size)}
 

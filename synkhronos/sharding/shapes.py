@@ -145,7 +145,7 @@ class Filled(PlacementRule):
         return Axes(self.labels, [range(self.ndim)], [[i] for i in range(len(values))]).place(values, exact)
 
 
-WITHOUT_ROWS = Unknown("draws random numbers in a shape without rows, so that they differ from rank to rank")
+WITHOUT_ROWS = Unknown("draws random numbers in a shape without rows, so they differ from rank to rank")
 
 
 class Drawn(Filled):

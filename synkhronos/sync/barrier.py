@@ -53,8 +53,8 @@ def turn_of(number: int) -> int:
 class Barrier:
     """One rank's part of the barrier; ``watch`` is called repeatedly during a wait.
 
-    On the root, it raises `Aborted` if the barrier cannot complete. Elsewhere, it ends the rank if the root is gone.
-    ``watch_alone`` (by default ``watch``) is called instead while other ranks may have finished the command.
+    On the root, ``watch`` raises `Aborted` if the barrier cannot complete. Elsewhere, it ends the rank if the root has
+    ended. ``watch_alone`` (by default ``watch``) is called instead while other ranks may have finished the command.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Barrier:
 
     @point("barrier")
     def wait(self) -> None:
-        """Wait until all ranks have called this; raise `Aborted` on all ranks if one fails or dies first."""
+        """Wait until all ranks have called this method; raise `Aborted` on all ranks if one fails or dies first."""
         self.current += 1
         if self.current >= self._end:
             raise SynkhronosError(

@@ -83,7 +83,7 @@ _WORD_BYTES = 8
 
 
 def _regions(size: int, span_bytes: int) -> Tuple[Dict[str, Tuple[int, int, int]], int]:
-    """Return each region's first byte, number of items and bytes per item, by name; and the total size."""
+    """Return each region's first byte, number of items and bytes per item, by name, and the total size."""
     found, begin = {}, 0
     for name, count, nbytes in (
         ("words", _SESSION_LINES + _RANK_LINES * size, _LINE_WORDS * _WORD_BYTES),

@@ -10,7 +10,7 @@ _ONE = (1).to_bytes(8, sys.byteorder)
 
 
 class EventFd:
-    """An eventfd that any process with the descriptor can signal; ``fd``: an existing descriptor, to be duplicated."""
+    """An eventfd that any process with the descriptor can signal; an existing descriptor ``fd`` is duplicated."""
 
     def __init__(self, fd: int = -1) -> None:
         if fd >= 0:

@@ -5,8 +5,8 @@ The root has a link to the first rank of each other host, its *leader*. ::
     host 0                                                       host 1
     ranks of host 0 <-- control block --> root <═══ link ═══> leader <-- control block --> ranks of host 1
 
-Root and leader relay messages between their control block and the link while they wait (`HostRelay.wait`) for a
-command, at a barrier, or for answers. So no other process delays a message. The bridge and the deputies of `cluster`
+The root and each leader relay messages between their control blocks and links while they wait (`HostRelay.wait`) for
+a command, at a barrier, or for answers. So no other process delays a message. The bridge and the deputies of `cluster`
 handle all other events: deaths, aborts, output, fetches.
 
 ===========  ==============  ===============================================================================
@@ -109,7 +109,7 @@ class HostRelay(ABC):
 
     @abstractmethod
     def forward(self, watch: Callable[[], object], is_overdue: bool = False) -> None:
-        """Send changes of the block to other hosts; with ``is_overdue``, even if changes of some ranks are missing."""
+        """Send changes in the block to other hosts; with ``is_overdue``, even if changes by some ranks are missing."""
 
     def notice_of(self, rank: int, number: int) -> Optional[bytes]:
         """Return a rank's notice for a barrier, or None if there is none yet."""
@@ -152,7 +152,7 @@ class RootRelay(HostRelay):
                 told[1] = decided
 
     def _decided(self, number: int, others: Sequence[int], told: int) -> Tuple[Any, ...]:
-        """Return the message about a decided barrier; ``told``: last barrier sent; ``others``: the notices' ranks."""
+        """Return the message about a decided barrier, with notices of ``others``; ``told`` is the last barrier sent."""
         of = number
         notices = {rank: self.notice_of(rank, of) for rank in others}
         if None in notices.values() and told < number - 1:  # both barriers may have been decided together
@@ -318,5 +318,5 @@ def newer(words: Any, known: Sequence[int], ranks: Sequence[int]) -> Dict[int, i
 
 
 def is_whole(newer: Dict[int, int], words: Any, ranks: Sequence[int]) -> bool:
-    """Return whether all ranks have reached the largest of the newer numbers, or there are no newer numbers."""
+    """Return whether all ranks have reached the largest of the newer numbers; True if there are no newer numbers."""
     return not newer or min([words[rank] for rank in ranks], default=0) >= max(newer.values())

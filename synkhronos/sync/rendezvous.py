@@ -67,7 +67,7 @@ class Listener:
                 pass
             if missing and time.monotonic() > until:
                 raise SynkhronosError(
-                    f"{missing} of {n} other hosts did not connect to this host within {CONNECT_TIMEOUT_S:g} s: "
+                    f"other hosts that did not connect to this host within {CONNECT_TIMEOUT_S:g} s: {missing} of {n}; "
                     f"check that they can reach port {self.meeting.port} of {', '.join(self.meeting.addresses)} "
                     "(firewall, interfaces)"
                 )

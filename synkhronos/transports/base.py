@@ -52,8 +52,8 @@ class Pending:
 class Reduction(NamedTuple):
     """One reduction of the ranks' values; a collective may compute several reductions.
 
-    ``weights[r]`` (for ``avg``): the weight of rank r; equal weights by default. The ranks in ``contributors`` share
-    the work, and the ranks in ``destinations`` receive the result. Both default to all ranks.
+    For ``avg``, ``weights[r]`` is the weight of rank r; by default, weights are equal. The ranks in ``contributors``
+    share the work, and the ranks in ``destinations`` receive the result. Both default to all ranks.
     """
 
     weights: Optional[Tuple[float, ...]] = None
@@ -166,7 +166,7 @@ class Transport(ABC):
 
         The state has an attribute ``kinds``: the shape and dtype of every array. ``wire``, one of
         `reductions.half_precision.FORMATS`, is the transfer format; it requires that `supports_wire` returned True.
-        ``keeps_errors`` keeps the encoding errors for `finish`. If ``into`` is passed, `finish` must follow at once.
+        ``keeps_errors`` keeps the encoding errors for `finish`. If ``into`` is passed, `finish` must be called next.
         Otherwise, other collectives may run, and the arrays may change, before `finish`. For the rest see `all_reduce`.
         """
         return None
@@ -191,8 +191,8 @@ class Transport(ABC):
         """Reduce over the ranks; on the root, return complete results that nothing else references; elsewhere, None.
 
         An array is None if this rank contributes no value. The op ``gather`` concatenates arrays; the op None
-        returns the root's array, or the first available array. ``weights[r]`` (for ``avg``): the weight of rank r. With
-        ``keep_dtype``, sums of bool stay bool; otherwise they become counts.
+        returns the root's array, or the first available array. For ``avg``, ``weights[r]`` is the weight of rank r.
+        With ``keep_dtype``, sums of bools are bools; otherwise, they are counts.
         """
 
     @abstractmethod
@@ -211,8 +211,8 @@ class Transport(ABC):
         """Reduce values that belong to no shared variable, inside a function call; memory is kept for the ``key``.
 
         The results are complete, and stay unchanged while they or their views are referenced. With one rank they may be
-        the arrays themselves. ``weights[r]``: the weight of rank r; not all are 0. Ranks with weight 0 are ignored, for
-        every op. ``label`` returns a description of the collective, constant for a key.
+        the arrays themselves. ``weights[r]`` is the weight of rank r; not all are 0. Every op ignores ranks with
+        weight 0. ``label`` returns a description of the collective, constant for a key.
 
         Every rank raises SynkhronosError if ranks call different collectives, or one calls `agree`. Every rank raises
         ValueError if shapes or dtypes differ between ranks.

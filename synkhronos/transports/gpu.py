@@ -225,7 +225,7 @@ class GpuTransport(Transport):
             gathered = self.host.all_gather(
                 mine, self._on_host(mine, [arrays[i] for i in staged]), lambda j: name_of(staged[j])
             )
-            results.update(zip(staged, gathered.release()))  # complete, since each rank builds its own result
+            results.update(zip(staged, gathered.release()))  # complete, because each rank builds its own result
         for i, of_ranks in enumerate(metas):
             if of_ranks:
                 results[i] = self._nccl.all_gather(arrays[i], [meta.shape[0] for meta in of_ranks if meta is not None])
@@ -241,7 +241,7 @@ class GpuTransport(Transport):
             sent = self.host.broadcast(
                 mine, self._on_host(mine, [arrays[i] if is_root else None for i in staged]), root
             )
-            for i, result in zip(staged, sent.release()):  # complete, since each result is this rank's own copy
+            for i, result in zip(staged, sent.release()):  # complete, because each result is this rank's own copy
                 results[i] = arrays[i] if is_root else result
         for i, of_ranks in enumerate(metas):
             meta = of_ranks[root] if of_ranks else None
@@ -264,7 +264,7 @@ class GpuTransport(Transport):
         return metas, [i for i, of_ranks in enumerate(metas) if not of_ranks]
 
     def _count_ring(self, array: Any, rounds: int = 2) -> None:
-        """Count a ring's traffic: in each round, the array without this rank's part, half as read and half as sent."""
+        """Count a ring's traffic: in each round, the array except this rank's part, half as read and half as sent."""
         nbytes = nbytes_of(array) * (self.host.size - 1) / self.host.size * rounds / 2
         self.traffic.add(nbytes, nbytes)
 

@@ -59,7 +59,7 @@ class PooledArray(NamedTuple):
 class Layout:
     """Locations of the arrays of all ranks in one collective.
 
-    ``handles[rank][i]``: the handle of array i, or None. ``eager`` maps a rank to the number of arrays whose values are
+    ``handles[rank][i]`` is array i's handle or None. ``eager`` maps a rank to the number of arrays whose values are
     sent with its notice, and ``far`` lists the ranks of other hosts. If `is_all_eager`, no rank reads a peer's memory.
     Collectives cache derived data in `plans`. `far_bytes` is the size of values in notices from other hosts.
     """

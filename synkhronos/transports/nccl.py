@@ -152,7 +152,7 @@ class Cuda(NcclProgress):
         self._end(self._nccl.ncclCommDestroy)
 
     def _end(self, function: Callable[..., object]) -> None:
-        """Call an NCCL function that may wait for peers; wait for its return at most `END_S` seconds."""
+        """Call an NCCL function that may wait for peers; wait at most `END_S` seconds for it to return."""
         thread = threading.Thread(target=function, args=(self._comm,), name="synkhronos nccl", daemon=True)
         thread.start()
         thread.join(END_S)

@@ -75,7 +75,7 @@ class Buffers(NamedTuple):
     """Memory for the partials and results of one collective.
 
     ``placed`` lists, for each `Reduction`, the partials by dtype and then the results; it is empty except on the first
-    rank of a host. ``gives``: this rank's arrays serve as partials. ``takes``: the target arrays serve as results.
+    rank of a host. With ``gives``, this rank's arrays serve as partials; with ``takes``, the targets serve as results.
     """
 
     placed: List[PooledArray]
@@ -86,8 +86,8 @@ class Buffers(NamedTuple):
 class HostPlan(NamedTuple):
     """One rank's work for a layout: its share per `Reduction`, and the locations of partials and results.
 
-    A portion is None if this host contributes no values, or if the arrays of its only rank serve as partials. Per
-    `Reduction`: ``pairs`` (handles of partial and result, by dtype), ``partials`` and ``results`` (views, by array).
+    A portion is None if this host contributes no values, or if the arrays of its only rank serve as partials. Each
+    `Reduction` has ``pairs`` (handles of partial and result, by dtype), ``partials`` and ``results`` (views, by array).
     """
 
     portions: List[Optional[Portion]]
@@ -132,9 +132,9 @@ class HostTransport:
     ) -> Optional[List[HostRoute]]:
         """Return the route of each `Reduction` over the hosts; None if ranks should fetch each other's arrays instead.
 
-        The result is the same on all ranks if their arrays have the same shapes and dtypes. ``is_coded``: values
-        travel in 16 bits. ``keeps_errors``: ranks keep their host's encoding errors, so every contributor to a result
-        must also receive it, as in groups.
+        The result is the same on all ranks if their arrays have the same shapes and dtypes. With ``is_coded``,
+        values are sent in 16 bits. With ``keeps_errors``, ranks keep their host's encoding errors, so every contributor
+        to a result must also receive it, as in groups.
         """
         if op.name not in COMBINING or (op.name != "avg" and any(mix.weights for mix in mixes)):
             return None
@@ -204,7 +204,7 @@ class HostTransport:
         """Return memory for partials and results, and keep it for the keys until shapes, dtypes or ``n_mixes`` change.
 
         An abandoned reduction into the same memory is completed first. ``targets`` are the arrays for this rank's
-        results, if already known. ``gives``: MPI may send the arrays themselves, since they do not change.
+        results, if already known. With ``gives``, MPI may send the arrays themselves, which do not change.
         """
         self._release(keys)
         if self._rank != self._hosts.near[0]:
@@ -262,7 +262,7 @@ class HostTransport:
 
         ``layout`` lists the arrays, then the memory of ``room``. ``wire`` and ``leaves_errors`` are as in
         `cluster.all_reduce.HostReduction`. With ``meanwhile``, return once the reduction is in progress; the arrays may
-        change from then on. ``lent``: result memory (if ``room.takes``), reserved until the reduction is over.
+        change from then on. ``lent`` is result memory (if ``room.takes``), kept until the reduction is over.
         """
         kinds, key = kinds_of(arrays), ("over hosts", room.gives, *ways)
         plan = layout.plans.get(key)

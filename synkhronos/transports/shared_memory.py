@@ -43,7 +43,7 @@ ROOT_REDUCES_BELOW_BYTES = 1 << 16  #: Up to this size the root reduces an array
 
 
 class Slot:
-    """One rank's current and spare array for a key; ``mirror``: a known copy of the current array, or None."""
+    """One rank's current and spare array for a key; ``mirror`` is a known copy of the current array, or None."""
 
     __slots__ = ("current", "spare", "mirror")
 

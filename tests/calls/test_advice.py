@@ -18,7 +18,7 @@ W, B = T.dvector("w"), T.dvector("b")
 ALL, DATA = L.shared(np.ones((5, 3)), "all"), dict(on_unused_input="ignore", mode=L.quick)
 LOSS = T.sqr(T.dot(X, W) - Y).mean()
 
-#: By name: inputs, inputs that go whole, an output, and the advice.
+#: By name: inputs, inputs that are sent whole, an output, and the advice.
 REFUSED = {
     "weights": (
         [X, Y, W],
@@ -72,7 +72,7 @@ def test_no_advice_where_no_input_is_concerned(exact):
         synk.function([X, Y], X * ALL + Y.dimshuffle(0, "x"), exact=exact, **DATA)
     assert "bcast_inputs" not in str(error.value)
     with refuses(TypeError, "output", got="dot of X and", hint="(variable, op)") as error:
-        synk.function([X], T.dot(X, X.T), exact=exact, **DATA)  # something has to be divided
+        synk.function([X], T.dot(X, X.T), exact=exact, **DATA)  # some input must be divided
     assert "bcast_inputs" not in str(error.value)
 
 
@@ -101,7 +101,7 @@ def test_lengths_that_differ_in_a_call(make_world):
         with refuses(ValueError, "scattered inputs", "length", "3 of input 'w'", "bcast_inputs=[w]"):
             call(*args)
     g = synk.function([W, X, Y], [X.sum(axis=1), Y * 2, W * 2], mode=L.quick)
-    with refuses(ValueError, "scattered inputs", hint="bcast_inputs=[w]"):  # not the two that have as many
+    with refuses(ValueError, "scattered inputs", hint="bcast_inputs=[w]"):  # not the two inputs of equal length
         g(np.ones(3), np.ones((5, 3)), synk.data(np.ones(5)))
 
 

@@ -9,7 +9,7 @@ import synkhronos as synk
 
 pytestmark = [*FEWER_WORLDS, pytest.mark.thorough("fork-2-root0-theano", but="theano-list$"), pytest.mark.slow]
 
-LENGTHS = [5, 4, 6, 5]  # of the ranks' data
+LENGTHS = [5, 4, 6, 5]  # lengths of the ranks' data
 
 
 def data_of(world, columns=None, scale=1.0):
@@ -181,7 +181,7 @@ def test_after_scatter_with_uneven_lengths(world, words, shards):
         np.testing.assert_array_equal(
             f(batch_s=rows)[1], np.concatenate([part[::-1] for part in shards(values, world.n, world.root)])
         )
-        if world.n == 3:  # only the last rank has that row
+        if world.n == 3:  # only the last rank has this row
             with refuses(
                 ValueError, "batch_shared", "shortest sliceable shared variable of rank", f"index {n_rows // 3}"
             ):
@@ -201,7 +201,7 @@ def test_a_rank_whose_data_is_empty_makes_no_call(make_world, words_of):
         assert f(batch_s=[[], [], [0]])[1].tolist() == [5]
         assert [float(value) for value in world.values(w)] == [2, 0, 3]
         with np.errstate(all="ignore"):
-            mean, rows = f(batch_s=[])  # no rows at all: every rank makes the call
+            mean, rows = f(batch_s=[])  # without rows, every rank makes the call
         assert np.isnan(mean) and rows.shape == (0,)
         assert [float(value) for value in world.values(w)] == [3, 1, 4]
 
@@ -216,7 +216,7 @@ def test_a_master_without_rows_has_no_result_of_its_own(make_world, numpy_words)
     assert f(batch_s=[[0, 1], []], output_subset=[1]) == [1]
     rows, total = f(batch_s=[[], [2]])
     assert rows.tolist() == [2] and total == 2
-    np.testing.assert_array_equal(f(batch_s=[])[0], [])  # no rows at all: every rank makes the call
+    np.testing.assert_array_equal(f(batch_s=[])[0], [])  # without rows, every rank makes the call
 
 
 # -- with scattered inputs -----------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def test_with_scattered_inputs_of_other_rows_there_is_no_average(world, words):
     chosen = take(ss, [[0, 1, 3]] * world.n)
     fields = ("batch_shared", "'avg'", "different numbers", "select")
     if world.n == 2:
-        rows = np.arange(5.0)  # the same on rank 0, and not on rank 1
+        rows = np.arange(5.0)  # equal on rank 0, unequal on rank 1
     if world.n == 1:
         rows = np.arange(4.0)
     for k in (1, 2):
@@ -262,7 +262,7 @@ def test_with_scattered_inputs_of_other_rows_there_is_no_average(world, words):
             f(rows, batch_s=[0, 1, 3], num_slices=k)
         results = f(rows, batch_s=[0, 1, 3], num_slices=k, output_subset=[1, 2, 3])
         np.testing.assert_allclose(results, [rows.sum(), np.sum(chosen), np.max(chosen)])
-    assert g(rows, batch_s=[0, 1, 3]) == np.sum(chosen)  # without slices updates need no weights
+    assert g(rows, batch_s=[0, 1, 3]) == np.sum(chosen)  # without slices, updates need no weights
     np.testing.assert_allclose(world.values(w), np.sum(chosen, axis=1))
     with refuses(ValueError, *fields):
         g(rows, batch_s=[0, 1, 3], num_slices=2)
@@ -273,7 +273,7 @@ def test_with_scattered_inputs_of_other_rows_there_is_no_average(world, words):
     np.testing.assert_allclose(f(rows, batch_s=lengths)[0], rows.mean())
 
 
-# -- where it is used ----------------------------------------------------------------------------------------------
+# -- uses ----------------------------------------------------------------------------------------------------------
 
 
 def test_in_givens_and_in_the_graph_and_both(world, words):
@@ -314,8 +314,8 @@ def test_an_update_of_what_is_selected(world, words):
         np.testing.assert_array_equal(value, 2 * rows)
     np.testing.assert_array_equal(f(batch_s=[1, 0], num_slices=2), np.concatenate([2 * rows[::-1] for rows in chosen]))
     for value, total, rows in zip(world.values(s), world.values(c), chosen):
-        np.testing.assert_array_equal(value, [4 * rows.mean()])  # the average of the two slices' new values
-        assert total == 2 * rows.sum() + 2 * rows.sum()  # each slice adds to what was there, and op "sum" adds slices
+        np.testing.assert_array_equal(value, [4 * rows.mean()])  # the mean of the two slices' new values
+        assert total == 2 * rows.sum() + 2 * rows.sum()  # each slice adds to the old value; op "sum" adds slices
     np.testing.assert_array_equal(f(), np.concatenate([[4 * rows.mean()] for rows in chosen]))
 
 
@@ -350,7 +350,7 @@ def test_updates_over_slices_of_shared_data(world, words, op):
         np.testing.assert_allclose(world.values(w), [reduce(value) for value in ss], rtol=1e-14)
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("launcher,n,engine", [("threads", 3, "numpy"), *(("fork", 2, engine) for engine in INSTALLED)])

@@ -32,7 +32,7 @@ def test_a_2d_array_has_a_row_for_each_step(dtype):
     [
         [[0, 1], [2, 3, 4], [5]],
         [np.arange(3), np.arange(3, 10), np.array([], int)],
-        [np.array([1], "uint64"), np.array([-1], "int8")],  # NumPy would join these as floats
+        [np.array([1], "uint64"), np.array([-1], "int8")],  # NumPy would convert both to floats
         [slice(0, 3), slice(None, None, -1), slice(8, 100), slice(-1, None, -4), slice(5, 2)],
         [3, [0], slice(2), range(4, 6), (7, 7, -1), np.int64(1), None, np.array(2)],
         [np.array([1, 2]), [3, 4]],

@@ -69,7 +69,7 @@ def test_what_a_library_builds_is_ours(world):
     assert built == [step, evaluate] and is_ours(step) and is_ours(evaluate) and not is_ours(serial)
     np.testing.assert_array_equal(count, [2, -4])
     for rows in (7, 2, 1):
-        np.testing.assert_allclose(step(q, X[:rows]), serial(q, X[:rows]), rtol=1e-12)  # in the library's order
+        np.testing.assert_allclose(step(q, X[:rows]), serial(q, X[:rows]), rtol=1e-12)  # in the order of the library
         np.testing.assert_allclose(fit.w.get_value(), plain.w.get_value(), rtol=1e-12)
     np.testing.assert_allclose(evaluate(X), X.dot(fit.w.get_value()), rtol=1e-12)
     assert evaluate.output_modes == ["gather"] and step.exact and synk.in_sync(fit.w)
@@ -119,7 +119,7 @@ def test_own_functions_are_built_as_ever(threads):
     x = T.dmatrix("x")
     with synk.functions() as built:
         f = synk.function([x], [(x.sum(), "sum")], **FAST)
-        np.testing.assert_allclose(f(X), [X.sum()])  # compiles for slices, too, in the block
+        np.testing.assert_allclose(f(X), [X.sum()])  # also compiles for slices inside the block
         f(X, num_slices=2)
     assert not built and not f.exact
 

@@ -47,7 +47,7 @@ all_small = pytest.mark.parametrize("small", TWO, indirect=True, ids=str)
 both_small = pytest.mark.parametrize("small", BOTH, indirect=True, ids=str)
 
 
-# -- what is told ----------------------------------------------------------------------------------------------------
+# -- warnings --------------------------------------------------------------------------------------------------------
 
 
 @all_small
@@ -56,7 +56,7 @@ def test_every_value_that_is_set_on_the_master_is_told(small, told):
     x, use_noise, other = words.variable("x"), words.shared(0.0, "use_noise"), words.shared(1.0, "other")
     f = words.function([x], (x * 0 + use_noise + other, "gather"), name="drop")
     rows = np.ones(world.n)
-    use_noise.set_value(np.array(2.0))  # before the ranks have it: that is the value they are given
+    use_noise.set_value(np.array(2.0))  # set before the function is distributed, so the ranks receive this value
     np.testing.assert_array_equal(f(rows), [3.0] * world.n)
     assert told() == []
     use_noise.set_value(np.array(5.0))
@@ -102,7 +102,7 @@ def test_it_is_told_by_the_next_function_that_uses_the_variable(small, told):
     f = words.function([x], words.sum(x * w), updates=[(w, w + 1)], name="first")
     f(np.ones(world.n))
     w.set_value(np.array(7.0))
-    synk.gather(w), synk.get_value(1, w), synk.in_sync(w)  # which move values, but leave them different
+    synk.gather(w), synk.get_value(1, w), synk.in_sync(w)  # these calls move values, but leave them different
     g, without = words.function([x], words.sum(x * w), name="second"), words.function([x], words.sum(x))
     without(np.ones(world.n))
     assert told() == []
@@ -134,7 +134,7 @@ def test_what_as_theano_updates_in_place_is_told(small, told):
     f(np.ones(world.n))
     before = w.get_value(borrow=True)
     f.as_theano(np.ones(1))
-    assert w.get_value(borrow=True) is before  # its identity does not show it
+    assert w.get_value(borrow=True) is before  # the array's identity does not change
     f(np.ones(world.n))
     (text,) = told()
     assert "w, s were changed on the master alone" in text, text
@@ -151,11 +151,11 @@ def test_each_session_tells_it_anew(small, make_world, told):
         f(np.ones(world.n))
         assert len(told()) == 1
         synk.close()
-        w.set_value(np.array(8.0))  # between sessions: the next one's ranks are given it
+        w.set_value(np.array(8.0))  # set between sessions, so the ranks of the next session receive this value
         make_world(world.launcher, world.n, world.root, world.engine_name)
 
 
-# -- what is not told ------------------------------------------------------------------------------------------------
+# -- cases without a warning -----------------------------------------------------------------------------------------
 
 
 @all_small
@@ -187,19 +187,19 @@ def test_what_the_library_changes_is_not_told(small, told):
         lambda: f.steps(rows, batches=[[0, 1], [1, 2, 3]]),
         lambda: f(rows, batch=1),
         lambda: f(rows, batch=0),
-        lambda: g.as_theano(np.ones(2)),  # updates nothing
+        lambda: g.as_theano(np.ones(2)),  # this call updates nothing
         lambda: a.get_value(borrow=True).sum(),
         synk.distribute,
     ]
     for i, act in enumerate(actions):
         for call in (f, g):
-            with np.errstate(all="ignore"):  # the mean of no rows; Theano, when it is imported, ignores them for good
+            with np.errstate(all="ignore"):  # the mean of no rows; importing Theano disables these warnings permanently
                 act()
             call(rows)
             assert told() == [], i
     a.set_value(np.zeros(2))
     f(rows)
-    assert len(told()) == 1  # it would have been
+    assert len(told()) == 1  # no second warning
     c.get_value(borrow=True).fill(7)
     f(rows)
     assert len(told()) == 1
@@ -212,7 +212,7 @@ def test_random_streams_are_the_masters_own(small, told):
     if world.engine_name != "numpy":
         from library import L
 
-        stream = L.streams(1)[0]  # (the state of Theano's is a dense array)
+        stream = L.streams(1)[0]  # (Theano's state is a dense array)
         f = words.function([], (stream.uniform((2,)), "gather"))
     else:
         stream = engine.random_stream(1)
@@ -241,7 +241,7 @@ def test_a_value_that_is_set_in_the_middle_of_steps_is_told(small, told):
     f.steps(n_steps=2, on_step=lambda i, outputs: None)
     f()
     assert told() == []
-    f.steps(n_steps=2, on_step=lambda i, outputs: w.set_value(np.array(9.0)))  # of what the steps themselves update
+    f.steps(n_steps=2, on_step=lambda i, outputs: w.set_value(np.array(9.0)))  # w is updated by the steps themselves
     assert len(told()) == 1
 
 
@@ -256,13 +256,13 @@ def test_a_call_that_fails_leaves_nothing_to_tell(make_world, numpy_words, told)
     x, w = numpy_words.variable("x", ndim=1), numpy_words.shared(np.zeros(()), "w")
     y = numpy_words.apply(refusing_negatives, x, dtype="float64", ndim=1)
     f = synk.function([x], (y, "gather"), updates=[(w, w + 1)])
-    for rows in ([1, 2], [1, -2], [-1, 2], [1, 2, 3], [1, 2]):  # it fails on rank 1 alone, then on the master
+    for rows in ([1, 2], [1, -2], [-1, 2], [1, 2, 3], [1, 2]):  # the call fails only on rank 1, then on the master
         if min(rows) < 0:
             with reports((ValueError, synk.WorkerError), "on purpose"):
                 f(np.array(rows, float))
         else:
             f(np.array(rows, float))
-    assert told() == [] and w.get_value() == 4  # the master has updated its own when rank 1 failed
+    assert told() == [] and w.get_value() == 4  # the master had updated its own value when rank 1 failed
 
 
 def test_one_rank_has_nobody_to_differ_from(make_world, numpy_words, told):
@@ -278,13 +278,13 @@ def test_values_of_before_need_no_memory_in_steps(make_world, numpy_words):
     make_world("threads", 2)
     x, w = numpy_words.variable("x"), numpy_words.shared(np.zeros(5), "w")
     f = synk.function([x], numpy_words.sum(x), updates=[(w, w + 1)])
-    f(np.ones(2))  # from here on w is in memory of its own
+    f(np.ones(2))  # from here on, w has its own memory
     before, alive = weakref.ref(w.get_value(borrow=True)), []
     f.steps(np.ones(2), n_steps=2, on_step=lambda i, outputs: alive.append(before() is not None))
     assert alive == [False, False] and w.get_value().tolist() == [3.0] * 5
 
 
-# -- what it costs ---------------------------------------------------------------------------------------------------
+# -- costs -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long

@@ -20,7 +20,7 @@ from synkhronos.program.program import PROGRAM
 
 pytestmark = [getattr(pytest.mark, NAME), pytest.mark.thorough("threads-1")]
 
-#: Rows of calls: as many for all ranks, uneven, too few for all, one.
+#: Numbers of rows: even, uneven, fewer than ranks, one.
 ROWS = [6, 7, 2, 1, 5, 4]
 FAST = dict(mode=L.quick)
 
@@ -97,7 +97,7 @@ def test_a_loss_that_cannot_do_without_rows(world, options):
 
     twins = Twins(regression(updates, lambda error: error[0] * T.sqr(error).max()), **options)
     one = rows(1)
-    got = twins.f(*[np.tile(array, (world.n, 1)) for array in one])  # the same row for every rank
+    got = twins.f(*[np.tile(array, (world.n, 1)) for array in one])  # one row for every rank
     np.testing.assert_allclose(got, twins.g(*one))
     twins.compare()
     twins.call(*one)
@@ -197,7 +197,7 @@ def test_ranks_without_rows_make_common_updates_and_no_others(make_world):
         [x],
         updates=[(steps, steps + 1), (mine, mine + x.sum()), (ours, ours + total), (mixed, mixed + total + 0 * x[0])],
     )
-    f([1.0, 2.0])  # rank 2 has none
+    f([1.0, 2.0])  # rank 2 has no row
     f([4.0])
     assert synk.gather(steps).tolist() == [2, 2, 2]
     assert synk.gather(mine).tolist() == [5, 2, 0]
@@ -211,7 +211,7 @@ def test_copies_of_copies_know_their_rows(make_world, again):
     total = synk.ops.all_reduce(x.sum(), "sum")
     f = again(synk.function([x], total, updates=[(mine, mine + x.sum()), (ours, ours + total)], **FAST))
     of_f = {shared.name: shared for shared in f.get_shared()}
-    assert f([1.0, 2.0]) == 3.0  # rank 2 has none
+    assert f([1.0, 2.0]) == 3.0  # rank 2 has no row
     assert synk.gather(of_f["mine"]).tolist() == [1, 2, 0]
     assert synk.gather(of_f["ours"]).tolist() == [3, 3, 3]
 

@@ -15,7 +15,7 @@ import synkhronos as synk
 
 pytestmark = FEWER_WORLDS
 
-ROWS = np.arange(7.0) + 1  # uneven over 2 and 3 ranks, and 1 to 7 in every op differ
+ROWS = np.arange(7.0) + 1  # uneven over 2 and 3 ranks; results of all ops differ for 1 to 7
 
 
 def batches(n):
@@ -96,7 +96,7 @@ def test_the_average_of_uneven_shards_is_the_serial_mean(make_world, numpy_words
     x = numpy_words.variable("x")
     f = synk.function([x], [numpy_words.mean(x), numpy_words.max(x)])
     assert f(np.arange(10.0))[0] == 4.5
-    assert f(np.full(7, 0.1))[1] == 0.1  # not only nearly
+    assert f(np.full(7, 0.1))[1] == 0.1  # exactly, not only approximately
 
 
 def test_a_row_of_weight_0_does_not_count(make_world, numpy_words):
@@ -193,11 +193,11 @@ def test_mutable_inputs_leave_the_users_data_alone(make_world, words_of, launche
     make_world(launcher, 2, engine=engine)
     words = words_of(engine)
     x = words.variable("x")
-    options = {} if engine == "numpy" else {"mode": type(words.mode)(words.mode.linker, "fast_run")}  # works in place
+    options = {} if engine == "numpy" else {"mode": type(words.mode)(words.mode.linker, "fast_run")}  # in-place mode
     f = words.function([words.In(x, mutable=True)], [(x * 2, "gather")], **options)
     mine = ROWS.copy()
     f.as_theano(mine)
-    assert not np.array_equal(mine, ROWS)  # so it is destroyed, if nothing prevents that
+    assert not np.array_equal(mine, ROWS)  # without protection, the argument is overwritten
     data, array = synk.data(ROWS), ROWS.copy()
     for value in (data, array, data, array):
         for batch in (None, [0, 1, 2], slice(0, 4)):
@@ -258,7 +258,7 @@ def check_batch(world, words, batch):
     x, y = words.variable("x", 2), words.variable("y")
     f = words.function([x, y], [(x, "gather"), (y, "gather"), (words.sum(y), "sum")])
     matrix = np.arange(14.0).reshape(7, 2)
-    vector = np.arange(7.0) if batch is None else np.arange(8.0)  # the shortest counts
+    vector = np.arange(7.0) if batch is None else np.arange(8.0)  # the shortest input counts
     now = selected(vector[:7], batch)
     minibatch = synk.data(np.concatenate([now, [99.0]]) if batch is not None else now, minibatch=True)
     for xs, ys in [
@@ -268,7 +268,7 @@ def check_batch(world, words, batch):
         (synk.data(matrix), minibatch),
     ]:
         rows, gathered, total = f(xs, ys, batch=batch)
-        if len(now) == 0:  # as Theano without rows: no rank has any
+        if len(now) == 0:  # no rank has a row, so the result is Theano's for no rows
             assert rows.shape == (0, 2) and gathered.shape == (0,) and total == 0
             continue
         np.testing.assert_array_equal(rows, selected(matrix, batch))
@@ -290,7 +290,7 @@ def test_the_rows_of_every_rank_with_batch(world, words, shards):
 BAD_BATCHES = [
     (8, ValueError, "at most 7, the length of the shortest scattered input", "8"),
     (-1, ValueError, "0 or more", "-1"),
-    ([7], ValueError, "the shortest scattered input, which has length 7", "index 7"),  # the original took it
+    ([7], ValueError, "the shortest scattered input, which has length 7", "index 7"),  # valid for the other input
     ([0, -8], ValueError, "length 7", "index -8"),
     (np.array([0, 7]), ValueError, "length 7", "index 7"),
     (1.5, TypeError, "integers", "1.5"),
@@ -387,11 +387,11 @@ def test_an_error_that_only_some_ranks_can_see(world, words):
     rows = np.arange(2.0 * world.n)
     np.testing.assert_array_equal(f(rows)[:, 0], rows)
     if world.n > 1:
-        # PyTensor reshapes nothing here: it checks that the shape is this one.
+        # PyTensor does not reshape here, but only checks the shape.
         kind, word = (AssertionError, "shape") if world.engine_name == "pytensor" else (ValueError, "reshape")
         with pytest.raises((kind, synk.WorkerError)) as error:
             f(rows[: world.n + 1])
-        if world.root == 0:  # the master's own call was right
+        if world.root == 0:  # the master's own call succeeded
             assert isinstance(error.value, synk.WorkerError) and error.value.rank == 1
             assert re.search(rf"rank 1 (on host \w+ )?raised {kind.__name__}", str(error.value))
             assert error.value.function == "pairs" and word in str(error.value.__cause__)
@@ -504,7 +504,7 @@ def test_output_subset_by_key(world, words):
         f(ROWS, output_subset=["min"])
 
 
-# -- who calls -----------------------------------------------------------------------------------------------------
+# -- callers -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -537,7 +537,7 @@ def test_calls_from_several_threads(make_world, numpy_words, launcher):
     assert sorted(done) == list(range(6)) and not wrong
 
 
-INSIDE = []  # what to call; then, on the master, the error that it raised
+INSIDE = []  # the function to call; then, on the master, the error that it raised
 
 
 def call_inside(value):
@@ -566,7 +566,7 @@ def test_a_call_inside_a_call(make_world, numpy_words, call):
     INSIDE.append(calls[call])
     try:
         result = f(ROWS)
-        np.testing.assert_array_equal(result, ROWS * 2)  # the call inside has not touched what the outer one reads
+        np.testing.assert_array_equal(result, ROWS * 2)  # the outer call's rows are unchanged
         assert len(INSIDE) == 2
     finally:
         INSIDE.clear()

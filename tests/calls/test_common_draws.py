@@ -64,7 +64,7 @@ def test_all_ranks_draw_what_the_serial_program_draws(world, build, kind):
     (w, inputs, outputs, updates), (other, *plain) = (build(L.streams(7)[kind]) for _ in range(2))
     f = synk.function(inputs, outputs, updates=updates, exact=True, **FAST)
     g = L.function(plain[0], plain[1], updates=plain[2], **FAST)
-    for i, n in enumerate([6, 4, 2, 7]):  # on three ranks, one is without rows in the third call
+    for i, n in enumerate([6, 4, 2, 7]):  # with three ranks, one rank has no rows in the third call
         for found, expected in zip(f(rows(n, i)), g(rows(n, i))):
             np.testing.assert_allclose(found, expected, rtol=1e-10)
         for of_rank in synk.gather(w):
@@ -114,7 +114,7 @@ def test_a_stream_that_ranks_have_split_before_is_refused(threads):
     late = synk.function([x], x.sum(axis=0) + draw, exact=True, name="late", **FAST)
     synk.close()
     synk.fork(2)
-    assert np.isfinite(late(rows(4))).all()  # first, so the stream is common
+    assert np.isfinite(late(rows(4))).all()  # this function is first, so the stream is common
     synk.close()
     del late
     synk.fork(2)
@@ -134,7 +134,7 @@ def test_beside_streams_of_another_engine(threads):
     for function, given in ((g, [rows(7)]), (f, []), (g, [rows(5)])):
         function(*given)
     numbers = np.random.RandomState(1).random_sample(9)
-    np.testing.assert_array_equal(f().reshape(3, 3)[0], numbers[3:6])  # rank 0 draws what the program alone would
+    np.testing.assert_array_equal(f().reshape(3, 3)[0], numbers[3:6])  # rank 0 draws the serial program's numbers
 
 
 def common_and_own(streams, with_collective=False):
@@ -159,7 +159,7 @@ def test_one_stream_in_an_exact_function_and_in_another(make_world, random, with
     np.testing.assert_allclose(f(rows(2)), serial(rows(2)))
     synk.close()
     make_world("threads", 3, 1, engine=NAME, random=random)
-    with refuses(ValueError, "function own"):  # before the first call of the exact one, too
+    with refuses(ValueError, "function own"):  # even before the first call to the exact function
         own(rows(1))
     np.testing.assert_allclose(f(rows(2)), serial(rows(2)))
 
@@ -179,13 +179,13 @@ def test_what_the_master_draws_alone_is_drawn(world, mode):
             after = [synk.get_value(rank, state) for rank in range(world.n)]
             assert all(state_of(one) == state_of(after[0]) for one in after)
     serial(rows(7))
-    state.set_value(L.states(streams[1])[0].get_value())  # what the program puts there counts, too
+    state.set_value(L.states(streams[1])[0].get_value())  # a state set by the program counts, too
     np.testing.assert_allclose(f(rows(1)), serial(rows(1)))
     np.testing.assert_allclose(f(rows(7)), serial(rows(7)))
     before = synk.get_value(world.root, state)
     f(rows(7)), serial(rows(7))
     if world.n > 1:
-        synk.set_value((world.root + 1) % world.n, state, before)  # of one rank; then of all
+        synk.set_value((world.root + 1) % world.n, state, before)  # on one rank; then on all ranks
     np.testing.assert_allclose(f(rows(7)), serial(rows(7)))
     for rank in range(world.n):
         synk.set_value(rank, state, before)

@@ -90,7 +90,7 @@ def test_outputs_of_every_form(world):
         "sum": x.sum(axis=0),
         "largest": x.max(),
         "count": x.shape[0],
-        "own": (x.sum(), None),  # the master's own, as the user wants it
+        "own": (x.sum(), None),  # the master's own value, as requested by the user
         "whole": w.sum(),
         "any": T.any(x > 2, axis=0),
     }
@@ -150,7 +150,7 @@ def test_rows_of_sliceable_variables(world):
     assert g.compare(batch_s=[0, 2]) and g.compare(batch_s=[[1]] * synk.size()) and g.compare(num_slices=2)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value")  # NumPy's, of infinity less infinity
+@pytest.mark.filterwarnings("ignore:invalid value")  # NumPy's warning about inf - inf
 def test_nan_and_infinity_agree_with_themselves(threads):
     x = T.dvector("x")
     f = synk.function([x], [x * 1, x.sum(), (x * 1).max()], **FAST)
@@ -176,19 +176,19 @@ def test_adam_that_is_not_exact(threads, told):
         int(w.where.split()[2]), twins.params[0]
     )
     assert f"{w.value:.8g}" in str(w) and f"{w.expected:.8g}" in str(w)
-    assert "t_prev" not in repr(found) and not [name for name in by_name if "scalar" in name]  # which counts the steps
+    assert "t_prev" not in repr(found) and not [name for name in by_name if "scalar" in name]  # t_prev counts the steps
 
 
 def test_what_an_all_reduce_after_the_call_makes_right_is_told_as_such(threads):
     twins = Twins(regression(descent), exact=False, **FAST)
-    found = twins.f.compare(*rows(6))  # equally many on all ranks
+    found = twins.f.compare(*rows(6))  # the same number of rows on all ranks
     assert set(reasons(found)) == {"w", "b"}
     assert all("the mean over the ranks agrees: call synk.all_reduce" in reason for reason in reasons(found).values())
     synk.all_reduce(twins.params)
     twins.g(*rows(6))
     twins.compare()
     again = twins.f.compare(*rows(6, 1))
-    assert {each.where.split(" the ")[0][-5:] for each in again.differences} == {"after"}  # not before the call
+    assert {each.where.split(" the ")[0][-5:] for each in again.differences} == {"after"}  # none before the call
 
 
 def test_ops_that_make_something_else(threads):
@@ -201,8 +201,8 @@ def test_ops_that_make_something_else(threads):
         25,
         75,
     ) and "op 'avg', but op 'sum' combines its parts" in str(total)
-    assert (largest.value, largest.expected) == (66, 60) and "is 66, 60 in the serial" in str(largest)
-    assert (summed.value, summed.expected) == ((2,), (6,)) and "has shape (2,), shape (6,)" in str(summed)
+    assert (largest.value, largest.expected) == (66, 60) and "is 66, but 60 in the serial" in str(largest)
+    assert (summed.value, summed.expected) == ((2,), (6,)) and "has shape (2,), but shape (6,)" in str(summed)
     assert squares.expected == value.mean() ** 2 and "it has op 'avg', but" in str(squares)
     assert [each.name[:10] for each in found.differences] == [f"outputs[{i}]" for i in range(4)]
 
@@ -211,7 +211,7 @@ def test_the_place_of_the_largest_difference(threads):
     x = T.dmatrix("x")
     f = synk.function([x], (x.max(axis=0), "avg"), **FAST)
     (found,) = f.compare([[0.0, 0, 0], [0, 3, 9], [0, 3, 0]]).differences
-    assert (found.value, found.expected) == (3, 9) and " at index (2,) is 3, 9 in the serial program" in str(found)
+    assert (found.value, found.expected) == (3, 9) and " at index (2,) is 3, but 9 in the serial program" in str(found)
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -220,18 +220,18 @@ def test_a_variable_that_is_set_on_the_master_alone(threads, again):
     f, exact = [synk.function([x], (x * w).sum(), exact=exact, **FAST) for exact in (False, True)]
     f([1.0, 2, 3])
     if again:
-        synk.gather(w)  # from here on it is in memory of its own
+        synk.gather(w)  # from here on, w has its own memory
     w.set_value(5.0)
     if again:
         synk.in_sync(w)
     found = f.compare([1.0, 2, 3])
     first, output = found.differences
     assert str(first).startswith(
-        "w is 2 on rank 0 before the call, 5 on the master: it was changed on the master alone"
+        "w is 2 on rank 0 before the call, but 5 on the master: it was changed on the master alone"
     )
     assert "synk.broadcast(w)" in first.reason
     assert (output.value, output.expected) == (2 + 5 * 2 + 2 * 3, 30) and not lacks(output.reason, "w", "ranks")
-    found = exact.compare([1.0, 2, 3])  # which gives it to all
+    found = exact.compare([1.0, 2, 3])  # the exact function sends it to all ranks
     assert found and found.results == 30 and f.compare([1.0, 2, 3])
 
 
@@ -248,7 +248,7 @@ def test_a_variable_that_ranks_hold_differently(world):
         return
     first, second, output = found.differences
     assert str(first).startswith(
-        f"w at index (1,) is 7 on rank {other} before the call, 0 on the master: scatter, set_value"
+        f"w at index (1,) is 7 on rank {other} before the call, but 0 on the master: scatter, set_value"
     )
     assert "shape" in str(second) and "f.get_shared()[1] (float64 vector) has shape" in str(second)
     assert "sliceable_shareds=[f.get_shared()[1]]" in str(second)
@@ -278,7 +278,7 @@ def test_other_engines_are_compared_too(make_world, numpy_words):
     assert (update.value, update.expected) == (2, 5) and "exact=True" in update.reason
 
 
-# -- what is not compared ----------------------------------------------------------------------------------------------
+# -- functions that are not compared -----------------------------------------------------------------------------------
 
 
 def test_functions_with_random_draws_are_not_compared(world, told):
@@ -290,7 +290,7 @@ def test_functions_with_random_draws_are_not_compared(world, told):
     assert repr(found).startswith("not compared: it draws random numbers") and len(found.results) == 4
     if world.n > 1:
         synk.set_value(world.n - 1 if world.root == 0 else 0, w, np.ones(2))
-        assert [each.name for each in f.compare(np.ones(4)).differences] == ["w"]  # of which it is seen all the same
+        assert [each.name for each in f.compare(np.ones(4)).differences] == ["w"]  # the difference is still reported
 
 
 # -- nothing is disturbed ----------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ def test_what_the_serial_function_raises(make_world, numpy_words, told):
         f.compare(np.ones(6))
     assert not lacks(" ".join(caught.value.__notes__), "serial")
     assert synk.gather(w, nd_up=1).tolist() == [0, 0] and f.last_rows is None
-    assert f(np.ones(6)).tolist() == [1] * 6  # a check that cannot be made does not stop the program
+    assert f(np.ones(6)).tolist() == [1] * 6  # an impossible check does not stop the program
     (text,) = told()
     assert "few is not compared with the serial function: the serial function raised ValueError: too many rows" in text
     assert f(np.ones(6)).tolist() == [1] * 6 and told() == [] and synk.gather(w, nd_up=1).tolist() == [2, 2]
@@ -400,11 +400,11 @@ def test_the_first_calls_are_compared(checking, told):
         assert len(texts) == (1 if i == 0 else 0), texts
         if texts:
             assert texts[0].startswith(
-                "function wrong differs from the serial function: w is 1 on rank 0 after the call, 15 in"
+                "function wrong differs from the serial function: w is 1 on rank 0 after the call, but 15 in"
             )
     assert synk.gather(w, nd_up=1).tolist() == [5.0, 25.0, 45.0]
     assert [each for each in PROGRAM.checked if each.name == "right"] == [CheckedCall("right", 0)] * 3
-    assert [each.n_differences for each in PROGRAM.checked if each.name == "wrong"] == [1, 2, 2]  # before, too
+    assert [each.n_differences for each in PROGRAM.checked if each.name == "wrong"] == [1, 2, 2]  # before the call, too
 
 
 def test_without_check_nothing_is_compared(threads, told):
@@ -456,7 +456,7 @@ def test_first_steps_are_tried_out_and_put_back(checking, told, exact):
         return
     assert texts and all("function train differs" in text for text in texts)
     synk.close()
-    PROGRAM.open(3, 1, launcher="threads")  # without check the same comes out
+    PROGRAM.open(3, 1, launcher="threads")  # without check, the result is the same
     _, ours = regression(by_signs)()
     np.testing.assert_array_equal(synk.function(**ours, exact=exact, **FAST).steps(x, y, batches=batches), found)
 
@@ -521,7 +521,7 @@ def test_the_command_line(tmp_path):
     out, lines = run(tmp_path, "max", "--check")
     assert out == "[6.0, 6.0, 6.0, 6.0] ['--check', 'a']"
     assert (
-        "function total differs from the serial function: output is 6, 9 in the serial program: it has op 'max', but"
+        "function total differs from the serial function: output is 6, but 9 in the serial program: it has op 'max', "
         in lines[-2]
     )
     assert lines[-1] == "synkhronos: 3 calls to 1 function compared with the serial function: total differs"

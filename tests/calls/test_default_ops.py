@@ -94,7 +94,7 @@ def test_the_smallest_of_all_types(world, exact):
             m.max(axis=0),
         ]
         if exact and dtype != "bool" and L.casts_wrap_around:
-            outputs.append(m.max(axis=0) - m.min(axis=0))  # it needs the whole of both
+            outputs.append(m.max(axis=0) - m.min(axis=0))  # the difference needs the whole values of both
         f = synk.function([m], outputs, exact=exact, mode=L.quick)
         assert f.output_modes[:4] == ["min", "min", "gather", "min"]
         want = L.function([m], outputs, mode=L.quick)(values)

@@ -29,7 +29,7 @@ def test_set_value_of_one_rank(world, program):
     f, w, n = program
     other = (world.root + 1) % world.n
     synk.set_value(other, w, [1.0, 7.0])
-    synk.function([T.dscalar()], w.sum(), on_unused_input="ignore", **FAST)(1.0)  # which is not exact
+    synk.function([T.dscalar()], w.sum(), on_unused_input="ignore", **FAST)(1.0)  # this function is not exact
     got = f"7 on rank {other}, 2 on the master at index (1,)"
     for call in (f, f.compare, lambda x: f.steps(x, n_steps=2)):
         with refuses(ValueError, "shared variable w", "because function f is exact", got, "synk.broadcast(w)"):
@@ -40,7 +40,7 @@ def test_set_value_of_one_rank(world, program):
     synk.set_value(world.root, w, [3.0, 2.0])
     with refuses(ValueError, "shared variable w"):
         f(np.ones(5))
-    for rank in range(world.n):  # all of them, one after the other: what counts is what they hold
+    for rank in range(world.n):  # on all ranks, one after the other, because only the values count
         synk.set_value(rank, w, [3.0, 2.0])
     assert f(np.ones(5)) == 10
 

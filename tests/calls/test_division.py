@@ -33,9 +33,9 @@ def pieces(division, size):
         (2, 1, 5, 5, [[[0], [1], [2]], [[3], [4]]]),
         (2, 1, 5, 9, [[[0], [1], [2]], [[3], [4]]]),
         (3, 0, 0, 4, [[[]], [[]], [[]]]),
-        (3, 2, 2, 2, [[[0]], [[1]]]),  # two ranks have one row each, and so one slice each
+        (3, 2, 2, 2, [[[0]], [[1]]]),  # two ranks have one row each, and therefore one slice each
         (3, 1, 1, 1, [[[0]]]),
-        (3, 0, 0, 1, [[[]], [[]], [[]]]),  # no rows at all: every rank makes a call
+        (3, 0, 0, 1, [[[]], [[]], [[]]]),  # without rows, every rank makes a call
     ],
 )
 def test_slices_of_scattered_rows(size, root, n_rows, k, expected):
@@ -80,7 +80,7 @@ def test_who_takes_part():
 def test_rows_of_shared_variables():
     lengths = [[4, 4], [3, 3], [0, 0]]
     whole = divide(3, 0, lengths=lengths)
-    assert whole.shared_rows is None and whole.weights == [4, 3, 0]  # used as they are, and weighed by their rows
+    assert whole.shared_rows is None and whole.weights == [4, 3, 0]  # used without selection, and weighted by rows
     assert not whole.takes_part(2)
     sliced = divide(3, 0, lengths=lengths, num_slices=2)
     assert pieces(sliced, 3) == [[(2, [], [0, 1]), (2, [], [2, 3])], [(2, [], [0, 1]), (1, [], [2])]]
@@ -148,7 +148,7 @@ def test_every_selected_row_of_shared_variables_once_and_in_order(lengths, data)
     assert division.weights == division.shared_counts == list(map(len, truth))
     for rank in range(size):
         if not len(truth[rank]) and total:
-            assert division.pieces(rank) == []  # it makes no call
+            assert division.pieces(rank) == []  # this rank makes no call
             continue
         parts = [division.shared_rows[rank].part(*shared).take(np.arange(20)) for _, _, shared in division.pieces(rank)]
         np.testing.assert_array_equal(np.concatenate(parts), truth[rank])
@@ -156,7 +156,7 @@ def test_every_selected_row_of_shared_variables_once_and_in_order(lengths, data)
         assert [len(part) for part in parts] == [weight for weight, _, _ in division.pieces(rank)]
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 pytestmark = [getattr(pytest.mark, NAME), pytest.mark.thorough("threads-1")]
 
-#: Rows of calls: as many for all ranks, uneven, too few for all, one.
+#: Numbers of rows: even, uneven, fewer than ranks, one.
 ROWS = [6, 7, 2, 1, 5, 4]
 FAST = dict(mode=L.quick)
 
@@ -76,7 +76,7 @@ def test_constraints_and_weight_decay(world):
     [
         (lambda error: T.sqr(error).sum(), 1),
         (lambda error: abs(error).mean(), 1),
-        (lambda error: T.log(1 + T.sqr(error).sum()), 2),  # the gradient needs the whole sum, and then its own
+        (lambda error: T.log(1 + T.sqr(error).sum()), 2),  # the gradient needs the whole sum, then its own sum
         (lambda error: T.sqrt(T.sqr(error).mean()), 2),
         (lambda error: T.sqr(error - error.mean(axis=0)).mean(), None),
         (lambda error: error.var(axis=0).sum() + T.sqr(error.mean()), None),
@@ -316,7 +316,7 @@ def test_a_copy_is_exact(threads):
 def test_a_function_from_a_pickle_is_exact(threads):
     twins = Twins(regression(by_signs), exact=True, **FAST)
     twins.call(*rows(5))
-    f = pickle.loads(pickle.dumps(twins.f))  # with variables of its own
+    f = pickle.loads(pickle.dumps(twins.f))  # with its own variables
     (w, b), (v, c) = twins.params, sorted(f.get_shared(), key=lambda shared: -shared.ndim)
     for n in (4, 1, 7):
         np.testing.assert_allclose(f(*rows(n)), twins.f(*rows(n)), rtol=1e-12)
@@ -527,7 +527,7 @@ def test_all_functions_after_fork(caplog):
         loose = synk.function([x], updates=[(w, w + x.sum(axis=0))], exact=False, **FAST)
         loose(np.ones((5, 3)))
         assert "early" not in caplog.text
-        for _ in range(2):  # it computes as it was built, which the first call says
+        for _ in range(2):  # it computes as it was built, and the first call logs this
             assert early(np.ones((5, 3))) == 1
             assert caplog.text.count("function early was built before fork(exact=True)") == 1
         assert synk.gather(w, nd_up=1).tolist() == [[3] * 3, [2] * 3] and said(np.ones((5, 3))) == 15
@@ -551,7 +551,7 @@ def test_averages_of_steps_and_slices_are_over_rows(world):
     def build():
         x, w = T.dmatrix("x"), L.shared(np.array([0.4, -1.0, 0.3]), "w")
         z = T.dot(x, w)
-        normal = (z - z.mean()) / T.sqrt(z.var() + 0.1)  # by all rows
+        normal = (z - z.mean()) / T.sqrt(z.var() + 0.1)  # over all rows
         losses = [T.sqr(z).mean(), T.sqr(normal - 1).mean(), T.sqr(z).sum(), T.cast(x.shape[0], "float64")]
         g = T.grad(losses[1] + losses[0], w)
         return w, x, losses, [(w, w - 0.1 * g / T.sqrt(T.sqr(g).sum()))]
@@ -589,7 +589,7 @@ def test_lengths_are_those_of_all_rows(world):
     outputs = [x.shape, 1.0 / n, T.minimum(n, 3), n, T.stack([n, n * 2]), n * x.sum(), x[:, 0].shape, T.sqr(n) + 1]
     f, g = synk.function([x], outputs, exact=True, **FAST), L.function([x], outputs, **FAST)
     for n_rows in (7, 3, 2):
-        if n_rows >= world.n:  # an integer that all ranks have is the master's
+        if n_rows >= world.n:  # if all ranks have an integer, the master's is returned
             for found, expected in zip(f(np.ones((n_rows, 2))), g(np.ones((n_rows, 2)))):
                 np.testing.assert_allclose(found, expected)
 

@@ -60,7 +60,7 @@ def test_every_form_of_inputs(two, words):
     In = L.In
     total = ((x * y).sum() + z * x.size, "sum")
     plain = words.function([x], total, bcast_inputs=[y, z])
-    with refuses(TypeError, expected="a value for input 2"):  # it has no name
+    with refuses(TypeError, expected="a value for input 2"):  # this input has no name
         plain(y=2, x=ROWS)
     assert plain(ROWS, 2, 1) == 48
     named = words.function([In(x, name="rows")], total, bcast_inputs=[In(y, value=2.0), In(z, value=1.0, name="z")])
@@ -112,7 +112,7 @@ def test_downcasting_inputs(two, words):
             assert result.dtype == "float32" and result.tolist() == ROWS.tolist()
 
 
-#: The keywords of a call, with a value that each may be given.
+#: The keywords of a call, each with a valid value.
 KEYWORDS = dict(batch=4, batch_shared=[0], batch_s=[0], num_slices=2, output_subset=[0], timeout=60)
 
 
@@ -132,7 +132,7 @@ def test_inputs_with_names_of_keywords(one, words, name):
         assert g.steps(ROWS, 3, batches=[[0], [0, 1]])[0].tolist() == [3, 9]
         assert bool(g.compare(ROWS, 3, batch_s=[0]))
         assert [float(np.sum(each)) for each in g.build_inputs(ROWS, 3)] == [21, 3]
-        if name in ("batch", "batch_shared", "batch_s"):  # no keywords of steps
+        if name in ("batch", "batch_shared", "batch_s"):  # these are not keywords of `steps`
             assert g.steps(ROWS, n_steps=1, **{name: 3})[0].tolist() == [63]
         for made in [g, g.compare] + [partial(g.steps, n_steps=1)] * (name not in ("batch", "batch_shared", "batch_s")):
             with refuses(TypeError, "function", f"input '{name}' (argument 1) by position", f"{name} by name"):
@@ -163,7 +163,7 @@ def test_inputs_with_names_of_keywords_and_values_of_their_own(one, words, name)
             f(ROWS, **{name: KEYWORDS[name]})
         assert f.as_theano(ROWS, **({name: 2} if name != "output_subset" else {})) in (42, 63)
     f = words.function([x], x.sum() * n, bcast_inputs=[L.In(n, value=3.0)])
-    if name == "num_slices":  # its default, as plain Theano is given it: not the value that it keeps
+    if name == "num_slices":  # the default, as in plain Theano, not the stored value
         with refuses(TypeError, "function", f"input '{name}' (argument 1) by position"):
             f(ROWS, num_slices=1)
     state = words.function([x], x.sum() * n, bcast_inputs=[L.In(n, value=3.0, update=n + 1)])
@@ -242,7 +242,7 @@ def test_results_have_the_form_that_the_library_returns(two, words):
         for subset in subsets:
             result = f(value, output_subset=subset)
             truth = plain(value, output_subset=subset) if IS_THEANO else plain(value)
-            if subset is not None and not IS_THEANO:  # whose functions have no such argument
+            if subset is not None and not IS_THEANO:  # PyTensor's functions have no such argument
                 truth = [(truth if isinstance(truth, list) else [truth])[i] for i in subset]
             assert describe(result) == describe(truth)
             np.testing.assert_equal(result, truth)
@@ -342,7 +342,7 @@ def test_givens_and_other_keywords_of_theano(two, words):
     f = words.function([x], (x * 2, "gather"), profile=True)
     np.testing.assert_array_equal(f(ROWS), 2 * ROWS)
     assert f.profile.fct_callcount == two.n and f.compiled.profile.fct_callcount == 1
-    # (It sets a flag of the class TensorType during a call, which the ranks have in common if they are threads.)
+    # (It sets a flag of the class TensorType during a call. Ranks that are threads share this flag.)
     debug = L.DebugMode(check_c_code=False, optimizer="None" if IS_THEANO else None, check_isfinite=False)
     for mode in ("FAST_COMPILE", L.slow, debug):
         f = words.function([x], (x * 2, "gather"), mode=mode, rebuild_strict=False, accept_inplace=True)
@@ -369,7 +369,7 @@ def test_as_theano(two, words):
     x, y = T.dmatrix("x"), T.dvector("y")
     w = L.shared(np.zeros(()), "w")
     f = words.function([x, y], [x.sum() + w, (y, None)], updates=[(w, w + 1)])
-    matrix, vector = np.arange(6.0).reshape(3, 2), np.arange(4.0)  # the lengths need not agree
+    matrix, vector = np.arange(6.0).reshape(3, 2), np.arange(4.0)  # the lengths may differ
     for xs, ys in ((matrix, vector), (synk.data(matrix), synk.data(vector)), (matrix.tolist(), vector.tolist())):
         before = float(w.get_value())
         results = f.as_theano(xs, y=ys)
@@ -377,7 +377,7 @@ def test_as_theano(two, words):
         assert results[0] == 15 + before and results[1].tolist() == vector.tolist()
     if IS_THEANO:
         assert f.as_theano(matrix, vector, output_subset=[1])[0].tolist() == vector.tolist()
-    else:  # whose functions have no such argument
+    else:  # Theano's functions have no such argument
         f.as_theano(matrix, vector)
     f(matrix, vector[:3])
     assert [float(value) for value in two.values(w)] == [8.0] * two.n  # sent after 7 calls on the master
@@ -436,7 +436,7 @@ def test_a_data_of_a_wrong_dtype(two, words):
     assert f(synk.data(ROWS, dtype="float32", force_cast=True)) == 21 == f(synk.data([1, 2, 3, 4, 5, 6], dtype="int8"))
 
 
-# -- what else Theano's functions offer ------------------------------------------------------------------------------
+# -- other features of Theano's functions ----------------------------------------------------------------------------
 
 
 def test_attributes_are_those_of_the_masters_function(one, words):
@@ -474,7 +474,7 @@ def test_copies(two, words):
             return np.asarray(result["a"] if isinstance(result, dict) else result).ravel().tolist()
 
         assert value(first) == ROWS.tolist()
-        assert value(still(ROWS)) == value(still(ROWS)) == value(f(ROWS)) == (ROWS + 2).tolist()  # f, same
+        assert value(still(ROWS)) == value(still(ROWS)) == value(f(ROWS)) == (ROWS + 2).tolist()  # then f and same
         assert value(other(ROWS)) == (ROWS + 51).tolist() and value(same(ROWS)) == (ROWS + 3).tolist()
     shared = f.copy(share_memory=True)
     assert value(f(ROWS)) == (ROWS + 4).tolist() and value(shared(ROWS)) == (ROWS + 5).tolist()
@@ -496,7 +496,7 @@ def test_functions_can_be_pickled(two, words):
         result = again(ROWS)
         assert result[rows].tolist() == (3 * ROWS).tolist() and result[mean] == 3.5
         assert again(ROWS, output_subset=[rows])[rows].tolist() == (4 * ROWS).tolist()
-        assert w.get_value() == before  # it has its own
+        assert w.get_value() == before  # the copy has its own variable
     assert f(ROWS)[rows].tolist() == (3 * ROWS).tolist()
 
 
@@ -504,7 +504,7 @@ def test_free_reaches_all_ranks(one, words):
     x = T.dvector("x")
     mode = L.Mode(L.VMLinker(use_cloop=False, allow_gc=False), None)
     f = words.function([x], ((x * 2).sum() + (x * 3).sum(), "sum"), mode=mode)
-    f.free()  # not yet distributed
+    f.free()  # before it is distributed
     assert f(ROWS) == 105
     contexts = [one.session.context] + list(one.session.launcher.contexts.values())
     compiled = [context.functions[max(context.functions)].reference() for context in contexts]

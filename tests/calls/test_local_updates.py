@@ -22,7 +22,7 @@ def sum_gradient(w):
     return T.grad(T.sqr(T.dot(x, w)).sum(), w)
 
 
-#: The update of a vector w and its op; then the level and words of what is said of ranks, and words of that of slices.
+#: By name: an update of a vector w and its op; the log level and words of the message about ranks; words about slices.
 UPDATES = {
     "of means": (lambda w: [w - 0.1 * mean_gradient(w)], "INFO", "with op 'avg'", None),
     "of a sum": (lambda w: [w - 0.1 * sum_gradient(w)], "WARNING", "the whole value", "with 'avg'"),

@@ -39,7 +39,7 @@ def doubled(mode):
     return synk.function([x], x * 2, mode=mode, name="doubled")
 
 
-#: By what they have of the program's own.
+#: Modes, by the program's own elements in them.
 OWN = {
     "linker": lambda: Mode(Logging(), "fast_compile"),
     "rewrite": lambda: Mode("py", in2out(node_rewriter(None)(lambda fgraph, node: None), name="nothing")),
@@ -58,7 +58,7 @@ def test_a_mode_that_cannot_travel(make_world):
     f = doubled(Mode(Locked(), "fast_compile"))
     with reports(TypeError, "function 'doubled'", "mode Mode"):
         f(np.arange(5.0))
-    np.testing.assert_array_equal(doubled(Mode("py", None))(np.arange(5.0)), 2 * np.arange(5.0))  # the session goes on
+    np.testing.assert_array_equal(doubled(Mode("py", None))(np.arange(5.0)), 2 * np.arange(5.0))  # still usable
 
 
 @pytest.mark.parametrize("library", ["pytorch", "mlx"])

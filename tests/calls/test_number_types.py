@@ -15,14 +15,14 @@ import synkhronos as synk
 
 pytestmark = [
     getattr(pytest.mark, NAME),
-    pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning"),  # of float16, serial or not
+    pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning"),  # of float16, in serial and parallel
 ]
 
 FAST = dict(mode=L.quick)
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 FLOATS = ["float16", "float32", "float64"]
 DTYPES = ["bool", *INTEGERS, *FLOATS]
-#: Rows of floats that parts of ranks lose if each is truncated, or rounded to float32; sums of ranks cancel each other.
+#: Rows of floats that would be lost if each rank's part were truncated or rounded to float32; the ranks' sums cancel.
 TRUNCATED = np.array([[0.6, 1.5, -0.6], [0.6, 1.5, -0.6], [0.6, 1.5, -0.6], [0.6, 1.5, -0.6], [0.6, 1.5, -0.6]])
 CANCELLED = {"float64": [1e9, 1.25, 1e-3, -1e9, 0.75], "float32": [1e7, 0.25, 0.125, -1e7, 0.375]}
 CANCELLED["float16"] = [2000.0, 0.25, 0.125, -2000.0, 0.375]
@@ -48,7 +48,7 @@ def rows(dtype, n_rows=5):
     limits = np.iinfo(dtype)
     found = random.randint(limits.max // 2, limits.max, (n_rows, 3), dtype=dtype)
     if dtype == "uint64":
-        found //= 2**12  # Theano's Python code casts what is in int64
+        found //= 2**12  # Theano's Python code casts through int64
     found[1], found[:, 2] = 3, 2
     if limits.min < 0:
         found[2] = -found[2]
@@ -61,11 +61,11 @@ def reductions(dtype, exact=True):
     found = {}
     for name, result, acc in itertools.product(["sum", "prod"], [None, *DTYPES], [None, dtype, "float64"]):
         if acc == "float64" and dtype not in FLOATS and result not in FLOATS:
-            continue  # what is too large a float for an integer is undefined
+            continue  # casts of floats beyond an integer's range are undefined
         try:
             found[f"{name} {result} {acc}"] = getattr(T, name)(x, axis=0, dtype=result, acc_dtype=acc)
         except TypeError:
-            pass  # the accumulator would lose something
+            pass  # the accumulator would lose precision
     found["any"], found["all"] = T.any(x, axis=0), T.all(x, axis=0)
     if dtype != "bool":
         found["max"] = x.max(axis=0)
@@ -79,7 +79,7 @@ def reductions(dtype, exact=True):
         wider = "float64" if dtype == "uint64" else "int64"
         found["wider"] = T.cast(x.sum(axis=0, dtype=dtype) * np.array(2, dtype), wider)
         found["unsigned"] = T.cast(-T.cast(x.sum(axis=0, dtype=dtype), "uint8"), "float64")
-    if dtype in INTEGERS and exact:  # else each needs the whole in any type
+    if dtype in INTEGERS and exact:  # otherwise, every rank would need the whole value in any type
         found["max as int8"] = T.cast(x.max(axis=0), "int8")
         found["less"] = T.cast(x.sum(axis=0, dtype=dtype) - T.cast(x.shape[1], dtype), wider)
     if dtype in FLOATS:
@@ -95,7 +95,7 @@ def verify(got, want, names, types=(), size=0):
         assert value.dtype == expected.dtype, name
         if expected.dtype.kind == "f":
             types = [one for one in (*str(name).split(), *types, expected.dtype.name) if one in FLOATS]
-            scale = max(np.finfo(one).eps for one in types)  # also of what is accumulated in
+            scale = max(np.finfo(one).eps for one in types)  # including accumulator types
             np.testing.assert_allclose(value, expected, rtol=4 * scale, atol=size * 1e-15, err_msg=str(name))
         else:
             np.testing.assert_array_equal(value, expected, err_msg=name)
@@ -169,7 +169,7 @@ def test_parts_are_rounded_once(world, dtype, exact):
     verify([step[1] for step in steps], want, outputs)
     assert [step.dtype for step in steps] == [value.dtype for value in want]
     if dtype == "float32" and not exact:
-        return  # floats of every step are of the function's own type
+        return  # in single precision, the floats of each step have the function's type
     once = f.steps(data, batches=[slice(0, 3), slice(3, 5)], total=True, output_subset=[0, 2])
     verify(once, [want[0], want[2]], ["cast", "sum"])
 
@@ -203,7 +203,7 @@ def test_an_op_that_was_given_counts(threads):
     f = synk.function([x], [(total, "sum"), (total, "max"), (total, "gather"), (x.sum(dtype="int64"), "sum")], **FAST)
     data = np.array(CANCELLED["float64"])
     got = f(data)
-    parts = [data[:2].sum(), data[2:4].sum(), data[4:].sum()]  # (the root has no more rows than others)
+    parts = [data[:2].sum(), data[2:4].sum(), data[4:].sum()]  # (the root has no more rows than other ranks)
     assert got[0] == np.float32(data.sum())
     assert got[1] in [np.float32(part) for part in parts] or got[1].dtype == np.float32
     assert got[2].shape == (3,) and got[3].dtype == np.int64

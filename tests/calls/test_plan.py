@@ -63,7 +63,7 @@ def contexts(world):
     return [world.session.context, *world.session.launcher.contexts.values()]
 
 
-# -- what travels --------------------------------------------------------------------------------------------------
+# -- transferred data ----------------------------------------------------------------------------------------------
 
 
 def test_a_known_plan_is_a_pair_of_numbers(two, monkeypatch, numpy_words):
@@ -123,7 +123,7 @@ def test_the_same_data_is_checked_once(doubled, checks, travelled):
     data = synk.data(np.arange(10.0))
     for rows in (slice(0, 4), slice(4, 8), [1, 3, 5, 7], [2, 2, 9, 0]):
         np.testing.assert_array_equal(doubled(data, batch=rows), 2 * np.arange(10.0)[rows])
-    data[:] = 7  # a change of the values is not a change of the Data
+    data[:] = 7  # changing the values does not change the Data object
     np.testing.assert_array_equal(doubled(data, batch=4), [14] * 4)
     assert checks == ["x"] and travelled == [True, False, True, False, False]
 
@@ -149,7 +149,7 @@ def test_a_data_that_became_a_minibatch_is_checked(doubled, checks, travelled):
     data = synk.data(np.arange(6.0))
     np.testing.assert_array_equal(doubled(data, batch=[5, 4, 3]), [10, 8, 6])
     data.minibatch = True
-    np.testing.assert_array_equal(doubled(data, batch=[5, 4, 3]), [0, 2, 4])  # it holds the selected rows already
+    np.testing.assert_array_equal(doubled(data, batch=[5, 4, 3]), [0, 2, 4])  # it already contains the selected rows
     data.minibatch = False
     np.testing.assert_array_equal(doubled(data, batch=[5, 4, 3]), [10, 8, 6])
     assert checks == ["x"] * 3 and travelled == [True, True, False]
@@ -279,7 +279,7 @@ def test_slices_and_chosen_outputs_are_part_of_the_plan(two, travelled, numpy_wo
 
 def test_plans_are_replaced_and_sent_again(doubled, travelled):
     data, values = synk.data(np.arange(100.0)), np.arange(100.0)
-    lengths = range(1, MAX_PLANS + 4)  # every length is another plan
+    lengths = range(1, MAX_PLANS + 4)  # every length has another plan
     for n in list(lengths) * 2:
         np.testing.assert_array_equal(doubled(data, batch=n), 2 * values[:n])
     assert all(travelled)
@@ -288,7 +288,7 @@ def test_plans_are_replaced_and_sent_again(doubled, travelled):
     assert travelled[-MAX_PLANS:] == [False] * MAX_PLANS
 
 
-# -- Prepared: what a rank has worked out --------------------------------------------------------------------------
+# -- Prepared: a rank's precomputed values -------------------------------------------------------------------------
 
 
 def test_another_plan_in_its_place_is_prepared_from_the_start(doubled, two):
@@ -306,7 +306,7 @@ def test_the_plans_of_a_dropped_function_are_forgotten(two, numpy_words):
     f = synk.function([x], (numpy_words.sum(x) + numpy_words.sum(s), "sum"), sliceable_shareds=[s])
     other = synk.function([x], (x * 3, "gather"))
     f(np.arange(3.0))
-    f(np.arange(3.0), batch_s=[[0, 1], [2]])  # another graph, which has plans of its own
+    f(np.arange(3.0), batch_s=[[0, 1], [2]])  # another graph, with its own plans
     other(np.arange(3.0))
     assert [len(context.plans) for context in contexts(two)] == [3, 3]
     del f

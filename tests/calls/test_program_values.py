@@ -22,7 +22,7 @@ from synkhronos.program.program import PROGRAM
 
 pytestmark = getattr(pytest.mark, NAME)
 
-#: Small and large values: those that travel with the command, and those that are broadcast.
+#: Small values travel with the command; large values are broadcast.
 SIZES = {"scalar": (), "vector": (3,), "large": (7, 400)}
 
 
@@ -187,7 +187,7 @@ def test_of_a_variable_that_the_function_updates(world, way, size):
     ours = Program(SIZES[size], synk.function, L.quick, exact=True, updates=updating_itself)
     theirs = Program(SIZES[size], L.function, L.quick, updates=updating_itself)
     for i, form in enumerate([call, *FORMS, call]):
-        if i % 4:  # and sometimes it does nothing
+        if i % 4:  # in every fourth step, the program does nothing
             way(ours, i), way(theirs, i)
         found, expected = form(ours.f, ROWS), form(theirs.f, ROWS)
         assert_equal(found, expected, world, [ours.w, ours.p], [theirs.w, theirs.p])
@@ -225,7 +225,7 @@ def test_compiled_functions_that_write_in_place(make_world, compiled):
     """The array stays the same, so that nothing but the call itself shows it."""
     world = make_world("fork", 2, engine=NAME)
     x, w = T.dvector("x"), L.shared(np.zeros(5), "w")
-    add = L.function([], updates=[(w, w + 1)], mode=compiled)  # before the function of all ranks
+    add = L.function([], updates=[(w, w + 1)], mode=compiled)  # built before the ranks' function
     f = synk.function([x], x.sum() + w.sum(), exact=True, mode=compiled)
     assert f(np.ones(3)) == 3
     add()
@@ -295,7 +295,7 @@ def test_on_step_changes_a_value_and_ends_the_steps(world):
     assert f(np.ones(3)) == 18
 
 
-# -- what is meant to differ -----------------------------------------------------------------------------------------
+# -- intended differences --------------------------------------------------------------------------------------------
 
 
 def test_what_ranks_update_from_their_own_rows_is_refused(world):
@@ -317,7 +317,7 @@ def test_what_ranks_update_from_their_own_rows_is_refused(world):
     plain(rows[:0], 1.0), plain.steps(rows, 1.0, n_steps=2)
     with refuses(ValueError, "shared variable own"):
         f(rows)
-    own.set_value(1.0)  # the program's counts again
+    own.set_value(1.0)  # the program's value takes precedence again
     assert f(rows) == 22 and [value.tolist() for value in world.values(own)] == [1.0] * world.n
     own.set_value(2.0), synk.set_value((world.root + 1) % world.n, own, 3.0)
     with refuses(ValueError, "shared variable own", got="on rank") as caught:
@@ -381,7 +381,7 @@ class Refusing(L.Op):
 @pytest.mark.parametrize("bad", range(3))
 def test_a_call_that_fails(world, size, bad):
     """On one rank: all ranks have the new value, or all the old one; the next call has the new one."""
-    with contextlib.suppress(ValueError):  # it has the rule already
+    with contextlib.suppress(ValueError):  # it already has the rule
         synk.ops.rule(Refusing, "n->n")
     x, w, n = T.dvector("x"), L.shared(np.ones(SIZES[size]), "w"), L.shared(0.0, "n")
     f = synk.function(
@@ -394,7 +394,7 @@ def test_a_call_that_fails(world, size, bad):
         bad_rows = rows.copy()
         bad_rows[min(bad, world.n - 1)] = -1
         with pytest.raises((TypeError, ValueError)):
-            f(np.ones((2, 2)))  # before anything is sent
+            f(np.ones((2, 2)))  # fails before anything is sent
         with reports((ValueError, synk.WorkerError), "on purpose"):
             form(bad_rows)
         values = world.values(w)
@@ -405,7 +405,7 @@ def test_a_call_that_fails(world, size, bad):
         np.testing.assert_allclose(n.get_value(), before + w.get_value().mean())
 
 
-# -- random states, and values that are no arrays --------------------------------------------------------------------
+# -- random states, and values that are not arrays -------------------------------------------------------------------
 
 
 def test_a_random_stream_that_the_program_sets_begins_anew(world):
@@ -442,7 +442,7 @@ def test_a_value_that_is_no_array(make_world):
     assert f(np.ones(3)) == 54
 
 
-# -- elsewhere -------------------------------------------------------------------------------------------------------
+# -- other sessions and sequences ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -474,7 +474,7 @@ def test_what_is_read_in_between_is_news_as_before(world, size, read):
     theirs = Program(SIZES[size], L.function, L.quick)
     synk.distribute()
     for i, way in enumerate(WAYS, 1):
-        for times in (1, 2):  # at once, and when it has been moved
+        for times in (1, 2):  # immediately, and after the value has been moved
             way(ours, i), way(theirs, i)
             for _ in range(times):
                 read(ours.w, world)
@@ -584,7 +584,7 @@ def test_values_that_could_not_be_given_are_given_with_the_next_call(make_world,
         assert [value.sum() for value in world.values(w)] == [2000] * 3
 
 
-#: Ways after which nobody but the variable holds the value that the program has set.
+#: Ways to set a value so that nothing but the variable refers to it.
 REPLACING = (
     set_value,
     set_borrowed,

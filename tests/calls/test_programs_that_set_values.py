@@ -36,7 +36,7 @@ def check(program, world, rtol=1e-9):
     assert len(ours) == len(theirs) > 0
     for one, other in zip(ours, theirs):
         np.testing.assert_allclose(one, other, rtol=rtol, atol=1e-12)
-    exact([], [shared * 1 for shared in shareds])()  # what the program has done last may still be the master's alone
+    exact([], [shared * 1 for shared in shareds])()  # the program's last value may still be only on the master
     in_sync = synk.in_sync(shareds)
     assert in_sync, in_sync
 

@@ -38,7 +38,7 @@ def test_what_is_no_bar_stays():
 
 BATCHES = [[0, 1, 2], [3], [4, 5]]
 
-#: Bars to look at, and what was seen.
+#: Bars to inspect, and their records.
 BARS, SEEN = [], []
 
 

@@ -84,7 +84,7 @@ def test_inputs_bound_to_a_shared_variable(world, exact):
         np.testing.assert_allclose(f(ROWS, *args, **options), serial(ROWS, *args))
         np.testing.assert_allclose(world.values(w), [own.get_value()] * world.n)
     for shared in (w, own):
-        shared.set_value(np.asarray(4.0))  # all ranks have it in the next call
+        shared.set_value(np.asarray(4.0))  # all ranks have the value in the next call
     np.testing.assert_allclose(f(ROWS), serial(ROWS))
     np.testing.assert_allclose(f.steps(ROWS, n_steps=2), [serial(ROWS), serial(ROWS)])
     np.testing.assert_allclose(world.values(w), [own.get_value()] * world.n)

@@ -167,7 +167,7 @@ def test_a_column_that_does_not_broadcast_says_so_as_pytensor_does(threads):
     f = synk.function([x], x @ (column * pt.ones((3, 4))), mode=MODE, exact=True)
     with pytest.raises((ValueError, synk.WorkerError)) as caught:
         f(np.ones((6, 3)))
-    assert re.search("broadcast|[Ii]ncompatible", str(caught.value))  # PyTensor's own words
+    assert re.search("broadcast|[Ii]ncompatible", str(caught.value))  # PyTensor's own message
     known = pytensor.shared(np.ones((3, 1)), "column", shape=(None, 1))
     f = synk.function([x], x @ (known * pt.ones((3, 4))), mode=MODE, exact=True)
     np.testing.assert_array_equal(f(np.ones((6, 3))), np.full((6, 4), 3))

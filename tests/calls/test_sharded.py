@@ -73,7 +73,7 @@ def test_the_middle_axis(threads):
     f = synk.function([synk.sharded(x, 1)], [T.exp(x), x.sum(axis=(0, 2))], name="middle")
     value = random.randn(2, 7, 3)
     agree(f(value), [np.exp(value), value.sum(axis=(0, 2))])
-    # Also of an array that is not contiguous, and one that NumPy reads from a file.
+    # This also holds for non-contiguous arrays and arrays from a file.
     agree(f(value[:, ::-2]), [np.exp(value[:, ::-2]), value[:, ::-2].sum(axis=(0, 2))])
     agree(f(np.asfortranarray(value)), [np.exp(value), value.sum(axis=(0, 2))])
 
@@ -100,7 +100,7 @@ def test_steps(world):
             agree([each[k] for each in results], of(y_all[batch], x_all[..., batch]))
     seen = []
     f.steps(y_all, x_all, batches=batches, output_subset=[0], on_step=lambda i, results: seen.append(results[0].shape))
-    assert [shape[:2] for shape in seen] == [(3, 4)] * 3  # each is of the master's rows
+    assert [shape[:2] for shape in seen] == [(3, 4)] * 3  # each result has the master's rows
     totals = f.steps(y_all, x_all, batches=batches, output_subset=[0, 1], total=True)
     chosen = [0, 1, 2, 3, 3, 4, 5, 6, 7, 8, 8]
     agree(totals, of(y_all[chosen], x_all[..., chosen])[:2])
@@ -140,7 +140,7 @@ def test_scatter_and_gather(world):
     synk.scatter(v, values[0], batch=slice(6, 2, -1), axis=1)
     np.testing.assert_array_equal(synk.gather(v, nd_up=0, axis=1), values[0][:, 6:2:-1])
     synk.set_value(world.n - 1, v, np.zeros((9, 9)))
-    assert len(synk.gather(v, axis=1)) == (9 if world.n == 1 else world.n)  # a list, where they do not fit
+    assert len(synk.gather(v, axis=1)) == (9 if world.n == 1 else world.n)  # a list, if the shapes do not match
 
 
 @pytest.mark.thorough
@@ -188,9 +188,9 @@ def test_copies_and_pickles(threads):
 def test_what_cannot_be(threads):
     x, y, column = T.dmatrix("x"), T.dvector("y"), T.dcol("column")
     s = L.shared(np.zeros((2, 2)), "s")
-    with refuses(ValueError, "axis", "'x' (argument 0), a float64 matrix", "2"):
+    with refuses(ValueError, "axis", "'x' (argument 0), of type float64 matrix", "2"):
         synk.function([synk.sharded(x, 2)], x.sum())
-    with refuses(ValueError, "axis", "'y' (argument 0), a float64 vector", "-2"):
+    with refuses(ValueError, "axis", "'y' (argument 0), of type float64 vector", "-2"):
         synk.function([synk.sharded(y, -2)], y.sum())
     with refuses(ValueError, "axis", "'column' (argument 0) that may have any length", "1, broadcastable"):
         synk.function([synk.sharded(column, 1)], column.sum())
@@ -198,7 +198,7 @@ def test_what_cannot_be(threads):
         synk.sharded(x, 1.0)
     with refuses(TypeError, "bcast_inputs", "whole", "x, sharded along axis 1", "inputs"):
         synk.function([], x.sum(), bcast_inputs=[synk.sharded(x, 1)])
-    with refuses(ValueError, "axis", "axis of s, a float64 matrix", "2"):
+    with refuses(ValueError, "axis", "axis of s, of type float64 matrix", "2"):
         synk.function([], s.sum(), sliceable_shareds=[synk.sharded(s, 2)])
     f = synk.function([synk.sharded(x, 1), y], (x * y).sum())
     with refuses(ValueError, "scattered inputs", "length", "3 of input 'x' (argument 0), 2 of input 'y' (argument 1)"):
@@ -208,7 +208,7 @@ def test_what_cannot_be(threads):
         lambda axis: synk.scatter(s, np.zeros((4, 4)), axis=axis),
         lambda axis: synk.gather(s, axis=axis),
     ):
-        with refuses(ValueError, "axis", "axis of s, a float64 matrix", "2"):
+        with refuses(ValueError, "axis", "axis of s, of type float64 matrix", "2"):
             collective(2)
         with refuses(TypeError, "axis", "an int", "'a'"):
             collective("a")

@@ -8,7 +8,7 @@ from refusals import refuses
 from synkhronos.calls import signature as spec
 from synkhronos.reductions import MISSING, ReduceOp
 
-A, B, C = "variable a", 2.5, object()  # anything may stand for a variable
+A, B, C = "variable a", 2.5, object()  # any object may serve as a variable
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_results_in_the_form_of_the_outputs(form, subset, wrapped):
         (((A, C), [B, C, "sum"]), [(A, C), (B, C)], [MISSING, "sum"]),
         ({A: C, B: (C, "max")}, [(A, C), (B, C)], [MISSING, "max"]),
         (OrderedDict([(B, C), (A, C)]), [(B, C), (A, C)], [MISSING, MISSING]),
-        ({A: C, B: C}.items(), [(A, C), (B, C)], [MISSING, MISSING]),  # as Keras gives them
+        ({A: C, B: C}.items(), [(A, C), (B, C)], [MISSING, MISSING]),  # as passed by Keras
         (OrderedDict([(B, C)]).items(), [(B, C)], [MISSING]),
     ],
 )

@@ -9,7 +9,7 @@ import synkhronos as synk
 
 pytestmark = FEWER_WORLDS
 
-ROWS = np.arange(7.0) + 1  # uneven over 2 and 3 ranks and over 2 and 3 slices
+ROWS = np.arange(7.0) + 1  # uneven over 2 and 3 ranks, and over 2 and 3 slices
 OPS = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
 
 
@@ -248,7 +248,7 @@ def test_integer_updates_must_agree_between_slices(world, words, shards):
     assert [float(value) for value in world.values(w)] == [1] * world.n
     f(rows)
     assert [int(value) for value in world.values(count)] == [10] * (world.n - 1) + [11]
-    alone = words.function([x], updates=[(count, count + words.max(x)), (w, w + 1.0)])  # no output makes ranks meet
+    alone = words.function([x], updates=[(count, count + words.max(x)), (w, w + 1.0)])  # no output, so no barrier
     with reports((ValueError, synk.WorkerError), "the update of count", "slices"):
         alone(rows, num_slices=3)
     assert [float(value) for value in world.values(w)] == [2] * world.n
@@ -276,7 +276,7 @@ def test_default_updates_and_those_of_clones(world, words):
     clone.default_update = 0.5 * clone + 0.5 * words.mean(x)
     v.default_update = v + 1.0
     f = words.function([x], (x + 0 * clone + 0 * v, "gather"))
-    clone.default_update = clone * 1000  # what becomes of them later does not matter
+    clone.default_update = clone * 1000  # later changes have no effect
     v.default_update = None
     truth = np.zeros(world.n)
     for call, k in enumerate((1, 3, 2), 1):
@@ -352,7 +352,7 @@ def test_ranks_without_rows_make_no_call(world, words):
         assert world.values(w)[world.root] > before[world.root]
 
 
-# -- functions with little in them ---------------------------------------------------------------------------------
+# -- functions with few inputs or outputs --------------------------------------------------------------------------
 
 
 def test_only_outputs_only_updates_and_nothing(world, words):
@@ -367,7 +367,7 @@ def test_only_outputs_only_updates_and_nothing(world, words):
     assert [float(value) for value in world.values(w)] == [3] * world.n
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ class Cell:
         state = (1 - gate) * before + gate * T.tanh(T.dot(self.items[X], self.W))
         scores = T.dot(state, self.V.T)
         right = scores[T.arange(X.shape[0]), Y].dimshuffle(0, "x")
-        loss = T.mean(-T.log(T.nnet.sigmoid(right - scores) + 1e-6))  # its item before all others
+        loss = T.mean(-T.log(T.nnet.sigmoid(right - scores) + 1e-6))  # the right item is ranked before all others
         updates = [(self.H, state if axis == 0 else state.T)]
         for p, cache, velocity, g in zip(params, caches, velocities, T.grad(loss, params)):
             new = cache + T.sqr(g)
@@ -121,10 +121,10 @@ def test_sessions_in_parallel(world, axis):
     )
     n_rows = 7
     for step in range(14):
-        if step in (5, 9, 11):  # there are fewer sessions left, in the end fewer than ranks
+        if step in (5, 9, 11):  # fewer sessions remain, in the end fewer than ranks
             n_rows = {5: 4, 9: 2, 11: 1}[step]
             ours.shrink(n_rows), plain.shrink(n_rows)
-        if step in (7, 12):  # and more again
+        if step in (7, 12):  # more sessions again
             n_rows = 6
             value = random.randn(6, 5)
             for one in (ours, plain):
@@ -206,7 +206,7 @@ def test_what_the_program_does_to_them_between_calls(world):
         lambda one: None,
         lambda one: one.canvas.get_value(borrow=True).__setitem__(2, 5.0),
         lambda one: float(doubles[id(one)]()),
-        lambda one: one.canvas.get_value().fill(9),  # a copy
+        lambda one: one.canvas.get_value().fill(9),  # writes to a copy
         lambda one: one.clear.as_theano() and None if one is ours else one.clear() and None,
         lambda one: one.canvas.set_value(one.canvas.get_value(borrow=True), borrow=True),
     ):
@@ -288,7 +288,7 @@ def test_sessions_one_after_the_other(make_world):
         same(ours.draw(x), plain.draw(x))
         same(ours.draw(x), plain.draw(x))
         synk.close()
-        same(ours.values(), plain.values())  # the master has the whole
+        same(ours.values(), plain.values())  # the master has the whole value
         same(ours.draw.as_theano(x), plain.draw(x))
 
 
@@ -349,7 +349,7 @@ def test_a_rank_that_dies_leaves_the_rows_of_before(make_world):
     np.testing.assert_array_equal(ours.canvas.get_value(), before)
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------------------------
 
 
 def test_other_numbers_of_rows_are_refused(world):
@@ -372,7 +372,7 @@ def test_slices_are_refused(world):
 
 def test_collectives_are_refused(two):
     ours, x = Canvas(synk.function, exact=True), np.random.RandomState(1).rand(5, 6)
-    synk.broadcast(ours.canvas)  # nobody has divided it yet
+    synk.broadcast(ours.canvas)  # the variable has not been divided yet
     ours.draw(x)
     for call in (
         synk.broadcast,
@@ -419,7 +419,7 @@ def test_on_step_cannot_see_rows_that_are_on_the_ranks(two):
     assert len(seen) == 3 and ours.canvas.get_value().shape == (5, 6)
 
 
-#: New values of a state of 6 rows that every rank would have as a whole, or of rows along another axis.
+#: New values of a state of 6 rows that every rank would compute as a whole, or with rows along another axis.
 NO_ROWS = {
     "a constant": lambda H, w: T.zeros((6, 6)),
     "what all ranks have": lambda H, w: T.dot(w, w.T),

@@ -14,7 +14,7 @@ pytestmark = [getattr(pytest.mark, NAME), needs_theano, pytest.mark.thorough("th
 
 X = np.arange(1.0, 8.0)
 
-#: Most with threads, the same with processes, and on two hosts.
+#: Most cases with threads, the same cases with processes, and on two hosts.
 RANKS = [("threads", 1), ("threads", 2), ("threads", 3), ("fork", 2), ("2 uneven hosts", 3)]
 
 
@@ -78,7 +78,7 @@ def test_data_and_arrays_that_are_given_stay_what_they_are(ranks, words):
     assert f(array).tolist() == [5] * 3 and f().tolist() == [6] * 3
     assert f(data).tolist() == [6] * 3 and f().tolist() == [7] * 3
     assert array.tolist() == [5] * 3 and data[:].tolist() == [6] * 3
-    data[:] = 1  # the memory of the argument is not that of the state
+    data[:] = 1  # the argument and the state do not share memory
     assert f().tolist() == [8] * 3
     assert [one.tolist() for one in ranks.values(state_in(f))] == [[9] * 3] * ranks.n
 
@@ -92,7 +92,7 @@ def test_every_rank_keeps_its_own(ranks, words):
         expected = expected + [part.sum() for part in parts_of(ranks.n)]
     assert ranks.values(state_in(f)) == expected.tolist()
     assert f[s] == expected[ranks.root]
-    synk.all_reduce(state_in(f), op="sum")  # it is a variable like any other
+    synk.all_reduce(state_in(f), op="sum")  # the state is an ordinary variable
     assert f(X).tolist() == [expected.sum()] * ranks.n
 
 
@@ -155,7 +155,7 @@ def test_steps_go_on_from_each_other(ranks, words, exact):
     if exact:
         theirs = L.function([x, *inputs()], s)
         np.testing.assert_allclose(found, [theirs(X[batch]) for batch in batches])
-    assert steps.steps(X, 4.0, batches=batches).tolist() == [4.0] * 3  # as in calls that give it
+    assert steps.steps(X, 4.0, batches=batches).tolist() == [4.0] * 3  # as in calls that pass it
 
 
 def test_comparisons_leave_states_alone(two, words):
@@ -259,7 +259,7 @@ def test_after_close_it_goes_on(make_world, words):
         assert world.values(state_in(f)) == [value + 2] * n
 
 
-# -- values that functions have in common ------------------------------------------------------------------------------
+# -- values shared by functions ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough("fork")
@@ -272,12 +272,12 @@ def test_functions_with_one_container(ranks, words):
     assert look(2).tolist() == [26.0] * ranks.n
     down(4)
     assert look(2).tolist() == [18.0] * ranks.n and up[s] == down[s] == look[s] == 9
-    down(1, 0)  # gives the value that both have
+    down(1, 0)  # passes the common value of both functions
     assert up[s] == -1 and look(1).tolist() == [-1.0] * ranks.n
     up[s] = 6
     down(1)
     assert look(1).tolist() == [5.0] * ranks.n
-    up[s] = 8  # a function that cannot be given the value has it, too
+    up[s] = 8  # a function without an argument for the value has it, too
     assert look(1).tolist() == [8.0] * ranks.n
     look[s] = 9
     assert look(1).tolist() == [9.0] * ranks.n and up[s] == 9
@@ -315,7 +315,7 @@ def test_states_of_several_kinds(ranks, words):
     seeded = [ours().reshape(ranks.n, 3) for _ in range(2)]
     np.testing.assert_array_equal(np.stack(seeded)[:, ranks.root], [theirs(), theirs()])
     assert len(np.unique(seeded)) == 6 * ranks.n
-    ours["s"] = np.random.RandomState(7)  # all begin again
+    ours["s"] = np.random.RandomState(7)  # all ranks restart their streams
     np.testing.assert_array_equal([ours().reshape(ranks.n, 3) for _ in range(2)], seeded)
 
 
@@ -332,7 +332,7 @@ def test_a_sparse_matrix(ranks, words):
     assert [f(2.0).tolist(), f(1.0).tolist()] == [[10.0] * ranks.n, [20.0] * ranks.n]
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 def test_rows_are_not_kept(two, words):
@@ -384,7 +384,7 @@ def test_copies_keep_values_of_their_own(two, words, make, exact):
     f(X)
     g = make(f)
     first = f[s]
-    assert g["s"] == first and g(X, 2.0) == 2 and f[s] == first  # put out of step
+    assert g["s"] == first and g(X, 2.0) == 2 and f[s] == first  # the copies are no longer equal
     state = [shared for shared in g.get_shared() if shared.name == "s"][0]
     sums = [X.sum()] * 2 if exact else [part.sum() for part in parts_of(2)]
     np.testing.assert_allclose(two.values(state), [2 + one for one in sums])
@@ -401,7 +401,7 @@ def test_a_copy_without_updates(ranks, words):
     f = words.function([], (s + w, "max"), bcast_inputs=[L.In(s, value=3.0, update=s + 1)], updates=[(w, w + 10)])
     assert f() == 3
     g = f.copy(delete_updates=True)
-    assert g.update_modes == [] and g() == 14 and g(7) == 17 and g() == 14  # a default from now on
+    assert g.update_modes == [] and g() == 14 and g(7) == 17 and g() == 14  # the value becomes a default
     assert f() == 14 and f() == 25 and ranks.values(w) == [30.0] * ranks.n
 
 
@@ -413,7 +413,7 @@ def test_functions_with_one_container_travel_together(two, words):
         assert again[0](5) == 10 and again[1](2) == 15 and again[0](0) == 13 and up["s"] == 10
 
 
-# -- what else the library's functions do ------------------------------------------------------------------------------
+# -- other features of the library's functions -------------------------------------------------------------------------
 
 
 @pytest.mark.thorough("fork")
@@ -488,6 +488,6 @@ def test_defaults_of_an_exact_function(ranks, words, before):
     elif before == "compare":
         found = f.compare(X)
         assert bool(found) and found.results == first
-    assert f(X) == first  # what is replaced is for one call
+    assert f(X) == first  # the replacement applies to a single call
     for again in (f, f.copy(), pickle.loads(pickle.dumps(f))):
         assert again(X) == 2 * X.sum() + 1 and again(X, a=0.0) == 1 and again(X, 0.0, 5.0) == 5

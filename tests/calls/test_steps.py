@@ -22,7 +22,7 @@ pytestmark = FEWER_WORLDS
 RANDOM = np.random.RandomState(0)
 X, Y = RANDOM.standard_normal((23, 3)), RANDOM.standard_normal(23)
 
-#: As many rows as ranks, fewer, none of one, uneven last ones, and each kind of ``batch``.
+#: As many rows as ranks, fewer, none on one rank, uneven last batches, and each kind of ``batch``.
 BATCHES = [[0, 1, 2, 3, 4], slice(3, 9), [5], np.arange(20, 23), 7, (4, 4, -1, 0), range(2, 7), slice(None, None, -3)]
 
 
@@ -241,11 +241,11 @@ def test_rows_of_both(two, numpy_words):
 def test_data_that_changes_its_length(two, numpy_words):
     data, whole = numpy_words.shared(np.arange(10.0), name="data"), numpy_words.shared(np.arange(10.0), name="whole")
     f = synk.function([], (data, "gather"), updates=[(data, data[1:])], sliceable_shareds=[data])
-    with reports((ValueError, WorkerError), "sliceable_shareds", "data", 10, 2) as caught:  # to that of the rows
+    with reports((ValueError, WorkerError), "sliceable_shareds", "data", 10, 2) as caught:  # relative to the rows
         f.steps(batches_s=[[9, 8, 7], [9, 8, 7]])
     assert caught.value.step == 1 and max(caught.value.steps) == 1
     two.set_values(data, [np.arange(10.0)] * 2)
-    assert len(f.steps(batches_s=[[9, 8, 7]])) == 1  # no later step
+    assert len(f.steps(batches_s=[[9, 8, 7]])) == 1  # there is no later step
     two.set_values(data, [np.arange(10.0)] * 2)
     other = numpy_words.shared(np.arange(10.0), name="other")
     g = synk.function([], (other, "gather"), updates=[(other, whole * 2)], sliceable_shareds=[other])
@@ -376,7 +376,7 @@ def test_total_is_over_all_rows(ranks, numpy_words, shards, num_slices):
     np.testing.assert_allclose(sums, X.sum(0), rtol=1e-13)
     np.testing.assert_allclose(columns, X.mean(0), rtol=1e-13)
     assert top == X.max() and low == X.min() and rows.tolist() == X.tolist()
-    assert abs(mean - np.mean([X[batch].mean() for batch in batches])) > 1e-6  # not the mean over batches
+    assert abs(mean - np.mean([X[batch].mean() for batch in batches])) > 1e-6  # not the mean of the batches' means
     assert f.last_rows == [
         sum(len(shards(np.arange(23)[batch], ranks.n, ranks.root)[rank]) for batch in batches)
         for rank in range(ranks.n)
@@ -425,7 +425,7 @@ def test_on_step_ends_the_steps(ranks, numpy_words, no):
     made = len(outputs[0])
     assert seen == [0, 1, 2, 3] and 4 <= made <= 2000
     assert ranks.n > 1 or made == 4
-    assert {value.tolist() for value in ranks.values(steps.count)} == {made}  # all ranks, the same
+    assert {value.tolist() for value in ranks.values(steps.count)} == {made}  # equal on all ranks
     same_bits(outputs, [calls.f(X, Y, 1.0) for _ in range(made)])
     assert sum(steps.f.last_rows) == made * 23
 
@@ -466,14 +466,14 @@ def test_a_command_inside_on_step(two, numpy_words):
 
 def test_on_step_is_not_pickled(make_world, numpy_words):
     make_world("fork", 2)
-    lock = threading.Lock()  # which cannot be
+    lock = threading.Lock()  # a lock cannot be pickled
     program = Program(numpy_words)
     seen = []
     program.f.steps(X, Y, 1.0, n_steps=3, on_step=lambda i, outputs: seen.append(lock.locked()))
     assert seen == [False] * 3
 
 
-# -- what goes wrong ---------------------------------------------------------------------------------------------------
+# -- failures ----------------------------------------------------------------------------------------------------------
 
 
 class Failing:
@@ -538,7 +538,7 @@ def test_a_rank_with_steps_to_make_is_ended_when_another_fails(make_world, numpy
 
     def abort_and_go_on(context):
         abort(context)
-        if context.rank == 0:  # who decides it for all
+        if context.rank == 0:  # rank 0 decides for all ranks
             meanwhile.is_in_the_middle.open()
 
     monkeypatch.setattr(RankContext, "abort", abort_and_go_on)

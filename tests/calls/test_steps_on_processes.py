@@ -19,7 +19,7 @@ from synkhronos.runtime.context import RankContext
 pytestmark = pytest.mark.slow
 
 
-#: Rows that hold the other rank back at a step; and the step.
+#: Rows that delay the other rank at a step, and the number of this step.
 HELD, HELD_AT = np.array([1.0, 1.0, 2.0, 2.0]), 30
 
 
@@ -93,7 +93,7 @@ def test_ctrl_c_in_the_500th_of_1000_steps(counter, monkeypatch):
         counter.f.steps(HELD, n_steps=1000, on_step=at(499, lambda: os.kill(os.getpid(), signal.SIGINT)))
     error = caught.value
     assert error.step == 499 and error.steps == [500, HELD_AT + 1]
-    assert counter.counts() == error.steps  # the session goes on, and no rank has made a step since
+    assert counter.counts() == error.steps  # the session is still usable, and no rank has made a step since
     sums, counts = counter.f.steps(np.ones(4), n_steps=2)
     assert sums.tolist() == [4.0, 4.0] and [each.tolist() for each in counts] == [
         error.steps,
@@ -209,5 +209,5 @@ def test_memory_does_not_grow(make_world, words_of, engine, n):
     for _ in range(3):
         f.steps(data, batches=batches, output_subset=[0])
         used.append(memory())
-    # What leaks does so each time; in between the system may give a process memory in larger pages.
-    assert max(np.diff(used, axis=0).min(axis=0)) < 1 << 20  # ten bytes for each step would be as much
+    # A leak recurs in every round. Between rounds, the system may give a process memory in larger pages.
+    assert max(np.diff(used, axis=0).min(axis=0)) < 1 << 20  # ten leaked bytes per step would reach this limit

@@ -142,7 +142,7 @@ def test_an_error_in_a_step_leaves_the_steps_before(make_world, how, rank, after
         twins.f.steps(X, batches=BATCHES)
     assert caught.value.step == step
     (made,) = set(caught.value.steps)
-    assert made in (step, step - 1)  # (that the one before was complete is known at the next collective)
+    assert made in (step, step - 1)  # (the completion of the previous step is known at the next collective)
     twins.serial(BATCHES[:made])
     twins.compare()
     if made < step:
@@ -178,7 +178,7 @@ def test_ctrl_c_before_a_step_is_counted(make_world, monkeypatch):
         if len(calls) == 6:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Change, "__call__", interrupted)  # on the master
+    monkeypatch.setattr(Change, "__call__", interrupted)  # only on the master
     with pytest.raises(KeyboardInterrupt) as caught:
         twins.f.steps(X, batches=BATCHES)
     (made,) = set(caught.value.steps)

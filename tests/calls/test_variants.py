@@ -51,7 +51,7 @@ def compilations(monkeypatch):
     return names
 
 
-# -- when ----------------------------------------------------------------------------------------------------------
+# -- time of compilation -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.theano
@@ -89,7 +89,7 @@ def test_one_graph_at_function_and_others_when_a_call_needs_them(two, theano_wor
     synk.close()
     two.session = PROGRAM.open(2, 1, launcher="threads")
     assert f(ROWS, batch_s=[0, 1])[0] == 34 and f(ROWS[:4], batch_s=[0, 1], num_slices=2)[0] == 16
-    assert len(compilations) == 3  # distributed again, and not compiled again
+    assert len(compilations) == 3  # distributed again, but not compiled again
 
 
 def test_variants_are_compiled_from_the_function_as_it_was(world, words):
@@ -131,7 +131,7 @@ def test_what_a_dropped_function_had_goes_with_it(make_world, numpy_words):
 
         def held(world=world):
             gc.collect()
-            world.session.run(Tables())  # what was dropped goes with a command
+            world.session.run(Tables())  # this command sends the list of dropped objects
             return [entry[:2] for entry in world.session.run(Tables())]
 
         x = numpy_words.variable("x")
@@ -209,7 +209,7 @@ def test_pickled_functions(two, graphs):
             - np.array([part.mean() for part in np.array_split(rows, two.n)])
             + np.array([part.mean() for part in np.array_split(ROWS, two.n)]),
         )
-    assert [float(value) for value in two.values(w)] == [1] * two.n  # each has its own
+    assert [float(value) for value in two.values(w)] == [1] * two.n  # each rank has its own value
 
 
 @of_the_library
@@ -240,7 +240,7 @@ def test_free_reaches_all_graphs(make_world, graphs):
     assert max(kept()[:2]) == 0
 
 
-# -- what Theano can do --------------------------------------------------------------------------------------------
+# -- other features of Theano --------------------------------------------------------------------------------------
 
 
 @of_the_library
@@ -334,14 +334,14 @@ def test_the_profile_is_of_all_graphs_and_all_ranks(two, theano_words):
         f(ROWS, batch_s=[0])
         f(ROWS[: two.n * 2], batch_s=[0, 1], num_slices=2)
         assert f.profile.fct_callcount == 2 + two.n + two.n + 2 * two.n
-        assert f.profile.apply_callcount[node] == two.n + 2  # that graph's
+        assert f.profile.apply_callcount[node] == two.n + 2  # calls of that graph
         assert sum(f.profile.op_callcount().values()) >= f.profile.fct_callcount
         assert f.profile.fct_call_time > seconds and f.profile.vm_call_time > 0
         shown = io.StringIO()
         f.profile.summary(file=shown)
         assert f"Time in {f.profile.fct_callcount} calls to Function.__call__" in shown.getvalue()
     assert given.fct_callcount == 6  # the master's own part
-    if two.launcher == "threads":  # counts are added up by the position of a node
+    if two.launcher == "threads":  # counts are added by the position of the node
         for number in two.session.context.functions:
             here = two.session.context.functions[number].reference()
             for context in two.session.launcher.contexts.values():
@@ -360,7 +360,7 @@ PEAK = """
     import synkhronos as synk
     import numpy as np, theano, theano.tensor as T
 
-    def peak():  # (ru_maxrss begins with that of the process that started this one)
+    def peak():  # (ru_maxrss would include the parent's peak)
         with open("/proc/self/status") as status:
             return int([line for line in status if line.startswith("VmHWM")][0].split()[1])
 

@@ -20,7 +20,7 @@ import synkhronos as synk
 
 pytestmark = getattr(pytest.mark, NAME)
 
-#: Not to be divided by 3 evenly, and at first also the width of a layer: both readings of it are possible.
+#: Not divisible by 3, and initially also the width of a layer, so both readings of the number are possible.
 N = 8
 FAST = dict(mode=L.quick)
 
@@ -101,7 +101,7 @@ EXPRESSIONS = {
     "assertion": lambda x, y: T.specify_shape(x, (N, 4)) * 2,
 }
 
-#: Of which a rank with its own rows alone computes something else.
+#: Cases whose values would differ if a rank used only its own rows.
 NEED_ALL_ROWS = {"arange of a product", "variance by hand", "alloc of a row"}
 
 
@@ -199,7 +199,7 @@ def test_every_rank_draws_for_its_own_rows(threads, kind):
     f = synk.function([x], [T.cast(draw, "float64") * x for draw in draws], rows=N, exact=True, **FAST)
     normal, binomial, uniform = f(np.ones((N, 4)))
     assert normal.shape == binomial.shape == uniform.shape == (N, 4)
-    assert len(set(normal.ravel())) == len(set(uniform.ravel())) == 4 * N  # no rank draws what another has drawn
+    assert len(set(normal.ravel())) == len(set(uniform.ravel())) == 4 * N  # no two ranks draw the same numbers
     assert set(binomial.ravel()) == {0.0, 1.0}
 
 
@@ -231,7 +231,7 @@ def test_a_call_with_other_rows_is_refused_and_changes_nothing(world):
 def test_every_step_has_as_many_rows(threads):
     f, w = averaged()
     x = np.random.RandomState(9).randn(3 * N, 4)
-    with refuses(ValueError, "rows, with batches[2]", got=str(N - 1)):  # a short last batch
+    with refuses(ValueError, "rows, with batches[2]", got=str(N - 1)):  # a shorter last batch
         f.steps(x, batches=[slice(0, N), slice(N, 2 * N), slice(2 * N, 3 * N - 1)])
     with refuses(ValueError, "rows", got=str(3 * N)):
         f.steps(x, n_steps=2)
@@ -333,7 +333,7 @@ def test_each_rank_divides_by_its_own_rows(threads, divided):
     assert f.output_modes == ["avg"]
     np.testing.assert_allclose(f(x, y), g(x, y))
     values = synk.gather(w, nd_up=1)
-    assert abs(values[0] - values[1]).max() > 1e-3  # each has made its own update
+    assert abs(values[0] - values[1]).max() > 1e-3  # each rank has applied its own update
     weights = np.array(f.last_rows) / N
     np.testing.assert_allclose(weights @ values, v.get_value(), rtol=1e-12)
 
@@ -369,14 +369,14 @@ def test_a_number_that_may_be_either_is_refused(threads):
             synk.function([x], (total, "avg"), rows=N, **FAST)
 
 
-# -- what is said ------------------------------------------------------------------------------------------------------
+# -- messages ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["arange", "reshape", "ones", "zeros", "array"])
 @pytest.mark.parametrize("exact", [False, True])
 def test_without_a_number_the_error_says_which(threads, name, exact):
     x, y = T.dmatrix("x"), T.ivector("y")
-    # Of an array nothing says that it was written for the rows.
+    # Nothing indicates that an array's length is the number of rows.
     got = "all rows" if name == "array" else f"rows={N}"
     with refuses(TypeError, got=got):
         synk.function([x, y], EXPRESSIONS[name](x, y), exact=exact, on_unused_input="ignore", **FAST)
@@ -406,7 +406,7 @@ def test_fork_says_it_for_all_functions(make_world):
     written, free = (synk.function([x], out, **FAST) for out in (x.reshape((N, -1)).sum(axis=1), x.sum(axis=1)))
     value = np.random.RandomState(17).randn(2 * N, 4)
     np.testing.assert_allclose(written(value[:N]), value[:N].sum(axis=1))
-    np.testing.assert_allclose(free(value), value.sum(axis=1))  # it is not written there: any number will do
+    np.testing.assert_allclose(free(value), value.sum(axis=1))  # no literal number of rows: any number is valid
     with refuses(ValueError, "rows", got=str(2 * N)):
         written(value)
     own = synk.function([x], x.reshape((N + 1, -1)).sum(axis=1), rows=N + 1, **FAST)

@@ -19,7 +19,7 @@ def layer(random, x, y, hidden):
     """Return the next layer of a network, of ``(N, N)`` values, one of whose numbers may be that of its rows."""
     w = L.shared(random.randn(N, N), f"w{random.randint(1000)}")
     ones = T.ones((N, 1), "float64")
-    count = [N, x.shape[0]][random.randint(2)]  # either way of writing it
+    count = [N, x.shape[0]][random.randint(2)]  # either form
     kinds = [
         lambda: T.dot(hidden, w),
         lambda: T.dot(T.concatenate([hidden, ones], axis=1), L.shared(random.randn(N + 1, N), "v")),
@@ -36,7 +36,7 @@ def layer(random, x, y, hidden):
         lambda: hidden * T.sqr(hidden).sum() / (N * N),
         lambda: hidden + T.alloc(hidden.mean(axis=0), N, N),
         lambda: hidden * np.linspace(0, 1, N * N).reshape(N, N),
-        lambda: T.dot(T.eye(N, dtype="float64"), T.dot(w.T, w)) + hidden,  # a number of columns
+        lambda: T.dot(T.eye(N, dtype="float64"), T.dot(w.T, w)) + hidden,  # N is a number of columns
         lambda: T.switch(T.lt(T.arange(N), 2).dimshuffle(0, "x"), hidden, -hidden),
         lambda: hidden[:N] + w[:N],
         lambda: L.scan(lambda h: T.tanh(T.dot(h, w) + T.ones((N, N), "float64")), outputs_info=[hidden], n_steps=2)[0][
@@ -62,14 +62,14 @@ def program(seed):
 def test_random_programs(make_world, n):
     make_world("threads", n, 0, engine=NAME)
     built = 0
-    for seed in [*range(10 * n, 10 * n + 10), 108]:  # (that has a loop whose gradient asserts shapes)
+    for seed in [*range(10 * n, 10 * n + 10), 108]:  # (the last one has a loop whose gradient asserts shapes)
         (w, ours), (same, plain) = program(seed), program(seed)
         data = np.random.RandomState(seed)
         x, y = data.randn(N, N), data.randint(0, N, N).astype("int32")
         try:
             f = synk.function(**ours, exact=True, rows=N, mode=L.quick)
         except ArgumentError:
-            continue  # rows of which each needs another one: `w[:N]` has all rows, for example
+            continue  # some values would need different rows: `w[:N]` has all rows, for example
         built += 1
         want = L.function(**plain, mode=L.quick)(x, y)
         for got, value in zip(f(x, y), want):

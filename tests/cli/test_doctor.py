@@ -45,7 +45,7 @@ class Fake:
         (self.folder / (name + ".py")).write_text(text)
         above = [str(self.folder), os.environ.get("PYTHONPATH", "")]
         self.monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, above)))
-        # The doctor puts the library's folder first, where no module of that name may be found
+        # The doctor puts the library's folder first, so it must not contain a module of that name
         assert not (Path(ROOT) / (name + ".py")).exists()
         if name == "theano":
             put_numpy_of_theano(self.folder)
@@ -136,7 +136,7 @@ class Fake:
 
     def blas_of_pytensor(self):
         self.packages(pytensor="3.3.7")
-        self.monkeypatch.setitem(sys.modules, "scipy.linalg", sys)  # found, and not loaded
+        self.monkeypatch.setitem(sys.modules, "scipy.linalg", sys)  # found, but not loaded
 
     def only_pytensor(self):
         self.packages(pytensor="3.3.7")
@@ -512,7 +512,7 @@ def test_command_line_with_theano():
 
 @pytest.mark.thorough
 @pytest.mark.pytensor
-@pytest.mark.timeout(300)  # with nothing in its cache, Numba compiles
+@pytest.mark.timeout(300)  # with an empty cache, Numba compiles
 def test_command_line_with_pytensor():
     pytest.importorskip("pytensor")
     lines = [line[:3] for line in lines_of_command()]

@@ -54,7 +54,7 @@ def test_table(profiles, capsys):
     # (1 + 10.24 + 0.5) ms 1.1 times as long, 0.8 of all_reduce, three commands of 40 us, 0.3.
     assert lines_of(printed, 2)[:4] == ["2", "1", "512", "14.13"]
     assert lines_of(printed, 4)[0] == "4*"
-    assert "* = extrapolated: the profiles have at most 2 ranks, 1 host, and 128 to 1024 rows per rank" in printed
+    assert "* = extrapolated: the profiles have at most 2 ranks and 1 host, with 128 to 1024 rows per rank" in printed
     assert lines_of(printed, 8)[-1] == "communicating"
     assert "   8  communicating: exchanges between ranks" in printed
     assert "every 16th step" in printed and "16 bits" not in printed
@@ -81,7 +81,7 @@ def test_one_number_of_ranks_alone(profiles, capsys):
 def test_rows(profiles, capsys):
     predict.main([*profiles, "--ranks", "1,2", "--rows-per-rank", "512"])
     printed = capsys.readouterr().out
-    # 12.1 ms with 512 rows alone, 14.13 ms with twice as many by two ranks.
+    # 12.1 ms with 512 rows on one rank, 14.13 ms with twice as many rows on two ranks.
     assert lines_of(printed, 1)[2:5] == ["512", "12.1", "1.00"]
     assert lines_of(printed, 2)[2:5] == ["512", "14.13", f"{2 * 12.1 / 14.134:.2f}"]
     predict.main([*profiles, "--ranks", "2", "--rows", "2000"])
@@ -104,7 +104,7 @@ def test_hosts(profiles, capsys):
 def test_cores(profiles, capsys):
     predict.main([*profiles, "--ranks", "64", "--cores", "64"])
     cells = lines_of(capsys.readouterr().out, 64)
-    assert cells[-6] == "0"  # of sharing cores
+    assert cells[-6] == "0"  # the loss by sharing cores
     predict.main([*profiles, "--ranks", "4", "--cores", "1"])
     assert lines_of(capsys.readouterr().out, 4)[-1] == "cores"
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = str(Path(__file__).parents[2])
 
-# Each program is run as prog.py with two arguments, in a folder that holds FILES.
+# Each program is run as prog.py with two arguments, in a folder that contains FILES.
 PROGRAMS = {
     "argv": "import sys; print(sys.argv, sys.path)",
     "names": '"""The doc."""\nprint(list(globals()), __name__, __file__, __doc__, __spec__, __package__, __cached__)',
@@ -97,7 +97,7 @@ PROGRAMS = {
                 print(pool.map(f, [1]))""",
     "warning": "import warnings; warnings.warn('careful'); warnings.warn('old', DeprecationWarning)",
     "frames": "import sys; print(sys._getframe().f_code.co_filename, sys._getframe().f_code.co_name)",
-    # What is read when NumPy is imported must still be the program's to set.
+    # The program must still be able to set what NumPy reads on import.
     "untouched_modules": "import sys; print('numpy' in sys.modules, 'theano' in sys.modules)",
 }
 FILES = {
@@ -202,7 +202,7 @@ def test_command_line_runs_as_under_python(folder, name):
 @pytest.mark.parametrize("option", ["-O", "-Werror", "-I"])
 def test_options_of_python_hold(folder, option):
     (folder / "prog.py").write_text("import sys\nprint(sys.path, sys.flags, __debug__)")
-    if option == "-I":  # ignores PYTHONPATH, so the library has to be installed for this one
+    if option == "-I":  # ignores PYTHONPATH, so the library must be installed
         program = f"import sys; sys.path.append({ROOT!r}); from synkhronos.cli.run import main; main(['prog.py'])"
         ours = run(folder, ["-c", program], [], ["-I"])[0]
         assert ours.replace(f", {ROOT!r}", "") == run(folder, [], ["prog.py"], ["-I"])[0]

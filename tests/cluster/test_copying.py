@@ -120,7 +120,7 @@ def test_ranks_get_no_command_while_an_earlier_one_may_still_write(make):
     process.look(True)
     words, lead = process.block.words, process.block.lead
     assert (words[ABORTED], words[LET_GO]) == (2, 0) and not rings(process)
-    lead.drain()  # it was woken to give up
+    lead.drain()  # the abort woke the leader
     carrier.courier.let_go.pop()(None)
     assert rings(process)
     process.look(False)
@@ -132,7 +132,7 @@ def test_ranks_give_up_when_they_know_what_was_decided_before(make):
     words, decided = process.block.words, BARRIERS_PER_COMMAND + 3
     process.receive(("aborted", 1, decided, 0))
     assert words[ABORTED] == 0 and process.keep_time() <= LOOK_AGAIN_S
-    words[DECIDED] = decided  # which the leader has heard of by another way
+    words[DECIDED] = decided  # the leader learns this by another route
     assert process.look(False) is False
     assert words[ABORTED] == 1 and process.block.releases[2].try_acquire()
 
@@ -175,7 +175,7 @@ def test_nothing_small_is_asked_for_while_the_courier_may_still_write(make):
 def test_a_request_is_not_taken_for_the_one_before(make):
     process = make((1, 1))
     line = process.lines[0]
-    ask(process, 0, 1, "fetch", wanted(1, 1 << 10), says=2)  # the slot has what the rank asks for next
+    ask(process, 0, 1, "fetch", wanted(1, 1 << 10), says=2)  # the slot contains the rank's next request
     process.requests.look()
     assert line.sent == []
     process.block.fetch_asked[0] = 2

@@ -79,7 +79,7 @@ def slurm_pmi2(**options):
     return {**of_slurm, **more}
 
 
-#: The script of a job, and a shell in it: one process, though the job has several.
+#: Environment of a batch script and of a shell inside it: one process, although the job has several.
 BATCH = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "0", "SLURM_NTASKS": "3", "SLURM_NODEID": "0", "SLURM_NNODES": "3"}
 SALLOC = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "3", "SLURM_NNODES": "3", "SLURM_TASKS_PER_NODE": "1(x3)"}
 USER = {"HOME": "/home/me", "PATH": "/bin", "OMP_NUM_THREADS": "2", "MPICH_ASYNC_PROGRESS": "0"}
@@ -155,7 +155,7 @@ def test_tasks_per_node(text, expected):
     assert environment.tasks_per_node(text) == expected
 
 
-# -- what cannot be used -----------------------------------------------------------------------------------------------
+# -- unusable environments ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

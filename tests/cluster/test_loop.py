@@ -23,7 +23,7 @@ class Pipe:
         os.write(self.writes, b"x")
 
     def called(self):
-        self.read.append(os.read(self.fd, 1))  # waits for ever if there is nothing
+        self.read.append(os.read(self.fd, 1))  # blocks forever without data
         if self._call:
             self._call()
 

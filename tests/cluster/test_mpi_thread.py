@@ -27,7 +27,7 @@ from synkhronos.reductions.half_precision import rounded
 pytestmark = pytest.mark.slow
 
 
-#: So small that arrays of some hundred elements are several chunks.
+#: So small that arrays of a few hundred elements have several chunks.
 CHUNK_BYTES = 1 << 10
 
 SIZES = (0, 1, 2, 3, 17, 127, 128, 129, 1000, 3333)
@@ -153,7 +153,7 @@ def test_weights(start, dtype):
         if not any(weights):
             used = (1, 1, 1)
         if weights[0] == 0 and any(weights):
-            partials[0][:] = np.nan  # beside others, what has no weight does not matter
+            partials[0][:] = np.nan  # a partial without weight does not count if others have weights
         else:
             partials[0] = values(dtype, 700, 0)
         results = [np.empty(700, dtype) for _ in range(3)]
@@ -347,7 +347,7 @@ def test_what_is_called_may_fail_and_may_begin_another(start, caplog):
     assert "of the caller" in caplog.text
 
 
-# -- given up ------------------------------------------------------------------------------------------------------
+# -- abandoned operations ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("eager", [0, 1 << 20])
@@ -425,7 +425,7 @@ def test_cancel_waits_for_what_is_arriving(start):
     target = np.zeros(3000, np.uint8)
     receive = couriers[1].receive(0, 0, [target])
     until(lambda: world.comms[1].posted)
-    with world.lock:  # as if data were arriving: neither cancelled nor complete
+    with world.lock:  # as if data were arriving: neither canceled nor complete
         arriving = next(iter(world.comms[1].posted[0, 0]))
         arriving.Cancel = lambda: None
         world.comms[1].posted[0, 0].remove(arriving)
@@ -484,7 +484,7 @@ def test_an_exception_while_reducing(start, monkeypatch, host):
             super().combine(op, weights)
 
     monkeypatch.setattr(module, "Portion", Failing)
-    partials = [np.repeat(np.array([1, 2], "float32"), 16)] * 2  # host 0 reduces what begins with 1
+    partials = [np.repeat(np.array([1, 2], "float32"), 16)] * 2  # host 0 reduces the pieces that begin with 1
     results = [np.zeros(32, "float32") for _ in range(2)]
     tickets = [
         courier.all_reduce(0, HostReduction(partial, result, ReduceOp("sum")))

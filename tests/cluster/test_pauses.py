@@ -11,7 +11,7 @@ def waited(pauses, seconds, now=0.0):
     """Return how many tests find nothing until something happens after so many seconds, and how late that is seen."""
     begin, n = now, 0
     while now < begin + seconds:
-        now += pauses.after_test(False, now, MOST_S) + 1e-6  # a test takes a while itself
+        now += pauses.after_test(False, now, MOST_S) + 1e-6  # a test itself takes time
         n += 1
     assert pauses.after_test(True, now, MOST_S) == 0
     return n, now - begin - seconds

@@ -193,7 +193,7 @@ def die():
 
 def kill(pid):
     os.kill(pid, signal.SIGKILL)
-    stand_still()  # until somebody finds out
+    stand_still()  # until the loss is detected
 
 
 def print_to(what):
@@ -285,7 +285,7 @@ def test_a_host_that_is_lost(session, when):
     del caught
     until(lambda: not any(map(psutil.pid_exists, [*ranks[1:], keeper])))
     assert [host.name for host in PROGRAM.all_hosts()][1:] == ["host2"]
-    left = PROGRAM.open(3, 0, hosts=Hosts.of_counts(("here", "left"), (2, 1)))  # with the hosts that are left
+    left = PROGRAM.open(3, 0, hosts=Hosts.of_counts(("here", "left"), (2, 1)))  # with the remaining hosts
     assert len(everywhere(left)) == 3
 
 
@@ -317,7 +317,7 @@ def test_a_host_that_is_lost_before_its_ranks_are_started(whole, seconds):
     Meeting.begin(2)
     deputy, _ = PROGRAM.all_hosts()[1].processes
     os.kill(deputy, signal.SIGKILL)
-    time.sleep(seconds)  # it may be known to be lost, or not yet, which makes no difference
+    time.sleep(seconds)  # its loss may or may not have been detected; the result is the same
     with reports(SynkhronosError, "host1", "lost"):
         PROGRAM.open(4, 0, hosts=Hosts.of_counts(("here", "there"), (2, 2)))
     assert PROGRAM.session is None
@@ -393,7 +393,7 @@ def test_a_host_that_takes_long_to_take_what_it_is_told(session, what):
     def stops(message, watch):
         if message[0] == what:
             stop()
-            if what == "command":  # as those of a rank that was late at the end of the command before
+            if what == "command":  # like a late rank at the end of the previous command
                 session.block.commands[1].release()
         send(message, watch)
 
@@ -513,7 +513,7 @@ def test_a_rank_that_fails_where_nothing_can_ends(world, rank):
     (v,) = world.shareds([np.zeros(3)])
     world.set_values(v, [np.full(3, float(rank)) for rank in range(4)])
     world.session.run(Reduces(rank))
-    synk.all_reduce(v, "sum")  # the others have the result
+    synk.all_reduce(v, "sum")  # the other ranks have the result
     assert v.get_value().tolist() == [6.0] * 3
     with reports(WorkerDied, f"rank {rank}", rank=rank) as caught:
         world.values(v)
@@ -648,7 +648,7 @@ def test_ctrl_c(session, monkeypatch, tmp_path):
     assert len(everywhere(session)) == 4
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of finalizers that it comes in
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt may occur in a finalizer
 def test_ctrl_c_at_any_moment_of_a_collective(world, monkeypatch):
     """The session goes on, and all ranks have the old values or all the new ones."""
     monkeypatch.setattr(session_module, "GRACE_S", 60.0)
@@ -660,7 +660,7 @@ def test_ctrl_c_at_any_moment_of_a_collective(world, monkeypatch):
             old = [np.full(variable.get_value().shape, choices.uniform(-9, 9)) for _ in range(4)]
             world.set_values(variable, old)
             with pytest.raises(KeyboardInterrupt):
-                # (again, if it comes in a finalizer, where Python forgets it)
+                # (repeated, because Python discards interrupts in finalizers)
                 signal.setitimer(signal.ITIMER_REAL, choices.uniform(1e-5, 2e-3), 1.0)
                 synk.all_reduce(variable)
                 synk.all_reduce(variable, "max")

@@ -75,7 +75,7 @@ def test_long_and_short_messages_arrive_in_their_order(pair):
     other = Line(theirs.dup())
     sent = [("memory", bytes([i]) * (3_000_000 if i % 3 == 0 else 10)) for i in range(9)]
     for message in sent:
-        line.send(*message)  # does not wait until the other has read
+        line.send(*message)  # does not wait for the other end
     assert [other.receive() for _ in sent] == sent
     other.close()
 
@@ -115,7 +115,7 @@ def test_closing_ends_both(pair):
     line.close()
     with pytest.raises(EOFError):
         line.receive()
-    while True:  # but for a sign of life
+    while True:  # skips heartbeats
         came = theirs.recv(8)
         if not came:
             break

@@ -43,7 +43,7 @@ def defined(op, dtype):
     return (ones.mean() if op == "avg" else _UFUNCS[op](ones, ones)).dtype == ones.dtype
 
 
-#: (op, dtype) that there is, and that there is not.
+#: Defined combinations of op and dtype, then undefined ones.
 DEFINED = [(op, dtype) for op in OPS for dtype in DTYPES if defined(op, dtype)]
 UNDEFINED = [(op, dtype) for op in OPS for dtype in DTYPES if not defined(op, dtype)]
 

@@ -11,7 +11,7 @@ def test_everyone_has_the_concatenation(threads, differing, dtype):
     synk.all_gather(variables)
     for variable, of_ranks in zip(variables, parts):
         table.assert_same_bits(threads.values(variable), np.concatenate(of_ranks))
-    synk.all_gather(variables[0], nccl=False)  # it has grown since
+    synk.all_gather(variables[0], nccl=False)  # this variable has grown
     table.assert_same_bits(threads.values(variables[0]), np.concatenate([np.concatenate(parts[0])] * threads.n))
 
 

@@ -113,7 +113,7 @@ def test_a_rank_raises_at_any_rendezvous(three, name):
         with Trap(context_of(three, rank).barrier, "wait") as trap:
             call(case.both)
         counts.append(trap.calls)
-    assert len(set(counts)) == 1 and counts[0] >= 1  # all ranks meet equally often
+    assert len(set(counts)) == 1 and counts[0] >= 1  # all ranks have equally many barriers
     new = case.now()
     for step in range(1, counts[0] + 1):
         for rank in range(3):
@@ -122,7 +122,7 @@ def test_a_rank_raises_at_any_rendezvous(three, name):
                 with pytest.raises(Exception) as caught, Trap(context_of(three, rank).barrier, "wait", step, after):
                     call(case.both)
                 assert_told(three, caught, rank)
-                # After the last barrier it has taken place for all, also for the one that raises then.
+                # After the last barrier, the collective is complete on all ranks, even on one that raises an error.
                 done = changes and step == counts[0] and after
                 case.assert_is(new if done else case.parts)
                 case.assert_correct_calls_work()
@@ -155,7 +155,7 @@ def test_a_rank_finds_no_memory(three, name):
         context, step, found = context_of(three, rank), 0, False
         while not found:
             case.reset()
-            context.transport.forget(("shared",))  # it has to allocate everything again
+            context.transport.forget(("shared",))  # all memory must be allocated again
             step += 1
             try:
                 with Trap(context.pool, "allocate", step, error=synk.SharedMemoryError):

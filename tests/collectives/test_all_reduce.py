@@ -9,7 +9,7 @@ from refusals import refuses
 import synkhronos as synk
 from synkhronos.testing import numpy_engine as engine
 
-# -- what comes out ----------------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op, dtype", table.DEFINED)
@@ -22,7 +22,7 @@ def test_op_and_dtype(threads, differing, op, dtype):
         table.assert_reduced(op, values[0], table.expected(op, of_ranks))
     for variable, of_ranks in zip(variables, parts):
         threads.set_values(variable, of_ranks)
-    synk.all_reduce(variables, op="c_" + op, nccl=False)  # the same inputs: the same bits
+    synk.all_reduce(variables, op="c_" + op, nccl=False)  # equal inputs have equal bits
     for variable, values in zip(variables, first):
         table.assert_same_bits(threads.values(variable), values[0])
 
@@ -217,7 +217,7 @@ def test_weights_of_a_function_are_the_rows_of_its_last_call(three):
     step(np.arange(10.0))  # 0-3, 4-6, 7-9: an average of averages would be 4.5 only with these weights
     synk.all_reduce(total, weights=step)
     table.assert_same_bits(three.values(total), np.array(4.5))
-    step(np.array([5.0]))  # only the root has a row; the others have no part in it, NaN or not
+    step(np.array([5.0]))  # only the root has a row; the other ranks' values do not count, even if they are NaN
     three.set_values(total, [np.nan, 5.0, np.nan])
     synk.all_reduce([total], weights=step)
     table.assert_same_bits(three.values(total), np.array(5.0))

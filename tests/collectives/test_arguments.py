@@ -16,7 +16,7 @@ from synkhronos.replication.replicator import replicator_of
 from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
 
-#: Every collective, as a call with nothing but the variables; values are like those that the variables have.
+#: Every collective, as a call with only the variables; passed values are like those of the variables.
 CALLS = {
     "broadcast": synk.broadcast,
     "broadcast of values": lambda variables: synk.broadcast(variables, _values(variables)),
@@ -32,7 +32,7 @@ CALLS = {
     "get_shapes": synk.get_shapes,
     "in_sync": synk.in_sync,
 }
-#: Those that give values, which the ranks keep until a function uses the variable.
+#: Collectives that set values, which the ranks keep until a function uses the variable.
 KEEPING = [CALLS[name] for name in ("broadcast", "broadcast of values", "scatter", "set_value")]
 all_collectives = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
@@ -107,7 +107,7 @@ def test_variables_without_a_name_are_named_by_position_and_type(make_world, ref
         synk.all_reduce([w, integers])
     world.set_values(v, [np.zeros((2, 2)), np.zeros((3, 2))])
     with reports((ValueError, synk.WorkerError), "shared_vars[1] (float64 matrix)"):
-        synk.all_reduce([w, v])  # as other ranks name it, too
+        synk.all_reduce([w, v])  # another rank's error also names the variable
 
 
 @pytest.mark.theano
@@ -129,7 +129,7 @@ def test_sparse_and_random_variables_are_refused_by_name(make_world, refused, ca
     mrg_state = mrg.state_updates[0][0]
     mrg_state.name = "mrg"
     another = synk.function([], (numbers, None), mode="FAST_COMPILE")
-    if call not in (CALLS["get_value"], CALLS["set_value"]):  # of one rank; see calls/test_random_streams.py
+    if call not in (CALLS["get_value"], CALLS["set_value"]):  # for one rank; see calls/test_random_streams.py
         for given, name, kind in (([state], "stream", "RandomState"), (mrg_state, "mrg", "ndarray")):
             got = f"{name}, which is the state of a random stream ({kind})"
             refused(world, TypeError, lambda given=given: call(given), got=got, hint="get_value")
@@ -144,7 +144,7 @@ def test_no_engine_is_imported_to_refuse_what_is_no_variable(make_world, monkeyp
     refused(world, TypeError, lambda: synk.all_reduce(3), got="3 of type int")
 
 
-# -- which functions the variables come from ---------------------------------------------------------------------------
+# -- the functions that use the variables ------------------------------------------------------------------------------
 
 
 def test_functions_of_the_variables_are_distributed_by_the_collective(three):
@@ -174,7 +174,7 @@ def test_a_value_is_kept_for_the_first_function_that_uses_the_variable(world, wo
     np.testing.assert_array_equal(found[1], [3.0, 4.0] * world.n)
     np.testing.assert_array_equal(found[2], rows)
     np.testing.assert_array_equal(found[3], [1.0] * 2 * last + [8.0, 9.0])
-    synk.scatter(parts, rows * 2)  # as to any other, without a word
+    synk.scatter(parts, rows * 2)  # as to any other variable, without a warning
     np.testing.assert_array_equal(f()[2], rows * 2)
     assert not [r.getMessage() for r in caplog.records if "is stored" in r.getMessage()]
 
@@ -206,7 +206,7 @@ def test_variable_whose_function_was_dropped(three, refused):
     synk.all_reduce(W, "sum")
     del function
     gc.collect()
-    synk.all_reduce(W, "sum")  # the program still has it, and so have the ranks
+    synk.all_reduce(W, "sum")  # the program still has the variable, and so have the ranks
     another = synk.function([], [(W, None)])
     synk.all_reduce(W, "sum")
     table.assert_same_bits(three.values(W), np.arange(3.0) * 27)
@@ -246,7 +246,7 @@ def test_variable_whose_function_gives_way_to_another(three):
     assert synk.get_lengths(W) == [2, 2, 2]
 
 
-# -- whose memory ------------------------------------------------------------------------------------------------------
+# -- owners of memory --------------------------------------------------------------------------------------------------
 
 
 class Put(Command):
@@ -427,7 +427,7 @@ def test_the_users_own_array_is_not_overwritten(three, make):
     for change in EVERY_CHANGE:
         own = make(table.value("float64", (3, 3)))
         W.set_value(own, borrow=True)
-        V.set_value(own, borrow=True)  # the same array in two variables
+        V.set_value(own, borrow=True)  # one array in two variables
         change(W)
         change(V)
         change(V)
@@ -449,7 +449,7 @@ def test_one_array_in_two_variables(three):
     synk.all_reduce([B], "sum")
     once = table.expected("sum", [array] * 3)
     table.assert_same_bits(three.values(B), table.expected("sum", [once] * 3))
-    table.assert_same_bits(three.values(A), table.expected("sum", [once, array, once]))  # the master had put B into A
+    table.assert_same_bits(three.values(A), table.expected("sum", [once, array, once]))  # the master put B into A
     del function
 
 

@@ -47,7 +47,7 @@ def test_mistake_of_2017_values_as_data(world):
     values = synk.data(table.value("float64", (7, 3)))
     synk.broadcast(variable, values)
     table.assert_same_bits(world.values(variable), values.data)
-    values[:] = 0  # it was a copy
+    values[:] = 0  # the result was a copy
     table.assert_same_bits(world.values(variable), table.value("float64", (7, 3)))
 
 

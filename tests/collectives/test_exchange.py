@@ -48,13 +48,13 @@ def test_error_is_of_the_rounding_of_each_value_and_of_the_result(world, form, d
     u, true = ROUNDOFF[form], {"avg": np.mean, "sum": np.sum}[op](parts, axis=0)
     allowed = u * {"avg": np.mean, "sum": np.sum}[op](np.abs(parts), axis=0) + u * np.abs(true) * (1 + u)
     error = np.abs(values[0] - true)
-    assert (error <= allowed).all() and error.max() > u / 20  # (and it is not as if nothing were rounded)
+    assert (error <= allowed).all() and error.max() > u / 20  # (values are indeed rounded)
 
 
 def test_bfloat16_is_rounded_to_the_nearest():
     random = np.random.RandomState(1)
     x = (random.randn(10_000) * 2.0 ** random.randint(-60, 60, 10_000)).astype(np.float32)
-    ties = np.arange(1 << 9, 1 << 10, dtype=np.float32)  # every other of them lies in the middle
+    ties = np.arange(1 << 9, 1 << 10, dtype=np.float32)  # every second value is a tie
     for values in (x, ties, -ties):
         np.testing.assert_array_equal(rounded(values, "bfloat16"), nearest_bfloat16(values).astype(np.float32))
 
@@ -170,7 +170,7 @@ def test_errors_that_ranks_keep_end_with_the_shape_the_variable_and_the_session(
     assert first == nearest_bfloat16(value).tolist()
     second = exchanged(w)
     assert second == nearest_bfloat16(value + (value - nearest_bfloat16(value))).tolist() != first
-    assert exchanged(v) == first  # (of another variable)
+    assert exchanged(v) == first  # (the value of another variable)
     exchanged(w, np.ones(5))
     assert exchanged(w) == first
     for rank in range(2):

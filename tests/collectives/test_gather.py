@@ -53,7 +53,7 @@ def test_what_is_returned_is_the_users(three, differing):
         synk.all_reduce(variable, "sum")
     for result, copy in zip(results, copies):
         table.assert_same_bits([result], copy)
-        result[...] = -1  # and what the user writes to it is no rank's value
+        result[...] = -1  # the user's write changes no rank's value
     for got in three.values(variable):
         assert (got != -1).all()
 

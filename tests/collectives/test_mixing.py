@@ -10,7 +10,7 @@ from refusals import refuses
 import synkhronos as synk
 from synkhronos.testing import numpy_engine as engine
 
-SHAPES = [(3,), (2, 40_000)]  # shared among the ranks in different ways
+SHAPES = [(3,), (2, 40_000)]  # ranks divide the work on them in different ways
 
 
 def truth(matrix, parts):
@@ -154,7 +154,7 @@ def test_weights_of_a_function_in_groups(make_world):
     x, w = engine.variable("x", "float64", 1), world.shared(np.zeros(()), "w")
     step = synk.function([x], updates=[(w, engine.mean(x))])
     rows = np.arange(7.0) ** 2
-    step(rows)  # two for all but the last, which has one
+    step(rows)  # two rows for every rank but the last, which has one
     synk.all_reduce(w, groups=[[0, 1], [2, 3]], weights=step)
     np.testing.assert_allclose(world.values(w), [np.mean(rows[:4])] * 2 + [np.mean(rows[4:])] * 2)
 

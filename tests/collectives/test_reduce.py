@@ -23,7 +23,7 @@ def test_op_and_dtype(threads, differing, op, dtype):
         for rank in range(threads.n):
             table.assert_same_bits([values[rank]], result if rank == threads.root else of_ranks[rank])
     for result, copy in zip(results, kept):
-        table.assert_same_bits([result], copy)  # what was returned is the user's
+        table.assert_same_bits([result], copy)  # the result belongs to the user
 
 
 def test_in_every_world(world, differing):

@@ -24,7 +24,7 @@ def assert_scattered(world, variable, rows):
         table.assert_same_bits([got], want)
 
 
-#: What ``batch`` may be, and the rows that NumPy says it means.
+#: Accepted values of ``batch``, and the rows that they select in NumPy.
 BATCHES = [
     (None, slice(None)),
     (7, slice(7)),
@@ -119,11 +119,11 @@ def test_minibatch_data_hold_the_selected_rows_already(three, batch):
     X, y = three.shareds([np.zeros((1, 2)), np.zeros(1)])
     labels = table.value("float64", (11,))
     rows = labels[slice(batch) if isinstance(batch, int) else batch]
-    held = table.value("float64", (6, 2))  # more rows than are selected: ignored
+    held = table.value("float64", (6, 2))  # additional rows are ignored
     synk.scatter([X, y], [synk.data(held, minibatch=True), labels], batch=batch)
     assert_scattered(three, X, held[: len(rows)])
     assert_scattered(three, y, rows)
-    synk.scatter([X, y], [synk.data(held, minibatch=True), labels])  # without batch it is as any other
+    synk.scatter([X, y], [synk.data(held, minibatch=True), labels])  # without batch, all rows count
     assert_scattered(three, X, held)
 
 

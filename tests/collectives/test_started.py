@@ -123,7 +123,7 @@ def test_what_is_given_up(make_world):
         started.wait()
     world.set_values(w, [[5.0, 5.0], [7.0, 7.0]])
     another = synk.all_reduce(w, into=mean, wait=False)
-    started.drop()  # (which is not about the other one)
+    started.drop()  # (this does not affect the other collective)
     with reports(synk.StateError, "wait()", "w"):
         synk.all_reduce(w, wait=False)
     another.wait()
@@ -137,7 +137,7 @@ def test_what_takes_results_lives_until_they_are_there(make_world, lost):
     world = make_world("threads", 2)
     w = world.shared(np.zeros(2), "w")
     world.set_values(w, [[1.0, 1.0], [3.0, 3.0]])
-    others = {name: engine.shared(np.zeros(2), name) for name in ("into", "feedback")}  # which no function uses
+    others = {name: engine.shared(np.zeros(2), name) for name in ("into", "feedback")}  # no function uses these
     started = synk.all_reduce(w, exchange="bfloat16", wait=False, **others)
     del others[lost]
     gc.collect()
@@ -153,7 +153,7 @@ def test_waiting_in_two_threads(make_world):
     with ThreadPoolExecutor(1) as executor:
         with world.session.lock:
             other = executor.submit(started.wait)
-            time.sleep(0.2)  # until it waits for the lock; if it does not yet, nothing else comes of it
+            time.sleep(0.2)  # time for the other thread to wait for the lock; if it is late, the test still passes
             started.wait()
         with reports(synk.StateError, "all_reduce", "v0"):
             other.result(10)

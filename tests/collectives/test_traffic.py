@@ -6,7 +6,7 @@ import pytest
 import synkhronos as synk
 from synkhronos.testing import numpy_engine as engine
 
-SIZE = 60_000  # divides by 64 bytes and by all numbers of ranks
+SIZE = 60_000  # divisible by all numbers of ranks and, in bytes, by 64
 BYTES = 8 * SIZE
 
 
@@ -93,7 +93,7 @@ def test_what_hosts_receive_with_messages(make_world, launcher, size):
         assert received(lambda: synk.all_reduce(w), "all_reduce") == others
     assert received(lambda: synk.all_reduce(w, op="max"), "all_reduce") == others
     assert received(lambda: synk.broadcast(w), "broadcast") == [0] + [nbytes] * (len(hosts) - 1)
-    of_others = [nbytes * len(set(range(1, 4)).difference(ranks)) for ranks in hosts]  # rank 0 gives nothing
+    of_others = [nbytes * len(set(range(1, 4)).difference(ranks)) for ranks in hosts]  # rank 0 sends nothing
     assert received(lambda: synk.gather(w), "gather") == of_others
     given = np.arange(4.0 * size)[: 4 * min(size, 250)]  # 8 KiB at most
     assert received(lambda: synk.scatter(w, given), "scatter") == [0] + [given.nbytes] * (len(hosts) - 1)

@@ -236,7 +236,7 @@ def test_a_wrong_parallel_program_is_found_out(tmp_path):
     assert "results differ from the serial program's" in done.stderr
 
 
-#: The demo of rules, in which local SGD averages the master's values alone.
+#: The demo of rules, with local SGD averaging only the master's values.
 WITHOUT_MEANS = """
 import sys
 sys.path.insert(0, {folder!r})
@@ -266,7 +266,7 @@ def test_every_rule_trains(tmp_path, is_wrong):
     rows = re.findall(r"^(\w.*?) +([\d.]+)% +(\d+) +[\d.]+ +([\d.]+)$", done.stdout, re.MULTILINE)
     assert len(rows) == 10 and all(float(accuracy) > 75 for _, accuracy, _, _ in rows)
     if not is_wrong:
-        # A rank reads half of 79,510 float32 of the other for a mean, and of as many velocities for local SGD.
+        # For a mean, a rank reads half of the other rank's 79,510 float32; local SGD also averages 79,510 velocities.
         mean = 79510 * 4 / 2 / 1e6
         expected = {"synchronous": 20, "LocalSGD, every step": 40, "LocalSGD": 4, "EASGD": 2, "DiLoCo": 1, "ASGD": 5}
         moved = {name: float(megabytes) for name, _, _, megabytes in rows}
@@ -280,7 +280,7 @@ def test_help():
     assert done.returncode == 0 and "--skip-baseline" in done.stdout
 
 
-#: The demo with another network, or without what makes it parallel.
+#: The demo with another network, or without its parallel part.
 CHANGED = """
 import sys
 sys.path.insert(0, {folder!r})
@@ -301,7 +301,7 @@ def run_of_pytensor(program, *arguments):
     pytest.importorskip("pytensor_ml")
     pytest.importorskip("tqdm")
     arguments = [*arguments, "--batch-size", "301", "--n-ranks", "3", "--no-progress"]
-    # Nothing is compiled; nor optimised, as Python code would go through fused operations element by element.
+    # Without compilation, and without optimization, because Python code would evaluate fused operations by element.
     done = run(program, *arguments, PYTENSOR_FLAGS="linker=py,cxx=,optimizer=None")
     (accuracies,) = re.findall(r"^synkhronos, 3 ranks .* ([\d.]+)% +([\d.]+)%$", done.stdout, re.MULTILINE)
     return done, [float(accuracy) for accuracy in accuracies]

@@ -23,7 +23,7 @@ SMALL = [
     "--no-progress",
 ]
 
-# Compiling takes long where nothing is cached.
+# Compilation is slow if the cache is empty.
 pytestmark = [pytest.mark.theano, needs_lasagne, pytest.mark.timeout(300)]
 
 

@@ -50,7 +50,7 @@ def train(training, train_epoch, epochs=3):
 def test_every_epoch_is_seen_when_it_is_over(training, monkeypatch):
     """The reader of a pipe has the lines of all epochs that are over."""
     pipe, seen = io.BytesIO(), []
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe, encoding="utf-8"))  # as Python writes into pipes
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe, encoding="utf-8"))  # like Python's output to pipes
 
     def train_epoch(minibatches, on_step):
         seen.append(pipe.getvalue().decode().count("  epoch "))

@@ -16,7 +16,7 @@ from synkhronos.profile.calls import PARTS
 RESNET = DEMOS / "resnet"
 PROGRAM = RESNET / "train_resnet.py"
 
-# Compiling takes long where nothing is cached.
+# Compilation is slow if the cache is empty.
 pytestmark = [pytest.mark.theano, needs_lasagne, pytest.mark.timeout(300)]
 
 
@@ -33,7 +33,7 @@ def demo(lasagne):
     sys.path.remove(str(RESNET))
 
 
-# Batch normalisation.
+# Batch normalization.
 
 
 def test_every_rank_normalises_by_its_own_rows(demo, lasagne, make_world):
@@ -111,7 +111,7 @@ def test_shortcut_without_parameters(demo, lasagne):
 @pytest.mark.parametrize(
     "settings, losses, accuracy, agree",
     [
-        ({}, [9.0, 9.0, 1.2, 1.2], 0.9, True),  # only the last half counts: 20 % above
+        ({}, [9.0, 9.0, 1.2, 1.2], 0.9, True),  # only the last half counts: 20% above
         ({}, [1.0, 1.0, 1.3, 1.3], 0.9, False),
         ({}, [1.0, 1.0, 0.5, 0.5], 0.86, True),
         ({}, [1.0, 1.0, 1.0, 1.0], 0.84, False),
@@ -119,7 +119,7 @@ def test_shortcut_without_parameters(demo, lasagne):
         ({"normalize": False}, [1.0, 1.0, 1.0, 1.0005], 0.9, True),
         ({"normalize": False}, [1.0, 1.0, 1.0, 0.998], 0.9, False),
         ({"normalize": False}, [1.0, np.nan, 1.0, 1.0], 0.9, False),
-        ({"sync_bn": True}, [1.0005, 1.0, 1.0, 1.4], 0.9, True),  # the first three, and the mean of the last half
+        ({"sync_bn": True}, [1.0005, 1.0, 1.0, 1.4], 0.9, True),  # the first three and the mean of the last half count
         ({"sync_bn": True}, [1.0, 1.0, 0.998, 1.0], 0.9, False),
         ({"sync_bn": True}, [1.0, 1.0, 1.0, 1.6], 0.9, False),
         ({"sync_bn": True}, [1.0, 1.0, 1.0, 1.0], 0.84, False),

@@ -11,13 +11,13 @@ import pytest
 from command_line import DEMOS, run
 from worlds import needs_lasagne
 
-# Compiling takes long where nothing is cached.
+# Compilation is slow if the cache is empty.
 pytestmark = [pytest.mark.theano, needs_lasagne, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
 def demo():
-    sys.path.insert(0, str(DEMOS))  # it imports mnist_data, which is beside it
+    sys.path.insert(0, str(DEMOS))  # the demo imports mnist_data from this folder
     try:
         spec = importlib.util.spec_from_file_location("second_order", str(DEMOS / "second_order.py"))
         module = importlib.util.module_from_spec(spec)
@@ -43,7 +43,7 @@ def test_conjugate_gradients_solve(demo, start):
     for _, x, phi in iterates:
         assert phi == pytest.approx(x.dot(A).dot(x) / 2 - b.dot(x))
     phis = [phi for _, _, phi in iterates]
-    assert np.all(np.diff(phis) <= 1e-12 * abs(phis[-1]))  # at the end only rounding is left
+    assert np.all(np.diff(phis) <= 1e-12 * abs(phis[-1]))  # at the end, only rounding remains
 
 
 def test_conjugate_gradients_use_one_product_for_each_iteration_and_one_before(demo):
@@ -58,7 +58,7 @@ def test_conjugate_gradients_use_one_product_for_each_iteration_and_one_before(d
 
 def test_conjugate_gradients_stop_where_little_is_gained(demo):
     A = np.diag(np.r_[np.ones(50), np.geomspace(1, 1e4, 50)])
-    b = np.r_[np.ones(50), np.full(50, 1e-3)]  # nearly all is gained in the first iteration
+    b = np.r_[np.ones(50), np.full(50, 1e-3)]  # the first iteration achieves nearly the whole decrease
     assert demo.conjugate_gradients(A.dot, b, np.zeros(100), 80)[-1][0] < 20
     assert demo.conjugate_gradients(A.dot, b, np.zeros(100), 80, min_progress=0)[-1][0] == 80
 
@@ -71,7 +71,7 @@ def test_conjugate_gradients_begin_at_the_solution(demo):
     np.testing.assert_allclose(demo.conjugate_gradients(A.dot, A.dot(x), x, 9)[-1][1], x, atol=1e-12)
 
 
-# Hessian-free optimisation.
+# Hessian-free optimization.
 
 
 class Recorded:
@@ -121,7 +121,7 @@ def test_hessian_free_finds_the_minimum_of_rosenbrock(demo, float64):
     np.testing.assert_allclose(steps[-1].theta, [1, 1], atol=1e-6)
     losses = [24.2] + [step.loss for step in steps]
     assert losses == sorted(losses, reverse=True)
-    assert any(0 < step.rate < 1 for step in steps)  # some steps had to be shortened
+    assert any(0 < step.rate < 1 for step in steps)  # some steps were shortened
     assert min(step.damping for step in steps) < 0.5 < max(step.damping for step in steps)
     for step in steps[:5]:
         recorded.set_params(step.theta)

@@ -16,7 +16,7 @@ class NumpyLanguage:
     """Programs for the NumPy engine."""
 
     name = "numpy"
-    #: Whether functions return dicts, and inputs have defaults.
+    #: Whether functions may return dicts, and inputs may have defaults.
     has_dicts = has_defaults = True
     engine = engines.get("numpy")
     kwargs: dict = {}

@@ -99,7 +99,7 @@ def test_random_states_are_returned_too(language):
     w = language.shared(np.zeros(3), "w")
     kept = snapshot(language, [], drawn, [(w, reduce(language, drawn) + w)])
     assert language.engine.updated_in(kept) == [w, state]
-    truth = language.engine.call(compile(language, [], [drawn]), [])[0]  # which advances it
+    truth = language.engine.call(compile(language, [], [drawn]), [])[0]  # the call advances the stream
     state, drawn = language.stream(3)
     kept = snapshot(language, [], drawn, [(w, reduce(language, drawn) + w)])
     for sliced in (False, True):
@@ -171,10 +171,10 @@ def test_collectives_travel(language, master):
     x, w = language.variable("x", "float64", 2), language.shared(np.ones(2), "w")
     kept = snapshot(language, [x], [reduce(language, x) + w], [(w, w + reduce(language, x[0]))], name="step")
     f = master.send(language.engine.variant(kept, False, []))
-    equal(master.peer.call(f, [X]), [X + 1, X[0] + 1])  # the identity there: the peer is in no call
+    equal(master.peer.call(f, [X]), [X + 1, X[0] + 1])  # an identity here, because the peer is not in a call
 
 
-# -- what is found out -----------------------------------------------------------------------------------------------
+# -- results of the analysis -----------------------------------------------------------------------------------------
 
 
 def test_no_collectives(language):
@@ -188,7 +188,7 @@ def updates_of_every_kind(language, x, w, y, draw):
     lowest = reduce(language, x[0], MIN)
     none, affine, other = CollectiveDependence
     return [
-        (w + 1, True, none),  # on nothing that differs
+        (w + 1, True, none),  # depends on nothing that differs between ranks
         (w * w + varying * varying, False, none),
         (draw + w, False, none),
         (y, True, affine),

@@ -13,7 +13,7 @@ from refusals import refuses, reports
 
 from synkhronos.errors import ArgumentTypeError
 
-# -- recognising ---------------------------------------------------------------------------------------------------
+# -- recognition ---------------------------------------------------------------------------------------------------
 
 
 def test_owns_its_own_things_only(language):
@@ -385,7 +385,7 @@ def test_values_on_the_host_stay_what_they_are(language):
         assert language.engine.to_host(value) is value and not language.engine.is_on_device(value)
 
 
-# -- travel --------------------------------------------------------------------------------------------------------
+# -- transfer to other processes -----------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough("theano")
@@ -405,7 +405,7 @@ def test_a_function_computes_the_same_there(language, master, matrix):
 
 def test_separate_pickles_share_a_variable(language, master, matrix):
     w = language.shared(matrix, "w")
-    f = master.send(compile(language, [], [], [(w, language.dot(w, w))]))  # never in place
+    f = master.send(compile(language, [], [], [(w, language.dot(w, w))]))  # not in place
     g = master.send(compile(language, [], w * 2))
     h = master.send(compile(language, [], [], [(w, w * 10)]))
     square = matrix @ matrix
@@ -415,7 +415,7 @@ def test_separate_pickles_share_a_variable(language, master, matrix):
     master.peer.call(h, [])
     master.peer.call(f, [])
     np.testing.assert_allclose(master.peer.call(g, [])[0], 200 * square @ square)
-    np.testing.assert_array_equal(w.get_value(), matrix)  # here nothing was called
+    np.testing.assert_array_equal(w.get_value(), matrix)  # nothing was called in this process
     for function in (f, g, h):
         assert master.peer.shareds(function) == [master.add(w)]
 
@@ -424,7 +424,7 @@ def test_a_function_sent_later_finds_the_value_of_the_rank(language, master, mat
     x, w = language.variable("x", "float64", 2), language.shared(matrix, "w")
     f = master.send(compile(language, [x], x * w))
     for value in (np.full((2, 2), np.nan), np.ones((3, 1)), np.zeros((0, 2)), np.ones((2, 2)) * 7):
-        master.peer.put(master.add(w), value)  # as after scatter: not what the master has
+        master.peer.put(master.add(w), value)  # as after scatter: a value that differs from the master's
         g = master.send(compile(language, [x], x + w, [(w, w + 1)]))
         np.testing.assert_array_equal(master.peer.call(f, [np.full(value.shape, 2.0)])[0], value * 2)
         np.testing.assert_array_equal(master.peer.call(g, [np.ones(value.shape)])[0], value + 1)

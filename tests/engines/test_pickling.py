@@ -89,7 +89,7 @@ def dumps(things, known=None):
     return travel.dumps(things, known or {}, lambda thing: NotImplemented, repr, lambda function: [])
 
 
-#: C code of these goes about a thousand levels deep, however large the stack is. (Graphs are not pickled by their depth.)
+#: On these versions, pickle's C code recurses about a thousand levels at most. (Graphs are not pickled recursively.)
 IS_SHALLOW = sys.version_info[:2] in ((3, 12), (3, 13))
 
 

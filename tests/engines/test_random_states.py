@@ -90,7 +90,7 @@ def test_the_kept_normal_number_is_not_jumped():
     copy, jumped = jumped_random_state(state, 0), jumped_random_state(state, 1)
     kept = same.normal()
     assert copy.normal() == kept and jumped.normal() != kept
-    assert state.normal() == kept  # still there
+    assert state.normal() == kept  # the original is unchanged
 
 
 def test_random_states_over_other_generators_are_refused():

@@ -12,7 +12,7 @@ from synkhronos.engines import requirements
 
 ROOT = Path(__file__).parents[2]
 
-#: Lets no library be found: those that this environment has are hidden, and Python may claim another version.
+#: Program that hides the installed libraries, and optionally pretends to be another Python version.
 BEFORE = """
 import importlib.machinery, importlib.metadata, importlib.util, sys
 find = importlib.machinery.PathFinder.find_spec

@@ -58,7 +58,7 @@ def test_outputs_are_a_list_in_the_order_of_the_function(language, form):
 
 def test_inputs_keep_their_properties(language):
     x, y = language.variable("x", "float64", 2), language.variable("y", "float64")
-    w = language.shared(X, "x")  # called like an input
+    w = language.shared(X, "x")  # the same name as an input
     default = {"value": 2.0} if language.has_defaults else {}
     kept = snapshot(language, [language.In(x, mutable=True), language.In(y, name="why", **default)], x * y + w)
     for sliced in (False, True):
@@ -161,7 +161,7 @@ def test_random_states_advance_from_slice_to_slice(language):
     w = language.shared(np.zeros(3), "w")
     kept = snapshot(language, [], drawn, [(w, w + drawn)])
     assert language.engine.updated_in(kept) == [w, state]
-    truth_of_one_call = call(language, compile(language, [], [drawn, drawn * 1]))  # advances it by one
+    truth_of_one_call = call(language, compile(language, [], [drawn, drawn * 1]))  # the call advances the stream once
     f = language.engine.variant(kept, True, [])
     seen = [truth_of_one_call[0]]
     for _ in range(3):
@@ -213,7 +213,7 @@ def test_several_as_inputs_in_the_order_given(language):
     np.testing.assert_array_equal(b.get_value(), [5, 5])
     f = language.engine.variant(kept, False, [a])
     call(language, f, np.full(2, 9.0))
-    np.testing.assert_array_equal(a.get_value(), [5, 5])  # b was not given
+    np.testing.assert_array_equal(a.get_value(), [5, 5])  # b was not an argument
     np.testing.assert_array_equal(b.get_value(), [9, 9])
 
 
@@ -236,7 +236,7 @@ def test_one_snapshot_serves_all_variants(language):
     np.testing.assert_array_equal(s.get_value(), X * 28)
 
 
-# -- travel --------------------------------------------------------------------------------------------------------
+# -- transfer to other processes -----------------------------------------------------------------------------------
 
 
 def test_variants_join_the_replicas(language, master):
@@ -250,7 +250,7 @@ def test_variants_join_the_replicas(language, master):
     equal(master.peer.call(g, [X, X * 5]), [X * 11, [4, 4]])
     equal(master.peer.call(h, [X, X * 5]), [X * 11])
     equal(master.peer.call(f, [X]), [X * 5])
-    equal([w.get_value()], [[1, 1]])  # here nothing was called
+    equal([w.get_value()], [[1, 1]])  # nothing was called in this process
     assert master.peer.shareds(h) == [master.add(w)]
 
 
@@ -289,7 +289,7 @@ def test_jumps_add_up(language):
     assert seen[0] == plain_draws(language, 4)
     assert draws(language, state, drawn, twice) == seen[5]
     assert len({draw for draws_ in seen.values() for draw in draws_}) == 16
-    assert draws(language, state, drawn, value) == seen[0]  # nothing has changed it
+    assert draws(language, state, drawn, value) == seen[0]  # the variable is unchanged
 
 
 def test_jumps_and_draws_commute(language):

@@ -6,7 +6,7 @@ import numpy as np
 from corpus import ROWS, Program, weights, zeros
 from library import L, T
 
-#: Words and dimensions of the source and the target language, and of states.
+#: Vocabulary sizes and dimensions of the source and target languages, and of states.
 WORDS, OTHER_WORDS, WORD, STATE = 9, 7, 4, 3
 SOURCE, TARGET = 5, 4
 
@@ -137,7 +137,7 @@ def translation_with_attention():
     right = T.eq(T.argmax(probabilities, axis=1), labels) * probabilities[T.arange(y.shape[0] * y.shape[1]), labels]
 
     params = list(p.values())
-    # As much of each word of the source is looked up as there are words of the target.
+    # Looks up as many elements of each source word as there are target words.
     uncovered = ((y_mask.sum(0) / x_mask.sum(0))[:, None] - weight.sum(0)) ** 2
     loss = cost.mean() + 0.01 * uncovered.sum(1).mean() + 1e-3 * squared(params)
     grads = T.grad(loss, params)

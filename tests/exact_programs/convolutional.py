@@ -107,13 +107,13 @@ def spatial_transformer():
     v = weights(random, 5, 6, name="v", scale=0.1)
     c = theano.shared(np.array([0.8, 0.05, 0.02, -0.03, 0.9, 0.04]), "c")
     theta = (T.dot(T.tanh(T.dot(x.flatten(2), w) + b), v) + c).reshape((-1, 2, 3))
-    # Where the pixels of the output lie in the square from -1 to 1, with a third coordinate that is 1: (3, out * out).
+    # Positions of the output's pixels in the square from -1 to 1, with a third coordinate of 1: (3, out * out).
     line = np.linspace(-1, 1, out)
     grid = np.stack([np.tile(line, out), np.repeat(line, out), np.ones(out * out)])
     places = (T.dot(theta, grid) + 1) * (size - 1) / 2
     across, down = (T.clip(places[:, i].flatten(), 0, size - 1.001) for i in range(2))
     left, top = T.floor(across), T.floor(down)
-    first = T.repeat(T.arange(x.shape[0]) * size * size, out * out)  # of each row's pixels, among all
+    first = T.repeat(T.arange(x.shape[0]) * size * size, out * out)  # first pixel of each row, among all pixels
     pixels = x.flatten()
 
     def at(i, j):

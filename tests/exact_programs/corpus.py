@@ -5,7 +5,7 @@ from typing import Any, List, NamedTuple
 import numpy as np
 from library import L, T
 
-#: Rows of all data, and of a batch: the last batch of an epoch has fewer, and neither can be divided by 2 or 3 evenly.
+#: Rows of the data set and of a batch. The last batch of an epoch is smaller; neither is divisible by 2 or 3.
 ROWS, BATCH = 33, 7
 
 

@@ -18,7 +18,7 @@ def rows_in_batches(*arrays, order=None):
         yield [array[order[start : start + BATCH]] for array in arrays]
 
 
-# -- a generator and a judge that also knows classes ------------------------------------------------------------------------
+# -- a generator, and a discriminator with classes ---------------------------------------------------------------------
 
 
 def log_sum_exp(x):
@@ -113,7 +113,7 @@ def feature_matching(function):
     return found, [*params, *averages, *of_generator]
 
 
-# -- an optimiser of its own --------------------------------------------------------------------------------------------------
+# -- a custom optimizer ------------------------------------------------------------------------------------------------
 
 
 def conjugate_gradients(function):
@@ -227,7 +227,7 @@ def fitted_with_schedule(function):
     model.set_weights(min(best, key=lambda one: one[0])[1])
     found += model.test(x, y)
     found += model.fit(x, y, 1, random)
-    other = Model(function, random, (5, 7, 3))  # whose weights are those of the first, but for the rate's halves
+    other = Model(function, random, (5, 7, 3))  # its weights equal those of the first, except for the halved rate
     other.compile(0.1)
     other.set_weights([value * 0.5 for value in model.get_weights()])
     found += [other.predict(x), *other.fit(x, y, 1, random)]

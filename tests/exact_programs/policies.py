@@ -38,7 +38,7 @@ def policy(random, observed):
     b, c, d = zeros(HIDDEN, name="b"), zeros(HIDDEN, name="c"), zeros(ACTIONS, name="d")
     log_std = zeros(ACTIONS, name="log_std")
     mean = T.dot(T.tanh(T.dot(T.tanh(T.dot(observed, w) + b), v) + c), u) + d
-    # A row for each row, whatever other axes there are.
+    # One row for each row, regardless of other axes.
     rows = T.tile(log_std.dimshuffle("x", 0), T.concatenate([observed.shape[:-1], [1]]), ndim=2)
     return Gaussian(mean, rows), [w, b, v, c, u, d, log_std]
 

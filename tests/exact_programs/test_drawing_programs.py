@@ -27,11 +27,11 @@ if IS_THEANO:
 from corpus import ROWS, Program, batches, classes, weights, zeros  # noqa: E402
 from trainers import lasagne, layers, nonlinearities  # noqa: E402
 
-#: So often each program is trained, serial and parallel, with other random numbers each time.
+#: Number of runs of each program, serial and parallel, with different random numbers.
 RUNS = 24
-#: Steps of a training: two epochs.
+#: Steps of a training run: two epochs.
 STEPS = 10
-#: The largest difference of two means by its standard deviation, and the largest ratio of two variances.
+#: Maximum difference of two means, relative to its standard deviation; maximum ratio of two variances.
 MOST_T, MOST_RATIO = 4.5, 6.0
 
 random = np.random.RandomState(60)
@@ -118,7 +118,7 @@ def compared(build, exact):
     parallel = samples(f, ours, synk.broadcast)
     variances = [np.var(one, axis=0, ddof=1) for one in (plain, parallel)]
     t = np.abs(plain.mean(axis=0) - parallel.mean(axis=0)) / np.sqrt(sum(variances) / RUNS)
-    assert np.all(variances[0] > 0)  # something was drawn
+    assert np.all(variances[0] > 0)  # the results are indeed random
     return t.max(), np.maximum(variances[0] / variances[1], variances[1] / variances[0]).max()
 
 

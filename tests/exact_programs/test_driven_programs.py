@@ -11,7 +11,7 @@ import synkhronos as synk
 
 pytestmark = [getattr(pytest.mark, NAME), pytest.mark.timeout(300), pytest.mark.thorough]
 
-#: Relative to the largest number of a value.
+#: Relative to the largest element of a value.
 TOLERANCE = 1e-7
 
 
@@ -35,7 +35,7 @@ def differences(program, function):
         assert np.shape(one) == np.shape(other)
         return np.max(np.abs(np.asarray(one, float) - other), initial=0) / max(np.max(np.abs(other), initial=0), 1e-3)
 
-    function([], [other.sum() for other in others])()  # (what was set at the end reaches the ranks with a command)
+    function([], [other.sum() for other in others])()  # (the values set at the end reach the ranks with a command)
     of_variables = [
         of(value, variable.get_value())
         for variable, other in zip(variables, others)

@@ -19,8 +19,8 @@ from synkhronos.errors import ArgumentValueError
 pytestmark = [
     getattr(pytest.mark, NAME),
     *([needs_lasagne] if IS_THEANO else []),
-    pytest.mark.timeout(600),  # compiling takes minutes if Theano has not seen the program before
-    pytest.mark.filterwarnings("ignore:.*corr_gemm.c:pytest.PytestUnraisableExceptionWarning"),  # Theano leaves it open
+    pytest.mark.timeout(600),  # compilation takes minutes if Theano's cache is empty
+    pytest.mark.filterwarnings("ignore:.*corr_gemm.c:pytest.PytestUnraisableExceptionWarning"),  # left open by Theano
 ]
 if IS_THEANO:
     pytest.importorskip("lasagne")
@@ -34,7 +34,7 @@ from corpus import Program, batches  # noqa: E402
 from trainers import lasagne  # noqa: E402
 
 STEPS = 20
-#: Of the way that a parameter went.
+#: Accepted difference, relative to the change of a parameter.
 TOLERANCE = 1e-5
 
 PROGRAMS = [*dense.PROGRAMS, *recurrent.PROGRAMS, *generative.PROGRAMS, *attention.PROGRAMS, *policies.PROGRAMS]
@@ -42,9 +42,9 @@ if IS_THEANO:
     import convolutional
 
     PROGRAMS += convolutional.PROGRAMS
-#: What does not work yet, and why: programs by name.
+#: Unsupported programs by name, with the reason.
 FAULTS: dict = {}
-#: Also as processes, and with all of the library's optimizations and C code: one of each kind is enough.
+#: Programs that also run as processes, and with all optimizations and C code: one program of each kind suffices.
 ON_PROCESSES = [
     *(dense.mlp, dense.multi_task, recurrent.scanned, generative.variational_autoencoder),
     policies.policy_gradient,
@@ -107,7 +107,7 @@ def differences(program, mode, exact=True):
     for start, other in zip(before, others):
         np.testing.assert_array_equal(other.get_value(), start)
     got, want = train(functions, ours), train(plain, serial)
-    assert all(min(f.last_rows) > 0 for f in functions)  # every rank had a part
+    assert all(min(f.last_rows) > 0 for f in functions)  # every rank had rows
     of_outputs = 0.0
     for one, other in zip([value for call in got for value in call], [value for call in want for value in call]):
         assert np.shape(one) == np.shape(other)
@@ -137,7 +137,7 @@ def check(program, mode):
 @pytest.mark.long(
     "text_convolution|resnet|lstm_text|lstm_sentiment|network_in_network|with_attention|lstm_tutorial|^cnn$"
     "|fully_convolutional|^gru$|tagging|translation|maxout"
-)  # others are of their kinds
+)  # others are of the same kinds
 @pytest.mark.parametrize("program", parameters(PROGRAMS))
 def test_program(program, make_world):
     make_world("threads", 3, 1, engine=NAME)

@@ -18,7 +18,7 @@ from synkhronos.extensions.batch_norm import BatchNormLayer, batch_norm  # noqa:
 
 pytestmark = [pytest.mark.theano, needs_lasagne]
 
-#: Nothing is given to the C compiler.
+#: Mode without the C compiler.
 MODE = "FAST_COMPILE"
 
 
@@ -48,7 +48,7 @@ def normalized(x, axes, gamma, beta, epsilon):
     return y, np.array(means).reshape(gamma.shape), np.array(inv_stds).reshape(gamma.shape)
 
 
-#: Shape, axes as given and as they are meant, shape of the parameters.
+#: Shape, axes as passed and as interpreted, shape of the parameters.
 SHAPES = pytest.mark.parametrize(
     "shape, axes, averaged, parameter_shape",
     [
@@ -97,7 +97,7 @@ def test_it_is_that_of_the_paper(shape, axes, averaged, parameter_shape):
     for _ in range(3):
         x = x * 1.5 + 1
         np.testing.assert_allclose(train(x), case.trained(x), rtol=1e-9, atol=1e-12)
-    for _ in range(2):  # using changes nothing
+    for _ in range(2):  # inference changes nothing
         np.testing.assert_allclose(use(x), case.used(x), rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(case.layer.mean.get_value(), case.mean, rtol=1e-9)
     np.testing.assert_allclose(case.layer.inv_std.get_value(), case.inv_std, rtol=1e-9)
@@ -130,7 +130,7 @@ def test_use_and_update_of_averages_are_decided_apart(use_averages, update_avera
         rows, batch_norm_use_averages=use_averages, batch_norm_update_averages=update_averages
     )
     x = np.array([[1.0, 10.0], [3.0, 50.0]])
-    expected = x if use_averages else [[-1, -1], [1, 1]]  # the averages are 0 and 1 at first
+    expected = x if use_averages else [[-1, -1], [1, 1]]  # the initial averages are 0 and 1
     np.testing.assert_allclose(theano.function([rows], output, mode=MODE)(x), expected, rtol=1e-9)
     np.testing.assert_allclose(layer.mean.get_value(), [1, 15] if update_averages else [0, 0], rtol=1e-9)
 
@@ -153,7 +153,7 @@ def test_a_mean_that_is_large_beside_the_deviations(make_world):
     got = f(x)
     expected, _, inv_std = normalized(x.astype("float64"), (0,), np.ones(2), np.zeros(2), 1e-4)
     assert got.dtype == "float32"
-    np.testing.assert_allclose(layer.inv_std.get_value(), inv_std, rtol=1e-4)  # naively: 0.5
+    np.testing.assert_allclose(layer.inv_std.get_value(), inv_std, rtol=1e-4)  # a naive variance would give 0.5
     np.testing.assert_allclose(got, expected, atol=1e-3)
 
 
@@ -318,7 +318,7 @@ def test_other_ways_to_compile(make_world, build, mode):
         for function, p in ((synk.function, ours), (theano.function, serial))
     )
     collectives = [node for node in g.maker.fgraph.apply_nodes if "AllReduce" in str(node.op)]
-    assert len(collectives) == 2 * 2 + 1  # of two layers, and that of the gradients
+    assert len(collectives) == 2 * 2 + 1  # two for each of two layers, and one for the gradients
     for i, n in enumerate([7, 1, 6]):
         np.testing.assert_allclose(f(*rows(n, i)), g(*rows(n, i)), rtol=1e-9)
     compare(ours, serial)

@@ -231,7 +231,7 @@ def test_states_of_generators(kind):
     """They are text: a file from elsewhere can run no code."""
     saved, other = (np.random.Generator(getattr(np.random, kind)(seed)) for seed in (3, 9))
     saved.random(5)
-    saved.integers(10, dtype="int32")  # (half of a word of 64 bits is kept for the next)
+    saved.integers(10, dtype="int32")  # (half of a 64-bit word is kept for the next draw)
     array, before = checkpoint._as_array(saved), other.bit_generator.state["state"]
     restored = checkpoint._restored(other, str(array), "noise")
     np.testing.assert_equal(other.bit_generator.state["state"], before)
@@ -423,7 +423,7 @@ def test_two_writers_of_one_file(path, tmp_path):
     while any(writer.poll() is None for writer in writers):
         try:
             seen.add(float(checkpoint.load(path, [w])["i"]))
-        except FileNotFoundError:  # neither has begun
+        except FileNotFoundError:  # no process has saved yet
             continue
         assert len(set(w.get_value().tolist())) == 1
     assert [writer.wait() for writer in writers] == [0, 0] and seen <= {1.0, 2.0}
@@ -491,7 +491,7 @@ def test_a_kill_leaves_a_whole_file(path, tmp_path):
             time.sleep(random.uniform(0, 0.05))
             os.kill(process.pid, signal.SIGKILL)
             done = int((process.stdout.read().split() or [done])[-1])
-        interrupted += len(list(tmp_path.glob("*.new"))) > interrupted  # each has a name of its own
+        interrupted += len(list(tmp_path.glob("*.new"))) > interrupted  # every temporary file has its own name
         with np.load(path) as file:
             assert file["progress_i"] in (done, done + 1)
             assert (file["arr_0"] == file["progress_i"]).all()

@@ -188,7 +188,7 @@ def plateau():
     return optim.reduce_on_plateau(optim.sgd(scale * 0.05), scale, patience=2)
 
 
-#: Layers that are refused, with a word of the reason.
+#: Layers that are refused, each with a word of the reason.
 REFUSED = {
     "zeros around": (lambda: [layers.ZeroPad2D("pad", padding=1), layers.Flatten, head(100)], "Alloc"),
     "constants around": (
@@ -240,7 +240,7 @@ LOSSES = {
     "CrossEntropy, sum": (lambda: CrossEntropy(reduction="sum", expect_logits=True), [], np.asarray),
 }
 
-#: The tests of these run in every tier, the others in `make test-long`.
+#: Tests of these cases run in every tier; tests of other cases run in `make test-long`.
 NOT_LONG = "^(mlp|batch norm|convolution|max pool of sequences|lstm|embedding|transformer)$"
 RULES_NOT_LONG = "^(sgd|adamw|rprop|clip_by_global_norm|apply_if_finite)$"
 

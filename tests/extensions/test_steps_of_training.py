@@ -23,12 +23,12 @@ from synkhronos.extensions.gradients import gradients_of  # noqa: E402
 
 pytestmark = pytest.mark.theano
 
-#: Python code alone: nothing is given to the C compiler.
+#: Python code only, without the C compiler.
 MODE = theano.Mode(linker="py", optimizer="fast_compile")
 OPTIONS = {"mode": MODE}
 RANDOM = np.random.RandomState(0)
 X, Y = RANDOM.randn(40, 2), RANDOM.randn(40)
-#: For three ranks: uneven, one with rows for one rank alone, one with rows for two.
+#: For three ranks: uneven batches, one with a row for only one rank, one with rows for two ranks.
 BATCHES = [np.arange(7), np.array([12]), np.array([9, 3, 30, 4, 8]), np.array([5, 20]), np.arange(10, 27)]
 
 
@@ -160,7 +160,7 @@ def test_slices_and_whole_steps_in_turn(three_ranks):
     same_steps(updates.adam, 0.1, batches=BATCHES + BATCHES, take=take)
 
 
-# -- rules of the user's -----------------------------------------------------------------------------------------------
+# -- user-defined rules ------------------------------------------------------------------------------------------------
 
 
 def by_the_whole_vector(loss, params):
@@ -215,7 +215,7 @@ def test_what_a_rule_counts_beside_gradients(three_ranks):
     assert synk.gather(last).tolist() == [3, 4, 9]
 
 
-# -- what else is in the graph -----------------------------------------------------------------------------------------
+# -- other contents of the graph ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
@@ -227,7 +227,7 @@ def test_a_collective_in_the_loss_is_computed_once(monkeypatch):
         T.sqr(m.errors - reduce(m.errors.mean())).mean()
         for m, reduce in ((model, synk.ops.all_reduce), (other, lambda mean: mean))
     )
-    model.params, other.params = model.params[:3], other.params[:3]  # the last cancels out
+    model.params, other.params = model.params[:3], other.params[:3]  # the last parameter cancels out
     step = model.make("make_train_function", updates.adam, 0.1, loss=loss)
     twin = other.make("make_train_function_theano", updates.adam, 0.1, loss=theirs)
     numbers, all_reduce = [], in_graph.all_reduce
@@ -255,7 +255,7 @@ def test_default_updates_are_each_ranks_own(three_ranks):
         None,
         updates.sgd,
         1.0,
-        givens=zip([x], [data]),  # of pairs, which can be read once
+        givens=zip([x], [data]),  # an iterator over pairs, which can be read only once
         sliceable_shareds=[data],
         function_options=OPTIONS,
     )
@@ -296,9 +296,9 @@ def test_a_step_that_fails_on_one_rank_changes_nothing():
     )
     step(X[:2], Y[:2], [0, 1])
     before = replicas(step.params + step.state, 2)
-    with pytest.raises(synk.WorkerError):  # rank 1 alone has the row with the label that does not exist
+    with pytest.raises(synk.WorkerError):  # only rank 1 has the row with the invalid label
         step(X[:2], Y[:2], [0, 5])
-    with pytest.raises(IndexError):  # rank 0, the master, has it
+    with pytest.raises(IndexError):  # rank 0, the master, has that row
         step(X[:2], Y[:2], [5, 0])
     for ours, others in zip(replicas(step.params + step.state, 2), before):
         for value, other in zip(ours, others):
@@ -332,7 +332,7 @@ def test_a_rank_without_rows_makes_no_step_after_ctrl_c(three_ranks, monkeypatch
 
     def interrupt(*args, **kwargs):
         if after == "step_fn":
-            step._parts.gradient_fn(X, Y, batch=BATCHES[0])  # (as if some ranks had not come to the step)
+            step._parts.gradient_fn(X, Y, batch=BATCHES[0])  # (as if some ranks had not reached the step)
         raise KeyboardInterrupt
 
     step_fn = step._parts.step_fn

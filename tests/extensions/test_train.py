@@ -18,7 +18,7 @@ from synkhronos.extensions import rules, train, updates  # noqa: E402
 
 pytestmark = pytest.mark.theano
 
-#: Python code alone: nothing is given to the C compiler.
+#: Python code only, without the C compiler.
 MODE = theano.Mode(linker="py", optimizer="fast_compile")
 OPTIONS = {"mode": MODE}
 RANDOM = np.random.RandomState(0)
@@ -494,9 +494,9 @@ def test_local_sgd_after_a_call_that_failed():
         communicate_every=2,
         function_options=OPTIONS,
     )
-    with pytest.raises(synk.WorkerError):  # rank 1 alone has the row with the label that does not exist
+    with pytest.raises(synk.WorkerError):  # only rank 1 has the row with the invalid label
         step(X[:2], Y[:2], [0, 5])
-    with pytest.raises(IndexError):  # rank 0, the master, has it
+    with pytest.raises(IndexError):  # rank 0, the master, has that row
         step(X[:2], Y[:2], [5, 0])
     before = replicas(model.params, 2)
     step(X[12:13], Y[12:13], [0])  # a row for rank 0 only
@@ -609,7 +609,7 @@ def test_average_of_gradients_needs_no_average_of_parameters():
     np.testing.assert_array_equal(replicas(model.params, 2), before)
 
 
-# -- batch normalisation -----------------------------------------------------------------------------------------------
+# -- batch normalization -----------------------------------------------------------------------------------------------
 
 
 def test_statistics_are_averaged():

@@ -7,13 +7,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: The device that several ranks share; on a machine with GPUs, SYNK_TEST_DEVICE=cuda0 takes one of these.
+#: Device shared by several ranks. On a machine with GPUs, SYNK_TEST_DEVICE=cuda0 selects a GPU.
 DEVICE = os.environ.get("SYNK_TEST_DEVICE", "opencl0:0")
 
 
 def why_not():
     """Return why there is no device, as one line; "" where there is one."""
-    for _ in range(3):  # it was seen to fail once, beside another process that opened its first device at the same time
+    for _ in range(3):  # once, it failed while another process opened its first device
         done = run("-c", f"import pygpu; pygpu.init({DEVICE!r})")
         if not done.returncode:
             return ""

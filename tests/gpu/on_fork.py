@@ -47,7 +47,7 @@ def test_what_is_wrong_is_said_before_any_device_is_open():
         with reports(error, *facts):
             synk.fork(**keywords)
         assert not synk.is_forked()
-    # No device was opened here, so CPU ranks can still be had; their graphs stay on the CPU, also later.
+    # This process opened no device, so CPU ranks are still possible; their graphs stay on the CPU.
     assert synk.fork(2, use_gpu=False) == 2
 
 
@@ -63,7 +63,7 @@ def test_cpu_graphs_stay_on_the_cpu():
     g = synk.function([x], x.sum() + v.sum(), updates=[(v, v + x.sum())])
     np.testing.assert_allclose(g(np.ones(4, "float32")), 5)
     synk.set_value(1, [v, w], [np.full(3, 5, "float32"), np.full(3, 7, "float32")])
-    synk.all_reduce([w, v])  # host and device in one collective: each goes its way
+    synk.all_reduce([w, v])  # arrays on host and device in one collective take separate routes
     np.testing.assert_allclose(synk.gather([w, v]), np.array([[[4.5, 5, 5.5]] * 2, [[3.5, 4, 4.5]] * 2]))
     assert isinstance(w.get_value(borrow=True), np.ndarray)
 
@@ -85,7 +85,7 @@ class KernelCache(Command):
 
 @pytest.mark.skipif(not DEVICE.startswith("opencl"), reason="needs OpenCL: tools/install_opencl.sh")
 def test_no_two_ranks_compile_into_one_cache():
-    for _ in range(2):  # the second session's ranks are given the environment of a master that has its own
+    for _ in range(2):  # ranks of the second session inherit the environment of a master with its own cache
         synk.fork(devices=[DEVICE] * 3)
         folders = PROGRAM.current().run(KernelCache())
         assert len(set(folders)) == 3 and len({os.path.dirname(folder) for folder in folders}) == 1
@@ -111,7 +111,7 @@ def test_the_master_keeps_its_device():
 )
 def test_a_device_that_is_open_before(program, culprit):
     environment = dict(os.environ)
-    environment.pop("THEANO_GPU_IS_ALREADY_ACTIVE", None)  # (Theano's note to the children of this process)
+    environment.pop("THEANO_GPU_IS_ALREADY_ACTIVE", None)  # (Theano's marker for child processes)
     environment["THEANO_FLAGS"] = os.environ.get("THEANO_FLAGS", "") + (",device=" + DEVICE) * ("flag" in culprit)
     done = subprocess.run(
         [sys.executable, "-c", program % DEVICE + f"\nsynkhronos.fork(devices=[{DEVICE!r}] * 2)"],
@@ -171,7 +171,7 @@ def test_a_rank_that_dies_frees_the_others():
         synk.all_reduce(w)
     assert not any(psutil.pid_exists(pid) for pid in ranks)
     np.testing.assert_array_equal(w.get_value(), 1)
-    synk.fork(devices=[DEVICE] * 2)  # and what was built before is distributed anew
+    synk.fork(devices=[DEVICE] * 2)  # earlier functions are distributed again
     step()
     np.testing.assert_array_equal(synk.gather(w), 2)
 

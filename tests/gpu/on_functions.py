@@ -92,7 +92,7 @@ def test_an_update_of_a_variable_on_the_host_by_what_is_on_the_device(x):
         host.set_value(np.float32(0))
         synk.broadcast(host)
         f(X, num_slices=k)
-        f(X, num_slices=k)  # the next call reads it
+        f(X, num_slices=k)  # the next collective reads its row counts
         synk.all_reduce(host, weights=f)
         np.testing.assert_allclose(host.get_value(), 2 * X.mean(), rtol=1e-5)
 
@@ -169,7 +169,7 @@ def test_float16_float64_and_integers(x):
     shareds = [
         theano.shared(np.arange(3).astype(dtype), dtype) for dtype in ("float16", "float64", "int32", "int64", "bool")
     ]
-    count = theano.shared(np.array(3), "count")  # Theano keeps this one on the host
+    count = theano.shared(np.array(3), "count")  # Theano keeps this variable on the host
     assert isinstance(count.type, T.TensorType)
     f = synk.function([], [T.cast(s, "float64").sum() for s in shareds] + [count * 1.0])
     np.testing.assert_allclose(f(), [3, 3, 3, 3, 2, 3])

@@ -63,7 +63,7 @@ def training(rounds, disturb=lambda: None):
     return found, [synk.gather(each, nd_up=1) for each in (w, c)], synk.gather(rows)
 
 
-@pytest.mark.timeout(600)  # (a process takes seconds until it has opened OpenCL's device and has all kernels)
+@pytest.mark.timeout(600)  # (a process takes seconds to open OpenCL's device and to build all kernels)
 def test_a_training_in_which_ranks_are_killed_ends_like_the_undisturbed_one():
     synk.fork(devices=[DEVICE] * 3, seed=2)
     expected = flat(training(1))

@@ -188,7 +188,7 @@ def test_data_that_lies_on_the_devices(ranks):
         np.testing.assert_allclose(sums, taken.sum(axis=1), rtol=1e-4, atol=1e-5)
 
 
-# -- sessions of their own: after those that are shared ----------------------------------------------------------------
+# -- separate sessions, after the shared ones --------------------------------------------------------------------------
 
 
 def test_what_cannot_be_is_said_before_a_rank_is_started():
@@ -216,7 +216,7 @@ def test_a_rank_elsewhere_that_is_killed():
         synk.all_reduce(w)
         synk.all_reduce(w)
     np.testing.assert_array_equal(w.get_value(), 1)
-    forked(1)  # and what was built before is distributed anew
+    forked(1)  # earlier functions are distributed again
     step()
     np.testing.assert_array_equal(values_of(w), [np.full(3, 2)] * 2)
     synk.close()

@@ -113,7 +113,7 @@ class State(Command):
         return context.transport.nccl.broken, context.transport.nccl.progress.aborted
 
 
-# The hosts first: what starts ranks there must be there before this process opens a device.
+# Hosts are first, because their launcher must run before this process opens a device.
 SESSIONS = [("2 uneven hosts", 3, 1), ("fork", 1, 0), ("fork", 2, 0), ("fork", 3, 1)]
 
 
@@ -180,7 +180,7 @@ def test_all_reduce_and_reduce(ranks):
                 np.testing.assert_allclose(value, expected, err_msg=op, **close)
                 assert value.dtype == dtype
             done = calls(ranks)
-            if op == "avg":  # the extremes clamp it, if there is no wider type to add in
+            if op == "avg":  # extreme values clamp the mean if no wider type exists
                 names = ["sum", "min", "max"] if dtype == "float64" else ["sum"]
             else:
                 names = ["sum", op] if op in ("min", "max") and dtype.startswith("float") else [op]
@@ -283,7 +283,7 @@ def test_16_bits(ranks, nccl):
         assert all(value.tobytes() == found[0].tobytes() for value in found)
         arrived += found[0]
     assert np.abs(found[0] - mean).max() > 1e-3 and np.abs(ranks.values(errors)).max() < 0.1
-    bound = 2.0**-8 * np.abs(mean)  # (each result is rounded once more, about evenly in both directions)
+    bound = 2.0**-8 * np.abs(mean)  # (each result is rounded once more, about equally in both directions)
     np.testing.assert_allclose(arrived / 8 + np.mean(ranks.values(errors), axis=0) / 8, mean, rtol=0, atol=bound.max())
 
 
@@ -323,9 +323,9 @@ def test_the_way_through_the_host(ranks):
     count = theano.shared(np.array(3), "count")
     both = [count, ranks.shared(np.ones(2, "float32"), "d")]
     synk.function([], count * 1.0)()
-    calls(ranks)  # what was sent with the functions is another matter
+    calls(ranks)  # so that later counts exclude the distribution
     names = [None, "host"]
-    synk.all_reduce(both, "sum")  # a mixed call: each goes its way, and results come in the order asked
+    synk.all_reduce(both, "sum")  # arrays take separate routes; the results are in order
     assert [value.tolist() for value in synk.reduce(both, "sum", in_place=False)] == [
         3 * ranks.n**2,
         [ranks.n**2] * 2,
@@ -350,7 +350,7 @@ def test_functions(ranks):
         [x], [x.mean(), (x.sum(axis=0), "sum"), (x.min(), "c_min"), (x * 1, "gather"), (x.prod(), "prod")]
     )
     X = np.random.RandomState(0).randn(7, 2).astype("float32")
-    for rows, k in ((7, 1), (7, 2), (1, 1), (2, 1)):  # a rank without rows takes part with what changes nothing
+    for rows, k in ((7, 1), (7, 2), (1, 1), (2, 1)):  # a rank without rows contributes neutral values
         got = f(X[:rows], num_slices=k)
         part = X[:rows]
         for result, expected in zip(got, (part.mean(), part.sum(axis=0), part.min(), part, part.prod())):
@@ -443,7 +443,7 @@ def test_who_fails_in_the_middle_frees_the_others(ranks):
     assert [state for rank, state in enumerate(states) if rank != other] == [(True, True)] * (ranks.n - 1)
     with reports(Exception, "NCCL"):
         synk.all_reduce(variable)
-    synk.all_reduce(variable, nccl=False)  # there is always the host
+    synk.all_reduce(variable, nccl=False)  # the host's transport is always available
 
 
 def test_results_are_new_memory(ranks):

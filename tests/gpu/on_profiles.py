@@ -16,7 +16,7 @@ N_CALLS = 5
 def test_spans_nest_and_add_up_to_the_time(tmp_path):
     w, x = theano.shared(np.full((400, 400), 0.01, "float32"), "w"), T.fmatrix("x")
     f = synk.function([x], T.dot(T.dot(x, w), w).mean(), updates=[(w, w * 0.5)], name="f")
-    # A busy machine may stop a rank between two spans, or the program between two looks at the clock: three attempts.
+    # A busy machine may stop a rank between two spans, or the program between two clock readings: three attempts.
     found = []
     while len(found) < 3 and min(found, default=1) > 0.02:
         name = str(len(found))
@@ -28,7 +28,7 @@ def missing(f, w, folder):
     """Make calls in a session, check what is recorded, and return which part of the time is not accounted for at most."""
     assert synk.fork(devices=[DEVICE] * 2, profile=str(folder)) == 2
     rows = np.ones((4000, 400), "float32")
-    f(rows)  # the first calls also import and build
+    f(rows)  # the first calls also import modules and compile
     synk.all_reduce(w)
     begun = time.monotonic()
     for _ in range(N_CALLS):

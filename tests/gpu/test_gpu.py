@@ -20,7 +20,7 @@ def device():
 
 
 HERE = "tests/gpu"
-# What tests of Theano's worlds check on the CPU holds on devices: every collective at n = 1, 2, 3, every form of a call.
+# The CPU tests of Theano's worlds must also pass on devices: every collective with 1 to 3 ranks, every form of a call.
 FORMS = (
     "batch_s and (backwards or lists or one_call_after or uneven_lengths or update_of_what) or "
     "call and (results_do_not_change or no_rows)"
@@ -40,9 +40,9 @@ PARTS = {
 }
 
 
-@pytest.mark.long("mean|nccl|functions|hosts|collectives|forms|healing|in graph")  # (compilers of OpenCL take minutes)
+@pytest.mark.long("mean|nccl|functions|hosts|collectives|forms|healing|in graph")  # (OpenCL compilers take minutes)
 @pytest.mark.theano
-@pytest.mark.timeout(1800)  # (compilers of OpenCL take minutes beside other programs)
+@pytest.mark.timeout(1800)  # (OpenCL compilers take minutes beside other programs)
 @pytest.mark.parametrize("part", PARTS)
 def test_part(part):
     done = run("-m", "pytest", "-q", "-x", "-W", "ignore", "-p", "no:cacheprovider", "--timeout=900", *PARTS[part])

@@ -49,7 +49,7 @@ class Killer:
     def _kill(self):
         try:
             kill(self.ranks[self.kills % len(self.ranks)])
-        except OSError:  # another one is just taking its place
+        except OSError:  # another process is replacing it
             return
         self.kills += 1
 

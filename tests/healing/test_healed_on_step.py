@@ -26,7 +26,7 @@ ROWS, STEPS, CHANGED = np.arange(9.0) / 8, 28, (2, 3, 20)
 
 @pytest.fixture(autouse=True)
 def closed(monkeypatch):
-    monkeypatch.setattr(chunks, "SECONDS", 1e9)  # how many steps a command has depends on no clock
+    monkeypatch.setattr(chunks, "SECONDS", 1e9)  # the number of steps in a command must not depend on a clock
     synk.close()
     yield
     synk.close()
@@ -56,7 +56,7 @@ class Program:
     def begin(self):
         self.ours = []
         self.rate.set_value(np.array(0.5)), self.w.set_value(np.linspace(0.1, 1, 3))
-        self.big.set_value(np.array(LARGE, order="F"), borrow=True)  # as it lies
+        self.big.set_value(np.array(LARGE, order="F"), borrow=True)  # with its memory layout
 
     def values(self):
         variables = self.rate, self.w, self.big
@@ -109,7 +109,7 @@ def set_over_what_was_borrowed(program, i):
     ours = program.w.get_value(borrow=True), program.big.get_value(borrow=True)
     program.ours += ours
     program.w.set_value(ours[0] * 0.5), program.big.set_value(ours[1] * 0.5)
-    ours[0][...], ours[1][...] = i, i  # which are the program's alone now
+    ours[0][...], ours[1][...] = i, i  # these arrays now belong to the program alone
 
 
 def call_serial(program, i):
@@ -147,13 +147,13 @@ def run(program, change, disturb=lambda i: None):
     found = [program.f.steps(ROWS, on_step=on_step, **program.some)]
     found += [program.values()]
     for ours in program.ours:
-        ours += 0.25  # what the program has borrowed stays watched
+        ours += 0.25  # borrowed arrays are still observed
     return flat([*found, program.ours, program.f(ROWS), program.values()])
 
 
 def kill_and_wait(rank):
     kill(rank)
-    until(lambda: PROGRAM.session.block.ended[rank] and PROGRAM.session.block.deaths)  # as the master sees it
+    until(lambda: PROGRAM.session.block.ended[rank] and PROGRAM.session.block.deaths)  # as seen by the master
 
 
 def check(program, n, changes):
@@ -163,7 +163,7 @@ def check(program, n, changes):
     synk.close()
     synk.fork(n, heal=1000)
     for i, change in enumerate(changes):
-        kills = kill_and_wait if i % 2 else kill  # seen by the master before the step ends; or later, maybe
+        kills = kill_and_wait if i % 2 else kill  # seen by the master before the step ends, or perhaps later
         found = run(program, change, lambda i, kills=kills: i in CHANGED and kills(1 + i % (n - 1)))
         assert found == expected[i], change
     assert len(PROGRAM.session.healing.deaths) == len(CHANGED) * len(changes)
@@ -193,7 +193,7 @@ class AtPoints(trace.TraceObserver):
         if self.due and os.getpid() == self._pid:
             self.due[0][0] -= 1
             if self.due[0][0] < 0:
-                with contextlib.suppress(ProcessLookupError):  # another one is just taking its place
+                with contextlib.suppress(ProcessLookupError):  # another process is replacing it
                     kill(self.due.pop(0)[1])
 
 
@@ -205,7 +205,7 @@ def at_points():
     trace.ignore(observer)
 
 
-#: After how many points since a change rank 1 is killed, and after how many more rank 2.
+#: Numbers of trace points from a change to the kill of rank 1, and from that to the kill of rank 2.
 MOMENTS = [*((first, None) for first in range(9)), *((0, second) for second in range(0, 45, 6)), (5, 12)]
 
 

@@ -159,7 +159,7 @@ def test_more_deaths_than_that_end_the_session():
     kill(1)
     with pytest.raises(synk.WorkerDied) as caught:
         f()
-    assert not lacks(str(caught.value.__notes__), "1 of at most 1 dead ranks have been replaced")
+    assert not lacks(str(caught.value.__notes__), "ranks replaced so far: 1 of at most 1")
     np.testing.assert_array_equal(w.get_value(), [2.0] * 3)
     assert synk.fork(2) == 2
 
@@ -237,7 +237,7 @@ def test_a_value_that_cannot_be_written_to(gate):
     killer.join()
     np.testing.assert_array_equal(synk.gather(w, nd_up=1), np.ones((2, 3)))
     assert len(PROGRAM.session.healing.deaths) == 1 and not value.any()
-    for i in (2, 3):  # what was kept of it is no memory for copies
+    for i in (2, 3):  # the kept copy does not serve as memory for other copies
         PROGRAM.session.run(Change(number, np.full(3, float(i))))
     np.testing.assert_array_equal(synk.gather(w, nd_up=1), np.full((2, 3), 3.0))
     assert not value.any()
@@ -347,10 +347,10 @@ def test_the_others_path_and_folder(tmp_path, monkeypatch):
     f = synk.function([x], (engine.apply(only_later.double, x, dtype="float64", ndim=1), "gather"))
     expected = np.arange(4.0) * 2 + len(str(tmp_path))
     np.testing.assert_array_equal(f(np.arange(4.0)), expected)
-    os.chdir("/")  # which nobody is told before the next function
+    os.chdir("/")  # ranks learn the directory only with the next function
     kill(1)
     found = f(np.arange(4.0))
-    np.testing.assert_array_equal(found[2:], expected[2:])  # as the rank before
+    np.testing.assert_array_equal(found[2:], expected[2:])  # as computed by the replaced rank
 
 
 def test_a_rank_that_is_late_by_little(clock, gate, monkeypatch):
@@ -363,7 +363,7 @@ def test_a_rank_that_is_late_by_little(clock, gate, monkeypatch):
         error = late()
         gate.open()
         until(lambda: session.block.arrived[1] >= session.context.barrier.current)
-        gate.close()  # it is late when the command is repeated, too
+        gate.close()  # the rank is late in the repeated command, too
         return error
 
     monkeypatch.setattr(session, "_late", late_and_then_there)
@@ -434,7 +434,7 @@ def test_two_deaths_at_once_count_as_two():
     until(lambda: PROGRAM.session.block.ended[1] and PROGRAM.session.block.ended[2])
     with pytest.raises(synk.WorkerDied) as caught:
         synk.broadcast(w)
-    assert not lacks(str(caught.value.__notes__), "0 of at most 1 dead ranks have been replaced", 2)
+    assert not lacks(str(caught.value.__notes__), "ranks replaced so far: 0 of at most 1", 2)
 
 
 def crash_elsewhere(value):
@@ -452,7 +452,7 @@ def test_a_function_that_kills_its_rank_each_time_ends_the_session():
         f(np.arange(4.0))
     assert "SIGSEGV" in str(caught.value) and not lacks(str(caught.value.__notes__), "first", "rank 1")
     assert str(caught.value.__notes__).count("SIGSEGV") == 1
-    np.testing.assert_array_equal(w.get_value(), np.zeros(3))  # nothing of the call was done
+    np.testing.assert_array_equal(w.get_value(), np.zeros(3))  # no effect of the call remains
 
 
 def test_a_rank_that_is_stuck_is_replaced(caplog, clock):
@@ -510,7 +510,7 @@ def test_on_step_is_called_once_for_every_step():
     data = np.arange(120.0)
     means = f.steps(data, batches=[[2 * i, 2 * i + 1] for i in range(60)], on_step=on_step)
     assert [i for i, _ in seen] == list(range(50))
-    assert 50 <= len(means) <= 60  # ranks do not wait for each other: another one may have begun some more
+    assert 50 <= len(means) <= 60  # ranks do not wait for each other, so another rank may have begun more steps
     np.testing.assert_array_equal(means, 2.0 * np.arange(len(means)) + 0.5)
     np.testing.assert_array_equal(synk.gather(w, nd_up=1), [[float(len(means))] * 2] * 2)
 
@@ -698,7 +698,7 @@ def test_a_rank_that_computes_finishes_first(tmp_path, monkeypatch):
     before, (dies, computes) = pid_of(2), [gates.gate_of(row) for row in (2, 4)]
     session = PROGRAM.session
     watch = session._watch_survivor
-    # It goes on when it is waited for, because another one has died.
+    # The survivor continues when another rank has died and the master waits for the survivor.
     monkeypatch.setattr(session, "_watch_survivor", lambda rank: (computes.open(), watch(rank)))
 
     def die():
@@ -756,7 +756,7 @@ def test_what_could_not_be_deposited_is_before_the_next_command(monkeypatch, err
             f(np.array([0.0, 7.0]))
     found = synk.gather(w, nd_up=1) - dies
     np.testing.assert_array_equal(found, np.full((2, 2), found[0, 0]))
-    assert found[0, 0] in (5, 6)  # the last of the steps before the error is undone if not all came to the next one
+    assert found[0, 0] in (5, 6)  # the last step before the error is undone if not all ranks began the next step
 
 
 def test_ctrl_c_after_the_commit(monkeypatch):
@@ -789,7 +789,7 @@ def test_ctrl_c_while_the_master_undoes_a_call(monkeypatch):
 
     def interrupted(target, source):
         copies.append(copy_into(target, source))
-        if len(copies) == 3:  # two have been put aside, and one is brought back
+        if len(copies) == 3:  # two values were saved, and one is being restored
             raise KeyboardInterrupt
 
     monkeypatch.setattr(deposits, "copy_into", interrupted)

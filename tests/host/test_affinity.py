@@ -97,19 +97,19 @@ def test_groups(cores, groups, expected):
 def test_claims_do_not_overlap(cores):
     first, second, third = CoreClaims(), CoreClaims(), CoreClaims()
     assert first.claim(4) == [[0], [1], [2], [3]]
-    assert second.claim(2) == [[], []]  # it would take three each
+    assert second.claim(2) == [[], []]  # it would need three each
     held = os.listdir("/proc/self/fd")
     assert third.claim(5) == [[]] * 5
-    assert os.listdir("/proc/self/fd") == held  # a claim that fails holds nothing
+    assert os.listdir("/proc/self/fd") == held  # a failed claim keeps no descriptor
     first.release()
     first.release()
     assert second.claim(2) == [[0, 1, 2], [3, 4, 5]]
-    assert second.claim(3) == [[0, 1], [2, 3], [4, 5]]  # again, without a release in between
+    assert second.claim(3) == [[0, 1], [2, 3], [4, 5]]  # claims again without a release
     second.release()
 
 
 def test_cores_that_cannot_be_claimed(cores):
-    (cores / "cpu2").rmdir()  # hidden in a container, say
+    (cores / "cpu2").rmdir()  # hidden in a container, for example
     claims = CoreClaims()
     assert claims.claim(6) == [[]] * 6
     assert claims.claim(5) == [[0], [1], [3], [4], [5]]
@@ -132,7 +132,7 @@ def test_two_programs(other_program):
     mine = CoreClaims()
     assert mine.claim(6) == [[]] * 6
     assert mine.claim(1) == [[]]
-    process.kill()  # the kernel gives back what it held
+    process.kill()  # the kernel releases its claim
     process.wait()
     assert mine.claim(6) == taken
     mine.release()
@@ -166,7 +166,7 @@ def test_a_master_at_home_is_not_pinned_for_a_short_command(free_cores, monkeypa
     monkeypatch.setattr(placement, "_core_of_thread", lambda: core)
     monkeypatch.setattr(session_module, "SHORT_S", seconds)
     look = Look()
-    assert PROGRAM.session.run(look)[0][0] == home  # its time is not known yet
+    assert PROGRAM.session.run(look)[0][0] == home  # the command's duration is not known yet
     assert PROGRAM.session.run(look)[0][0] == (outside if seconds and is_at_home else home)
     assert set(PROGRAM.session.run(look)[0][1]) == {max(1, core_budget() // 2)}
     assert os.sched_getaffinity(0) == outside

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-#: Frees and takes, as functions do with their results, pieces that glibc gives back to the kernel by itself.
+#: Program that repeatedly frees and allocates blocks, as functions do; by default, glibc returns them to the kernel.
 FAULTS = """
 def faults():
     import resource
@@ -52,7 +52,7 @@ assert heap.keep_freed_memory() is True
 print(faults())
 """).split(),
     )
-    assert without > 5000  # or this test would show nothing: 20 pieces of 768 pages each
+    assert without > 5000  # otherwise, this test would show nothing: 20 blocks of 768 pages each
     assert with_it < 100
 
 

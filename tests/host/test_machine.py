@@ -49,17 +49,17 @@ V1_QUOTA, V1_PERIOD = V1_CPU % ("docker/x/", "quota"), V1_CPU % ("docker/x/", "p
         ({"proc/self/cgroup": V2, V2_CPU % "a/b/": "250000 100000\n"}, 2),
         ({"proc/self/cgroup": V2, V2_CPU % "a/b/": "50000 100000\n"}, 1),
         ({"proc/self/cgroup": V2, V2_CPU % "a/b/": "3200000 100000\n"}, 8),
-        # a limit further up holds as well, and so does that of a container that sees only its own root
+        # a parent's limit applies, too, even to a container that sees only its own root
         ({"proc/self/cgroup": V2, V2_CPU % "a/b/": "600000 100000", V2_CPU % "a/": "400000 100000"}, 4),
         ({"proc/self/cgroup": V2, V2_CPU % "": "200000 100000"}, 2),
         ({"proc/self/cgroup": "0::/\n", V2_CPU % "": "200000 100000"}, 2),
         ({"proc/self/cgroup": "0::/../../x\n", V2_CPU % "": "200000 100000"}, 2),
-        # version 1, with the path of the host and with the container's own
+        # version 1, with the host's path and with the container's own path
         ({"proc/self/cgroup": V1, V1_QUOTA: -1, V1_PERIOD: 100000}, 8),
         ({"proc/self/cgroup": V1, V1_QUOTA: 500000, V1_PERIOD: 100000}, 5),
         ({"proc/self/cgroup": V1, V1_CPU % ("", "quota"): 150000, V1_CPU % ("", "period"): 50000}, 3),
         ({"proc/self/cgroup": V1, V1_CPU % ("", "quota"): 150000}, 8),
-        # a quota of another controller is none
+        # another controller's quota does not count
         ({"proc/self/cgroup": "3:cpuset:/\n", "sys/fs/cgroup/cpuset/cpu.cfs_quota_us": 100000}, 8),
     ],
 )

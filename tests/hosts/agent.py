@@ -9,7 +9,7 @@ import socket
 import sys
 from multiprocessing.reduction import sendfds
 
-#: The options of ssh that have a value.
+#: Options of ssh that have a value.
 WITH_VALUE = ("-o", "-p", "-l", "-i", "-F")
 
 

@@ -18,10 +18,10 @@ from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
 from synkhronos.transports.base import Reduction
 
-#: Of each array.
+#: Size of each array.
 NBYTES = 1 << 20
 
-#: What is reduced: ops, by dtype. (Complex numbers take another way than the others.)
+#: Ops to reduce with, by dtype. (Complex numbers take a different route.)
 OPS = {
     "float32": ("avg", "sum", "prod", "min", "max"),
     "float64": ("avg", "sum"),
@@ -57,7 +57,7 @@ class Failing(Command):
         try:
             if self.where == "fetch":
                 transport.all_gather(keys, [array], str)
-            elif self.where == "groups":  # each a reduction of its own
+            elif self.where == "groups":  # each row is a separate reduction
                 mixes = [Reduction((1.0,) * n, (0,)), Reduction((1.0,) * (n - 1) + (2.0,), tuple(range(1, n)))]
                 transport.all_reduce(keys, [array], ReduceOp("avg"), mixes, str)
             elif self.where in ("begun", "finish"):
@@ -84,7 +84,7 @@ class Broken:
         if self.where == "death":
             die()
         if self.where != "finish":
-            if self.where == "begun":  # it has asked its bridge, as all others do
+            if self.where == "begun":  # it has asked its bridge, like all other ranks
                 self.whole.begin(*arguments)
             fail()
         return self.whole.begin(*arguments)
@@ -220,7 +220,7 @@ def exchange_all(n):
             largest = sum(np.abs(each.astype("float64")) for each in ranks)
             assert (np.abs(there[0] - right) <= 2.1 * unit * largest + 1e-6).all(), what
             assert (there[0] != right).any(), f"{what}: nothing was rounded"
-            counted = hosts - (weights is not None and n == hosts)  # (one host has no weight then)
+            counted = hosts - (weights is not None and n == hosts)  # (one host then has no weight)
             most = size * 2 * 2 * (hosts - 1) / hosts
             assert moved.max() <= 1.01 * most + 1000, f"{what}: {moved} bytes travelled, not {most}"
             assert moved.max() >= 0.99 * size * 2 * (counted - 1 + hosts - 1) / hosts, f"{what}: {moved}"
@@ -272,7 +272,7 @@ def reduce_groups(n):
         size = NBYTES // np.dtype(dtype).itemsize
         (variable,) = made([(dtype, size)])
         nbytes = size * np.dtype(dtype).itemsize
-        wide = 1 if dtype == "float32" else 2  # halves are added up in float32, and travel so
+        wide = 1 if dtype == "float32" else 2  # half-precision values are added and sent in float32
         cases = [
             ("inside hosts", dict(groups=hosts), 0),
             ("across hosts", dict(groups=across), len(across) * nbytes * (len(hosts) - 1) / len(hosts) * (1 + wide)),
@@ -316,7 +316,7 @@ def start_some(n):
         started = synk.all_reduce(a, into=result, wait=False, **arguments)
         other = synk.all_reduce([b], op="min", wait=False)
         put(a, third)
-        if i % 2:  # another command fails meanwhile
+        if i % 2:  # then another command fails
             fail_in("half-way" if i % 4 == 1 else "before", i % n)
         synk.all_reduce(a, op="sum")
         check(a, expected("sum", third), "beside what was started")
@@ -388,7 +388,7 @@ def interrupt_constants():
     sys.unraisablehook = lambda unraisable: discarded.append(unraisable.exc_type)
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     for i in range(ROUNDS):
-        data = synk.data(rows + i, constant=True)  # mostly where the last one was
+        data = synk.data(rows + i, constant=True)  # mostly at the previous array's address
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.004 * (i + 1))
             f(data)
@@ -412,9 +412,9 @@ def interrupt_reductions(n):
     interrupted = 0
     for i in range(2 * ROUNDS):
         put(variable, ranks)
-        synk.all_reduce(variable, into=result, op="min")  # all memory is there
+        synk.all_reduce(variable, into=result, op="min")  # all memory is allocated
         put(variable, ranks)
-        others = made([("complex64", size // 2)] * 2)  # these will take memory that is free, and no courier
+        others = made([("complex64", size // 2)] * 2)  # these use free memory, but do not start a courier
         given = [values(n, "complex64", i, (size // 2,)) for _ in others]
         for other, of_ranks in zip(others, given):
             put(other, of_ranks)
@@ -464,7 +464,7 @@ def main(hosts, ranks):
     else:
         raise AssertionError("a rank was to die")
     synk.close()
-    synk.fork(1)  # numbers go on where they were
+    synk.fork(1)  # numbering continues
     (variable,) = made([("float32", NBYTES // 4)])
     ranks = values(hosts, "float32", 8)
     put(variable, ranks)
@@ -472,7 +472,7 @@ def main(hosts, ranks):
     check(variable, expected("prod", ranks), "another session")
     synk.all_reduce(variable, wait=False)
     try:
-        synk.close()  # it is given up
+        synk.close()  # the collective was abandoned
     except StateError as error:
         assert "did not wait for this" in str(error), error
     else:

@@ -36,14 +36,14 @@ def check(condition, what):
 
 def main():
     """Make the rounds."""
-    MPI.Init_thread(MPI.THREAD_MULTIPLE)  # it is not at import, once synkhronos was imported
+    MPI.Init_thread(MPI.THREAD_MULTIPLE)  # importing synkhronos has disabled the automatic initialization
     comm = MPI.COMM_WORLD
     host, hosts = comm.rank, comm.size
     courier = MpiThread(comm.Dup(), comm.Get_attr(MPI.TAG_UB), 1 << 16)
     number, given_up = 0, 0
     for turn in range(ROUNDS):
         size = (1000, 300_000, 2_000_000)[turn % 3]
-        late = turn % (hosts + 1)  # in some rounds nobody is
+        late = turn % (hosts + 1)  # in some rounds, no host is late
         result = np.zeros(size, "float32")
         reduction = HostReduction(values(host, number, size), result, ReduceOp("sum"))
         if host == late:
@@ -54,7 +54,7 @@ def main():
         check(ticket.is_over(), "a cancelled reduction is not over")
         check(ticket.error is None or isinstance(ticket.error, Cancelled), f"ended by {ticket.error!r}")
         given_up += ticket.error is not None
-        result[:] = -1  # as if the memory had been given to another
+        result[:] = -1  # as if the memory had been reused
         others = []
         for op, wire in (("sum", None), ("max", None), ("sum", "bfloat16")):
             number += 1

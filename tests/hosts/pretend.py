@@ -33,14 +33,14 @@ import psutil
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
-#: Of `tc`'s token bucket: less than 64 KiB, which the kernel sends in one piece, would not reach the rate.
+#: Token bucket of `tc`: with less than 64 KiB, which the kernel sends in one piece, the rate would not be reached.
 BURST, LONGEST_IN_QUEUE = "96k", "30ms"
-#: States of a port of a bridge: in the first one, frames vanish and the interfaces stay up.
+#: States of a bridge port. If it is disabled, frames vanish, but the interfaces stay up.
 DISABLED, FORWARDING = "0", "3"
-#: Seconds that the cluster may take to come up, and to go.
+#: Time limits in seconds for starting and ending the cluster.
 UP_TIMEOUT_S, DOWN_TIMEOUT_S = 30, 10
 
-#: What is tried before the first test: one interface of each kind that is needed, and a limit.
+#: Commands to try before the first test: one interface of each required kind, and a limit.
 _ATTEMPT = (
     "ip link add switch type bridge && ip link add port type veth peer name eth0 && "
     f"tc qdisc add dev port root tbf rate 1gbit burst {BURST} latency {LONGEST_IN_QUEUE}"
@@ -158,7 +158,7 @@ class Cluster:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the tests, which then take the cluster down
+                start_new_session=True,  # Ctrl-C goes to the tests, which then shut down the cluster
             )
             try:
                 inside = self._supervisor.stdout.readline()
@@ -210,7 +210,7 @@ class Cluster:
         if not self.is_on(host):
             raise RuntimeError(f"h{host} is switched off")
         environment = dict(popen.pop("env", None) or os.environ)
-        environment.pop("TMPDIR", None)  # a folder that the host may not have
+        environment.pop("TMPDIR", None)  # the host may lack this folder
         enter = self._enter(self._pids[host], "--net", "--uts", "--ipc", "--mount", "--pid")
         folder = str(popen.pop("cwd", None) or "/")
         process = Command([*enter, "env", "-C", folder, *map(str, command)], env=environment, **popen)
@@ -275,7 +275,7 @@ class Cluster:
         (link,) = json.loads(self._on_switch("ip", "-s", "-j", "link", "show", f"sw{host}"))
         return Traffic(link["stats64"]["rx"]["bytes"], link["stats64"]["tx"]["bytes"])
 
-    # -- life and death ------------------------------------------------------------------------------------------------
+    # -- start and end -------------------------------------------------------------------------------------------------
 
     def is_on(self, host):
         """Return whether a host has not been switched off."""
@@ -329,13 +329,13 @@ class Cluster:
         try:
             self._supervisor.wait(DOWN_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self._supervisor.kill()  # and the kernel all others
+            self._supervisor.kill()  # the kernel then kills all others
             self._supervisor.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
         for process in self._commands:
             process.wait(DOWN_TIMEOUT_S)
             for stream in filter(None, (process.stdin, process.stdout, process.stderr)):
-                with contextlib.suppress(BrokenPipeError):  # of what was not written yet
+                with contextlib.suppress(BrokenPipeError):  # for unwritten data
                     stream.close()
 
     def __enter__(self):

@@ -37,7 +37,7 @@ MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 0x1000, 0x4000, 0x40000
 PR_SET_PDEATHSIG = 1
 PF_EXITING = 0x4
 
-#: As sshd does, commands begin with nothing of the environment of who asked for them.
+#: As under sshd, commands do not inherit the environment of their caller.
 BARE_ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
@@ -79,20 +79,20 @@ def supervise(config):
             checked(libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0))
             if os.getppid() != config["parent"]:
                 return
-            checked(libc.unshare(CLONE_NEWPID))  # which is for children
+            checked(libc.unshare(CLONE_NEWPID))  # affects only children
             switch = os.fork()
             if not switch:
                 live(run_switch, config)
-            os.close(1)  # which only the switch writes to
-            # The processes that a test forks inherit the other end of this pipe; the signal comes in spite of them.
+            os.close(1)  # only the switch writes to it
+            # Processes forked by a test inherit the other end of this pipe; a signal arrives nevertheless.
             while os.read(0, 1024):
                 pass
         finally:
             hear_nothing()
-    finally:  # whichever came first, the other one does not come in here any more
+    finally:  # whichever came first, the other one can no longer enter here
         if switch:
             os.kill(switch, signal.SIGKILL)
-            os.waitpid(switch, 0)  # returns when all processes of all hosts are gone
+            os.waitpid(switch, 0)  # returns when all processes of all hosts have ended
         shutil.rmtree(config["folder"], ignore_errors=True)
 
 
@@ -151,7 +151,7 @@ def address(host):
 def leave_the_machine(name):
     """Give this process, and its children, a network, mounts, shared memory and a host name of its own."""
     checked(libc.unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET))
-    mount(None, "/", None, MS_REC | MS_PRIVATE)  # the machine sees nothing of what is mounted from here on
+    mount(None, "/", None, MS_REC | MS_PRIVATE)  # later mounts are invisible to the machine
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV)
     socket.sethostname(name)
 
@@ -164,7 +164,7 @@ def plug_in(i, config):
     pid = os.fork()
     if not pid:
         live(run_host, i, config, there[1], go[0], ready[1])
-    checked(libc.setns(ours, CLONE_NEWPID))  # so that the children to come are the cluster's again
+    checked(libc.setns(ours, CLONE_NEWPID))  # so that later children belong to the cluster again
     for fd in (ours, there[1], go[0], ready[1]):
         os.close(fd)
     expect(there[0], i)
@@ -190,7 +190,7 @@ def run_host(i, config, there, go, ready):
     if not os.read(go, 1):
         return
     ip("link set lo up", f"addr add {address(i)}/24 dev eth0", "link set eth0 up")
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries those whose parents have ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps orphaned processes
     os.write(ready, b"1")
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
@@ -239,7 +239,7 @@ def run_on(pid, command, streams):
     names = dict(zip(("stdin", "stdout", "stderr"), streams))
     status = subprocess.call([*enter, "sh", "-c", command], env=BARE_ENVIRONMENT, **names)
     if not is_on(pid):
-        threading.Event().wait()  # a host without power says nothing, and its streams stay open
+        threading.Event().wait()  # a host without power sends nothing, and its streams stay open
     return status if status >= 0 else 128 - status
 
 
@@ -250,7 +250,7 @@ def is_on(pid):
             fields = stream.read().rpartition(")")[2].split()
     except OSError:
         return False
-    return fields[0] != "Z" and not int(fields[6]) & PF_EXITING  # which it is before all others have ended
+    return fields[0] != "Z" and not int(fields[6]) & PF_EXITING  # flagged before all other threads have ended
 
 
 if __name__ == "__main__":

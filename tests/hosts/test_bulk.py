@@ -23,7 +23,7 @@ def test_bulk(mpi, variables, hosts, ranks):
     assert status == 0 and "fine" in printed.splitlines(), printed
 
 
-#: After MPI's farewell the hosts end one after the other.
+#: Hosts end one after another after MPI's shutdown.
 ONE_BY_ONE = """
 import time
 import mpi4py

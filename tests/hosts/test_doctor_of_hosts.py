@@ -9,7 +9,7 @@ from mpi import find, lacking
 pytestmark = pytest.mark.thorough
 
 DOCTOR = ["-m", "synkhronos", "doctor"]
-#: A bridge that is up, with the same address on every host, as docker makes one.
+#: A bridge that is up and has the same address on every host, as created by docker.
 DOCKER = (
     "ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 && "
     "ip link add veth0 type veth peer name veth1 && ip link set veth0 master docker0 && "

@@ -95,7 +95,7 @@ def test_kill(mpi, program):
         assert process.stdout.readline() == b"ready\n"
     finally:
         process.kill()
-        process.communicate(timeout=30)  # ends when nobody has the pipe any more
+        process.communicate(timeout=30)  # ends when no process has the pipe open
         time.sleep(1.1)
         mpi_module.remove_what_stays()
 

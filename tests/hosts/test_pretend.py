@@ -17,7 +17,7 @@ pytestmark = pytest.mark.thorough
 
 HERE = Path(__file__).resolve().parent
 
-#: Answers one connection with what it has received.
+#: Answers one connection by returning the received bytes.
 ECHO = """
 import socket, sys
 with socket.create_server(("", 7000)) as server:
@@ -30,7 +30,7 @@ with socket.create_server(("", 7000)) as server:
                 break
             connection.sendall(data)
 """
-#: Says something to it, and prints what comes back within a second.
+#: Sends a line, and prints the answer if it arrives within a second.
 ASK = """
 import socket, sys
 with socket.create_connection((sys.argv[1], 7000), 5) as connection:
@@ -38,7 +38,7 @@ with socket.create_connection((sys.argv[1], 7000), 5) as connection:
     connection.sendall(b"hello")
     print(connection.recv(100).decode())
 """
-#: Takes some bytes, and prints the bytes and the seconds from the first of them to the last.
+#: Receives bytes, and prints their number and the seconds from the first to the last byte.
 SINK = """
 import socket, time
 with socket.create_server(("", 7000)) as server:
@@ -98,7 +98,7 @@ def gone(pids, seconds=10):
     return True
 
 
-# -- each is a host of its own -----------------------------------------------------------------------------------------
+# -- separate hosts ----------------------------------------------------------------------------------------------------
 
 
 def test_hosts_have_names_and_addresses_that_all_know(make_hosts):
@@ -108,7 +108,7 @@ def test_hosts_have_names_and_addresses_that_all_know(make_hosts):
     program = "import socket, sys; print([socket.gethostbyname(name) for name in sys.argv[1:]])"
     expected = str([hosts.address(i) for i in range(3)])
     assert [python(hosts, i, program, *hosts.names) for i in range(3)] == [expected] * 3
-    assert socket.gethostname() not in hosts.names  # the machine's own is as before
+    assert socket.gethostname() not in hosts.names  # the machine's own name has not changed
 
 
 @pytest.mark.parametrize("server_host, client_host", [(0, 1), (1, 0), (2, 1)])
@@ -142,13 +142,13 @@ def test_hosts_do_not_reach_the_machine_nor_it_them(make_hosts):
     echo = server(hosts, 0, ECHO)
     with socket.socket() as own:
         own.settimeout(0.5)
-        if own.connect_ex((hosts.address(0), 7000)) == 0:  # somebody else answers: a router, or a proxy
+        if own.connect_ex((hosts.address(0), 7000)) == 0:  # another process answers: a router or a proxy
             try:
                 own.sendall(b"hello")
                 assert own.recv(5) != b"hello"
             except OSError:
                 pass
-    assert python(hosts, 1, ASK, "h0") == "hello"  # nobody else has used up the one connection that is answered
+    assert python(hosts, 1, ASK, "h0") == "hello"  # no other process has used the single connection
     end(echo)
 
 
@@ -173,7 +173,7 @@ def test_each_has_processes_of_its_own(make_hosts):
     try:
         program = "import os; print(sorted(int(name) for name in os.listdir('/proc') if name.isdigit()))"
         pids = [eval(python(hosts, i, program)) for i in range(2)]
-        assert [len(of_host) for of_host in pids] == [3, 2]  # the first one, the sleeper and the program itself
+        assert [len(of_host) for of_host in pids] == [3, 2]  # process 1, the sleeper and the program itself
         assert pids[0][0] == pids[1][0] == 1
         assert [[process.name() for process in hosts.processes(i)] for i in range(2)] == [["sleep"], []]
     finally:
@@ -263,10 +263,10 @@ def test_a_cut_is_a_cut_until_it_is_mended(make_hosts, cut):
     try:
         assert ask(10) == b"b'x'\n"
         hosts.cut(cut)
-        assert ask(0.5) == b"nothing\n"  # and no error: the connection is there on both sides
-        assert "state UP" in hosts.run(cut, ["ip", "link", "show", "eth0"])  # nothing tells the host
+        assert ask(0.5) == b"nothing\n"  # no error, because the connection exists on both sides
+        assert "state UP" in hosts.run(cut, ["ip", "link", "show", "eth0"])  # nothing informs the host
         hosts.mend(cut)
-        assert ask(30) == b"b'x'\n"  # TCP sends again what was lost
+        assert ask(30) == b"b'x'\n"  # TCP resends what was lost
     finally:
         client.stdin.close()
         end(client)
@@ -293,15 +293,15 @@ def seconds_for(hosts, nbytes):
 def test_rates_limit(make_hosts):
     """A limit makes it slower than it can be: a busy machine cannot make this test fail."""
     hosts = make_hosts(2, rate="20mbit")
-    assert seconds_for(hosts, 2_000_000) > 0.8 * 0.75  # the bucket lets the first 96 KiB through at once
+    assert seconds_for(hosts, 2_000_000) > 0.8 * 0.75  # the bucket lets the first 96 KiB pass immediately
     hosts.rate("100mbit")
     assert 0.8 * 0.15 < seconds_for(hosts, 2_000_000)
     hosts.rate("20mbit")
     hosts.rate("unlimited")
-    assert min(seconds_for(hosts, 2_000_000) for _ in range(5)) < 0.8 * 0.75  # none of the limits is left
+    assert min(seconds_for(hosts, 2_000_000) for _ in range(5)) < 0.8 * 0.75  # no limit remains
 
 
-# -- ends --------------------------------------------------------------------------------------------------------------
+# -- endings -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("host", [0, 1])
@@ -326,7 +326,7 @@ def test_off_kills_all_and_says_nothing(make_hosts, host):
     hosts.off(host)
     assert not hosts.is_on(host) and hosts.is_on(1 - host)
     assert gone(pids) and hosts.processes(host) == []
-    assert said(client) == "heard nothing\n"  # a process that is killed would have closed its connection
+    assert said(client) == "heard nothing\n"  # a killed process would have closed its connection
     assert background.wait(10) == -signal.SIGKILL
     with reports(RuntimeError, f"h{host}"):
         hosts.on(host, ["true"])
@@ -339,7 +339,7 @@ def test_agent_of_a_host_that_loses_its_power_waits(make_hosts):
     assert agent.stdout.readline() == b"ready\n"
     hosts.off(1)
     with pytest.raises(subprocess.TimeoutExpired):
-        agent.communicate(timeout=1)  # it neither ends nor closes its streams
+        agent.communicate(timeout=1)  # the agent neither ends nor closes its streams
     end(agent)
 
 
@@ -429,7 +429,7 @@ def test_hosts_that_do_not_come_up_say_why(monkeypatch):
     assert children() == before and folders() == folders_before
 
 
-# -- what is lacking ---------------------------------------------------------------------------------------------------
+# -- missing requirements ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

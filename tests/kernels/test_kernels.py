@@ -101,7 +101,7 @@ def test_no_pieces_and_many():
 def test_buffers_that_do_not_fit_are_refused(parts, targets, typecode, error):
     with pytest.raises(error):
         kernels.Pieces([(parts, targets)], typecode)
-    with pytest.raises(error):  # nor as one of several
+    with pytest.raises(error):  # nor as one of several portions
         kernels.Pieces([([np.ones(2)], [np.zeros(2)]), (parts, targets)], typecode)
 
 

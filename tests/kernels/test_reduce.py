@@ -41,7 +41,7 @@ def reduced(parts, ranks, op, weights, n_targets):
         for of_array in parts
     ]
     shares = [Portion(parts, targets, rank, ranks) for rank in range(ranks)]
-    for _ in range(2):  # what is known of the first is used in the second
+    for _ in range(2):  # the second round reuses what is known from the first
         for of_array in targets:
             for target in of_array:
                 target.fill(7)
@@ -53,12 +53,12 @@ def reduced(parts, ranks, op, weights, n_targets):
 def check(parts, ranks, op, weights, n_targets=2):
     op = ReduceOp(op)
     for of_array, targets in zip(parts, reduced(parts, ranks, op, weights, n_targets)):
-        # `combine` is checked against NumPy in test_reductions.py; here, that blocks and kernels change no bit.
+        # test_reductions.py compares `combine` with NumPy. This test checks that blocks and kernels change no bit.
         expected = combine(op, of_array, weights, keep_dtype=True)
         for target in targets:
             assert target.dtype == expected.dtype
-            np.testing.assert_array_equal(target, expected)  # NaNs are alike, and so are the zeros
-            ties = op.name in ("avg", "min", "max")  # of 0 and -0, which NumPy itself leaves open
+            np.testing.assert_array_equal(target, expected)  # NaNs count as equal, and so do zeros
+            ties = op.name in ("avg", "min", "max")  # ties of 0 and -0, which NumPy itself does not define
             if expected.dtype.kind == "f" and not ties:
                 numbers = ~np.isnan(expected)
                 np.testing.assert_array_equal(np.signbit(target[numbers]), np.signbit(expected[numbers]))

@@ -65,7 +65,7 @@ def test_an_interrupt_finds_the_old_state(storage, monkeypatch, change):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage.pool, "handle", interrupted)  # the last thing that a new backing asks for
+        patch.setattr(storage.pool, "handle", interrupted)  # the last step of a new backing
         with pytest.raises(KeyboardInterrupt):
             change(storage)
     assert storage.backing is before

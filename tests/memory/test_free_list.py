@@ -82,7 +82,7 @@ def test_an_interrupt_between_any_two_steps_takes_or_gives_or_does_neither(what)
     taken, change = made[what]
     if what == "take all of a range":
         taken = [(10, 90)]
-    for step in range(500):  # (the first time, CPython 3.12.1 reports nothing)
+    for step in range(500):  # (the first iteration of CPython 3.12.1 reports nothing)
         free, left = FreeList(100), step
         for start, size in taken:
             free.take_at(start, size)

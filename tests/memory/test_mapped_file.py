@@ -186,7 +186,7 @@ def test_other_hosts_take_a_copy(tmp_path):
     np.save(path, x)
     handle = mapped_file.describe(np.load(path, mmap_mode="r"))
     copied = tmp_path / "copy.npy"
-    copied.write_bytes(path.read_bytes() + b"and more")  # it has grown since
+    copied.write_bytes(path.read_bytes() + b"and more")  # the file has grown
     os.rename(copied, path)
     mapping = mapped_file.open_mapping(handle, elsewhere=True)
     np.testing.assert_array_equal(np.ndarray(handle.shape, handle.dtype, mapping, handle.offset), x)

@@ -136,7 +136,7 @@ def test_handle_of_views(pool, view):
     assert seen.shape == part.shape
     np.testing.assert_array_equal(seen, part)
     if part.size:
-        seen[...] = 3  # a broadcast view is writable here, which harms nobody
+        seen[...] = 3  # a broadcast view is writable here, which is harmless
         np.testing.assert_array_equal(part, np.full(part.shape, 3, part.dtype))
 
 
@@ -262,7 +262,7 @@ def test_big_ranges_go_back_to_the_machine_at_once(pool):
     assert reserved(pool) == MIB
     del a
     assert reserved(pool) == 0
-    assert not pool.allocate(MIB, "u1").any()  # a hole reads as 0
+    assert not pool.allocate(MIB, "u1").any()  # a hole contains zeros
 
 
 def test_freed_pages_are_those_of_no_neighbour(pool):
@@ -288,7 +288,7 @@ def test_small_ranges_go_back_together(pool):
     del arrays
     gc.collect()
     assert pool.used == 64
-    assert reserved(pool) < 2 * MIB  # of 5
+    assert reserved(pool) < 2 * MIB  # of 5 MiB
     assert set(keep) == {9}
 
 
@@ -335,7 +335,7 @@ def test_arrays_that_die_in_cycles_and_threads():
                 held = pool.allocate(rng.randint(1, 1000), "u1")
                 held[:] = seed
                 assert (node.array == seed).all() and (held == seed).all()
-        except BaseException as error:  # noqa: BLE001 - told to the main thread
+        except BaseException as error:  # noqa: BLE001 - passed to the main thread
             failures.append(error)
 
     threshold = gc.get_threshold()
@@ -358,7 +358,7 @@ def test_arrays_that_die_in_cycles_and_threads():
 def test_array_that_dies_while_its_own_thread_holds_the_lock():
     pool = Pool(0)
     array = pool.allocate(10, "f8")
-    with pool._lock:  # for which it would wait for ever
+    with pool._lock:  # it would wait for this lock forever
         del array
         assert pool.used == 128
     other = pool.allocate(100_000, "f8")
@@ -397,7 +397,7 @@ def test_an_interrupt_in_freeing_leaves_the_lock_open():
         def trace(frame, event, argument, nth=nth, seen=seen):
             if frame.f_code.co_name != "_settle":
                 return None
-            if event == "line" and frame.f_lineno not in seen:  # (again at the end of a `with`, where no signal comes)
+            if event == "line" and frame.f_lineno not in seen:  # (again at the end of a `with`, but without a signal)
                 seen.append(frame.f_lineno)
                 if len(seen) == nth + 1:
                     signal.raise_signal(signal.SIGINT)
@@ -611,7 +611,7 @@ def test_processes_see_each_others_writes_and_free_only_their_own():
         print(y.tolist(), x[0])
         y[2, 1] = 7
         ours.send(b'w')
-        print(os.waitpid(pid, 0)[1], x[1:].min(), y[2, 1])    # the memory of the dead is still there
+        print(os.waitpid(pid, 0)[1], x[1:].min(), y[2, 1])    # the dead child's writes remain
         """)
     assert printed.splitlines() == ["[[5, 5], [5, 5], [5, 5]] 2.0", "0 1.0 7"]
 
@@ -671,7 +671,7 @@ def test_limit_of_address_space():
         from synkhronos.memory.pool import Pool
         from synkhronos.errors import SharedMemoryError
         resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-        pools = [Pool(n) for n in range(3)]           # each leaves room for the others
+        pools = [Pool(n) for n in range(3)]           # each leaves address space for the others
         peers = PoolMap()
         for pool in pools:
             peers.add(pool.ident, pool.fileno())
@@ -740,7 +740,7 @@ def test_limit_of_file_size():
 def test_views_alive_at_exit_are_silent():
     printed = run("""if True:
         import atexit, sys
-        atexit.register(lambda: print(array[0], late.array[0]))     # runs last, and finds everything in its place
+        atexit.register(lambda: print(array[0], late.array[0]))     # runs last, when all memory must still exist
         from synkhronos.memory.pool import Pool
         pool = Pool(0)
         array = pool.allocate(100_000, 'f8')

@@ -26,7 +26,7 @@ class OfArrays(L.Op):
     def grad(self, inputs, output_grads):
         return type(self).gradient(*inputs, *output_grads)
 
-    def pullback(self, inputs, outputs, cotangents):  # (what it is called in PyTensor)
+    def pullback(self, inputs, outputs, cotangents):  # (PyTensor's name of `grad`)
         return self.grad(inputs, cotangents)
 
 
@@ -61,7 +61,7 @@ def test_without_a_rule_it_is_refused(threads):
     np.testing.assert_array_equal(synk.function([x], sorted_rows()(x))(rows(5)), np.sort(rows(5), axis=1))
     with refuses(ValueError, "the update of w", None, "axis"):
         synk.function([x], updates=[(w, sorted_rows()(x.T).sum(axis=1))], exact=True)
-    assert synk.function([], sorted_rows()(w.dimshuffle("x", 0)).sum()).as_theano() == 3  # what all ranks have
+    assert synk.function([], sorted_rows()(w.dimshuffle("x", 0)).sum()).as_theano() == 3  # all ranks have the value
 
 
 @pytest.mark.thorough
@@ -130,7 +130,7 @@ def test_subclasses_have_it_too(threads):
     synk.ops.rule(base, "ij->ij")
     derived = type("Derived", (base,), dict(function=staticmethod(lambda x: x + 2)))
     np.testing.assert_array_equal(synk.function([x], derived()(x))(rows(4)), rows(4) + 2)
-    synk.ops.rule(derived, "n-->n-")  # its own
+    synk.ops.rule(derived, "n-->n-")  # the class's own rule
 
 
 def test_what_cannot_be(threads):
@@ -150,5 +150,5 @@ def test_what_cannot_be(threads):
     synk.ops.rule(one, "i->i")
     with refuses(ValueError, "axes of the rule of One", "inputs with ndim=[2] and outputs with ndim=[2]", "'i->i'"):
         synk.function([x], one()(x))
-    synk.ops.rule(one, "ij->ij")  # another one takes its place
+    synk.ops.rule(one, "ij->ij")  # replaces the rule
     np.testing.assert_array_equal(synk.function([x], one()(x))(rows(4)), rows(4))

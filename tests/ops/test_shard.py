@@ -163,9 +163,9 @@ def test_steps(threads):
         np.testing.assert_allclose(columns[k], part[:, 0])
     assert sum(f.last_rows) == 21
     np.testing.assert_allclose(synk.gather(w), [sum(DATA[7 * k : 7 * (k + 1)].mean() ** 2 for k in range(3))] * 3)
-    # On all ranks: that of the master is raised, unless another one was faster.
+    # On all ranks: the master's error is raised, unless another rank's arrived first.
     with reports((ValueError, synk.WorkerError), "synkhronos.ops.shard", 2, 7):
-        count.set_value(3)  # two rows, and then those of the first step again
+        count.set_value(3)  # two rows, then the rows of the first step again
         synk.broadcast(count)
         g = synk.function([], rows.mean(), updates=[(count, (count + 1) % 4)], exact=True)
         g.steps(n_steps=2)
@@ -223,7 +223,7 @@ def test_what_cannot_be(threads, capfd):
     f = synk.function([], [synk.ops.shard(v).sum(), synk.ops.shard(v[:5]).sum()])
     with refuses(ValueError, "synkhronos.ops.shard", "length", "length"):
         f()
-    assert capfd.readouterr() == ("", "")  # nor does Theano say something about the exception
+    assert capfd.readouterr() == ("", "")  # Theano prints nothing about the exception either
 
 
 def test_a_function_that_divides_nothing_is_told(threads, caplog):

@@ -46,7 +46,7 @@ def test_descriptors_arrive_in_order(ends, n):
     assert message == {"n": n} and len(received) == n
     assert not any(os.get_inheritable(fd) for fd in received)
     assert [os.read(fd, 10) for fd in received] == [b"%d" % k for k in range(n)]
-    assert len(os.listdir("/proc/self/fd")) == before + n  # nothing besides
+    assert len(os.listdir("/proc/self/fd")) == before + n  # no other descriptors
     for fd in reads + received:
         os.close(fd)
 
@@ -102,7 +102,7 @@ def test_too_few_free_descriptors(ends, n):
 
 def test_what_cannot_be_pickled_is_not_sent(ends):
     ours, theirs = ends
-    with pytest.raises((AttributeError, pickle.PicklingError)):  # which one depends on the Python
+    with pytest.raises((AttributeError, pickle.PicklingError)):  # the type depends on the Python version
         descriptors.send(ours, lambda: 0)
     descriptors.send(ours, "fine")
     assert descriptors.receive(theirs) == ("fine", [])

@@ -103,7 +103,7 @@ def test_a_new_session_ends_the_ranks_of_one_that_was_given_up(keeper):
     assert not any(map(psutil.pid_exists, pids))
     assert [child.pid for child in psutil.Process(keeper.pid).children()] == [second.pid(1)]
     assert not block.ended[1]
-    first.kill()  # kills whatever there is
+    first.kill()  # kills all existing ranks
     second.kill()
 
 
@@ -120,7 +120,7 @@ def test_rank_that_cannot_start_leaves_its_words(keeper):
 
 
 def test_inspect():
-    synk.fork(3)  # which returns when the ranks are ready
+    synk.fork(3)  # returns when the ranks are ready
     launcher = PROGRAM.session.launcher
     os.kill(launcher.pid(2), signal.SIGSTOP)
     until(lambda: psutil.Process(launcher.pid(2)).status() == "stopped")
@@ -134,7 +134,7 @@ def test_inspect():
     until(are_shown)
     assert found[1][0] in "RSD"
     assert found[2].startswith("T (stopped)") and "\n" not in found[2]
-    until(lambda: launcher.inspect([1], 30)[1].count("in rank_main") == 1)  # each call asks again
+    until(lambda: launcher.inspect([1], 30)[1].count("in rank_main") == 1)  # each call requests new stacks
     launcher.inspect([1, 2], 0)
     os.kill(launcher.pid(2), signal.SIGCONT)
     synk.close()
@@ -197,7 +197,7 @@ def test_holds_nothing_of_the_programs_files(tmp_path):
     try:
         start(keeper, 2)[0]
         os.close(write)
-        assert os.read(read, 1) == b""  # nobody else holds the other end
+        assert os.read(read, 1) == b""  # no other process has the other end open
         for process in [psutil.Process(keeper.pid)] + psutil.Process(keeper.pid).children():
             assert not any(str(tmp_path) in name for name in open_names(process.pid))
     finally:
@@ -221,7 +221,7 @@ def test_keeper_is_small(keeper):
     """Sessions leave no descriptor in it."""
     process = psutil.Process(keeper.pid)
     start(keeper, 3)[0].kill()
-    time.sleep(0.2)  # it closes its answer
+    time.sleep(0.2)  # time for the keeper to close its answer
     before = process.num_fds()
     for _ in range(10):
         start(keeper, 3)[0].kill()
@@ -257,7 +257,7 @@ def test_keeper_that_dies_while_it_forks(monkeypatch, tmp_path):
     def fork_and_die():
         pid = fork()
         if pid:
-            os.kill(os.getpid(), signal.SIGKILL)  # the keeper
+            os.kill(os.getpid(), signal.SIGKILL)  # kills the keeper
         with open(str(path), "a") as file:
             file.write(f"{os.getpid()}\n")
         time.sleep(0.1)
@@ -298,7 +298,7 @@ def test_the_reason_of_an_end_is_the_processs_own(monkeypatch, work, found, not_
     assert not process.alive()
 
 
-#: Raises the limit of open files, or lowers it, between two sessions; prints what came of each.
+#: Program that raises or lowers the limit of open files between two sessions, and prints both results.
 LIMITS = """
 import resource, sys
 import synkhronos as synk

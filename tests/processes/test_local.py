@@ -75,5 +75,5 @@ def test_late(session, monkeypatch, tmp_path):
     clock.when(gate.is_reached, lambda: clock.advance(0.2))
     with reports(synk.WorkerTimeout, "rank 0", rank=0) as caught:
         session.run(Act(0, gate), timeout=0.1)
-    assert "self.what.wait()" in str(caught.value)  # where it is
+    assert "self.what.wait()" in str(caught.value)  # the line where the rank was waiting
     assert not synk.is_forked()

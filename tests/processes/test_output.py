@@ -93,7 +93,7 @@ def test_prints_have_come_when_the_call_returns(capfd):
         lines = out.splitlines()
         assert [line for line in lines if line.startswith("[rank 0]")] == ["[rank 0] row 5", "[rank 0] as from C"]
         assert [line for line in lines if line.startswith("[rank 2]")] == ["[rank 2] row 7", "[rank 2] as from C"]
-        assert "row 6" in lines  # the master's own
+        assert "row 6" in lines  # the master's own output
         assert err.splitlines().count("[rank 0] to stderr") == 1
     finally:
         synk.close()

@@ -49,7 +49,7 @@ def closed():
 
 
 def test_rank_is_set_up(tmp_path, monkeypatch):
-    PROGRAM.shut_down()  # so that this keeper inherits the handler
+    PROGRAM.shut_down()  # so that a new keeper inherits the handler
     before = signal.signal(signal.SIGALRM, lambda *_: None)
     try:
         monkeypatch.chdir(tmp_path)

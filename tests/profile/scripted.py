@@ -73,7 +73,7 @@ class Rank:
         self.memory = memoryview(bytearray(ring.ring_bytes(n_ranks)))
         self.clock, self.context = Clock(), Context()
         self.recording = Recording(self.clock)
-        # Not `add`, which would observe the library itself.
+        # Not `add`, because that would observe the library itself.
         self.recording._rings[rank], self.recording._of_others = ring.RingBuffer(self.memory), rank
 
     def do(self, label, begin, end, *inside, arguments=()):

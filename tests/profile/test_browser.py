@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-#: Put into the page by the test; the page itself has no script.
+#: Script that the test inserts into the page; the page itself has no script.
 LOOK = """<script>
 const errors = [];
 addEventListener("error", event => errors.push(String(event.message || event.target)), true);
@@ -82,7 +82,7 @@ def test_a_browser_shows_the_page(make_world, tmp_path):
         assert any(each.startswith(head) for each in found["heads"]), head
     assert len(found["tables"]) == 4 and all(width > 300 and height > 60 for _, _, width, height in found["tables"])
     assert 1 <= len(found["losses"]) <= 3 and found["width"] <= 1100
-    # A bar for each rank, of six parts, as wide as the plot together; and what is written stays inside of it.
+    # Each rank has a bar of six parts, as wide as the plot in total, and texts stay inside the plot.
     ranks = found["svgs"][0]
     assert len(ranks["marks"]) == 18
     for rank in range(3):
@@ -93,6 +93,6 @@ def test_a_browser_shows_the_page(make_world, tmp_path):
         assert width == 750 and height >= 60 and svg["texts"] and svg["marks"]
         for x, y, w, h in svg["texts"] + svg["marks"]:
             assert x0 - 3 <= x and x + w <= x0 + width + 3 and y0 - 3 <= y and y + h <= y0 + height + 3
-    # The three calls of f, and of nothing else: only it was called several times.
+    # Only the three calls to f are listed, because only f was called several times.
     durations = [svg for svg in found["svgs"] if len(svg["marks"]) == 3]
     assert len(durations) == 1 and len({x for x, _, _, _ in durations[0]["marks"]}) == 3

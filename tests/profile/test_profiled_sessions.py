@@ -66,7 +66,7 @@ def test_spans_nest(make_world, tmp_path, kind):
 @pytest.mark.alone
 @pytest.mark.parametrize("kind", KINDS, ids="{0[0]}-{0[1]}".format)
 def test_spans_add_up_to_the_time(make_world, tmp_path, kind):
-    # A busy machine may stop a rank between two spans, or the program between two looks at the clock: three attempts.
+    # A busy machine may stop a rank between two spans, or the program between two clock readings: three attempts.
     found = []
     while len(found) < 3 and min(found, default=1) > 0.02:
         name = str(len(found))
@@ -93,12 +93,12 @@ def missing(world, folder):
     reduced = next(command for command in profile["commands"] if command["name"] == "all_reduce")
     assert (reduced["bytes"], reduced["arrays"], reduced["kind"]) == (8000, 1, "collective")
     assert all(of_rank["idle"] >= 0.5 and of_rank["computing"] >= 0.4 for of_rank in profile["shares"])
-    # Four calls, and nothing else between two looks at the clock.
+    # Four calls, and nothing else between two clock readings.
     parts = [abs(1 - calls["totals"]["master_s"] / made)]
     parts += [abs(1 - sum(of_rank.values()) / profile["wall_s"]) for of_rank in profile["shares"]]
     for rank, lane in enumerate(lanes(timeline, profile)):
         check_nested(lane)
-        if rank != world.root:  # the master's lane is empty where the program does other things
+        if rank != world.root:  # the master's lane is empty while the program does other work
             total, there = covered(lane)
             parts.append(1 - total / there)
     return max(parts)
@@ -165,7 +165,7 @@ def test_collectives_inside_functions(make_world, tmp_path):
     command = next(each for each in synk.report().profile["commands"] if each["name"] == "f")
     assert (command["bytes"], command["arrays"]) == (8, 1)
     engine_s, wait_s = command["totals"]["engine_s"], command["totals"]["wait_s"]
-    # What rank 0 waits for inside its function is no computing.
+    # Rank 0's waiting inside its function does not count as computing.
     assert engine_s[0] >= 0.05 and engine_s[1] >= 0.3 and wait_s[0] >= 0.3
     assert engine_s[0] + wait_s[0] <= command["totals"]["master_s"]
 
@@ -176,7 +176,7 @@ def test_a_killed_rank_leaves_its_spans(make_world, tmp_path):
     f(np.zeros(2))
     with pytest.raises(WorkerDied):
         f(np.array([0.0, 1.0]))
-    profile, timeline = read(tmp_path / "p")  # at its death, without close()
+    profile, timeline = read(tmp_path / "p")  # the program died without close()
     unfinished = [span for _, _, span in lanes(timeline, profile)[1] if span["args"].get("unfinished")]
     assert [span["cat"].split(",")[0] for span in unfinished] == ["command", "engine"]
     assert len([span for _, _, span in lanes(timeline, profile)[1] if span["cat"] == "engine"]) == 2
@@ -203,7 +203,7 @@ def test_ranks_of_other_hosts(make_world, tmp_path, dies):
     assert [event["args"]["name"] for event in timeline["traceEvents"] if event["name"] == "process_name"][3] == (
         "rank 3 on host1 (cpu)"
     )
-    # Each rank has computed between the master's call of the function and its return.
+    # Each rank computed between the start and the end of the master's call.
     (called,) = [span for span in lanes(timeline, profile)[1] if span[2]["name"] == "Function.__call__"][:1]
     for rank, lane in enumerate(lanes(timeline, profile)):
         begin, end, _ = next(span for span in lane if span[2]["cat"] == "engine")
@@ -344,7 +344,7 @@ def test_what_a_killed_program_has_recorded_is_kept(tmp_path, end, status):
     assert run_file(path, tmp_path / "p", start_new_session=True).returncode == status
     until = time.monotonic() + 60
     while not (tmp_path / "p" / "profile.json").stat().st_size and time.monotonic() < until:
-        time.sleep(0.01)  # the keeper writes it when the program is gone
+        time.sleep(0.01)  # the keeper writes the profile after the program has ended
     assert sorted(os.listdir(tmp_path / "p")) == FILES
     profile, timeline = read(tmp_path / "p")
     call = next(command for command in profile["commands"] if command["name"] == "f")

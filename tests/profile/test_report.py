@@ -81,7 +81,7 @@ def test_a_call_of_a_function(found):
     assert call["rows"] == [10, 30] and call["begin_s"] == 0 and call["master_s"] == pytest.approx(100 * MS)
     assert call["engine_s"] == pytest.approx([20 * MS, 62 * MS])
     assert call["copy_s"] == pytest.approx([10 * MS, 6 * MS])
-    # The master waits for the answer; the other from its end until the master is done: from 95 to 99.
+    # The master waits for the answer; the other rank waits from its end until the master is done: from 95 to 99.
     assert call["wait_s"] == pytest.approx([50 * MS, 4 * MS])
     assert call["transport_s"] == call["commit_s"] == [0, 0]
     assert call["overhead_s"] == pytest.approx([20 * MS, 28 * MS])
@@ -91,7 +91,7 @@ def test_a_collective(found):
     (call,) = found["commands"][1]["calls"]
     assert found["commands"][1]["bytes"] == 800 and found["commands"][1]["arrays"] == 2
     assert call["rows"] is None and call["moved"] == 600 and call["begin_s"] == pytest.approx(200 * MS)
-    # Of 30 ms on the master: 5 and 3 of waiting, 8 - 3 of commit; of 31 on the other 5 of commit.
+    # Of 30 ms on the master, 5 and 3 are waiting, and 8 - 3 are the commit. Of 31 on the other rank, 5 are the commit.
     assert call["wait_s"] == pytest.approx([8 * MS, 4 * MS])
     assert call["commit_s"] == pytest.approx([5 * MS, 5 * MS])
     assert call["transport_s"] == pytest.approx([17 * MS, 26 * MS])
@@ -103,7 +103,7 @@ def test_shares_of_the_session(found):
     master, other = found["shares"]
     expected = {"computing": 20, "communicating": 22, "waiting": 58, "copying": 10, "overhead": 30, "idle": 100}
     assert master == {part: pytest.approx(ms * MS) for part, ms in expected.items()}
-    # From 0 to 10 there was no command; from 10 to 16 it was on its way; from 99 to 200 there was none again.
+    # From 0 to 10, and from 99 to 200, there was no command. From 10 to 16, the command was being sent.
     expected = {"computing": 62, "communicating": 31, "waiting": 8, "copying": 6, "overhead": 22, "idle": 111}
     assert other == {part: pytest.approx(ms * MS) for part, ms in expected.items()}
     assert sum(master.values()) == pytest.approx(240 * MS) and sum(other.values()) == pytest.approx(240 * MS)
@@ -162,9 +162,9 @@ def test_the_page(found):
         shown.texts
     )
     addresses = [value for _, attributes in shown.seen for key, value in attributes.items() if key in ("src", "href")]
-    assert addresses == []  # it needs no network
+    assert addresses == []  # the page needs no network
     bars = [attributes for tag, attributes in shown.seen if tag == "rect"]
-    assert float(bars[0]["width"]) == pytest.approx(640 * 20 / 240, abs=0.1)  # rank 0, computing
+    assert float(bars[0]["width"]) == pytest.approx(640 * 20 / 240, abs=0.1)  # rank 0's computing
 
 
 def test_names_are_escaped(found):

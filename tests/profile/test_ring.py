@@ -12,7 +12,7 @@ from scripted import POINTS, Command, Rank
 from synkhronos.profile import ring
 from synkhronos.profile.recording import Recording
 
-#: With so many ranks rings have 16 spans.
+#: With this number of ranks, rings have 16 spans.
 MANY = 1 << 16
 ENGINE, WAIT = "engine\tEngine.call", "barrier\tBarrier.wait"
 MS = 1_000_000
@@ -41,7 +41,7 @@ def test_the_oldest_are_dropped_and_counted():
     for i in range(100):
         rank.executing(i, Command("function", "f"), i, i + 1)()
     content = rank.content()
-    # The place of the oldest may be being written at any time, so one less than there is room for.
+    # The oldest span may be being overwritten at any time, so the ring returns one span fewer than it has room for.
     assert [record.begin for record in content.records] == [i * MS for i in range(85, 100)]
     assert content.dropped == 85 and content.counts["command\tfunction\tf"] == 100
 

@@ -59,7 +59,7 @@ def test_rows_of_constants_travel_once(session, sums):
     x = synk.data(ROWS, constant=True)
     found, came = arriving(lambda: sums(x, batch=[7, 4000, 7, 30]))
     np.testing.assert_array_equal(found, ROWS[[7, 4000, 7, 30]].sum(axis=0))
-    assert ROWS.nbytes <= came < 1.1 * ROWS.nbytes  # whole, and once for both ranks
+    assert ROWS.nbytes <= came < 1.1 * ROWS.nbytes  # the whole array, once for both ranks
     batches = {"all": None, "list": [1, 2, 3, 4095, 0], "slice": slice(10, 4000, 3), "number": 100}
     for batch in batches.values():
         found, came = arriving(lambda batch=batch: sums(x, batch=batch))
@@ -102,7 +102,7 @@ def test_constants_in_collectives(session, numpy_words):
 
 
 def test_constants_of_other_sessions(sums):
-    x = synk.data(ROWS, constant=True)  # before any
+    x = synk.data(ROWS, constant=True)  # created before any session
     for _ in range(2):
         opened()
         for batch in (slice(0, 8), slice(1000, 4000)):
@@ -127,7 +127,7 @@ def test_a_constant_after_a_call_that_failed(session, sums, numpy_words):
     x = synk.data(ROWS, constant=True)
 
     def fails(array):
-        if len(array) > 1:  # (it is tried with one row when the graph is made)
+        if len(array) > 1:  # (the function is tried with one row when the graph is built)
             raise ValueError("of this rank")
         return array
 
@@ -138,16 +138,16 @@ def test_a_constant_after_a_call_that_failed(session, sums, numpy_words):
     np.testing.assert_array_equal(sums(x), ROWS.sum(axis=0))
 
 
-# -- what a host cannot have -------------------------------------------------------------------------------------------
+# -- lack of memory or files on a host ---------------------------------------------------------------------------------
 
-#: What the second host is made to believe, by a module that Python imports when it starts.
+#: Code that manipulates the second host, in a module that Python imports at the start.
 PRETEND = """
 import os, resource
 if os.environ.get("SYNK_HOST_NAME") == "host1":
     {}
 """
 LITTLE_MEMORY = (
-    "from synkhronos.host import machine; machine.available_memory = lambda: 36 << 20"  # of which 32 are spared
+    "from synkhronos.host import machine; machine.available_memory = lambda: 36 << 20"  # 32 MiB are reserved
 )
 FEW_FILES = "resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))"
 
@@ -181,7 +181,7 @@ def test_an_argument_that_is_too_large_for_a_host(poor_host, numpy_words, way):
     f = synk.function(
         outputs=(numpy_words.sum(x, axis=0), "sum"), updates=[(w, w + 1)], **(whole if way == "whole" else scattered)
     )
-    large = np.tile(ROWS, (16, 1))  # 32 MiB, half of which is for the second host
+    large = np.tile(ROWS, (16, 1))  # 32 MiB, half of them for the second host
     given = large if way in ("array", "whole") else synk.data(large, constant=way == "constant")
     n_ranks = 4 if way == "whole" else 1
     ways = {"steps": lambda: f.steps(given, batches=[None]), "scatter": lambda: synk.scatter(w, given)}
@@ -200,7 +200,7 @@ def test_more_ranks_than_a_host_can_hold(poor_host):
     Meeting.begin(2)
     with reports(synk.SynkhronosError, "n_ranks", 21, 20, "ulimit -n", "host1", 160):
         synk.fork(7)
-    assert synk.fork(6) == 18  # as many as there can be
+    assert synk.fork(6) == 18  # the maximum number
     assert [host.ranks[-1] for host in synk.hosts()] == [5, 11, 17]
 
 
@@ -216,7 +216,7 @@ def test_a_module_that_only_the_first_host_has(numpy_words, sums, tmp_path, monk
     facts = ["on host there", "ModuleNotFoundError: No module named 'only_here'", tmp_path / "only_here.py"]
     with reports(synk.WorkerError, *facts, rank=1, command="distribute"):
         f(ROWS)
-    np.testing.assert_array_equal(sums(ROWS), ROWS.sum(axis=0))  # the session goes on
+    np.testing.assert_array_equal(sums(ROWS), ROWS.sum(axis=0))  # the session is still usable
     synk.close()
 
 
@@ -256,7 +256,7 @@ def test_versions_that_differ(poor_host):
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
-#: The second host finds another file at the path of each that ranks map.
+#: On the second host, another file is at the path of every mapped file.
 OTHER_FILES = "opened = os.open; os.open = lambda path, *rest: opened(path + '.host1' * path.endswith('.npy'), *rest)"
 CHANGED = {
     "missing": None,
@@ -277,7 +277,7 @@ def test_every_host_opens_its_own_file(poor_host, numpy_words, sums, tmp_path):
     for mode in ("r", "r+"):
         path = str(tmp_path / f"{mode}.npy")
         np.save(path, ROWS)
-        os.link(path, path + ".host1")  # (written through by "r+")
+        os.link(path, path + ".host1")  # (writing in mode "r+" changes both)
         x = synk.data(np.load(path, mmap_mode=mode), constant=mode == "r")
         for batch in (None, [5, 4000], slice(0, None, 7)):
             found, came = arriving(lambda x=x, batch=batch: sums(x, batch=batch))
@@ -329,12 +329,12 @@ def test_the_log_says_which_host_is_awaited(session, sums, numpy_words, monkeypa
     with caplog.at_level("INFO", "synkhronos"):
         np.testing.assert_array_equal(f(ROWS[:8]), 2 * ROWS[:8])
     said = [message for message in caplog.messages if message.startswith("waiting")]
-    sentence = r"waiting for rank\(s\) .* on host there \(0 modules and functions ready\) in distribute \(\d+ s .*\)"
+    sentence = r"waiting for ranks? .* on host there \(0 modules and functions ready\) in distribute \(\d+ s .*\)"
     assert said and all(re.fullmatch(sentence, message) for message in said), said
     assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
-#: The second host has a folder of its own for what Theano compiles.
+#: The second host has its own compile cache.
 OTHER_CACHE = "os.environ['THEANO_FLAGS'] = 'base_compiledir=' + {!r}"
 
 

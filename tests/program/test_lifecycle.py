@@ -52,7 +52,7 @@ def test_the_end_of_a_with_block_closes(n):
         assert type(pickle.loads(pickle.dumps(ranks))) is int and json.dumps([ranks]) == f"[{n}]"
         assert np.zeros(ranks).shape == (n,) and synk.is_forked()
     assert not synk.is_forked()
-    with ranks, pytest.raises(StateError):  # the number of a session that is over
+    with ranks, pytest.raises(StateError):  # the number of a closed session
         synk.size()
 
 
@@ -116,7 +116,7 @@ def test_rank_inside_an_operation():
 
     @L.as_op(itypes=[T.dvector], otypes=[T.dvector])
     def with_rank(x):
-        with ThreadPoolExecutor(1) as threads:  # libraries have threads of their own
+        with ThreadPoolExecutor(1) as threads:  # libraries have their own threads
             return x + 10 * synk.rank() + 100 * threads.submit(synk.rank).result()
 
     f = synk.function([x], (with_rank(x), "gather"), mode=L.quick)

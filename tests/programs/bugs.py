@@ -113,7 +113,7 @@ def clear_caches():
                 value.cache_clear()
 
 
-# -- averages: what is lost in each of the places that compute them ------------------------------------------------------
+# -- averages: losses in each place that computes them -----------------------------------------------------------------
 
 
 def average_of_averages(plant):
@@ -214,7 +214,7 @@ def weight_0_counts(plant):
     plant.replace(mean, "counting", wrong)
 
 
-# -- rows: who takes which -----------------------------------------------------------------------------------------------
+# -- rows: wrong assignments to ranks ----------------------------------------------------------------------------------
 
 
 def off_by_one_partition(plant):
@@ -764,7 +764,7 @@ def length_of_the_rank(plant):
     plant.replace(in_graph, "whole_length", lambda length: length)
 
 
-# -- all_reduce with a matrix, in groups, into others, later ---------------------------------------------------------------
+# -- all_reduce with a matrix, in groups, into other variables, without waiting ----------------------------------------
 
 
 def matrix_from_the_last_row(plant):
@@ -809,7 +809,7 @@ def values_of_the_end(plant):
     plant.replace(AllReduceCommand, "run", wrong)
 
 
-# -- what the program does to its variables ------------------------------------------------------------------------------
+# -- the program's changes to its variables ----------------------------------------------------------------------------
 
 
 def news_are_kept(plant):
@@ -848,7 +848,7 @@ def functions_of_the_program_are_not_seen(plant):
     plant.replace(SharedEntry, "updated", wrong)
 
 
-# -- rows that a state has, or that are written ----------------------------------------------------------------------------
+# -- rows of states, and literal numbers of rows -----------------------------------------------------------------------
 
 
 def rows_of_before(plant):
@@ -961,8 +961,8 @@ def rewritten_too_late(plant):
     plant.replace(exact, "_rewritten", wrong)
 
 
-#: Bugs in the NumPy engine's own code; and those of exact functions that average. In graphs these do not: the mean of a
-#: library of tensors is a sum, divided by the number of all rows.
+#: Bugs in the NumPy engine's own code, and bugs of exact functions that average. In graphs, exact functions do not
+#: average: the mean of a tensor library is a sum, divided by the number of all rows.
 OF_THE_NUMPY_ENGINE = [update_per_slice, stale_variant, sum_for_avg, parts_of_slices_added, equal_weights_after_slices]
 
 #: Bugs of collectives between functions, which are the same for all engines.
@@ -986,16 +986,16 @@ EXACT = [
     length_of_the_rank,
 ]
 
-#: Bugs of what the program does to its variables between calls of exact functions.
+#: Bugs in the detection of the program's changes to variables between calls of exact functions.
 OF_THE_PROGRAM = [news_are_kept, writes_in_place_are_not_seen, functions_of_the_program_are_not_seen]
 
-#: Bugs of states with the batch's rows.
+#: Bugs of states with a value for each row of the batch.
 OF_STATES = [rows_of_before, rows_of_one_rank]
 
-#: Bugs of numbers of rows that are written in a graph.
+#: Bugs of literal numbers of rows in a graph.
 OF_WRITTEN_ROWS = [shares_from_the_first_row_on]
 
-#: Bugs that only graphs can have, which random graphs find.
+#: Bugs that only graphs can have; random graphs find them.
 OF_GRAPHS = [
     bools_are_added,
     every_rank_truncates,
@@ -1059,5 +1059,5 @@ BUGS = [
     *INSIDE,
 ]
 
-#: Those that can also be found in functions of Theano and PyTensor.
+#: Bugs that can also be found in functions of Theano and PyTensor.
 IN_GRAPHS = [*(bug for bug in BUGS if bug not in OF_THE_NUMPY_ENGINE + OF_COLLECTIVES), *OF_WRITTEN_ROWS]

@@ -21,21 +21,21 @@ from synkhronos.errors import ArgumentError
 from synkhronos.program.program import PROGRAM
 from synkhronos.replication.replicator import replicator_of
 
-#: How many ranks each of two hosts has, by the number of all.
+#: Number of ranks on each of two hosts, by the number of all ranks.
 COUNTS_OF = {2: (1, 1), 3: (1, 2)}
 
 
-#: What Python code of the libraries cannot cast, which compiled code and larger arrays wrap around.
+#: Errors of casts that the libraries' Python code refuses. Compiled code and larger arrays wrap around.
 CASTS = (
     "Python int too large to convert to C long",
-    "out of bounds for int",  # (an index is "out of bounds for axis 0")
+    "out of bounds for int",  # (the error of an index ends in "for axis 0")
     "out of bounds for uint",
     "cannot convert float infinity to integer",
     "cannot convert float NaN to integer",
 )
 
-#: Errors of calls that are no wrong answers: what docs/exact.rst says of positions, of ``reshape((-1, k))``, and of numbers
-#: of rows that are written; and `CASTS`.
+#: Errors of calls that are not wrong results: the limits of positions, of ``reshape((-1, k))``, and of literal numbers
+#: of rows that docs/exact.rst describes; and `CASTS`.
 NOT_OURS = (
     "positions in rows were computed with a wrong row size",
     "Cannot reshape input of shape",
@@ -288,7 +288,7 @@ class _Check:
             after = self._look()
             if any(not _same(held[name], after[name]) for name in held):
                 raise self.wrong("refused, and changed", f"{self.where}: {held!r:.300}, {after!r:.300}") from error
-            for name, variable in variables.items():  # as if the step had not been
+            for name, variable in variables.items():  # as if the step had not run
                 variable.set_value(before[name])
             for state, of_before in zip(states, states_before):
                 state.update(of_before)
@@ -405,7 +405,7 @@ class _Check:
         found = self._look()
         for name, _ in self.graph.updates:
             variable = self.serial_variables[name]
-            # PyTensor's Numba code leaves values of other types in variables: int64 in one of bools.
+            # PyTensor's Numba code leaves values of other types in variables, such as int64 in a bool variable.
             value = np.asarray(variable.get_value(), variable.dtype)
             expected = Expected(value, *_first([state[name] for state in states]))
             for rank, of_rank in enumerate(found[name]):

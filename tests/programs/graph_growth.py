@@ -19,8 +19,8 @@ import synkhronos as synk
 ROWS = (4, 5, 6, 7, 3)
 FLOATS, INTEGERS = ("float32", "float64"), ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 DTYPES = ("bool", *INTEGERS, "float16", *FLOATS)
-#: Of a value of a graph: elements, axes, and nodes that it takes.
 HAS_ROWS = "rows" in inspect.signature(synk.function).parameters
+#: Maximum numbers of elements and axes of a value, and of nodes to compute it.
 MAX_SIZE, MAX_NDIM, MAX_NODES = 500, 4, 250
 
 
@@ -37,7 +37,7 @@ def drawn(style, dtype, shape, random):
         found = random.randint(-2, 3, shape) / 2.0
     else:
         found = np.round(random.standard_normal(shape), 2)
-    if style == "cancelling":  # large numbers, whose sums are small
+    if style == "cancelling":  # large numbers whose sums are small
         found = found + random.choice([-1, 1], shape) * (50.0 if dtype == "float16" else 4096.0)
     if style == "large":
         found = found + random.choice([-1, 1]) * (80 if dtype == "float16" else 900)
@@ -178,10 +178,10 @@ class Growth:
                 if len(L.io_toposort(list(self.computed.inputs), [new])) > MAX_NODES:
                     return False
                 value = np.asarray(self.computed.add(new))
-        except (Exception, pytest.skip.Exception):  # it does not fit: this is not what is tested
+        except (Exception, pytest.skip.Exception):  # an invalid expression, which is not the subject of the test
             return False
         finite = value.dtype.kind not in "fc" or np.all(np.abs(value) < (1e4 if value.dtype == "float16" else 1e8))
-        late = "log" in line.text or "exp" in line.text  # may be finite once it is optimized
+        late = "log" in line.text or "exp" in line.text  # may be finite after optimization
         if not 0 < value.size <= MAX_SIZE or not (finite or late):
             return False
         new.name = name
@@ -221,7 +221,7 @@ class Growth:
     def _update(self, name, inputs, lines, updates, initial):
         """Make a value the update of a shared variable: of one that the graph has, or of a new one."""
         variable, shape = self.variable(name), self.shape_of(name)
-        if self.n_rows in shape and self.chance(80):  # what has rows is no update
+        if self.n_rows in shape and self.chance(80):  # a value with rows cannot be an update
             op, axis = self.choice(["sum", "mean", "max", "sum"]), shape.index(self.n_rows)
             try:
                 with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -242,7 +242,7 @@ class Growth:
             if one.is_shared
             and np.shape(initial[one.name]) == shape
             and np.dtype(one.dtype).kind in "f"
-            and np.dtype(dtype).kind in "fiu"  # (PyTensor computes 0.25 * bool, and what it is added to, in float32)
+            and np.dtype(dtype).kind in "fiu"  # (PyTensor computes 0.25 * bool, and sums with it, in float32)
             and one.name not in dict(updates)
         ]
         if fits and self.chance(70):
@@ -282,7 +282,7 @@ class Growth:
                 steps.append(Step("steps", data(n_rows + 2), {"batches": batches}))
             elif kind < 85:
                 steps.append(Step("steps", data(n_rows), {"n_steps": 2}))
-            elif exact:  # (in other functions what the program sets is the master's own)
+            elif exact:  # (in other functions, a value set by the program exists only on the master)
                 shared = [one for one in inputs if one.is_shared]
                 chosen = {self.choice(shared).name for _ in range(2)} if shared else ()
                 by_name = {one.name: one for one in shared}
@@ -377,8 +377,8 @@ def reduction(g):
     if g.chance(25):
         options.append("keepdims=True")
     if op in ("sum", "prod", "mean") and g.chance(25):
-        # Not bool, and not integers for parts of floats: Theano's optimizer merges a sum with the sum that it is part of,
-        # and forgets the type of the inner one. Without the optimizer, such a program has another result.
+        # No bools, and no integers for float sums: Theano's optimizer merges a sum with the sum that contains it, and
+        # ignores the inner sum's type. Without the optimizer, such a program has a different result.
         types = FLOATS if axes != "None" and g.variable(x).dtype.startswith("float") else DTYPES[1:] + FLOATS
         options.append(f"dtype={defined(g, x, g.choice(types))!r}")
     if op in ("sum", "prod", "mean") and g.chance(12):
@@ -638,7 +638,7 @@ def ordered(g):
     )  # fmt: skip
     x = g.one(
         [1, 2, 3], "f" if "T.cum" in text else None
-    )  # (Theano's sums of small integers have another type than it says)
+    )  # (Theano's sums of small integers have another type than declared)
     return text.format(x, g.axis(x))
 
 

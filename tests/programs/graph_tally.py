@@ -7,7 +7,7 @@ from graphs import NAME
 
 from synkhronos.errors import ArgumentError
 
-#: Reasons in the document, and in print; and how long an example may be to be told from none.
+#: Maximum numbers of reasons in the document and on the terminal.
 IN_DOCUMENT, IN_PRINT = 10, 25
 
 

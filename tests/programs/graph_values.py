@@ -11,11 +11,11 @@ from functools import partial
 import numpy as np
 from graph_words import L
 
-#: Relative errors of an operation, in units of the last place.
+#: Relative error of an operation, in units in the last place.
 ULPS = 2.0
 
-#: The errors of each time that the program is computed with them: all upwards, all downwards, or by chance. (A number that is
-#: whole but for rounding is truncated to another one by the first or by the second. By chance those of a sum may cancel, one
+#: Directions of the errors in each run of the program: all upward, all downward, or random. (The first or the second
+#: truncates a number that is an integer up to rounding to another integer. Random errors in a sum cancel about one
 #: time in ten.)
 ERRORS = (
     lambda: np.ones,
@@ -23,13 +23,13 @@ ERRORS = (
     *(lambda seed=seed: partial(np.random.RandomState(seed).uniform, -1, 1) for seed in range(3, 8)),
 )
 
-#: How much more than the largest difference among those runs is still rounding.
+#: Multiple of the largest difference between these runs that still counts as rounding.
 FACTOR = 32.0
 
-#: Of values that the optimizer has made stable, so that the plain graph does not know their rounding: by dtype.
+#: Tolerances, by dtype, of values that the optimizer stabilizes, so that the plain graph does not show their rounding.
 LOOSE = {"float16": 3e-2, "float32": 1e-3, "complex64": 1e-3}
 
-#: Operations that choose and copy numbers.
+#: Operations that select and copy numbers.
 EXACT = {
     *("DimShuffle", "Reshape", "Join", "Split", "Alloc", "AllocEmpty", "Shape", "Shape_i", "MakeVector", "Rebroadcast"),
     *(
@@ -68,7 +68,7 @@ EXACT = {
     *("JoinDims", "SplitDims", "Squeeze", "ExpandDims", "ViewOp", "DeepCopyOp", "NonZero", "Tile"),
 }
 
-#: Elementwise ones.
+#: Elementwise operations.
 EXACT_SCALARS = {
     *(
         "Identity",
@@ -263,7 +263,7 @@ class Expected:
         with np.errstate(all="ignore"):
             plain, others = self._plain.astype(wide), [one.astype(wide) for one in self._others]
             loose = LOOSE.get(str(self.value.dtype), 1e-6) * (np.abs(value) + 1e-3)
-            if plain.shape != value.shape:  # as of ``y[y > 0]``, if the optimizer has made ones of ``y = x / x``
+            if plain.shape != value.shape:  # as for ``y[y > 0]`` if the optimizer replaces ``y = x / x`` with ones
                 return ~((actual == value) | (np.abs(actual - value) <= loose) | (np.isnan(actual) & np.isnan(value)))
             finite = np.isfinite(plain)
             known = finite & np.all([np.isfinite(one) for one in others], axis=0)
@@ -271,12 +271,12 @@ class Expected:
             size = np.max(np.abs(np.where(known, plain, 0)), initial=0)
             bound = FACTOR * np.maximum(spread, np.mean(spread) if spread.size else 0) + 64 * eps * np.abs(value)
             bound = bound + 4 * eps * size + 4 * np.finfo(self.value.dtype).tiny
-            # What the optimizer has made another number than the graph says: its rounding is not known.
+            # If the optimizer changes a number to another number than the plain graph's, its rounding is unknown.
             other = ~known | ~(np.abs(value - plain) <= bound)
             bound = np.where(other, np.maximum(np.where(known, bound, 0), loose), bound)
             same = np.isfinite(value) & (np.abs(actual - value) <= bound)
             same |= (actual == value) | (np.isnan(actual) & np.isnan(value))
-            # Whether there is a number at all is decided by rounding.
+            # Rounding determines whether the value is a number at all.
             undecided = np.any([np.isfinite(one) != finite for one in others], axis=0)
         return ~(same | undecided)
 

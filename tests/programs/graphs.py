@@ -118,7 +118,7 @@ class Graph:
                 lines.insert(0, line)
                 used.update(line.names)
         inputs = tuple(one for one in self.inputs if one.name in used)
-        if not any(one.axis is not None for one in inputs):  # something must be divided
+        if not any(one.axis is not None for one in inputs):  # at least one input must be divided
             inputs = tuple(one for one in self.inputs if one.axis is not None)[:1] + inputs
         names = {one.name for one in inputs}
         steps = []

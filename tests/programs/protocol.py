@@ -13,7 +13,7 @@ from worlds import over_hosts
 
 from synkhronos.program.program import PROGRAM
 
-#: How many ranks there are; and how many each of two hosts has, by the number of all.
+#: Numbers of ranks; and the number of ranks on each of two hosts, by the number of all ranks.
 SIZES = (1, 2, 2, 3, 3, 4)
 COUNTS_OF = {2: (1, 1), 3: (1, 2), 4: (2, 2)}
 
@@ -41,8 +41,8 @@ class Program:
     def __init__(self, library, launcher, n, root, initial):
         self.library, self.launcher, self.n, self.root, self.initial = library, launcher, n, root, initial
         self.steps = []
-        self._returned = deque(maxlen=8)  # of the last steps
-        PROGRAM.close()  # (synk.close() would miss the collectives that a program has not waited for)
+        self._returned = deque(maxlen=8)  # results of the last steps
+        PROGRAM.close()  # (synk.close() would raise an error if the program has not waited for a collective)
         library.started, library.saved = [], []
         library.start(initial)
         if launcher == "hosts":
@@ -52,7 +52,7 @@ class Program:
         library.distribute(self.session)
         self.model = Model(n, root, initial, library.words.computes_all)
         states = library.values(self.session)
-        self.model.values.update({name: states[name] for name in RANDOM})  # the ranks' own, from which they go on
+        self.model.values.update({name: states[name] for name in RANDOM})  # the ranks' own states, which they continue
 
     def __repr__(self):
         """The program as it would be written down."""
@@ -87,7 +87,7 @@ class Program:
             self._returned.append((len(self.steps), actual, copy.deepcopy(actual)))
             self.model.note(after, step.is_by_master, step.is_common)
         self._compare_values(after)
-        for step, value, copied in self._returned:  # what a program holds is its own
+        for step, value, copied in self._returned:  # returned values belong to the program
             if not _same(value, copied):
                 raise Wrong(f"{self!r}\nresult of step {step}: changed from {copied!r} to {value!r}")
         return True
@@ -114,7 +114,7 @@ class Program:
                 expected = after[name][rank] if name in after else Expected(of_ranks[rank])
                 self._compare(f"{name} on rank {rank}", actual[name][rank], expected)
         for name in after:
-            for expected in {id(one): one for one in after[name]}.values():  # one value for some ranks: the same bits
+            for expected in {id(one): one for one in after[name]}.values():  # equal values have equal bits
                 bits = {actual[name][rank].tobytes() for rank in range(self.n) if after[name][rank] is expected}
                 self._compare(f"the bits of {name}", len(bits), 1)
         self.model.values = actual

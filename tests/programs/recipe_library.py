@@ -65,7 +65,7 @@ class Library:
             )
             for name, (dtype, shape) in SHARED.items()
         }
-        # The ranks shall hold all variables from the first step on.
+        # The ranks must have all variables from the first step on.
         self._all = synk.function([], [(variable, None) for variable in self.variables.values()], **self.words.options)
         self.functions = {recipe.name: self._build(recipe) for recipe in recipes}
 
@@ -115,7 +115,7 @@ class Library:
         finally:
             for update in recipe.default_updates:
                 values[update.target].default_update = None
-                if self.engine == "theano":  # for which None is no default update, but a wrong one
+                if self.engine == "theano":  # Theano would treat None as an invalid default update
                     del values[update.target].default_update
 
     def _is_dict(self, recipe):

@@ -27,10 +27,10 @@ INPUTS = {
     "f": ("uint64", (2,)),
 }
 
-#: What integers are drawn between, if they are not to be small: sums of these wrap.
+#: Ranges of integers that are not small; their sums wrap around.
 RANGES = {"r": (1 << 29, (1 << 31) - 1), "s": (-100, 101), "g": (0, 1 << 15), "d": (0, 1 << 31)}
 
-#: Inputs that go whole to every rank: dtype, shape, broadcastable.
+#: Inputs that are sent whole to every rank: dtype, shape, broadcastable.
 WHOLE = {
     "p": ("float64", (3,), None),
     "q": ("float64", (), None),
@@ -40,7 +40,7 @@ WHOLE = {
     "wide": ("float64", (4, 6), None),
 }
 
-#: Shared variables whose shape stays: dtype and shape. ("big" is reduced by all ranks together.)
+#: Shared variables with a fixed shape: dtype and shape. (All ranks reduce "big" together.)
 FIXED = {
     "w": ("float64", (3,)),
     "u": ("float64", (3,)),
@@ -56,10 +56,10 @@ FIXED = {
     "big": ("float64", (9001,)),
 }
 
-#: Shared variables that hold data, as many rows as were scattered to a rank: dtype and shape of a row.
+#: Shared variables with as many rows of data as were scattered to a rank: dtype and shape of a row.
 DATA = {"table": ("float64", (3,)), "column": ("float64", ()), "labels": ("int64", ()), "small": ("float32", (2,))}
 
-#: Shared variables that hold the state of each row of a batch (`synkhronos.sharded`): dtype and shape; None: its rows.
+#: Shared variables with a state for each row of a batch (`synkhronos.sharded`): dtype and shape; None: its rows.
 STATES = {
     "hidden": ("float64", (None, 3)),
     "before": ("float64", (None, 3)),
@@ -67,16 +67,16 @@ STATES = {
     "taken": ("int64", (None,)),
 }
 
-#: Shared variables that hold the state of a random number generator, as an array (`vocabulary.state_of`).
+#: Shared variables with the state of a random number generator, as an array (`vocabulary.state_of`).
 RANDOM = {"stream": ("uint32", (626,))}
 
 SHARED = {**FIXED, **{name: (dtype, (None,) + shape) for name, (dtype, shape) in DATA.items()}, **STATES, **RANDOM}
 
-#: Stands for an op that is not given.
+#: Stands for a missing op.
 DEFAULT = "default"
 
 
-#: Words for the collectives inside a formula, and their ops.
+#: Words for the collectives in a formula, and their ops.
 COLLECTIVES = {"all_avg": "avg", "all_sum": "sum", "all_min": "min", "all_max": "max"}
 
 
@@ -1187,7 +1187,7 @@ RECIPES = [
         aligned=True,
         exact=True,
     ),
-    # what would have a value of other lengths, too, but is refused
+    # functions that would have a value for other lengths, too, but are refused
     Recipe(
         "exact data beside data",
         "",
@@ -1206,7 +1206,7 @@ RECIPES = [
     ),
 ]
 
-#: Functions of what has a state for each row.
+#: Functions with a state for each row.
 RECIPES += [
     Recipe(
         "exact state",
@@ -1313,7 +1313,7 @@ RECIPES += [
     ),
 ]
 
-#: Functions of graphs alone.
+#: Functions that only graphs can have.
 RECIPES += [
     Recipe(
         "exact rows that are written",
@@ -1484,7 +1484,7 @@ RECIPES += [
         updates=[
             Update("scale", lambda v, x: v.sum(v.ones_like(v.eye(v.length(x - v.mean(x, 0)))))),
             Update("running", lambda v, x: v.cast(v.length(v.arange(v.length(x))), "float64")),
-            # (A mean would be rounded: the ranks' parts of a sum of 0, divided by 3, may add up to 1e-17.)
+            # (A mean would be rounded: the ranks' parts of a zero sum, divided by 3, may add up to 1e-17.)
             Update("seen", lambda v, x: v.length(v.unique(v.greater(v.sum(x, 0), 0)))),
         ],
         exact=True,
@@ -1500,13 +1500,13 @@ RECIPES += [
             Update("w", lambda v, x, w: w * 0.5 + v.log_sum_exp(x * 1024, 0) * (1 / 1024)),
         ],
         exact=True,
-        in_slices=False,  # the largest of all rows is subtracted from each
+        in_slices=False,  # the largest of all rows is subtracted from each row
         graphs=True,
         stable=True,
     ),
 ]
 
-#: What only libraries of tensors have is not drawn with the NumPy engine.
+#: Functions that only tensor libraries have are not drawn with the NumPy engine.
 OF_ENGINE = {"numpy": [recipe for recipe in RECIPES if not recipe.graphs]}
 
 BY_NAME = {recipe.name: recipe for recipe in RECIPES}

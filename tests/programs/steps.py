@@ -25,7 +25,7 @@ class Given:
         """Return what the call is given; ``rows`` are the selected ones, for a minibatch."""
         if self.form == "minibatch":
             batch = self.array[rows]
-            return synk.data(np.concatenate([batch, self.array[:1]]), minibatch=True)  # more rows are ignored
+            return synk.data(np.concatenate([batch, self.array[:1]]), minibatch=True)  # additional rows are ignored
         if self.form == "list":
             return self.array.tolist()
         if self.form == "view":
@@ -110,7 +110,7 @@ class Collective:
     name: str
     arguments: list
     options: dict = field(default_factory=dict)
-    alone: bool = False  # whether one variable is given alone, not in a list
+    alone: bool = False  # whether a single variable is passed, not a list
     is_by_master = False
 
     @property
@@ -148,9 +148,9 @@ class Collective:
         return [result] if self.alone and result is not None else result
 
 
-#: How programs give variables values: by ``set_value``, with a copy or the array itself; by writing into an array that the
-#: variable holds, which it has lent or borrowed, and setting it or not; by a variable that shares its storage; by a function
-#: of the library alone; by ``f[s] = value``, where an input has the variable's storage.
+#: Ways to set a variable's value: ``set_value``, with a copy or with the array itself; writing into an array that was
+#: lent or borrowed by the variable, with or without setting it; a variable with the same storage; a function of the
+#: library alone; and ``f[s] = value``, if an input has the variable's storage.
 WAYS = (
     "set_value",
     "set_value",
@@ -308,7 +308,7 @@ class Draw:
         if kind < 70:
             name = self.random.choice(self.variables(SHARED.keys() - RANDOM.keys()))
             rows = self.rows()
-            if name in STATES and self.chance(60):  # as many as another, which a function may need as well
+            if name in STATES and self.chance(60):  # as many rows as another state, because a function may need both
                 rows = self.rows_of_state(model, self.random.choice(list(STATES)))
             return Put(name, self.given(name, rows, ["array"]), self.random.choice(WAYS))
         if kind < 71:
@@ -338,7 +338,7 @@ class Draw:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def call(self, model):
-        again = self._last is not None and self.chance(30)  # programs call the same function again and again
+        again = self._last is not None and self.chance(30)  # programs often call a function repeatedly
         self._last = self._last if again else self.random.choice(self.names)
         recipe, options = BY_NAME[self._last], {}
         rows, wanted = self.rows(), self.wanted_rows(model, recipe)
@@ -355,7 +355,7 @@ class Draw:
                 n += self.random.choice([0, 0, 0, 2])
                 forms += ["minibatch"] * 4
             elif name in scattered[1:] and self.chance(12):
-                n += 1  # which is refused
+                n += 1  # this is refused
             given[name] = self.given(name, n, forms)
             if given[name].form == "minibatch" and not n:
                 given[name].form = "array"
@@ -389,7 +389,7 @@ class Draw:
                 n_rows = len(selected(batches[-1], min(rows))) if batches else min(rows) if rows else recipe.rows
                 batches_s.append(self.batch_s(model, recipe, n_rows))
         if batches and all(isinstance(batch, int) for batch in batches):
-            batches[0] = slice(batches[0])  # integers alone would be one batch
+            batches[0] = slice(batches[0])  # a list of integers alone would be one batch
         for name, value in (("batches", batches), ("batches_s", batches_s)):
             if value:
                 options[name] = value
@@ -437,7 +437,7 @@ class Draw:
 
     def batch_s(self, model, recipe, n_rows):
         lengths = [min(len(model.values[name][rank]) for name in recipe.sliceable.split()) for rank in range(model.n)]
-        if n_rows is not None and self.chance(70):  # as many rows as of the inputs
+        if n_rows is not None and self.chance(70):  # as many rows as the inputs have
             counts = [len(share) for share in shares(n_rows, model.n, model.root)]
             if all(length or not count for length, count in zip(lengths, counts)):
                 return [np.array(self.list_of(length, count), int) for length, count in zip(lengths, counts)]
@@ -496,7 +496,7 @@ class Draw:
             among = list(FIXED) + list(DATA)
         names = self.random.sample(among, 1 if alone else self.random.randrange(1, min(5, len(among) + 1)))
         if name not in ("reduce", "all_reduce") and self.chance(4):
-            names[-1] = self.random.choice(list(STATES))  # which is refused
+            names[-1] = self.random.choice(list(STATES))  # this is refused
         arguments, options = [names], {}
         if name in ("set_value", "get_value"):
             arguments.insert(0, self.random.randrange(model.n))
@@ -526,11 +526,11 @@ class Draw:
             form = self.random.randrange(5)
             if form < 2:
                 ranks = self.random.sample(range(model.n), model.n)
-                cut = self.random.randrange(2)  # so that a group has several
+                cut = self.random.randrange(2)  # so that a group has several ranks
                 options["groups"] = [group for group in (ranks[:cut], ranks[cut:]) if group]
             elif form < 4:
                 rows = [self.weights(model.n) for _ in range(2)]
-                rows.append([1.5 * weight for weight in rows[0]])  # which means the same
+                rows.append([1.5 * weight for weight in rows[0]])  # equivalent to the first row
                 options["weights"] = [self.random.choice(rows) for _ in range(model.n)]
         if name == "all_reduce" and self.chance(30):
             types = {}

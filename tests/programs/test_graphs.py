@@ -85,7 +85,7 @@ def above_the_mean(name):
     return f"{name}[T.gt({name}, {name}.mean()).nonzero()]"
 
 
-#: Graphs in which a bug is soon found: the operations that they are made of, and how their inputs are drawn.
+#: Graphs that expose a bug quickly: their operations, and how their inputs are drawn.
 WHERE = {
     bugs.max_for_min: ([lambda g: f"T.tanh(T.min({g.one([1, 2], 'f')}, axis=0))"], ["unit"]),
     bugs.news_are_kept: ([graph_growth.model_gradient, graph_growth.binary], None),
@@ -152,19 +152,19 @@ def test_the_text_of_a_graph_is_a_program(tmp_path):
         (1.0, 1.0, [1.0, 1.0], 1.0 + 1e-12, True),
         (1e-3, 1e-3, [1e-3 + 1e-9, 1e-3], 1e-3 + 2e-9, False),  # a small sum of large numbers
         (1e-3, 1e-3, [1e-3 + 1e-9, 1e-3], 1e-3 + 1e-6, True),
-        (3.5, np.inf, [np.inf, np.inf], 3.5 + 1e-9, False),  # the optimizer has made it stable
+        (3.5, np.inf, [np.inf, np.inf], 3.5 + 1e-9, False),  # the optimizer stabilizes the value
         (3.5, np.inf, [np.inf, np.inf], np.inf, True),
         (3.5, np.inf, [np.inf, np.inf], 3.6, True),
         (np.inf, np.inf, [np.inf, np.inf], np.inf, False),
         (np.inf, np.inf, [np.inf, np.inf], -np.inf, True),
         (np.nan, np.nan, [np.nan, np.nan], 1.0, True),
-        (np.nan, np.nan, [1.0, np.nan], 1.0, False),  # rounding decides whether it is a number
+        (np.nan, np.nan, [1.0, np.nan], 1.0, False),  # rounding determines whether the value is a number
         (np.float32(1), np.float32(1), [np.float32(1)], np.float32(1 + 1e-6), False),
         (np.float32(1), np.float32(1), [np.float32(1)], np.float32(1 + 1e-4), True),
         (np.float32(1), np.float32(1), [np.float32(1)], np.float64(1), True),
         (3, 3, [3, 3], 3, False),
         (3, 3, [3, 3], 4, True),
-        (3, 3, [3, 4], 4, False),  # a truncated mean, which is a whole number but for rounding
+        (3, 3, [3, 4], 4, False),  # a truncated mean that is an integer up to rounding
         (np.array([1, 2]), np.array([1, 2]), [np.array([1, 2])], np.array([1, 2, 3]), True),
         (np.array([1, 2]), np.array([1, 2]), [np.array([1, 2, 3])], np.array([1, 2, 3]), False),
     ],

@@ -112,7 +112,7 @@ def test_threads(library):
         seen.update(features(step))
 
     check(library("numpy"), "threads", 14, note)
-    for seed in range(14, 20):  # what hypothesis draws depends on the modules that have been imported, too
+    for seed in range(14, 20):  # the draws of hypothesis also depend on the imported modules
         seeded_program(seed, library("numpy"), "threads", 100, on_step=note)
     wanted = ["function " + recipe.name for recipe in OF_ENGINE["numpy"]] + ["call", "as_theano", "Put", "Distribute"]
     wanted += ["Save", "Load"]

@@ -38,7 +38,7 @@ def test_result_is_written_where_it_belongs(prove, tmp_path, capsys):
     )
     assert text.startswith("before\n") and text.endswith("after\n")
     assert "60 of 60 draws" in capsys.readouterr().out
-    assert prove.main(["--draws", "80", *options]) == 0  # it goes on
+    assert prove.main(["--draws", "80", *options]) == 0  # continues from the stored progress
     assert "80 of 80 draws" in capsys.readouterr().out
     assert json.loads((tmp_path / "threads-numpy.json").read_text())["sessions"] == 2
     assert prove.main(["--draws", "80", *options]) == 0

@@ -145,18 +145,18 @@ class Model:
         self.n, self.root, self.computes_all = n, root, computes_all
         self.values = {name: [value] * n for name, value in initial.items()}
         self.last_rows = {}  # by function, the rows of every rank in its last call
-        self.started = []  # collectives, as (names, what their targets will hold)
-        # The variables that were the same on all ranks until the program gave the master's a value, by whatever means.
+        self.started = []  # collectives, as (names, future values of their targets)
+        # Variables that were equal on all ranks until the program set the master's value, in any way.
         self.put_by_program = set()
-        self.own = set()  # those that ranks were given as their own, though they may be the same
-        self.saved = []  # checkpoints, as (the values of all ranks by name, those that were put by the program)
-        self._put_back = []  # of the last step: those that count as put by the program again
+        self.own = set()  # variables that were set on each rank separately, even if their values are equal
+        self.saved = []  # checkpoints, as (the values of all ranks by name, the variables set by the program)
+        self._put_back = []  # variables that again count as set by the program after the last step
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def call(self, recipe, given, batch=None, batch_s=None, num_slices=1, output_subset=None):
         """Return (what is returned, what the ranks hold afterwards), each as `Expected` values."""
-        scattered = [name for name in recipe.scattered.split() if name in INPUTS]  # others have no rows to divide
+        scattered = [name for name in recipe.scattered.split() if name in INPUTS]  # other inputs have no rows to divide
         whole = {name: given[name].array for name in recipe.inputs if name not in scattered}
         parts = shared_rows = None
         if scattered:
@@ -275,7 +275,7 @@ class Model:
         for name in recipe.sliceable.split() + [name for name in recipe.scattered.split() if name in INPUTS]:
             values[name] = np.concatenate([each[name] for each in of_ranks])
         alone = Slice(self.root, 0, 1, True, values)
-        size = self._size([alone]) ** 2  # its rules are products of products
+        size = self._size([alone]) ** 2  # rules compute products of products
 
         for output in others:
             self._evaluate(recipe, output.value, [alone])
@@ -286,7 +286,7 @@ class Model:
 
         after = {
             name: [Expected(self.values[name][self.root])] * self.n for name in put
-        }  # what the program says counts
+        }  # the program's values take precedence
         after.update({update.target: [serial(update, None)] * self.n for update, _ in updates})
         return [serial(output, op) for output, op in zip(outputs, ops)], after
 
@@ -298,7 +298,7 @@ class Model:
         """Return what as many calls return, by output; and what the ranks hold after the last."""
         values, rows, results, after = dict(self.values), np.zeros(self.n, int), [], {}
         last_rows, self.last_rows = self.last_rows, dict(self.last_rows)
-        rounding = 0.0  # a step starts from what those before it have rounded
+        rounding = 0.0  # a step inherits the rounding of earlier steps
         k = len(batches or batches_s or range(n_steps))
         try:
             for i in range(k):
@@ -306,7 +306,7 @@ class Model:
                 varied = {name: given_each[i] for name, given_each in varied.items() if given_each is not None}
                 of_step, changed = self.call(recipe, given, **varied, **options)
                 made = of_step + [each for of_ranks in changed.values() for each in of_ranks]
-                for each in {id(each): each for each in made}.values():  # (one may be that of all ranks)
+                for each in {id(each): each for each in made}.values():  # (all ranks may share one value)
                     each.rounding = max(each.rounding, rounding)
                     each.size *= 8**i
                 rounding = max([rounding] + [each.rounding for of_ranks in changed.values() for each in of_ranks])
@@ -317,7 +317,7 @@ class Model:
         finally:
             self.values, self.last_rows = values, last_rows
         self.last_rows[recipe.name] = rows.tolist()
-        for of_steps in zip(*results):  # one array of all (a sum of bools is one of integers, unless there are no rows)
+        for of_steps in zip(*results):  # one array for all steps (sums of bools are integers, unless there are no rows)
             dtype = np.result_type(*[each.value for each in of_steps])
             for each in of_steps:
                 each.value = each.value.astype(dtype)
@@ -398,7 +398,7 @@ class Model:
 
     def _updated(self, recipe, updates, slices, num_slices, size):
         after = {}
-        counting = {each.piece: 0 for each in slices if each.counts}  # the rows of all ranks in every slice
+        counting = {each.piece: 0 for each in slices if each.counts}  # number of rows in every slice, over all ranks
         for each in slices:
             if each.piece in counting:
                 counting[each.piece] += each.weight
@@ -433,7 +433,7 @@ class Model:
                 after[target][rank] = Expected(result, rounding, size)
             everywhere = len({each.rank for each in slices}) == self.n
             if common and everywhere and len({each.value.tobytes() for each in after[target]}) == 1:
-                after[target] = after[target][:1] * self.n  # so the bits must be the same, too
+                after[target] = after[target][:1] * self.n  # so the bits must be equal, too
         return after
 
     def _check_serial(self, recipe, outputs, ops, results, given, scattered, parts, whole):
@@ -442,7 +442,7 @@ class Model:
             return
         if self.differing(recipe.shareds):
             return
-        values = {name: self.values[name][0] for name in recipe.shareds}  # of states, all rows
+        values = {name: self.values[name][0] for name in recipe.shareds}  # for states, all rows
         values.update(whole)
         values.update((name, given[name].array[np.concatenate(parts)]) for name in scattered)
         for output, op, result in zip(outputs, ops, results):
@@ -580,7 +580,7 @@ class Model:
         targets = into or names
         after = {target: [None] * self.n for target in targets}
         for ranks, row in self._rows(weights, groups):
-            alone = row is not None and np.count_nonzero(row) == 1  # then it is that rank's value
+            alone = row is not None and np.count_nonzero(row) == 1  # then the result is that rank's value
             values = (
                 [Expected(self.values[name][np.argmax(row)]) for name in names]
                 if alone

@@ -92,7 +92,7 @@ def advanced(state, n=1):
     return state_of(generator)
 
 
-#: Words of what is rounded.
+#: Words whose results are rounded.
 ROUNDED = {"sum", "mean", "prod", "dot", "divide", "sqrt", "log", "tanh", "sum_as", "prod_as", "sum_in", "log_sum_exp"}
 
 
@@ -249,7 +249,7 @@ class Theano(Tensors):
         super().__init__(T)
         self.shared, self.In = theano.shared, theano.In
         linker = theano.gof.vm.VM_Linker(use_cloop=True, c_thunks=False)
-        mode = theano.Mode(linker, "fast_compile").excluding("constant_folding")  # which compiles what it folds
+        mode = theano.Mode(linker, "fast_compile").excluding("constant_folding")  # constant folding would compile
         self.options = {"mode": mode, "on_unused_input": "ignore"}
         self.stable = dict(self.options, mode=theano.Mode(linker, "fast_run").excluding("constant_folding"))
         self.function = lambda new, updates: theano.function([new], [], updates=updates, mode=mode)
@@ -295,5 +295,5 @@ class PyTensor(Tensors):
         return self._tensor.random.uniform(size=(3,), rng=stream, return_next_rng=True)
 
 
-#: By engine.
+#: Vocabularies by engine.
 WORDS = {"numpy": NumpyEngine, "theano": Theano, "pytensor": PyTensor}

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.theano
 
 FLAGS = "device=cpu,force_device=True"
 
-#: What the programs have in common; the serial one is Lasagne's alone.
+#: Common first lines of the programs; the serial program uses only Lasagne.
 HEADER = """
 import sys
 import lasagne
@@ -64,7 +64,7 @@ X_valid, y_valid = random.rand(31, 12), random.randint(0, 4, 31).astype('int32')
 assert synk.fork(int(sys.argv[1]), use_gpu=False) == int(sys.argv[1])
 loss, params = loss_of(network), get_all_params(network, trainable=True)
 grad_updates, param_updates, grad_shared = updates.adam(loss, params, learning_rate=0.01)
-assert grad_shared.ndim == 1  # of all layers: one all_reduce
+assert grad_shared.ndim == 1  # one vector for all layers, so one all_reduce suffices
 grad_fn = synk.function([inputs, targets], loss, updates=grad_updates)
 step_fn = synk.function([], updates=param_updates)
 valid_fn = synk.function([inputs, targets], [loss_of(network, True), accuracy_of(network)])

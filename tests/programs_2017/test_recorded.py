@@ -22,7 +22,7 @@ from synkhronos.extensions import train, updates  # noqa: E402
 
 pytestmark = pytest.mark.theano
 
-#: Python code alone: nothing is given to the C compiler.
+#: Python code only, without the C compiler.
 MODE = theano.Mode(linker="py", optimizer="fast_compile")
 
 RANDOM = np.random.RandomState(2017)
@@ -79,7 +79,7 @@ def test_every_op_of_an_output():
             (x.max(axis=0), "max"),
             (x * 2, "gather"),
             (x.sum(), "gather"),  # one entry per rank
-            (x.sum(), None),  # the master's own
+            (x.sum(), None),  # the master's own result
             (k.sum(), "c_sum"),
             (k, "c_gather"),
         ],
@@ -105,7 +105,7 @@ def test_every_op_of_an_output():
         for result, value in zip(results, expected):
             same(result, value)
     same(f(X, COUNTS, output_subset=[6, 0])[0], X * 2)
-    for result, value in zip(f(X[:1], COUNTS[:1])[:2], (X[0], X[0].mean())):  # fewer rows than ranks: the master's
+    for result, value in zip(f(X[:1], COUNTS[:1])[:2], (X[0], X[0].mean())):  # with fewer rows than ranks: the master's
         same(result, value)
 
 
@@ -146,7 +146,7 @@ def test_data_is_written_and_grows():
     data.set_length(4)
     data[2:] = -1
     exactly(f(data)[1], np.concatenate([X[:2], np.full((2, 3), -1.0)]))
-    data[:] = np.asarray(data) * 2  # written in place: nothing is sent, and the ranks see it
+    data[:] = np.asarray(data) * 2  # writing in place sends nothing, and all ranks see the new values
     exactly(f(data)[1], np.concatenate([2 * X[:2], np.full((2, 3), -2.0)]))
 
 
@@ -164,7 +164,7 @@ def test_batch_selects_before_rows_are_divided():
         (slice(None, None, -2), np.arange(10, -1, -2)),
         ([7, 7, 0], np.array([7, 7, 0])),
         (order[:5].tolist(), order[:5]),
-        (order[5:10].tolist(), order[5:10]),  # another list of as many rows
+        (order[5:10].tolist(), order[5:10]),  # another list with the same number of rows
         (tuple(order[1:6]), order[1:6]),
         (order, order),
         ([-1], np.array([10])),
@@ -215,12 +215,12 @@ def test_slices_give_what_one_call_gives(num_slices):
         total.set_value(np.zeros(3))
         synk.broadcast(total)
         mean, top, sum_, everything, low = f(synk.data(X), synk.data(Y), batch=batch, num_slices=num_slices)
-        same(mean, Y.mean())  # all slices compute from the original total, which is 0
+        same(mean, Y.mean())  # all slices use the original total, which is 0
         exactly(top, X.max(axis=0))
         same(sum_, Y.sum())
         exactly(everything, Y[rows])
         exactly(low, X.min())
-        for value, part in zip(on_ranks(total), np.array_split(rows, 2)):  # applied once, at the end, on each rank
+        for value, part in zip(on_ranks(total), np.array_split(rows, 2)):  # applied once on each rank, at the end
             same(value, X[part].sum(axis=0))
 
 
@@ -338,7 +338,7 @@ def test_batch_s_selects_on_every_rank():
         (None, [slice(None)] * 2),
         (slice(1, 4), [slice(1, 4)] * 2),
         ([4, 0], [[4, 0]] * 2),
-        ([1, 3], [[1, 3]] * 2),  # another list of as many rows
+        ([1, 3], [[1, 3]] * 2),  # another list with the same number of rows
         (lists, lists),
         ([slice(0, 2), slice(None, None, 2)], [slice(0, 2), slice(None, None, 2)]),
         ([np.array([2, 2]), np.array([1, 0])], [[2, 2], [1, 0]]),
@@ -504,7 +504,7 @@ def test_a_second_order_method():
     x_data, y_data = synk.data(X), synk.data(Y)
     residual = -compute(x_data, y_data)
     w, search = np.zeros(3), residual
-    for _ in range(3):  # as many steps as parameters: the minimum, but for rounding
+    for _ in range(3):  # as many steps as parameters reach the minimum, up to rounding
         curved = product(x_data, y_data, search)
         same(curved, X.T.dot(X.dot(search)) / 11)
         alpha = residual.dot(residual) / search.dot(curved)

@@ -26,7 +26,7 @@ pytestmark = getattr(pytest.mark, NAME)
 
 NO_PEERS = Groups(())
 
-#: By the module: options, and a case of the results.
+#: By module: options, and a case in the results.
 TINY = [
     ("calls", dict(repeats=5, rows=300, pauses=(1e-4,)), "call, no inputs"),
     ("collectives", dict(sizes=(4096,), most=3, many=[(3, 4), (5,)]), "all_reduce, in slots"),
@@ -97,7 +97,7 @@ def test_what_processes_have_used_counts():
     with AtOnce([{"work": Local(lambda: work(0.2))}] * 2) as at_once:
         at_once.contender("work").measure(2)
         total, others = compiling.processor_seconds() - before
-    assert 0.7 < others < 1.5 and total >= others  # twice in two processes; the clock ticks every 10 ms
+    assert 0.7 < others < 1.5 and total >= others  # twice, in two processes; the clock ticks every 10 ms
 
 
 @pytest.mark.long
@@ -169,11 +169,11 @@ def shallow(depth, images, normalize):
 @pytest.mark.long
 @pytest.mark.alone
 @needs_lasagne
-@pytest.mark.timeout(300)  # compiling takes long where nothing is cached
+@pytest.mark.timeout(300)  # compilation is slow if the cache is empty
 @pytest.mark.parametrize("options, what, n_steps", TRAINED, ids=["mnist", "lstm", "resnet"])
 def test_training(options, what, n_steps, monkeypatch):
     workload = importlib.import_module("workload")
-    monkeypatch.setattr(workload, "build_resnet", shallow)  # a real one takes 20 seconds to compile
+    monkeypatch.setattr(workload, "build_resnet", shallow)  # the full network takes 20 seconds to compile
     times, where = list(importlib.import_module("benchmarks.end_to_end").run(NO_PEERS, epochs=2, **options))
     assert times["case"].endswith(what) and list(times["times"]) == [
         "synkhronos",
@@ -211,7 +211,7 @@ def test_training_with_another_loss_is_no_time(monkeypatch):
 @pytest.mark.long
 @pytest.mark.alone
 def test_at_once():
-    # The slower of two that begin together, however long each takes to get ready.
+    # The result is the slower of two functions that begin together, regardless of their preparations.
     works = [
         {"sleep": Local(lambda: time.sleep(0.02), before=lambda: time.sleep(0.5))},
         {"sleep": Local(lambda: time.sleep(0.1), before=lambda: time.sleep(0.02))},
@@ -219,7 +219,7 @@ def test_at_once():
     with AtOnce(works) as at_once:
         times = at_once.contender("sleep").measure(3, warm=1)
     assert len(times) == 3 and min(times) >= 0.1
-    assert min(times) < 0.5  # getting ready does not count
+    assert min(times) < 0.5  # the preparations do not count
 
 
 @pytest.mark.alone
@@ -251,7 +251,7 @@ def test_rounds_begin_warm():
 def test_resnet_50_has_as_many_parameters_as_published():
     shapes = collectives.resnet50_shapes()
     assert len(shapes) == 161
-    assert sum(int(np.prod(shape)) for shape in shapes) == 25557032  # without biases before normalisation
+    assert sum(int(np.prod(shape)) for shape in shapes) == 25557032  # without biases before normalization
 
 
 def test_a_wrong_result_is_no_time():
@@ -264,7 +264,7 @@ def test_measured_in_turn():
     contenders = {name: Local(lambda name=name: order.append(name)) for name in "ab"}
     times = measure.measure_in_turn(contenders, repeats=6, rounds=3)
     assert [each.count for each in times.values()] == [6, 6]
-    assert "".join(order[-18:]) == "aaabbb" * 3  # one that is not counted, and two
+    assert "".join(order[-18:]) == "aaabbb" * 3  # one round that does not count, then two rounds
     del order[:]
     measure.measure_in_turn(contenders, repeats=6, rounds=3, warm=0)
     assert "".join(order[-12:]) == "aabb" * 3
@@ -344,7 +344,7 @@ def test_report(tmp_path):
     verdicts = goals.judge(rows)
     report.save(rows, verdicts, "quiet", tmp_path)
     assert '"median": 30' in (tmp_path / "results.json").read_text()
-    assert report.DOCUMENT.read_text().count(report.BEGIN) == 1  # each engine has its part
+    assert report.DOCUMENT.read_text().count(report.BEGIN) == 1  # each engine has its own section
     page = tmp_path / "page.md"
     page.write_text("before\n" + report.BEGIN + "old\n" + report.END + "after\n")
     report.write(report.document(rows, verdicts, "quiet"), tmp_path, page)

@@ -14,8 +14,8 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "synkhronos"
 
-#: Lines of code, at most, of the files and folders that are listed with a space between them. What a file belongs to is
-#: the longest of these names that it begins with.
+#: Maximum number of lines of code in the listed files and folders; a space separates several of them. A file belongs to
+#: the longest of these names that is a prefix of its path.
 BUDGET = {
     "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 771,
     "reductions/ kernels/ host/": 1198,
@@ -36,7 +36,7 @@ BUDGET = {
     "testing/ cli/": 2059,
 }
 
-#: Tokens that are no code by themselves.
+#: Tokens that do not count as code.
 LAYOUT = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER),

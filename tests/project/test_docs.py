@@ -90,7 +90,7 @@ def test_pages_build_without_warnings(tmp_path):
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
     assert done.returncode == 0, done.stdout
     interface = "".join(path.read_text() for path in (tmp_path / "html").glob("api*.html"))
-    # (of a module, such as `ops`, what is in it)
+    # (of a module such as `ops`, its members)
     ids = re.findall(r'id="synkhronos\.(\w+)[".]', interface)
     assert [name for name in synk.__all__ if name not in ids] == []
     index = (tmp_path / "html" / "index.html").read_text()
@@ -142,7 +142,7 @@ def test_docstring_of_function(name):
     assert faults(getattr(synk, name)) == []
 
 
-#: The calls that need no open session, and cannot fail otherwise.
+#: Functions that need no open session, and cannot fail otherwise.
 CANNOT_FAIL = {"close", "is_forked", "get_n_gpu"}
 
 
@@ -177,7 +177,7 @@ def test_docstrings_of_update_rules():
     pytest.importorskip("theano")
     from synkhronos.extensions import updates
 
-    common = sections(updates.__doc__)  # a rule refers to it for everything that all rules share
+    common = sections(updates.__doc__)  # for everything that all rules share, a rule refers to this function
     assert {"Parameters", "Returns", "Raises"} < set(common)
     for name in updates.__all__:
         rule = getattr(updates, name)
@@ -242,7 +242,7 @@ def test_faults_of_docstrings_are_found():
 # -- examples of pages run ----------------------------------------------------------------------------------------------
 
 
-#: A line of PyTensor's, and the same of Theano's: such a page, or program, runs with either.
+#: A line with PyTensor's import and Theano's equivalent: such a page or program runs with either engine.
 EITHER = r"(import pytensor.*?) +# Theano: (import .*)"
 
 
@@ -257,7 +257,7 @@ def page_with_examples(path):
 
 
 @pytest.mark.thorough("porting|exact|training|batches|large|communicating|data|trouble")
-@pytest.mark.timeout(300)  # compiling takes long where nothing is cached
+@pytest.mark.timeout(300)  # compilation is slow if the cache is empty
 @pytest.mark.parametrize(
     "path, engine", [one for path in PAGES if ">>>" in path.read_text() for one in page_with_examples(path)]
 )
@@ -282,7 +282,7 @@ def test_examples_of_page(path, engine, tmp_path):
 
 RUN_EXAMPLES = """
 import doctest, sys, warnings
-warnings.filterwarnings("ignore", "DeprecationWarning: there is no c")  # by Theano
+warnings.filterwarnings("ignore", "DeprecationWarning: there is no c")  # issued by Theano
 warnings.filterwarnings("ignore", "overflow", RuntimeWarning)  # in the serial program, without the optimizer
 import synkhronos
 results = doctest.testfile(sys.argv[1], module_relative=False, optionflags=doctest.REPORT_NDIFF)
@@ -329,7 +329,7 @@ def test_conftest_and_test_of_users(tmp_path, engine):
     )
 
 
-#: Runs the cells of a notebook one after another, as Jupyter does, and prints the last expression of each.
+#: Program that runs the cells of a notebook in sequence, as Jupyter does, and prints the last expression of each cell.
 CELLS = """
 import ast, json, sys
 
@@ -365,7 +365,7 @@ def test_notebook(tmp_path, engine):
 
 TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.rst").read_text()
 
-#: Texts that are not the library's, and programs that end in them, or say them.
+#: Texts that are not the library's, and programs that end with them or print them.
 FOREIGN = {
     "module 'numpy.distutils.__config__' has no attribute 'blas_opt_info'": "import theano",
     "cannot import name 'downsample' from 'theano.tensor.signal'": """
@@ -431,7 +431,7 @@ def test_texts_of_troubleshooting_are_what_the_library_says():
     texts = [text for heading in headings for text in re.findall("``(.*?)``", heading)]
     assert texts[0] == next(iter(FOREIGN)) and len(headings) == TROUBLESHOOTING.count("\n---") > 15
     sources = "".join(path.read_text() for path in (ROOT / "synkhronos").rglob("*.py"))
-    said = re.sub(r'"\s*f?"', "", sources)  # strings that are divided over lines
+    said = re.sub(r'"\s*f?"', "", sources)  # joins strings that are split over lines
     said += "".join(re.findall(r"^synkhronos\.errors\..*", TROUBLESHOOTING, re.MULTILINE))
     assert [text for text in texts if text not in said and text not in FOREIGN] == []
     assert set(FOREIGN) < set(texts)
@@ -452,14 +452,14 @@ def test_remedies_of_troubleshooting(tmp_path):
     pytest.importorskip("lasagne")
     (tmp_path / "program.py").write_text("import theano, lasagne")
     for arguments in (["-m", "synkhronos", "program.py"], ["-c", "import synkhronos as synk, theano, lasagne"]):
-        # (Some versions of setuptools warn Lasagne.)
+        # (Some versions of setuptools issue a warning in Lasagne.)
         quiet = ["-W", "ignore:pkg_resources is deprecated as an API:UserWarning"]
         assert run_alone(tmp_path, *quiet, *arguments) == (0, "")
 
 
 @pytest.mark.parametrize("launcher, n, root", [("threads", 1, 0), ("threads", 2, 1), ("threads", 3, 0), ("fork", 3, 2)])
 def test_collective_of_extending(make_world, monkeypatch, launcher, n, root):
-    monkeypatch.syspath_prepend(str(ROOT / "docs" / "examples"))  # before the fork: the ranks import it, too
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "examples"))  # before the fork, because the ranks import it, too
     from rotate import rotate
 
     world = make_world(launcher, n, root)
@@ -492,10 +492,10 @@ def iter_minibatch_idxs(length, size, shuffle):
 
 """
 
-#: After the imports, so that the initial values are the same.
+#: Code to insert after the imports, so that the initial values are equal.
 SEEDED = "\nlasagne.random.set_rng(np.random.RandomState(3))\n"
 
-#: Prints the results of the program.
+#: Code that prints the results of the program.
 SHOWN = """
 print(*losses)
 for p in params:
@@ -543,11 +543,11 @@ def run_program(tmp_path, text, options=(), arguments=()):
 
 @pytest.mark.long
 @pytest.mark.theano
-@pytest.mark.timeout(300)  # compiling takes long where nothing is cached
+@pytest.mark.timeout(300)  # compilation is slow if the cache is empty
 def test_program_of_readme_arrives_at_the_same(tmp_path):
     pytest.importorskip("lasagne")
     before = PROGRAMS[0]
-    after = changed(before, DIFF)  # and is run as it is then; Python 3.11 imports no Theano by itself
+    after = changed(before, DIFF)  # run in this form; Python 3.11 does not import Theano by itself
     assert [line[0] for line in DIFF.split("\n") if line].count("-") == 2 and "synk" not in before
 
     def shown(text, *options):

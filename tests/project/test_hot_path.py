@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-#: Files and calls of our own code on the master, at most.
+#: Maximum numbers of the package's files and calls on the master.
 LIMITS = {"call": (18, 60), "all_reduce": (15, 60)}
 
 

@@ -7,8 +7,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "synkhronos"
 
-# Top-level folders and modules of the package, the lowest first: each may import those below it and its neighbours
-# on the same line, without cycles. A new module goes into the folder it belongs to.
+# Top-level folders and modules of the package, lowest first: each may import modules below it, and its neighbors on the
+# same line, without cycles. A new module goes into the folder that it belongs to.
 LAYERS = [
     ["errors", "trace"],
     ["reductions", "partition", "host"],
@@ -28,7 +28,7 @@ LAYERS = [
     ["__init__", "cli", "__main__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-# Outside packages that only some of our modules may import.
+# External packages that only some of the package's modules may import.
 RESTRICTED = {
     "theano": {"engines", "extensions"},
     "lasagne": {"engines", "extensions"},
@@ -38,7 +38,7 @@ RESTRICTED = {
     "pygpu": {"transports", "engines", "reductions"},
     "mpi4py": {"cluster", "transports", "cli"},
 }
-# Written on the published interface alone, as any user's program.
+# Folders that use only the public interface, as programs do.
 PUBLIC_USERS = {"extensions"}
 
 
@@ -52,7 +52,7 @@ def imported(path, text=None):
     here = ("synkhronos",) + path.relative_to(PACKAGE).with_suffix("").parts
     found = []
     tree = ast.parse(path.read_text() if text is None else text)
-    if path == PACKAGE / "__init__.py":  # but for the published names, which are imported by type checkers alone
+    if path == PACKAGE / "__init__.py":  # except for public names, which only type checkers import
         tree.body = [
             node
             for node in tree.body
@@ -64,13 +64,13 @@ def imported(path, text=None):
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(here[: len(here) - node.level]) if node.level else ""
             module = ".".join(part for part in (base, node.module) if part)
-            if module == "synkhronos":  # `from synkhronos import errors` is about the module of that name
+            if module == "synkhronos":  # `from synkhronos import errors` imports the module `errors`
                 found += [("synkhronos." + a.name if a.name in LEVEL else module, node.lineno) for a in node.names]
             else:
                 found.append((module, node.lineno))
         elif is_call_of_import_module(node):
             name = node.args[0].value
-            if name.startswith("."):  # relative to a second argument, which is ``__name__`` here
+            if name.startswith("."):  # relative to the second argument, here ``__name__``
                 name = ".".join(("synkhronos",) + path.relative_to(PACKAGE).parts[:-1]) + name
             found.append((name, node.lineno))
     return found

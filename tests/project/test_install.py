@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tools" / "install.py"
-#: The commands of an installation: what pip needs, the requirements of the groups, these, the digits.
+#: Commands of an installation: pip's requirements, the requirements of the groups, the package's, the digits.
 RUNS = 4
 
 
@@ -91,9 +91,9 @@ def test_unknown_engine(install, capsys):
         ((3, 8, 18), [], [], "theano"),
         ((3, 11, 7), [], [], "theano"),
         ((3, 11, 7), [".venv-pytensor"], [], "theano"),
-        ((3, 12, 1), [], ["3.11"], "pytensor"),  # the interpreter decides
+        ((3, 12, 1), [], ["3.11"], "pytensor"),  # the interpreter determines the engine
         ((3, 13, 0), [".venv-pytensor"], [], "pytensor"),
-        ((3, 13, 0), [".venv"], [], "theano"),  # it was made by another Python
+        ((3, 13, 0), [".venv"], [], "theano"),  # another Python version created it
         ((3, 7, 16), [], ["3.9", "3.13"], "theano"),
         ((3, 7, 16), [], ["3.12"], "pytensor"),
         ((3, 7, 16), [".venv-pytensor"], ["3.9"], "pytensor"),
@@ -109,7 +109,7 @@ def test_engine_of_interpreter(install, monkeypatch, capsys, tmp_path, version, 
     assert install.main(["--which", "--or-another"]) == 0
     folder = {"theano": ".venv", "pytensor": ".venv-pytensor"}[expected]
     assert capsys.readouterr().out == f"{expected} {folder}\n"
-    # An interpreter that was named by PYTHON= is not exchanged; an engine that was named by ENGINE= is taken.
+    # An interpreter that PYTHON= names is not replaced; an engine that ENGINE= names is used.
     assert install.choose(version, "", False) == ("theano" if (3, 8) <= version < (3, 12) else "pytensor")
     assert [install.choose(version, name, True) for name in ("theano", "pytensor")] == ["theano", "pytensor"]
 
@@ -120,7 +120,7 @@ def test_another_python_is_taken(install, monkeypatch, tmp_path, asked, version,
     fake_python(tmp_path / "bin/python3.13", "", "exit 127")
     fake_python(tmp_path / "bin/python3.12", "3 12 1", f"touch {tmp_path / 'called-3.12'}; exit 7")
     fake_python(tmp_path / "bin/python3.11", "", "exit 127")
-    fake_python(tmp_path / "bin/python3.10", "3 12 1")  # lies, as the shims of version managers may
+    fake_python(tmp_path / "bin/python3.10", "3 12 1")  # reports a wrong version, as shims of version managers may
     fake_python(tmp_path / "bin/python3.9", "3 9 18", f"touch {tmp_path / 'called-3.9'}; exit 7")
     fake_python(tmp_path / "bin/python3.8", "3 8 18")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/no-such-folder")
@@ -185,7 +185,7 @@ def counted(request, install, monkeypatch, tmp_path):
     monkeypatch.setattr(install, "check_system", lambda version, engine: None)
     monkeypatch.setattr(install, "run", lambda command, problem, log: install.runs.append(command))
     install.runs, install.engine = [], install.ENGINES[request.param]
-    on_any = install.engine._replace(oldest=(3, 8), newest=sys.version_info[:2])  # what runs on which is tested above
+    on_any = install.engine._replace(oldest=(3, 8), newest=sys.version_info[:2])  # chosen engines are tested above
     monkeypatch.setitem(install.ENGINES, request.param, on_any)
     install.folder = tmp_path / {"theano": ".venv", "pytensor": ".venv-pytensor"}[request.param]
     (install.folder / "bin").mkdir(parents=True)
@@ -219,7 +219,7 @@ def test_group_is_installed_with_all_others(counted):
     assert groups[-3:] == ["bench", counted.engine.group, "docs"]
     assert install[-4:] == ["-e", f".[{counted.engine.extra}]", "-r", counted.engine.requirements]
     assert groups[groups.index("-o") + 1] == counted.engine.requirements
-    # Each is there then, and so is less.
+    # Both groups are then installed, and so is their subset.
     assert counted.call("--with", "docs", "--with", "bench") == 0 and counted.call() == 0
     assert len(counted.runs) == 2 * RUNS
 
@@ -384,7 +384,7 @@ def test_make_uses_the_environment_of_the_engine(engine, demo):
     used = [line.split(" -m ")[-1] for line in lines if line.startswith(python + " ")]
     assert used[0] == f"synkhronos demos/{demo}"
     assert [line for line in lines if "/bin/python" in line and not line.startswith(python + " ")] == []
-    assert len(used) == len(targets) + 3  # (`make check` runs four commands)
+    assert len(used) == len(targets) + 3  # (`make check` consists of four commands)
     assert f'"({engine} or quick) and not thorough and not long"' in used
     installs = [line.split(f"--engine {engine}")[1].rstrip() for line in lines if "tools/install.py" in line]
     assert installs == ["", " --with test", " --with test --mpi", " --with docs", " --with bench"]

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.thorough
 def test_wheel_holds_every_module(tmp_path):
-    # A copy is built, so that no build folder of earlier days can contribute what is missing.
+    # The build uses a copy, so that no old build folder can supply missing files.
     source = tmp_path / "source"
     source.mkdir()
     modules = sorted(path.relative_to(ROOT) for path in (ROOT / "synkhronos").rglob("*.py"))
@@ -46,7 +46,7 @@ def test_wheel_holds_every_module(tmp_path):
     assert "synkhronos/engines/__init__.py" in inside
     version = email.message_from_bytes(metadata)
     assert version["Version"] == synkhronos.__version__ and "MIT" in (version["License-Expression"], version["License"])
-    # One wheel for 3.11 and later, but for free-threaded Pythons; its name and that of the kernels say so.
+    # One wheel for Python 3.11 and later, except free-threaded builds; its name and that of the kernels show this.
     one_for_all = sys.version_info >= (3, 11) and not sysconfig.get_config_var("Py_GIL_DISABLED")
     assert ("cp311-abi3" in wheel.name, kernels.endswith("_kernels.abi3.so")) == (one_for_all, one_for_all)
 

@@ -107,7 +107,7 @@ def log_of_squares(x, t, beta):
     return pt.log(squares(x, t, beta))
 
 
-#: Other values that the page lists as supported without changes, apart from `bcast_inputs`.
+#: Other values that the page lists as supported without changes, except `bcast_inputs`.
 SUPPORTED = {
     "jacobian": lambda x, t, beta: pt.jacobian(pytensor.grad(squares(x, t, beta), beta), beta),
     "hessian of a function of sums": lambda x, t, beta: pt.jacobian(

@@ -85,7 +85,7 @@ def test_a_test_that_wants_to_be_alone_is(tmp_path):
             inside.remove(alone)
             turns.end()
 
-    together = threading.Event()  # never set: it only takes time
+    together = threading.Event()  # never set, so waiting only takes time
     turns = [Turns(tmp_path) for _ in range(3)]
     threads = [threading.Thread(target=run, args=each) for each in zip((False, False, True), turns)]
     for thread in threads:
@@ -106,7 +106,7 @@ def test_ci_runs_every_part_once_and_fails_with_any(tmp_path, failing, pythons):
     binaries = tmp_path / "bin"
     binaries.mkdir()
     script(binaries / "make", 'echo "$@" >> called\n[ "$1" != "$FAILING" ] && echo "= 3 passed in 1.00s ="')
-    # pyenv has 3.13 in its own folder, and on PATH what fails.
+    # Python 3.13 is in pyenv's own folder; the one on PATH fails.
     found = {"3.11": binaries / "python3.11", "3.13": tmp_path / "versions/3.13.0/bin/python"}
     found["3.13"].parent.mkdir(parents=True)
     for version, path in found.items():

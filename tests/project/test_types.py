@@ -14,7 +14,7 @@ from library import L, T
 import synkhronos as synk
 
 ROOT = Path(__file__).parents[2]
-#: The extensions, and the names that each publishes.
+#: The extensions, and their public names.
 EXTENSIONS = {
     path.stem if path.name != "__init__.py" else path.parent.name: [
         name
@@ -53,7 +53,7 @@ except synk.WorkerDied as death:
     print(death.rank + 1)
 """
 
-#: Lines that are errors, and the word that a message about them has.
+#: Lines that are type errors, and a word of the message about each.
 WRONG = {
     'synk.fork("two")': "int",
     "synk.fork(n_paralel=2)": "n_paralel",

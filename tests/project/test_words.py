@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Phrases, and better ones.
+#: Phrases, and replacements.
 PHRASES = {
     r"\btell(s|ing)?\b|\btold\b": "send, warn, report, record",
     r"\b(of|for|in|to|from|by|on|with|at|into|after|before) (which|whose)\b": "two sentences",
@@ -36,12 +36,12 @@ PHRASES = {
 #: The first line of a docstring is a tooltip: it names its subject.
 HEADLESS = re.compile(r"(What|Who|Whom|Those|That|Where|Which)\b")
 
-#: Lines of docstrings and comments in the package, at most. Later changes lower it.
+#: Maximum number of lines of docstrings and comments in the package. Later changes lower it.
 MOST_LINES = 9000
 
 READ = ["synkhronos", "demos", "docs", "README.md"]
 
-#: The operations of every library have the same names: they are the same thing.
+#: The corresponding operations of all libraries have the same names.
 OF_LIBRARIES = ("engines/theano/", "engines/pytensor/", "testing/numpy_engine/")
 
 

@@ -193,7 +193,7 @@ WAYS = [
     "NCCL reduce",
     pytest.param("serial training", marks=pytest.mark.theano),
 ]
-HOST = WAYS[:8]  # what averages complex numbers
+HOST = WAYS[:8]  # the ways that support complex numbers
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def way(request, monkeypatch):
     elif name == "serial training":
         pytest.importorskip("theano")
     if name.startswith("slices"):
-        monkeypatch.setattr(sys.modules[__name__], "HUGE", 1e300)  # numbers of rows, whose sum is one, too
+        monkeypatch.setattr(sys.modules[__name__], "HUGE", 1e300)  # numbers of rows, whose sum is also finite
     if name == "slices on a device":
         pygpu, device, _ = request.getfixturevalue("modules")
         context = pygpu.init(DEVICE or "stand-in")
@@ -234,7 +234,7 @@ def way(request, monkeypatch):
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-#: A weight of which the sum of two would be infinite.
+#: A finite weight; the sum of two such weights is infinite.
 HUGE = 1e308
 
 
@@ -250,14 +250,14 @@ def kinds_of_weights(n):
 def columns(n, dtype, weights):
     """Return all ranks' values, shape ``(n, number of columns)``; rows of weight 0 are full of NaN and infinities."""
     info, random = np.finfo(dtype), np.random.RandomState(n)
-    tiny = info.tiny * info.eps  # the smallest denormal
+    tiny = info.tiny * info.eps  # the smallest denormal number
     equal = [1 / 3, 0.1, 1.0, -7.7, 0.0, -0.0, info.max, -info.max, info.tiny, tiny, 3 * tiny, np.inf, -np.inf, np.nan]
     ends = [info.max, -info.max, info.max / 2, 1.0, tiny, -tiny, 0.0]
     mixed = [
         *random.randn(20, n) * 10,
         *random.choice(ends, (20, n)),
         *random.choice([1.0, np.inf, -np.inf, np.nan], (8, n), p=[0.7, 0.1, 0.1, 0.1]),
-        *[info.max * (1 - info.eps * random.randint(0, 9, n)) for _ in range(5)],  # rounding would make it infinite
+        *[info.max * (1 - info.eps * random.randint(0, 9, n)) for _ in range(5)],  # rounding may make the mean inf
     ]
     values = np.array([np.full(n, value) for value in equal] + mixed).astype(dtype).T
     if weights is not None and any(weights):
@@ -331,7 +331,7 @@ def test_mean_of_complex_numbers_is_that_of_their_parts(way, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS[:-1], indirect=True)  # (the serial program's weights are numbers of rows)
+@pytest.mark.parametrize("way", WAYS[:-1], indirect=True)  # (in the serial program, weights are numbers of rows)
 def test_infinity_of_a_tiny_weight_counts(way):
     """No weight that is not 0 may become 0 on the way: 0 * inf is NaN."""
     for dtype in FLOATS:

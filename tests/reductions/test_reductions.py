@@ -221,7 +221,7 @@ def test_ops_are_those_of_numpy(op, data):
     parts = data.draw(st.lists(hnp.arrays(dtype, shape, elements=elements(dtype)), min_size=1, max_size=4))
     with np.errstate(all="ignore"):
         expected = reduce(lambda x, y: UFUNCS[op](x, y, dtype=dtype), parts)
-        in_place = np.array(parts[0], dtype)  # where a product of complex numbers may be rounded otherwise
+        in_place = np.array(parts[0], dtype)  # in-place products of complex numbers may round differently
         for part in parts[1:]:
             UFUNCS[op](in_place, part, out=in_place)
     result = combine(op, parts)
@@ -272,7 +272,7 @@ def test_float16_accumulates_in_float32(op):
     expected = {SUM: wide.sum(0), PROD: wide.prod(0), AVG: wide.mean(0, dtype="f8")}[op].astype("f2")
     result = combine(op, parts)
     assert result.dtype == np.float16
-    assert (result == expected).mean() > 0.99  # but for the rounding of float32
+    assert (result == expected).mean() > 0.99  # equal up to rounding of float32
     narrow = reduce({PROD: np.multiply}.get(op, np.add), parts)
     assert op == AVG or (narrow == expected).mean() < 0.8
 
@@ -358,7 +358,7 @@ def test_avg_is_the_exact_average_but_for_rounding(dtype, data):
     result = float(combine(AVG, [np.array([value], dtype=dtype) for value in values], weights)[0])
     taking_part = [value for share, value in zip(shares, values) if share]
     assert min(taking_part) <= result <= max(taking_part)
-    # Rounding of values, and of weights so small beside the others that they are barely there.
+    # Rounding errors of the values, and of weights that are tiny compared with the others.
     tolerance = eps * scale + 2 * tiny * (1 + Fraction(max(map(abs, values))))
     assert abs(Fraction(result) - exact) <= (len(values) + 2) * tolerance
 

@@ -22,8 +22,8 @@ def numbers(dtype, n_ranks, seed):
 
 def bits(array):
     if np.lib.NumpyVersion(np.__version__) < "1.22.0":
-        array = array + 0.0  # where the smaller one of 0.0 and -0.0 depends on the length of arrays
-    return np.where(np.isnan(array), np.nan, array).astype(array.dtype).tobytes()  # NaN has more than one form
+        array = array + 0.0  # in these versions, the minimum of 0.0 and -0.0 depends on the arrays' length
+    return np.where(np.isnan(array), np.nan, array).astype(array.dtype).tobytes()  # NaN has several bit patterns
 
 
 @pytest.mark.slow

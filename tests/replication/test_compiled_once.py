@@ -14,7 +14,7 @@ pytest.importorskip("numba")
 NUMBA = pytensor.compile.mode.get_mode("NUMBA")
 
 
-#: Functions of other tests may be there, too.
+#: Unique name, because functions of other tests may exist, too.
 NAME = "compiled once"
 
 

@@ -43,11 +43,11 @@ def run_program(tmp_path, text, *options, **environment):
 
 def tables(world):
     gc.collect()
-    world.session.run(Tables())  # what was dropped goes with a command
+    world.session.run(Tables())  # this command sends the list of dropped objects
     return [entry[:2] for entry in world.session.run(Tables())]
 
 
-# -- when ----------------------------------------------------------------------------------------------------------
+# -- time of distribution ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("launcher", ["threads", "fork"])
@@ -80,7 +80,7 @@ def test_forked_again_with_the_masters_values(make_world, words_of):
             world.set_values(w, [100.0 * rank for rank in range(n)])
             assert f(ROWS).tolist() == sum(([100.0 * rank] * (6 // n) for rank in range(n)), [])
             synk.close()
-            assert w.get_value() == 100 * root + 1  # the master's own, still usable
+            assert w.get_value() == 100 * root + 1  # the master's own value is still usable
             assert f.as_theano(ROWS)[0] == 100 * root + 1
             w.set_value(np.array(float(n)))
 
@@ -164,7 +164,7 @@ def test_swap_updates(world, words):
         swap(rows)
         results = [value.tolist() for value in show(rows)]
         assert results == ([ones, tens] if i % 2 == 0 else [tens, ones])
-        show = words.function([x], [(a, "gather"), (b, "gather")])  # sent while the arrays are exchanged
+        show = words.function([x], [(a, "gather"), (b, "gather")])  # distributed while the arrays are swapped
 
 
 def test_borrowed_values(world, words):
@@ -174,7 +174,7 @@ def test_borrowed_values(world, words):
     w.set_value(mine, borrow=True)
     rows = np.ones(world.n)
     assert f(rows).tolist() == [5] * 3 * world.n
-    w.set_value(np.full(3, 7.0), borrow=True)  # on the master only, as in the docs
+    w.set_value(np.full(3, 7.0), borrow=True)  # on the master only, as documented
     expected = np.full((world.n, 3), 6.0)
     expected[world.root] = 7
     np.testing.assert_array_equal(f(rows), expected.ravel())
@@ -232,7 +232,7 @@ def test_variables_that_are_no_arrays_are_replicated(make_world, words_of, engin
         assert not np.array_equal(f(np.ones((4, 2)))[1], noise)
 
 
-# -- what is dropped -----------------------------------------------------------------------------------------------
+# -- dropped objects -----------------------------------------------------------------------------------------------
 
 
 def test_dropped_functions_free_the_ranks_memory(world, words):
@@ -269,9 +269,9 @@ def test_a_variable_without_functions_keeps_its_values(world, words):
 
     step()
     expected = [value.copy() for value in world.values(w)]
-    assert len({float(value) for value in expected}) == world.n  # every rank has its own
+    assert len({float(value) for value in expected}) == world.n  # each rank has its own value
     gc.collect()
-    keep(ROWS)  # takes along what was dropped
+    keep(ROWS)  # this command sends the list of dropped objects
     np.testing.assert_array_equal(world.values(w), expected)
     np.testing.assert_array_equal(synk.gather(w), expected)
     read = words.function([], (w * 1, "sum"))
@@ -286,7 +286,7 @@ def test_variables_of_clones_go_with_the_last_of_them(world, words):
     g = words.function([x], (words.sum(x * w.clone()), "sum"))
     g(ROWS)
     assert tables(world) == [(functions + 2, shareds + 2) for functions, shareds in before]
-    del f  # the storage is still in use, through the clone
+    del f  # the clone still uses the storage
     del w
     gc.collect()
     assert tables(world) == [(functions + 1, shareds + 2) for functions, shareds in before]
@@ -295,7 +295,7 @@ def test_variables_of_clones_go_with_the_last_of_them(world, words):
     assert tables(world) == before
 
 
-# -- what cannot travel --------------------------------------------------------------------------------------------
+# -- objects that cannot be sent -----------------------------------------------------------------------------------
 
 
 def test_a_function_that_cannot_travel(make_world, numpy_words):
@@ -317,7 +317,7 @@ def test_a_function_that_cannot_travel(make_world, numpy_words):
     assert world.session.context.pool.used <= used + 8192 + 2 * 48000  # (w itself has moved there)
     with reports(TypeError, "function 'bad'"):
         synk.distribute()
-    (of_rank,) = set(tables(world))  # distribute() has sent the good one, and any that another test has left alive
+    (of_rank,) = set(tables(world))  # distribute() has sent the valid function, and any that another test left alive
     assert of_rank[0] >= 1 and of_rank[1] >= 1
     assert good(ROWS) == 15000
     synk.all_reduce(w)
@@ -386,14 +386,14 @@ def test_a_function_that_one_rank_cannot_load(make_world, numpy_words):
     for _ in range(2):
         with reports(synk.WorkerError, "OSError: not here", command="distribute"):
             bad(ROWS)
-    assert tables(world) == [(0, 0)] * 3  # one rank had loaded it
-    gc.collect()  # the traceback of the error
+    assert tables(world) == [(0, 0)] * 3  # one rank had loaded the function
+    gc.collect()  # frees the error's traceback
     assert all(entry[2] < 400000 for entry in world.session.run(Tables())[1:])
     good = synk.function([x], (numpy_words.sum(x) * numpy_words.sum(w), "sum"))
     assert good(ROWS) == 15 * 100000
 
 
-# -- large ---------------------------------------------------------------------------------------------------------
+# -- large constants -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
@@ -409,7 +409,7 @@ def test_3000_chained_operations(make_world, words_of, engine):
         y = y + 1 if i % 2 else T.tanh(y)
     mode = L.Mode(L.VMLinker(use_cloop=IS_THEANO, c_thunks=False), None)
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(20000)  # which the library itself needs to compile that
+    sys.setrecursionlimit(20000)  # the library itself needs this limit to compile the graph
     try:
         f = words.function([x], (y, "gather"), mode=mode)
     finally:
@@ -471,13 +471,13 @@ def test_large_constants_are_shared_by_the_ranks(make_world, words_of, engine, l
         np.testing.assert_allclose(f(rows)[2], 3 * values[2:].sum() + 200 * sum(part[0] for part in division))
         result = f(rows)[3]
         np.testing.assert_array_equal(result, values)
-        result[:] = -1  # and is the user's
+        result[:] = -1  # the result belongs to the user
         np.testing.assert_allclose(g(rows), values[rows].max())
     of_ranks = world.session.run(Constants(pool.ident))
     for rank, found in enumerate(of_ranks):
         if rank != world.session.root:
             assert len(found) >= 2 and all(found)
-    assert pool.used - used < 2.5 * values.nbytes  # one copy for both, and its transpose that Theano computes before
+    assert pool.used - used < 2.5 * values.nbytes  # one copy for both, and a transpose that Theano computes first
     del f
     synk.distribute()
     np.testing.assert_allclose(g(rows), values[rows].max())
@@ -517,7 +517,7 @@ def test_hundreds_of_data_and_variables_with_few_descriptors(tmp_path):
     )
 
 
-# -- what the ranks must find --------------------------------------------------------------------------------------
+# -- modules that the ranks must find ------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
@@ -604,4 +604,4 @@ def test_a_function_keeps_nothing_of_the_sessions_that_had_it(numpy_words):
         return len(gc.get_objects())
 
     before = sessions(5)
-    assert sessions(40) - before < 40  # less than one object for each session
+    assert sessions(40) - before < 40  # less than one object per session

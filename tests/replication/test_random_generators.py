@@ -15,7 +15,7 @@ pytestmark = pytest.mark.pytensor
 pytensor = pytest.importorskip("pytensor")
 pt = pytest.importorskip("pytensor.tensor")
 
-MODE = pytensor.compile.mode.Mode("py", "fast_run")  # which advances generators in place
+MODE = pytensor.compile.mode.Mode("py", "fast_run")  # advances generators in place
 
 
 @pytest.fixture(params=[("threads", 3, 0), ("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}-root{0[2]}".format)
@@ -65,12 +65,12 @@ def test_get_and_set_value_copy(world):
     drawn(truth)
     last = world.n - 1
     taken, at_root = synk.get_value(last, state), synk.get_value(world.root, state)
-    np.testing.assert_array_equal(f(), drawn(truth))  # what was taken shares nothing with what advances
+    np.testing.assert_array_equal(f(), drawn(truth))  # the returned generator is a copy
     after = copy.deepcopy(taken)
     synk.set_value(0, state, taken)
     truth[0] = copy.deepcopy(after)
     np.testing.assert_array_equal(f(), drawn(truth))
-    assert taken.random() == after.random()  # nor does what was given
+    assert taken.random() == after.random()  # the passed generator is copied, too
     synk.set_value(last, state, at_root)
     truth[last] = copy.deepcopy(at_root)
     np.testing.assert_array_equal(f(), drawn(truth))
@@ -127,7 +127,7 @@ def test_generators_without_jumps_are_refused_before_they_are_sent(make_world):
     with refuses(TypeError, "random state state", got="SFC64", hint="numpy.random.default_rng(seed)"):
         f()
     g = drawing(stream(7))
-    np.testing.assert_array_equal(g(), drawn(generators(7, 2)))  # the session goes on
+    np.testing.assert_array_equal(g(), drawn(generators(7, 2)))  # the session is still usable
 
 
 def test_states_of_one_generator_are_each_their_own(make_world):

@@ -51,7 +51,7 @@ def seed_1():
     return np.random.RandomState(1)
 
 
-# -- how they begin ----------------------------------------------------------------------------------------------------
+# -- initial states ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("launcher, n, root, name", WORLDS)
@@ -60,7 +60,7 @@ def test_ranks_draw_long_jumps_apart(make_world, launcher, n, root, name):
     f = drawing(engine.random_stream(1))
     make_world(launcher, n, root)
     expected = drawn(seed_1(), n, 3, calls=4)
-    np.testing.assert_array_equal(np.stack(expected)[:, 0].ravel(), seed_1().random_sample(12))  # as the plain program
+    np.testing.assert_array_equal(np.stack(expected)[:, 0].ravel(), seed_1().random_sample(12))  # the plain numbers
     assert_drawn(f, expected)
 
 
@@ -141,7 +141,7 @@ def test_streams_are_numbered_as_their_functions_were_built(make_world, seed, ra
     g, h = drawing(streams[2]), drawing(streams[3])
     for n, root, order in ((3, 0, (f, g, h)), (3, 1, (h, g, f)), (3, 2, ()), (1, 0, (g,))):
         make_world("threads", n, root, seed=seed, random=random)
-        for function in order:  # sent one by one
+        for function in order:  # the functions are distributed one by one
             function()
         synk.close()
         make_world("threads", n, root, seed=seed, random=random)
@@ -195,7 +195,7 @@ def test_wrong_arguments_start_nothing(error, argument, got, arguments):
     assert not synk.is_forked()
 
 
-# -- sessions one after the other, and functions that come and go ------------------------------------------------------
+# -- consecutive sessions, and functions that are built and dropped ----------------------------------------------------
 
 
 def test_another_session_begins_where_the_master_is(make_world):
@@ -229,7 +229,7 @@ def test_a_stream_that_was_dropped_and_is_sent_again(make_world, n, root, option
         gc.collect()
         synk.distribute()
         other = drawing(engine.random_stream(2))
-        other()  # the ranks drop it with this command
+        other()  # with this command, ranks drop the deleted stream
         np.testing.assert_array_equal(numbers[i][root], drawn(state, n, 3, calls=3, split=split)[i][root])
     assert len(np.unique(numbers)) == (9 * n if split else 9)
 
@@ -280,7 +280,7 @@ def test_states_advance_from_slice_to_slice(make_world, n, root):
     f = synk.function([x], (x + noise, "gather"), updates=[(w, w + engine.sum(noise), "sum")])
     rows = np.arange(7.0)
     ranks = [jumped_random_state(seed_1(), rank) for rank in range(n)]
-    for num_slices in (2, 1, 3):  # as many numbers, in as many draws
+    for num_slices in (2, 1, 3):  # the same numbers, drawn in several parts
         expected = [part + state.random_sample(len(part)) for part, state in zip(np.array_split(rows, n), ranks)]
         before = w.get_value()
         np.testing.assert_array_equal(f(rows, num_slices=num_slices), np.concatenate(expected))
@@ -310,7 +310,7 @@ def test_saved_and_continued(make_world, launcher, n, root):
     expected = drawn(seed_1(), n, 3, calls=4)
     assert_drawn(f, expected[:2])
     saved = [synk.get_value(rank, [w, stream]) for rank in range(n)]
-    assert_drawn(f, expected[2:])  # what was saved is a copy
+    assert_drawn(f, expected[2:])  # the saved states are copies
     synk.close()
 
     make_world(launcher, n, (root + 1) % n, seed=9)
@@ -319,7 +319,7 @@ def test_saved_and_continued(make_world, launcher, n, root):
     for rank, values in enumerate(saved):
         synk.set_value(rank, [w, stream], values)
     assert_drawn(f, expected[2:])
-    for rank, (_, state) in enumerate(saved):  # what was given is a copy, too
+    for rank, (_, state) in enumerate(saved):  # passed states are copied, too
         synk.set_value(rank, stream, state)
     assert_drawn(f, expected[2:])
 
@@ -435,7 +435,7 @@ def assert_as_plain(words, inputs, output, updates, rows, calls=3, begin=None, s
     for call in range(calls):
         got = f(*[np.concatenate(rows)] * len(inputs))
         np.testing.assert_array_equal(got, np.concatenate([of_rank[call] for of_rank in expected]))
-    assert not any(np.array_equal(of_rank[0], of_rank[1]) for of_rank in expected)  # there is something to compare
+    assert not any(np.array_equal(of_rank[0], of_rank[1]) for of_rank in expected)  # the draws differ
     return f, streams
 
 
@@ -474,7 +474,7 @@ def test_seeds_of_theano(make_world, theano_words, kind, seed, random):
     begin = None
     if seed is not None and kind == "shared":
         begin = [seeded_random_state(seed, i) for i in range(2)]
-    elif seed:  # as the program that had the seed from the beginning
+    elif seed:  # like a program that sets this seed at the start
         like = streams_of(theano_words, kind, seed)
         [like.uniform((2, 2), **options) for _ in range(2)]
         begin = [update[0].get_value() for update in like.state_updates]
@@ -507,7 +507,7 @@ def test_dropout_of_lasagne(theano_world):
     layers = pytest.importorskip("lasagne.layers")
     x = theano_world.variable("x", 2)
     network = layers.DropoutLayer(layers.DropoutLayer(layers.InputLayer((None, 100), x), 0.3), 0.5)
-    # So wide that no two calls drop the same by chance: Lasagne begins anywhere.
+    # Wide enough that no two calls drop the same elements by chance: Lasagne's seeds are random.
     x_rows = np.arange(1.0, 701.0).reshape(7, 100)
     f, states = assert_as_plain(theano_world, [x], layers.get_output(network), [], x_rows)
     assert len(states) == 2

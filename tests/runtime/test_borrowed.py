@@ -61,7 +61,7 @@ def test_objects_are_compared_by_their_pickles(pool):
     assert not borrowed.has_changed()
     state.rand()
     assert borrowed.has_changed()
-    other = Borrowed(lambda: 1)  # which cannot be pickled: nor could it be sent
+    other = Borrowed(lambda: 1)  # a value that cannot be pickled, and therefore not sent
     other.remember()
     assert not other.has_changed() and not other.is_forgotten
 
@@ -76,7 +76,7 @@ def test_whether_the_program_holds_it(pool):
         del held
         assert not borrowed.is_held(cell, pool)
     kept = cell[0]
-    assert borrowed.is_held(cell, pool) and not borrowed.is_held(cell, pool, 1)  # if it is the library that has it
+    assert borrowed.is_held(cell, pool) and not borrowed.is_held(cell, pool, 1)  # not if the reference is the library's
     del kept
     cell[0] = None
     assert not borrowed.is_held(cell, pool)

@@ -51,7 +51,7 @@ def test_there_and_back(channel, length):
         for rank in channel.ends:
             channel.master.wait(rank, number, never)
             assert channel.master.read(rank) == (rank, b"a" * length)
-    assert channel.pools[1].used <= length + 1000  # long messages go with the next one
+    assert channel.pools[1].used <= length + 1000  # the next message frees a long one
 
 
 class Hot(Command):
@@ -86,7 +86,7 @@ def test_a_frozen_command_is_unpickled_once(channel):
 
 def test_another_command_is_unpickled(channel):
     plain = pickle.dumps(Envelope((), Hot("a")))
-    assert read(channel, plain) is not read(channel, plain)  # it is not frozen
+    assert read(channel, plain) is not read(channel, plain)  # the command is not frozen
     long = Hot("x" * FROZEN_BYTES)
     long.freeze()
     assert read(channel, long.frozen) is not read(channel, long.frozen)
@@ -131,7 +131,7 @@ def test_answers_to_earlier_commands_do_not_count(channel):
     for end in channel.ends.values():
         end.wait(never)
         end.send(1, pickle.dumps("old"))
-    channel.master.wait(0, 1, never)  # the other answer's semaphore stays
+    channel.master.wait(0, 1, never)  # the other answer's semaphore stays released
     channel.master.send(2, pickle.dumps(2))
 
     def watch():

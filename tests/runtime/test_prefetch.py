@@ -55,7 +55,7 @@ def test_in_order_and_once(block, engine):
     preload()
     preload()
     assert engine.preloaded == ["a b.so", "é.so", "c.so"]
-    assert set(seen) == {0, 1, 2, 3}  # it looks in between whether it should still live
+    assert set(seen) == {0, 1, 2, 3}  # between modules, it checks whether it must end
 
 
 def test_a_command_comes_first(block, engine):

@@ -103,7 +103,7 @@ def test_serves_until_stop():
     ids=range(6),
 )
 def test_answers_errors_and_goes_on(bad, text):
-    if text is None:  # a result that does not pickle
+    if text is None:  # a result that cannot be pickled
 
         class Local(Say):
             pass
@@ -118,7 +118,7 @@ def test_answers_errors_and_goes_on(bad, text):
         serve(context, channel, None)
         aborts = 1
     summary = channel.answers[0].error.summary
-    # (Python 3.12 and 3.13 name the object only: "Can't get local object 'f'".)
+    # (Python 3.12 and 3.13 name only the object: "Can't get local object 'f'".)
     assert text in summary or (text == "pickle" and "Can't get local object" in summary)
     assert channel.answers[1].error is None
     assert context.log.count("abort") == aborts

@@ -143,7 +143,7 @@ def test_timeout(launcher, meet, open_session, clock, gate, tmp_path, monkeypatc
     session, slow = open_session(launcher), Gate(tmp_path / "slow")
     clock.when(is_alone(session, slow, 1), lambda: (clock.advance(9.9), slow.open()))
     session.run(Pass(1, slow, meet), timeout=10)
-    if launcher == "threads":  # which end by themselves, unlike processes
+    if launcher == "threads":  # threads end by themselves, unlike processes
         kill = session.launcher.kill
         monkeypatch.setattr(session.launcher, "kill", lambda: (gate.open(), kill()))
     clock.when(is_alone(session, gate, 1), lambda: clock.advance(0.3))
@@ -203,7 +203,7 @@ def test_warns_who_is_waited_for(launcher, open_session, clock, gate, monkeypatc
     clock.when(is_awaited, gate.open)
     with caplog.at_level(logging.WARNING, "synkhronos"):
         session.run(Pass(2, gate))
-    assert caplog.messages == [f"waiting for rank(s) 2 in pass ({seconds} s so far)" for seconds in (21, 42)]
+    assert caplog.messages == [f"waiting for rank 2 in pass ({seconds} s so far)" for seconds in (21, 42)]
 
 
 @both
@@ -309,7 +309,7 @@ def test_a_session_that_is_closed_during_a_command_of_another_thread_is_ended_on
     def observed_kill():
         killing.append(threading.current_thread())
         if killing[-1] is not thread:
-            thread.join()  # until its command has found that the session is closed
+            thread.join()  # until its command has noticed that the session is closed
         kill()
 
     thread = threading.Thread(target=work)

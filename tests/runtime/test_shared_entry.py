@@ -14,8 +14,8 @@ from synkhronos.runtime.registry import RUNNING, Origin, SharedEntry, set_all
 
 PACKAGE = Path(__file__).parents[2] / "synkhronos"
 
-#: Engines have storages of their own, which entries know as cells: `Engine.put` is theirs, and what libraries leave
-#: there they make arrays that ranks can use.
+#: Modules that write into storages. Entries access an engine's storages as cells; `Engine.put` converts the values that
+#: libraries leave there to arrays that ranks can use.
 ALLOWED = {"runtime/registry.py", "engines/base.py", "engines/pytensor/jit.py", "engines/pytensor/jax_functions.py"}
 
 
@@ -37,7 +37,7 @@ def writers(text):
 def test_nothing_else_writes_a_variables_storage():
     found = {str(path.relative_to(PACKAGE)): writers(path.read_text()) for path in PACKAGE.rglob("*.py")}
     found = {file: lines for file, lines in found.items() if lines and not file.startswith("testing/numpy_engine/")}
-    assert found.pop("engines/theano/engine.py") and set(found) == ALLOWED  # (it puts back what Theano's `free` takes)
+    assert found.pop("engines/theano/engine.py") and set(found) == ALLOWED  # (it restores what Theano's `free` takes)
 
 
 @pytest.mark.parametrize("text", ["entry.cell[0] = 1", "cell[0] = a = 2", "a, cell[0] = 1, 2", "e.storage(x)[0] = 3"])
@@ -80,7 +80,7 @@ def test_what_the_program_does_is_not(entry, pool):
     assert not is_known(entry) and not entry.has_changed(pool) and entry.origin is Origin.COMMON and is_known(entry)
     entry.lent()
     held = entry.cell[0]
-    assert not entry.has_changed(pool) and not is_known(entry)  # as long as it is held
+    assert not entry.has_changed(pool) and not is_known(entry)  # while something refers to the array
     held[...] = 5
     assert entry.may_have_changed() and entry.has_changed(pool) and entry.origin is Origin.PROGRAM
     assert not entry.has_changed(pool)
@@ -104,7 +104,7 @@ def test_a_change_in_the_middle_of_a_command_is_not_forgotten(entry, pool):
     entry.set(np.ones(3), Origin.FUNCTION)
     assert not is_known(entry) and entry.has_changed(pool)
     entry.known = RUNNING
-    entry.lent()  # which is none
+    entry.lent()  # nothing is lent
     entry.set(np.ones(3), Origin.FUNCTION)
     assert is_known(entry) and entry.borrowed is None
 
@@ -115,11 +115,11 @@ def test_what_is_borrowed_is_not_moved(entry, pool):
     copy = value.copy()
     entry.set(copy, Origin.MOVED)
     assert entry.cell[0] is value
-    entry.set(copy, Origin.COMMON)  # what was sent to the other ranks
+    entry.set(copy, Origin.COMMON)  # the value sent to the other ranks
     assert entry.cell[0] is value and entry.borrowed is not None
     value[...] = 8
     assert entry.has_changed(pool)
-    entry.set(np.ones(3), Origin.COMMON)  # and this is another value
+    entry.set(np.ones(3), Origin.COMMON)  # a different value
     assert entry.cell[0] is not value and entry.borrowed is None and is_known(entry)
 
 
@@ -136,7 +136,7 @@ def test_what_is_bound_again_has_not_been_given(entry, pool):
 def test_after_a_function(entry, pool):
     value = entry.cell[0]
     entry.lent()
-    entry.cell[0] = value.copy()  # an engine's copy, of the same value
+    entry.cell[0] = value.copy()  # an engine's copy of the same value
     entry.ran(updates=False)
     assert entry.cell[0] is value and not entry.has_changed(pool)
     entry.lent()
@@ -155,12 +155,12 @@ def test_what_was_borrowed_and_replaced_by_an_engine_is_over(entry):
     elsewhere = value.copy()
     entry.set(elsewhere, Origin.MOVED)
     entry.cell[0] = value + 1
-    elsewhere[...] = entry.cell[0]  # the new value has come to where the old one was
+    elsewhere[...] = entry.cell[0]  # the new value is now where the old one was
     entry.set(elsewhere, Origin.MOVED)
     assert entry.cell[0] is elsewhere and entry.borrowed is None
     entry.lent()
     entry.cell[0] = value
-    entry.set(elsewhere, Origin.UNDONE)  # and what is put back is still borrowed
+    entry.set(elsewhere, Origin.UNDONE)  # the restored value is still borrowed
     assert entry.cell[0] is elsewhere and entry.borrowed.value is elsewhere
 
 
@@ -168,7 +168,7 @@ def test_what_was_borrowed_and_replaced_by_an_engine_is_over(entry):
 def test_a_borrowed_value_that_ranks_were_given_is_no_news(entry, pool, origin):
     entry.written()
     held = entry.cell[0]
-    entry.set(held.copy(), Origin.MOVED)  # what a broadcast sends
+    entry.set(held.copy(), Origin.MOVED)  # the value that a broadcast sends
     entry.set(entry.borrowed.elsewhere, origin)
     assert entry.cell[0] is held and not entry.has_changed(pool) and entry.origin is origin
     entry.lent()

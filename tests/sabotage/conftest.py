@@ -132,7 +132,7 @@ class Script:
         self.process.wait()
 
 
-#: What programs begin with: a session's everyday things, on the small engine.
+#: First lines of programs: everyday operations in a session, with the NumPy engine.
 PRELUDE = """
 import mmap, os, signal, sys, time, threading
 import numpy as np
@@ -143,7 +143,7 @@ from synkhronos.program.program import PROGRAM
 from synkhronos.sync.barrier import Barrier
 
 MASTER = os.getpid()
-flag = mmap.mmap(-1, 1)  # that the ranks see, too
+flag = mmap.mmap(-1, 1)  # shared with the ranks
 
 def say(*words):
     print(*words, flush=True)

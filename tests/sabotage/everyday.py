@@ -13,7 +13,7 @@ from synkhronos.testing import numpy_engine as engine
 
 ROWS = 14
 
-#: Rows of many calls in one command; in the last of the second there are fewer than ranks.
+#: Rows of many calls in one command; the last call of the second command has fewer rows than ranks.
 BATCHES = [list(range(begin, begin + 6)) for begin in (0, 4, 8)]
 JOINT_BATCHES = [[0, 1, 2, 3, 4], [5, 6, 7, 8], [9]]
 
@@ -156,7 +156,7 @@ class Program:
 
     def grow(self):
         self.data.set_value(self.x)
-        self.data.set_length(4 * ROWS)  # it moves
+        self.data.set_length(4 * ROWS)  # the array moves
         self.data[ROWS:] = 1.0
         self.call(self.data)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-#: Bytes that a call keeps for ever.
+#: Bytes that a call never frees.
 BITE = 50 << 20
 eaten = []
 

@@ -18,18 +18,18 @@ import synkhronos.testing.numpy_engine  # noqa: F401
 from synkhronos import trace
 from synkhronos.runtime.channel import RankEnd
 
-#: What no rank but the master passes, and what programs of the NumPy engine on one host do not.
+#: Points that only the master passes, and points that programs of the NumPy engine on one host do not pass.
 NOT_OF_RANKS = (
     *("MasterEnd", "GraphEngine", "Loader", "Pass", "Fetcher", "RankEnd.promise"),
-    *("Session", "Function", "Arguments"),  # where the program calls
+    *("Session", "Function", "Arguments"),  # in the calling process
 )
 
-#: The points that a rank passes, and its steps: before and after each.
+#: Points that a rank passes; each has two steps, before and after.
 OF_RANKS = [point for point in trace.POINTS if not {point.owner.__name__, point.label} & {*NOT_OF_RANKS}]
 NAMES = [f"{point.label} {when}" for point in OF_RANKS for when in ("before", "after")]
 _NUMBERS = {name: number for number, name in enumerate(NAMES)}
 
-#: What a rank does at its step: send itself the signal of that number, or one of these.
+#: A rank's action at its step: to send itself the signal of this number, or one of these.
 OS_EXIT, SYS_EXIT = 0, -1
 
 _LONGEST = 4000
@@ -109,9 +109,9 @@ class Steps(trace.TraceObserver):
 
     def _come_to_life(self, rank):
         self._rank = rank
-        faulthandler.disable()  # what it is made to do is not worth a stack
+        faulthandler.disable()  # deliberate crashes need no stacks
         self._random = random.Random(os.getpid() * 1000003 + time.monotonic_ns())
-        if self.memory.rank == rank and self.memory.after and self.memory.at < 0:  # (it may take a killed one's place)
+        if self.memory.rank == rank and self.memory.after and self.memory.at < 0:  # (the rank may replace a killed one)
             threading.Thread(target=self._be_killed, daemon=True).start()
 
     def _be_killed(self):

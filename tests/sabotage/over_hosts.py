@@ -28,7 +28,7 @@ from synkhronos.cluster.world import StartedWorld  # noqa: E402
 from synkhronos.errors import SynkhronosError  # noqa: E402
 from synkhronos.program.program import PROGRAM  # noqa: E402
 
-#: Seconds that the program goes on without being told anything, before it ends by itself.
+#: Time limit in seconds: without an error, the program ends by itself.
 PATIENCE = 40.0
 
 
@@ -88,7 +88,7 @@ def play(say, killed, per_host, width, started):
     say("ready", seconds=seconds, **processes(program))
     until = time.monotonic() + PATIENCE
     error = None
-    over = False  # whether everything was done after the sabotage
+    over = False  # whether everything was repeated after the sabotage
     while error is None and not over and time.monotonic() < until:
         over = os.path.exists(killed)
         try:
@@ -97,7 +97,7 @@ def play(say, killed, per_host, width, started):
             synk.close()
             say("fewer")
             break
-        except SynkhronosError as failed:  # outside of the operations: hosts that do not answer
+        except SynkhronosError as failed:  # outside the operations: hosts that do not answer
             operation, error, moment = "count", failed, time.monotonic()
     if error is not None:
         say(
@@ -112,7 +112,7 @@ def play(say, killed, per_host, width, started):
         del error
         if forked:
             raise everyday.Wrong("the session is open after an error that ends it")
-    for _ in range(2):  # a host may be lost only now, and the session end once more
+    for _ in range(2):  # the loss of a host may be detected only now, and end this session, too
         try:
             program.recover()
             failed = program.run()

@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-#: What the program is in the middle of when the signal comes; prints "now" just before.
+#: The program's operation when the signal arrives; it prints "now" just before.
 SITUATIONS = {
     "idle": "synk.fork(3); say('now'); time.sleep(1000)",
     "call": """
@@ -77,18 +77,18 @@ SITUATIONS = {
         synk.close()""",
 }
 
-#: Interrupts are not lost where Python drops them.
+#: Code that repeats interrupts that Python discards.
 NONE_IS_LOST = """
-def swallowed(what):  # Python itself drops what is raised in the callback of a weak reference: once more, then,
+def swallowed(what):  # Python discards exceptions in callbacks of weak references
     if what.exc_type is KeyboardInterrupt:
-        signal.setitimer(signal.ITIMER_REAL, 0.002)  # but not in here, where it would be dropped again
+        signal.setitimer(signal.ITIMER_REAL, 0.002)  # repeat it later; in here, it would be discarded again
     else:
         sys.__unraisablehook__(what)
 sys.unraisablehook = swallowed
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 """
 
-#: The session is usable, or gone; and the program ends by itself with nothing to say.
+#: Program that checks that the session is usable or closed, and then ends by itself without output.
 PROGRAM = (
     NONE_IS_LOST
     + """
@@ -127,7 +127,7 @@ def indented(code):
 def test_ctrl_c(situation, times, to, script):
     program = script(PROGRAM % indented(SITUATIONS[situation]))
     program.until("now")
-    time.sleep(0.15)  # it is farther in by then, as a rule; here as below, what comes of it is the same at any time
+    time.sleep(0.15)  # it is usually further along by then; here and below, the result must not depend on the time
     for i in range(times):
         time.sleep(0.03 * i)
         if to == "group":
@@ -157,7 +157,7 @@ def test_ctrl_c_that_nobody_catches(situation, script):
     os.killpg(program.pid, signal.SIGINT)
     status, out, err = program.finish()
     assert status == -signal.SIGINT and err.rstrip().endswith("KeyboardInterrupt")
-    assert err.count("Traceback") == 1  # no other process has anything to say
+    assert err.count("Traceback") == 1  # no other process prints a traceback
     assert not program.wait_others()
 
 
@@ -208,7 +208,7 @@ def test_alarms_that_raise_at_any_moment(script):
             raise Alarm
         signal.signal(signal.SIGALRM, ring)
         f = build(updates=False)
-        rung = done = vain = 0  # the last: alarms since a call was done; on a busy machine they have to become rarer
+        rung = done = vain = 0  # vain: alarms since the last completed call; on a busy machine, they must become rarer
         random = np.random.RandomState(0)
         while rung < 30 or done < 30:
             try:
@@ -229,7 +229,7 @@ def test_alarms_that_raise_at_any_moment(script):
         works()
         say("works")""")
     status, output, errors = program.finish()
-    # Python reports what is raised inside a finalizer, of a Popen for example, and goes on.
+    # Python reports exceptions in finalizers, for example a Popen's, and continues.
     errors = re.sub(r"Exception ignored in: (?:(?!Exception ignored).)*?\nAlarm: \n", "", errors, flags=re.DOTALL)
     assert (status, output, errors) == (0, "works\n", "")
     assert not program.wait_others()

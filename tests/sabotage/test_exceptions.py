@@ -51,7 +51,7 @@ def chained():
     except KeyError as error:
         result = ValueError("outer")
         result.__cause__ = error
-        error.__context__ = result  # a circle
+        error.__context__ = result  # a reference cycle
         return result
 
 
@@ -119,7 +119,7 @@ def test_several_ranks_are_all_told(launcher, make_world):
     with pytest.raises(WorkerError) as caught:
         world.session.run(Raise({0: 0, 2: 6, 3: 5}, 1))
     message = str(caught.value)
-    # The first to fail may free another before it fails itself; where all come to it, all are told.
+    # The first failing rank may release others before they fail; if all fail, the error names all.
     told = [rank for rank in (0, 2, 3) if f"rank {rank} raised" in message]
     assert told == sorted(caught.value.remote_tracebacks) and caught.value.rank == told[0]
     with pytest.raises(WorkerError) as caught:
@@ -247,7 +247,7 @@ class AtEnd:
         self.how = how
 
     def __del__(self):
-        if not PROGRAM.keeper_pid:  # not on the master
+        if not PROGRAM.keeper_pid:  # only on the ranks
             self.how()
 
 
@@ -263,7 +263,7 @@ def test_objects_that_end_the_rank(where, how, exitcode, make_world):
         command = Carry(AtEnd(how))
     with reports(synk.WorkerDied, exitcode=exitcode) as caught:
         world.session.run(command)
-        world.session.run(Raise({}, 0))  # where it happened after the answer
+        world.session.run(Raise({}, 0))  # if the failure occurred after the answer
     assert caught.value.rank in (1, 2)
     check_alive(make_world("fork", 3, 0))
 

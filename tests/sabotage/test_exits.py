@@ -89,7 +89,7 @@ class Last:
         synk.close()
 last = Last()
 last.self = last
-synk.close  # loaded: at that time nothing can be imported""",
+synk.close  # loaded now, because nothing can be imported then""",
         0,
         "",
     ),

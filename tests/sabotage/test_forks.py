@@ -38,7 +38,7 @@ def in_child(work):
         status = 1
         try:
             work()
-            PROGRAM.shut_down()  # what atexit would do
+            PROGRAM.shut_down()  # as atexit would do
             status = 0
         finally:
             os._exit(status)
@@ -127,7 +127,7 @@ def test_subprocess(works):
     assert subprocess.run([sys.executable, "-c", "print(5)"], capture_output=True).stdout == b"5\n"
     session = works()
     process = subprocess.Popen(["sleep", "30"], close_fds=False)
-    synk.close()  # while it runs: it holds nothing of ours
+    synk.close()  # works while the process runs, because it has no descriptors of the session
     assert session.closed
     process.kill()
     process.wait()

@@ -122,6 +122,6 @@ def test_timeout_shows_stacks(pids, gate, monkeypatch):
     message = str(caught.value)
     assert caught.value.rank == 1 and caught.value.command == "meet" and not lacks(message, "0.3 s")
     assert re.search(rf"rank 1 \(pid {pids[0]}\): [SRD] \(", message)
-    assert 'test_keeper_dies.py", line' in message and "in run" in message  # where it is
+    assert 'test_keeper_dies.py", line' in message and "in run" in message  # the line of code where the rank was
     assert "rank 2" not in message
     works()

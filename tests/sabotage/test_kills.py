@@ -34,7 +34,7 @@ def silent(*_):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)  # a hundred programs, which take long on a busy machine
+@pytest.mark.timeout(600)  # a hundred programs, which are slow on a busy machine
 def test_kill_at_every_step(victims):
     """In pieces/kills.py, and thousands of times with `make sabotage`."""
     operations = ("fork", "distribute", "call", "all_reduce", "data growth", "scatter")
@@ -63,7 +63,7 @@ def test_changes_of_a_command_that_was_given_up_are_found(victims, monkeypatch):
     victims.n, victims.rank = 2, 1
     with reports(Wrong, "master"):
         for step, name in enumerate(victims.taken[2, 1]):
-            if name == "SharedMemoryTransport._layout after":  # before it has worked out its share
+            if name == "SharedMemoryTransport._layout after":  # before the rank has computed its share
                 victims.steps.plan(1, step)
                 victims.run()
     synk.close()

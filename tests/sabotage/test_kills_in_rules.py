@@ -90,7 +90,7 @@ class Program:
         except WorkerDied as error:
             return error, [*seen, self.values()]
         finally:
-            del session.run  # it refers to the rule, which keeps the session as long as an exchange is under way
+            del session.run  # it refers to the rule, which keeps the session alive during an exchange
             if PROGRAM.session.closed or not self.rule.n_steps:
                 synk.close()
         seen.append(self.values())
@@ -116,7 +116,7 @@ def test_kill_in_every_phase(steps, name, n_kills):
         error, seen = program.run()
         assert error is None
         synk.close()
-    # A step of DASO may hold two exchanges, inside groups and of all; what is lent for a look must come back.
+    # A DASO step may have two exchanges, within groups and over all ranks; lent values must be restored.
     of_commands = [[*each, *seen[i : i + 2]] for i, each in enumerate(program.after_commands)]
     allowed = of_commands if name == "DASO" else [seen[i : i + 2] for i in range(len(seen) - 1)]
     allowed = [seen[i : i + 2] if same(seen[i], seen[i + 1]) else each for i, each in enumerate(allowed)]
@@ -129,7 +129,7 @@ def test_kill_in_every_phase(steps, name, n_kills):
         assert all(map(same, found[:-1], seen))
         if error is not None:
             assert error.rank == VICTIM and "SIGKILL" in str(error)
-            operation = max(0, len(found) - 2)  # (before the first it has not begun)
+            operation = max(0, len(found) - 2)  # (before the first operation, nothing has begun)
             assert any(same(found[-1], values) for values in allowed[operation]), operation
             operations.add(operation)
             n_died += 1

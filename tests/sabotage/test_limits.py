@@ -23,11 +23,11 @@ def can_mount():
     )
 
 
-#: Uses more and more shared memory until there is none, and then as before.
+#: Program that uses shared memory until none is left, and then continues as before.
 FILL = """
 import os, sys
 if %r:
-    del os.memfd_create  # as where there is none: memory is had in /dev/shm then
+    del os.memfd_create  # without memfd_create, memory is in /dev/shm
 %s
 from synkhronos.memory.memfd import nameless_file
 synk.fork(3)
@@ -46,7 +46,7 @@ say(len(kept), error)
 del kept[:]
 works()
 synk.close()
-big = np.ones(1 << 21)  # of 16 MB, as a plain argument
+big = np.ones(1 << 21)  # 16 MB, passed as a plain argument
 x = engine.variable("x", "float64", 1)
 f = synk.function([x], (x, "gather"))
 synk.fork(2)
@@ -90,7 +90,7 @@ def test_small_dev_shm(megabytes, fallback, script, prelude):
         assert error == "None"
         assert argument == "True"
     assert argument in ("True", "SharedMemoryError True", "WorkerError True")
-    assert (argument == "True") == (not fallback or megabytes > 48)  # the argument, the output of each rank
+    assert (argument == "True") == (not fallback or megabytes > 48)  # the argument, and each rank's output
     assert names == "[]"
     assert not program.wait_others()
 

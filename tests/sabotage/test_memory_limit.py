@@ -50,7 +50,7 @@ def group():
     try:
         yield folder
     finally:
-        folder.rmdir()  # fails while a process is left in it
+        folder.rmdir()  # fails if a process remains in it
 
 
 def run_in(group, program):

@@ -20,7 +20,7 @@ w = engine.shared(np.zeros(3), "w")
 x = engine.variable("x", "float64", 1)
 """.strip().split("\n")
 
-#: Cells, each a line, and what it must print.
+#: Cells of one line, with their expected output.
 CELLS = [
     ("synk.fork(3)", "3"),
     ("twice = lambda x: x * 2  # after the fork", ""),
@@ -34,7 +34,7 @@ CELLS = [
     ("synk.distribute()", ""),
 ]
 SLOW = 'print("begun", flush=True); g(np.arange(5.0))'
-#: After the interrupt.
+#: Cells after the interrupt.
 AFTER = [
     ("synk.is_forked() or synk.fork(3) and None", None),
     ("print(float(f(np.arange(5.0))))", "4.0"),
@@ -67,7 +67,7 @@ def test_prompt(script):
     program.process.stdin.write(SLOW + "\n")
     program.process.stdin.flush()
     program.until("begun")
-    time.sleep(0.2)  # it is farther in by then, as a rule
+    time.sleep(0.2)  # the call is usually further along by then
     os.killpg(program.pid, signal.SIGINT)
     line("", "")
     for text, expected in AFTER:
@@ -124,13 +124,13 @@ def test_jupyter_kernel(kernel):
     family = psutil.Process(pid).children(recursive=True)
     assert len(family) >= 3  # the keeper and two ranks
     message = start(SLOW)
-    time.sleep(0.5)  # likewise
+    time.sleep(0.5)  # the call is usually further along by then
     manager.interrupt_kernel()
     assert finish(message) == ("begun", "KeyboardInterrupt")
     for text, expected in AFTER:
         said, error = finish(start(text))
         assert error is None and expected in (None, said), text
-    # What ranks print stands below the cell.
+    # The ranks' output is displayed below the cell.
     assert (
         finish(
             start(
@@ -142,7 +142,7 @@ def test_jupyter_kernel(kernel):
         == "2.5"
     )
     family = psutil.Process(pid).children(recursive=True)
-    manager.shutdown_kernel(now=True)  # kill -9
+    manager.shutdown_kernel(now=True)  # sends SIGKILL
     assert not psutil.wait_procs(family, timeout=60)[1]
 
 

@@ -20,7 +20,7 @@ def sabotage():
     return module
 
 
-#: (The suite is this folder, and kills are in test_kills.py.)
+#: (The suite is this folder; test_kills.py contains the kills.)
 SCALES = {
     "healing": 0.02,
     "masters": 0.015,
@@ -75,7 +75,7 @@ def test_what_has_been_done_is_not_done_again(sabotage, tmp_path, capsys, monkey
     document = tmp_path / "reliability.md"
     document.write_text(sabotage.BEGIN + sabotage.END)
     options = ["--results", str(tmp_path), "--output", str(document)]
-    assert sabotage.main(options) == 1  # something was wrong: it ends there, and writes nothing
+    assert sabotage.main(options) == 1  # after a failure, it ends without writing the document
     assert played[-1] == "endurance" and document.read_text() == sabotage.BEGIN + sabotage.END
     (tmp_path / "endurance.json").unlink()
     del played[:-1]
@@ -105,6 +105,6 @@ def test_a_piece_that_hangs_is_ended(sabotage, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(sabotage, "SILENCE", 2.0)
     assert not sabotage.play("kills", 1.0, tmp_path)
     said = capfd.readouterr()
-    assert "kills HANGS" in said.out and "in run" in said.err  # its stacks
+    assert "kills HANGS" in said.out and "in run" in said.err  # the stacks
     pid = int(said.out.split()[1])
     assert not Path(f"/proc/{pid}").exists()

@@ -9,7 +9,7 @@ from refusals import reports
 pytestmark = pytest.mark.thorough
 
 
-#: What is planted when a process of Python starts, what is killed, and what must be found.
+#: Code injected at the start of a Python process, the killed process, and the expected report.
 FAULTS = {
     "a process stays": (
         "import subprocess, sys\n"
@@ -62,7 +62,7 @@ def test_a_planted_fault_is_found(fault, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(plant)
     case = Case(STARTED, 2, 2, 2, what, 0.3, 0.5)
     with reports(Wrong, found):
-        for _ in range(5):  # in close() nothing needs a rank any more, and nothing is told
+        for _ in range(5):  # close() no longer needs any rank, so it may raise no error
             hosts.play(case, [str(tmp_path)])
 
 

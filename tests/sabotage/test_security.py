@@ -78,7 +78,7 @@ def test_no_network_and_no_named_socket(program):
                 inode = what[len("socket:[") : -1]
                 assert inode not in network, network[inode]
                 assert inode not in named, named[inode]
-    assert seen >= 2  # the two ends between master and keeper
+    assert seen >= 2  # the two sockets between master and keeper
 
 
 def test_a_socket_of_the_network_would_be_found(program):

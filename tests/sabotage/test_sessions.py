@@ -54,7 +54,7 @@ def test_300_sessions():
     assert PROGRAM.keeper_pid == keeper
     assert after[:3] == before[:3] and after[5:] == before[5:]
     assert after[3] < before[3] + (8 << 20) and after[4] <= before[4] + 4
-    assert most < before[0] + 20  # also without a collection of garbage
+    assert most < before[0] + 20  # even without garbage collection
     assert np.array_equal(w.get_value(), np.full(100, 300.0))
 
 

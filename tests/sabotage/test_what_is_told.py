@@ -18,7 +18,7 @@ MASTER = os.getpid()
 
 
 def test_memory_of_a_killed_rank(script):
-    # In a program of its own: a rank's peak begins with what the process that forked it has mapped.
+    # In a separate program, because a rank's peak memory includes the memory of the process that forked it.
     program = script(
         """
         class Grow(Command):
@@ -94,7 +94,7 @@ def test_variables_that_the_call_may_have_updated(what, kind, options, learner):
         f([1.0, 9.0])
     assert caught.value.updated == ["w", "draws"]
     assert str(caught.value).endswith("\nThe failed call may have updated these variables on some ranks: w, draws")
-    assert np.array_equal(w.get_value(), [2.0, 2.0])  # of after, as the master's own part was done
+    assert np.array_equal(w.get_value(), [2.0, 2.0])  # the new values, because the master's part was complete
 
 
 def test_in_slices_only_random_states_advance(learner):

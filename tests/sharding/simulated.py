@@ -18,10 +18,10 @@ import synkhronos.sharding as sharding
 from synkhronos.engines.graph import lengths
 from synkhronos.sharding import Completed, Partial, Replicate, Shard, Size, Unknown, propagate
 
-#: Rows of each rank; those with a 0 are left out where an operation cannot have no rows.
+#: Rows of each rank. Splits with a 0 are skipped for operations that cannot process zero rows.
 SPLITS = ((5,), (2, 3), (4, 1, 2), (1, 1, 3, 2), (0, 3), (2, 0, 3))
 
-#: In the shape of an input that all ranks have: as many as there are rows on all ranks.
+#: In the shape of a replicated input: the number of rows on all ranks.
 ALL_ROWS = "all rows"
 
 Input = namedtuple("Input", "variable make axis")
@@ -137,7 +137,7 @@ def _thunk(node):
     storage = {one: [None] for one in (*node.inputs, *node.outputs)}
     computed = {one: [True] for one in node.inputs}
     computed.update({one: [False] for one in node.outputs})
-    # (the Python code of pooling is older than NumPy: the index is a list)
+    # (the Python code of pooling does not support this NumPy: its index is a list)
     impl = "c" if type(node.op).__module__.startswith("theano.tensor.signal") else "py"
     thunk = node.op.make_thunk(node, storage, computed, [], impl=impl)
 
@@ -150,7 +150,7 @@ def _thunk(node):
         thunk()
         results = [storage[one][0] for one in node.outputs]
         if type(node.op).__name__ == "AllocEmpty":
-            results[0][...] = np.nan if results[0].dtype.kind == "f" else 0  # anything may be in it
+            results[0][...] = np.nan if results[0].dtype.kind == "f" else 0  # the contents are undefined
         return [one.copy() if isinstance(one, np.ndarray) else one for one in results]
 
     return compute
@@ -185,7 +185,7 @@ class _Run:
             if self.may_fail or any(isinstance(self.found.of(one), Unknown) for one in (*node.inputs, *node.outputs)):
                 if not all(one in self.ranks[-1] or not one.owner for one in node.inputs):
                     continue
-                results = node.outputs[isinstance(placed.rule, sharding.Drawn) :]  # without the state of a stream
+                results = node.outputs[isinstance(placed.rule, sharding.Drawn) :]  # without the state of the stream
                 if all(isinstance(self.found.of(one), Unknown) for one in results):
                     continue
             for condition in equal:
@@ -337,7 +337,7 @@ class _Run:
             outer = 1
         if outer is None and inner is None:
             raise AssertionError("a layout of which nothing is known")
-        if outer == 1 and inner is None:  # also what several rows became one of
+        if outer == 1 and inner is None:  # also for rows that were merged
             return value.reshape([*shape[:axis], 1, shape[axis], 1, *shape[axis + 1 :]])
         if outer is None:
             outer = shape[axis] // (n * inner) if n * inner else 1
@@ -370,7 +370,7 @@ class _Run:
 
 
 def _reduced(values, op):
-    values = np.asarray(values)  # (whole numbers wrap around in their own type)
+    values = np.asarray(values)  # (integers wrap around in their own type)
     return {"max": np.maximum, "min": np.minimum, "prod": np.multiply}.get(op, np.add).reduce(
         values, dtype=values.dtype
     )

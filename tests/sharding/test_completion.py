@@ -39,7 +39,7 @@ def chained(v):
     return (T.sqr(v) * (v > losses_above(v).mean())).sum() + losses_above(v).mean()
 
 
-#: Outputs of a vector of rows.
+#: Outputs computed from a vector of rows.
 OF_VECTORS = {
     "a mask": lambda v: ones(v[(v > v.mean()).nonzero()]),
     "a boolean mask": lambda v: ones(v[v > v.mean()]),
@@ -60,7 +60,7 @@ OF_VECTORS = {
     "a reshape by values": lambda v: ones((T.as_tensor_variable(np.ones(36)) * v.sum()).reshape((T.cast(v.max(), "int64"), -1))[0]),
 }  # fmt: skip
 
-#: Outputs of a matrix of rows, with rows less their mean.
+#: Outputs computed from a matrix of rows, with centered rows.
 OF_MATRICES = {
     "eye": lambda x, late: ones(T.eye(late.shape[0])),
     "eye of two lengths": lambda x, late: ones(T.eye(late.shape[0], 2)),

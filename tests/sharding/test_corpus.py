@@ -17,7 +17,7 @@ if HAS_LASAGNE:
 elif IS_THEANO:
     pytest.skip("needs Lasagne", allow_module_level=True)
 
-#: Operations of these programs that have no rule, and why they need none: all their inputs are replicated.
+#: Operations of these programs that need no rule, and why: all their inputs are replicated.
 WITHOUT_A_RULE = {}
 
 SPLIT = (3, 1, 2)
@@ -50,7 +50,7 @@ def _with_state(p, outputs):
         if L.engine.is_shared(variable):
             value = variable.get_value(borrow=True)
             if not np.any(np.asarray(value)) and getattr(value, "dtype", None) is not None and value.dtype.kind == "f":
-                value = np.abs(p.rng.normal(size=value.shape)).astype(value.dtype)  # zero would hide mistakes
+                value = np.abs(p.rng.normal(size=value.shape)).astype(value.dtype)  # zeros would hide errors
             p.given(variable, value)
     return outputs
 

@@ -27,7 +27,7 @@ def between(begin, end):
 
 
 def names_in_table(text):
-    rows = re.split(r"\n   \* - ", text)[2:]  # without what is before the table, and its header
+    rows = re.split(r"\n   \* - ", text)[2:]  # skips the text before the table, and the header
     return [name for row in rows for name in re.findall(r"``([A-Z]\w+|mrg\w+)``", re.split(r"\n     -", row)[1])]
 
 

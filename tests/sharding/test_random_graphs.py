@@ -60,7 +60,7 @@ class Growth:
                 values = dict(self.values)
                 for node in L.io_toposort(list(values), [new]):
                     values.update(zip(node.outputs, _thunk(node)([_value_of(one, values) for one in node.inputs])))
-        except Exception:  # it does not fit: this is not what is tested
+        except Exception:  # an invalid expression, which is not the subject of the test
             return
         value = values[new]
         if 0 < np.size(value) <= 400 and new.ndim <= 4:
@@ -257,7 +257,7 @@ def verify(seed, exact, n_operations=25):
         for _ in range(n_operations):
             growth.grow()
         data = dict(growth.values)
-        for k, one in enumerate(growth.program.inputs):  # the same rows as when it grew
+        for k, one in enumerate(growth.program.inputs):  # the rows with which the graph was grown
             growth.program.inputs[k] = one._replace(make=lambda n_rows, value=data[one.variable]: value)
         return check(growth.program, growth.pool, exact, SPLITS, may_fail=True)
 

@@ -68,7 +68,7 @@ CASES = [
     Case("arange of a fixed number", R, lambda p: [T.arange(x.shape[1]) for x in [p.rows(p.f)]]),
     Case("positions along time", "Shard(0)", lambda p: [x * T.arange(x.shape[1]) for x in [p.rows(p.f)]]),
     Case("eye", "Unknown", lambda p: [T.eye(x.shape[0]) for x in [p.rows(p.f)]], R),
-    # -- numbers of rows that are computed -----------------------------------------------------------------------------
+    # -- computed numbers of rows --------------------------------------------------------------------------------------
     *[
         Case(f"rows counted: {name}", "Shard(0) Shard(0) Shard(0) Shard(0) Partial(avg)", partial(_counted, count), "Shard(0) Shard(0) Shard(0) Shard(0) Partial(sum)", empty=False)
         for name, count in {

@@ -52,7 +52,7 @@ class Ranks:
             except (Aborted, Died, AssertionError) as error:
                 results[rank] = error
                 if isinstance(error, AssertionError):
-                    self.deadline = 0  # the others would wait for it
+                    self.deadline = 0  # otherwise, other ranks would wait for it
 
         threads = [threading.Thread(target=live, args=(rank,)) for rank in range(len(self.ranks))]
         for thread in threads:
@@ -74,7 +74,7 @@ def test_nobody_passes_before_all_have_arrived(n, root):
             barrier.wait()
             assert min(counts) >= i + 1
             barrier.wait()
-            assert max(counts) <= i + 2  # the fastest may be on its way again
+            assert max(counts) <= i + 2  # the fastest rank may have continued already
         return "done"
 
     for command in (1, 2, 7):
@@ -113,7 +113,7 @@ def test_abort_frees_everybody(n, failing, place, root):
         assert all(isinstance(result, Aborted) for rank, result in enumerate(results) if rank != failing)
         assert passed == [place] * n
         ranks.ranks[root].clear()
-        # The next command starts clean.
+        # The next command is not affected.
         assert ranks.run(command + 1, lambda barrier: [barrier.wait() for _ in range(3)]) == [[None] * 3] * n
 
 

@@ -16,7 +16,7 @@ from synkhronos.sync.control_block import (
 )
 
 SESSION_NAMES = [name for name, _, _ in SESSION_WORDS]
-RANK_NAMES = [name for name, _, _ in RANK_WORDS if not name.startswith("notice")]  # (these are pairs)
+RANK_NAMES = [name for name, _, _ in RANK_WORDS if not name.startswith("notice")]  # (each notice is a pair of words)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 17, 200])

@@ -70,7 +70,7 @@ def test_what_is_meant_for_another_host_rings():
 def test_what_is_meant_for_the_rank_that_speaks_for_its_host_rings_for_it(own):
     block = ControlBlock(4, hosts=Hosts.of_counts(("a", "b"), (2, 2), own))
     woken = [block.arrivals, *block.answers]
-    woken += [] if own == 0 else [block.releases[2], block.commands[2]]  # the root waits for nobody's release
+    woken += [] if own == 0 else [block.releases[2], block.commands[2]]  # no rank releases the root
     for each in woken:
         each.release()
         assert has_rung(block.lead) and not has_rung(block.bridge)

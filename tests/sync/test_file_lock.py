@@ -41,7 +41,7 @@ def locks(tmp_path):
 def test_one_holder_at_a_time(locks):
     one, other, third = locks(), locks(), locks(1)
     assert one.try_acquire() and not other.try_acquire() and third.try_acquire()
-    assert one.try_acquire()  # it has it
+    assert one.try_acquire()  # the caller already has the lock
     one.release()
     one.release()
     assert other.try_acquire() and not one.try_acquire()

@@ -33,7 +33,7 @@ from synkhronos.sync.hosts import Hosts
 from synkhronos.sync.link import Link
 from synkhronos.sync.semaphore import WaitPolicy
 
-LONG = 40_000  # bytes, more than a slot for notices or answers has
+LONG = 40_000  # bytes; exceeds a slot for notices or answers
 FIRST = BARRIERS_PER_COMMAND + 1
 
 
@@ -148,7 +148,7 @@ def test_a_command_reaches_all_hosts(make, nbytes):
     for block, known in zip(world.blocks[1:], world.known[1:]):
         assert block.words[COMMAND_NUMBER] == 1
         assert bytes(messages.get(block.words[COMMAND_LENGTH], block.command_slot, known)) == payload
-    assert world.blocks[1].commands[2].try_acquire()  # who is no leader is woken
+    assert world.blocks[1].commands[2].try_acquire()  # a rank that is not the leader is woken
     del keep
 
 
@@ -365,7 +365,7 @@ def test_steps_and_what_was_printed_come_with_answers(make):
     world.leaders_hear()
     until(world.root.receive)
     assert world.blocks[0].steps_of(2) == (1, 7, 2) and world.blocks[0].printed[1] == 30
-    world.blocks[0].note_steps({2: (1, 6, 2)})  # by another way, and older
+    world.blocks[0].note_steps({2: (1, 6, 2)})  # older counts, by another route
     assert world.blocks[0].steps_of(2) == (1, 7, 2)
     world.blocks[0].note_steps({2: (2, 0, 0)})
     assert world.blocks[0].steps_of(2) == (2, 0, 0)

@@ -59,7 +59,7 @@ def test_messages_of_all_sizes_arrive_in_their_order(links):
 
 
 def test_who_sends_looks_whether_waiting_has_become_pointless(links):
-    ours, _ = links  # whose other end does not read
+    ours, _ = links  # the other end does not read
 
     class Pointless(Exception):
         pass
@@ -148,7 +148,7 @@ def test_an_interrupted_sender_sends_it_again(links, after):
     with pytest.raises(KeyboardInterrupt):
         ours.send(message, nothing)
     ours._socket = sock
-    theirs.receive(nothing)  # it may have been looked at
+    theirs.receive(nothing)  # it may already have checked
     ours.send(message, nothing)
     ours.send(("decided", 1), nothing)
     assert receive(theirs, 2) == [message, ("decided", 1)]
@@ -177,7 +177,7 @@ def test_the_end_of_the_other(links):
     theirs.receive(pytest.fail, is_gone=True)
     assert theirs.is_lost
     for _ in range(3):
-        theirs.send(("decided", b"x" * 1_000_000), pytest.fail)  # nobody is told here
+        theirs.send(("decided", b"x" * 1_000_000), pytest.fail)  # no error must occur
 
 
 def test_the_end_of_the_other_in_the_middle_of_a_frame(links):

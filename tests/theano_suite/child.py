@@ -32,7 +32,7 @@ class Calls(trace.TraceObserver):
 
     def __init__(self):
         self.through = self.elsewhere = self._depth = 0
-        self._inside = []  # the commands and calls of the engine in progress; of a call the number of its arguments
+        self._inside = []  # commands and calls of the engine in progress; for a call, the number of its arguments
         call, calls = TheanoFunction.__call__, self
 
         def counted(function, *args, **kwargs):
@@ -118,7 +118,7 @@ def replace(before, after):
         if is_of_tests or name in ("theano", "theano.compile", "theano.compile.function", "theano.compile.pfunc"):
             for key, value in list(vars(module).items()):
                 for old, new in zip(before, after):
-                    # (what is called theano.compile.function calls what it has imported by the name pfunc)
+                    # (theano.compile.function calls its import by the name pfunc)
                     if value is old and (name, key) != ("theano.compile.function", "pfunc"):
                         setattr(module, key, new)
 
@@ -140,7 +140,7 @@ def main():
     parser.add_argument("--fault", action="store_true", help="hand Theano's functions back in the place of ours")
     given, options = parser.parse_known_args()
     calls, functions = Calls(), [theano.function, theano.compile.pfunc]
-    # Before names are replaced, for it keeps Theano's own functions; after `Calls`, for it keeps what a function's call is.
+    # Before names are replaced, as this import saves Theano's functions; after `Calls`, as it saves `__call__`.
     import synkhronos.engines.theano.engine  # noqa: F401
 
     others = [handed_back(one) if given.fault else partial(ours, one.__name__) for one in functions]

@@ -20,7 +20,7 @@ class parameterized:  # noqa: N801, the name that they import
             for i, case in enumerate(cases):
                 names[f"{method.__name__}_{i}"] = _with(method, case)
 
-        decorate.__test__ = False  # a module has it by a name that begins with "test"
+        decorate.__test__ = False  # modules import it under a name that begins with "test"
         return decorate
 
     @staticmethod
@@ -34,7 +34,7 @@ def _with(method, case):
     def test(self):
         return method(self, *case)
 
-    del test.__wrapped__  # or pytest would look for a fixture for each argument
+    del test.__wrapped__  # otherwise, pytest would look for a fixture for each argument
     return test
 
 

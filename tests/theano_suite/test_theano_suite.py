@@ -15,10 +15,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.theano
 
-#: In which a module has ended, even if nothing is compiled yet.
+#: Time limit for a module, even if nothing is compiled yet.
 TIMEOUT_S = 400
 
-#: The modules, and how many of their tests pass with Theano's own functions.
+#: The modules, and the number of their tests that pass with Theano's own functions.
 MODULES = {
     "test_builders": 28,
     "test_debugmode": 21,
@@ -33,10 +33,10 @@ MODULES = {
     "test_shared": 9,
 }
 
-#: How functions are linked: by Python alone, or as Theano's default does, with C. (Its tests count calls of C code.)
+#: Linkers: Python alone, or C as in Theano's default. (The tests of test_profiling count calls of C code.)
 CASES = [("py", module) for module in MODULES if module != "test_profiling"] + [("cvm", module) for module in MODULES]
 
-#: Those that do not pass with ours, by the number of ranks.
+#: Tests that do not pass with the library's functions, by number of ranks.
 DIFFERENT = {
     1: {
         "test_function": ["TestFunctionIn::test_in_mutable"],
@@ -50,15 +50,15 @@ DIFFERENT = {
     2: {"test_debugmode": ["Test_check_isfinite::test_check_isfinite"]},
 }
 
-#: Tests in which functions are called without a command: an input too many is refused before, or Theano itself calls them
-#: (to compute test values), as it does with its own.
+#: Tests that call functions without a command: a call with too many inputs is refused before, or Theano calls the
+#: functions (to compute test values).
 NOT_CALLED = {"T_function::test_extra_inputs": 0, "T_OpFromGraph::test_compute_test_value": 2}
 
 
 def reports_of(tmp_path, linker, module, *options):
     """Run a module; return how each of its tests has ended, by "theano" and by the number of ranks."""
     file = tmp_path / "report.json"
-    # What asks for C by itself is compiled for minutes otherwise.
+    # Otherwise, functions that request C code would compile for minutes.
     flags = ",".join(filter(None, [os.environ.get("THEANO_FLAGS"), "gcc.cxxflags=-O0", f"linker={linker}"]))
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("child.py")), module, str(file), *options],

@@ -78,7 +78,7 @@ def test_the_same_notices_of_all_ranks_are_one_layout(pools, place):
         assert layouts.of(tuple(bytes(bytearray(notice)) for notice in notices)) is layout
         np.testing.assert_array_equal(layout.arrays(0), [np.arange(3.0), np.arange(3.0) + 10])
     assert len(pools.attached) == 2
-    mine.array[:] = 7  # values are not kept, only where they lie
+    mine.array[:] = 7  # layouts store locations, not values
     np.testing.assert_array_equal(layouts.of(notices).arrays(0)[0], [7, 7, 7])
 
 
@@ -156,12 +156,12 @@ def test_values_of_few_bytes_travel_behind_the_notice(pools, place, elsewhere):
 
     first = layout()
     assert [first.is_eager(1, i) for i in range(5)] == [True, True, True, False, False]
-    assert first.is_eager(0, 4) and first.is_all_eager  # this rank's own as well
+    assert first.is_eager(0, 4) and first.is_all_eager  # also for this rank itself
     np.testing.assert_array_equal(first.arrays(0)[1], np.arange(5))
     assert first.arrays(0)[1].dtype == "int8" and first.arrays(1)[1] is None
     assert first.array(1, 2) == 2.5 and first.array(1, 2).shape == ()
     theirs[0].array[:], theirs[2].array[...] = 7, -1
-    np.testing.assert_array_equal(first.arrays(0)[1], np.arange(5))  # as it was when they met
+    np.testing.assert_array_equal(first.arrays(0)[1], np.arange(5))  # the values at the time of the exchange
     assert layout() is first
     np.testing.assert_array_equal(first.arrays(0)[1], [7] * 5)
     assert first.array(1, 2) == -1

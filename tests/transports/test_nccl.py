@@ -130,7 +130,7 @@ MAY_SHARE = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
     "machines, environments",
     [
         (MACHINES, SHOWN_THE_SAME),
-        (SAME_MACHINE, SHOWN),  # hosts that are processes of one machine, each with GPUs of its own
+        (SAME_MACHINE, SHOWN),  # hosts that are processes on one machine, each with its own GPUs
         (SAME_MACHINE, [{**each, **MAY_SHARE} for each in SHOWN_THE_SAME]),
     ],
     ids=["machines", "GPUs of one machine", "shared GPUs"],
@@ -162,6 +162,6 @@ def test_if_one_rank_cannot_there_is_no_clique(session):
     devices = devices_of(session)
     command = Open(devices, by_rank(session, MACHINES), by_rank(session, SHOWN_THE_SAME), unable=last)
     answers, aborted = zip(*session.run(command))
-    assert list(aborted) == [[True]] * last + [[]]  # the others do not keep a communicator without its last rank
+    assert list(aborted) == [[True]] * last + [[]]  # other ranks do not keep a communicator that lacks its last rank
     assert len(set(answers)) == 1 and answers[0].startswith(f"rank {last}, {devices[last]}: ")
     assert "no such device" in answers[0]

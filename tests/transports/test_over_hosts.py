@@ -183,7 +183,7 @@ def test_huge_weights_and_values():
         ("float32", (1 << 14,), "avg", (1.0, 2.0), True),
         ("float32", (1 << 14,), "sum", (1.0, 2.0), False),
         ("int8", (256, 256), "max", None, True),
-        ("float16", (1 << 15,), "sum", None, False),  # partials of float32 are more than the other array is
+        ("float16", (1 << 15,), "sum", None, False),  # float32 partials have more bytes than the other array
         ("bool", (1 << 16,), "sum", None, False),
         ("complex64", (1 << 13,), "sum", None, False),
         (">f4", (1 << 14,), "sum", None, False),
@@ -201,7 +201,7 @@ def test_mixes(counts, dtype, directly):
     size = sum(counts)
     random = np.random.RandomState(3)
     matrix = random.randint(0, 4, (size, size)) + np.roll(np.eye(size, dtype=int), 1, axis=0)
-    matrix[0] = np.arange(size) < counts[0]  # of its host alone
+    matrix[0] = np.arange(size) < counts[0]  # the first row uses only the first host's values
     arrays = [[random.normal(size=shape).astype(dtype) for shape in ((100, 3), (7,))] for _ in range(size)]
     mixes = [Reduction(tuple(map(float, row)), (rank,), (rank,)) for rank, row in enumerate(matrix)]
     results = reduced(counts, "avg", arrays, mixes=mixes, gives=directly, takes=directly)
@@ -245,7 +245,7 @@ A, B = np.zeros(1 << 14, "float32"), np.zeros(1 << 15, "float16")
 @pytest.mark.parametrize(
     "counts, array, weights, ways",
     [
-        ((2, 2), A, [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]], None),  # nothing travels
+        ((2, 2), A, [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]], None),  # no traffic between hosts
         ((2, 2), A, [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]], [((0, 1), (0, 1))] * 2),
         (
             (2, 2),

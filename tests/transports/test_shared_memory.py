@@ -33,7 +33,7 @@ def test_shares_cover_every_byte_once_and_meet_at_cache_lines(sizes, ranks):
         assert not size or pieces[-1][1] == size
         assert all(end % 64 == 0 for _, end in pieces[:-1])
     amounts = [sum(end - begin for _, begin, end in share) for share in shares]
-    # Even, but for the rounding to cache lines at both borders.
+    # Equal shares, except for rounding to cache lines at both ends.
     assert max(amounts) - sum(sizes) / ranks <= 64 + 1
 
 
@@ -52,7 +52,7 @@ def test_binding_copies_once(transport, make):
     assert bound is not value and bound.flags.c_contiguous
     np.testing.assert_array_equal(bound, value)
     assert transport.bind([KEY], [bound])[0] is bound
-    assert transport.bind([KEY], [bound[:]])[0] is bound  # the same memory, too
+    assert transport.bind([KEY], [bound[:]])[0] is bound  # the same memory
     reversed_ = np.array(bound[::-1])
     np.testing.assert_array_equal(transport.bind([KEY], [bound[::-1]])[0], reversed_)
 
@@ -65,7 +65,7 @@ def test_binding_leaves_alone_what_another_variable_has_borrowed(transport):
     assert not np.shares_memory(borrowed, second) and not borrowed.any()
     address = second.__array_interface__["data"]
     (third,) = transport.bind([KEY], [np.zeros(3)])
-    assert third.__array_interface__["data"] == address  # it was not borrowed: used again
+    assert third.__array_interface__["data"] == address  # the memory was not borrowed, so it is reused
 
 
 def test_results_lie_beside_the_current_array_until_they_are_swapped_in(transport):
@@ -74,13 +74,13 @@ def test_results_lie_beside_the_current_array_until_they_are_swapped_in(transpor
     result[:] = 1
     assert not np.shares_memory(current, result) and not current.any()
     transport.swap_in(KEY, result)
-    transport.swap_in(KEY, result)  # after an interrupt it may come twice
+    transport.swap_in(KEY, result)  # an interrupt may repeat this call
     assert transport.bind([KEY], [result])[0] is result
     transport.forget(("shared",))
     assert transport.bind([KEY], [result])[0] is not result
 
 
-@pytest.mark.parametrize("which", [1, 2])  # the handle of the current array, or of the spare one
+@pytest.mark.parametrize("which", [1, 2])  # 1: the current array's handle; 2: the spare array's handle
 def test_ctrl_c_between_an_array_and_its_handle(make_world, monkeypatch, which):
     """Else the other ranks would read, or write, where an array lay before."""
     world = make_world("threads", 2)
@@ -88,7 +88,7 @@ def test_ctrl_c_between_an_array_and_its_handle(make_world, monkeypatch, which):
     synk.broadcast(variable)
     world.set_values(variable, [[1.0] * 4, [2.0] * 4])
     slot = world.session.context.transport._slots["shared", world._number(variable)]
-    borrower.storage[0] = slot.current.array  # so that another array is made
+    borrower.storage[0] = slot.current.array  # so that the next collective creates an array
     make, left = Pool.handle, [which]
 
     def handle(pool, array):
@@ -101,7 +101,7 @@ def test_ctrl_c_between_an_array_and_its_handle(make_world, monkeypatch, which):
     monkeypatch.setattr(Pool, "handle", handle)
     with pytest.raises(KeyboardInterrupt):
         synk.all_reduce(variable, "sum")
-    gc.collect()  # the frames that were interrupted refer to the array
+    gc.collect()  # the interrupted frames refer to the array
     for first in (1.0, 5.0):
         world.set_values(variable, [[first] * 4, [2.0] * 4])
         synk.all_reduce(variable, "sum")
@@ -111,7 +111,7 @@ def test_ctrl_c_between_an_array_and_its_handle(make_world, monkeypatch, which):
 def test_exchange_of_notices_larger_than_their_slots(make_world):
     world = make_world("threads", 3, 1)
     many = world.shareds([np.full(i % 5, 1.0) for i in range(700)])
-    assert 700 * 2 * 13 > NOTICE_BYTES  # bytes of 700 pairs of handles, at least
+    assert 700 * 2 * 13 > NOTICE_BYTES  # minimum number of bytes of 700 pairs of handles
     for _ in range(3):
         synk.all_reduce(many, "sum")
     np.testing.assert_array_equal(synk.get_value(2, many[699]), np.full(4, 27.0))

@@ -12,7 +12,7 @@ from synkhronos.runtime.command import Command
 from synkhronos.transports.value_buffers import EACH_REDUCES_BELOW_BYTES
 
 UFUNCS = {"sum": np.add, "min": np.minimum, "max": np.maximum}
-#: Elements of single precision: every rank reduces all of the first, and its share of the others.
+#: Lengths in float32: every rank reduces the whole first array, and only its share of the second.
 LENGTHS = [3, EACH_REDUCES_BELOW_BYTES // 4 + 5]
 
 
@@ -31,7 +31,7 @@ class Reduce(Command):
             found.append(context.transport.all_reduce_values(key, arrays, self.op, self.weights, text))
             copies.append([array.copy() for array in found[-1]])
             for array in of_ranks[context.rank]:
-                array[...] = -1  # the rank's own again
+                array[...] = -1  # the result is the rank's own array
             if not self.hold:
                 found.clear()
             used.append(context.pool.used)
@@ -71,7 +71,7 @@ def test_every_rank_has_the_result(make_world, n, weights, op, dtype, length):
             for a, b in zip(got, wanted):
                 np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
                 assert a.dtype == b.dtype and a.shape == b.shape
-        assert same or n == 1  # (one rank is given its own arrays, which the test overwrites)
+        assert same or n == 1  # (a single rank receives its own arrays, which the test overwrites)
 
 
 @pytest.mark.parametrize("length", LENGTHS)

@@ -24,7 +24,7 @@ SEMAPHORES = "synkhronos.sync.semaphore"  # its deadlines are passed to the kern
 
 
 def scaled(seconds):
-    """Return how long a wait of a number of seconds lasts; None and negative numbers mean no limit."""
+    """Return how long a wait of ``seconds`` lasts; None and negative numbers mean no limit."""
     return seconds if seconds is None or seconds < 0 else seconds * SCALE
 
 

@@ -166,7 +166,7 @@ def check_folders(facts: List[MachineFacts]) -> Finding:
                 engines.append(folder.engine)
     if parts:
         flags = " and ".join(f"{engine.upper()}_FLAGS=base_compiledir=FOLDER" for engine in sorted(set(engines)))
-        return Finding("Compiled", WARN, "; ".join(parts), f"{flags}, with a folder that every host can write to")
+        return Finding("Compiled", WARN, "; ".join(parts), f"set {flags}, with a folder that every host can write to")
     paths = [", ".join(folder.path for folder in each.folders) or "none" for each in facts]
     return Finding("Compiled", OK, by_value(facts, paths))
 

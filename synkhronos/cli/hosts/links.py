@@ -46,7 +46,7 @@ def pairs(n: int) -> List[Tuple[int, int]]:
 
 
 def measure(comm: Any, n: int, each: Optional[Callable[[HostLink], None]] = None) -> List[HostLink]:
-    """Measure the links of `pairs`; all hosts must call this. Host 0 passes each link to `each`, and returns all."""
+    """Measure the links of `pairs`; all hosts must call this. Host 0 calls `each` with every link, and returns all."""
     if comm.rank:
         _take_turns(comm)
         return []
@@ -64,7 +64,7 @@ def measure(comm: Any, n: int, each: Optional[Callable[[HostLink], None]] = None
 
 
 def _take_turns(comm: Any) -> None:
-    """Measure or answer at each turn that host 0 sends, until it sends None."""
+    """Measure a link, or answer, whenever host 0 sends a pair of hosts; end when it sends None."""
     while True:
         turn = receive(comm, 0, TURN)
         if turn is None:
@@ -135,7 +135,7 @@ def check_links(links: List[HostLink], names: List[str]) -> Finding:
     if late:
         worst = max(link.latency for link in links)
         text = f"{between(late)}: a message takes {1e3 * worst:.1f} ms, and a call needs several messages"
-        return Finding("Links", WARN, text, "use hosts in one place, or run many steps per call with f.steps")
+        return Finding("Links", WARN, text, "use hosts at one site, or run many steps per call with f.steps")
     latencies = [link.latency for link in links]
     text = f"{1e6 * min(latencies):.0f} to {1e6 * max(latencies):.0f} us, {rate_text(min(rates))} or more"
     return Finding("Links", OK, text)

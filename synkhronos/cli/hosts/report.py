@@ -71,7 +71,7 @@ def main(place: ProcessPlace, connect_timeout: float = CONNECT_TIMEOUT_S) -> int
         measure(comm, comm.size)
         status = 0
     else:
-        # `receive` sleeps between polls, because a host's facts take long if an engine is imported for the first time.
+        # `receive` sleeps between polls, because a host's facts arrive late if it imports an engine for the first time.
         status = examine(comm, [mine] + [receive(comm, other, FACTS) for other in range(1, comm.size)])
     return int(comm.bcast(status))
 
@@ -111,7 +111,7 @@ def offset_of_clock(comm: Any) -> float:
 
 
 def silence(place: ProcessPlace, here: str, chosen: Sequence[Interface], seconds: float, one_machine: bool) -> Finding:
-    """Return the finding of a host that MPI has not connected to all other hosts."""
+    """Return the finding for a host that MPI has not connected to all other hosts."""
     text = (
         f"{here} was not connected to all other hosts within {seconds:.0f} s; interfaces that MPI may use: "
         f"{joined(map(str, chosen)) or 'none'}"

@@ -45,7 +45,7 @@ HINT = "pass profiles of one program only; if it was edited between runs, name i
 def fit(profiles: Sequence[RunProfile]) -> Model:
     """Fit the model of a program to its profiles, preferably for one and for two ranks, with two row counts each.
 
-    Raises `ArgumentValueError` if main functions differ, a profile has no repeated steps, or none has computing time.
+    Raises `ArgumentValueError` if main functions differ, a profile has no repeated steps, or all lack computing time.
     """
     steps = [step_of(profile) for profile in profiles]
     main = steps[0].main
@@ -130,7 +130,7 @@ def layout_of(profile: RunProfile) -> RankLayout:
 def fit_work(groups: Sequence[CallGroup]) -> Tuple[Tuple[float, float], Tuple[float, float]]:
     """Fit fixed and per-row seconds, each as a pair: for one rank alone, and the increase per rank computing beside it.
 
-    If each number of ranks was profiled with one number of rows, work that does not shrink with more ranks counts as
+    If only one number of rows was profiled per number of ranks, work that does not shrink with more ranks counts as
     fixed. If all calls have the same positive number of rows per rank, no work counts as fixed.
     """
     if not groups:

@@ -149,7 +149,7 @@ class Model(NamedTuple):
         return self.seconds(RankLayout(1, 1, layout.cores), rows) / self.seconds(layout, rows)
 
     def smallest_rows(self, layout: RankLayout, efficiency: float, most: int = 1 << 24) -> Optional[int]:
-        """Return the fewest rows per rank that reach an efficiency (speedup / ranks); None if `most` rows do not."""
+        """Return the fewest rows per rank with this efficiency (speedup / ranks); None if `most` rows are too few."""
 
         def is_enough(of_rank: int) -> bool:
             return self.speedup(layout, of_rank * layout.ranks) >= efficiency * layout.ranks

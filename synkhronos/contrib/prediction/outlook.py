@@ -68,7 +68,7 @@ def outlooks(
 
 
 def limit_of(parts: Dict[str, float], ideal: Dict[str, float], efficiency: float) -> str:
-    """Return the part that exceeds its ideal most, or "computing" if the efficiency is good."""
+    """Return the part that exceeds its ideal the most, or "computing" if the efficiency is good."""
     if efficiency >= GOOD_EFFICIENCY:
         return PARTS[0]
     return max(PARTS, key=lambda part: parts[part] - ideal[part])

@@ -35,8 +35,8 @@ def report(model: Model, found: Sequence[Outlook]) -> str:
     notes = list(model.notes)
     if any(each.extrapolated for each in found):
         most, (few, many) = model.largest, model.rows_of_rank
-        profiled = f"at most {counted(most.ranks, 'rank')}, {counted(most.hosts, 'host')}"
-        notes.insert(0, f"* = extrapolated: the profiles have {profiled}, and {few:g} to {many:g} rows per rank")
+        profiled = f"at most {counted(most.ranks, 'rank')} and {counted(most.hosts, 'host')}"
+        notes.insert(0, f"* = extrapolated: the profiles have {profiled}, with {few:g} to {many:g} rows per rank")
     return "\n".join(lines + ([""] if notes else []) + [f"({note})" for note in notes]) + "\n"
 
 

@@ -31,7 +31,7 @@ def ops_in(library: Library, outputs: Sequence[Any]) -> List[ReduceOp]:
 
 
 def needs_call(library: Library, outputs: Sequence[Any]) -> bool:
-    """Return whether a graph has operations that use the current call: collectives, or queries for numbers of rows."""
+    """Return whether a graph has operations that depend on the current call: collectives, or queries for row counts."""
     return any(
         isinstance(node.op, (library.AllReduce, library.WholeLength, library.InverseShare, library.Share))
         or needs_call(library, library.inner_outputs(node.op))

@@ -148,7 +148,7 @@ def _check(library: Library, outputs: Sequence[Any], known: Mapping[Any, Depende
 
 
 def _differs(library: Library, variable: Any, known: Mapping[Any, Dependence], is_inner: bool) -> bool:
-    """Return whether a condition or step count differs between ranks; shapes differ only in the number of rows."""
+    """Return whether a condition or step count differs between ranks; input shapes differ only in row counts."""
     if not known.get(variable, FIXED).differs or is_inner:
         return known.get(variable, FIXED).differs
     by_shapes = library.by_shapes_of_inputs(variable)

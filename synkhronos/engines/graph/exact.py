@@ -64,7 +64,7 @@ def _rewritten(library: Library, snapshot: Snapshot, shards: Mapping[Any, Shard]
         after, graph, placements = _with_formulas(
             library, snapshot.with_expressions(library, expressions), shards, states
         )
-        # Formulas, loops and skipped `OF_ELEMENTS` rewrites need all passes again, so the mode then remains unchanged.
+        # After formulas, loops or skipped `OF_ELEMENTS` rewrites, all passes must run again, so the mode is kept.
         if left_out is LATER and after.expressions() == expressions and not _has_loops(library, expressions):
             after = after._replace(settings=dict(snapshot.settings, mode=mode))
         found.append((after, graph, placements))
@@ -146,7 +146,7 @@ def _with_formulas(
 
 
 class _Images:
-    """Builder of an exact function's graph that records which values are partials, given the original's placements."""
+    """Builder of an exact graph that records which values are partials, given the original graph's placements."""
 
     def __init__(self, library: Library, placements: Propagated) -> None:
         self.library, self.placements = library, placements

@@ -1,4 +1,4 @@
-"""Flags for compiling functions. For bitwise equal results, ranks use the program's flags, even if set after `fork`."""
+"""Flags for compiling functions. For bit-identical results, ranks use the program's flags, even if set after `fork`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAMES = (
 
 
 class CompileFlags:
-    """A library's flags by name; ``change`` returns a context that sets new values.
+    """A library's flags by name; ``change`` returns a context manager that sets new values.
 
     Flags that have no value yet are not read, because reading ``blas.ldflags`` searches for a BLAS and may warn. They
     are not sent either; each rank then searches by itself.
@@ -32,7 +32,7 @@ class CompileFlags:
         return [name for name in parameters if name.replace("__", ".") in NAMES]
 
     def set(self, values: Dict[str, Any]) -> ContextManager[Any]:
-        """Return a context that sets these values, except for a compiler that this host lacks."""
+        """Return a context manager that sets these values, except for a compiler that this host lacks."""
         if values.get("cxx") and not shutil.which(values["cxx"]):
             values = {name: value for name, value in values.items() if name != "cxx"}
         return self._change(**values)

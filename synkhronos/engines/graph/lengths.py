@@ -39,7 +39,7 @@ class ShiftedLength(NamedTuple):
 
 
 class Lengths:
-    """Tracer of axis lengths in a graph; ``same`` adds shape-preserving operations, and ``before`` traces the rest."""
+    """Tracer of axis lengths in a graph; ``same`` adds shape-preserving operations, and ``before`` traces others."""
 
     def __init__(
         self, classes: Classes, same: Kinds = (), before: Callable[[Any, int, Any], Any] = lambda *_: None

@@ -86,7 +86,7 @@ class AllReduceOp(GraphOperation):
         return [[i == j and i < self.n for j in positions] for i in positions]
 
     def gradients(self, inputs: Sequence[Any], output_grads: Sequence[Any]) -> List[Any]:
-        """Reduce the gradients with the same op; ``avg`` suits losses that are means over rows; ``sum`` suits sums.
+        """Reduce the gradients with the same op: ``avg`` suits losses that are means over rows, ``sum`` suits sums.
 
         For ``y = sum_s w_s x_s`` and a loss ``sum_r w_r l_r(y)``, the derivative with respect to ``x_s`` is ``w_s``
         times ``sum_r w_r dl_r/dy``. For a mean over rows, rank s therefore contributes the ``avg`` of the gradients.

@@ -5,7 +5,7 @@
     part = cast(sum(x), float32)       digits are lost if the partials of ranks cancel each other
     2 * part                           2 * sum(x) is reduced, and then cast
 
-The same applies to sums of float32, which are accumulated in float64 and cast at the end.
+The same applies to sums of float32 values, which are accumulated in float64 and cast at the end.
 """
 
 from __future__ import annotations

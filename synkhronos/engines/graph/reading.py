@@ -192,7 +192,7 @@ class Reading:
         elif isinstance(node.op, self.library.classes.MakeVector) and any(
             marked(NumberMark(node, i), marks) for i in range(len(inputs))
         ):
-            after = self.library.classes.tensor.stack(inputs).owner  # its dtype may have more bits
+            after = self.library.classes.tensor.stack(inputs).owner  # the vector's dtype may have more bits than before
         elif any(one is not old for one, old in zip(inputs, node.inputs)):
             after = self.library.remake(node.op, node, inputs)
         unwritten = self.library.without_rows_of(node.op)
@@ -255,7 +255,7 @@ class Reading:
                 if found is not None:  # only for this operation; other operations may need its inputs as rows
                     self.marks |= share
                     return found[0], found[1]
-        # Count positions over all rows; earlier operations that need the rank's own positions use its share of them.
+        # Count positions over all rows; earlier operations that need the rank's positions take them from its share.
         own = [one for one in self.marks if isinstance(one, NumberMark) and isinstance(one.node.op, classes.ARange)]
         found = self._tried(k, self.marks - frozenset(own), by_shares=True)
         return (after, placed) if found is None else found[:2]

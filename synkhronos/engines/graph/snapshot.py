@@ -28,7 +28,7 @@ class Snapshot(NamedTuple):
         return [output.variable for output in self.outputs] + [new for _, new in self.updates]
 
     def with_expressions(self, library: Library, new: Sequence[Any]) -> Snapshot:
-        """Return the snapshot with equivalent expressions in place of its own."""
+        """Return the snapshot with the equivalent expressions ``new`` in place of its own."""
         outputs = [library.Out(one, output.borrow) for one, output in zip(new, self.outputs)]
         updates = [(target, one) for (target, _), one in zip(self.updates, new[len(outputs) :])]
         return self._replace(outputs=outputs, updates=updates)

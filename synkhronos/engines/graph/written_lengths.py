@@ -82,7 +82,7 @@ def in_all_orders(mark: Mark) -> List[Mark]:
 
 
 def marked(mark: Mark, marks: Marks) -> Optional[Mark]:
-    """Return the mark in ``marks`` that equals ``mark`` apart from the order; None if there is none."""
+    """Return the mark in ``marks`` that equals ``mark`` except for the order; None if there is none."""
     return next((one for one in in_all_orders(mark) if one in marks), None)
 
 

@@ -40,7 +40,7 @@ def is_while(op: Scan) -> bool:
 def in_order(
     op: Scan, inputs: Sequence[Variable], token: Optional[Variable], order: Order
 ) -> Tuple[List[Variable], Optional[Variable]]:
-    """Return the results of a scan with ordered collectives, and its last token if ``token`` is given, else None."""
+    """Return the results of a scan with ordered collectives, and its last token (None without ``token``)."""
     before = AllReduce.first_token() if token is None else token
     state = before.type()
     # Copy the inner graph, because its expressions, which may be frozen, cannot move to another graph.

@@ -199,7 +199,7 @@ def _lift_all_reduce(opt: Any) -> None:
 
 
 def outputs_on_device(compiled: Any) -> Any:
-    """Return a maker of the function that leaves outputs on the device if possible; ``compiled`` if none can stay.
+    """Return a maker of the function that leaves outputs on the device if possible; ``compiled`` if no output can stay.
 
     Theano's graphs copy outputs to the host. Ranks reduce outputs on the device first, and copy only the results.
     """

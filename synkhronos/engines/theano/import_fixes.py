@@ -1,6 +1,6 @@
 """Fixes for ``import theano`` and ``import lasagne`` with newer versions of Python and NumPy.
 
-Theano 1.0.5 runs unaided on Python 3.8 to 3.10 with NumPy 1.21. Python 3.11 needs a newer NumPy, and both need fixes.
+Theano 1.0.5 runs unchanged on Python 3.8 to 3.10 with NumPy 1.21. Python 3.11 needs a newer NumPy, and both need fixes.
 Lasagne 0.1 imports a module that Theano no longer has. The fixes run when Theano is imported, so other programs lose
 no time, and settings made before the import (``THEANO_FLAGS``, ``OMP_NUM_THREADS``) take effect.
 """

@@ -44,7 +44,7 @@ _MESSAGE_BYTES = 1 << 18
 class LoaderProcess:
     """A loader process of one pass, with up to ``depth`` buffers in ``pool``, the program's shared memory.
 
-    ``buffers`` maps numbers to buffers that the process may fill, and to delivered ones not yet lent to the program.
+    ``buffers`` maps numbers to buffers: those that the process may fill, and those delivered but not yet lent.
     """
 
     def __init__(self, work: Work, pool: Pool, depth: int) -> None:
@@ -68,7 +68,7 @@ class LoaderProcess:
         return f"LoaderProcess(pid={self.pid}, n_buffers={len(self.buffers)})"
 
     def ask_to_end(self) -> None:
-        """Interrupt the source; its ``finally`` blocks run."""
+        """Interrupt the source, so that its ``finally`` blocks run."""
         self._child.ask_to_end()
 
     def end(self) -> None:

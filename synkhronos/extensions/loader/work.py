@@ -86,7 +86,7 @@ class Delivery:
         self._free: Deque[Tuple[int, NDArray[Any]]] = deque()
 
     def send(self, *message: Any) -> None:
-        """Send a message; raise `Ended` if the program is gone or has closed its end."""
+        """Send a message; raise `Ended` if the program is gone or has closed the connection."""
         payload = pickle.dumps(message)
         try:
             self._socket.send(payload)

@@ -10,7 +10,7 @@
                           rows of rank 0, 1, ...  -->  the sum of their log-probabilities and its gradient
 
 `data_parallel` builds the operation from a function of the rows, or from a model's observed variables (observed).
-`compute_log_likelihood` and `sample_posterior_predictive` compute every row for every draw (pointwise, predictive).
+`compute_log_likelihood` and `sample_posterior_predictive` compute values per row and draw (pointwise, predictive).
 nutpie and PyMC's optimizer swallow exceptions, so both are monitored (nutpie_sampling, optimizing).
 """
 

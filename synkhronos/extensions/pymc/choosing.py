@@ -1,4 +1,4 @@
-"""`data_parallel` with ``ranks``: start a session, measure whether ranks make a model's gradient faster, and choose."""
+"""`data_parallel` with ``ranks``: start a session, measure whether ranks speed up the gradient, and choose a model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def faster(model: pm.Model, ranks: int, build: Callable[[], pm.Model]) -> pm.Mod
             synk.close()
     logger.log(
         logging.INFO if pays else logging.WARNING,
-        "a gradient of the model takes %.3g ms on %d ranks and %.3g ms without ranks: %s",
+        "a gradient of the model takes %.3g ms with n_ranks=%d and %.3g ms without ranks: %s",
         1e3 * parallel_s,
         ranks,
         1e3 * plain_s,

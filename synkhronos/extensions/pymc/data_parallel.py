@@ -44,7 +44,7 @@ def data_parallel(
 
     Given a function, add a ``pm.Potential`` to the model whose context is active. Given a model, return a new model
     with potentials instead of the divided observed variables. This call copies in-memory arrays to shared memory, once.
-    Each evaluation of value and gradient is one call on all ranks, which sends only the parameters. `pm.sample` (with
+    Each evaluation of value and gradient is one call on all ranks and sends only the parameters. `pm.sample` (with
     ``cores=1``, or nutpie), `pm.find_MAP` and `pm.fit` accept the model while a session is open, and raise the error of
     a failed rank. Use the plain model for results per row, such as a pointwise log-likelihood.
 
@@ -75,7 +75,7 @@ def data_parallel(
         The PyTensor mode for compiling the ranks' function.
     ranks : int, optional
         For a model: the number of ranks to start, unless a session is open. The gradients of both models are then
-        compiled and measured, and a message in the log states their times. If the ranks are not at least 1.1 times as
+        compiled and measured, and a message in the log states their times. If the ranks are not more than 1.1 times as
         fast, the given model is returned, and the started ranks are stopped.
 
     Returns

@@ -180,7 +180,7 @@ def _last_line(text: str) -> str:
 def with_softmax(total: Variable) -> Variable:
     """Replace exponentials over their sum with a softmax, whose logarithm PyTensor computes without underflow.
 
-    Otherwise, PyMC's canonicalization would split the quotient. The plain model's prior also uses it and prevents this.
+    Otherwise, PyMC's canonicalization splits the quotient, unless the prior also uses it, as in the plain model.
     """
     found: Variable = rewrite_graph(
         total, include=(), custom_rewrite=optdb["stabilize"].query("+symbolic_op_recognition")

@@ -17,7 +17,7 @@ ARRAY_TYPES = (TensorType, XTensorType)
 
 
 def axes_of(variable: Variable) -> Tuple[str, ...]:
-    """Return the names of the axes; () if they have none."""
+    """Return the names of a variable's axes; () if the axes are unnamed."""
     return tuple(variable.type.dims) if isinstance(variable.type, XTensorType) else ()
 
 

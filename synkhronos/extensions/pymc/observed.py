@@ -155,7 +155,7 @@ def _observed(model: pm.Model, rv: Variable, arrays: List[Variable]) -> Observed
 def _divided(
     model: pm.Model, rv: Variable, arrays: List[Variable], rows: Optional[np.ndarray[Any, Any]] = None
 ) -> Tuple[List[synk.Data], List[Variable], Dict[Variable, Any]]:
-    """Return data with the rows of ``arrays`` and ``rows``, their variables, and replacements for model variables.
+    """Return `Data` for ``arrays`` and ``rows``, input variables for them, and replacements for model variables.
 
     If the axis of the rows has a name, the model's length of this axis is replaced by the data's number of rows.
     """
@@ -193,7 +193,7 @@ def _of_free_variables(model: pm.Model, rv: Variable) -> List[Variable]:
 
 
 def draws_of(model: pm.Model, rv: Variable) -> Observed:
-    """Return an `Observed` whose ``rows`` are draws of ``rv``; arrays with as many rows as ``rv`` are divided like it.
+    """Return an `Observed` whose ``rows`` are draws of ``rv``; arrays with the same number of rows are also divided.
 
     The model's data may have changed since the observation, so the variable's shape determines the number of rows.
     """

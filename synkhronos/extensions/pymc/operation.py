@@ -29,7 +29,7 @@ class DataParallelLogp(Op):  # type: ignore[misc]  # untyped if PyTensor is not 
     """Operation that computes the sum of the log-probabilities of rows, and its gradients, in one call.
 
     The gradient of the first output is the product of the other outputs with the cotangent. A function that returns
-    value and gradient therefore contains the operation once. There are no second derivatives.
+    the value and the gradient therefore contains the operation once. There are no second derivatives.
 
     Nodes reference the likelihood; the operation does not, because PyTensor's rewriters keep every operation forever.
     If ``in_batches`` is true, the last input selects rows.

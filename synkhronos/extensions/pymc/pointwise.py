@@ -104,8 +104,8 @@ def compute_log_likelihood(
 def posterior_of(idata: Any, model: pm.Model) -> Any:
     """Return the draws as a Dataset; refuse results without draws, or draws of another model."""
     if "posterior" not in getattr(idata, "children", ()):
-        expected, hint = "the result of pm.sample, with the group posterior", "pass the value that pm.sample returns"
-        raise ArgumentTypeError("idata", expected, f"a {type(idata).__name__} without it", hint)
+        expected, hint = "the result of pm.sample, with the posterior group", "pass the value that pm.sample returns"
+        raise ArgumentTypeError("idata", expected, f"an object of type {type(idata).__name__} without it", hint)
     posterior = idata["posterior"].to_dataset()
     missing = [each.name for each in model.free_RVs if each.name not in posterior]
     if missing:
@@ -129,7 +129,7 @@ def files_of(out: Any, names: Sequence[str]) -> Dict[str, Path]:
 def _computed(
     piece: Observed, model: pm.Model, posterior: Any, file: Optional[Path], progressbar: bool, mode: Any
 ) -> np.ndarray[Any, Any]:
-    """Return the log-likelihoods of a variable: chains x draws x rows."""
+    """Return the log-likelihoods of a variable as an array of chains x draws x rows."""
     name, n_rows = piece.variable.name, len(piece.data[0])
     rows, _ = of_any_rows(piece.rows, piece.variables, piece.params, name, n_rows)
     checks = ParameterChecks(rows, piece.variables, model.check_bounds)
@@ -139,7 +139,7 @@ def _computed(
 
 
 class RowsOfDraws:
-    """The rows of a piece for every draw; a command sends the parameters of many draws, and its steps count them."""
+    """The rows of an `Observed` for every draw; a command sends many draws' parameters; each step computes one draw."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class RowsOfDraws:
         )
 
     def compute(self, model: pm.Model, description: str, progressbar: bool) -> np.ndarray[Any, Any]:
-        """Return chains x draws x rows."""
+        """Return the rows of all draws as an array of chains x draws x rows."""
         params, n_draws = [self._values(of, model) for of in self._piece.of_model], self._shape[0] * self._shape[1]
         n_rows, end = self._shape[2], 0
         nbytes = sum(each[0].nbytes for each in params if isinstance(each, np.ndarray)) + self._draws.nbytes
@@ -211,7 +211,7 @@ class RowsOfDraws:
         )
 
     def _values(self, of: Variable, model: pm.Model) -> Any:
-        """Return the draws of all chains in one array, or a variable whose value all draws share."""
+        """Return a variable's draws of all chains in one array, or the variable itself if all draws share its value."""
         if isinstance(of, SharedVariable):
             return of
         sampled = self._posterior[model.values_to_rvs[of].name].transpose("chain", "draw", ...).values

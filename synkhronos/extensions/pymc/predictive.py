@@ -62,7 +62,7 @@ def sample_posterior_predictive(
     Returns
     -------
     DataTree
-        ``idata``, with the group: for each variable, an array of shape ``(n_chains, n_draws, n_rows, ...)``.
+        ``idata``, with the new group: for each variable, an array of shape ``(n_chains, n_draws, n_rows, ...)``.
 
     Raises
     ------

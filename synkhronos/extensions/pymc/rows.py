@@ -56,7 +56,7 @@ def variable_for(data: synk.Data, name: str) -> Variable:
 def of_values(
     rows: Variable, model: pm.Model, lengths: Optional[Mapping[str, int]] = None, n_rows: Optional[int] = None
 ) -> Tuple[Variable, List[Variable], List[Variable]]:
-    """Replace value variables and numeric shared variables with inputs; return expression, inputs and originals.
+    """Replace value variables and numeric shared variables; return the expression, inputs and replaced variables.
 
     ``lengths`` maps the named axes of the rows to their lengths.
     """
@@ -68,7 +68,7 @@ def of_values(
 
 
 def _with_rows(model: pm.Model, value: Variable, n_rows: Optional[int]) -> Optional[int]:
-    """Return ``n_rows`` if it is the length of a value variable whose type lacks it (``dims=``); None otherwise."""
+    """Return ``n_rows`` if a value variable has this length but its type does not (with ``dims=``); None otherwise."""
     rv = model.values_to_rvs.get(value)
     if rv is None or n_rows is None or not isinstance(value.type, TensorType) or value.type.shape[:1] != (None,):
         return None
@@ -182,7 +182,7 @@ def _placed(
 
 
 def _fixes_rows(rows: Variable, n_rows: int) -> bool:
-    """Return whether the graph checks that an array has this number of rows."""
+    """Return whether the graph checks that an array has ``n_rows`` rows."""
     nodes = io_toposort([], [rows])
     return any(isinstance(node.op, SpecifyShape) and node.outputs[0].type.shape[:1] == (n_rows,) for node in nodes)
 

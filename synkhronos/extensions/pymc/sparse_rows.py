@@ -71,7 +71,7 @@ def as_dense(matrix: Any, label: str) -> List[np.ndarray[Any, Any]]:
 
 
 def multiplied(node: Any, inputs: Sequence[Any]) -> List[Variable]:
-    """Return a node's outputs, computed from `SparseRows`; its own outputs if it is no product with a dense array."""
+    """Return a node's outputs, computed from `SparseRows`, or unchanged if it is not a product with a dense array."""
     first, other = inputs[0], inputs[-1]
     if not isinstance(node.op, (Dot, StructuredDot)) or not isinstance(other, Variable) or is_sparse(other):
         return list(node.outputs)

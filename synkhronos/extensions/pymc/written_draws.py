@@ -64,8 +64,8 @@ def _in_object_mode(op: WriteRows, node: Apply, **kwargs: Any) -> Any:
 class GatheredDraws:
     """Array of shape (n_chains, n_draws, n_rows, ...), in a ``.npy`` file or in memory; the master fills it with `put`.
 
-    The function that computes a draw (its number, counted over all chains, is ``draw``) returns ``output``. It has the
-    further inputs ``variables``, with the values ``data``. A draw has at least ``nbytes``.
+    The function that computes a draw (its number, counted over all chains, is ``draw``) returns ``output``. Its
+    additional inputs are ``variables``, with the values ``data``. A draw has at least ``nbytes`` bytes.
     """
 
     def __init__(self, rows: Variable, shape: Tuple[int, int, int], file: Optional[Path], draw: Variable) -> None:
@@ -94,7 +94,7 @@ class GatheredDraws:
 
 
 def can_be_written(rows: Variable, mode: Mode) -> bool:
-    """Return whether ranks can write: all on this host, in Python, and with a row's shape in the type."""
+    """Return whether ranks can write: all are on this host, JAX is not used, and the type contains a row's shape."""
     shape = rows.type.shape[1:]
     return len(synk.hosts()) == 1 and None not in shape and 0 not in shape and not is_jax(mode.linker)
 

@@ -155,7 +155,7 @@ class Visitor(StepHook):
         raise NotImplementedError
 
     def settle(self, order: int) -> None:
-        """Complete this rank's part after the last exchange of all ranks."""
+        """Complete this rank's part after all ranks have made their last exchange."""
         self.note(order, "end", self.values())
 
     def values(self) -> Arrays:
@@ -235,7 +235,7 @@ class DownpourVisitor(ServerVisitor):
         return [array.copy() for array in new]
 
     def last(self) -> None:
-        if self._since or not all(map(np.array_equal, self.values(), self.origins)):  # has unexchanged steps or changes
+        if self._since or not all(map(np.array_equal, self.values(), self.origins)):  # unexchanged steps or changes
             self._count(-1)
 
     def settle(self, order: int) -> None:

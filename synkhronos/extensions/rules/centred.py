@@ -37,7 +37,7 @@ class CentredRule(Rule):
 
 
 class AtOnce(CentredRule):
-    """Base class of rules that have a center and exchange all parameters at once, with equal weights for all ranks."""
+    """Base class of rules that have a center and exchange all parameters together, with equal weights for all ranks."""
 
     _merge: Any
 

@@ -288,7 +288,7 @@ class Rule(ABC):
 
     def _advance(self, n_steps: int) -> bool:
         """Count steps, and exchange values if due; the caller ensures that no exchange is due before the last step."""
-        self._check_moment("step")
+        self._check_moment("a step")
         self._count(n_steps)
         return self._due()
 
@@ -308,7 +308,7 @@ class Rule(ABC):
             advice = "create a new rule (synkhronos.extensions.checkpoint restores its state)"
             raise StateError(f"{name} belongs to a session that is closed, and its ranks' values are lost: {advice}")
         if self._in_consensus:
-            raise StateError(f"{name}: no {what} inside consensus(), which restores every rank's own values at its end")
+            raise StateError(f"{name}: {what} is not allowed inside consensus(), which restores every rank's values")
 
     def _with_rows_of_call(self, rows: List[float]) -> List[float]:
         """Return ``rows`` plus the rows of the function's last call."""

@@ -132,7 +132,7 @@ TROUBLES = [
     ),
     ("mpi", hosts({}, {"mpi": "Open MPI v4.1.4"}), MISSING, ["Open MPI v4.1.4 on node1"], ["in one version"]),
     ("cores", one_kind(cores=1), WARN, ["1 of 16 cores on node0, node1 and node2", "all ranks"], ["--bind-to none"]),
-    ("cores", hosts({}, {"cores": 8}), WARN, ["8 of 16 cores on node1"], ["--bind-to none"]),  # to a NUMA node
+    ("cores", hosts({}, {"cores": 8}), WARN, ["8 of 16 cores on node1"], ["--bind-to none"]),  # bound to a NUMA node
     ("cores", one_kind(cores=1, started_by="PMI"), WARN, ["1 of 16 cores"], ["-bind-to none"]),
     ("cores", one_kind(cores=1, started_by="Slurm"), WARN, ["1 of 16 cores"], ["--cpus-per-task=C"]),
     (
@@ -223,11 +223,11 @@ FINE = [
     one_kind(),
     hosts({}),
     hosts(*[{}] * 64),
-    one_kind(all_cores=1, cores=1),  # there is no more
-    one_kind(cores=8, started_by="Slurm"),  # asked for
+    one_kind(all_cores=1, cores=1),  # the host has no other core
+    one_kind(cores=8, started_by="Slurm"),  # as requested
     hosts({"cores": 4, "all_cores": 4}, {}),  # unequal hosts
     hosts({"n_gpus": 2}, {"n_gpus": 1}),
-    # Addresses that are not used, or are not the same, or are everybody's own.
+    # Addresses that are unused, differ, or exist on every host.
     hosts(*({"interfaces": docker(i), "chosen": (eth0(i),)} for i in range(2))),
     hosts({"chosen": docker(0)}, {"chosen": docker(1, "172.18.0.1/16")}),
     hosts(*({"chosen": (Interface("lo", "127.0.0.1/8"), eth0(i))} for i in range(2))),

@@ -28,7 +28,7 @@ def test_known_coefficients(noise, tolerance):
     program = Program()
     model = fitted(program, (1, (256, 1024)), (2, (256, 1024)), noise=noise)
     train, reduce, step = (model.commands[key] for key in (TRAIN, REDUCE, STEP))
-    # The fixed part is a tenth of the work with the fewest rows, and what contention adds to it a tenth of that.
+    # The fixed part is a tenth of the work with the fewest rows, and contention adds a tenth of the fixed part.
     assert train.fixed[0] == pytest.approx(1e-3, rel=10 * tolerance)
     assert train.fixed[1] == pytest.approx(1e-4, abs=2e-4 if noise else 1e-9)
     assert train.per_row[0] == pytest.approx(2e-5, rel=tolerance)
@@ -77,7 +77,7 @@ def test_one_number_of_rows():
 def test_one_number_of_rows_of_a_rank():
     """Nothing counts as fixed, but the work of functions without rows."""
     model = fitted(Program(contention=0.1), (2, 1000))
-    # 12.1 ms with 500 rows each: 1 ms, and 20 microseconds a row, and 10 % of that as two compute.
+    # 12.1 ms with 500 rows each: 1 ms, 20 microseconds per row, and 10% more because two ranks compute.
     assert model.commands[TRAIN].fixed == (0, 0) and model.commands[TRAIN].per_row == (pytest.approx(2.42e-5), 0)
     assert model.commands[STEP].fixed == (pytest.approx(0.55e-3), 0)
     assert any("all calls to train have the same number of rows per rank, 500," in note for note in model.notes)
@@ -92,7 +92,7 @@ def test_two_ranks_alone():
 
 def test_one_rank_alone():
     model = fitted(Program(), (1, (256, 1024)))
-    assert model.memory.per_byte == 1e-10  # the rate of copying that the profile has
+    assert model.memory.per_byte == 1e-10  # the copy rate in the profile
     assert any("copy rate" in note for note in model.notes)
 
 
@@ -160,7 +160,7 @@ def test_memory():
     assert fit_memory([], 1e-10) == (0, 1e-10)
     start, per_byte = fit_memory([(2, 1e6, 3e-4)], 1e-10)
     assert (start, per_byte) == (pytest.approx(1e-4), 1e-10)
-    start, per_byte = fit_memory([(2, 1e6, 1e-4)], 1e-10)  # faster than copying: within the caches
+    start, per_byte = fit_memory([(2, 1e6, 1e-4)], 1e-10)  # faster than copying, because the data fits into the caches
     assert (start, per_byte) == (pytest.approx(0), pytest.approx(5e-11))
     start, per_byte = fit_memory([(2, 1e6, 3e-4), (2, 2e6, 5e-4)], 1e-10)
     assert (start, per_byte) == (pytest.approx(1e-4), pytest.approx(1e-10))
@@ -169,7 +169,7 @@ def test_memory():
 def test_least_squares():
     matrix = np.random.RandomState(0).rand(20, 3)
     assert nonnegative(matrix, matrix @ [1, 0, 2]) == pytest.approx([1, 0, 2])
-    # Weights: with all of it on the first value, that is met.
+    # With almost all weight on the first value, the fit meets this value.
     both = np.ones((2, 1))
     assert nonnegative(both, np.array([1.0, 2.0]), np.array([1e9, 1.0])) == pytest.approx([1.0], rel=1e-6)
     assert nonnegative(-both, np.array([1.0, 2.0])).tolist() == [0]

@@ -8,7 +8,7 @@ from synkhronos.contrib.prediction.links import HostLinkModel, RingModel, Shared
 
 def test_shared_memory():
     link = SharedMemory(35e-6, 1 / 30e9)
-    # 16 MB by 2 ranks: 2 reads and 2 writes of half of it by each, 64 MB through 60 GB/s, and 35 us.
+    # 16 MB on 2 ranks: each reads and writes half of it twice, in total 64 MB at 60 GB/s, and 35 us.
     assert link.seconds(2, 16e6) == pytest.approx(35e-6 + 64e6 / 60e9)
     assert link.seconds(1, 16e6) == 0
     assert link.seconds(2, 0) == 0

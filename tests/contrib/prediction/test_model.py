@@ -42,7 +42,7 @@ def test_infinite_bytes():
 def test_ranks_beyond_the_cores(ranks, speedup):
     """More ranks than four cores are as fast as four, if there is the time to share them evenly: of 10,000 s."""
     assert model(per_row=(10.0, 0.0)).speedup(RankLayout(ranks, 1, 4.0)) == pytest.approx(speedup, rel=1e-2)
-    # Of 10 ms, two of six ranks wait until others are done.
+    # Within 10 ms, two of six ranks wait until other ranks are done.
     if ranks == 6:
         assert model().speedup(RankLayout(ranks, 1, 4.0)) == pytest.approx(3, rel=1e-2)
 
@@ -57,13 +57,13 @@ def test_amdahl():
 def test_parts():
     some = model(HostLinkModel(1e-3, 0.0, 1e-8), nbytes=1e6, per_row=(1e-5, 5e-6), overhead=(1e-4, 1e-5, 1e-3))
     parts = some.predict(RankLayout(8, 2, 2.0), 1000)
-    work = 125 * 1e-5  # on each of four ranks of two cores, of which two compute at once
+    work = 125 * 1e-5  # on each of four ranks on two cores, so two ranks compute at a time
     expected = {
         "computing": work,
         "memory": 0.5 * work,
         "cores": 1.5 * work,
         "waiting": 0,
-        # 4 ranks of a host, 1e6 bytes each at 1e-10, four times as long as two share a core; then 1 ms and 1e6 bytes at 1e-8 between two hosts.
+        # 4 ranks of a host: 1e6 bytes each at 1e-10, times 4 (two share a core). Between hosts: 1 ms, 1e6 bytes at 1e-8
         "communicating": 16e-4 + 1e-3 + 1e-2,
         "commands": 1e-4 + 3e-5 + 1e-3,
         "program": 0,

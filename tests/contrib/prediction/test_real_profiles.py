@@ -46,7 +46,7 @@ def test_functions_and_collectives(tmp_path):
     assert (model.main, model.rows, model.largest.ranks) == (("function", "slow"), 6, 2)
     slow, reduce = model.commands["function", "slow"], model.commands["collective", "all_reduce"]
     assert (slow.per_step, reduce.per_step, reduce.nbytes) == (1, 1, 800)
-    # No sleep is shorter than it should be; what is fitted to the two may be below one of them by its rounding.
+    # No sleep is too short, but rounding of the fit may put it slightly below one of the two.
     for ranks in (1, 2):
         assert model.predict(RankLayout(ranks))["computing"] > 0.9 * 6 / ranks * ROW_S
 

@@ -18,7 +18,7 @@ def test_parts():
     assert step.rows == 1000
     assert {name: part.per_step for (_, name), part in step.parts.items()} == {"train": 1, "all_reduce": 1, "step": 1}
     train = step.parts["function", "train"]
-    assert len(train.rows) == 27  # without the first two calls, which warm up, and the last
+    assert len(train.rows) == 27  # without the first two calls, which warm up, and the last call
     assert train.work.shape == (27, 2)
     assert train.overhead == pytest.approx([4e-5] * 27)
 

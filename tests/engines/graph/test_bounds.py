@@ -16,7 +16,7 @@ from synkhronos.engines.graph.bounds import MAX_ELEMENTS, bounds  # noqa: E402
 x, labels, small = T.dmatrix("x"), T.ivector("labels"), L.variable("int8", 1, "small")
 mask, unsigned, large = L.variable("bool", 1, "mask"), L.variable("uint8", 1, "unsigned"), T.lvector("large")
 
-#: By name: a variable, and whether a part of it may wrap around.
+#: By name: a variable, and whether a partial of it may wrap around.
 WRAP = {
     "a count": (mask.sum(), False),
     "a count in int32": (mask.sum(dtype="int32"), False),

@@ -30,7 +30,7 @@ def test_functions_are_loaded_with_the_flags_of_the_program(monkeypatch):
         data = engine.dumps([f], {}, {}, {})
     engine.loads(data, {}, None)
     assert seen == [(7, cxx)] and config.openmp_elemwise_minsize == before
-    with change(cxx="/no/such/compiler"):  # as another host may have no such file
+    with change(cxx="/no/such/compiler"):  # for example, a file that another host lacks
         data = engine.dumps([f], {}, {}, {})
     engine.loads(data, {}, None)
     assert seen[1] == (before, cxx)

@@ -86,7 +86,7 @@ def test_functions(mode, w, seen):
     assert seen.since() == []
     g(2.0)
     assert set(seen.since()) == {"updated"}
-    if NAME == "theano":  # whose functions can be indexed
+    if NAME == "theano":  # Theano's functions can be indexed
         g[n] = 1.0
         assert seen.since() == []
         g[w] = np.ones(3)
@@ -108,7 +108,7 @@ def test_what_ranks_call_is_not_reported(w, seen):
     f = ENGINE.compile([x], w.sum() * x, [(w, w + x)], None, mode=L.quick)
     assert ENGINE.call(f, [1.0])[0] == 0 and seen.since() == []
     assert ENGINE.call(f, [1.0])[0] == 3 and seen.since() == []
-    f(1.0)  # by the program
+    f(1.0)  # called by the program
     assert set(seen.since()) == {"updated"}
     again = pickle.loads(pickle.dumps(f.input_storage[1]))
     assert type(again) is type(w.container) and again.value.tolist() == w.get_value().tolist()
@@ -166,7 +166,7 @@ def test_an_observer_goes_with_whoever_holds_it(w, seen):
 
 PROGRAM = """
 import numpy as np
-import synkhronos.engines.theano.import_fixes  # as the tests have it
+import synkhronos.engines.theano.import_fixes  # as the tests import it
 import {name} as library
 {tensor}
 w = library.shared(np.zeros(3), "w")

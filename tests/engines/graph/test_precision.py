@@ -17,7 +17,7 @@ before_rounding = BeforeRounding(CLASSES)
 x, y, i = L.variable("float64", 1, "x"), L.variable("float32", 1, "y"), T.lvector("i")
 narrow = T.cast(x.sum(), "float32")
 
-#: By name: a part, the value that it is rounded from, in float64, and whether its accumulator has to count for that.
+#: By name: a partial, the wider value before rounding in float64, and whether its accumulator must count for this.
 PARTS = {
     "a cast": (narrow, x.sum(), False),
     "a factor of it": (narrow * np.float32(3), 3 * x.sum(), False),

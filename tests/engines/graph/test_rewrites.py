@@ -15,7 +15,7 @@ from synkhronos.engines.graph.rewrites import LATER, MADE, OF_ELEMENTS
 
 pytestmark = getattr(pytest.mark, NAME)
 
-#: All rewrites of the library, by Python code.
+#: All rewrites of the library, with Python code.
 FULL = L.Mode(linker="py" if IS_THEANO else L.full.linker, optimizer="fast_run").excluding("fusion", "inplace")
 MODES = {"fast_run": FULL, "fast_compile": L.quick, "None": L.slow}
 
@@ -28,7 +28,7 @@ def _log_sum_exp(v):
     return T.log(T.sum(T.exp(v)))
 
 
-#: What a vector of rows becomes, and rows for which one of the modes gives another value than the others.
+#: Functions of a vector of rows, with rows that give different values in at least one mode.
 OF_VECTORS = {
     "log-sum-exp": (_log_sum_exp, FAR),
     "its gradient": (lambda v: T.grad(_log_sum_exp(v), v), COLUMN),
@@ -95,7 +95,7 @@ def test_of_vectors(threads, name, mode):
     v = T.dvector("v")
     output = build(v)
     if output.ndim:
-        output = output * 1.0  # rows
+        output = output * 1.0  # a value with rows
         with np.errstate(all="ignore"):
             f = synk.function([v], output, exact=True, mode=MODES[mode])
             np.testing.assert_allclose(f(values), L.function([v], output, mode=MODES[mode])(values), rtol=1e-10)
@@ -124,7 +124,7 @@ def test_the_values_are_those_that_stabilization_is_for(threads):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_program_may_leave_rewrites_out(threads):
     v = T.dvector("v")
-    without = FULL.excluding("local_log_sum_exp", *([] if IS_THEANO else ["stabilize"]))  # (by whatever name)
+    without = FULL.excluding("local_log_sum_exp", *([] if IS_THEANO else ["stabilize"]))  # (by either name)
     assert compare(v, _log_sum_exp(v), FAR, without) == np.inf
 
 
@@ -192,7 +192,7 @@ def test_rewrites_are_made_once(threads):
     left = f._variants.snapshot.settings["mode"].provided_optimizer
     assert set(MADE) <= set(left.exclude) and not set(MADE) & set(FULL.provided_optimizer.exclude)
     looped = L.scan(lambda h: 0.5 * h, outputs_info=x, n_steps=3)[0][-1].sum(axis=0)
-    f = synk.function([x], [looped], exact=True, mode=FULL)  # what comes out of a loop later is rewritten as well
+    f = synk.function([x], [looped], exact=True, mode=FULL)  # expressions that replace a loop later are rewritten, too
     assert not set(MADE) & set(f._variants.snapshot.settings["mode"].provided_optimizer.exclude)
 
 
@@ -235,7 +235,7 @@ def test_rewrites_that_a_linker_excludes_are_not_made(threads, linker):
     f = synk.function([x], [T.log(x.sum(axis=1) + 1).prod(axis=0)], exact=True, mode=mode)
     ours, serial = rewrites_of(f._variants.snapshot.settings["mode"]), rewrites_of(mode)
     assert ours == {name: found for name, found in serial.items() if name not in MADE} != serial
-    if linker != "cvm":  # which compiles C code, for seconds
+    if linker != "cvm":  # cvm compiles C code, which takes seconds
         assert not [name for name, found in ours.items() if "local_careduce_fusion" in found]
         np.testing.assert_allclose(f(abs(ROWS))[0], np.log(abs(ROWS).sum(axis=1) + 1).prod())
 

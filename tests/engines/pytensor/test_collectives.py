@@ -78,7 +78,7 @@ def test_a_scan_is_in_the_chain(mode):
 
     def step(row, h):
         first = all_reduce(row * 2)
-        return all_reduce(h + first, "max") + all_reduce(w, "min")  # the last depends on nothing that changes
+        return all_reduce(h + first, "max") + all_reduce(w, "min")  # the last one depends on nothing that changes
 
     states = scan(step, sequences=[x], outputs_info=[pt.zeros(2)])
     f = on_ranks([x], [all_reduce(x), states, all_reduce(states[-1])], [(w, w + 1)], mode=MODES[mode])
@@ -211,7 +211,7 @@ def test_what_is_vectorized_or_minimized_is_refused():
     ):
         with refuses(ArgumentValueError, argument, got=f"inside {op}"):
             snapshot([x, v, rows], hidden)
-    best, _ = optimize.minimize_scalar(pt.sqr(all_reduce(x.mean()) - v), v)  # which PyTensor computes before
+    best, _ = optimize.minimize_scalar(pt.sqr(all_reduce(x.mean()) - v), v)  # computed before the collective
     assert len(ENGINE.collectives(snapshot([x, v], [best, all_reduce(best)]), {x: 0}).ops) == 2
 
 

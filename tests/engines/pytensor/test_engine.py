@@ -76,7 +76,7 @@ def test_trust_input_travels(master):
 @pytest.mark.parametrize("delete_updates", [False, True])
 def test_copies(delete_updates):
     x, w, v = pt.vector("x"), pytensor.shared(np.ones(2), "w"), pytensor.shared(np.full(2, 5.0), "v")
-    keywords = dict(mode=Mode("py", None), name="f")  # in place, PyTensor would update w even so, and warn of it
+    keywords = dict(mode=Mode("py", None), name="f")  # in place, PyTensor would nevertheless update w and warn
     f = ENGINE.compile([x], x * w, [(w, w + x)], None, **keywords)
     snapshot = ENGINE.snapshot([x], x * w, [(w, w + x)], None, **keywords)
     copied, copied_snapshot = ENGINE.copy(f, snapshot, swap={w: v}, delete_updates=delete_updates)
@@ -163,7 +163,7 @@ def test_jumps_are_numpys(kind, jumps):
     np.testing.assert_array_equal(state.random(5), np.random.Generator(getattr(np.random, kind)(7)).random(5))
 
 
-# -- travel ------------------------------------------------------------------------------------------------------------
+# -- transfer to other processes ---------------------------------------------------------------------------------------
 
 
 def test_outer_products_travel(master):
@@ -201,7 +201,7 @@ from pytensor.compile import ops
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 factor = 4
-as_op = getattr(ops, "wrap_py", ops.as_op)  # its new name
+as_op = getattr(ops, "wrap_py", ops.as_op)  # the new name of as_op
 @as_op([pt.dvector], [pt.dvector], infer_shape=lambda fgraph, node, shapes: shapes)
 def by_function(x):
     return x * factor

@@ -10,10 +10,10 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = str(Path(__file__).parents[3])
-#: As another process finds them, before those that are installed.
+#: Program that imports packages; simulated packages precede the installed ones.
 PROGRAM = """
 import sys
-sys.version_info = (3, 11, 7, "final", 0)  # which both run on
+sys.version_info = (3, 11, 7, "final", 0)  # supported by both libraries
 import synkhronos
 for name in {names}:
     try:

@@ -65,7 +65,7 @@ TRAINING = """
 
     parts = [rows for rows in zip(np.array_split(X, {n}), np.array_split(Y, {n}))]
     expected = np.tile(np.arange(3.0), ({n}, 1))
-    for slices in (1, 2):  # what a function updates goes through the collectives, and is given to the next call
+    for slices in (1, 2):  # updates go through the collectives and are inputs of the next call
         same(train(X, Y, num_slices=slices), np.mean([(rows @ one - sums) ** 2
             for one, (X_r, Y_r) in zip(expected, parts) for rows, sums in zip(X_r, Y_r)]))
         expected = np.array([after(one, *part) for one, part in zip(expected, parts)])
@@ -105,7 +105,7 @@ VALUES = """
 
 FORKED_AFTER = """
     import jax.numpy as jnp
-    float(jnp.ones(3).sum())  # JAX runs from here on
+    float(jnp.ones(3).sum())  # from here on, JAX is running
     synk.fork(2, use_gpu=False)
     f = synk.function([v], v * 2, mode="JAX", name="f")
     try:
@@ -116,10 +116,10 @@ FORKED_AFTER = """
     else:
         raise AssertionError("not refused")
     g = synk.function([v], v * 2, mode=pytensor.compile.mode.Mode("py", "fast_compile"))
-    same(g(np.arange(5.0)), 2 * np.arange(5.0))  # the session goes on
+    same(g(np.arange(5.0)), 2 * np.arange(5.0))  # the session is still usable
     synk.close()
     synk.fork(1, use_gpu=False)
-    same(f(np.arange(5.0)), 2 * np.arange(5.0))  # a single rank is this process
+    same(f(np.arange(5.0)), 2 * np.arange(5.0))  # the single rank is this process
 """
 
 RANDOM = """
@@ -162,7 +162,7 @@ def run(folder, body):
     assert done.returncode == 0 and done.stdout.split()[-1] == "done", done.stdout
 
 
-# -- refused when a function is made: nothing has begun yet, with or without JAX ---------------------------------------
+# -- refusals when a function is built, with or without JAX installed --------------------------------------------------
 
 
 def by_jax():

@@ -74,7 +74,7 @@ def nodes(f):
 def test_order_in_every_mode(mode):
     x, w = T.dmatrix("x"), theano.shared(np.ones(2), "w")
     last = all_reduce(x * 1.0)
-    for _ in range(3):  # a chain that natural orders would leave for the end
+    for _ in range(3):  # a chain that the natural order would schedule last
         last = T.tanh(last)
     early, late = all_reduce([x[0], x.sum()], "sum"), all_reduce(x[1] + last[0], "max")
     f = on_ranks([x], [late, early[0] * x[0]], [(w, w + early[1])], mode=MODES[mode])
@@ -100,7 +100,7 @@ def test_collectives_swapped_on_one_rank_have_other_numbers(monkeypatch):
     x = T.dmatrix("x")
     kept = snapshot([x], [all_reduce(x), all_reduce(x * 2)])
     right = ENGINE.variant(kept, False, [])
-    monkeypatch.setattr(graph_collectives, "count", lambda: iter([1, 0]))  # the planted fault
+    monkeypatch.setattr(graph_collectives, "count", lambda: iter([1, 0]))  # the injected fault
     wrong = ENGINE.variant(kept, False, [])
     assert record(ENGINE, right, X)[1].numbers == [0, 1]
     assert record(ENGINE, wrong, X)[1].numbers == [1, 0]
@@ -126,7 +126,7 @@ def test_the_same_numbers_again():
     assert sorted(str(op) for op in ops) == ["avg", "max", "min", "sum"]
 
 
-# -- Theano's ways ---------------------------------------------------------------------------------------------------
+# -- Theano's features -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -174,7 +174,7 @@ def test_plain_functions_compute_the_identity(mode):
     equal([results[1]], [X])
     with Recorder() as recorder:
         f(X)
-    assert {number for number, _, _ in recorder.seen} == {-1}  # not what ranks call
+    assert {number for number, _, _ in recorder.seen} == {-1}  # not the numbered graph that ranks call
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -292,14 +292,14 @@ def test_conditions_that_differ_between_ranks_are_refused():
         with refuses(ArgumentValueError, argument="all_reduce", got="scattered", hint="another all_reduce"):
             found(condition, [x])
     with refuses(ArgumentValueError, got="condition"):
-        found(alike[3], [x, s])  # the rows of s are selected
+        found(alike[3], [x, s])  # the call selects rows of s
     assert found(T.gt(local, 0), [x]) is not None
     with refuses(ArgumentValueError, got="condition"):
-        found(T.gt(local, 0), [x], [(local, local + x.sum())])  # each rank updates its own
+        found(T.gt(local, 0), [x], [(local, local + x.sum())])  # each rank updates its own value
     with refuses(ArgumentValueError, got="condition"):
         found(T.gt(w, 0), [x], [(local, local + x.sum()), (w, w + local)])
     assert found(T.gt(local, 0), [x], [(local, local + reduced)]) is not None
-    # What has no collective in its branches may depend on anything; so may one that is computed anyway.
+    # A condition without collectives in its branches may depend on anything, and so may one that is computed anyway.
     for y in (ifelse(x.sum() > 0, x[0], x[1]) + all_reduce(x[0]), ifelse(x.sum() > 0, reduced, x.sum()) + reduced):
         assert ENGINE.collectives(snapshot([x], y), {x: 0}) is not None
 
@@ -314,7 +314,7 @@ def test_a_scan_is_in_the_chain(mode):
 
     def step(row, h):
         first = all_reduce(row * 2)
-        return all_reduce(h + first, "max") + all_reduce(w, "min")  # the last depends on nothing that changes
+        return all_reduce(h + first, "max") + all_reduce(w, "min")  # the last one depends on nothing that changes
 
     states, _ = theano.scan(step, sequences=[x], outputs_info=[T.zeros(2)])
     f = on_ranks([x], [all_reduce(x), states, all_reduce(states[-1])], [(w, w + 1)], mode=MODES[mode])
@@ -388,7 +388,7 @@ def test_numbers_of_steps_that_differ_between_ranks_are_refused():
     until = theano.scan_module.until
     assert found([T.arange(9.0)], None, lambda s: (all_reduce(s), until(s > 5))) is not None
     assert found([], 9, lambda h: (h + all_reduce(w.sum()), until(h > 5)), [T.zeros(())]) is not None
-    for last in (T.constant(5.0), y.sum()):  # of states it is not found out whether they are the same on all ranks
+    for last in (T.constant(5.0), y.sum()):  # whether states are equal on all ranks is not examined
         with refuses(ArgumentValueError, got="until"):
             found([], 9, lambda h, last=last: (h + all_reduce(y.sum()), until(h > last)), [T.zeros(())])
     inside = lambda row: ifelse(row.sum() > 0, all_reduce(row), row)  # noqa: E731
@@ -412,7 +412,7 @@ def test_debug_mode_is_refused():
     assert ENGINE.collectives(snapshot([x], x * 2, mode=DebugMode(check_c_code=False)), {x: 0}) is None
 
 
-# -- what depends on what --------------------------------------------------------------------------------------------
+# -- dependences -----------------------------------------------------------------------------------------------------
 
 
 def test_affine_update_rules():
@@ -467,7 +467,7 @@ def test_affine_operations():
             target = theano.shared(np.zeros((1,) * variable.ndim, variable.dtype))
             found = ENGINE.collectives(snapshot([x, i], variable, [(target, variable)]), {x: 0})
             assert (found.replicated_updates, found.outputs) == ([True], [truth]), theano.pp(variable)
-            is_mixed = x in ancestors([variable], blockers=[y])  # of rows that slices weigh in another way
+            is_mixed = x in ancestors([variable], blockers=[y])  # of rows that slices weight differently
             assert found.updates == [CollectiveDependence.OTHER if is_mixed else truth], theano.pp(variable)
     shape = theano.shared(np.zeros(2, "int64"))
     found = ENGINE.collectives(snapshot([x], y, [(shape, y.shape * 2)]), {x: 0})
@@ -523,7 +523,7 @@ def test_gradient_of_gradient(op):
 
     def wrt(loss, variable):
         first = all_reduce(theano.grad(loss, variable), op)
-        # What ranks have in common counts once in a sum over them.
+        # A contribution that ranks have in common must count once in their sum.
         share = 1.0 if op == "avg" else 1.0 / len(SHARDS)
         return theano.grad((first * v).sum() * share, variable)
 
@@ -646,6 +646,6 @@ def test_errors_come_out_as_they_are(error, mode, inside, capfd):
             ENGINE.call(f, [X])
     assert caught.value is error
     assert (vars(error), error.args, error.__cause__) == (fields, args, cause)
-    assert capfd.readouterr() == ("", "")  # Theano prints if it cannot add to a message
+    assert capfd.readouterr() == ("", "")  # Theano prints a line if it cannot extend a message
     results, _ = record(ENGINE, f, X)  # the function still works
     equal(results, [2 * X + 1 + 1])

@@ -62,7 +62,7 @@ def test_inputs_with_updates_have_states(given):
     asked = given(x)
     first, second = ENGINE.with_states([other, asked])
     assert first is other and ENGINE.with_states([other])[0] is other
-    f, g = (compile([first, second], x * 2, on_unused_input="ignore") for _ in range(2))  # a draft, say, and the other
+    f, g = (compile([first, second], x * 2, on_unused_input="ignore") for _ in range(2))  # e.g. a draft and a function
     snapshot = ENGINE.snapshot([first, second], x * 2, [], [], on_unused_input="ignore")
     (state,) = ENGINE.updated_in(snapshot)
     assert ENGINE.shareds(f) == [state] == ENGINE.shareds(g) and [one.state for one in ENGINE.inputs(f)] == [
@@ -72,12 +72,12 @@ def test_inputs_with_updates_have_states(given):
     assert ENGINE.storage(state) is f.container[x].storage is g.container[x].storage
     variant = ENGINE.variant(snapshot, False, [])
     for each in (f, g):
-        before = f.value[x].copy()  # (it may be updated in place)
+        before = f.value[x].copy()  # (the update may be in place)
         np.testing.assert_array_equal(each(np.zeros(2)), 2 * before)
         np.testing.assert_array_equal(ENGINE.get(state), before + 1)
     np.testing.assert_array_equal(variant(np.zeros(2), np.full(2, 5.0)), [[10, 10]])
     np.testing.assert_array_equal(f.value[x], [6, 6])
-    if isinstance(asked, theano.In):  # the program's own, which may be given to other functions
+    if isinstance(asked, theano.In):  # the program's own input, which may be passed to other functions
         assert asked.variable is x and asked.value.tolist() == [1, 1] and not hasattr(asked, "state")
 
 
@@ -176,7 +176,7 @@ def test_convert_and_check_decide_as_a_call(way, type_):
     (given,) = ENGINE.inputs(f)
     for value in VALUES:
         if value is None:
-            continue  # Theano stores it and fails later
+            continue  # Theano stores this value and fails later
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -275,7 +275,7 @@ def test_output_subset_with_every_linker(linker, form):
             "fast_run",
         )
     lazy = x * 3
-    if linker != "debug":  # it does not know it
+    if linker != "debug":  # DebugMode does not support it
         lazy = theano.ifelse.ifelse(T.gt(x.sum(), 0), x * 3, x * 5)
     expressions = [x * 2, lazy, x.sum()]
     outputs = expressions if form is list else dict(zip("abc", expressions))
@@ -340,7 +340,7 @@ def test_scalars_come_as_arrays():
             assert type(result) is np.ndarray and result.shape == () and result == 3
 
 
-# -- travel --------------------------------------------------------------------------------------------------------
+# -- transfer to other processes -----------------------------------------------------------------------------------
 
 
 def both(master, f, args, times=3):
@@ -383,7 +383,7 @@ def test_random_streams(master):
     number = both(master, f, [])
     g = compile([], old.uniform((2,)) + new.uniform((2,)))
     both(master, g, [])
-    # A second function over the same stream continues it there as here.
+    # A second function over the same stream continues it, as in Theano.
     h = compile([], ENGINE.shareds(f)[0].default_update.owner.outputs[1] * 2)
     both(master, h, [])
     compare(master, f, number, [])
@@ -401,7 +401,7 @@ def test_scan_with_shared_variables_and_random_numbers(master):
     master.peer.put(master.add(w), np.array([0.0, 0.0]))
     w.set_value([0.0, 0.0])
     compare(master, f, number, [np.ones(2)])
-    both(master, f, [np.ones(2)])  # after it was called: scan keeps a compiled function inside
+    both(master, f, [np.ones(2)])  # after a call, because scan then stores a compiled function
 
 
 def test_sparse_shared_variables_and_inputs(master):
@@ -556,7 +556,7 @@ def quadruple(x):
 def test_three_thousand_operations(master):
     x, w = T.matrix("x"), theano.shared(np.array([[0.1, 0.2], [0.3, -0.4]]), "w")
     y, limit = x, sys.getrecursionlimit()
-    sys.setrecursionlimit(50000)  # Theano's own compilation needs it
+    sys.setrecursionlimit(50000)  # Theano's own compilation needs this limit
     try:
         for _ in range(3000):
             y = T.tanh(T.dot(y, w))

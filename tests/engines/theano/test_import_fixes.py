@@ -158,7 +158,7 @@ def test_everything_happens_at_the_import_and_not_before(tmp_path):
 import os, sys, synkhronos
 before = os.environ.get("THEANO_FLAGS")
 assert "numpy.distutils" not in sys.modules and "theano.scan_module.scan_perform_ext" not in sys.modules
-os.environ["THEANO_FLAGS"] = "floatX=float32"  # in time, though after our import
+os.environ["THEANO_FLAGS"] = "floatX=float32"  # before Theano's import, although after ours
 import theano
 print(before, theano.flags, "theano.scan_module.scan_perform_ext" in sys.modules)
 """
@@ -235,7 +235,7 @@ print("right")
 @pytest.mark.theano
 @pytest.mark.thorough
 @pytest.mark.long("^import theano")
-@pytest.mark.timeout(600)  # a compiler, some forty times, if nothing is in Theano's cache
+@pytest.mark.timeout(600)  # up to forty compilations, if Theano's cache is empty
 @pytest.mark.parametrize("first", ["import synkhronos, theano", "import theano, synkhronos"])
 def test_products_of_batches_compile(tmp_path, first):
     environment = {
@@ -265,7 +265,7 @@ logging.getLogger("theano").warning("Using NumPy C-API based implementation for 
 
 @pytest.mark.theano
 def test_real_theano_after_an_import_that_failed(tmp_path):
-    # Flags that this very process may have been given when a test imported Theano would make the first import work.
+    # Without this, flags that another test's import of Theano has set in this process would make the first import work.
     program = """
 import logging, os
 flags = os.environ.get("THEANO_FLAGS", "").split(",")

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.thorough
 
 ROOT = str(Path(__file__).parents[3])
 
-#: Forks before it compiles; the child prints what its function returns, how many of the modules told of it has imported
-#: before that, and how many modules it has compiled itself.
+#: Program that forks before it compiles. The child prints its function's result, the number of listed modules that it
+#: had imported before, and the number of modules that it compiled itself.
 PROGRAM = """
     import os, pickle, sys
     import synkhronos

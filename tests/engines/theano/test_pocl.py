@@ -46,7 +46,7 @@ def test_no_two_living_processes_share_one(tmp_path):
     assert [first.folder, second.folder] == [str(base / "synkhronos-0"), str(base / "synkhronos-1")]
     assert first.same == second.same == "True"
     first.end()
-    third = Process(HOME=str(tmp_path))  # finds what the first has compiled
+    third = Process(HOME=str(tmp_path))  # finds the results of the first process
     assert third.folder == first.folder
     second.end()
     third.end()
@@ -57,7 +57,7 @@ def test_no_two_living_processes_share_one(tmp_path):
     [
         ({"XDG_CACHE_HOME": "{}/xdg"}, "xdg/pocl/kcache"),
         ({"XDG_CACHE_HOME": "{}/xdg", "POCL_CACHE_DIR": "{}/mine"}, "mine"),
-        ({"POCL_CACHE_DIR": "{}/mine/synkhronos-3"}, "mine"),  # that of the master, whose environment ranks are given
+        ({"POCL_CACHE_DIR": "{}/mine/synkhronos-3"}, "mine"),  # the master's setting, which ranks inherit
     ],
 )
 def test_it_stands_where_the_user_wants_it(tmp_path, environment, base):

@@ -47,9 +47,9 @@ def test_the_keys_of_a_module_are_whole_at_any_moment(tmp_path):
 def test_keys_that_cannot_be_pickled_leave_no_file(tmp_path, caplog):
     file = tmp_path / "key.pkl"
     file.write_bytes(b"old")
-    # What pickle says of it is a PicklingError on every Python.
+    # On every Python version, pickle's message for this type is a PicklingError.
     unknown = type("unknown", (), {"__module__": __name__})
-    with pytest.raises(pickle.PicklingError):  # which Theano expects
+    with pytest.raises(pickle.PicklingError):  # Theano expects this error
         cmodule.KeyData({((1,), unknown)}, "hash", str(file), "m.so").save_pkl()
     assert not file.exists() and "unpickle-able" in caplog.text
 

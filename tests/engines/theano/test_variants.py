@@ -279,7 +279,7 @@ def test_ranks_do_not_meet(kind):
     ranks = [draw(rank) for rank in range(3)]
     assert [len(rank) for rank in ranks] == [10**5 - 1] * 3
     assert len(set.union(*ranks)) == 3 * (10**5 - 1)
-    assert draw(None) == ranks[0]  # the rank 0 draws what plain Theano draws
+    assert draw(None) == ranks[0]  # rank 0 draws the numbers of plain Theano
 
 
 def test_mrg_states_keep_their_rows_apart():

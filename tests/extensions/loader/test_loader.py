@@ -96,14 +96,14 @@ def test_memory_of_a_batch_is_used_again_when_it_is_dropped():
     assert [set(x.data) for x in kept] == [{i} for i in range(30)]
     views = []
     for x in synk.loader(batches):
-        views.append(x.data[3:5])  # a view alone keeps it, too
+        views.append(x.data[3:5])  # a view alone also keeps the batch
     assert [view.tolist() for view in views] == [[i, i] for i in range(30)]
 
     del kept, views, x
     places = set()
     for x in synk.loader(batches):
         places.add(x._handle().offset)
-    assert len(places) <= 4  # two prepared, that of the program, and the one before
+    assert len(places) <= 4  # two prepared batches, the program's current one, and the one before
 
 
 def test_random_numbers_depend_on_the_batch_alone():
@@ -189,7 +189,7 @@ def test_exceptions_of_the_source(find_leftovers, error, text):
 def test_what_is_no_array_is_named(made):
     with reports(synk.LoaderError, batch=0) as raised:
         next(iter(synk.loader(lambda i: np.array(made, object) if isinstance(made, list) else made, [0])))
-    message = str(raised.value)  # ours, or NumPy's own
+    message = str(raised.value)  # the library's message, or NumPy's
     assert "array 1" in message or "array 0" in message or "inhomogeneous" in message
 
 
@@ -391,7 +391,7 @@ passes = iter(synk.loader(source))
 for x in passes:
     if x._handle() and sys.argv[1] == "end":
         print("ready", flush=True)
-        sys.stdin.readline()                # until the test knows the process
+        sys.stdin.readline()                # until the test has found the process
         break
     print("ready", flush=True)
 """
@@ -420,7 +420,7 @@ def test_nothing_survives_the_program(tmp_path, how):
         elif how == "ctrl-c":
             time.sleep(0.2)
             os.killpg(program.pid, signal.SIGINT)
-        errors = program.communicate(timeout=90)[1]  # which closes its input
+        errors = program.communicate(timeout=90)[1]  # this also closes its input
     psutil.wait_procs([loaders], 60)
     assert not loaders.is_running()
     assert errors.count("Traceback") == (how == "ctrl-c") and ("KeyboardInterrupt" in errors) == (how == "ctrl-c")

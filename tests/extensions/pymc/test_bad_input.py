@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.pytensor,
     pytest.mark.usefixtures("nothing_compiled"),
     pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own are many, and change with its versions
+    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own warnings vary between versions
 ]
 
 
@@ -93,7 +93,7 @@ def test_open_bounds_that_have_no_gradient(dist):
     with pm.Model() as plain:
         y, mu = pytensor.shared(REAL), pm.Normal("mu")
         pm.Potential("likelihood", pm.logp(dist(y, mu), y).sum())
-    assert np.isnan(evaluate(plain, [{"mu": 0.5}])[0][1])  # PyMC's own, with the same function
+    assert np.isnan(evaluate(plain, [{"mu": 0.5}])[0][1])  # PyMC's own result, with the same function
 
 
 def gaussian_process(X, y, beta):
@@ -101,7 +101,7 @@ def gaussian_process(X, y, beta):
     return pm.logp(pm.MvNormal.dist(pt.zeros(X.shape[0]), covariance), y)
 
 
-#: What combines rows, and words of the refusal.
+#: Functions that combine rows, with words of the refusal.
 MIXED = {
     "a mean of all rows": (lambda X, y, beta: log_density(X, y, beta) - (X @ beta).mean(), "mean needs the whole"),
     "a sum": (lambda X, y, beta: log_density(X, y, beta).sum(), "a single number"),

@@ -14,7 +14,7 @@ from synkhronos.extensions.pymc import data_parallel  # noqa: E402
 pytestmark = [
     pytest.mark.pytensor,
     pytest.mark.usefixtures("nothing_compiled"),
-    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's and Bambi's own are many, and change with their versions
+    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's and Bambi's own warnings vary between versions
 ]
 
 N = 61
@@ -52,7 +52,7 @@ def log_link(family):
     return {"family": family, "link": "log"}
 
 
-#: Formulas, and further arguments of `bambi.Model`. The first ten run in `make test`.
+#: Formulas, with additional arguments of `bambi.Model`. The first ten run in `make test`.
 FORMULAS = [
     ("y ~ x*g + z", {}),
     ("y ~ x + (x|g) + (1|h)", {}),

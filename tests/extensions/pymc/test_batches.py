@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.pytensor,
     pytest.mark.usefixtures("nothing_compiled"),
     pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own are many, and change with its versions
+    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own warnings vary between versions
 ]
 
 FITTING = dict(random_seed=1, progressbar=False)
@@ -52,7 +52,7 @@ class RowLoader:
         return (np.column_stack(batch) for batch in BATCHES)
 
 
-#: Iterables of `BATCHES`, and a function of their arrays.
+#: Sources of `BATCHES`, each with a function of their arrays.
 SOURCES = {
     "a list": (lambda: BATCHES, log_density),
     "lists of lists": (lambda: [[x.tolist(), y.tolist()] for x, y in BATCHES], log_density),
@@ -79,7 +79,7 @@ def of_plain_pymc(n):
         X, y = map(pm.Data, names, next(batches))
         pm.Bernoulli("likelihood", logit_p=X @ pm.Normal("beta", 0, 1, shape=3), observed=y, total_size=N)
         advi = pm.ADVI(random_seed=1)
-        advi.approx.scale_cost_to_minibatch = False  # PyMC's extra factor of a loss with total_size
+        advi.approx.scale_cost_to_minibatch = False  # PyMC's additional factor for losses with total_size
         advi.fit(n, callbacks=[lambda *_: pm.set_data(dict(zip(names, next(batches))))], progressbar=False)
     return advi.hist
 
@@ -88,7 +88,7 @@ def of_plain_pymc(n):
 def test_each_step_computes_the_next_batch(make_world, source):
     make_world("threads", 3)
     batch, logp = SOURCES[source]
-    found = pm.fit(7, model=model_of(batch(), logp), **FITTING)  # two passes, and a step of a third one
+    found = pm.fit(7, model=model_of(batch(), logp), **FITTING)  # two passes, and one step of a third pass
     np.testing.assert_allclose(found.hist, of_plain_pymc(7), rtol=1e-9)
 
 
@@ -202,7 +202,7 @@ def test_refused_first_batches():
             model_of([batch])
 
 
-#: Second batches, and the refusal's words.
+#: Invalid second batches, with words of the refusal.
 BAD = {
     "one array": (X, "float64 (53, 3)"),
     "three arrays": ((X, BINARY, X), "float64 (53, 3)"),

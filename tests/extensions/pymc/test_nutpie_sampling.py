@@ -28,11 +28,11 @@ from synkhronos.extensions.pymc import data_parallel, nutpie_sampling  # noqa: E
 
 pytestmark = [
     pytest.mark.pytensor,
-    pytest.mark.timeout(200),  # the first compiles
-    pytest.mark.filterwarnings("ignore::Warning"),  # of PyMC, nutpie, and Numba
+    pytest.mark.timeout(200),  # the first test compiles
+    pytest.mark.filterwarnings("ignore::Warning"),  # warnings of PyMC, nutpie and Numba
 ]
 
-#: So many that a sampler which goes on does not end before the test's time limit does.
+#: Number of draws so large that a sampler that does not stop outlasts the test's time limit.
 ENDLESS = 10_000_000
 
 MASTER = os.getpid()
@@ -90,7 +90,7 @@ def stop(failure):
     os.kill(PROGRAM.session.launcher.pid(1), signal.SIGSTOP)
 
 
-#: What goes wrong, and the error.
+#: Failures, and the resulting errors.
 TROUBLES = {
     "killed": (kill, WorkerDied),
     "closed": (lambda failure: synk.close(), StateError),
@@ -156,7 +156,7 @@ def test_pm_sample_as_it_is_called(forked, in_main):
 def test_a_sampler_in_the_background(forked, model, compiled):
     with InCall(model, 300, lambda: kill(forked)):
         sampler = sample(compiled, blocking=False)
-        for _ in range(2):  # and again
+        for _ in range(2):  # the second call raises, too
             with pytest.raises(WorkerDied):
                 sampler.wait()
         with pytest.raises(WorkerDied):
@@ -180,7 +180,7 @@ def test_errors_of_calls_beside_a_sampler(forked, model, compiled, monkeypatch):
     for _ in range(2):
         with pytest.raises(ArithmeticError):
             logp({"beta": np.zeros(3)})
-    with pytest.raises(TimeoutError):  # it goes on
+    with pytest.raises(TimeoutError):  # sampling continues
         sampler.wait(timeout=0.3)
     sampler.cancel()
 
@@ -196,7 +196,7 @@ def test_an_interrupt_returns_the_draws_until_then(forked, model, compiled):
     with InCall(model, 300, lambda: os.kill(os.getpid(), signal.SIGINT)):
         trace = sample(compiled)
     assert 0 < trace.posterior.sizes["draw"] < ENDLESS
-    assert np.isfinite(model.compile_logp(mode=python_mode())({"beta": np.zeros(3)}))  # the session goes on
+    assert np.isfinite(model.compile_logp(mode=python_mode())({"beta": np.zeros(3)}))  # the session is still usable
 
 
 def test_the_next_session_and_errors_of_before(forked, model, compiled):
@@ -245,5 +245,5 @@ def test_errors_of_linear_algebra_are_divergences(make_world):
             raise WorkerError("...", 1, {1: "Traceback:\n  ...\nnumpy.linalg.LinAlgError: Singular matrix\n"})
 
         likelihood.function = fails
-        with pytest.raises(np.linalg.LinAlgError):  # as plain PyMC raises it, whose samplers go on
+        with pytest.raises(np.linalg.LinAlgError):  # as in plain PyMC, whose samplers continue
             model.compile_logp()({"beta": np.zeros(3)})

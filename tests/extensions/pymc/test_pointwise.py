@@ -44,7 +44,7 @@ def drawn(model):
 
 
 def plain_values(trace, model):
-    model.rvs_to_initial_values.update(dict.fromkeys(model.rvs_to_initial_values))  # PyMC refuses initial values
+    model.rvs_to_initial_values.update(dict.fromkeys(model.rvs_to_initial_values))  # PyMC rejects initial values
     return pm.compute_log_likelihood(trace, model=model, extend_inferencedata=False, progressbar=False)
 
 
@@ -76,7 +76,7 @@ FEW = (
     [
         pytest.param(name, marks=[pytest.mark.long] * (name not in FEW))
         for name in KINDS
-        # PyMC itself cannot compute them: two names are exchanged, and a sparse pm.Data does not fit into its trace.
+        # PyMC itself cannot compute these: it swaps two names, and a sparse pm.Data does not fit into its trace.
         if name not in ("correlations", "sparse_data_by_columns")
     ],
 )

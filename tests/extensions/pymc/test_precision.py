@@ -14,13 +14,13 @@ pytestmark = [
     pytest.mark.pytensor,
     pytest.mark.usefixtures("nothing_compiled"),
     pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own are many, and change with its versions
+    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own warnings vary between versions
 ]
 
-#: A number of float64 that is right but for its last digits: how close sums in another order are at least.
+#: Relative error of a float64 whose last digits are wrong; sums in another order may differ by this much.
 ROUNDING = 2e-15
 
-#: Kinds whose truth takes minutes far out: exponentials of exponentials.
+#: Kinds whose exact values take minutes to compute at extreme points: exponentials of exponentials.
 UNKNOWN = {"item_response", "complementary_log_log"}
 
 
@@ -66,7 +66,7 @@ def test_a_kind_is_as_good_as_the_plain_model(make_world, name):
         truth = [np.nan, np.nan]
         if name not in UNKNOWN:
             truth = multiprecision.value_and_gradient(logp, point, plain.value_vars, plain.continuous_value_vars)
-        if np.isnan(truth[0]):  # not even hundreds of digits decide
+        if np.isnan(truth[0]):  # undecided even with hundreds of digits
             assert (errors(one, of_plain) < 1e-10).all(), point
         else:
             n_decided += 1
@@ -76,7 +76,7 @@ def test_a_kind_is_as_good_as_the_plain_model(make_world, name):
 
 def test_numbers_of_more_digits():
     x, y = pm.math.pt.dscalar("x"), pm.math.pt.dvector("y")
-    graph = pm.math.pt.log1p(-1 / (1 + pm.math.pt.exp(-x))) + (y**2).sum()  # in float64: log(0) beyond 37
+    graph = pm.math.pt.log1p(-1 / (1 + pm.math.pt.exp(-x))) + (y**2).sum()  # in float64, log(0) if x exceeds 37
     value, gradient = multiprecision.value_and_gradient(
         graph, {"x": np.array(50.0), "y": np.array([1.0, 2.0])}, [x, y], [x, y]
     )

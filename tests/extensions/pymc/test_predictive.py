@@ -35,7 +35,7 @@ def posterior_of(**draws):
 
 def drawn(model, n=4):
     """Return a posterior with draws from the prior."""
-    model.rvs_to_initial_values.update(dict.fromkeys(model.rvs_to_initial_values))  # PyMC refuses initial values
+    model.rvs_to_initial_values.update(dict.fromkeys(model.rvs_to_initial_values))  # PyMC rejects initial values
     prior = pm.sample_prior_predictive(n, model=model, random_seed=1)["prior"].to_dataset()
     return posterior_of(**{each.name: prior[each.name].values for each in model.free_RVs})
 
@@ -47,7 +47,7 @@ def draw(trace, model, **arguments):
     return trace[group].to_dataset()
 
 
-#: Kinds that are refused, and kinds that PyMC itself does not draw.
+#: Kinds that are refused, and kinds that PyMC itself cannot draw.
 REFUSED = ("counts_without_zero", "named_axes_in_another_order", "a_parameter_of_each_named_row")
 NOT_DRAWN = ("custom", "sparse_data_by_columns", "correlations")
 
@@ -110,7 +110,7 @@ def test_moments_of_every_row(make_world, world):
     standard = (values - np.linspace(-1, 1, n)[:, None] * X[:, 0]) / np.exp(X[:, 1])
     assert abs(standard.mean(0)).max() < 4.5 / np.sqrt(n)
     assert abs(standard.std(0) - 1).max() < 4.5 / np.sqrt(2 * n)
-    correlations = np.corrcoef(standard.T) - np.eye(N)  # rows of different ranks do not repeat numbers
+    correlations = np.corrcoef(standard.T) - np.eye(N)  # ranks do not repeat each other's numbers
     assert abs(correlations).max() < 5.5 / np.sqrt(n)
     assert abs(np.mean(standard[1:] * standard[:-1])) < 4.5 / np.sqrt(n * N)
 

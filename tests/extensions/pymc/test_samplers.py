@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.pytensor,
     pytest.mark.usefixtures("nothing_compiled"),
     pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own are many, and change with its versions
+    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own warnings vary between versions
 ]
 
 SAMPLING = dict(
@@ -42,7 +42,7 @@ def test_nuts_draws_the_same_chain(make_world):
         np.testing.assert_allclose(found[name].values, expected[name].values, rtol=1e-6)
 
 
-#: Step methods for continuous variables, and their numbers of chains.
+#: Step methods for continuous variables, with their numbers of chains.
 STEPS = {"Metropolis": 1, "DEMetropolis": 5, "DEMetropolisZ": 1, "Slice": 1, "HamiltonianMC": 1}
 
 
@@ -195,7 +195,7 @@ def test_fit_in_batches(make_world):
     np.testing.assert_allclose(means["beta"].mean(("chain", "draw")), WEIGHTS, atol=0.5)
 
 
-#: What calls a likelihood again and again.
+#: Functions that call a likelihood repeatedly.
 LONG = {
     "NUTS": lambda model: pm.sample(model=model, **{**SAMPLING, "draws": 100_000}),
     "NUTS by name": lambda model: pm.sample(model=model, nuts_sampler="pymc", **{**SAMPLING, "draws": 100_000}),

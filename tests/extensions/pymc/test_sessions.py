@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.pytensor,
     pytest.mark.usefixtures("nothing_compiled"),
     pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own are many, and change with its versions
+    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own warnings vary between versions
 ]
 
 
@@ -128,7 +128,7 @@ if __name__ == "__main__":
             pm.sample(draws=5, tune=5, chains=2, cores=2, mp_ctx=sys.argv[1], progressbar=False)
         except Exception as error:
             print(error)
-    print(float(model.compile_logp()({"a": 0.2})))  # the session goes on
+    print(float(model.compile_logp()({"a": 0.2})))  # the session is still usable
     synk.close()
 """
 
@@ -168,7 +168,7 @@ def test_no_session():
         parallel.compile_logp()({"beta": WEIGHTS})
 
 
-# (Pickles of a likelihood are loaded by chains of pm.sample, above; here by a program that knows nothing of it.)
+# (Chains of pm.sample, tested above, also load pickles of a likelihood. Here, an unrelated program loads one.)
 def test_a_pickle_elsewhere():
     from synkhronos.extensions.pymc.likelihood import Elsewhere, found_by
 

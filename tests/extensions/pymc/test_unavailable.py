@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.pytensor,
     pytest.mark.usefixtures("nothing_compiled"),
     pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own are many, and change with its versions
+    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own warnings vary between versions
 ]
 
 SAMPLING = dict(draws=5, tune=5, chains=1, cores=1, random_seed=3, progressbar=False, compute_convergence_checks=False)
@@ -53,7 +53,7 @@ def parallel(request):
     return data_parallel(KINDS["logistic"]()) if request.param == "model" else of_a_function()
 
 
-#: What is asked for, by a function of a trace and the model, and the plain call that the refusal names.
+#: Requests, as functions of a trace and the model, with the plain call that the refusal names.
 ASKED = {
     "log-likelihood": (lambda trace, **kwargs: pm.compute_log_likelihood(trace, **kwargs), "compute_log_likelihood"),
     "log-likelihood by name": (
@@ -94,7 +94,7 @@ def test_what_needs_the_rows_is_refused(parallel, case):
         ask(trace)
 
 
-#: What PyMC does with a model's random variables, which the divided likelihood does not use.
+#: PyMC's operations on a model's random variables, which the divided likelihood does not use.
 STRUCTURE = {
     "pm.do(": lambda model: pm.do(model, {"sigma": 1.0}),
     "pm.observe(": lambda model: pm.observe(model, {"y": REAL}),
@@ -141,7 +141,7 @@ def test_debug_of_random_values(capsys):
     assert "No problems" in capsys.readouterr().out
 
 
-#: What returns a model of the same log-probability.
+#: Functions that return a model with the same log-probability.
 COPIES = {
     "copy": lambda model: model.copy(),
     "deepcopy": copy.deepcopy,
@@ -156,7 +156,7 @@ COPIES = {
 def test_copies_of_a_model(make_world, case):
     make_world("threads", 3)
     plain = KINDS["linear"]()
-    logp = COPIES[case](data_parallel(plain)).compile_logp()  # of a copy that has outlived the parallel model
+    logp = COPIES[case](data_parallel(plain)).compile_logp()  # a copy that outlives the parallel model
     for point in points_of(plain, 3):
         np.testing.assert_allclose(logp(point), plain.compile_logp()(point), rtol=1e-10)
 
@@ -223,7 +223,7 @@ def test_observed_data_are_said_to_be_missing_once(make_world, caplog):
     with caplog.at_level(logging.WARNING, "synkhronos"):
         for _ in range(2):
             pm.sample(model=parallel, **SAMPLING)
-        pm.sample(model=of_a_function(), **SAMPLING)  # a potential: nothing is expected
+        pm.sample(model=of_a_function(), **SAMPLING)  # a potential needs no observed data
     said = [each.getMessage() for each in caplog.records if "observed_data" in each.getMessage()]
     assert len(said) == 1 and "does not contain y" in said[0] and "with the plain model" in said[0]
 
@@ -265,7 +265,7 @@ def test_functions_imported_before(tmp_path):
     assert len(said) == 2 and "use the plain model" in said[0] and "omit batch=" in said[1]
 
 
-#: What calls a likelihood many times, and needs all rows each time.
+#: Methods that call a likelihood many times, and need all rows in every call.
 SAMPLERS = {
     "NUTS": lambda model: pm.sample(model=model, nuts_sampler="pymc", **SAMPLING),
     "Metropolis": lambda model: pm.sample(model=model, step=pm.Metropolis(model=model), **SAMPLING),
@@ -276,7 +276,7 @@ SAMPLERS = {
 }
 
 
-#: The data of a function, and what its batches are.
+#: Forms of a function's data and batches.
 FORMS = {
     "function": dict(data=[X, BINARY], batch=10),
     "iterable": dict(batch=[(X, BINARY)], total_size=N),

@@ -37,11 +37,11 @@ pytestmark = [
     pytest.mark.pytensor,
     pytest.mark.usefixtures("nothing_compiled"),
     pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own are many, and change with its versions
+    pytest.mark.filterwarnings("ignore::Warning"),  # PyMC's own warnings vary between versions
 ]
 
 
-#: Of every kind there is a test in test_pymc_precision.py.
+#: A test in test_precision.py covers every kind.
 FEW = ("logistic", "linear", "hierarchical", "covariances", "mixture", "truncated_on_both_sides", "several_observed")
 
 
@@ -57,7 +57,7 @@ def test_value_and_gradient_are_those_of_the_plain_model(make_world, name, n):
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(600)  # it compiles two graphs
+@pytest.mark.timeout(600)  # compiles two graphs
 def test_compiled_by_numba(make_world):
     pytest.importorskip("numba")
     make_world("fork", 2)
@@ -164,7 +164,7 @@ def test_parameters_out_of_range(make_world):
         data_parallel(
             lambda x, y: pm.logp(pm.Normal.dist(0, pt.switch(x > 0, sigma, 1)), y), [np.arange(N) > N - 2, REAL]
         )
-    logp = model.compile_logp()  # (out of range in the last row alone, which one rank has)
+    logp = model.compile_logp()  # only the last row, which one rank has, is out of range
     assert logp({"sigma": -1.0}) == -np.inf and np.isfinite(logp({"sigma": 1.0}))
 
 
@@ -212,7 +212,7 @@ def test_models_made_of_a_parallel_one(make_world):
     plain = KINDS["linear"]()
     clone = clone_model(data_parallel(plain))
     (point,) = points_of(plain, 1)
-    for name in ("beta", "sigma"):  # (PyMC may order the variables of a clone in another way)
+    for name in ("beta", "sigma"):  # (PyMC may reorder the variables of a clone)
         found, expected = (
             model.compile_fn([model.logp(), model.dlogp([model[name]])], inputs=model.value_vars)(point)
             for model in (clone, plain)
@@ -225,7 +225,7 @@ def test_rows_of_some_data_only(make_world):
     make_world("threads", 2)
     plain = KINDS["several_observed"]()
     parallel = data_parallel(plain, ["many"])
-    assert [each.name for each in parallel.observed_RVs] == ["few", "more"]  # (in the plain model's order)
+    assert [each.name for each in parallel.observed_RVs] == ["few", "more"]  # in the plain model's order
     assert_same(parallel, plain, 5)
     by_data = data_parallel(KINDS["linear"](), ["X"])
     assert not by_data.observed_RVs and not {"values"} & set(by_data.named_vars)
@@ -275,7 +275,7 @@ def test_values_of_pm_data_go_with_every_call(make_world, form):
     assert abs(expected({"mu": 0.3})[0] - before) > 1
 
 
-#: Log-probabilities with a size of the rows they are given.
+#: Log-probabilities that use the number of the given rows.
 SIZED = {
     "normal": lambda y, mu: pm.logp(pm.Normal.dist(mu, shape=y.shape), y),
     "bounded": lambda y, mu: pm.logp(pm.Truncated.dist(pm.Normal.dist(mu), lower=-9.0, upper=9.0, shape=y.shape), y),
@@ -312,16 +312,16 @@ def test_a_batch_estimates_the_sum_over_all_rows(make_world, batch):
     draw = model.compile_fn([model.potentiallogp, pt.grad(model.potentiallogp, model.value_vars[0])], random_seed=1)
     results = np.array([draw({"mu": 2.0}) for _ in range(30)])
     rows = results / (N / batch)
-    np.testing.assert_allclose(rows % 100, 0, atol=1e-6)  # sums of so many rows
-    np.testing.assert_allclose(results[:, 0], 2 * results[:, 1], rtol=1e-12)  # value and gradient are of the same rows
+    np.testing.assert_allclose(rows % 100, 0, atol=1e-6)  # sums of whole rows
+    np.testing.assert_allclose(results[:, 0], 2 * results[:, 1], rtol=1e-12)  # value and gradient use the same rows
     assert np.ptp(results) > 0
     error = abs(results[:, 1].mean() - y.sum())
     assert error < 5 * N * y.std() / np.sqrt(batch * 30)
 
 
-# -- parameter checks, and lengths that dims give ----------------------------------------------------------------------
+# -- parameter checks, and lengths from dims ---------------------------------------------------------------------------
 
-#: A parameter of component or row that is negative for some of the rows if a is 0, for all if a is -2.
+#: Parameter by component or row: negative for some rows if a is 0, and for all rows if a is -2.
 SHIFTS = np.where(np.arange(N) == 1, -0.5, 1.0)
 
 

@@ -79,7 +79,7 @@ def test_they_outlive_the_session_and_leave_nothing(make_world):
         os._exit(0)
     os.waitpid(child, 0)
     np.testing.assert_allclose(values, expected, rtol=1e-7)
-    values[:] = 0  # like those of any other array
+    values[:] = 0  # the array is still writable
     del trace, values
     gc.collect()
     mapped = Path("/proc/self/maps").read_text()

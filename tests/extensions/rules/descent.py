@@ -48,7 +48,7 @@ def centred(kind, **options):
     return lambda training, every: kind(training.function, [training.w], every=every, **options)
 
 
-#: By name: a rule, made of a training, and what an exchange of it is in the serial simulation.
+#: By name: a function that creates a rule for a training, and the rule's exchange in the serial simulation.
 RULES = {
     "LocalSGD": (lambda training, every: local(training, every=every), lambda serial, rule: serial.local_sgd()),
     "EASGD": (centred(rules.EASGD), lambda serial, rule: serial.easgd(0.9 / serial.n)),

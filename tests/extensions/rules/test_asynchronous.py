@@ -96,7 +96,7 @@ def test_the_log_gives_the_run_again(make_world, world, name, every, is_loaded):
     slow = [0.01 if rank == world.n - 1 and is_loaded else 0.0 for rank in range(world.n)]
     training = Training(world, slow)
     rule = make(training, name, every=every, **(dict(probability=0.6, seed=2) if name == "Gossip" else {}))
-    for seed in (1, 2):  # the second goes on from the first
+    for seed in (1, 2):  # the second run continues from the first
         batches = training.batches(40, seed)
         training.replayed = training.step(batches)
         x, z = world.values(training.w), BEGIN if name == "Gossip" else rule.centre[0].get_value()
@@ -115,7 +115,7 @@ def test_the_log_gives_the_run_again(make_world, world, name, every, is_loaded):
             assert all(each.tobytes() == replay.z.tobytes() for each in world.values(rule.centre[0]))
         taken = [sum(len(line.batches) for line in rule.log if line.rank == rank) for rank in range(world.n)]
         if is_loaded and world.n > 1:
-            assert taken[-1] < max(taken[:-1])  # a slow rank takes fewer
+            assert taken[-1] < max(taken[:-1])  # a slow rank takes fewer batches
     rows = [sum(len(batches[i]) for line in rule.log if line.rank == r for i in line.batches) for r in range(world.n)]
     assert training.function.last_rows == rows
 
@@ -134,7 +134,7 @@ def test_staleness_is_bounded(make_world, name, staleness):
     rule.run(A, B, batches=batches, asynchronous=True, record=True, staleness=staleness)
     assert sorted(i for line in rule.log for i in line.batches) == list(range(61))
     assert 0 <= furthest(rule.log, 3, kind) <= staleness
-    # (the others need long enough, too, that they do not take all batches before the slow one has begun)
+    # (the other ranks must be slow enough that they do not take all batches before the slow one has begun)
     world.set_values(training.pause, [np.array(0.01), np.array(0.3), np.array(0.01)])
     rule.run(A, B, batches=batches, asynchronous=True, record=True)
     assert furthest(rule.log, 3, kind) > 3
@@ -143,7 +143,7 @@ def test_staleness_is_bounded(make_world, name, staleness):
 def test_the_largest_lead_is_found_in_a_log():
     line = asynchronous.Exchange
     log = [line(i, rank, "exchange", (i,), 0) for i, rank in enumerate([0, 0, 0, 1, 1, 0])]
-    assert furthest(log, 2) == 2  # when rank 0 began its third, rank 1 had made none
+    assert furthest(log, 2) == 2  # when rank 0 began its third exchange, rank 1 had made none
 
 
 # -- deaths ------------------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class Deadly(asynchronous.ElasticVisitor):
     def moved(self, x, z, new):
         self.turn += 1
         if not self.is_victim or self.turn < 2:
-            time.sleep(0.002)  # so that others wait
+            time.sleep(0.002)  # so that other ranks wait
             return super().moved(x, z, new)
         if self.phase == "holding":
             die()
@@ -305,7 +305,7 @@ def test_ctrl_c(make_world, monkeypatch, name):
     again(training, rule)
 
 
-# -- what is counted, kept and refused ---------------------------------------------------------------------------------
+# -- counts, kept values and refusals ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["EASGD", "ASGD", "Gossip"])
@@ -474,11 +474,11 @@ def test_asgd_by_turns(n):
         z, errors = np.ones(1), [1.0]
         origins = [z.copy() for _ in range(n)]
         for t in range(1500):
-            x = origins[t % n] * (1 - b)  # tau steps of the rank, to 0
+            x = origins[t % n] * (1 - b)  # tau steps of the rank, toward 0
             z = asynchronous.downpour(x, z, origins[t % n], 1.0)
             origins[t % n] = z.copy()
             errors.append(z[0])
-        before = [1.0] * (n - 1) + errors  # e of n - 1 turns before
+        before = [1.0] * (n - 1) + errors  # the error n - 1 turns earlier
         expected = [errors[t] - b * before[t] for t in range(1500)]
         np.testing.assert_allclose(errors[1:], expected, rtol=1e-9, atol=1e-12)
         largest = np.abs(errors[-50:]).max()
@@ -502,5 +502,5 @@ def test_what_exchanges_conserve(make_world, name):
     values = world.values(training.w)
     after = sum(values) + rule.centre[0].get_value() if name == "EASGD" else np.dot(rule.alphas, values)
     np.testing.assert_allclose(after, before, rtol=1e-12)
-    # If the master has taken all batches, it agrees with the centre, which began as the master's value.
+    # If the master has taken all batches, it agrees with the center, which began with the master's value.
     assert stand.last_rows == [60, 0, 0] or np.abs(np.subtract(values, begin)).max() > 0.1

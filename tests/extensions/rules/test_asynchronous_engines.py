@@ -76,7 +76,7 @@ def test_a_training_function(make_world):
     function = make(communicate_every=0)
     rule = rules.EASGD(function, every=5)
     losses = rule.run(X, Y, batches=batches, asynchronous=True)
-    # One of the ranks makes at least 30 of the steps; the other may begin when these are done.
+    # One rank makes at least 30 of the steps; the other rank may begin only after them.
     assert losses.shape == (60,) and np.sort(losses)[:20].mean() < np.mean((np.dot(X, BEGIN) - Y) ** 2) / 4
     assert sum(function.last_rows) == 60 * 20
     assert np.ptp(world.values(rule.centre[0]), axis=0).max() == 0

@@ -40,7 +40,7 @@ def test_bias_of_local_sgd(make_world, n, every):
     settled, optimum = (np.average(c, axis=0, weights=rows * (1 - a**power)) for power in (every, 1))
     np.testing.assert_allclose(world.values(w), [settled] * n, rtol=1e-9, atol=1e-9)
     if every > 1 and n > 1:
-        assert np.abs(world.values(w)[0] - optimum).max() > 0.01  # the bias is there
+        assert np.abs(world.values(w)[0] - optimum).max() > 0.01  # the expected bias
     else:
         np.testing.assert_allclose(settled, optimum)
 
@@ -327,9 +327,9 @@ def test_ranks_draw_differently(make_world):
     assert all(sender != receiver for sent in rounds for sender, receiver in sent)
 
 
-# -- what no rule may change --------------------------------------------------------------------------------------------
+# -- invariants of all rules -------------------------------------------------------------------------------------------
 
-#: A rule of each kind, over parameters and state.
+#: One rule of each kind, for parameters and state.
 KINDS = {
     "LocalSGD": lambda f, params, state: rules.LocalSGD(f, params, state, every=2),
     "LocalSGD in groups": lambda f, params, state: rules.LocalSGD(
@@ -400,7 +400,7 @@ def test_they_are_not_equal_by_chance(make_world):
 
 # -- bytes --------------------------------------------------------------------------------------------------------------
 
-N_NUMBERS = 6000  # divides by 64 bytes and by the ranks
+N_NUMBERS = 6000  # divisible by the number of ranks and, in bytes, by 64
 N_BYTES = 8 * N_NUMBERS
 
 

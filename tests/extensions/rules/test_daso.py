@@ -75,7 +75,7 @@ class Simulated:
             serial.x = [(1 - part) * x + part * serial.sent for x in serial.x]
 
     def all(self):
-        if not self.serial.rows.any():  # since a mean was begun
+        if not self.serial.rows.any():  # no rows since a mean was begun
             self.serial.rows[:] = 1
         mean = self.serial.mean()
         self.serial.x, self.inside = [mean.copy() for _ in self.serial.x], np.zeros(self.serial.n)
@@ -141,7 +141,7 @@ def test_closed_forms_for_constant_gradients(make_world, merge, between, wait):
         assert spreads[-1] == pytest.approx(2 * wait)
     else:
         assert np.diff(means)[-1] == pytest.approx(2 * (between - (1 - rho) * wait))
-        # Right after a merge it is rho times what it was before, which is that of the limit of the cycle.
+        # Right after a merge, the spread is rho times the spread before it, which is that of the limit cycle.
         assert spreads[-1] == pytest.approx(rho * 2 * between / (1 - rho), rel=1e-6)
     rule.finish()
 
@@ -161,7 +161,7 @@ def test_a_run_goes_on_from_its_state(make_world):
     training = Training(world)
     batches = training.batches(30)
     rule = make(training)
-    run(training, rule, batches[:14])  # a mean is under way
+    run(training, rule, batches[:14])  # a mean is pending
     variables = [training.w, training.m, *rule.state]
     saved = [[synk.get_value(rank, variable) for rank in range(3)] for variable in variables]
     counters = rule.counters

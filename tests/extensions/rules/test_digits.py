@@ -30,7 +30,7 @@ ENDS = np.cumsum([int(np.prod(shape)) for shape in SHAPES])
 @pytest.fixture(autouse=True)
 def one_thread_of_blas():
     """Ranks are threads already."""
-    with pytest.importorskip("threadpoolctl").threadpool_limits(1):  # (which comes with mlxtend)
+    with pytest.importorskip("threadpoolctl").threadpool_limits(1):  # one BLAS thread
         yield
 
 
@@ -69,7 +69,7 @@ def outputs_of(x, w):
 def gradient(x, y, w):
     """Return that of the mean cross-entropy of the rows."""
     if w.shape != (ENDS[-1],):
-        return w  # (the engine tries it out on ones, to find its type)
+        return w  # (the engine calls this with ones, to determine its type)
     hidden, errors = outputs_of(x, w)
     errors[np.arange(len(x)), y] -= 1
     errors /= len(x)
@@ -120,14 +120,14 @@ class Training:
         for epoch in range(epochs):
             rule.run(X, Y, batches=batches_of(self.seed, epoch))
             if isinstance(rule, rules.DASO):
-                rule.epoch(1.0)  # (no improvement: through all phases)
+                rule.epoch(1.0)  # (no improvement, so all phases pass)
             yield epoch
 
 
 GROUPS = {2: [[0], [1]], 4: [[0, 1], [2, 3]], 8: [[0, 1, 2, 3], [4, 5, 6, 7]]}
 PHASES = dict(epochs=EPOCHS, warm_up=2, cool_down=2, patience=0)
 
-#: A rule by the name, and by what the rate of the ranks' steps is divided.
+#: By name: a function that creates the rule, and whether the rate of the ranks' steps is divided.
 RULES = {
     "LocalSGD": (lambda t, n: rules.LocalSGD(t.function, [t.w], [t.v], every=8), False),
     "bfloat16": (lambda t, n: rules.LocalSGD(t.function, [t.w], [t.v], every=8, exchange="bfloat16"), False),
@@ -138,7 +138,7 @@ RULES = {
     "DASO": (lambda t, n: rules.DASO(t.function, [t.w], groups=GROUPS[n], **PHASES), False),
     "ASGD": (lambda t, n: rules.ASGD(t.function, [t.w], every=4, rate=1), True),
 }
-#: How many points below the synchronous run a rule may be.
+#: Accepted loss of accuracy relative to the synchronous run, in percentage points.
 MARGIN = dict.fromkeys(RULES, 1.5)
 MARGIN["ASGD"] = 2.0
 
@@ -159,11 +159,11 @@ def test_a_rule_learns_as_well_as_synchronous_steps(make_world, name, n):
         rule.finish()
         found.append(accuracy(training.w.get_value()))
     expected = np.mean([synchronous(seed) for seed in range(3)])
-    assert expected > 0.925  # what it is compared with has learnt
+    assert expected > 0.925  # the synchronous reference has learned
     assert np.mean(found) > expected - MARGIN[name] / 100
 
 
-# -- what must fail ----------------------------------------------------------------------------------------------------
+# -- cases that must fail ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough

@@ -13,10 +13,10 @@ from synkhronos.extensions.rules.diloco import parts_of
 pytestmark = pytest.mark.slow
 
 
-#: 40, 10, 30 and 20 numbers.
+#: Shapes with 40, 10, 30 and 20 numbers.
 SHAPES = [(4, 10), (10,), (30, 1), (20,)]
 
-#: By how many fragments: which parameters are in each.
+#: Indices of the parameters in each fragment, by the number of fragments.
 PARTS = {1: [[0, 1, 2, 3]], 2: [[0, 1], [2, 3]], 3: [[0], [2], [1, 3]], 4: [[0], [2], [3], [1]]}
 
 
@@ -79,7 +79,7 @@ def test_every_step_is_that_of_the_recurrence(make_world, every, n_parts, option
 def test_each_fragment_travels_once_in_a_cycle(make_world):
     """Counted in bytes: of a cycle as many as of all parameters at once, at a time no more than of the largest part."""
     world = make_world("threads", 4)
-    shapes = [(6000,), (2000,), (4000,), (4000,)]  # parts of 8,000 numbers
+    shapes = [(6000,), (2000,), (4000,), (4000,)]  # fragments of 8,000 numbers
     quadratics = Quadratics(world, shapes)
     rule = rules.DiLoCo(quadratics.function, quadratics.params, every=6, fragments=2)
     moved = []
@@ -88,7 +88,7 @@ def test_each_fragment_travels_once_in_a_cycle(make_world):
         before = sum(synk.traffic()["all_reduce"].read) if "all_reduce" in synk.traffic() else 0
         rule()
         moved.append((sum(synk.traffic()["all_reduce"].read) if "all_reduce" in synk.traffic() else 0) - before)
-    expected = (world.n - 1) * 8000 * 8  # what all ranks read of each other to reduce them, as a ring does
+    expected = (world.n - 1) * 8000 * 8  # bytes that all ranks read from each other in a reduction, as in a ring
     assert [round(each / expected, 1) for each in moved] == [0, 0, 1, 0, 0, 1] * 2
 
 
@@ -117,7 +117,7 @@ def test_rows_count_since_the_fragments_own_exchange(make_world):
     training = Training(world)
     (other,) = world.shareds([np.zeros(50)], ["other"])
     options = dict(every=4, fragments=2, outer_rate=1.0, outer_momentum=0.0)
-    rule = rules.DiLoCo(training.function, [other, training.w], **options)  # (the larger one is the first)
+    rule = rules.DiLoCo(training.function, [other, training.w], **options)  # (the larger parameter is first)
     sizes = [2, 7, 1, 9] * 3
     for t, size in enumerate(sizes, 1):
         batch = np.random.RandomState(t).permutation(60)[:size]

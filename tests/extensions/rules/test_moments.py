@@ -65,7 +65,7 @@ def test_after_close(make_world, kind, again):
             call(rule)
     np.testing.assert_array_equal(quadratics.params[0].get_value(), values)
     assert rule.counters == counters
-    if again:  # rows of the other session do not count in a new rule, which is of as many ranks as there are now
+    if again:  # rows from the other session do not count in a new rule for the current number of ranks
         rule = kind(quadratics.function, quadratics.params)
         rule()
         assert rule.counters["rows"] == [0.0, 0.0]
@@ -302,7 +302,7 @@ def run_interrupted(world, monkeypatch, name, at, after):
     for param, c in zip(quadratics.params, quadratics.c):
         values = world.values(param)
         assert all(value.tobytes() == values[0].tobytes() for value in values)
-        assert np.abs(values[0] - np.mean(c, axis=0)).max() < 3  # it has not run away
+        assert np.abs(values[0] - np.mean(c, axis=0)).max() < 3  # the values have not diverged
     return interrupting.count
 
 
@@ -435,7 +435,7 @@ def test_what_run_does_not_take(make_world, name, value):
     training = Training(make_world("threads", 2))
     rule = rules.LocalSGD(training.function, [training.w])
     with refuses(ValueError, name, "run()"):
-        rule.run(A, B, batches=itertools.repeat([0, 1]), **{name: value})  # (not one of which is asked for)
+        rule.run(A, B, batches=itertools.repeat([0, 1]), **{name: value})  # (no batch is requested)
     assert rule.n_steps == 0
     training.check()
 
@@ -463,7 +463,7 @@ def test_a_mean_whose_arrival_was_interrupted_is_not_merged(make_world, monkeypa
     rule = rules.DASO(step, [w], groups=[[0], [1]], warm_up=0, merge=merge)
     for _ in range(4):
         step()
-        rule()  # which begins a mean in the end
+        rule()  # the last call begins a mean
     step()
     interrupting = Interrupting(world.session, 1, False)
     monkeypatch.setattr(world.session, "run", interrupting)
@@ -509,7 +509,7 @@ def test_daso_after_an_interrupt_when_a_mean_was_begun(make_world, monkeypatch, 
         rule()
     rule.finish()
     np.testing.assert_array_equal(world.values(w), [[8.0], [8.0]])
-    synk.close()  # nothing is pending, although the rule lives
+    synk.close()  # nothing is pending, although the rule still exists
 
 
 def test_a_merge_that_was_interrupted_afterwards_is_not_made_again(make_world, monkeypatch):

@@ -94,7 +94,7 @@ def test_delayed_means(world, merge, delay, mix):
             with rule.consensus():
                 values = world.values(training.w)
                 assert np.ptp(values, axis=0).max() == 0
-                assert np.abs(values[0] - training.serial.z).max() > 1e-6  # the step that is under way is in it
+                assert np.abs(values[0] - training.serial.z).max() > 1e-6  # the values include the step in progress
     rule.finish()
     assert np.ptp(world.values(training.w), axis=0).max() == 0
 
@@ -144,7 +144,7 @@ def test_exchange_in_16_bits(world, name, form, size):
 def test_easgd_conserves_the_sum(world):
     training = Training(world)
     rule = rules.EASGD(training.function, [training.w], every=1)
-    rule()  # (from here on ranks have a centre)
+    rule()  # (from here on, ranks have a center)
     for batch in training.batches(4):
         training.function(A[batch], B[batch])
         before = sum(world.values(training.w)) + world.values(rule.centre[0])[0]
@@ -162,11 +162,11 @@ def test_easgd_has_the_bound_that_it_says(make_world, n):
     with refuses(ValueError, "alpha", f"2 / (n + 1) = {bound:.4g}"):
         rules.EASGD(params=[w], alpha=bound)
     with refuses(ValueError, "alpha", f"{bound:.4g}"):
-        rules.EASGD(params=[w], alpha=10**400)  # which is no float
+        rules.EASGD(params=[w], alpha=10**400)  # not representable as a float
     sizes = []
     for factor in (0.95, 1.05):
         rule = rules.EASGD(params=[w], every=1, alpha=0.95 * bound)
-        rule.alpha = factor * bound  # (past the check)
+        rule.alpha = factor * bound  # (bypasses the check)
         rule._merge = rule._function_of(rule._updates)
         world.set_values(w, [np.ones(1)] * n)
         synk.broadcast(rule.centre, [np.full(1, -1.0)])
@@ -307,7 +307,7 @@ def test_a_run_goes_on_from_its_state(make_world, name):
     world = make_world("threads", 3)
     training = Training(world)
     rule = RULES[name][0](training, 3)
-    rule()  # (not where the other stood)
+    rule()  # (at another point of the cycle than the saved rule)
     rule.counters = counters
     for variable, values in zip([training.w, training.m, *rule.state], saved):
         for rank, value in enumerate(values):

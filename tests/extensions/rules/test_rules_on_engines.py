@@ -83,7 +83,7 @@ class Plain(Serial):
                 self.rows[rank] += len(rows)
 
 
-#: By name: a rule of every third step, and its exchange in the simulation.
+#: By name: a rule with an exchange every third step, and this exchange in the simulation.
 RULES = {
     "LocalSGD": (lambda f, *own: rules.LocalSGD(f, *own, every=3), lambda serial, rule: serial.local_sgd()),
     "EASGD": (lambda f, *own: rules.EASGD(f, *own, every=3), lambda serial, rule: serial.easgd(0.9 / serial.n)),
@@ -209,7 +209,7 @@ def test_rules_compile_few_functions_and_free_them(make_world, kind, most):
         return len(PROGRAM.functions)
 
     def tables():
-        function(A[batch], B[batch])  # with which ranks hear what to forget
+        function(A[batch], B[batch])  # also lists what the ranks must drop
         return [held[:2] for held in world.session.run(Tables())]
 
     functions, held = n_functions(), tables()
@@ -221,6 +221,6 @@ def test_rules_compile_few_functions_and_free_them(make_world, kind, most):
             rule()
         if kind is not rules.Swap:
             rule.finish()
-            assert n_functions() - functions <= most + 1  # (a merge of DASO, for how long it has waited)
+            assert n_functions() - functions <= most + 1  # (DASO has one merge function per delay)
         del rule
         assert n_functions() == functions and tables() == held

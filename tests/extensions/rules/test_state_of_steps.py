@@ -18,7 +18,7 @@ KINDS = {
     "SlowMo": lambda function, *args, **options: rules.SlowMo(function, *args, every=3, **options),
     "DASO": lambda function, *args, **options: rules.DASO(function, *args, groups=GROUPS, **options),
 }
-#: As the sources have it; of local SGD, as it was before rules.
+#: Defaults as in the papers; for local SGD, as before rules existed.
 DEFAULTS = dict.fromkeys(KINDS, "kept")
 DEFAULTS["LocalSGD"] = "averaged"
 
@@ -43,7 +43,7 @@ def test_in_an_exchange(make_world, name, state_is):
     before, rows = None, np.zeros(3)
     for batch in [*training.batches(2), np.arange(2)]:
         if name == "DASO":
-            rows[:] = 0  # in its first epochs all meet after each step
+            rows[:] = 0  # in DASO's first epochs, all ranks exchange after every step
         training.function(A[batch], B[batch])
         rows += training.function.last_rows
         before = [value.copy() for value in world.values(training.m)]
@@ -51,7 +51,7 @@ def test_in_an_exchange(make_world, name, state_is):
     found = world.values(training.m)
     np.testing.assert_allclose(found, expected_of(before, rows, state_is or DEFAULTS[name]), rtol=1e-12, atol=1e-15)
     assert np.ptp(before, axis=0).max() > 1e-3
-    rule.finish()  # (a mean may be under way)
+    rule.finish()  # (a mean may be pending)
 
 
 @pytest.mark.parametrize("state_is", ["averaged", "kept"])

@@ -21,7 +21,7 @@ from synkhronos.extensions import updates as rules  # noqa: E402
 
 pytestmark = pytest.mark.theano
 
-#: Python code alone: nothing is given to the C compiler.
+#: Python code only, without the C compiler.
 MODE = theano.Mode(linker="py", optimizer="fast_compile")
 BATCHES = np.random.RandomState(0).randn(20, 7, 2)
 
@@ -161,7 +161,7 @@ def test_default_learning_rate_as_lasagne(name):
 @pytest.mark.parametrize("some", [False, True])
 def test_momentum_on_other_updates_as_lasagne(apply, some):
     ours, theirs = Model(), Model()
-    name = "adagrad" if some else "sgd"  # (adagrad's squares are to have none)
+    name = "adagrad" if some else "sgd"  # (momentum must not apply to adagrad's squares)
     grad_updates, param_updates, grad_shared = getattr(rules, name)(ours.loss, ours.params, 0.05)
     given = dict(param_updates)
     changed = getattr(rules, apply)(param_updates, ours.params[1:] if some else None, momentum=0.8)
@@ -227,7 +227,7 @@ def test_as_paper(name, dtype, kind):
         rates = rates * np.exp(-rates) if kind == "expression" else rates
         train(ours, getattr(rules, name)(ours.loss, ours.params, rate), between)
         expected = train_by_paper(theirs, name, rates)
-    # (1 - 0.999 ** t in float32, which Lasagne's Adam has, too)
+    # (1 - 0.999 ** t in float32, as in Lasagne's Adam)
     check(ours, expected, 2e-5 if dtype == "float32" else 1e-11)
 
 
@@ -261,7 +261,7 @@ def test_largest_of_amsgrad_makes_a_difference():
 # -- on ranks ----------------------------------------------------------------------------------------------------------
 
 ALL = LASAGNE + list(PAPERS)
-SIZES = [7, 5, 1, 6, 2, 7]  # also fewer rows than ranks
+SIZES = [7, 5, 1, 6, 2, 7]  # includes fewer rows than ranks
 
 
 def train_on_ranks(model, made, sizes):
@@ -315,7 +315,7 @@ def test_ranks_with_mixed_dtypes_momentum_and_slices(fork):
     check(ours, train_serial(theirs, lasagne_updates().momentum(theirs.loss, theirs.params, 0.05)), 1e-5)
 
 
-# -- what comes back ---------------------------------------------------------------------------------------------------
+# -- return values -----------------------------------------------------------------------------------------------------
 
 
 def test_one_flat_vector():
@@ -332,7 +332,7 @@ def test_one_flat_vector():
 def test_gradients_are_written_in_place():
     model = Model()
     grad_updates, _, vector = rules.sgd(model.loss, model.params, 0.1)
-    # Not by `MODE`, which optimises too little for anything to be in place.
+    # `MODE` has too few optimizations for in-place operations.
     gradients = theano.function([model.x], updates=grad_updates, mode=theano.Mode("py", "fast_run"))
     there = vector.get_value(borrow=True)
     gradients(model.batches()[0])
@@ -394,7 +394,7 @@ def test_given_gradients_are_brought_to_their_parameters():
 
 def test_a_gradient_of_another_shape_moves_nothing():
     a, b = theano.shared(np.zeros(2), "a"), theano.shared(np.zeros(3), "b")
-    given = [theano.shared(np.ones(3)) * 1, theano.shared(np.ones(2)) * 1]  # five in all, as wanted
+    given = [theano.shared(np.ones(3)) * 1, theano.shared(np.ones(2)) * 1]  # five elements in total, as expected
     gradient = theano.function([], updates=rules.sgd(given, [a, b], 1)[0], mode=MODE)
     with pytest.raises(ValueError):
         gradient()

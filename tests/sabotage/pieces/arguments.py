@@ -22,15 +22,15 @@ from synkhronos.testing import numpy_engine as engine
 
 CASES = 90000
 
-#: A name in /dev/shm that is this program's alone: several campaigns may run at a time.
+#: A name in /dev/shm that only this program uses, because several campaigns may run at a time.
 SHARED_AS = f"/odd-arguments-{os.getpid()}"
 
-#: Seconds after which a call counts as a hang.
+#: Time limit for a call in seconds.
 HANG = 20
 
 N = 2
 
-#: What may come out: OSErrors for texts that are taken for paths, MemoryError for arrays that would be too large.
+#: Accepted exceptions: OSErrors for texts that are used as paths, MemoryErrors for arrays that would be too large.
 TYPED = (TypeError, ValueError, IndexError, OSError, MemoryError, synk.SynkhronosError, Evil)
 
 
@@ -52,8 +52,8 @@ class Call(NamedTuple):
     name: str
     function: Callable
     right: Callable[[], Dict[str, Any]]
-    #: Given the arguments, the values before, those after, and the result; returns the right values and result, or
-    #: None where it does not say (for arguments of a form that it does not know).
+    #: Called with the arguments, the values before and after, and the result; returns the expected values and result,
+    #: or None if it cannot compute them (for unknown forms of arguments).
     truth: Optional[Callable] = None
 
 
@@ -82,7 +82,7 @@ class Bench:
     def open(self) -> None:
         PROGRAM.open(N, 0, pin=False)
         replicator = replicator_of(PROGRAM.session)
-        replicator.ensure([self.f, self.s])  # not distribute(): odd functions of earlier cases may not travel
+        replicator.ensure([self.f, self.s])  # not distribute(): it might fail to pickle odd functions of earlier cases
         self.numbers = [replicator.find(engine.ENGINE, shared) for shared in (self.w, self.c)]
         self.reset()
 
@@ -465,7 +465,7 @@ def fuzz(bench: Bench, calls: List[Call], cases: int, progress: Any, seed: int, 
             raise Wrong(f"case {i}: {call.name}({describe(given)}): {type(error).__name__}: {error}") from error
         signal.alarm(0)
         del given
-        if i % 20 == 0:  # on all ranks, too
+        if i % 20 == 0:  # check all ranks
             for rank, got in enumerate(bench.look()):
                 if not same(got, bench.base[rank]):
                     raise Wrong(f"case {i}: rank {rank} has {got!r}")

@@ -24,10 +24,10 @@ from synkhronos.sync.control_block import ANSWER_BYTES, COMMAND_BYTES, NOTICE_BY
 
 CASES = 10000
 
-#: Seconds after which a command counts as a hang; commands on one session before a new one.
+#: Time limit for a command in seconds; commands in a session before a new session starts.
 HANG, SESSION = 20, 500
 
-#: Sizes around which messages change their way.
+#: Limits on the sizes of messages; longer messages take another route.
 BORDERS = (0, NOTICE_BYTES, ANSWER_BYTES, COMMAND_BYTES, 1 << 20)
 
 
@@ -52,7 +52,7 @@ class Play(Command):
                 (placed,) = context.transport.bind([("play", i)], [np.full(size, float(context.rank))])
                 handles = context.transport.exchange(context.pool.handle(placed))
                 seen.append([float(context.pools.attach(handle).sum()) for handle in handles])
-                context.barrier.wait()  # so that nobody forgets it before
+                context.barrier.wait()  # so that no rank drops its arrays before
                 context.transport.forget(("play",))
         return seen, self.answers.get(context.rank), len(self.filling)
 
@@ -87,7 +87,7 @@ class Breaker:
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 16)
-        self.words = (ctypes.c_long * 2).from_buffer(self._memory)  # the rank whose answers break, and how
+        self.words = (ctypes.c_long * 2).from_buffer(self._memory)  # the rank with corrupted answers, and the kind
         self.words[0] = -1
         self.command: Optional[random.Random] = None
         send, answer = MasterEnd.send, RankEnd.send
@@ -109,7 +109,7 @@ def broken(draw: random.Random, payload: bytes) -> bytes:
         kind = draw.randrange(4)
         if kind == 0:
             result = payload[: draw.randrange(len(payload))]
-        elif kind == 1:  # (no opcodes that call anything, but for what the length of random bytes makes improbable)
+        elif kind == 1:  # (no opcodes that call functions, unless improbably long random bytes contain one)
             result = bytes([0x80, 4]) + bytes(draw.randrange(0x20) for _ in range(draw.randrange(200)))
         elif kind == 2:
             result = pickle.dumps(value(draw))
@@ -119,7 +119,7 @@ def broken(draw: random.Random, payload: bytes) -> bytes:
             loaded = pickle.loads(result)
         except Exception:
             return result
-        if kind >= 2 and not (hasattr(loaded, "__len__") and len(loaded) == 4):  # (which would do for an answer)
+        if kind >= 2 and not (hasattr(loaded, "__len__") and len(loaded) == 4):  # (a valid answer)
             return result
 
 

@@ -17,7 +17,7 @@ from synkhronos.program.program import PROGRAM
 
 OTHERS, STOPS = 100, 60
 
-#: How ranks end otherwise: what they do, and how that reads.
+#: Other ways for ranks to end: an action, and the description of the end.
 DEATHS = [
     (signal.SIGSEGV, "SIGSEGV"),
     (signal.SIGABRT, "SIGABRT"),
@@ -26,7 +26,7 @@ DEATHS = [
     (SYS_EXIT, "sys.exit"),
 ]
 
-#: Of the sessions whose ranks stop.
+#: Timeout in seconds of sessions with stopped ranks.
 TIMEOUT = 0.5
 
 
@@ -42,7 +42,7 @@ def die_otherwise(victims: Victims, count: int, progress) -> List[Row]:
             if step is None:
                 raise Wrong(f"{label} did not come to its step")
             if isinstance(error, WorkerError) and action == SYS_EXIT and error.rank == rank:
-                raised += 1  # inside a command, it is an exception as any other
+                raised += 1  # inside a command, SystemExit is an ordinary exception
                 if "SystemExit: sabotage" not in str(error):
                     raise Wrong(str(error))
             elif error is not None:
@@ -91,7 +91,7 @@ def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
     """Run the piece."""
     victims = Victims(seed)
     rows = die_otherwise(victims, scaled(OTHERS, scale), progress)
-    with mock.patch.object(synkhronos.program.program, "START_TIMEOUT_S", TIMEOUT):  # fork() itself waits for a minute
+    with mock.patch.object(synkhronos.program.program, "START_TIMEOUT_S", TIMEOUT):  # the default of fork() is a minute
         rows += stop(victims, scaled(STOPS, scale), progress)
     PROGRAM.shut_down()
     return rows

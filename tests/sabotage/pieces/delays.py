@@ -15,7 +15,7 @@ from pieces.report import Row, clean, names_left, scaled
 
 RUNS, LATE, ON_ONE_CORE = 10000, 0.1, 100
 
-#: Programs at a time: they sleep nearly always.
+#: Simultaneous programs: they sleep most of the time.
 AT_A_TIME = 128
 
 _here: Dict[str, Any] = {}
@@ -50,7 +50,7 @@ def play_many(what: str, runs: int, at_a_time: int, late: float, cores: Any, pro
                 steps += took
                 progress(what, i + 1, runs)
         except BaseException:
-            pool.shutdown(wait=False)  # the rest need not be waited for
+            pool.shutdown(wait=False)  # the remaining programs need not be awaited
             raise
     left = names_left()
     if left:

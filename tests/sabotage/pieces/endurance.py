@@ -19,10 +19,10 @@ from synkhronos.testing import numpy_engine as engine
 
 SESSIONS, CALLS = 1000, 1000000
 
-#: Bytes by which memory may differ: what an allocator keeps.
+#: Accepted difference of memory in bytes, for memory that an allocator keeps.
 SLACK = 8 << 20
 
-#: Bytes that a session may leave in the master, in the second half of many: less than any object of ours and its name.
+#: Bytes that a session may leave in the master, in the second half of many: less than an object with its name needs.
 PER_SESSION = 512
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -140,7 +140,7 @@ def soak(count: int, progress: Any) -> Row:
         check_same(f"rank {rank} after {count} calls", before, after)
     if not np.array_equal(w.get_value(), np.full(100, base + count)):
         raise Wrong(f"the updates of some calls are missing: {w.get_value()!r}")
-    # Of tenths of all calls: one disturbance of the machine must not look like a trend.
+    # Compare tenths of all calls, so that a single disturbance of the machine does not look like a trend.
     parts = np.array_split(seconds, min(10, count))
     p99 = [float(np.percentile(part, 99)) * 1e6 for part in parts]
     if np.median(p99[-3:]) > 3 * np.median(p99[:3]) + 100:

@@ -24,7 +24,7 @@ from synkhronos.testing import numpy_engine as engine
 
 HEALINGS, LEAST = 1000, 5
 
-#: Steps in one session, and after how many of them a rank is killed.
+#: Steps in a session, and steps between two kills.
 STEPS, EVERY = 1000000, 10000
 
 
@@ -40,11 +40,11 @@ def heal(victims: Victims, count: int, least: int, progress: Any, operations_hit
         finally:
             logging.getLogger("synkhronos").removeHandler(seen)
         if step is None:
-            continue  # it had ended before the moment came
+            continue  # the command had ended before the kill
         if error is not None:
             raise Wrong(f"rank {victims.rank} was killed at {step} in {operation}, and not replaced: {error!r}")
         check_nothing_left()
-        if not seen.moments:  # in close(), which needs nothing of the rank any more
+        if not seen.moments:  # in close(), which no longer needs the rank
             silent += 1
             continue
         done += 1
@@ -71,7 +71,7 @@ def soak(count: int, progress: Any, seed: int = 1) -> Row:
     rng, every = random.Random(seed), min(EVERY, count)
     w, x = engine.shared(np.zeros(3), "w"), engine.variable("x", "float64", 1)
     f = synk.function([x], (engine.mean(x), "avg"), updates=[(w, w + 1)], exact=False)
-    values = np.random.RandomState(seed).randint(0, 1000, 4096) / 8.0  # all means are exact
+    values = np.random.RandomState(seed).randint(0, 1000, 4096) / 8.0  # so that all means are exact
     synk.fork(3, heal=count)
     data = synk.data(values)
     held: List[Dict[str, int]] = []
@@ -104,7 +104,7 @@ def soak(count: int, progress: Any, seed: int = 1) -> Row:
 def _kill(rank: int) -> None:
     try:
         os.kill(PROGRAM.current().launcher.pid(rank), signal.SIGKILL)
-    except (OSError, synk.SynkhronosError):  # another process is just taking its place
+    except (OSError, synk.SynkhronosError):  # another process is replacing it
         pass
 
 

@@ -32,12 +32,12 @@ sys.path.append(str(ROOT / "tests" / "hosts"))
 import mpi  # noqa: E402
 from pretend import Cluster, lacking  # noqa: E402
 
-#: Where the hosts are, and what has started the processes on them.
+#: Places of the hosts, and launchers of their processes.
 STARTED, OPEN_MPI = "started", "openmpi"
 MPICH, ULFM = "mpich -disable-auto-cleanup", "openmpi --with-ft ulfm"
 LAUNCHERS = (MPICH, OPEN_MPI, ULFM)
 
-#: Of which processes one is killed. Without "bridge" and "program" these are there on every host, or on every other one.
+#: Processes to kill. Those without "bridge" and "program" exist on every host, or on every other host.
 RANK, RANK_HERE, SERVER, KEEPER, KEEPER_HERE, BRIDGE, PROGRAM = (
     "rank elsewhere",
     "rank here",
@@ -50,15 +50,15 @@ RANK, RANK_HERE, SERVER, KEEPER, KEEPER_HERE, BRIDGE, PROGRAM = (
 KILLS = (RANK, RANK_HERE, SERVER, KEEPER, KEEPER_HERE, BRIDGE, PROGRAM)
 CUT, OFF = "cable cut", "host switched off"
 
-#: Seconds in which it must be told; and in which all must be gone, on hosts that can be reached and on those that cannot.
+#: Time limits in seconds: for the report; for the end of all processes, on reachable and on unreachable hosts.
 TOLD = {CUT: 5.0, OFF: 5.0}
 TOLD_OF_KILLS = 1.0
 GONE = 10.0
 
-#: Seconds for what may take a while on a busy machine: to come up, and to do everything again.
+#: Time limit in seconds for slow operations on a busy machine: to start, and to repeat everything.
 PATIENCE = 90.0
 
-#: How often, in the whole campaign; and how many programs at a time: most of the time they wait.
+#: Repetitions in the whole campaign, and simultaneous programs, which wait most of the time.
 N_KILLS, N_CUTS, N_OFFS = 500, 50, 50
 AT_A_TIME = 3
 
@@ -71,8 +71,8 @@ class Case(NamedTuple):
     per_host: int
     width: int
     what: str
-    moment: float  # when, as a part of the time that the program takes for everything
-    draw: float  # which of the processes or hosts that there are
+    moment: float  # time of the failure, relative to the program's total time
+    draw: float  # random number that selects a process or host
 
 
 def lives_on(case: Case) -> bool:
@@ -123,7 +123,7 @@ class Stage:
 
     def __exit__(self, *exception: Any) -> None:
         for pid in self.marked():
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            with contextlib.suppress(ProcessLookupError):  # it has already ended
                 os.kill(pid, signal.SIGKILL)
         if self.cluster is not None:
             self.cluster.close()
@@ -133,7 +133,7 @@ class Stage:
             path.unlink()
         self.folder.rmdir()
 
-    # -- what it says ------------------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------------------------
 
     def lines(self) -> Dict[str, Any]:
         """Return what the program has said so far, by what it is about."""
@@ -234,9 +234,9 @@ def name(pid: int) -> str:
 class Outcome(NamedTuple):
     """What came of a case."""
 
-    told: Optional[float]  # seconds, if the program was told anything
-    operation: str  # in which it was
-    gone: float  # seconds from the end of the program to that of all others
+    told: Optional[float]  # seconds until the error, if the program received one
+    operation: str  # operation that raised the error
+    gone: float  # seconds from the end of the program to the end of all other processes
 
 
 def play(case: Case, path: Sequence[str] = ()) -> Outcome:
@@ -290,7 +290,7 @@ def check(case: Case, stage: Stage) -> Outcome:
         status = stage.process.wait(max(0.1, done + GONE - time.monotonic()))
     except subprocess.TimeoutExpired:
         raise Wrong("the launcher does not end") from None
-    if lives_on(case) and status and case.what not in (SERVER, CUT, OFF):  # (MPICH's says that a process was killed)
+    if lives_on(case) and status and case.what not in (SERVER, CUT, OFF):  # (MPICH reports that a process was killed)
         raise Wrong(f"exit status {status}")
     left = stage.all_left(reached, done + GONE)
     if left:
@@ -315,7 +315,7 @@ def kill(case: Case, stage: Stage, host: int, ready: Dict[str, Any]) -> float:
         begin = time.monotonic()
         try:
             os.kill(victim, signal.SIGKILL)
-        except ProcessLookupError:  # a rank whose session has ended meanwhile
+        except ProcessLookupError:  # a rank whose session has already ended
             continue
         return begin
 
@@ -351,7 +351,7 @@ def check_told(case: Case, host: str, told: Dict[str, Any], begin: float) -> Non
     """Raise where an error does not say what it should, or comes too late."""
     seconds = told["when"] - begin
     text, cause = told["text"], told["cause"]
-    starting = told["operation"] in ("fork", "count")  # there is no rank yet
+    starting = told["operation"] in ("fork", "count")  # no rank exists yet
     if case.what in (KEEPER_HERE, BRIDGE):
         good = ("the keeper process" if case.what == KEEPER_HERE else "the bridge process") in text
     elif case.what in (RANK, RANK_HERE):
@@ -374,7 +374,7 @@ def cases(n: int, whats: Sequence[str], launchers: Sequence[str], seed: int) -> 
     for i in range(n):
         what = whats[i % len(whats)]
         per_host = 2 if what == RANK_HERE else draw.choice((1, 2))
-        width = draw.choice((2, 2, 8192, 16384))  # what is smaller than 64 KiB goes by another way
+        width = draw.choice((2, 2, 8192, 16384))  # values below 64 KiB take another route
         moment = draw.uniform(0.0, 1.5)
         launcher = launchers[i % len(launchers)]
         found.append(Case(launcher, draw.choice((2, 3)), per_host, width, what, moment, draw.random()))

@@ -16,7 +16,7 @@ from synkhronos.program.program import PROGRAM
 
 KILLS, LEAST = 10000, 20
 
-#: Seconds in which a death must be told.
+#: Time limit for the report of a death, in seconds.
 TOLD = 1.0
 
 
@@ -30,7 +30,7 @@ class Victims:
         self.programs = {n: Program(n, **options) for n in (2, 3, 4)}
         self.taken = {}
         for n, program in self.programs.items():
-            for _ in range(2):  # in the first, memory is fresh
+            for _ in range(2):  # in the first run, memory is fresh
                 self.steps.plan()
                 if program.run() != (None, None, None):
                     raise Wrong(f"without sabotage, {n} ranks")
@@ -68,7 +68,7 @@ class Victims:
         try:
             return operation, step, error, None if error is None else moment - when
         finally:
-            del error  # it holds the frames that it came through, this one among them: a circle
+            del error  # its traceback contains this frame, so there is a reference cycle
 
     def recover(self, died: bool = True) -> None:
         if died:
@@ -96,17 +96,17 @@ def kill(victims: Victims, count: int, least: int, progress, operations_hit: Ite
         rank = victims.rank
         operation, step, error, told = victims.run()
         if step is None:
-            continue  # it had ended before the moment came
+            continue  # the command had ended before the step
         done += 1
         moments += not by_step
         operations[operation or "close"] += 1
         pairs.add((operation or "close", step))
-        if error is None:  # in close(), which needs nothing of the rank any more
+        if error is None:  # in close(), which no longer needs the rank
             silent += 1
         else:
             check_death(error, rank, -signal.SIGKILL, told)
             seconds.append(told)
-        del error  # with the frames in which the session stands
+        del error  # its frames refer to the session
         victims.recover()
         progress("kill -9 of a rank", done, count)
     least_hit = min(victims.hit, key=lambda name: victims.hit[name])

@@ -24,10 +24,10 @@ from synkhronos.runtime.command import Command
 
 TIMES = 200
 
-#: Seconds in which ranks must be gone after their master, and in which Ctrl-C must be told.
+#: Time limits in seconds: for ranks to end after their master, and for reporting Ctrl-C.
 GONE, INTERRUPTED = 2.0, 3.0
 
-#: Programs at a time: most of their time they wait.
+#: Simultaneous programs: they wait most of the time.
 AT_A_TIME = 6
 
 
@@ -95,9 +95,9 @@ class Case(NamedTuple):
 def program(case: Case, shared: Shared) -> None:
     """Be the program: run until interrupted, then see that it goes on working."""
 
-    def swallowed(what: Any) -> None:  # Python itself drops what is raised in callbacks of weak references: once more,
+    def swallowed(what: Any) -> None:  # Python discards exceptions in callbacks of weak references
         if what.exc_type is KeyboardInterrupt:
-            signal.setitimer(signal.ITIMER_REAL, 0.002)  # but not in here, where it would be dropped again
+            signal.setitimer(signal.ITIMER_REAL, 0.002)  # repeat it later; in here, it would be discarded again
         else:
             sys.__unraisablehook__(what)
 
@@ -224,7 +224,7 @@ def kill_keeper(count: int, progress: Any, seed: int = 1) -> Row:
             os.kill(keeper, signal.SIGKILL)
             os._exit(0)
         error = None
-        while error is None and PROGRAM.keeper_pid == keeper:  # where no session is open, the next fork() replaces it
+        while error is None and PROGRAM.keeper_pid == keeper:  # without a session, the next fork() replaces it
             operation, error, moment = here.run()
         if error is not None:
             if f"keeper process (pid {keeper})" not in str(error):

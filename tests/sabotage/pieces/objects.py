@@ -115,7 +115,7 @@ def play(program: Program, where: str, how: str, who: str) -> Optional[float]:
     deadly = how in ("os._exit", "SIGSEGV")
     others = list(range(1, N))
     if where in ("pickling", "unpickling the result"):
-        ranks = [0]  # these happen on the master alone
+        ranks = [0]  # these failures occur only on the master
     else:
         ranks = [1] if who == "one rank" else others if deadly or where != "the call" else [0, *others]
     program.open()
@@ -134,7 +134,7 @@ def play(program: Program, where: str, how: str, who: str) -> Optional[float]:
         raise Wrong(f"{where}, {how}, {who}: got {error!r}, expected {allowed}")
     if isinstance(error, WorkerError) and "sabotage" not in str(error):
         raise Wrong(f"{where}, {how}, {who}: {error}")
-    # (Where several fail at once, the first may free another before that comes so far.)
+    # (If several ranks fail at the same time, the first may release another rank before its failure.)
     if (
         isinstance(error, WorkerError)
         and where != "unpickling the result"
@@ -161,7 +161,7 @@ def run(scale: float, progress: Any) -> List[Row]:
     cases = [
         (where, how, who)
         for where, how, who in itertools.product(WHERE, HOW, WHO)
-        # What happens on the master alone can only raise: else it is the master that dies.
+        # Failures on the master alone can only be exceptions; otherwise, the master would die.
         if where not in ("pickling", "unpickling the result") or (how in HOW[:2] and who == WHO[0])
     ]
     seconds = []

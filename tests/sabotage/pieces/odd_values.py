@@ -74,7 +74,7 @@ class ListSubclass(list):
     pass
 
 
-#: Numbers that would be sizes: small ones, and some that no memory has; none between, which would take all there is.
+#: Numbers used as sizes: small ones, and sizes beyond any memory; none between, which would use all memory.
 NUMBERS: List[Callable[[], Any]] = [
     functools.partial(lambda value: value, value)
     for value in (

@@ -16,9 +16,9 @@ class Row(NamedTuple):
     """One line of the table."""
 
     what: str
-    done: int  # how often
+    done: int  # number of repetitions
     result: str
-    seconds: List[float] = []  # to the exception, each time
+    seconds: List[float] = []  # until the exception, by repetition
 
     def to_json(self) -> Dict[str, Any]:
         """Return it with the times summed up."""

@@ -27,7 +27,7 @@ CASES = 4500
 
 N = 2
 
-#: Python code alone: nothing is given to the C compiler.
+#: Python code only, without the C compiler.
 MODE = theano.Mode(linker="py", optimizer=None)
 
 RULES = (
@@ -159,7 +159,7 @@ class Bench:
             return "done"
         result = synk.function([self.x], [one.sum() for one in made], mode=MODE, exact=True)(np.arange(6.0))
         if all(given[name] is right[name] for name in right):
-            expected = 15.0 if kind == "shard" else 2.5  # as the serial function, as it is exact
+            expected = 15.0 if kind == "shard" else 2.5  # as in the serial function, because the function is exact
             if result != [expected]:
                 raise Wrong(f"{kind}: {result!r}, expected {expected}")
             return "right"

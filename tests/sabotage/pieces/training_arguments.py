@@ -15,7 +15,7 @@ from synkhronos.testing import numpy_engine as engine
 
 CASES = 30000
 
-#: Steps that would take longer than a case may.
+#: Number of steps that would exceed a case's time limit.
 MANY = 1000
 
 
@@ -24,7 +24,7 @@ class TrainingBench(Bench):
 
     def __init__(self) -> None:
         super().__init__()
-        self.v = engine.shared(np.zeros(4), "v")  # that rules may change as they like
+        self.v = engine.shared(np.zeros(4), "v")  # rules may change this variable
         x = engine.variable("x", "float64", 1)
         self.train = synk.function([x], (engine.mean(x), "avg"), updates=[(self.v, self.v + engine.mean(x))])
 
@@ -77,7 +77,7 @@ class TrainingBench(Bench):
         def call(**given: Any) -> None:
             made = rule(**given)
             made()
-            self.v.set_value(np.ones(4))  # from here on errors are not about arguments
+            self.v.set_value(np.ones(4))  # from here on, errors do not concern arguments
             try:
                 if isinstance(made, rules.DASO):
                     made.epoch(0.5)
@@ -86,7 +86,7 @@ class TrainingBench(Bench):
                     pass
                 made.finish()
             except ValueError as error:
-                # (Swap has no such answer.)
+                # (Swap has no consensus.)
                 if not str(error).startswith("rule: expected a rule with a consensus of all ranks"):
                     raise
 

@@ -69,7 +69,7 @@ CASES = [
     Case("a label's probability, the same for all rows", "Shard(0) Partial(sum)", lambda p: [q[T.arange(q.shape[0]).reshape((-1, 1)), labels(p, 3).dimshuffle(0, "x")] for q in [p.all(3).dimshuffle("x", 0)]] + [T.grad(T.sqr(q[T.arange(q.shape[0]).reshape((-1, 1)), labels(p, 3).dimshuffle(0, "x")]).sum(), w) for w in [p.all(3)] for q in [w.dimshuffle("x", 0)]]),
     Case("log likelihood", "Partial(avg) Partial(avg)", lambda p: [[loss, T.grad(loss, w)] for x in [p.rows(p.f)] for y in [labels(p, 3)] for w in [p.all(p.f, 3)] for loss in [-T.mean(T.log(T.nnet.softmax(T.dot(x, w)))[T.arange(y.shape[0]), y])]][0], "Partial(sum) Partial(sum)"),
     Case("log likelihood of time and rows", "Shard(0) Shard(0)", lambda p: _of_time_and_rows(p)),
-    # Classes of time and rows that were merged, in either order: by pairs of positions, and in flat probabilities.
+    # Classes of time and rows that were merged, in either order: by pairs of positions, and in flattened probabilities.
     *[
         Case(f"classes of {order}, counted by {count}, {how}", plain, partial(_classes, order, count, how), exact)
         for order, axis in (("time and rows", 1), ("rows and time", 0))
@@ -125,7 +125,7 @@ CASES = [
     Case("gradient of an element in rows", "Shard(0) Partial(avg)", lambda p: [T.grad(T.sqr((x * w)[:, [0, 2, 2]]).mean(), [x, w]) for x in [p.rows(3)] for w in [p.all(3)]][0], "Shard(0) Partial(sum)"),
     Case("gradient of a label's probability", "Shard(0)", lambda p: [T.grad(x[T.arange(x.shape[0]), labels(p, 3)].mean(), x) for x in [p.rows(3)]]),
     Case("gradient of gates", A, lambda p: [T.grad((T.nnet.sigmoid(g[:, : p.h]) * T.tanh(g[:, p.h :])).mean(), w) for w in [p.all(p.f, 2 * p.h)] for g in [T.dot(p.rows(p.f), w)]], P),
-    # -- what a mask chooses -------------------------------------------------------------------------------------------
+    # -- selection by a mask -------------------------------------------------------------------------------------------
     Case("rows where they are positive", "Shard(0) Shard(0) Shard(0)", lambda p: [[x[i], y[i], T.exp(x[i]) * y[i]] for x, y in [(p.rows(), p.rows())] for i in [(x > 0).nonzero()]][0]),
     Case("words where a mask is not 0", "Shard(0) Shard(0)", lambda p: [[x[there], T.dot(y[there], p.all(2, 3))] for x, y, mask in [(p.rows(4), p.rows(4, 2), p.rows(4, high=2))] for there in [mask.nonzero()]][0]),
     Case("how many there are", "Size Size", lambda p: [[x.shape[0], T.sqrt(x.shape[0]) + 1.0 * x.shape[0]] for x in [_positive(p)]][0]),
