@@ -184,7 +184,7 @@ class Data:
         """Replace the value; the shape may change, but not the number of dimensions.
 
         The value is copied into the existing memory if it fits, else into new memory; the old memory is released with
-        its last view. A ``np.memmap``, or a path to a ``.npy`` file, is mapped instead if its dtype is that of the
+        its last view. An ``np.memmap``, or a path to a ``.npy`` file, is mapped instead if its dtype is that of the
         Data. Unlike ``d[rows] = values``, this leaves a previously mapped file unchanged.
 
         Parameters
@@ -360,7 +360,7 @@ def data(
     Parameters
     ----------
     value : array_like, Data, np.memmap or path, optional
-        The initial value. A ``np.memmap`` (or a view of one), or a path to a ``.npy`` file, is mapped by every rank
+        The initial value. An ``np.memmap`` (or a view of one), or a path to a ``.npy`` file, is mapped by every rank
         rather than copied if it has the right dtype. Data sets may therefore be larger than memory. A path is opened
         read-only; writing into a memmap of mode "r+" writes into its file.
     var : Theano variable, optional

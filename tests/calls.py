@@ -8,13 +8,13 @@ from synkhronos import in_graph
 
 
 class Recorder(in_graph.CurrentCall):
-    """Call with a unique answer for the collective of number k: ``2 x + k + 1``.
+    """Call with collectives whose results identify them: number k returns ``2 x + k + 1``.
 
     Attributes
     ----------
     seen : list of (number, op, shapes)
     given : list of (array, its copy)
-        All arrays that it has returned.
+        All arrays that the call has returned.
     """
 
     def __init__(self):
@@ -33,7 +33,7 @@ class Recorder(in_graph.CurrentCall):
 
 
 class Unchanged(in_graph.CurrentCall):
-    """Call that returns the arguments themselves, as a single rank may."""
+    """Call with collectives that return their arguments themselves, as in a session of one rank."""
 
     def all_reduce(self, number, op, arrays):
         return list(arrays)
@@ -77,7 +77,7 @@ class Meeting:
 
 
 class AtMeeting(in_graph.CurrentCall):
-    """Call of one thread."""
+    """Call of one thread, whose collectives reduce in a `Meeting`."""
 
     def __init__(self, meeting, rank):
         self.meeting, self.rank = meeting, rank
@@ -87,7 +87,7 @@ class AtMeeting(in_graph.CurrentCall):
 
 
 def call_on_ranks(engine, compiled, args_of_ranks, weights):
-    """Call one function per rank, in threads that reduce; return every rank's outputs."""
+    """Call one function per rank, in threads that reduce together; return every rank's outputs."""
     meeting, results, errors = Meeting(weights), [None] * len(weights), []
 
     def work(rank):

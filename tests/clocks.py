@@ -31,7 +31,7 @@ class Clock:
         self._plans.append((condition, action))
 
     def monotonic(self):
-        """Return the seconds, after the next scheduled action if it is due."""
+        """Return the time in seconds, after running the next scheduled action if it is due."""
         if self._plans and self._plans[0][0]():
             self._plans.pop(0)[1]()
         self.now += self.tick

@@ -127,7 +127,7 @@ def pytest_pycollect_makemodule(module_path, parent):
 
 @pytest.fixture
 def make_world():
-    """Open sessions; close the last one at the end of the test."""
+    """Return a function that opens sessions; the last one is closed at the end of the test."""
 
     def make(launcher="threads", n=2, root=0, engine="numpy", **options):
         synk.close()
@@ -149,25 +149,25 @@ def world(request, make_world):
 
 @pytest.fixture
 def words(world, words_of):
-    """Return the words of the world's engine."""
+    """Return the vocabulary for programs of the world's engine."""
     return words_of(world.engine_name)
 
 
 @pytest.fixture
 def numpy_words():
-    """Return the words of the NumPy engine."""
+    """Return the vocabulary for programs of the NumPy engine."""
     return NumpyWords()
 
 
 @pytest.fixture
 def theano_words():
-    """Return the words of Theano."""
+    """Return the vocabulary for Theano programs."""
     return TheanoWords()
 
 
 @pytest.fixture
 def pytensor_words():
-    """Return the words of PyTensor."""
+    """Return the vocabulary for PyTensor programs."""
     return PyTensorWords()
 
 
@@ -179,7 +179,7 @@ def shards_fixture():
 
 @pytest.fixture
 def words_of():
-    """Return a function from an engine's name to its words."""
+    """Return a function from an engine's name to its vocabulary."""
     return lambda name: WORDS[name]()
 
 
@@ -266,7 +266,7 @@ _files = itertools.count()
 
 @pytest.fixture(autouse=True, scope="module")
 def settled(request):
-    """Freeze existing objects: scanning them would take most of the time of the library's garbage collections.
+    """Freeze existing objects: scanning them would take most of the time of synkhronos's garbage collections.
 
     Garbage of the previous file is collected first. Once in a while, or if functions remain, frozen garbage is
     collected, too, which takes a second: every later `fork` would send these functions to its ranks. (An error that a
@@ -284,7 +284,7 @@ def settled(request):
 
 @pytest.fixture(autouse=True)
 def same_directory():
-    """Restore the working directory after every test: other users' programs may not enter a test's own."""
+    """Restore the working directory after every test, as other users' programs may be unable to enter a test's own."""
     before = os.getcwd()
     yield
     os.chdir(before)
@@ -313,7 +313,7 @@ def same_settings():
 
 @pytest.fixture(autouse=True)
 def nothing_stays(request):
-    """Check that every test leaves no rank, no name in /dev/shm, and no thread of ours."""
+    """Check that every test leaves no rank, no name in /dev/shm, and no thread of synkhronos."""
     before = set(leftovers())
     yield
     Meeting.part()

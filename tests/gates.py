@@ -1,6 +1,6 @@
-"""Gates: a thread or process of a test waits until another one has reached some point.
+"""Gates make a thread or process of a test wait until another one has reached some point.
 
-A test waits for a required event as long as a busy machine needs; durations decide nothing. A gate that stays closed,
+A test waits for a required event as long as a busy machine needs, so no result depends on durations. A closed gate,
 or a stopped clock (`clocks`), prevents events that must not happen.
 """
 
@@ -23,12 +23,12 @@ def until(condition):
 
 
 class Gate:
-    """Gate that stays closed until it is opened: a file, so it can be pickled and is the same in every process.
+    """A gate that stays closed until it is opened. It consists of files, so it works in all processes.
 
     Parameters
     ----------
     path : path
-        In a folder of the test.
+        Path in a folder of the test.
     """
 
     def __init__(self, path):

@@ -1,6 +1,6 @@
 """Names for graphs in tests: Theano's if it is installed, else PyTensor's.
 
-``T`` is the library's module of tensors with Theano's names; ``L`` has the rest. Tests of missing features are skipped.
+``T`` is the library's tensor module with Theano's names; ``L`` has the rest. Tests of missing features are skipped.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ class Missing:
 
 
 class TheanoLibrary:
-    """Theano."""
+    """Theano's names for tests."""
 
     def __init__(self):
         import theano
@@ -104,7 +104,7 @@ class TheanoLibrary:
 
     @contextlib.contextmanager
     def compiled_quickly(self):
-        """Compile inner graphs in Theano's fast mode, despite its cached default mode."""
+        """Compile inner graphs in mode FAST_COMPILE, despite Theano's cached default mode."""
         with self.module.change_flags(mode="FAST_COMPILE", compute_test_value="off"):
             with mock.patch.object(self.module.compile.mode, "instantiated_default_mode", None):
                 yield
@@ -125,7 +125,7 @@ class TheanoLibrary:
 
 
 class PyTensorLibrary:
-    """PyTensor, with Theano's names."""
+    """PyTensor's features, with Theano's names."""
 
     def __init__(self):
         import pytensor
@@ -294,7 +294,7 @@ class PyTensorStreams:
 
 
 class PyTensorOpt:
-    """``theano.tensor.opt``."""
+    """PyTensor's substitute for ``theano.tensor.opt``."""
 
     def __init__(self):
         from pytensor.raise_op import Assert
@@ -303,7 +303,7 @@ class PyTensorOpt:
 
 
 class PyTensorNetworks:
-    """``theano.tensor.nnet``: PyTensor's functions, and formulas for missing ones."""
+    """Substitute for ``theano.tensor.nnet``: PyTensor's functions, and formulas for missing ones."""
 
     def __init__(self):
         import pytensor.tensor as pt

@@ -1,9 +1,9 @@
-"""Tiers of tests: the marker that counts for each test.
+"""Tiers of tests: the marker that determines which commands run a test.
 
-Unmarked tests run from `make quick` on; `slow`, `theano` and `pytensor` tests from `make test` on; `thorough` tests
-from `make test-all` on. `long` tests run only with `make test-long`. The last of several tiers counts.
+`make quick` runs unmarked tests; `make test` adds `slow`, `theano` and `pytensor` tests; `make test-all` adds
+`thorough` tests; and only `make test-long` runs `long` tests. The last of several tiers counts.
 
-The marker is on the test, on its file (``pytestmark``), or on a value of a parameter. With a pattern, it applies only
+The marker is on the test, on its file (``pytestmark``), or on a parameter value. With a pattern, it applies only
 to combinations of parameters whose id, the text in brackets, matches the pattern. With ``but=``, it applies only to
 combinations whose id does not match::
 
@@ -37,7 +37,7 @@ def tier_of(parameters, markers):
     Parameters
     ----------
     parameters : str
-        The text in the brackets of its id.
+        The text in the brackets of the test's id.
     markers : iterable of pytest.Mark
     """
     tiers = {"slow" for marker in markers if marker.name in ENGINES}
@@ -51,13 +51,13 @@ def parameters_of(item):
 
 
 def settle(items, common=()):
-    """Leave each test one tier marker, for selection by `-m`.
+    """Replace the tier markers of each test by the one that counts, for selection with `-m`.
 
     Parameters
     ----------
     items : list of pytest.Item
     common : list of pytest.MarkDecorator
-        Markers of all tests.
+        Markers that all tests have.
     """
     common = [each.mark for each in common]
     tiers = [tier_of(parameters_of(item), [*item.iter_markers(), *common]) for item in items]

@@ -1,8 +1,8 @@
 """Stand-in for mpi4py's communicators between threads of one process: messages, tags, and tested requests.
 
 As in MPI, messages of one sender with one tag arrive in order, and only while a request is tested. Small messages leave
-at once, large ones when they are received, and a receive that has matched its message cannot be cancelled. Messages
-arrive a few tests late, at random, and links can be held.
+immediately, large ones when they are received, and a receive that has matched its message cannot be canceled. Messages
+arrive after a random delay of a few tests, and all messages of a link can be delayed.
 """
 
 import random
@@ -19,9 +19,9 @@ class World:
     ----------
     n : int
     eager : int
-        Largest message, in bytes, that is complete for the sender at once.
+        Largest message, in bytes, whose send is complete immediately.
     late : int
-        Largest number of receiver's tests that a message is delayed.
+        Largest delay of a message, as a number of tests by its receiver.
     """
 
     def __init__(self, n, eager=1000, late=3):
@@ -82,7 +82,7 @@ class Comm:
             return Barrier(self, self.world.come[self.rank])
 
     def advance(self):
-        """Let messages arrive, as MPI does while a request is tested."""
+        """Deliver messages, as MPI does while a request is tested."""
         late = set()
         for entry in list(self.coming):
             source = entry[1].key[0]
@@ -141,7 +141,7 @@ class Barrier:
 
 
 class Request:
-    """Send or receive."""
+    """Request of a send or a receive."""
 
     def __init__(self, comm, buffer, key):
         assert buffer.dtype == np.uint8 and buffer.ndim == 1 and buffer.nbytes

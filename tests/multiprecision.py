@@ -1,7 +1,7 @@
 """Evaluate a PyTensor graph and its gradient in exact arithmetic, with as many digits as necessary.
 
-The graph has not been rewritten. Numbers are `mpmath.mpf`, in NumPy's arrays of objects. Gradients are central differences with
-errors far below the compared digits.
+The graph is evaluated without rewrites. Numbers are `mpmath.mpf`, in NumPy's arrays of objects. Gradients are central
+differences with errors far below the compared digits.
 """
 
 import mpmath as mp
@@ -105,7 +105,7 @@ def _numbers(array):
 
 
 def _real(function):
-    """Return a function with the same real results, and nan instead of complex ones and errors."""
+    """Return a function with the same real results, and nan in place of complex results and errors."""
 
     def of_numbers(*x):
         try:
@@ -269,15 +269,15 @@ def value_and_gradient(logp, point, inputs, variables):
     ----------
     logp : variable
     point : dict
-        From the names of all inputs to arrays.
+        Arrays by the names of all inputs.
     inputs : list of variables
     variables : list of variables
-        Variables of the gradient, in its order.
+        The variables of the gradient, in its order.
 
     Returns
     -------
     float, array
-        Not a number if no number of digits is enough.
+        nan if no number of digits is enough.
     """
     values, before = {each: np.asarray(point[each.name]) for each in inputs}, None
     for digits in DIGITS:

@@ -1,4 +1,4 @@
-"""Second process that plays a rank: it stores replicas and functions, and executes requests."""
+"""Second process that acts as a rank: it stores replicas and functions, and executes requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def prepare_theano() -> None:
 
 
 class Rank:
-    """Second process's side; the first process calls its methods."""
+    """The second process's side; the first process calls its methods."""
 
     def __init__(self, engine: str) -> None:
         import synkhronos.testing.numpy_engine  # noqa: F401, registers itself
@@ -70,7 +70,7 @@ class Rank:
         self.replicas[number].set_value(value, borrow=borrow)
 
     def set_same_value(self, numbers: List[int], value: Any) -> None:
-        """Set the variables to one and the same array."""
+        """Set all of these variables to the same array."""
         for number in numbers:
             self.replicas[number].set_value(value, borrow=True)
 
@@ -98,7 +98,7 @@ def call_plainly(rank: Rank, function: int, *args: Any) -> Any:
 
 
 class Peer:
-    """First process's side: ``peer.method(...)`` calls the method of a `Rank` in the second process."""
+    """The first process's side: ``peer.method(...)`` calls the method of a `Rank` in the second process."""
 
     def __init__(self, engine: str) -> None:
         environment = dict(os.environ, PYTHONPATH=str(ROOT))

@@ -93,7 +93,7 @@ class Elemwise:
 
 
 def computed(dtype):
-    """Return the type that computes elements of a type."""
+    """Return the type used to compute elements of a type."""
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
@@ -102,7 +102,7 @@ _compiling = threading.Lock()
 
 @functools.lru_cache(maxsize=None)
 def compiled(expression, arguments):
-    """Return a C function of a length and the arguments' addresses."""
+    """Return a C function that takes a length and the arguments' addresses."""
     body = expression
     for name, _, scalar in arguments:
         body = re.sub(rf"\b{name}\b", f"{name}[{0 if scalar else 'i'}]", body)

@@ -642,9 +642,9 @@ def several_observed():
 
 
 def python_mode():
-    """Return the tests' mode: without compilation, because Numba would need a minute for every function.
+    """Return a mode without compilation for tests, because Numba would need a minute for every function.
 
-    It does not fuse operations, either: in Python code, a fused ``reciprocal`` has only float32's precision. (PyTensor
+    It does not fuse operations either: in Python code, a fused ``reciprocal`` has only float32's precision. (PyTensor
     divides ``np.float32(1)`` by a Python float, which NumPy 2 treats as float32.)
     """
     return Mode(linker="py", optimizer=OPT_FAST_RUN.excluding("fusion"))
@@ -664,7 +664,7 @@ def points_of(model, n, scale=0.7, seed=1):
 
 
 def evaluate(model, points):
-    """Return a model's log-probability and its gradient at points; not a number where PyMC raises LinAlgError."""
+    """Return a model's log-probability and its gradient at points, or NaN where PyMC raises LinAlgError."""
     function = model.compile_fn([model.logp(), model.dlogp()], inputs=model.value_vars)
 
     def at(point):
@@ -685,7 +685,7 @@ def assert_same(parallel, plain, n=100, rtol=1e-10):
 
 
 def without_compiling():
-    """Return a context without compilation by PyTensor."""
+    """Return a context that keeps PyTensor from compiling."""
     return pytensor.config.change_flags(mode=python_mode(), linker="py", cxx="")
 
 

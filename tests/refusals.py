@@ -1,4 +1,4 @@
-"""Checks of errors by their fields and the facts in their messages, so that the wording can change."""
+"""Checks of errors by fields and by facts in messages, so that the wording can change."""
 
 import re
 from contextlib import contextmanager
@@ -72,5 +72,5 @@ def _pattern(fact):
 
 
 def is_local(raised, error):
-    """Return whether an exception is exactly this error or its `ArgumentError`, not another rank's error."""
+    """Return whether an exception is this error or its `ArgumentError`, and not another rank's error."""
     return type(raised) in (error, {TypeError: ArgumentTypeError, ValueError: ArgumentValueError}.get(error))

@@ -1,4 +1,4 @@
-"""Linear regression: the source of functions that tests compare with the serial program."""
+"""Linear regression, for functions that tests compare with the serial program."""
 
 import numpy as np
 from library import L, T
@@ -10,7 +10,7 @@ def rows(n, seed=0):
 
 
 def regression(updates, loss_of=lambda error: T.sqr(error).mean(), predict=T.dot, outputs=lambda loss: loss):
-    """Return a builder of a regression; `updates` creates its updates from loss and parameters."""
+    """Return a function that builds a regression; `updates` makes its updates from loss and parameters."""
 
     def build():
         x, y = T.dmatrix("x"), T.dmatrix("y")

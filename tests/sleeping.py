@@ -11,7 +11,7 @@ from synkhronos import trace
 
 
 class Sleeping:
-    """Sum that sleeps: for its value if that is below 1, on the master; else for the excess over 1.
+    """Sum that sleeps: for its value if that is at most 1, on the master; else for the excess over 1.
 
     The other ranks begin only when the master waits for them.
     """
@@ -35,7 +35,7 @@ class Sleeping:
 
 
 class Entered(trace.TraceObserver):
-    """Observer that opens a gate when this thread reaches one of some points after another gate is reached."""
+    """Observer that opens a gate when this thread reaches one of these points after another gate is reached."""
 
     def __init__(self, names, after, gate):
         self.names, self.after, self.gate, self.thread = names, after, gate, threading.get_ident()
@@ -48,7 +48,7 @@ class Entered(trace.TraceObserver):
 
 @contextlib.contextmanager
 def observed(observer):
-    """Observe from inside an epoch, so that the recorder sees a point first."""
+    """Observe points in the block; inside an epoch, the recorder sees each point first."""
     trace.observe(observer)
     try:
         yield
@@ -57,5 +57,5 @@ def observed(observer):
 
 
 def waits_for(sleeping):
-    """Let the others begin to sleep when the master, which has slept, waits for them."""
+    """Start the other ranks' sleep when the master has slept and waits for them."""
     return observed(Entered(["barrier", ("channel", "wait")], sleeping.has_slept.is_reached, sleeping.is_waiting))

@@ -11,7 +11,7 @@ X, SUM = np.arange(3.0), ReduceOp("sum")
 
 
 class CallOfARank(in_graph.CurrentCall):
-    """Call of all ranks with 12 rows together; this rank has the rows from 3 to 7."""
+    """Call with 12 rows on all ranks together; this rank has rows 3 to 6."""
 
     def all_reduce(self, number, op, arrays):
         if number:
@@ -50,7 +50,7 @@ def test_in_a_call():
 
 @pytest.mark.parametrize("act", [lambda: in_graph.all_reduce(1, SUM, [X]), lambda: in_graph.share(5)])
 def test_an_error_leaves_the_call_as_it_was_raised(act):
-    """Even if the library around an operation raises another error because of it."""
+    """The call raises an operation's error, even if the library around it raises another one."""
     with pytest.raises(ArgumentValueError) as caught, CallOfARank() as call:
         try:
             act()

@@ -74,7 +74,7 @@ def same(data, expected):
 
 
 class Var:
-    """Attributes of a Theano variable."""
+    """Object with attributes of a Theano variable."""
 
     def __init__(self, dtype, ndim, name=None):
         self.dtype, self.ndim, self.name = dtype, ndim, name

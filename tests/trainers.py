@@ -57,7 +57,7 @@ def rmsprop(loss, params, learning_rate=1.0, rho=0.9, epsilon=1e-6):
 
 
 def adadelta(loss, params, learning_rate=1.0, rho=0.95, epsilon=1e-6):
-    """``p - learning_rate * g * sqrt(d) / sqrt(s)``, with the means of ``g^2`` and of the steps' squares"""
+    """``p - learning_rate * g * sqrt(d) / sqrt(s)``, with means ``s`` of ``g^2`` and ``d`` of the steps' squares"""
     new = OrderedDict()
     for p, g in zip(params, _gradients(loss, params)):
         squares, steps = L.zeros_like(p), L.zeros_like(p)

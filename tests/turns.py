@@ -7,7 +7,7 @@ import os
 class Turns:
     """Turns of concurrent test processes: any number of tests together, or one test that is `alone`.
 
-    With a single lock, a test that must be alone might wait for ever. So there are two: a test that waits for the room
+    With a single lock, a test that must be alone might wait forever. So there are two: a test that waits for the room
     holds the door, and no other test can enter.
 
     Parameters

@@ -109,13 +109,13 @@ def over_hosts(counts, root=0, **options):
 
 
 class World:
-    """Open session with variables of one engine on all its ranks.
+    """An open session with variables of one engine on all its ranks.
 
-    Attributes
+    Parameters
     ----------
     launcher : "threads", "fork", or one of `COUNTS`
     n, root : int
-    engine : module with ``shared``, ``variable`` and other requirements of that engine's tests
+    engine : "numpy", "theano" or "pytensor"
     **options
         Other options of `Program.open`.
     """

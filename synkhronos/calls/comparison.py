@@ -250,5 +250,5 @@ def _difference(name: str, where: str, found: Deviation, whose: str, reason: str
 
 def explained(error: BaseException) -> BaseException:
     """Return the serial function's error with a note on its origin."""
-    add_note(error, "raised by the serial function during a comparison: the call was not made")
+    add_note(error, "raised by the serial function during a comparison; the ranks were not called")
     return error

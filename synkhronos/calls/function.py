@@ -108,7 +108,7 @@ class Function:
 
     def __repr__(self) -> str:
         return (
-            f"<synkhronos.Function {self.name or 'without a name'}: "
+            f"<synkhronos.Function {self.name or '(unnamed)'}: "
             f"number of inputs {len(self._arguments.inputs)}, outputs {self.output_modes}>"
         )
 
@@ -636,7 +636,7 @@ class Function:
         >>> bool(found), found.results
         (False, [array(9.), array(18.)])
         >>> print(found.differences[0].reason)
-        it has op 'avg', but pow of x needs the whole value, but every rank has only a part of it
+        it has op 'avg', but pow of x needs the whole value, and every rank has only a part of it
         """
         batch_s = signature.one_of("batch_shared", batch_shared, "batch_s", batch_s)
         own = dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout)

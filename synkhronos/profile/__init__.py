@@ -2,7 +2,7 @@
 
 ::
 
-    rank r      a named point of the library begins and ends          recording: an observer of `trace`
+    rank r      a trace point of the library begins and ends          recording: an observer of `trace`
                   --> a span in the ring of rank r                    ring: shared memory, bounded
     master      close(), a rank's death, or synkhronos.report()
                   reads the rings of all ranks                        spans: on one clock, nested

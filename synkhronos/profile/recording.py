@@ -1,4 +1,4 @@
-"""Observer that records this process's ranks: each run of a named point becomes a span in a rank's ring."""
+"""Observer that records this process's ranks: each run of a trace point becomes a span in a rank's ring."""
 
 from __future__ import annotations
 

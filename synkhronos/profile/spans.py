@@ -12,7 +12,7 @@ class Span(NamedTuple):
 
     begin: int  # nanoseconds of the master's clock
     end: int
-    point: str  # the named point, such as "barrier"
+    point: str  # the trace point, such as "barrier"
     label: str  # the method, such as "Barrier.wait", or a command's kind
     name: str  # a command's function or collective, else ""
     command: int  # number of the command that contains the span

@@ -104,7 +104,7 @@ def taken_whole(
             unknown = Unknown("depends on how many rows the rank has")
             after[i] = unknown if powers or power is None else Replicate(power)
         elif isinstance(one, Partial) and (not exact or one.reduction not in WHOLES):
-            after[i] = Unknown("needs the whole value, but every rank has only a part of it")
+            after[i] = Unknown("needs the whole value, and every rank has only a part of it")
         elif isinstance(one, (Size, Partial)):
             wanted.add(i)
             after[i] = REPLICATE

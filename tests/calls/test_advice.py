@@ -1,4 +1,4 @@
-"""Refusals that are about inputs say which of them to list elsewhere."""
+"""Errors that are caused by an input advise which argument of `function` to list it in."""
 
 import logging
 
@@ -78,7 +78,7 @@ def test_no_advice_where_no_input_is_concerned(exact):
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_states_of_the_batch(exact):
-    """Not a share of them: they are updated, too."""
+    """For updated variables with the batch's rows, the advice is `sharded` in the inputs, not `ops.shard`."""
     H, C = L.shared(np.zeros((5, 3)), "H"), L.shared(np.zeros((5, 3)), "C")
     state = T.tanh(X + H)
     updates = [(H, state)] if exact else [(H, state), (C, C + 1)]

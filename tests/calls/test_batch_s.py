@@ -1,4 +1,4 @@
-"""Rows of shared variables, selected by ``batch_s`` on every rank and sliced; truth is NumPy."""
+"""Rows of shared variables, selected by ``batch_s`` on every rank and sliced; expected values come from NumPy."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ LENGTHS = [5, 4, 6, 5]  # lengths of the ranks' data
 
 
 def data_of(world, columns=None, scale=1.0):
-    """Return every rank's data: all values differ."""
+    """Return every rank's data; all values differ."""
     return [
         scale
         * (100 * rank + np.arange(float(LENGTHS[rank])))[(slice(None), *[None] * bool(columns))]
@@ -23,7 +23,7 @@ def data_of(world, columns=None, scale=1.0):
 
 
 def scattered(world, name, columns=None, scale=1.0):
-    """Return a shared variable and what each rank has in it."""
+    """Return a shared variable and its values on all ranks."""
     values = data_of(world, columns, scale)
     shared = world.shared(np.zeros(values[0].shape), name)
     world.set_values(shared, values)
@@ -31,7 +31,7 @@ def scattered(world, name, columns=None, scale=1.0):
 
 
 def forms(n):
-    """Return every form of ``batch_s``, and the rows of each rank that it means."""
+    """Return every form of ``batch_s`` with the rows that it selects on each rank."""
     each = [[0, 3], [3, 3, -1], [2], [1, 1]][:n]
     one = {
         "nothing": None,
@@ -64,7 +64,7 @@ def forms(n):
 
 
 def take(values, rows):
-    """Return, with NumPy alone, each rank's selected rows."""
+    """Return each rank's selected rows, computed by NumPy alone."""
     return [
         value if row is None else value[row if isinstance(row, slice) else np.array(list(row), int)]
         for value, row in zip(values, rows)
@@ -73,7 +73,7 @@ def take(values, rows):
 
 @pytest.fixture
 def program(world, words):
-    """A function on shared data alone, in givens and in the graph."""
+    """Return a function without inputs, with shared data in its ``givens`` and in its graph."""
     return build(world, words)
 
 
@@ -107,7 +107,7 @@ def test_every_form(make_world, numpy_words, name):
 
 
 def test_both_names(make_world, numpy_words):
-    """`batch_s` is what 2017 called it."""
+    """`batch_s`, the name from 2017, means the same as `batch_shared`."""
     f, ss, ts = build(make_world("threads", 2, 0), numpy_words)
     rows = [[2, 0], slice(1, 3)]
     truth = [np.concatenate([(s.sum(1) + t)[each] for s, t, each in zip(ss, ts, one)]) for one in (rows, rows[::-1])]
@@ -143,7 +143,7 @@ def check_form(world, program, name):
 
 
 def test_one_call_after_another(world, program):
-    """Every kind of call in turn: none leaves something to the next."""
+    """Calls of every kind follow one another; no call affects the next."""
     f, ss, ts = program
     for batch_s, k in [(None, 1), (slice(1, 3), 1), (None, 3), ([0, 2], 2), (None, 1), (slice(0, 4), 4), ([1], 1)]:
         rows = [batch_s] * world.n
@@ -304,7 +304,7 @@ def test_what_is_not_named_is_used_as_it_is(world, words):
 
 
 def test_an_update_of_what_is_selected(world, words):
-    """The new value is computed from the selected rows, and replaces the whole."""
+    """The new value is computed from the selected rows and replaces the variable's whole value."""
     s, ss = scattered(world, "s")
     c = world.shared(np.zeros(()), "c")
     f = words.function([], (s, "gather"), updates=[(s, s * 2), (c, c + words.sum(s), "sum")], sliceable_shareds=[s])

@@ -1,4 +1,4 @@
-"""The batches of steps as one table: truth is NumPy's own indexing."""
+"""The batches of steps as one table; expected rows come from NumPy's indexing."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""From the arguments of a call to one value per input."""
+"""Binding the arguments of a call to inputs: one value per input."""
 
 from collections import namedtuple
 

@@ -1,7 +1,7 @@
-"""`synkhronos.functions`: a block in which a library's own calls of ``function`` build functions of ours.
+"""`synkhronos.functions`: inside this block, a library's own calls of ``function`` build synkhronos functions.
 
-The library is played by functions here that call the engine's ``function``, which they took before the block, and by
-pytensor-ml (test_pytensor_ml.py). Truth is the same code outside a block, or NumPy.
+Functions here, which imported the engine's ``function`` before the block, serve as the library, and so does pytensor-ml
+(test_pytensor_ml.py). Expected values come from the same code outside a block, or from NumPy.
 
 Modules: `synkhronos.calls.block`, `synkhronos.engines.graph.catching`.
 """
@@ -40,7 +40,7 @@ def threads(make_world):
 
 
 class Fit:
-    """A library's code: it takes its function as it likes, and knows nothing of ranks."""
+    """Code of a library that imported ``function`` before the block and does not use synkhronos."""
 
     def __init__(self):
         self.q, self.x = T.dmatrix("q"), T.dmatrix("x")
@@ -125,7 +125,7 @@ def test_own_functions_are_built_as_ever(threads):
 
 
 def test_a_number_of_rows(threads):
-    """It counts for functions in which it stands; others take any number."""
+    """``rows=`` applies to functions that contain this number; other functions accept any number of rows."""
 
     def build():
         x = T.dmatrix("x")

@@ -1,6 +1,6 @@
-"""What the program changes on the master alone is told each time; what the library changes never is.
+"""Each change that the program makes on the master alone causes a warning; changes made by synkhronos do not.
 
-That is about functions that are not exact; what exact ones make of it is in test_program_values.py.
+This applies to functions that are not exact; for exact ones, see test_program_values.py.
 """
 
 import logging
@@ -26,7 +26,7 @@ BOTH = [("threads", 2, 0, "numpy"), *GRAPHS]
 
 @pytest.fixture
 def told(caplog):
-    """Return what was told since it was called last."""
+    """Return a function that returns the messages logged since its last call."""
     caplog.set_level(logging.WARNING, "synkhronos")
 
     def since():
@@ -207,7 +207,7 @@ def test_what_the_library_changes_is_not_told(small, told):
 
 @both_small
 def test_random_streams_are_the_masters_own(small, told):
-    """The master may draw by itself: every rank has its own stream."""
+    """Drawing on the master alone causes no warning, because every rank has its own stream."""
     world, words = small
     if world.engine_name != "numpy":
         from library import L
@@ -223,7 +223,7 @@ def test_random_streams_are_the_masters_own(small, told):
 
 @all_small
 def test_a_value_that_is_set_in_the_middle_of_steps_is_told(small, told):
-    """By `on_step`, which is the master's: other ranks go on with the value before, and everybody with what it updates."""
+    """A value that `on_step` sets on the master causes one warning; the other ranks continue with the old value."""
     world, words = small
     w, rate, other = words.shared(0.0, "w"), words.shared(1.0, "rate"), words.shared(1.0, "other")
     f = words.function([], (w + other, "gather"), updates=[(w, w + rate)], name="train")

@@ -1,4 +1,4 @@
-"""Many steps as several commands: the parts, and how their results are joined."""
+"""Many steps as several commands: how the steps are divided, and how the results are joined."""
 
 from types import SimpleNamespace
 
@@ -12,7 +12,7 @@ from synkhronos.calls.steps import StepSequence
 
 
 def steps_of(n_steps, total=False):
-    """Return steps of two divisions, every third of the second, and their table."""
+    """Return steps with two divisions, the second one in every third step, and their table."""
     table = np.zeros((n_steps, 4), np.int64)
     table[::3, 0] = 1
     counts = np.bincount(table[:, 0], minlength=2).tolist()
@@ -21,7 +21,7 @@ def steps_of(n_steps, total=False):
 
 
 class Made:
-    """Makes steps, and notes which; an output of numbers, one of rows, and one that is a list."""
+    """Callable that makes steps and records them; its outputs are numbers, rows, and a list."""
 
     def __init__(self, table, end=None):
         self.table, self.end, self.parts = table, end, []
@@ -93,7 +93,7 @@ def test_arrays_of_different_shapes_become_a_list():
 
 
 def test_commands_that_end_early_go_on():
-    """After a step with which `on_step` has changed something; also if no rank is replaced."""
+    """If a command ends early because `on_step` changed a variable, the other steps follow, with and without `heal`."""
     steps, table = steps_of(40)
     made = Made(table)
 

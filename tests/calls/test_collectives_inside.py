@@ -1,6 +1,6 @@
-"""Functions with collectives inside (`synkhronos.ops`): the serial program's values on every rank, or no change at all.
+"""Functions with collectives (`synkhronos.ops`) yield the serial program's values on every rank or change nothing.
 
-Truth is the same function as the plain library, where a collective is the identity, called with all rows.
+Expected values come from the engine's own function, where collectives are identities, called with all rows.
 """
 
 import pickle
@@ -41,7 +41,7 @@ def rows(n, seed=0):
 
 
 def regression(make_updates, loss_of=T.sqr):
-    """Return what builds a regression with such updates, from loss and parameters."""
+    """Return a builder of a regression; `make_updates` makes its updates from the loss and the parameters."""
 
     def build():
         x, y = T.dmatrix("x"), T.dmatrix("y")
@@ -134,7 +134,7 @@ def test_slices_of_updates_that_are_not(threads):
 
 @pytest.mark.thorough
 def test_slices_of_updates_that_also_depend_on_the_ranks_own_rows(threads):
-    """On a rank they weigh by its own rows, what depends on collectives by those of all."""
+    """Slices are refused: a rank's own part is weighted by its rows, the collective's part by the rows of all ranks."""
     x, w = T.dmatrix("x"), L.shared(np.zeros(3), "w")
     f = synk.function([x], updates=[(w, synk.ops.all_reduce(x.mean(axis=0)) + x.mean(axis=0))])
     with refuses(ValueError, argument="num_slices", expected="the update of w is not linear", got="2"):
@@ -227,7 +227,7 @@ def test_a_copy_of_a_copy_swaps(threads):
 
 
 def state_of(value):
-    """Return what can be compared of a random state."""
+    """Return a random state in a form that can be compared."""
     return str(value.bit_generator.state) if isinstance(value, np.random.Generator) else value.tolist()
 
 
@@ -247,7 +247,7 @@ def test_random_states_of_ranks_without_rows_stay(make_world):
 
 
 class Fail(L.Op):
-    """Return what is given; on one rank, if armed, do something else first."""
+    """Op that returns its value; on one rank, if armed, it first calls `how`."""
 
     __props__ = ("rank", "how")
 
@@ -266,7 +266,7 @@ class Fail(L.Op):
 
 
 class Odd(Exception):
-    """An exception that Theano cannot build again."""
+    """Exception that Theano cannot create again from a message."""
 
     def __init__(self, code, text):
         super().__init__(code, text)
@@ -278,7 +278,7 @@ def fail_oddly():
 
 
 def two_collectives(rank, how):
-    """A function whose second collective comes after an operation that fails on one rank; its variables."""
+    """Return a function whose second collective follows an op that fails on one rank, and the updated variables."""
     x, armed = T.dvector("x"), T.lscalar("armed")
     first, second = L.shared(np.zeros(2), "first"), L.shared(np.zeros(2), "second")
     one = synk.ops.all_reduce(x.mean() + first)
@@ -338,7 +338,7 @@ def test_ctrl_c_between_two_collectives(make_world):
 
 
 def test_what_a_collective_raises_comes_out_as_it_is(threads):
-    """Shapes that differ between ranks: known on all of them, from inside the function."""
+    """If shapes differ between ranks, the collective's error reaches the caller unchanged."""
     x = T.dvector("x")
     f = synk.function([x], synk.ops.all_reduce(x * 2, "sum"), **FAST)
     with refuses(ValueError, argument="array 0 of all_reduce 0", expected="the same shape and dtype on all ranks"):
@@ -347,7 +347,7 @@ def test_what_a_collective_raises_comes_out_as_it_is(threads):
 
 
 def test_ranks_that_come_to_different_collectives(make_world):
-    """A condition on a shared variable that differs between ranks, which nobody can see when the function is built."""
+    """If ranks reach different collectives because a condition differs, the call fails and changes nothing."""
     make_world("fork", 2, 0, engine=NAME)
     x, which = T.dvector("x"), L.shared(np.int8(0), "which")
     w = L.shared(0.0, "w")

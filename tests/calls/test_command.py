@@ -1,4 +1,4 @@
-"""Calls: the rows that every rank is given, and what becomes of its results.
+"""Calls: the rows that every rank receives, and how its results are combined.
 
 Modules: `arguments`, `rank_call`.
 """
@@ -48,7 +48,7 @@ def batches(n):
 
 
 def selected(values, batch):
-    """Return, with NumPy alone, the rows that ``batch`` means."""
+    """Return the rows that ``batch`` selects, computed by NumPy alone."""
     if batch is None:
         return values
     if isinstance(batch, (int, np.integer)) or isinstance(batch, np.ndarray) and batch.ndim == 0:
@@ -375,7 +375,7 @@ def test_the_error_without_rows_is_the_engines(world, words):
 
 
 def test_an_error_that_only_some_ranks_can_see(world, words):
-    """The shards of 4 rows over 3 ranks have 2, 1 and 1."""
+    """An error on some ranks reaches the caller: n + 1 rows on n ranks make one shard of 2 rows and others of 1 row."""
     x = words.variable("x")
     column = (2, 1)
     pair = (
@@ -479,7 +479,7 @@ def test_different_shapes_one_after_another(world, words):
 
 
 def test_output_subset_and_back_to_all_outputs(world, words):
-    """The original stayed at the subset of an earlier call."""
+    """`output_subset` applies to one call only (in the 2017 version, it also applied to later calls)."""
     x, w = words.variable("x"), world.shared(np.zeros(()), "w")
     f = words.function([x], [(words.sum(x), "sum"), (x * 2, "gather"), (words.max(x), "max")], updates=[(w, w + 1)])
     everything = [ROWS.sum(), ROWS * 2, ROWS.max()]
@@ -600,7 +600,7 @@ def test_a_call_with_its_own_timeout(make_world, numpy_words):
 
 @pytest.mark.slow
 def test_rows_are_copied_into_memory_that_calls_use_again(make_world):
-    """What an update keeps of the rows of a call, and what it returned, is not overwritten by the next call."""
+    """Rows that an update keeps, and outputs that a call returned, are not overwritten by the next call."""
     theano = pytest.importorskip("theano")
     make_world("fork", 2, engine="theano")
     x = theano.tensor.dvector("x")

@@ -1,4 +1,4 @@
-"""Random numbers that all rows have in common (noise on weights), in exact functions: the serial program's, on all ranks."""
+"""In exact functions, random numbers that all rows share (noise on weights) equal the serial program's on all ranks."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ pytestmark = getattr(pytest.mark, NAME)
 
 
 def streams_of(seed):
-    """Return the quick kind of streams."""
+    """Return the engine's faster kind of random streams."""
     return L.streams(seed)[0]
 
 
@@ -34,7 +34,7 @@ def rows(n, seed=0):
 
 
 def noise(streams):
-    """Return a variable, an input, outputs and updates: weights with noise, and a mask on them."""
+    """Return the weights, inputs, outputs and updates of a regression with noise and a mask on its weights."""
     x, w = T.dmatrix("x"), L.shared(np.array([0.4, -1.0, 0.3]), "w")
     noisy = w + 0.1 * streams.normal((3,), avg=0.0, std=1.0)
     masked = noisy * T.cast(streams.binomial((3,), p=0.7), "float64")
@@ -44,7 +44,7 @@ def noise(streams):
 
 
 def chain(streams):
-    """A chain that goes on from call to call, moved by noise in a scan, beside rows."""
+    """Return a model with a Markov chain, drawn in a scan and kept between calls; its loss also depends on rows."""
     x, w = T.dmatrix("x"), L.shared(np.array([0.4, -1.0, 0.3]), "w")
     particles = L.shared(np.zeros((2, 3)), "particles")
 
@@ -126,7 +126,7 @@ def test_a_stream_that_ranks_have_split_before_is_refused(threads):
 
 
 def test_beside_streams_of_another_engine(threads):
-    """Which variables an engine has in common with others is no question to another one."""
+    """Exact functions draw correctly if a function of another engine draws from a separate stream."""
     drawn = numpy_engine.uniform(numpy_engine.random_stream(1), (3,))
     f = synk.function([], (drawn, "gather"), name="of NumPy")
     w, inputs, outputs, updates = noise(streams_of(3))
@@ -138,7 +138,7 @@ def test_beside_streams_of_another_engine(threads):
 
 
 def common_and_own(streams, with_collective=False):
-    """Return an exact function, and one that is not, both of which draw from one stream, and the drawn variable."""
+    """Return an exact function, one that is not exact, and the serial function, which all draw from one stream."""
     x, draw = T.dmatrix("x"), streams.uniform((3,))
     more = [synk.ops.all_reduce(x.mean())] * with_collective
     exact = synk.function([x], x.sum(axis=0) + draw, name="exact", exact=True, **FAST)
@@ -149,7 +149,7 @@ def common_and_own(streams, with_collective=False):
 @pytest.mark.parametrize("random", ["split", "same"])
 @pytest.mark.parametrize("with_collective", [False, True])
 def test_one_stream_in_an_exact_function_and_in_another(make_world, random, with_collective):
-    """In the other a rank without rows, or with fewer slices, draws less often; the exact one cannot see that."""
+    """The other function refuses calls that leave a rank without rows, because this rank would draw less often."""
     make_world("threads", 3, 1, engine=NAME, random=random)
     f, own, _ = common_and_own(streams_of(7), with_collective)
     serial = common_and_own(streams_of(7))[2]
@@ -166,7 +166,7 @@ def test_one_stream_in_an_exact_function_and_in_another(make_world, random, with
 
 @pytest.mark.parametrize("mode", [L.quick, L.full], ids=["another object", "in place"])
 def test_what_the_master_draws_alone_is_drawn(world, mode):
-    """As in the serial program, in which it is the same function."""
+    """Draws by `as_theano` on the master advance the stream on all ranks, as in the serial program."""
     streams, x = [streams_of(7), streams_of(7)], T.dmatrix("x")
     f, serial = (
         make([x], x.sum(axis=0) + stream.uniform((3,)), mode=mode, **options)
@@ -194,7 +194,7 @@ def test_what_the_master_draws_alone_is_drawn(world, mode):
 
 
 def state_of(value):
-    """Return what can be compared of a random state."""
+    """Return a random state in a form that can be compared."""
     return str(value.bit_generator.state) if isinstance(value, np.random.Generator) else value.tolist()
 
 

@@ -1,6 +1,6 @@
-"""`Function.compare`, ``fork(check=True)`` and ``--check``: right programs agree, wrong ones are told with both numbers.
+"""`Function.compare`, ``fork(check=True)``, ``--check``: correct programs pass; both values of wrong ones are reported.
 
-Truth is NumPy, or plain Theano with variables of its own.
+Expected values come from NumPy, or from the engine alone with separate variables.
 
 Modules: `comparison`, `explanations`, `first_calls`, `rank_values`, `rounding`, `serial`.
 """
@@ -40,7 +40,7 @@ def threads(make_world):
 
 @pytest.fixture
 def told(caplog):
-    """Return what was told since it was called last."""
+    """Return a function that returns the messages logged since its last call."""
     caplog.set_level(logging.WARNING, "synkhronos")
 
     def since():
@@ -52,7 +52,7 @@ def told(caplog):
 
 
 def everywhere(shareds):
-    """Return copies of what all ranks hold of the variables."""
+    """Return copies of the variables' values on all ranks."""
     return [synk.get_value(rank, list(shareds)) for rank in range(synk.size())]
 
 
@@ -256,7 +256,7 @@ def test_a_variable_that_ranks_hold_differently(world):
 
 
 def test_a_rule_without_a_reason_in_the_graph(threads):
-    """An operation that rounds differently on fewer rows; no placement is wrong."""
+    """A difference without a reason in the graph is reported: the op's values depend on the number of rows."""
 
     @L.as_op(itypes=[T.dvector], otypes=[T.dvector], infer_shape=lambda node, shapes: shapes)
     def odd(x):
@@ -297,7 +297,7 @@ def test_functions_with_random_draws_are_not_compared(world, told):
 
 
 def test_the_state_is_that_after_one_call(world):
-    """Of two equal programs one compares, the other calls: all values on all ranks are the same, bit by bit."""
+    """If one of two equal programs compares and the other one calls, all values on all ranks have the same bits."""
 
     def build():
         x, y = T.dmatrix("x"), T.dmatrix("y")
@@ -357,7 +357,7 @@ def test_wrong_arguments_are_refused_as_in_a_call(threads):
 
 
 def test_what_the_serial_function_raises(make_world, numpy_words, told):
-    """A function that refuses more than 4 rows: the ranks have fewer, the serial one has all."""
+    """If only the serial function fails (on more than 4 rows), `compare` raises its error, and checked calls warn."""
     make_world("threads", 2, check=True)
     x, w = numpy_words.variable("x"), numpy_words.shared(np.zeros(()), "w")
     y = numpy_words.apply(few, x, dtype="float64", ndim=1)

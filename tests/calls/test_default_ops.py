@@ -1,4 +1,4 @@
-"""Outputs without an op: what the serial function returns, or a refusal, or a warning."""
+"""Outputs without an op equal the serial function's, or cause an error or a warning."""
 
 import logging
 
@@ -79,7 +79,7 @@ TYPES = ["bool", "int8", "int64", "uint8", "uint16", "uint32", "uint64", "float3
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_the_smallest_of_all_types(world, exact):
-    """Which the library writes as a largest: ``255 - max(255 - x)``."""
+    """Minima of all types are correct, also where the engine writes them as maxima: ``255 - max(255 - x)``."""
     random = np.random.RandomState(0)
     for dtype in TYPES:
         m = L.variable(dtype, 2, "m")
@@ -106,7 +106,7 @@ def test_the_smallest_of_all_types(world, exact):
 
 
 def test_what_all_slices_have_needs_no_op(world):
-    """Integers that follow from no row, or are computed once for all rows; not what rows or a collective give."""
+    """Integers that are equal in all slices need no op; a sum over a rank's rows does."""
     rows, n = T.lmatrix("rows"), T.lscalar("n")
     outputs = [count * n, rows.shape[1], (rows.max() - rows.min()) * n, rows.sum() // n]
     values = np.arange(14).reshape(7, 2)

@@ -1,4 +1,4 @@
-"""An exact function refuses a variable that a collective has made different between ranks; truth is NumPy."""
+"""Exact functions refuse variables that a collective made different between ranks; expected values come from NumPy."""
 
 import numpy as np
 import pytest
@@ -77,7 +77,7 @@ def test_collectives_that_leave_all_the_same(world, program):
 
 @pytest.mark.parametrize("in_steps", [False, True])
 def test_updates_that_a_rank_without_rows_has_not_made(world, in_steps):
-    """By a function that is not exact: such a rank makes no call."""
+    """Exact functions refuse a variable that a rank without rows did not update in a call that was not exact."""
     x, count = T.dvector("x"), L.shared(0.0, "count")
     own = synk.function([x], x.sum(), updates=[(count, count + 1)], exact=False, **FAST)
     f = synk.function([x], x.sum() * count, exact=True, name="f", **FAST)

@@ -1,4 +1,4 @@
-"""Who does what in a call: every row is taken once, by the right rank, in the right slice; truth is NumPy."""
+"""Division of calls: every row is used once, on the right rank, in the right slice. Expected values come from NumPy."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from synkhronos.calls.division import divide  # noqa: E402
 
 
 def pieces(division, size):
-    """Return every rank's slices as lists of row numbers: (weight, rows of the inputs, rows of the shared ones)."""
+    """Return every rank's slices as lists of row numbers: (weight, rows of inputs, rows of shared variables)."""
     return [
         [(weight, list(range(*rows)), list(range(*shared))) for weight, rows, shared in division.pieces(rank)]
         for rank in range(size)

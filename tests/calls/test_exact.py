@@ -1,6 +1,6 @@
-"""Functions with ``exact=True``: outputs and updates of the serial program, on every rank, or a refusal.
+"""Functions with ``exact=True`` yield the serial program's outputs and updates on every rank, or are refused.
 
-Truth is the same function as plain Theano, called with all rows.
+Expected values come from the same function, built by the engine alone and called with all rows.
 
 Modules: `placement_table`, `synkhronos.engines.graph.table`.
 """
@@ -42,7 +42,7 @@ def threads(make_world):
 
 
 def check(build, n_collectives=None):
-    """Compare calls of all numbers of rows."""
+    """Compare calls with all numbers of rows to serial calls; return the `Twins`."""
     twins = Twins(build, exact=True, **FAST)
     for i, n in enumerate(ROWS):
         twins.call(*rows(n, i))
@@ -135,7 +135,7 @@ def test_small_integers_wrap_around_as_in_the_serial_program(threads, output):
 )
 @pytest.mark.skipif(not L.casts_wrap_around, reason="PyTensor 3.0 refuses such casts in Python code")
 def test_unsigned_and_narrow_integers(threads, output):
-    """Parts of the ranks are negative, or too large, where the whole is not."""
+    """Results are correct even if ranks' parts are negative or too large for the type and the total is not."""
     inputs = [T.bvector("a"), T.bvector("b")]
     made = output(*[T.cast(one, "uint8") for one in inputs])
     f, g = synk.function(inputs, made, exact=True, **FAST), L.function(inputs, made, **FAST)
@@ -190,7 +190,7 @@ def test_updates_without_collectives_are_made_on_ranks_without_rows_too(threads,
 
 
 def test_outputs_beside_updates(world):
-    """A part, and what is computed from the whole of it."""
+    """An output may be a partial value, or may be computed from its total."""
 
     def outputs(loss):
         return [loss, T.exp(loss)]
@@ -233,7 +233,7 @@ def test_rows_of_sliceable_shared_variables(threads):
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_rank_that_has_no_row_of_the_data(threads, axis):
-    """It computes along with one that does not count: a maximum of none, and a product with an input's row, are errors."""
+    """A rank without rows computes with one row that does not count, since a maximum of no rows is an error."""
     y, c = T.dvector("y"), L.shared(np.zeros((1, 1)), "c")
     column, data = (c[:, 0], [c]) if axis == 0 else (c[0], [synk.sharded(c, 1)])
     outputs = [T.dot(y, column), T.log(column).sum(), column.max() + y.max()]
@@ -248,7 +248,7 @@ def test_a_rank_that_has_no_row_of_the_data(threads, axis):
 
 
 def test_a_rank_that_has_no_row_of_some_of_the_data(threads):
-    """The others it has; and of none it takes more than one, since what does not count is computed row by row, too."""
+    """A rank that has rows of some shared variables, but none of another one, does not affect the results."""
     data, labels = L.shared(np.ones((4, 3)), "data"), L.shared(np.arange(4.0), "labels")
     outputs = [(T.dot(data, np.arange(3.0)) - labels).mean(), (data.T * labels).max(axis=1)]
     f = synk.function([], outputs, sliceable_shareds=[data, labels], exact=True, **FAST)
@@ -260,7 +260,7 @@ def test_a_rank_that_has_no_row_of_some_of_the_data(threads):
 
 
 def test_rows_of_other_lengths_are_refused(threads):
-    """They would have other numbers of rows than the call has, by which means are computed."""
+    """Shared variables with different numbers of rows are refused: means divide by the call's number of rows."""
     y, c, d = T.dvector("y"), L.shared(np.zeros(2), "c"), L.shared(np.zeros(2), "d")
     f = synk.function([], (c - c.mean()).max() + d.sum(), sliceable_shareds=[c, d], exact=True, **FAST)
     g = synk.function([y], [(c - c.mean()).max(), y.max()], sliceable_shareds=[c], exact=True, **FAST)
@@ -414,7 +414,7 @@ def test_slices_of_every_rank_are_added_up_before_the_rule(world, rule):
 
 
 def test_outputs_in_slices(world):
-    """Rows, parts, what is computed from wholes; some of them, and in other orders."""
+    """All kinds of outputs, also subsets of them in any order, equal the serial ones in slices."""
 
     def outputs(loss):
         (x,) = [one for one in L.inputs([loss]) if one.name == "x"]
@@ -481,7 +481,7 @@ def test_slices_draw_random_numbers_of_their_own(threads):
 
 @pytest.mark.parametrize("of_total", ["quotient", "product", "root", "in each row"])
 def test_the_refusal_of_a_gradient_in_slices_says_what_to_write(threads, of_total):
-    """The gradient of a mean over the rows that a mask counts: its factor reaches all rows, unless it is taken last."""
+    """For the gradient of a masked mean, the message advises applying the factor after the gradient."""
     x, m, w = T.dmatrix("x"), T.dvector("m"), L.shared(np.ones(3), "w")
     errors = T.sqr(T.dot(x, w) - 1) * m
     total, count = errors.sum(), m.sum()
@@ -546,7 +546,7 @@ def test_all_functions_after_fork(caplog):
 
 @pytest.mark.thorough
 def test_averages_of_steps_and_slices_are_over_rows(world):
-    """A mean is one in an exact function, too: the average of steps is that over all their rows; a sum is a sum."""
+    """In an exact function, means are averaged over the rows of all steps and slices, and sums are added."""
 
     def build():
         x, w = T.dmatrix("x"), L.shared(np.array([0.4, -1.0, 0.3]), "w")
@@ -596,7 +596,7 @@ def test_lengths_are_those_of_all_rows(world):
 
 @pytest.mark.parametrize("mode", [L.slow, L.quick])
 def test_an_axis_of_rows_that_is_said_to_be_of_length_1(threads, mode):
-    """One row in all is the same for all ranks; more of them are refused, also if no rank has more than one."""
+    """A call with one row is accepted; calls with more rows are refused, even if no rank has more than one row."""
     x, w = T.dmatrix("x"), L.shared(np.zeros(3), "w")
     late = T.addbroadcast(x - x.mean(axis=0), 0)
     outputs = [T.addbroadcast(x, 0).sum(), T.addbroadcast(x, 0) * np.ones((4, 3)), late.sum(), T.addbroadcast(x > 0, 0)]
@@ -616,7 +616,7 @@ def test_an_axis_of_rows_that_is_said_to_be_of_length_1(threads, mode):
 
 
 def test_the_table_shows_the_completed_graph(threads):
-    """Also if collectives are put into an operation that has a graph inside."""
+    """The table shows the completed graph, even if collectives are inserted into an op's inner graph."""
     x, w = T.dmatrix("x"), L.shared(np.ones(3), "w")
     mean, count = L.shared(np.zeros(3), "mean"), L.shared(np.int64(0), "count")
     if NAME == "theano":
@@ -664,7 +664,7 @@ print(synk.in_sync([w, m]))
 @pytest.mark.slow
 @pytest.mark.parametrize("first", [True, False], ids=["imported before fork", "imported after fork"])
 def test_ranks_compile_with_the_flags_that_the_program_sets_after_fork(first):
-    """As C code, against Python code of the program, theirs would compute other bits."""
+    """Without these flags, ranks would run C code where the master runs Python code, and their bits would differ."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FLAGS.format(first=first)],
         cwd=str(ROOT),

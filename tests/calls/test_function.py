@@ -1,4 +1,4 @@
-"""`function`: every form in which the library takes inputs, outputs and updates, and what else its functions offer.
+"""`function` accepts all forms of inputs, outputs and updates that the engine accepts; other features of its functions.
 
 Modules: `build`, `function_commands`, `synkhronos.engines.graph.profiles`.
 """
@@ -22,7 +22,7 @@ ROWS = np.arange(6.0) + 1
 
 @pytest.fixture(params=[("threads", 3), ("fork", 2)], ids=lambda param: "{}-{}".format(*param))
 def two(request, make_world):
-    """A world of threads and one of processes."""
+    """Return a world of threads, and then one of processes."""
     return make_world(*request.param, engine=NAME)
 
 
@@ -33,12 +33,12 @@ def words(words_of):
 
 @pytest.fixture
 def one(make_world):
-    """A world of threads."""
+    """Return a world of threads."""
     return make_world("threads", 2, engine=NAME)
 
 
 def describe(result):
-    """Return what two results of a call must have in common."""
+    """Return the properties of a result that two calls must share: types, keys, dtypes and numbers of dimensions."""
     if isinstance(result, dict):
         return type(result), [(key, describe(value)) for key, value in result.items()]
     if isinstance(result, (list, tuple)):
@@ -47,7 +47,7 @@ def describe(result):
 
 
 def default(variable, value):
-    """Return an input that has a value of its own, where the library has such."""
+    """Return an input with a default value if the engine supports default values."""
     return L.In(variable, value=value) if IS_THEANO else variable
 
 
@@ -386,7 +386,7 @@ def test_as_theano(two, words):
 
 
 def test_what_as_theano_has_returned_stays_as_it_is(two, words):
-    """The value of before an update, whose memory is used again."""
+    """Results of `as_theano` keep the values from before an update, although the variables' memory is reused."""
     w, m = L.shared(np.ones(3), "w"), L.shared(np.arange(6.0).reshape(2, 3), "m")
     f = words.function([], [(w, None), (m.T, None)], updates=[(w, w + 1), (m, m * 2)])
     f()

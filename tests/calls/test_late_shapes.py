@@ -1,6 +1,6 @@
-"""Shapes that depend on what all rows have in common, or on how many rows there are: exact functions have the whole's.
+"""In exact functions, shapes that depend on common values or on the number of rows are the serial function's.
 
-What is needed for its shape alone may come from the graph without collectives only if it has the same shape there.
+A value needed only for its shape may come from the graph without collectives only if it has the same shape there.
 """
 
 import numpy as np
@@ -65,7 +65,7 @@ def test_late_shapes(make_world, n_ranks, form):
 @pytest.mark.theano
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 def test_an_axis_that_is_said_to_be_of_length_1(make_world, n_ranks):
-    """Even if each rank has one row: the serial function has them all."""
+    """Several rows are refused even if each rank has one, because the serial function gets all of them."""
     make_world("threads", n_ranks)
     x = T.dmatrix("x")
     e = T.addbroadcast(x, 0).sum()
@@ -78,7 +78,7 @@ def test_an_axis_that_is_said_to_be_of_length_1(make_world, n_ranks):
 
 
 def test_lengths_of_several_rows_together(make_world):
-    """Of which a rank has fewer than rows."""
+    """The length of an array that is reshaped into groups of several rows is that of all ranks together."""
     make_world("threads", 3)
     x = T.dmatrix("x")
     v = x.reshape((-1, 2, 3))
@@ -92,7 +92,7 @@ def test_lengths_of_several_rows_together(make_world):
 @pytest.mark.parametrize("mode", ["FAST_COMPILE", "FAST_RUN"])
 @pytest.mark.parametrize("form", [lambda v: v.shape[0], lambda v: T.eye(v.shape[0]), lambda v: T.ones_like(v).sum()])
 def test_rows_that_leave_elements_over_in_a_reshape(make_world, form, mode):
-    """As if the array were computed, of which only the shape is needed."""
+    """Leftover elements are an error, even if only the shape of the reshaped array is needed."""
     make_world("threads", 2)
     x = T.dvector("x")
     e = form(T.tanh(x.reshape((-1, 3))))

@@ -1,4 +1,4 @@
-"""Updates that ranks make from their own rows: what becomes of them is said, once, when it first matters."""
+"""Updates that ranks compute from their own rows: their treatment is logged once, when it first matters."""
 
 import logging
 
@@ -45,7 +45,7 @@ def built(updates, inputs=(x,), **options):
 
 
 def said(caplog):
-    """Return the levels and texts of what has been said of updates since the last time."""
+    """Return the levels and texts of the messages about updates since the last call."""
     found = [(one.levelname, one.getMessage()) for one in caplog.records if "the update of" in one.getMessage()]
     caplog.clear()
     return found
@@ -84,7 +84,7 @@ def test_nothing_is_said_of_what_is_right_or_meant(options, caplog):
 
 
 def test_of_each_kind_one_message(caplog):
-    """Also of integers, which no op of slices puts together; nothing of random numbers."""
+    """Each kind of update causes one message, including integers, which no op combines; random states cause none."""
     caplog.set_level(logging.INFO, "synkhronos")
     w, v, u, rows = (L.shared(np.ones(4), name) for name in ("w", "v", "u", "rows"))
     n, positive = L.shared(np.int64(0), "n"), L.shared(np.int64(0), "positive")

@@ -1,4 +1,4 @@
-"""PyTensor's modes on ranks: those of a program's own, which travel, and those that are refused; truth is NumPy."""
+"""PyTensor's modes on ranks: custom ones, which are sent, and refused ones. Expected values come from NumPy."""
 
 import threading
 
@@ -18,13 +18,13 @@ from pytensor.link.basic import PerformLinker  # noqa: E402
 
 
 class Logging(PerformLinker):
-    """A linker of the program's own, with a setting."""
+    """Custom linker with a setting."""
 
     setting = 3
 
 
 class Locked(PerformLinker):
-    """A linker with what no other process can have."""
+    """Linker with a lock, which cannot be sent to another process."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

@@ -1,6 +1,6 @@
-"""Reductions of all number types: what ranks put together is in the type that the serial function computes in.
+"""Reductions of all number types: ranks combine values in the type that the serial function computes in.
 
-Truth is the library's own function of all rows.
+Expected values come from the engine's own function of all rows.
 """
 
 import itertools
@@ -39,7 +39,7 @@ def threads(make_world):
 
 
 def rows(dtype, n_rows=5):
-    """Return rows of which sums, and products, of few go beyond the type if it is one of whole numbers."""
+    """Return rows; if the type is an integer type, sums and products of a few rows overflow."""
     random = np.random.RandomState(3)
     if dtype == "bool":
         return np.array([[1, 1, 0], [1, 0, 0], [1, 0, 0], [1, 1, 0], [1, 0, 0]], bool)[:n_rows]
@@ -56,7 +56,7 @@ def rows(dtype, n_rows=5):
 
 
 def reductions(dtype, exact=True):
-    """Return all reductions of a matrix of that type, by the first axis, that the library allows; by their names."""
+    """Return all reductions of a matrix of this type along the first axis that the engine allows, by name."""
     x = L.variable(dtype, 2, "x")
     found = {}
     for name, result, acc in itertools.product(["sum", "prod"], [None, *DTYPES], [None, dtype, "float64"]):
@@ -139,7 +139,7 @@ def test_floats_are_truncated_once(world, exact):
 
 
 def rounded(x):
-    """Return what is rounded, of a vector of floats, after parts that cancel each other."""
+    """Return expressions that sum a vector of floats, whose parts may cancel, and round the result; by name."""
     narrow = {"float64": "float32", "float32": "float16", "float16": "float16"}[x.dtype]
     total = T.cast(x.sum(), narrow)
     return {
@@ -247,7 +247,7 @@ def test_whole_numbers_wrap_before_they_are_widened(world, exact):
 
 
 def test_counts_do_not_wrap(threads):
-    """They may be cast and divided part by part, so that functions have no collectives for them."""
+    """Counts do not overflow; ranks cast and divide their parts, so that functions need no collectives."""
     x, labels = T.dmatrix("x"), T.ivector("labels")
     hits = T.eq(T.argmax(x, axis=1), labels)
     counts = T.inc_subtensor(T.zeros((3,), "int64")[labels], 1)
@@ -281,7 +281,7 @@ def test_bools_in_a_loop(threads):
 @pytest.mark.parametrize("dtype", ["int32", "uint8"])
 @pytest.mark.parametrize("exact", [False, True], ids=["plain", "exact"])
 def test_positions_outside_the_rows_of_a_rank_are_refused(world, exact, dtype):
-    """A position in another row of the same rank has the serial value."""
+    """A position in another row of the same rank is accepted and has the serial value."""
     m, labels = T.dmatrix("m"), L.variable(dtype, 1, "labels")
     first = T.arange(m.shape[0]) * m.shape[1]
     data = np.arange(12.0).reshape(4, 3), np.array([2, 0, 1, 2], dtype)
@@ -327,7 +327,7 @@ def test_products_over_rows_are_updates(world):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "int8", "bool"])
 @pytest.mark.parametrize("reduce", ["sum", "prod"])
 def test_reductions_of_complex_numbers_in_real_ones(threads, reduce, dtype, exact):
-    """The library casts them itself; graphs cannot. The real part of a product is no product of real parts."""
+    """Reductions of complex numbers to a real type are correct; a product's real part is no product of real parts."""
     x = L.variable("complex64", 2, "x")
     try:
         total = getattr(T, reduce)(x, axis=0, dtype=dtype)

@@ -1,4 +1,4 @@
-"""What `on_step` does to shared variables of exact functions; if ranks die meanwhile, in healing/test_healed_on_step.py."""
+"""Changes that `on_step` makes to exact functions' variables; for dying ranks, see healing/test_healed_on_step.py."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def world(request, make_world):
 
 
 class Model:
-    """A function that adds the mean of its rows, times a rate, to a variable; the same for the serial program."""
+    """A function that adds the mean of its rows, times a rate, to a variable, on the ranks or in the serial program."""
 
     def __init__(self, function, **kwargs):
         x = T.dvector("x")
@@ -63,7 +63,7 @@ def test_what_it_changes_before_it_raises_counts(world, change):
 
 
 class Commands(trace.TraceObserver):
-    """Counts the commands of steps."""
+    """Observer that counts the commands that run steps."""
 
     def __init__(self):
         self.n = 0

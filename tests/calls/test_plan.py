@@ -1,7 +1,7 @@
-"""Plans: what does not change from call to call travels once, and what changes is never taken for it.
+"""Plans: parts of calls that do not change are sent once, and changed parts are always detected.
 
-One test for each row of the table in `synkhronos.calls.plan`, except ``row_buffers``, which are only memory: what is
-used again, and what makes it invalid. What calls return is compared with NumPy.
+There is one test for each row of the table in `synkhronos.calls.plan`, except ``row_buffers``, which are only memory:
+what is reused, and what invalidates it. Results of calls are compared with NumPy.
 """
 
 import gc
@@ -20,7 +20,7 @@ from synkhronos.program.program import PROGRAM
 
 
 def watch(session, monkeypatch):
-    """Return a list to which every call of a function adds whether its plan travelled to the ranks."""
+    """Return a list; every call of a function appends whether its plan was sent to the ranks."""
     travelled, run = [], session.run
 
     def watched(command, *args, **kwargs):
@@ -34,19 +34,19 @@ def watch(session, monkeypatch):
 
 @pytest.fixture
 def two(make_world):
-    """Two ranks as threads."""
+    """Return a world of two ranks as threads."""
     return make_world("threads", 2)
 
 
 @pytest.fixture
 def travelled(two, monkeypatch):
-    """Whether the plan of each call travelled."""
+    """Return a list that records for each call whether its plan was sent."""
     return watch(two.session, monkeypatch)
 
 
 @pytest.fixture
 def checks(monkeypatch):
-    """The inputs for which a Data was checked, in order."""
+    """Return a list of the names of inputs that were checked, in order."""
     engine, seen = engines.get("numpy"), []
     check = engine.check
 
@@ -67,7 +67,7 @@ def contexts(world):
 
 
 def test_a_known_plan_is_a_pair_of_numbers(two, monkeypatch, numpy_words):
-    """What is sent does not grow with the number of inputs and outputs."""
+    """The size of a command with a known plan does not grow with the number of inputs and outputs."""
     sizes, send = [], two.session.channel.send
 
     def watched(number, payload, watch):
@@ -114,7 +114,7 @@ def test_values_that_are_not_arrays_are_not_kept(two, travelled, numpy_words):
 
 @pytest.fixture
 def doubled(two, numpy_words):
-    """A function of one scattered input."""
+    """Return a function that doubles one scattered input."""
     x = numpy_words.variable("x")
     return synk.function([x], (x * 2, "gather"))
 
@@ -173,7 +173,7 @@ def test_another_shape_is_staged_elsewhere(doubled, travelled):
 
 
 def test_another_dtype_is_staged_elsewhere(two):
-    """An engine may give arrays of several dtypes for one input."""
+    """Arrays of several dtypes can be staged for the same input."""
     arguments = Arguments(engines.get("numpy"), [], [])
     for dtype in ("float64", "int64", "float64"):
         value = np.arange(6).astype(dtype)
@@ -215,7 +215,7 @@ def test_a_list_of_indices_of_the_same_length_is_the_same_plan(doubled, travelle
 
 @pytest.fixture
 def selecting(two, numpy_words):
-    """A function of the rows of a shared variable, and what each rank has in it."""
+    """Return a function of the selected rows of a shared variable, and the variable's values on all ranks."""
     s = two.shared(np.zeros(1), "s")
     values = [np.arange(40.0), 100 + np.arange(40.0)]
     two.set_values(s, values)
@@ -292,7 +292,7 @@ def test_plans_are_replaced_and_sent_again(doubled, travelled):
 
 
 def test_another_plan_in_its_place_is_prepared_from_the_start(doubled, two):
-    """As many places as plans are kept, on every rank, however many there have been."""
+    """Every rank keeps at most MAX_PLANS plans, and a plan that replaces another one yields correct results."""
     data = synk.data(np.arange(100.0))
     for n in range(1, 3 * MAX_PLANS):
         indices = np.arange(n)[::-1]

@@ -1,8 +1,7 @@
-"""What the program does to shared variables between calls counts on all ranks of an exact function.
+"""The program's changes to shared variables between calls take effect on all ranks of an exact function.
 
-Whichever way it takes: each is tried before calls in all forms, and the truth is the serial function of the engine,
-whose variables the program changes in the same way. What functions that are not exact make of it is in
-test_changes.py.
+Each way to change a variable is tried before calls of all forms. Expected values come from the engine's serial
+function, whose variables the program changes in the same way. For functions that are not exact, see test_changes.py.
 
 Modules: `synkhronos.runtime.news`.
 """
@@ -29,7 +28,7 @@ SIZES = {"scalar": (), "vector": (3,), "large": (7, 400)}
 class Program:
     """A program with one shared variable that it changes, and one that its function updates.
 
-    Its function is serial, or of all ranks.
+    The function runs serially or on all ranks.
     """
 
     def __init__(self, shape, function, mode, **kwargs):
@@ -131,7 +130,7 @@ def call(f, rows):
 
 
 def steps(f, rows):
-    """Two steps; what the serial program returns is what it does."""
+    """Make two steps with either kind of function; return the stacked outputs."""
     if isinstance(f, synk.Function):
         return f.steps(rows, batches=[slice(0, 4), slice(2, 7)])
     return [np.stack(outputs) for outputs in zip(f(rows[0:4]), f(rows[2:7]))]
@@ -153,7 +152,7 @@ FORMS = [call, steps, compare, sliced]
 
 
 def assert_equal(ours, theirs, world, shareds, serial_shareds):
-    """Check outputs, and the values of all ranks, which are the same bits."""
+    """Check the outputs and the variables' values; all ranks' values must have the same bits."""
     for one, other in zip(ours, theirs):
         np.testing.assert_allclose(one, other, rtol=1e-12)
     for shared, serial in zip(shareds, serial_shareds):
@@ -222,7 +221,7 @@ def test_compiled(make_world, compiled, size):
 
 
 def test_compiled_functions_that_write_in_place(make_world, compiled):
-    """The array stays the same, so that nothing but the call itself shows it."""
+    """A compiled function writes into the variable's array, so that only the call itself reveals the change."""
     world = make_world("fork", 2, engine=NAME)
     x, w = T.dvector("x"), L.shared(np.zeros(5), "w")
     add = L.function([], updates=[(w, w + 1)], mode=compiled)  # built before the ranks' function
@@ -299,7 +298,7 @@ def test_on_step_changes_a_value_and_ends_the_steps(world):
 
 
 def test_what_ranks_update_from_their_own_rows_is_refused(world):
-    """By a function that is not exact; what it updates alike on all ranks is not."""
+    """Exact functions refuse a variable that ranks updated from their own rows, but not one that all updated alike."""
     x, own, count, n = T.dvector("x"), L.shared(0.0, "own"), L.shared(0.0, "count"), T.dscalar("n")
     plain = synk.function(
         [x], x.sum(), updates=[(own, own + x.sum()), (count, count + n)], bcast_inputs=[n], exact=False
@@ -338,7 +337,7 @@ def test_rows_that_are_scattered_and_changed_in_place_are_refused(world):
 
 
 def test_a_function_that_is_not_exact_first(world, caplog):
-    """It goes on with the old value, and says so; an exact one after it gives all ranks the new one."""
+    """Such a function warns, and other ranks use the old value; a later exact call sends them the new one."""
     x, w = T.dvector("x"), L.shared(np.zeros(2), "w")
     plain = synk.function([x], (x.sum() * 0 + w.sum(), "gather"), mode=L.quick, exact=False)
     f = synk.function([x], x.sum() * 0 + w.sum(), exact=True, mode=L.quick)
@@ -363,7 +362,7 @@ def refusing_negatives(rows):
 
 
 class Refusing(L.Op):
-    """Rows that may not be negative."""
+    """Op that refuses negative rows."""
 
     __props__ = ()
 
@@ -380,7 +379,7 @@ class Refusing(L.Op):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("bad", range(3))
 def test_a_call_that_fails(world, size, bad):
-    """On one rank: all ranks have the new value, or all the old one; the next call has the new one."""
+    """If one rank fails, all ranks have the new value or all have the old one; the next call uses the new one."""
     with contextlib.suppress(ValueError):  # it already has the rule
         synk.ops.rule(Refusing, "n->n")
     x, w, n = T.dvector("x"), L.shared(np.ones(SIZES[size]), "w"), L.shared(0.0, "n")
@@ -409,7 +408,7 @@ def test_a_call_that_fails(world, size, bad):
 
 
 def test_a_random_stream_that_the_program_sets_begins_anew(world):
-    """Each rank far apart from the others: the same numbers as after the same value before."""
+    """After the same state is set again, ranks draw the same numbers again, each from a separate part of the stream."""
     for stream in L.streams(5):
         x, (state,) = T.dvector("x"), L.states(stream)[:1] or [None]
         drawn = stream.uniform(x.shape)
@@ -429,7 +428,7 @@ def test_a_random_stream_that_the_program_sets_begins_anew(world):
 
 
 def test_a_value_that_is_no_array(make_world):
-    """A sparse matrix."""
+    """Changes to a sparse matrix take effect on all ranks."""
     make_world("fork", 2, engine=NAME)
     sparse = pytest.importorskip("scipy.sparse")
     dot, x = L.sparse.dot, T.dvector("x")
@@ -469,7 +468,7 @@ READERS = {
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 @pytest.mark.parametrize("size", SIZES)
 def test_what_is_read_in_between_is_news_as_before(world, size, read):
-    """Collectives that change nothing; the ranks have the variables before anything is called."""
+    """Changes reach all ranks, even if a collective reads the variable before the next call."""
     ours = Program(SIZES[size], synk.function, L.quick, exact=True)
     theirs = Program(SIZES[size], L.function, L.quick)
     synk.distribute()
@@ -483,7 +482,7 @@ def test_what_is_read_in_between_is_news_as_before(world, size, read):
 
 
 def test_two_sessions(make_world):
-    """What is changed between them, and after them, counts too; what was borrowed in the first one still is."""
+    """Changes between sessions take effect, too, as do changes to arrays borrowed in an earlier session."""
     ours = Program(SIZES["vector"], synk.function, L.quick, exact=True)
     theirs = Program(SIZES["vector"], L.function, L.quick)
     for i in range(3):
@@ -498,7 +497,7 @@ def test_two_sessions(make_world):
 
 
 def test_arrays_that_variables_were_made_of(make_world):
-    """By ``shared(value, borrow=True)``, two with the same array, and one with a part of another; before the fork."""
+    """Changes to arrays passed to ``shared(value, borrow=True)`` take effect, even if two variables share an array."""
     world = make_world("fork", 2, engine=NAME)
     x, one, whole = T.dvector("x"), np.ones(3), np.zeros(6)
     a, b = (L.shared(one, name, borrow=True) for name in "ab")
@@ -539,7 +538,7 @@ def test_what_is_only_read_is_not_compared_for_ever(make_world):
 
 
 def test_steps_of_a_program_that_is_checked(world, monkeypatch):
-    """The first steps are tried out as calls, and undone; what the program has set before is not."""
+    """With ``check=True``, the first steps are tried as calls and undone; the program's earlier changes are kept."""
     monkeypatch.setattr(PROGRAM, "check", True)
     ours = Program(SIZES["vector"], synk.function, L.quick, exact=True, updates=updating_itself)
     theirs = Program(SIZES["vector"], L.function, L.quick, updates=updating_itself)
@@ -552,7 +551,7 @@ def test_steps_of_a_program_that_is_checked(world, monkeypatch):
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_values_that_could_not_be_given_are_given_with_the_next_call(make_world, monkeypatch, exact):
-    """Large ones, a random state, and the value of an input of a function that is not exact."""
+    """Large values, random states and inputs' values that a failed call did not deliver are sent with the next call."""
     world = make_world("threads", 3, 1, engine=NAME)
     run, fails = GiveValues.run, [True]
 
@@ -599,7 +598,7 @@ REPLACING = (
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_new_small_values_that_nobody_else_holds_need_no_general_look(make_world, monkeypatch, way, size):
-    """`Plans.news_of_few` sees them; what it may not decide goes the way of all changes."""
+    """`Plans.news_of_few` handles them without the general check, which handles all other changes."""
     world, general = make_world("threads", 2, 0, engine=NAME), []
     right = function_module.changed
     monkeypatch.setattr(function_module, "changed", lambda *args: general.append(1) or right(*args))

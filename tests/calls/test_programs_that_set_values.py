@@ -1,6 +1,6 @@
-"""Programs of users that change shared variables between calls: each is run serially, and on all ranks.
+"""Users' programs that change shared variables between calls: each runs serially and on all ranks.
 
-Only `function` differs. Written from descriptions of what such programs do; see also tests/exact_programs.
+The two runs differ only in `function`. The programs follow descriptions of real ones; see also tests/exact_programs.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ def serial(*args, **kwargs):
 
 
 def check(program, world, rtol=1e-9):
-    """Run a program both ways; compare what it returns, and the bits of all ranks."""
+    """Run a program both ways; compare the results, and check that all ranks have the same bits."""
     ours, shareds = program(exact)
     theirs, _ = program(serial)
     assert len(ours) == len(theirs) > 0
@@ -42,7 +42,7 @@ def check(program, world, rtol=1e-9):
 
 
 def linear(function, rate=None, more=()):
-    """Return theta, and functions of cost, cost with gradient, and a step by the rate."""
+    """Return theta and three functions: the cost, the cost with its gradient, and a training step."""
     x, y, theta = T.dmatrix("x"), T.dvector("y"), L.shared(START.copy(), "theta")
     cost = T.sqr(T.dot(x, theta) - y).mean()
     g = L.module.grad(cost, theta)
@@ -89,7 +89,7 @@ def test_a_line_search_tries_and_takes_back(world):
 
 
 def test_a_learning_rate_that_decays_and_a_momentum_that_grows(world):
-    """As nolearn's ``AdjustVariable``, with float32 scalars and ``set_value`` after each epoch."""
+    """The program sets learning rate and momentum after each epoch, as by nolearn's ``AdjustVariable``."""
 
     def program(function):
         rate, momentum = L.shared(np.float32(0.3), "rate"), L.shared(np.asarray(0.5), "momentum")
@@ -106,7 +106,7 @@ def test_a_learning_rate_that_decays_and_a_momentum_that_grows(world):
 
 
 class Wrapper:
-    """A model as Keras has it: ``set_weights``, ``K.set_value`` and callbacks, over compiled functions."""
+    """Model like those of Keras: ``set_weights``, ``get_weights`` and ``K.set_value`` on top of compiled functions."""
 
     def __init__(self, function):
         self.rate = L.shared(np.asarray(0.1), "rate")
@@ -127,7 +127,7 @@ class Wrapper:
 
 
 def test_a_wrapper_with_weights_and_callbacks(world):
-    """The best weights are kept and put back; the rate is lowered when the loss gets no better."""
+    """The best weights are saved and restored, and the learning rate is changed after each epoch."""
 
     def program(function):
         model, best, weights, losses = Wrapper(function), np.inf, None, []
@@ -151,7 +151,7 @@ def test_a_wrapper_with_weights_and_callbacks(world):
 
 
 def test_parameters_that_are_loaded(world, tmp_path):
-    """As nolearn's ``load_params_from``, from a file; into a training that has begun."""
+    """Parameters are loaded from a file during training, as by nolearn's ``load_params_from``."""
 
     def program(function):
         rate = L.shared(0.1, "rate")
@@ -168,7 +168,7 @@ def test_parameters_that_are_loaded(world, tmp_path):
 
 
 def test_averages_of_parameters_are_swapped_in_for_validation(world):
-    """By serial functions, in place and back, as for Polyak averages."""
+    """Serial functions swap the averages in and out again, as for Polyak averaging."""
 
     def program(function):
         rate = L.shared(0.1, "rate")
@@ -188,7 +188,7 @@ def test_averages_of_parameters_are_swapped_in_for_validation(world):
 
 
 def test_weights_are_clipped_in_place(world):
-    """After each step by the program, as for a Wasserstein critic."""
+    """The program clips the weights after each step, as for a Wasserstein critic."""
 
     def program(function):
         rate = L.shared(0.5, "rate")

@@ -1,4 +1,4 @@
-"""Bars around batches: full when all steps have been made, and not when they have been read."""
+"""Progress bars around batches are full when all steps have been made, not when all batches have been read."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from synkhronos.calls.progress import StepProgress
 
 
 class Bar:
-    """What `steps` needs of tqdm's bar; it counts on its own if it is iterated over."""
+    """Minimal replacement of tqdm's bar, which counts by itself if it is iterated over."""
 
     def __init__(self, iterable, total=None):
         self.iterable, self.n, self.is_closed, self.seen = iterable, 0, False, []
@@ -44,7 +44,7 @@ BARS, SEEN = [], []
 
 @pytest.fixture(scope="module")
 def function():
-    """The steps of a function that notes, in the process of the master, how far the bar is when it is computed."""
+    """Return ``steps`` of a function that records, on the master, the bar's count whenever it is computed."""
     x = T.dvector("x")
 
     @L.as_op(itypes=[T.dvector], otypes=[T.dvector])

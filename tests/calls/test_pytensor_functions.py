@@ -1,4 +1,4 @@
-"""What functions of PyTensor's offer besides calls, on ranks: profiles, copies, free, trust_input, inputs with a value.
+"""Other features of PyTensor's functions, on ranks: profiles, copies, free, trust_input and inputs with a value.
 
 Modules: `synkhronos.engines.graph.profiles`.
 """
@@ -25,7 +25,7 @@ def world(request, make_world):
 
 
 def function(linker="vm", **kwargs):
-    """Return a function that adds the sum of the rows to a variable, and it."""
+    """Return a function that adds the sum of the rows to a variable, and this variable."""
     x, w = pt.vector("x"), pytensor.shared(np.zeros(()), "w")
     mode = pytensor.compile.mode.Mode(linker, None)
     return synk.function([x], (pt.tanh(x).mean(), "avg"), updates=[(w, w + x.sum())], mode=mode, **kwargs), w
@@ -70,7 +70,7 @@ def test_functions_return_no_dicts(world):
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_inputs_bound_to_a_shared_variable(world, exact):
-    """As PyTensor's own function, call by call; who gives a value leaves it there."""
+    """Calls behave like those of PyTensor's own function: an argument replaces the variable's value."""
     x, s = pt.vector("x"), pt.scalar("s")
     w, own = (pytensor.shared(np.asarray(1.0), name) for name in ("w", "own"))
 

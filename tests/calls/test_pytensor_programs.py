@@ -1,6 +1,6 @@
-"""Programs that are PyTensor's own, in exact functions: batches, random variables, softmax over all, convolutions.
+"""Exact functions of ops that only PyTensor has: batched ops, random variables, softmax over all axes, convolutions.
 
-Truth is the same function as plain PyTensor, called with all rows, or NumPy.
+Expected values come from the same function, built by PyTensor alone and called with all rows, or from NumPy.
 """
 
 import re
@@ -37,7 +37,7 @@ def threads(make_world):
 
 
 def trained(loss_of, value):
-    """Return what builds a function that makes steps along a loss, and its parameter: of rows of shape (4, 3)."""
+    """Return a builder of a function that takes gradient steps on rows of shape (4, 3), and of its parameter."""
 
     def build(make, **options):
         x, w = pt.tensor3("x"), pytensor.shared(np.array(value), "w")
@@ -54,7 +54,7 @@ def products(x, w):
 
 
 def solutions(x, w):
-    """Of a linear system for each row."""
+    """Return a loss and its outputs: the solution of a linear system for each row."""
     normal = x.transpose((0, 2, 1)) @ x + pt.eye(3)
     solved = pt.linalg.solve(normal, (x @ w).sum(axis=1)[:, :, None])
     return pt.sqr(solved).mean(), solved
@@ -66,7 +66,7 @@ def attention(x, w):
 
 
 def over_all(x, w):
-    """A softmax over all elements of all rows, which is what `softmax` does without an axis."""
+    """Return a loss and its outputs: a softmax without an axis, which normalizes over all elements of all rows."""
     shares = pt.special.softmax(pt.join_dims(x @ w, 1))
     return -(shares * pt.log(shares)).sum(), shares
 
@@ -83,14 +83,14 @@ def packed(x, w):
 
 
 def filtered(x, w):
-    """A kernel that moves along the middle axis, and one over images."""
+    """Return a loss of two convolutions, along the middle axis and over images, and the images."""
     moved = convolve1d(x.transpose((0, 2, 1)), w.mean(axis=0), mode="valid")
     images = convolve2d(x, w[None, :2], mode="full")
     return pt.sqrt(pt.sqr(moved).mean()) + pt.sqr(images).mean(), images
 
 
 def summed(x, w):
-    """An einsum, and a norm by a logarithm of a sum over rows."""
+    """Return a log-sum-exp over rows, and the scores in it, an einsum."""
     scores = pt.einsum("nij,jk->nik", x, w)
     return pt.logsumexp(scores.sum(axis=(1, 2)), axis=0), scores
 
@@ -124,7 +124,7 @@ def test_a_plain_mean_of_updates_is_another_program(threads, loss_of):
 
 
 def test_steps_with_noise_for_each_row(world):
-    """Random variables of rows, whose state is updated by hand: each rank draws its own, its own rows' alone."""
+    """Each rank draws random variables for its own rows only; the program updates the random state."""
     x, w = pt.matrix("x"), pytensor.shared(np.ones(3), "w")
     state = pytensor.shared(np.random.default_rng(5), "state")
     after, noise = pt.random.normal(x, 1.0, rng=state, return_next_rng=True)
@@ -162,7 +162,7 @@ def test_draws_that_rows_have_in_common_are_the_serial_program_s(world):
 
 
 def test_a_column_that_does_not_broadcast_says_so_as_pytensor_does(threads):
-    """Lengths of shared variables are not known from their values: one of shape (3, 1) has a second axis of any length."""
+    """A shared value of shape (3, 1) leaves the length of the second axis unknown, unless the program declares it."""
     x, column = pt.matrix("x"), pytensor.shared(np.ones((3, 1)), "column")
     f = synk.function([x], x @ (column * pt.ones((3, 4))), mode=MODE, exact=True)
     with pytest.raises((ValueError, synk.WorkerError)) as caught:
@@ -184,7 +184,7 @@ def test_a_convolution_along_the_rows_is_refused(threads):
 @pytest.mark.thorough
 @pytest.mark.parametrize("linker", ["numba", "cvm"])
 def test_linkers(make_world, linker):
-    """An exact step, also in slices."""
+    """Exact steps, also in slices, equal NumPy's with each linker."""
     make_world("fork", 2, 0, engine="pytensor")
     if linker == "cvm" and not shutil.which("g++"):
         pytest.skip("needs a C++ compiler")

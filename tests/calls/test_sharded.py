@@ -1,4 +1,4 @@
-"""Rows along another axis than the first: inputs, data in shared variables, outputs, slices and steps."""
+"""Rows along an axis other than the first: inputs, data in shared variables, outputs, slices and steps."""
 
 import logging
 
@@ -26,7 +26,7 @@ def threads(make_world):
 
 
 def expressions():
-    """Return two inputs, the second of which has rows along its last axis, and outputs of all kinds."""
+    """Return two inputs, the second with rows along its last axis, and outputs of all kinds."""
     y, x = T.dvector("y"), T.dtensor3("x")
     outputs = [x * 2, x.sum(axis=0), x.mean(), (x * y.dimshuffle("x", "x", 0)).max(axis=2), x.dimshuffle(2, 0, 1)[:, 0]]
     return y, x, outputs
@@ -37,7 +37,7 @@ def arrays(n_rows):
 
 
 def of(y, x):
-    """Compute the outputs with NumPy."""
+    """Return the outputs of `expressions`, computed by NumPy."""
     return [x * 2, x.sum(axis=0), x.mean(), (x * y).max(axis=2), x.transpose(2, 0, 1)[:, 0]]
 
 

@@ -1,4 +1,4 @@
-"""What a user gives to `function`, taken apart."""
+"""Parsing of the arguments of `function`."""
 
 from collections import OrderedDict
 

@@ -1,4 +1,4 @@
-"""Calls in slices: outputs and updates are those of one call on all of a rank's rows; truth is NumPy."""
+"""Calls in slices yield the outputs and updates of calls on all of a rank's rows. Expected values come from NumPy."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ OPS = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": np.min, "max": np.
 
 
 def slices(array, n, root, k, shards):
-    """Return, by rank, what each slice of a call has: NumPy's array_split, and no more slices than rows."""
+    """Return each rank's slices in a call: those of NumPy's array_split, with at most as many slices as rows."""
     return [np.array_split(part, max(1, min(k, len(part)))) if len(part) else [] for part in shards(array, n, root)]
 
 
@@ -266,7 +266,7 @@ def test_integer_updates_with_an_op(world, words, shards, op):
 
 
 def test_default_updates_and_those_of_clones(world, words):
-    """Lasagne's batch normalisation: the default update hangs on a clone that shares the variable's memory."""
+    """As in Lasagne's batch normalization, a default update may belong to a clone that shares the variable's memory."""
     x = words.variable("x")
     running, v = world.shared(np.zeros(()), "running"), world.shared(np.zeros(()), "v")
     if world.engine_name == "theano":
@@ -407,7 +407,7 @@ def test_nothing_to_slice(world, words):
 
 
 def test_no_rows_in_slices(world, words):
-    """With no rows at all every rank calls once: result and updates are those without slices."""
+    """Without any rows, every rank makes one call; results and updates are those without slices."""
     x, w = words.variable("x"), world.shared(np.zeros(()), "w")
     f = words.function([x], [(words.sum(x), "sum"), (x * 2, "gather")], updates=[(w, w + words.sum(x) + 1)])
     for k in (1, 2, 5):

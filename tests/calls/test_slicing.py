@@ -1,4 +1,4 @@
-"""One rank's call in slices: what outputs and updates add up to; truth is NumPy."""
+"""One rank's call in slices: the combined outputs and updates. Expected values come from NumPy."""
 
 import weakref
 
@@ -17,7 +17,7 @@ OPS = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": np.min, "max": np.
 
 
 def in_slices(call, weights, outputs, updates):
-    """Weigh all values of a slice alike."""
+    """Call `slicing.in_slices` with one weight for all values of a slice."""
     each = [[weight] * (len(outputs) + len(updates)) for weight in weights]
     return slicing.in_slices(call, each, outputs, updates)
 
@@ -67,7 +67,7 @@ def test_bools():
 
 
 def test_calls_are_made_in_order_and_results_not_kept():
-    """The memory of a slice's results is free when the next slice is computed."""
+    """The memory of a slice's results is freed before the next slice is computed."""
     made, alive = [], []
 
     class Result(np.ndarray):

@@ -1,6 +1,6 @@
-"""Shared variables that have the batch's rows: what the program sees of them, and what ranks do to them.
+"""Shared variables with the batch's rows: the values that the program sees, and the updates that ranks make.
 
-Truth is the serial program: the same graph by the plain library, with variables of its own.
+Expected values come from the serial program: the same graph, built by the engine alone, with separate variables.
 """
 
 import copy
@@ -47,9 +47,9 @@ def two(make_world):
 
 
 class Cell:
-    """A recurrent cell, trained for one step at a time, whose hidden state goes on from call to call; as in GRU4Rec.
+    """Recurrent cell, trained one step at a time, whose hidden state continues from call to call, as in GRU4Rec.
 
-    Every row is a session of clicks that comes to its end at some step, and another takes its place.
+    Every row is a sequence of clicks. When it ends at some step, another sequence takes its row.
     """
 
     def __init__(self, function, n_rows=7, axis=0, **options):
@@ -93,7 +93,7 @@ class Cell:
         return value if self.axis == 0 else value.T
 
     def reset(self, rows):
-        """Sessions have ended: their rows begin anew."""
+        """Reset the hidden state of rows whose sequences have ended."""
         value = self.H.get_value(borrow=True)
         value[(slice(None),) * self.axis + (rows,)] = 0
         self.H.set_value(value, borrow=True)
@@ -143,7 +143,7 @@ def test_sessions_in_parallel(world, axis):
 
 
 class Canvas:
-    """What is drawn, a glimpse at a time, onto a canvas for each row; as in DRAW, with the canvas kept between calls."""
+    """Model that draws one glimpse per call onto each row's canvas, as in DRAW; canvases are kept between calls."""
 
     def __init__(self, function, **options):
         random = np.random.RandomState(4)
@@ -194,7 +194,7 @@ def test_steps(world):
 
 
 def test_what_the_program_does_to_them_between_calls(world):
-    """In the ways in which values change: by set_value, in place, by functions of the library; and by none."""
+    """Changes by set_value, in place, or by functions of the engine have the serial program's effect."""
     ours, plain, x = Canvas(synk.function, exact=True), Canvas(L.function), np.random.RandomState(1).rand(5, 6)
 
     def twice(one):
@@ -432,7 +432,7 @@ NO_ROWS = {
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("name", NO_ROWS)
 def test_updates_by_what_has_no_rows_are_refused(name, exact):
-    """Ranks' values are put together by rows: of these they would be several times as many."""
+    """Updates by values without rows are refused, because joining all ranks' values would yield too many rows."""
     H, w = L.shared(np.arange(36.0).reshape(6, 6), "H"), L.shared(np.ones((6, 2)), "w")
     with refuses(ValueError, "the update of H", "rows along axis 0", hint="synkhronos.ops.shard"):
         synk.function([synk.sharded(H)], updates=[(H, NO_ROWS[name](H, w))], exact=exact, **FAST)
@@ -442,7 +442,7 @@ def test_updates_by_what_has_no_rows_are_refused(name, exact):
     "new", [lambda k: k + T.arange(k.shape[0]), lambda k: T.arange(k.shape[0])], ids=["sum", "alone"]
 )
 def test_updates_by_positions_are_refused(new):
-    """Every rank counts its rows from 0."""
+    """Updates by row positions are refused, because every rank counts its rows from 0."""
     k = L.shared(np.arange(6), "k")
     with refuses(ValueError, "the update of k", "rows along axis 0", "positions"):
         synk.function([synk.sharded(k)], updates=[(k, new(k))], exact=True, **FAST)

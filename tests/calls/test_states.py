@@ -1,4 +1,4 @@
-"""Inputs that keep a value between calls: every rank keeps its own, and calls do what Theano's functions do."""
+"""Inputs that keep a value between calls: every rank keeps its own value, and calls behave like those of Theano."""
 
 import copy
 import pickle
@@ -38,13 +38,13 @@ def parts_of(n):
 
 
 def state_in(f):
-    """The shared variable that holds the value of the function's one input with a state."""
+    """Return the shared variable of the function's only input with a state."""
     (state,) = [shared for shared in f.get_shared() if shared.name == "s"]
     return state
 
 
 def counter(make, **kwargs):
-    """A function that adds ``a * x`` to ``s`` in each call, made by `synk.function` or Theano's."""
+    """Return a function, built by `make`, that adds ``a * x`` to ``s`` in each call; also return ``a`` and ``s``."""
     x, a, s = T.dscalar("x"), T.dscalar(), T.dscalar("s")
     new = s + a * x
     inputs = [x, L.In(a, value=1.0, name="a"), L.In(s, value=10.0, update=new, **kwargs)]
@@ -205,7 +205,7 @@ def test_several_that_are_put_there_at_once(ranks, words):
 
 @pytest.mark.thorough("fork")
 def test_in_place_operators(ranks, words):
-    """`f[s] += 1` changes the array, and puts it back; what ranks hold of another state is left alone."""
+    """`f[s] += 1` changes the state on all ranks; the ranks' values of another state do not change."""
     x, s, own = T.dvector("x"), T.dvector("s"), T.dscalar("own")
     given = [L.In(s, value=np.zeros(2), update=s + 1), L.In(own, value=0.0, update=own + x.sum())]
     f = words.function([x], [(s, "gather"), (own, "gather")], bcast_inputs=given)
@@ -297,7 +297,7 @@ def test_an_input_bound_to_a_shared_variable(ranks, words):
 
 @pytest.mark.thorough("fork")
 def test_states_of_several_kinds(ranks, words):
-    """One that is not a dense array, and a random state: rank 0 draws what Theano does, the others something else."""
+    """From a random state, one rank draws Theano's numbers and the others different ones, also after it is set."""
     from theano.tensor import raw_random
 
     state = raw_random.random_state_type("s")
@@ -462,7 +462,7 @@ def test_variables_and_inputs_are_not_aliased(ranks, words):
 
 
 def test_one_rank_leaves_variables_where_they_are(make_world, words):
-    """Nobody else reads them: no copy is made, and the function works in place as Theano's does."""
+    """With one rank, no copy is made, and the function works in place like Theano's."""
     make_world("fork", 1, engine=NAME)
     w = L.shared(np.zeros(5), "w")
     held = w.get_value(borrow=True)

@@ -1,4 +1,4 @@
-"""Many steps in one command: bit for bit what as many calls give, and what NumPy says; and what ends them early.
+"""Many steps in one command yield the same bits as single calls, and NumPy's values; errors can end them early.
 
 Modules: `plan_builder`, `step_outputs`.
 """
@@ -28,18 +28,18 @@ BATCHES = [[0, 1, 2, 3, 4], slice(3, 9), [5], np.arange(20, 23), 7, (4, 4, -1, 0
 
 @pytest.fixture(params=[(1, 0), (2, 0), (2, 1), (3, 1)], ids=lambda world: "{}-root{}".format(*world))
 def ranks(request, make_world):
-    """One to three ranks as threads."""
+    """Return a world of one to three ranks as threads."""
     return make_world("threads", *request.param)
 
 
 @pytest.fixture
 def two(make_world):
-    """Two ranks as threads."""
+    """Return a world of two ranks as threads."""
     return make_world("threads", 2)
 
 
 class Program:
-    """A function with every kind of output and update; two of these are the same program twice."""
+    """A function with every kind of output and update; two instances are equal programs."""
 
     def __init__(self, words, **options):
         x, y, c = words.variable("x", 2), words.variable("y"), words.variable("c", 0)
@@ -70,7 +70,7 @@ class Program:
 
 
 def same_bits(steps, calls):
-    """Check that the outputs of steps are those of calls."""
+    """Check that the outputs of steps have the same bits as those of calls."""
     assert type(steps) is type(calls[0]) and len(steps) == len(calls[0])
     for i, output in enumerate(steps):
         of_calls = [call[i] for call in calls]
@@ -83,7 +83,7 @@ def same_bits(steps, calls):
 
 
 def both(words):
-    """Return the same program twice."""
+    """Return two equal programs."""
     return Program(words), Program(words)
 
 
@@ -105,7 +105,7 @@ def test_bit_for_bit_what_calls_give(world, words):
 
 
 def test_what_numpy_says(ranks, numpy_words, shards):
-    """Of one function that learns: every rank its own, since ranks do not meet."""
+    """Outputs and parameters equal NumPy's; without collectives, every rank trains its own parameters."""
     program = Program(numpy_words)
     outputs = program.f.steps(X, Y, 2.0, batches=BATCHES)
     own = [np.zeros(3) for _ in range(ranks.n)]
@@ -153,7 +153,7 @@ def test_without_rows_to_scatter(ranks, numpy_words):
 
 
 def test_steps_without_rows(ranks, numpy_words):
-    """Every rank makes the call then, and the master's result counts."""
+    """In a step without rows, every rank makes the call, and the master's result counts."""
     x = numpy_words.variable("x")
     build = lambda: synk.function([x], [(numpy_words.sum(x), "sum"), (x, "gather"), (numpy_words.sum(x) + 1, "max")])  # noqa: E731
     f, g = build(), build()
@@ -166,7 +166,7 @@ def test_steps_without_rows(ranks, numpy_words):
 
 
 def test_numbers_of_every_rank_in_all_steps(ranks, numpy_words):
-    """One of each rank in a step with rows, and the master's in a step without."""
+    """A step with rows contributes one number per rank; a step without rows contributes the master's."""
     x = numpy_words.variable("x")
     f = synk.function([x], (numpy_words.sum(x), "gather"))
     batches = [[0, 1, 2], [], [4, 5, 6]]
@@ -273,7 +273,7 @@ def positions(x):
 
 
 def test_shapes_that_differ(ranks, numpy_words):
-    """Between steps: a list. Between ranks: the error of a call, with the step."""
+    """If shapes differ between steps, the output is a list; if they differ between ranks, the error names the step."""
     x = numpy_words.variable("x")
     positive = numpy_words.apply(positions, x, dtype="int64", ndim=1)
     f = synk.function([x], [(positive, "gather"), (positive, None), (x[:1], "max")])
@@ -299,7 +299,7 @@ def test_shapes_that_differ(ranks, numpy_words):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("size", [1000, 40000])
 def test_large_and_small_outputs_have_the_bits_of_calls(ranks, numpy_words, op, dtype, size):
-    """Calls reduce arrays above 64 KB by all ranks together, in C; steps, all at once on the master."""
+    """The bits agree, although calls reduce arrays above 64 KB on all ranks, in C, and steps reduce on the master."""
     x = numpy_words.variable("x", 2, dtype)
     build = lambda: synk.function([x], [(engine.max(x, 0), op), (engine.max(x), op)])  # noqa: E731
     f, g = build(), build()
@@ -477,7 +477,7 @@ def test_on_step_is_not_pickled(make_world, numpy_words):
 
 
 class Failing:
-    """Fails in a step, on a rank: an operation that knows both."""
+    """Operation that fails in one step on one rank."""
 
     def __init__(self, rank, step, error=ValueError):
         self.rank, self.step, self.error = rank, step, error
@@ -508,7 +508,7 @@ def test_an_error_in_a_step(make_world, numpy_words, failing):
 
 
 class Meanwhile:
-    """A sum; rows of two fail when a rank with rows of one is in the middle, and another has made all of its steps."""
+    """Sum that fails on rows of 2s, once the rank with 1s is in mid-run and that with 0s has made all its steps."""
 
     def __init__(self, folder, n_steps):
         self.is_in_the_middle, self.has_made_all = Gate(folder / "middle"), Gate(folder / "all")
@@ -529,7 +529,7 @@ class Meanwhile:
 
 
 def test_a_rank_with_steps_to_make_is_ended_when_another_fails(make_world, numpy_words, tmp_path, monkeypatch):
-    """The master has made all of its own by then."""
+    """A failure on one rank ends the steps of another rank, although the master has made all of its steps."""
     make_world("threads", 3)
     x, meanwhile = numpy_words.variable("x"), Meanwhile(tmp_path, 200)
     y = numpy_words.apply(meanwhile, x, dtype="float64", ndim=0)

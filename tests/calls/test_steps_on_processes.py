@@ -1,4 +1,4 @@
-"""Steps on real processes: interrupts, deaths and late ranks in the middle of many, and their memory."""
+"""Steps on real processes: interrupts, deaths and late ranks in the middle of many steps, and memory use."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ HELD, HELD_AT = np.array([1.0, 1.0, 2.0, 2.0]), 30
 
 
 def held_back(x, count):
-    """A sum that takes a moment; with rows of two, one step waits at a gate."""
+    """Return the sum after 0.5 ms; on rows of 2s, step HELD_AT waits at a gate."""
     time.sleep(0.0005)
     if x[0] == 2 and count == HELD_AT:
         gate_of_ranks().wait()
@@ -32,7 +32,7 @@ def held_back(x, count):
 
 
 def gate_of_ranks():
-    """Return the gate whose place ranks find in their environment."""
+    """Return the gate whose path is in the environment variable SYNK_TEST_GATE."""
     return Gate(os.environ["SYNK_TEST_GATE"])
 
 
@@ -61,7 +61,7 @@ class Counter:
 
 @pytest.fixture(params=ENGINES)
 def counter(request, make_world, words_of, monkeypatch, tmp_path):
-    """The function, on each engine."""
+    """Return a `Counter` for each engine."""
     monkeypatch.setenv("SYNK_TEST_GATE", str(tmp_path / "gate"))
     monkeypatch.setattr(session_module, "GRACE_S", 60.0)
     return Counter(make_world, words_of, request.param)
@@ -69,14 +69,14 @@ def counter(request, make_world, words_of, monkeypatch, tmp_path):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The clock by which sessions find that a command is late."""
+    """Return the clock that sessions use to detect late commands."""
     clock = Clock()
     monkeypatch.setattr(session_module, "time", clock)
     return clock
 
 
 def at(step, action):
-    """Return an ``on_step`` that acts after one step, when the other rank is held back."""
+    """Return an ``on_step`` that acts after one step, while the other rank waits at the gate."""
 
     def on_step(i, outputs):
         if i == step:
@@ -103,7 +103,7 @@ def test_ctrl_c_in_the_500th_of_1000_steps(counter, monkeypatch):
 
 @pytest.mark.parametrize("seconds", [0.0001, 0.0004, 0.003])
 def test_an_interrupt_in_the_middle_of_a_step(counter, seconds):
-    """At whatever moment: every rank holds what its own steps have made, or one more if the last was not counted yet."""
+    """At any moment, every rank has the updates of its counted steps, and possibly of one more, not yet counted."""
     signal.signal(signal.SIGALRM, signal.default_int_handler)
 
     def on_step(i, outputs):
@@ -145,7 +145,7 @@ def test_a_rank_that_stops_in_a_step(counter, clock):
 
 
 class OneByOne:
-    """A sum; with rows of one, every call waits at a gate of its own."""
+    """Callable that returns the sum; on rows of 1s, every call waits at a separate gate."""
 
     def __init__(self, folder):
         self.folder, self.calls = folder, 0
@@ -158,7 +158,7 @@ class OneByOne:
 
 
 def test_time_counts_from_the_last_finished_step(make_world, numpy_words, monkeypatch, caplog, clock, tmp_path):
-    """Ten steps of 0.9 s: neither late after 1 s, nor is a rank waited for."""
+    """Ten steps of 0.9 s cause neither a timeout of 1 s nor a warning about a slow rank."""
     monkeypatch.setattr(session_module, "WARN_AFTER_S", 1.0)
     make_world("fork", 2)
     x = numpy_words.variable("x")

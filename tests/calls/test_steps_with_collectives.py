@@ -1,6 +1,6 @@
-"""Steps of functions with collectives inside: all ranks make a step or none does, whatever goes wrong in the next.
+"""Steps of functions with collectives inside: all ranks make a step or none does, whatever fails in the next step.
 
-Truth is the plain library, where a collective is the identity, called with all rows step by step.
+Expected values come from the engine alone, where collectives are identities, called with all rows step by step.
 """
 
 from collections import OrderedDict
@@ -25,7 +25,7 @@ BATCHES = [np.random.RandomState(i).permutation(40)[:n] for i, n in enumerate([6
 
 
 class Trouble(L.Op):
-    """Return what is given; in one step on one rank, do something else first."""
+    """Op that returns its value; in one step on one rank, it first calls `how`."""
 
     __props__ = ("rank", "step", "how")
 
@@ -44,15 +44,15 @@ class Trouble(L.Op):
 
 
 class Twins:
-    """A program that counts its steps and learns, on the ranks and in the plain library.
+    """A program that trains and counts its steps, on the ranks and in the engine alone.
 
     Parameters
     ----------
     trouble : (rank, step, how), optional
     after : bool
-        Whether that comes after the last collective.
+        Whether the trouble comes after the last collective.
     only_every : int, optional
-        Collectives are computed in every so many steps.
+        Number of steps per step with collectives.
     """
 
     def __init__(self, trouble=None, after=False, only_every=None):
@@ -80,11 +80,11 @@ class Twins:
         return make([x], loss, updates=updates, mode=L.lazy if only_every else L.quick), [w, speed, count]
 
     def serial(self, batches):
-        """Take steps in the plain library; return the losses."""
+        """Make the steps in the engine alone; return the losses."""
         return [float(self.g(X[rows])) for rows in batches]
 
     def compare(self):
-        """Compare the variables on all ranks."""
+        """Compare the variables on all ranks with the serial ones."""
         for ours, other in zip(self.params, self.others):
             for value in np.atleast_1d(synk.gather(ours, nd_up=1)):
                 np.testing.assert_allclose(value, other.get_value(), rtol=1e-11, atol=1e-13)
@@ -207,7 +207,7 @@ def test_a_rank_that_dies_in_a_step(make_world, after):
 
 @pytest.mark.thorough
 def test_steps_in_which_ranks_do_not_meet(make_world):
-    """A condition leaves the collectives out of most of them."""
+    """If a condition skips the collectives in most steps, the values after all steps or after a failure are correct."""
     make_world("fork", 2, 0, engine=NAME)
     batches = [BATCHES[i % 8] for i in range(3 * MAX_TRIED)]
     every = 2 * MAX_TRIED + 3
@@ -236,7 +236,7 @@ def test_on_step_ends_the_steps(make_world, how):
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_values_of_one_step_alone_are_kept(make_world, monkeypatch, n):
-    """To undo it: once ranks have met in the next step's collective, the step before it stands. One rank meets itself."""
+    """Only one step can be undone: once ranks reach the next step's collective, the previous step is final."""
     make_world("threads", n, 0, engine=NAME)
     right, kept = CollectivesOfCall.all_reduce, []
 

@@ -1,4 +1,4 @@
-"""The other graphs of a function: when they are compiled, how they reach the ranks, what they keep; truth is NumPy."""
+"""Variants of a function's graph: when they are compiled, sent and kept. Expected values come from NumPy."""
 
 import copy
 import gc
@@ -27,19 +27,19 @@ ROWS = np.arange(7.0) + 1
 
 @pytest.fixture(params=[("threads", 3), ("fork", 2)], ids=lambda param: "{}-{}".format(*param))
 def two(request, make_world):
-    """A world of threads and one of processes, for the library."""
+    """Return a world of threads, and then one of processes, for the engine under test."""
     return make_world(*request.param, engine=NAME)
 
 
 @pytest.fixture
 def graphs(words_of):
-    """The words of the library."""
+    """Return the vocabulary for programs of the engine under test."""
     return words_of(NAME)
 
 
 @pytest.fixture
 def compilations(monkeypatch):
-    """The names of the functions that Theano compiles on the master, in order."""
+    """Return a list of the names of functions that Theano compiles on the master, in order."""
     pfunc = pytest.importorskip("theano.compile.pfunc")
     names, original = [], pfunc.orig_function
 
@@ -178,7 +178,7 @@ def test_copies(two, graphs):
 
 @of_the_library
 def test_a_copy_without_updates_is_weighed_by_the_rows_of_shared_data(two, graphs):
-    """Training, and validation with its copy, on data that was scattered unevenly."""
+    """A training function and its copy without updates weight ranks by their rows of unevenly scattered data."""
     s, w = two.shared(np.zeros(0), "s"), two.shared(np.zeros(()), "w")
     f = graphs.function([], graphs.mean(s), updates=[(w, w + 1.0)], sliceable_shareds=[s])
     synk.scatter(s, ROWS)
@@ -386,7 +386,7 @@ PEAK = """
 @pytest.mark.thorough
 @pytest.mark.theano
 def test_peak_memory_falls(tmp_path):
-    """The master's part of the rows is 29 MiB, and each layer of the graph as large; its inputs are there before."""
+    """Slices lower the master's peak memory; its rows, and each layer of the graph, take 29 MiB."""
     pytest.importorskip("theano")
     (tmp_path / "program.py").write_text(textwrap.dedent(PEAK))
     peaks, results = [], []

@@ -1,6 +1,6 @@
-"""Functions in which the program has written its number of rows: ``rows=`` of `function` and of `fork`.
+"""Functions whose graphs contain the number of rows as a constant: ``rows=`` of `function` and of `fork`.
 
-Truth is the same function as the plain library, called with all rows.
+Expected values come from the same function, built by the engine alone and called with all rows.
 
 Modules: `synkhronos.engines.graph.reading`, `synkhronos.engines.graph.unread_rows`,
 `synkhronos.engines.graph.written_lengths`, `synkhronos.engines.graph.written_means`,
@@ -46,7 +46,7 @@ def probabilities(x):
 
 
 def test_positions_that_are_kept(world):
-    """Of integers, which may as well be an index, in what ranks update themselves."""
+    """Updates of sharded variables by integer positions, which might also be indices, equal the serial ones."""
 
     def build():
         y, k = T.ivector("y"), L.shared(np.arange(N) * 100, "k")
@@ -65,7 +65,7 @@ def one_hot(y):
 
 
 def both_readings(x, y):
-    """The same positions as those of rows, as classes, and as numbers."""
+    """Return an expression that uses the same positions as rows, as classes and as numbers."""
     positions, p = T.arange(N), probabilities(x)
     return p[positions, y] + (T.eq(y.dimshuffle(0, "x"), positions) * p).sum(axis=1) + positions * x[:, 0]
 
@@ -106,7 +106,7 @@ NEED_ALL_ROWS = {"arange of a product", "variance by hand", "alloc of a row"}
 
 
 def both(name):
-    """Return the exact function of an expression, and the serial one."""
+    """Return the exact function of an expression and its serial function."""
 
     def build():
         x, y = T.dmatrix("x"), T.ivector("y")
@@ -124,7 +124,7 @@ def test_expressions(world, name):
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_expressions_in_steps(threads, name):
-    """Of which the shapes are found out before."""
+    """Steps, whose output shapes are determined in advance, return the serial values."""
     f, g = both(name)
     expected = g(*data())
     for k in (1, 3):
@@ -433,7 +433,7 @@ def test_lengths_of_types(threads):
 @pytest.mark.parametrize("rows", [None, N])
 @pytest.mark.parametrize("exact", [False, True])
 def test_shapes_of_convolutions(threads, rows, exact):
-    """Theano takes lengths from the shape that a convolution was given, and computed with those of all rows."""
+    """Results are correct, although Theano takes the number of all rows from a convolution's ``input_shape``."""
     x, w = T.dtensor4("x"), L.shared(np.random.RandomState(19).randn(2, 1, 3, 3), "w")
     images = T.nnet.conv2d(x, w, input_shape=(N, 1, 5, 5), filter_shape=(2, 1, 3, 3))
     outputs = [images.mean(), images.flatten(2).sum(axis=1), T.zeros_like(images) + 1, T.grad(T.sqr(images).mean(), w)]

@@ -1,6 +1,6 @@
-"""Random programs in which the number of rows is written at some places, and widths are the same number at others.
+"""Random programs that contain the number of rows as a constant in some places, and widths of the same size in others.
 
-Whatever a number is read as, the ranks compute what the library computes alone; or the program is refused when it is built.
+However a constant is interpreted, the ranks compute the serial values, or the program is refused when it is built.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ N, MOST_LAYERS = 6, 4
 
 
 def layer(random, x, y, hidden):
-    """Return the next layer of a network, of ``(N, N)`` values, one of whose numbers may be that of its rows."""
+    """Return the next layer of a network, with ``(N, N)`` values; one of its constants may be the number of rows."""
     w = L.shared(random.randn(N, N), f"w{random.randint(1000)}")
     ones = T.ones((N, 1), "float64")
     count = [N, x.shape[0]][random.randint(2)]  # either form

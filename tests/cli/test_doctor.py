@@ -1,4 +1,4 @@
-"""What the doctor says with each thing taken away."""
+"""The doctor's findings when components of the machine are missing."""
 
 import ctypes
 import errno
@@ -22,7 +22,7 @@ ROOT = str(Path(__file__).parents[2])
 
 @pytest.fixture
 def fake(monkeypatch, tmp_path):
-    """Things that can be taken from the machine, or put into it, by name."""
+    """Return a `Fake`, whose methods simulate missing or additional components of the machine."""
     return Fake(monkeypatch, tmp_path)
 
 
@@ -41,7 +41,7 @@ class Fake:
         self.monkeypatch.setenv("PATH", str(self.folder))
 
     def module(self, name, text):
-        """Let a module of this name come first in processes that the doctor starts."""
+        """Create a module that comes first on the path of processes that the doctor starts."""
         (self.folder / (name + ".py")).write_text(text)
         above = [str(self.folder), os.environ.get("PYTHONPATH", "")]
         self.monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, above)))
@@ -64,7 +64,7 @@ class Fake:
         self.python(3, 15, 0)
 
     def packages(self, **versions):
-        """Let no other packages than these be installed, as far as the doctor looks without importing them."""
+        """Make the doctor see only these packages as installed, where it looks without importing them."""
         self.set(doctor, "installed", lambda package: package in versions)
         self.set(doctor, "version_of", lambda package: versions[package])
 
@@ -493,7 +493,7 @@ def test_without_a_gpu_all_that_is_missing_for_gpus_is_one_line(monkeypatch, cap
 
 
 def lines_of_command():
-    """Return the lines that the command prints, as words; none of what is needed may be missing."""
+    """Return the words of each line that the command prints; all required components must be present."""
     environment = dict(os.environ, PYTHONPATH=ROOT)
     done = subprocess.run(
         [sys.executable, "-m", "synkhronos", "doctor"], env=environment, stdout=subprocess.PIPE, universal_newlines=True
@@ -529,7 +529,7 @@ def test_theano_without_a_compiler(fake):
 
 
 def test_folders_that_are_removed_meanwhile_count_for_nothing(tmp_path, monkeypatch):
-    """As by a program that compiles: a folder is listed, and gone when it is entered."""
+    """A folder that is removed between listing and entering, as by a program that compiles, is not counted."""
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_bytes(bytes(100))

@@ -1,4 +1,4 @@
-"""`python -m synkhronos predict`: what it prints, and what it refuses.
+"""`python -m synkhronos predict`: its output, and the arguments that it refuses.
 
 Modules: `synkhronos.contrib.prediction.drawing`, `synkhronos.contrib.prediction.text`.
 """
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def synthetic():
-    """The module of tests/prediction that makes profiles up."""
+    """Return the module tests/contrib/prediction/synthetic.py, which makes up profiles."""
     spec = importlib.util.spec_from_file_location(
         "synthetic", str(ROOT / "tests" / "contrib" / "prediction" / "synthetic.py")
     )
@@ -32,13 +32,13 @@ def synthetic():
 
 @pytest.fixture
 def profiles(tmp_path):
-    """Folders of profiles with one and with two ranks, of 4 cores."""
+    """Return the folders of profiles with one and with two ranks, on 4 cores."""
     made = synthetic()
     return [made.write(tmp_path / str(ranks), made.Program().profile(ranks, (256, 1024), steps=20)) for ranks in (1, 2)]
 
 
 def lines_of(printed, ranks):
-    """The cells of the table's line for so many ranks."""
+    """Return the cells of the table's line for this number of ranks."""
     (line,) = re.findall(rf"^ *{ranks}\*? +\d.*(?:{'|'.join(LIMITS)})$", printed, re.MULTILINE)
     return line.split()
 
@@ -89,7 +89,7 @@ def test_rows(profiles, capsys):
 
 
 def test_hosts(profiles, capsys):
-    """Two hosts of 4 cores: 4e6 bytes over 1 Gbit/s take 32 ms, and of 16 chunks 2 messages each take 0.1 ms more."""
+    """Two hosts of 4 cores: 4e6 bytes take 32 ms at 1 Gbit/s, plus 0.1 ms for each of 2 messages in 16 chunks."""
     arguments = [*profiles, "--ranks", "1,8", "--hosts", "2", "--link", "mpi:0.1ms,1Gbit"]
     assert predict.main(arguments) == 0
     printed = capsys.readouterr().out
@@ -157,7 +157,7 @@ def test_wrong_profiles(profiles, tmp_path, capsys):
 
 
 def test_a_folder_that_cannot_be_written(profiles, capsys):
-    """The prediction is printed."""
+    """The prediction is printed, although the picture cannot be written."""
     (Path(profiles[0]) / "prediction.svg").mkdir()
     assert predict.main(profiles) == 0
     assert "no picture: " in capsys.readouterr().out

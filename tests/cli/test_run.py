@@ -1,4 +1,4 @@
-"""`python -m synkhronos PROGRAM` against `python PROGRAM`: the same output, errors and exit status.
+"""`python -m synkhronos PROGRAM` has the same output, errors and exit status as `python PROGRAM`.
 
 Modules: `synkhronos.__main__`.
 """
@@ -143,7 +143,7 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with FILES, a zip file, a link and a compiled program."""
+    """Return a folder with FILES, a zip file, a link and a compiled program."""
     folder = tmp_path_factory.mktemp("programs")
     for name, text in FILES.items():
         path = folder / name
@@ -159,7 +159,7 @@ def folder(tmp_path_factory):
 
 
 def run(folder, prefix, command, options=()):
-    """Run a command line of Python in the folder; return (stdout, stderr, status) without addresses of objects."""
+    """Run a Python command line in the folder; return (stdout, stderr, status) without addresses of objects."""
     environment = dict(os.environ, PYTHONPATH=ROOT, PYTHONDONTWRITEBYTECODE="1")
     done = subprocess.run(
         [sys.executable, *options, *prefix, *command],
@@ -179,7 +179,7 @@ def dedent(text):
 
 
 def same_as_python(folder, command, options=()):
-    """Run a command line with and without us, compare, and return what came out."""
+    """Run a command line with and without synkhronos, compare the results, and return them."""
     plain = run(folder, [], command, options)
     ours = run(folder, ["-m", "synkhronos"], command, options)
     assert ours == plain
@@ -270,7 +270,7 @@ def test_arguments_after_the_program_are_its_own(folder, prefix):
 
 
 def in_deleted_folder(folder, *command):
-    """Run a command line of Python in a folder that is deleted before it begins."""
+    """Run a Python command line in a folder that is deleted before Python starts."""
     gone = folder / "gone"
     gone.mkdir()
     shell = 'rmdir "$PWD" && exec "$@"'

@@ -1,4 +1,4 @@
-"""What the processes that speak for hosts copy between control blocks and the wire, with nobody at the other end.
+"""Copies between control blocks and connections by the bridge, deputies and stand-ins, without real peers.
 
 Modules: `bridge`, `deputy`, `host_memory`, `requests`, `stand_in`, `synkhronos.memory.ranges`.
 """
@@ -26,7 +26,7 @@ from synkhronos.sync.hosts import Hosts
 
 
 class Line:
-    """Keeps what is sent."""
+    """Connection that records the messages sent."""
 
     def __init__(self):
         self.sent = []
@@ -36,7 +36,7 @@ class Line:
 
 
 class Courier:
-    """Keeps what it is to call when it has let go of what it carried."""
+    """Courier that records received numbers and the callbacks of its cancellations."""
 
     def __init__(self):
         self.let_go, self.received = [], []
@@ -49,7 +49,7 @@ class Courier:
 
 
 def bulk():
-    """Return a `Bulk` with such a courier."""
+    """Return a fake `Bulk` with a `Courier` that records."""
     courier = Courier()
     return SimpleNamespace(
         courier=courier,
@@ -62,7 +62,7 @@ def bulk():
 
 @pytest.fixture
 def make():
-    """Return a function that returns the process of a host, of which nothing stays."""
+    """Return a function that makes the process of a host; everything is closed after the test."""
     made = []
 
     def make(counts, own=0, carrier=None):
@@ -87,7 +87,7 @@ def make():
 
 
 def ask(process, rank, number, kind, *request, command=1, says=None):
-    """Ask as a rank does in a command, maybe while its slot has another request already."""
+    """Write a rank's request into its slot; with `says`, the slot already contains the request of this number."""
     block = process.block
     payload = pickle.dumps((number if says is None else says, command * BARRIERS_PER_COMMAND, kind, *request))
     block.fetch_length[rank] = len(payload)
@@ -96,19 +96,19 @@ def ask(process, rank, number, kind, *request, command=1, says=None):
 
 
 def wanted(rank, nbytes):
-    """Return what lies at the beginning of a rank's memory, as it is asked for."""
+    """Return a request for the first bytes of a rank's memory."""
     return [tuple(Ranges(rank, np.array([0]), np.array([nbytes])))]
 
 
 def rings(process):
-    """Return whether the bell has rung, and have it quiet."""
+    """Return whether the bell has rung, and reset it."""
     rung = bool(select.select([process.block.bridge], [], [], 0)[0])
     process.block.bridge.drain()
     return rung
 
 
 def test_ranks_get_no_command_while_an_earlier_one_may_still_write(make):
-    """Which their leader sees by a word: see tests/sync/test_leading.py."""
+    """Their leader waits for a word of the control block: see tests/sync/test_leading.py."""
     carrier = bulk()
     process = make((1, 1), own=1, carrier=carrier)
     ask(process, 1, 1, "fetch", wanted(0, 1 << 18))

@@ -1,4 +1,4 @@
-"""What a process makes of its environment, for the environments that launchers were seen to give.
+"""A process's interpretation of its environment, for environments that launchers were observed to set.
 
 Modules: `synkhronos.host.interfaces`.
 """
@@ -14,7 +14,7 @@ from synkhronos.host.interfaces import Interface, interfaces
 
 
 def open_mpi(process=1, n=3, local=1):
-    """What Open MPI 5 tells a process, shortened."""
+    """Return the environment that Open MPI 5 sets for a process, shortened."""
     return {
         "OMPI_COMM_WORLD_RANK": str(process),
         "OMPI_COMM_WORLD_SIZE": str(n),
@@ -29,12 +29,12 @@ def open_mpi(process=1, n=3, local=1):
 
 
 def prterun(process=1):
-    """What prterun tells a process if it is not asked to be Open MPI's mpirun."""
+    """Return the environment that prterun sets if it does not run as Open MPI's mpirun."""
     return {"PMIX_RANK": str(process), "PMIX_NAMESPACE": "prterun-vm-14078@1", "PRTE_LAUNCHED": "1"}
 
 
 def mpich(process=1, n=3, local=1):
-    """What MPICH's hydra tells a process."""
+    """Return the environment that MPICH's hydra sets for a process."""
     return {
         "PMI_RANK": str(process),
         "PMI_SIZE": str(n),
@@ -48,7 +48,7 @@ def mpich(process=1, n=3, local=1):
 
 
 def slurm(process=1, n=3, per_node="1(x3)", node=1):
-    """What Slurm's documentation says that srun tells a process."""
+    """Return the environment that srun sets for a process, according to Slurm's documentation."""
     return {
         "SLURM_JOB_ID": "77",
         "SLURM_PROCID": str(process),
@@ -61,7 +61,7 @@ def slurm(process=1, n=3, per_node="1(x3)", node=1):
 
 
 def slurm_pmix(**options):
-    """The same for srun --mpi=pmix."""
+    """Return the environment of a process under ``srun --mpi=pmix``."""
     of_slurm = slurm(**options)
     more = {
         "PMIX_RANK": of_slurm["SLURM_PROCID"],
@@ -73,7 +73,7 @@ def slurm_pmix(**options):
 
 
 def slurm_pmi2(**options):
-    """The same for srun --mpi=pmi2."""
+    """Return the environment of a process under ``srun --mpi=pmi2``."""
     of_slurm = slurm(**options)
     more = {"PMI_RANK": of_slurm["SLURM_PROCID"], "PMI_SIZE": of_slurm["SLURM_STEP_NUM_TASKS"], "PMI_FD": "9"}
     return {**of_slurm, **more}
@@ -121,7 +121,7 @@ ALONE = [
 @pytest.mark.parametrize("environ, expected", PLACES)
 @pytest.mark.parametrize("inside", [{}, BATCH, SALLOC], ids=["", "batch", "salloc"])
 def test_place(environ, expected, inside):
-    """In a job of Slurm, mpirun's word counts."""
+    """A process's place is found in its environment; in a Slurm job, mpirun's variables take precedence."""
     assert environment.place({**USER, **inside, **environ}) == expected
 
 

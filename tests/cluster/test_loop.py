@@ -1,4 +1,4 @@
-"""The loop of the process that speaks for a host."""
+"""The event loop of the process that represents a host."""
 
 import os
 import time
@@ -9,7 +9,7 @@ from synkhronos.cluster.loop import EventLoop
 
 
 class Pipe:
-    """A pipe whose readable end is watched."""
+    """Pipe whose read end is watched by the loop."""
 
     def __init__(self, loop, call=None):
         self.fd, self.writes = os.pipe()

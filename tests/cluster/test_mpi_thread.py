@@ -1,4 +1,4 @@
-"""Couriers over threads: what arrives, that all hosts get the same bits, and what becomes of operations given up.
+"""Couriers over threads: messages arrive, all hosts get the same bits, and operations can be cancelled.
 
 Modules: `all_reduce`, `operation`, `progress`, `transfer`.
 """
@@ -52,7 +52,7 @@ def start():
 
 
 def reduced(couriers, number, partials, results, op, **others):
-    """Reduce, and wait."""
+    """Start an all_reduce on every courier, and wait for the results."""
     tickets = [
         courier.all_reduce(number, HostReduction(partial, result, ReduceOp(op), **others))
         for courier, partial, result in zip(couriers, partials, results)
@@ -74,7 +74,7 @@ def values(dtype, size, host, op="sum"):
 
 
 def expected_of(op, partials, weights=None):
-    """What NumPy makes of them."""
+    """Return NumPy's reduction of the partial values."""
     stacked = np.array(partials)
     dtype = stacked.dtype
     if op == "avg":
@@ -133,7 +133,7 @@ def test_sizes(start, n, size, wire):
 
 
 def test_the_order_is_that_of_hosts(start):
-    """1e8 + 1 - 1e8 in float32 is 0, and any order with the 1 last gives 1."""
+    """Values are added in the order of hosts: in float32, 1e8 + 1 - 1e8 is 0, but with the 1 last, the sum is 1."""
     _, couriers = start(3)
     for number, order in enumerate(itertools.permutations((1e8, 1.0, -1e8))):
         partials = [np.full(700, x, "float32") for x in order]
@@ -174,7 +174,7 @@ def test_the_average_of_equal_values_is_that_value(start):
 
 
 def test_wide_partials_of_halves(start):
-    """The sum of 60000, 60000 and -60000 is infinite if a part of it is rounded to float16."""
+    """Partial sums of float16 stay in float32: 60000 + 60000 - 60000 would be infinite if rounded earlier."""
     _, couriers = start(3)
     partials = [np.full(900, x, "float32") for x in (60000, 60000, -60000)]
     results = [np.empty(900, "float16") for _ in range(3)]
@@ -203,7 +203,7 @@ def test_some_give_and_some_take(start, sources, destinations, wire):
 @pytest.mark.parametrize("op", ["sum", "avg", "max", "prod"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_sixteen_bits(start, wire, op, dtype):
-    """Each part is what `rounded` makes of it, message by message, and so is the result."""
+    """Each part and the result are rounded as by `rounded`, message by message."""
     n, size = 3, 1000
     _, couriers = start(n)
     partials = [values(dtype, size, host) * 10.0**-host for host in range(n)]
@@ -240,7 +240,7 @@ def test_sixteen_bits_of_infinities_and_nan(start):
 
 
 def test_many_operations_at_once(start):
-    """They progress side by side, in whatever order hosts begin them."""
+    """Operations progress concurrently, in whatever order hosts begin them."""
     n = 3
     world, couriers = start(n)
     partials = [[values("float64", 300 + 40 * k, host) for k in range(12)] for host in range(n)]
@@ -259,7 +259,7 @@ def test_many_operations_at_once(start):
 
 
 def cut(array, sizes):
-    """Return an array in parts of these sizes, and one of what is left."""
+    """Return an array in parts of these sizes, followed by the rest."""
     return np.split(array, np.cumsum(sizes))
 
 
@@ -269,7 +269,7 @@ def cut(array, sizes):
 )
 @pytest.mark.parametrize("chunk_bytes", [1 << 10, 1 << 20])
 def test_send_and_receive(start, theirs, ours, chunk_bytes):
-    """Buffers may be divided otherwise at the two ends."""
+    """Data arrives even if sender and receiver divide it into different buffers."""
     _, couriers = start(2, chunk_bytes)
     sent = np.random.RandomState(0).randint(0, 256, 10000).astype(np.uint8)
     there, back = np.zeros(10000, np.uint8), np.zeros(10000, np.uint8)
@@ -305,7 +305,7 @@ def test_any_dtype(start):
 
 
 def test_traffic_is_the_least_that_is_possible(start):
-    """2 (H - 1) / H times the bytes are sent by each host, and as many received; half of it in 16 bits."""
+    """Each of H hosts sends and receives 2 (H - 1) / H times the bytes, and half of that in 16 bits."""
     for n in (2, 4):
         size = 64 * n * 10
         for wire, factor in ((None, 1), ("bfloat16", 0.5)):
@@ -353,7 +353,7 @@ def test_what_is_called_may_fail_and_may_begin_another(start, caplog):
 @pytest.mark.parametrize("eager", [0, 1 << 20])
 @pytest.mark.parametrize("wire", [None, "float16"])
 def test_cancel_in_the_middle(start, eager, wire):
-    """What was on its way is not taken for a message of a later operation, and overwrites nothing."""
+    """Messages of cancelled operations are not mistaken for those of later ones, and overwrite nothing."""
     world, couriers = start(3, eager=eager)
     partials = [values("float32", 5000, host) for host in range(3)]
     results = [np.zeros(5000, "float32") for _ in range(3)]
@@ -384,7 +384,7 @@ def test_cancel_in_the_middle(start, eager, wire):
 
 @pytest.mark.parametrize("eager", [0, 1 << 20])
 def test_messages_of_cancelled_operations_are_thrown_away(start, eager):
-    """What arrives late, with the next cancellation; so MPI keeps nothing, and the sender is rid of it."""
+    """Late messages are discarded with the next cancellation, so that neither MPI nor the sender keeps them."""
     world, couriers = start(2, eager=eager, late=0)
     world.held = {(0, 1)}
     for number in range(3):
@@ -402,7 +402,7 @@ def test_messages_of_cancelled_operations_are_thrown_away(start, eager):
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_nobody_leaves_before_all_messages_are_taken(start, n):
-    """Or MPI would wait for ever for one that has left, even where many operations have been given up since."""
+    """Hosts leave after all messages are received, even of many cancelled operations; otherwise, MPI would hang."""
     world, couriers = start(n, eager=0, late=0)
     world.held = {(0, 1)}
     for number in range(100):
@@ -420,7 +420,7 @@ def test_nobody_leaves_before_all_messages_are_taken(start, n):
 
 
 def test_cancel_waits_for_what_is_arriving(start):
-    """A receive that has met its message cannot be cancelled: it is over when the data is there."""
+    """MPI cannot cancel a receive whose message is arriving, so the cancellation waits until it is complete."""
     world, couriers = start(2, late=0)
     target = np.zeros(3000, np.uint8)
     receive = couriers[1].receive(0, 0, [target])
@@ -450,7 +450,7 @@ def test_what_comes_after_its_cancellation_is_refused(start):
 
 
 def test_tags_come_again(start):
-    """With tags 0 to 19 there are ten numbers; after that they come again, but for those that were cancelled."""
+    """With tags 0 to 19, tags repeat after ten operations; operations with the tags of cancelled ones are refused."""
     _, couriers = start(2, last_tag=19)
     for courier in couriers:
         courier.cancel(3, 4).result(30)
@@ -473,7 +473,7 @@ def test_tags_come_again(start):
 
 @pytest.mark.parametrize("host", [0, 1])
 def test_an_exception_while_reducing(start, monkeypatch, host):
-    """It reaches the caller on that host; the others wait until they are told to give up."""
+    """An exception while reducing reaches the caller on its host; other hosts wait until the operation is cancelled."""
     _, couriers = start(2)
     plain = module.Portion
 
@@ -516,14 +516,14 @@ def test_close_ends_everything(start):
 
 
 def fail(couriers):
-    """Have MPI fail on host 1, by a message that is longer than what it is received into."""
+    """Make MPI fail on host 1 by a message that is longer than its buffer; return the ticket of the receive."""
     short = couriers[1].receive(0, 0, [np.zeros(1)])
     couriers[0].send(1, 0, [np.zeros(3)])
     return short
 
 
 def test_an_error_of_mpi_ends_all(start, caplog, monkeypatch):
-    """Nothing is known of any request then."""
+    """An MPI error ends all operations, because the state of every request is unknown afterwards."""
     monkeypatch.setattr(courier_module, "LOSS_TIMEOUT_S", 0.3)
     _, couriers = start(2, late=0)
     waiting = couriers[1].receive(0, 1, [np.zeros(3)])
@@ -539,7 +539,7 @@ def test_an_error_of_mpi_ends_all(start, caplog, monkeypatch):
 
 @pytest.mark.parametrize("end", ["cancel", "close"])
 def test_after_an_error_of_mpi_it_is_awaited_that_somebody_gives_up(start, caplog, monkeypatch, end):
-    """A host was lost, probably: who hears of that says so, and no operation fails before for another reason."""
+    """After an MPI error, which a lost host may have caused, operations wait for a cancellation or `close`."""
     failed, plain = threading.Event(), TransferProgress.use_no_more
     monkeypatch.setattr(TransferProgress, "use_no_more", lambda self: (plain(self), failed.set()))
     world, couriers = start(2, late=0)
@@ -564,7 +564,7 @@ def test_after_an_error_of_mpi_it_is_awaited_that_somebody_gives_up(start, caplo
 
 
 def test_a_request_that_mpi_refuses_is_its_failure(start, monkeypatch):
-    """What ulfm does with messages to a host that is gone."""
+    """A request that MPI refuses, as ULFM does for a lost host, fails with MPI's error."""
 
     def refuse(*_):
         raise RuntimeError("no such process")
@@ -593,7 +593,7 @@ def test_nothing_is_tested_while_nothing_is_under_way(start):
 
 @pytest.mark.long
 def test_tests_become_rare_while_nothing_happens(start):
-    """A sixteenth of the time waited so far lies between them, so they are as many as its logarithm says."""
+    """Tests are separated by a sixteenth of the time waited so far, so that their number grows logarithmically."""
     world, couriers = start(2)
     couriers[1].receive(0, 0, [np.zeros(3)])
     time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""How often requests of MPI are tested."""
+"""The frequency of tests of MPI requests."""
 
 import pytest
 
@@ -8,7 +8,7 @@ MOST_S = 5e-3
 
 
 def waited(pauses, seconds, now=0.0):
-    """Return how many tests find nothing until something happens after so many seconds, and how late that is seen."""
+    """Return the number of unsuccessful tests before an event after these seconds, and the event's delay."""
     begin, n = now, 0
     while now < begin + seconds:
         now += pauses.after_test(False, now, MOST_S) + 1e-6  # a test itself takes time

@@ -1,4 +1,4 @@
-"""Sessions over several hosts, which are processes of this machine: what fails there is told here, and nothing hangs.
+"""Sessions over several hosts, simulated by processes of this machine: remote failures are reported, and nothing hangs.
 
 Modules: `bridge`, `facts`, `launcher`, `serve`, `spec`, `world`, `synkhronos.sync.fetching`.
 """
@@ -47,7 +47,7 @@ COMBINE = Portion.combine
 
 
 class Act(Command):
-    """Do something on one rank; all meet at a barrier afterwards."""
+    """Call a function on one rank; afterwards, all ranks pass a barrier."""
 
     title = "act"
 
@@ -62,7 +62,7 @@ class Act(Command):
 
 
 class Long(Command):
-    """Take, exchange and return what is longer than any slot."""
+    """Command whose arguments, notices and answers are longer than any slot."""
 
     title = "long"
 
@@ -75,7 +75,7 @@ class Long(Command):
 
 
 class Lies(Command):
-    """Return where a rank's array lies; then something happens on the master, which reads all of them."""
+    """Return the handles of all ranks' arrays to the master, which calls `meanwhile` and then reads the arrays."""
 
     title = "lies"
 
@@ -96,7 +96,7 @@ class Lies(Command):
 
 
 class ActsOnLink(Command):
-    """Have a leader's link lost, and meet."""
+    """Close a leader's link, and wait at a barrier."""
 
     title = "acts on link"
 
@@ -111,7 +111,7 @@ class ActsOnLink(Command):
 
 
 class TellsLate(Command):
-    """From now on, have a leader take its time before it tells anything."""
+    """Make a leader forward every message with a delay of 0.2 s from now on."""
 
     title = "tells late"
 
@@ -127,7 +127,7 @@ class TellsLate(Command):
 
 
 class Exchanges(Command):
-    """Exchange long notices at the last barrier, for which all but the root have promised their answers."""
+    """Promise an answer for the case of a commit, and exchange long notices at the last barrier."""
 
     title = "exchanges"
 
@@ -140,7 +140,7 @@ class Exchanges(Command):
 
 
 class Asked(Command):
-    """Return how often a rank has asked for memory of other hosts."""
+    """Return the number of a rank's requests for memory of other hosts."""
 
     title = "asked"
 
@@ -149,7 +149,7 @@ class Asked(Command):
 
 
 class FailsAfterMeeting(Command):
-    """Reduce a variable on all ranks, of which one fails when it has what the others gave."""
+    """Reduce a variable on all ranks; one rank fails after it has received the others' values."""
 
     title = "fails after meeting"
 
@@ -165,7 +165,7 @@ class FailsAfterMeeting(Command):
 
 
 class Reduces(Command):
-    """From now on, raise on one rank when it reduces what all have given; or no more, if it is None."""
+    """Make reductions fail on one rank from now on; if `failing` is None, make them succeed again."""
 
     title = "reduces"
 
@@ -213,14 +213,14 @@ def nothing():
 
 @pytest.fixture
 def session():
-    """Two ranks on each of two hosts."""
+    """Return a session with two ranks on each of two hosts."""
     yield opened()
     synk.close()
 
 
 @pytest.fixture
 def world():
-    """The same, with variables."""
+    """Return a world with two ranks on each of two hosts."""
     yield World("2 hosts", 4, 1)
     synk.close()
 
@@ -232,7 +232,7 @@ def opened(**options):
 
 @pytest.fixture(autouse=True)
 def whole():
-    """What was lost in a test is there again for the next."""
+    """Shut down the hosts after a test that lost one of them, so that the next test starts all of them again."""
     yield
     if PROGRAM.world is not None and len(PROGRAM.all_hosts()) < PROGRAM.world.n:
         PROGRAM.shut_down()
@@ -291,7 +291,7 @@ def test_a_host_that_is_lost(session, when):
 
 @pytest.mark.parametrize("what", ["rank", "host"])
 def test_an_end_while_the_master_fetches_results(session, what):
-    """All have answered: only the control block tells that results may not come any more. A dead rank's may still."""
+    """If a host is lost after all ranks have answered, the session fails; a dead rank's results may still arrive."""
     assert session.run(Lies(nothing)) == [0, 1, 2, 3]
     pid = everywhere(session)[3][1] if what == "rank" else PROGRAM.all_hosts()[1].processes[0]
 
@@ -336,7 +336,7 @@ def test_the_bridge_is_killed(session):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The clock by which sessions find that a command is late."""
+    """Return the clock that sessions use to detect late commands."""
     clock = Clock()
     monkeypatch.setattr(session_module, "time", clock)
     monkeypatch.setattr(session_module, "STACKS_TIMEOUT_S", 30.0)
@@ -353,7 +353,7 @@ def test_a_rank_that_stands_still_elsewhere(whole, clock, tmp_path):
 
 @pytest.mark.parametrize("end", ["the master's", "the leader's"])
 def test_a_link_that_is_lost_while_its_host_is_not(session, end):
-    """As by a firewall that lies in between."""
+    """If a connection is lost, as by a firewall, a command fails although the host still runs."""
     everywhere(session)
     with reports(WorkerDied, "on host there", rank=2) as caught:
         if end == "the master's":
@@ -375,7 +375,7 @@ def test_ranks_whose_ends_are_told_before_their_answers_have_stopped(session):
 
 @pytest.mark.parametrize("what", ["command", "decided"])
 def test_a_host_that_takes_long_to_take_what_it_is_told(session, what):
-    """Meanwhile others are done with the command, or far in it."""
+    """Commands succeed if one host receives a message late and others have already finished or advanced."""
     leader = everywhere(session)[2][1]
     goes_on = []
 
@@ -407,7 +407,7 @@ def test_a_host_that_takes_long_to_take_what_it_is_told(session, what):
 
 
 def test_long_messages_of_all_kinds(session):
-    """They do not fit into their slots: the command, the notice of each rank at a barrier, and the answers."""
+    """Commands, ranks' notices at a barrier, and answers may be longer than their slots."""
     sizes = session.run(Long(np.arange(50_000)))
     assert [(size, last) for size, last, _ in sizes] == [([40_000] * 4, 49_999)] * 4
     assert all(np.array_equal(answer, np.arange(30_000) + rank) for rank, (_, _, answer) in enumerate(sizes))
@@ -438,7 +438,7 @@ SMALL = {
 
 @pytest.mark.parametrize("what", ["pipe", "file"])
 def test_a_rank_elsewhere_whose_output_goes_somewhere_else(session, what, monkeypatch):
-    """Of that nothing has to come; and what has no length is no error."""
+    """Output that a rank redirects need not arrive, and a pipe, which has no length, is no error."""
     monkeypatch.setattr(hosts_launcher, "PRINTS_TIMEOUT_S", 1000.0)
     session.run(Act(3, print_to, what))
     assert len(everywhere(session)) == 4
@@ -457,7 +457,7 @@ def test_small_values_need_not_be_fetched(world, name):
 
 
 def test_answers_that_are_known_at_the_last_barrier_do_not_travel_again(world):
-    """Of a collective, and of a call in slices, which commits its updates."""
+    """In a collective, and in a call in slices that commits updates, ranks send no answers after the last barrier."""
     (v,) = world.shareds([np.zeros(1)])
     x = engine.variable("x", "float64", 1)
     step = synk.function([x], engine.mean(x), updates=[(v, v + engine.mean(x))])
@@ -478,7 +478,7 @@ def test_answers_that_are_known_at_the_last_barrier_do_not_travel_again(world):
 
 @pytest.mark.parametrize("n, barriers", [(1024, 1), (5000, 2)])
 def test_ranks_arrive_once_for_an_all_reduce_of_small_values(world, n, barriers):
-    """The root decides the commit together with the barrier at which the values have come."""
+    """For small values, the root decides on the commit at the barrier that also delivers the values."""
     (v,) = world.shareds([np.zeros(n, "float32")])
     block = world.session.block
     for i in range(5):
@@ -543,7 +543,7 @@ def test_small_values_of_the_program_need_not_be_fetched(world, name):
 
 
 def test_small_arguments_need_not_be_fetched(world):
-    """Neither arrays nor indices; and none is taken for the one of another call, also after one that has failed."""
+    """Small arrays and indices need no fetch, and are not mistaken for those of other calls, even of failed ones."""
     x, y = engine.variable("x", "float64", 1), engine.variable("y", "float64", 1)
     dot = synk.function([x, y], (engine.apply(positive_product, x, y), "gather"))
     random = np.random.RandomState(5)
@@ -563,7 +563,7 @@ def test_small_arguments_need_not_be_fetched(world):
 
 
 def positive_product(x, y):
-    """Return the product, unless anything is negative."""
+    """Return the product; raise an error if `y` contains a negative number."""
     if (y < 0).any():
         raise ValueError("negative")
     return x * y
@@ -571,7 +571,7 @@ def positive_product(x, y):
 
 @pytest.mark.parametrize("n_steps, fetched", [(5, 0), (40, 1)])
 def test_the_rows_of_many_steps_travel_with_the_command_or_together(world, n_steps, fetched):
-    """And data that is constant once in a session; whether there is room for arguments is asked for in any case."""
+    """Rows of few steps need no fetch, those of many need one; in any case, there is one request for argument space."""
     (total,) = world.shareds([np.zeros(())])
     values = np.arange(2000.0)
     x, data = engine.variable("x", "float64", 1), synk.data(values, constant=True)
@@ -589,7 +589,7 @@ def test_the_rows_of_many_steps_travel_with_the_command_or_together(world, n_ste
 
 
 def test_small_values_after_a_collective_that_was_given_up(world):
-    """What came with the notices of a collective that failed is not taken for what there is now."""
+    """Values that came with the notices of a failed collective are not mistaken for the current ones."""
     (v,) = world.shareds([np.zeros(100, "float32")])
     for i in range(20):
         values = np.random.RandomState(i).randint(-9, 9, (4, 100)).astype("float32")
@@ -617,7 +617,7 @@ def test_all_ranks_count_the_same_after_a_call_without_rows(world):
 
 
 def test_what_ranks_print_elsewhere_comes_once():
-    """By the program alone: not also from the process that serves it there."""
+    """Output of remote ranks is printed by the program only, not also by the process that serves their host."""
     program = (
         "import synkhronos as synk; from test_sessions import Act; from worlds import over_hosts\n"
         "session = over_hosts((1, 1))\n"
@@ -650,7 +650,7 @@ def test_ctrl_c(session, monkeypatch, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt may occur in a finalizer
 def test_ctrl_c_at_any_moment_of_a_collective(world, monkeypatch):
-    """The session goes on, and all ranks have the old values or all the new ones."""
+    """After an interrupt, the session continues, and all ranks have the old values or all have the new ones."""
     monkeypatch.setattr(session_module, "GRACE_S", 60.0)
     variables, choices = world.shareds([np.zeros(100), np.zeros(3000)]), random.Random(7)
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -696,7 +696,7 @@ def test_hosts_that_do_not_go_together():
 
 
 def files_of(process):
-    """Return the memory files that a process has open: name and bytes of memory."""
+    """Return the names and sizes of the memory files that a process has open."""
     found = []
     for fd in Path(f"/proc/{process}/fd").iterdir():
         try:

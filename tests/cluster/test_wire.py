@@ -21,7 +21,7 @@ from synkhronos.sync.rendezvous import Rendezvous
 
 @pytest.fixture
 def pair():
-    """A line, and the socket at its other end."""
+    """Return a line and the socket at its other end."""
     ours, theirs = socket.socketpair()
     theirs.settimeout(30)
     line = Line(ours)
@@ -32,13 +32,13 @@ def pair():
 
 
 def framed(message):
-    """What travels of a message: its length in 8 bytes, and its pickle; of a sign of life, nothing but the length."""
+    """Return the bytes sent for a message: its length in 8 bytes, and its pickle; for a heartbeat, only the length."""
     payload = b"" if message is None else pickle.dumps(message)
     return len(payload).to_bytes(8, "big") + payload
 
 
 def all_of(line, n):
-    """Return n messages, as they come."""
+    """Return the next n messages."""
     found = []
     until = time.monotonic() + 30
     while len(found) < n:
@@ -123,7 +123,7 @@ def test_closing_ends_both(pair):
 
 
 class Harm:
-    """Does harm when it is unpickled."""
+    """Object with a side effect when it is unpickled."""
 
     done = []
 
@@ -154,7 +154,7 @@ def test_nothing_is_read_of_somebody_without_the_token():
 
 
 def test_a_lost_peer_is_an_error_though_the_program_ends_by_sigpipe():
-    """As programs do that ``| head`` shall end."""
+    """Programs may restore SIGPIPE, so that ``| head`` ends them; a lost peer still raises an error."""
     program = (
         "import signal, socket; from synkhronos.cluster.wire import Line\n"
         "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
@@ -194,7 +194,7 @@ def test_somebody_else_listens_at_one_of_the_addresses():
 
 
 def test_who_listens_may_have_to_wait_for_others_first(monkeypatch):
-    """As the master does until all hosts have started their ranks, of which the first ones come long before."""
+    """A host that connects early may wait longer than the timeout, until the master has seen all other hosts."""
     monkeypatch.setattr(meetings, "ANSWER_TIMEOUT_S", 1)
     with meetings.Listener(["127.0.0.1"]) as listener, ThreadPoolExecutor(1) as thread:
         coming = thread.submit(meetings.connect, listener.meeting)

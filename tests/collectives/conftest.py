@@ -1,4 +1,4 @@
-"""What the tests of the collectives have in common."""
+"""Fixtures shared by the tests of collectives."""
 
 import pytest
 import table
@@ -10,19 +10,19 @@ from synkhronos.errors import ArgumentError
 
 @pytest.fixture(params=table.PLACES, ids=lambda place: "{}-root{}".format(*place))
 def threads(request, make_world):
-    """Ranks as threads, with the NumPy engine: every number of ranks and every root in turn."""
+    """Return a world of threads with the NumPy engine, for each number of ranks and each root."""
     return make_world("threads", *request.param)
 
 
 @pytest.fixture
 def three(make_world):
-    """Three ranks as threads, of which the master is the middle one."""
+    """Return a world of three threads whose master is the middle rank."""
     return make_world("threads", 3, 1)
 
 
 @pytest.fixture
 def differing():
-    """Return a function that makes variables with another value on every rank, and returns both."""
+    """Return a function that makes variables whose values differ between ranks, and returns both."""
 
     def make(world, dtypes, shapes):
         kinds = [(dtype, shape) for dtype in dtypes for shape in shapes]
@@ -37,10 +37,10 @@ def differing():
 
 @pytest.fixture
 def refused():
-    """Return a function that checks an error and that a correct call works right after it.
+    """Return a function that checks an error, and that a correct call works right after it.
 
-    Each field given is text, or several texts, that the error's field of that name must contain; the sentence must if
-    the error has no fields (`StateError`, and what engines and ops raise).
+    Each keyword argument consists of one or several texts that the error's field of that name must contain. If the
+    error has no fields (`StateError`, and errors of engines and ops), its message must contain them.
     """
 
     def check(world, error, call, **fields):

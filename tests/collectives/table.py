@@ -1,7 +1,7 @@
-"""The table of the collectives: which op is defined for which dtype, and what NumPy says that comes out.
+"""The table of the collectives: the ops that are defined for each dtype, and NumPy's results.
 
-The tests of this folder are generated from it, and ``tools/collectives_table.py`` prints it for the docs. Nothing here
-asks synkhronos.
+The tests in this folder are generated from the table, and ``tools/collectives_table.py`` prints it for the docs. This
+module does not use synkhronos.
 """
 
 import functools
@@ -38,7 +38,7 @@ _UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maxi
 
 
 def defined(op, dtype):
-    """Return whether NumPy's result for arrays of the dtype is of that dtype."""
+    """Return whether NumPy's result for arrays of the dtype has the same dtype."""
     ones = np.ones(2, dtype)
     return (ones.mean() if op == "avg" else _UFUNCS[op](ones, ones)).dtype == ones.dtype
 
@@ -49,7 +49,7 @@ UNDEFINED = [(op, dtype) for op in OPS for dtype in DTYPES if not defined(op, dt
 
 
 def value(dtype, shape, rank=0, seed=0):
-    """Return an array for a rank; the same whenever asked for."""
+    """Return an array for a rank; equal arguments yield equal arrays."""
     dtype = np.dtype(dtype)
     random = np.random.RandomState(zlib.crc32(repr((dtype.str, shape, rank, seed)).encode()))
     if dtype.kind in "bui":
@@ -63,7 +63,7 @@ def value(dtype, shape, rank=0, seed=0):
 
 
 def expected(op, parts, weights=None):
-    """Return what NumPy makes of the ranks' arrays; `assert_reduced` compares with it."""
+    """Return NumPy's reduction of the ranks' arrays, for `assert_reduced`."""
     parts = [np.asarray(part) for part in parts]
     dtype = parts[0].dtype
     with np.errstate(all="ignore"):
@@ -79,7 +79,7 @@ def expected(op, parts, weights=None):
 
 
 def assert_reduced(op, got, want):
-    """Compare a result with `expected`: exactly, but for averages and complex products, which may be rounded."""
+    """Compare a result with `expected`, exactly except for averages and complex products, which may be rounded."""
     got = np.asarray(got)
     assert got.dtype == want.dtype and got.shape == want.shape
     if op == "avg" or (op == "prod" and want.dtype.kind == "c"):
@@ -90,7 +90,7 @@ def assert_reduced(op, got, want):
 
 
 def assert_same_bits(values, want=None):
-    """Check that all arrays (the ranks' values) have the same type, shape and bits; those of ``want`` if given."""
+    """Check that all arrays (the ranks' values) have the same type, shape and bits, and those of ``want`` if given."""
     want = np.asarray(values[0] if want is None else want)
     for got in values:
         assert got.dtype == want.dtype and got.shape == want.shape, (got.dtype, got.shape, want.dtype, want.shape)

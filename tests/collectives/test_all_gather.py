@@ -16,7 +16,7 @@ def test_everyone_has_the_concatenation(threads, differing, dtype):
 
 
 def test_mistake_of_2017_all_gather_on_cpu_processes(world, differing):
-    """It did not work there at all. In every world: all dtypes in one call."""
+    """In every world, one call gathers variables of all dtypes; in 2017, this failed on CPU processes."""
     variables, parts = differing(world, table.DTYPES, [(3, 2), (0, 4)])
     synk.all_gather(variables)
     for variable, of_ranks in zip(variables, parts):

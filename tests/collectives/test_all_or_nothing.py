@@ -1,4 +1,4 @@
-"""A rank fails in the middle of a collective: all keep their values or all have the new ones, and all goes on."""
+"""If a rank fails in a collective, all ranks keep their values or all have the new ones, and the session continues."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 class Boom(Exception):
-    """What the failing rank raises."""
+    """Exception that the failing rank raises."""
 
 
 VALUES = [table.value("float64", (3, 2), seed=5), table.value("float64", (40_000,), seed=6)]
@@ -38,7 +38,7 @@ def context_of(world, rank):
 
 
 class Trap:
-    """Counts the calls of a method of one object and raises before, or right after, one of them."""
+    """Context that counts the calls of a method of one object, and raises before or right after one of them."""
 
     def __init__(self, owner, method, step=0, after=False, error=Boom):
         self.owner, self.method, self.step, self.after, self.error = owner, method, step, after, error
@@ -64,7 +64,7 @@ class Trap:
 
 
 class Case:
-    """Two variables, a small one and one that ranks share the work on, with other values on every rank."""
+    """Two variables whose values differ between ranks: a small one, and a large one that all ranks reduce together."""
 
     def __init__(self, world):
         self.world = world
@@ -85,7 +85,7 @@ class Case:
                 table.assert_same_bits([got], want)
 
     def assert_correct_calls_work(self):
-        """They do, and with the right values: twice, because buffers and notices take turns."""
+        """Check the results of correct calls, twice, because buffers and notices alternate."""
         for _ in range(2):
             self.reset()
             synk.all_reduce(self.both, "sum")
@@ -94,7 +94,7 @@ class Case:
 
 
 def assert_told(world, caught, rank, error=Boom):
-    """The master's own exception as it is; another rank's as a WorkerError that names it and tells its traceback."""
+    """Check that the master's exception is raised as it is, and another rank's as a WorkerError with its traceback."""
     if rank == world.root:
         assert type(caught.value) is error
     else:
@@ -131,7 +131,7 @@ def test_a_rank_raises_at_any_rendezvous(three, name):
 @pytest.mark.parametrize("method", ["bind", "allocate", "_layout"])
 @each_collective
 def test_a_rank_raises_in_its_transport(three, name, method):
-    """Between the barrier: the others may already have got further than the one that fails."""
+    """If a rank fails between barriers, all ranks keep their values, although others may have advanced further."""
     call, _ = COLLECTIVES[name]
     case = Case(three)
     for rank in range(3):
@@ -171,7 +171,7 @@ def test_a_rank_finds_no_memory(three, name):
 
 @pytest.mark.parametrize("n, root", [(2, 0), (2, 1), (3, 2)])
 def test_shapes_that_differ_many_times_over(make_world, n, root):
-    """Errors that all ranks find at the same place leave nothing out of step either."""
+    """After errors that all ranks detect at the same point, the ranks are still in step."""
     world = make_world("threads", n, root)
     good, bad = world.shareds([np.zeros(2), np.zeros(2)], ["good", "bad"])
     for turn in range(4):
@@ -189,7 +189,7 @@ def test_shapes_that_differ_many_times_over(make_world, n, root):
 
 
 def test_a_process_raises(make_world):
-    """An error that only one rank can see, on real processes: its value is of a type that cannot be averaged."""
+    """On real processes, a value of one rank that cannot be averaged causes an error and changes no value."""
     world = make_world("fork", 2)
     W, V = world.shareds([np.zeros(2), np.zeros(2)], ["W", "V"])
     world.set_values(V, [np.zeros(2), np.array([None, 1])])

@@ -28,7 +28,7 @@ def test_op_and_dtype(threads, differing, op, dtype):
 
 
 def test_in_every_world(world, differing):
-    """On processes and with Theano: all dtypes in one call, one after the other all ops."""
+    """In every world, one call reduces variables of all dtypes with sum or max, and of inexact dtypes with avg."""
     for op in ("sum", "max"):
         variables, parts = differing(world, table.DTYPES, [(3, 2)])
         synk.all_reduce(tuple(variables), op)
@@ -61,7 +61,7 @@ def test_default_is_avg(three, differing):
 
 @pytest.mark.thorough("2 hosts")
 def test_many_variables_of_many_shapes_in_one_call(world):
-    """161 of them, as ResNet-50 has; twice, because buffers alternate."""
+    """One call reduces 161 variables, as many as ResNet-50 has; a second call follows, because buffers alternate."""
     shapes = [(i % 7 + 1, i % 3 + 1, 5)[: i % 4] for i in range(161)]
     dtypes = ["float32", "float64", "float16", "complex64"]
     kinds = [(dtypes[i % 4], shape) for i, shape in enumerate(shapes)]
@@ -109,7 +109,7 @@ def test_large_arrays_on_processes(make_world):
 
 @pytest.mark.parametrize("shape", [(4, 2), (4, 3), (2, 2, 5), (3, 3, 3), (7, 1)])
 def test_mistake_of_2017_second_dimension_equal_to_the_number_of_ranks(threads, shape):
-    """It cut arrays of 2 and more dimensions along the wrong one."""
+    """Arrays of two or more dimensions are reduced correctly; in 2017, they were divided along the wrong axis."""
     parts = [table.value("float64", shape, rank) for rank in range(threads.n)]
     variable = threads.shared(parts[0])
     threads.set_values(variable, parts)

@@ -1,4 +1,4 @@
-"""What all collectives have in common: which shared variables they take, when, and whose memory they touch.
+"""Behavior common to all collectives: which shared variables they accept, when, and whose memory they change.
 
 Modules: `command`.
 """
@@ -216,7 +216,7 @@ def test_variable_whose_function_was_dropped(three, refused):
 
 
 def test_variable_whose_function_is_dropped_while_a_collective_is_prepared(three, monkeypatch):
-    """As the garbage collector may do at any time."""
+    """The collective works, although the garbage collector deletes the variable's function during its preparation."""
     from synkhronos.collectives import arguments as module
 
     W = engine.shared(np.arange(3.0), "W")
@@ -235,7 +235,7 @@ def test_variable_whose_function_is_dropped_while_a_collective_is_prepared(three
 
 
 def test_variable_whose_function_gives_way_to_another(three):
-    """What the ranks hold stays theirs: the second function takes over before the first is forgotten."""
+    """Ranks keep their values if a second function uses the variable before the first one is deleted."""
     W = engine.shared(np.zeros(1), "W")
     function = synk.function([], [(W, None)])
     synk.scatter(W, np.arange(6.0))
@@ -250,7 +250,7 @@ def test_variable_whose_function_gives_way_to_another(three):
 
 
 class Put(Command):
-    """Put into the variables, on every rank, what a function makes of the arrays in their storage."""
+    """Replace the arrays in the variables' storage, on every rank, by a function's results for these arrays."""
 
     def __init__(self, numbers, function):
         self.numbers, self.function = numbers, function
@@ -312,7 +312,7 @@ STORED = [swap, swap_transposed, swap_views, share, fortran, strided, backwards,
 @pytest.mark.parametrize("both", [True, False], ids=["both in one call", "one after the other"])
 @pytest.mark.parametrize("stored", STORED)
 def test_whatever_array_a_function_left_in_the_storage(three, stored, both):
-    """Five rounds, as the buffers take turns; with processes and Theano below."""
+    """Collectives work with any array in the storage, for five rounds, because buffers alternate."""
     A, B = three.shareds([np.zeros((3, 3)), np.zeros((3, 3))], ["A", "B"])
     values = [[table.value("float64", (3, 3), rank, seed) for rank in range(3)] for seed in (0, 1)]
     three.set_values(A, values[0])
@@ -406,7 +406,7 @@ EVERY_CHANGE = [
     ids=["whole", "row", "transposed", "reversed"],
 )
 def test_what_another_variable_borrowed_does_not_change(three, view):
-    """As an update that gives one variable's array to another, or a view of it."""
+    """An array that another variable shares or views, as after an update, does not change."""
     W, V = three.shareds([table.value("float64", (3, 3)), np.zeros((3, 3))], ["W", "V"])
     synk.broadcast(W)
     for change in EVERY_CHANGE * 2:
@@ -437,7 +437,7 @@ def test_the_users_own_array_is_not_overwritten(three, make):
 
 
 def test_one_array_in_two_variables(three):
-    """They are made over the same array; what becomes of one is not seen in the other."""
+    """Collectives on one of two variables that were made from the same array do not change the other."""
     array = table.value("float64", (3,))
     A, B = engine.shared(array, "A", borrow=True), engine.shared(array, "B", borrow=True)
     function = synk.function([], [(A, None), (B, None)])
@@ -454,7 +454,7 @@ def test_one_array_in_two_variables(three):
 
 
 def test_two_variables_of_one_storage(three):
-    """A change through one is seen through the other, on all ranks."""
+    """Changes to a variable are visible in another one with the same storage, on all ranks."""
     W = engine.shared(np.zeros(2), "W")
     alias = W.clone()
     first = synk.function([], [(W, "gather")])
@@ -481,7 +481,7 @@ def test_shape_that_changes_between_calls(threads):
 
 
 def test_memory_is_used_again(three):
-    """Hundreds of calls take no more memory than a few."""
+    """Hundreds of calls need the same amount of memory as a few calls."""
     from synkhronos.program.program import PROGRAM
 
     W = three.shared(np.zeros((100, 100)))
@@ -502,7 +502,7 @@ def test_memory_is_used_again(three):
 
 
 def test_poke_is_what_it_says(three):
-    """The tests above stand on it: a fresh private array in the storage of every rank."""
+    """`Poke`, which tests above rely on, puts a new private array into the storage of every rank."""
     W = three.shared(np.zeros(2))
     before = W.get_value(borrow=True)
     three.session.run(Poke(three._number(W), [np.ones(2)] * 3))

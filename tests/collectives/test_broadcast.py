@@ -18,7 +18,7 @@ def test_the_masters_value_reaches_all(threads, differing, dtype):
 
 @pytest.mark.parametrize("dtype", table.DTYPES)
 def test_values(threads, dtype):
-    """As arrays, lists, Data; other shapes than the variables had."""
+    """Values may be arrays, lists or Data, and their shapes may differ from the variables'."""
     variables = threads.shareds([np.zeros((2, 3), dtype), np.zeros(1, dtype), np.zeros((), dtype)])
     values = [table.value(dtype, shape) for shape in ((5, 2), (0,), ())]
     for form in (lambda value: value, lambda value: np.array(value, order="F"), synk.data):

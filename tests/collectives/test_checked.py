@@ -1,4 +1,4 @@
-"""What collectives keep of their arguments: one test for each row of the table in `collectives.arguments`."""
+"""Checked arguments that collectives keep: one test for each row of the table in `collectives.arguments`."""
 
 import gc
 
@@ -15,12 +15,12 @@ from synkhronos.testing import numpy_engine as engine
 
 @pytest.fixture
 def pair(three):
-    """Two variables of three ranks, which hold 1 and 2 everywhere."""
+    """Return two variables, whose values are 1 and 2 on each of three ranks."""
     return three.shareds([np.full(2, 1.0), np.full(2, 2.0)], ["A", "B"])
 
 
 def commands(variables):
-    """Return the commands that are kept for those variables."""
+    """Return the commands that are kept for these variables."""
     return checked(variables).commands
 
 
@@ -73,7 +73,7 @@ def test_weights_are_never_kept(three, pair):
 
 
 def test_a_variable_that_died_is_not_taken_for_another_with_its_id(three):
-    """Ids are used again as soon as an object is dead, which is what this test waits for."""
+    """A new variable with the id of a deleted one is not mistaken for it; the test repeats until an id recurs."""
     function, met = None, False
     for turn in range(200):
         variable = engine.shared(np.full(2, float(turn)), f"v{turn}")
@@ -90,7 +90,7 @@ def test_a_variable_that_died_is_not_taken_for_another_with_its_id(three):
 
 
 def test_a_variable_that_died_is_not_found_through_another_of_its_storage(three):
-    """The ranks know a clone by the number of the variable that a function uses, which lasts as long as that one."""
+    """Ranks identify a clone by the number of the variable that a function uses, which ends with this variable."""
     first = engine.shared(np.full(2, 1.0), "first")
     function = synk.function([], [(first, None)])
     clone = first.clone()

@@ -1,4 +1,4 @@
-"""`synkhronos.all_reduce` in 16 bits; truth is NumPy, which knows float16, and for bfloat16 arithmetic by hand.
+"""`synkhronos.all_reduce` in 16 bits; expected values come from NumPy and, for bfloat16, from explicit arithmetic.
 
 Modules: `synkhronos.reductions.half_precision`.
 """
@@ -18,7 +18,7 @@ FORMS = pytest.mark.parametrize("form", ROUNDOFF)
 
 
 def nearest_bfloat16(x):
-    """Return the value with 8 significant bits that is nearest, ties to even, by arithmetic in long double."""
+    """Return the nearest value with 8 significant bits, ties to even, computed in long double."""
     mantissa, exponent = np.frexp(np.asarray(x, np.longdouble))
     return np.ldexp(np.rint(mantissa * 256), exponent - 8).astype(np.float64)
 
@@ -67,7 +67,7 @@ def test_float16_of_values_that_it_holds_is_numpys():
 
 @pytest.mark.parametrize("size", [1e-40, 1e-9, 1.0, 65_504.0, 1e30])
 def test_float16_is_scaled(make_world, size):
-    """The sum of the ranks' largest values does not overflow, and tiny ones are not lost."""
+    """The sum of the ranks' largest values does not overflow, and tiny values are not lost."""
     world = make_world("threads", 4)
     variable = world.shared(np.zeros(3))
     world.set_values(variable, [np.array([size, -size / 3, size / 7]) * (1 + rank) for rank in range(4)])
@@ -76,7 +76,7 @@ def test_float16_is_scaled(make_world, size):
 
 
 def test_values_are_not_added_up_in_16_bits(make_world):
-    """As HeAT does: 256 and seven times 1 would stay 256, and the error grow with the number of ranks."""
+    """Sums are not accumulated in 16 bits, as in HeAT, where 256 plus seven times 1 would remain 256."""
     world = make_world("threads", 8)
     variable = world.shared(np.zeros(1, "float32"))
     world.set_values(variable, [np.full(1, 256.0 if rank == 0 else 1.0, "float32") for rank in range(8)])
@@ -107,7 +107,7 @@ def test_what_is_not_finite_arrives(make_world, form):
 
 @FORMS
 def test_errors_that_are_fed_back_are_not_lost(world, form):
-    """What has arrived in 30 exchanges is what was sent, up to the last errors and the rounding of 30 results."""
+    """Over 30 exchanges, the results add up to the means, up to the last errors and the rounding of 30 results."""
     random = np.random.RandomState(3)
     w, mean, error = [world.shared(np.zeros(40), name) for name in ("w", "mean", "error")]
     arrived, sent, encoded = np.zeros(40), np.zeros(40), np.zeros(40)
@@ -132,7 +132,7 @@ def test_errors_that_are_fed_back_are_not_lost(world, form):
 @FORMS
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
 def test_errors_that_ranks_keep_are_those_of_variables(world, form, later):
-    """To the bit, for each of several variables by itself, and in whatever lists they are exchanged."""
+    """Errors that ranks keep have the same bits as errors in variables, for any division of variables into lists."""
     random = np.random.RandomState(4)
     names = [("w", (40,)), ("c", ()), ("u", (0, 3))]
     ours, others, errors = ([world.shared(np.zeros(shape), f"{name}{i}") for name, shape in names] for i in range(3))
@@ -184,7 +184,7 @@ def test_errors_that_ranks_keep_end_with_the_shape_the_variable_and_the_session(
 
 
 def test_errors_that_ranks_keep_after_an_exchange_that_fails(make_world):
-    """They are what they were."""
+    """An exchange that fails does not change the errors that ranks keep."""
     world = make_world("threads", 2)
     w, value = world.shared(np.zeros(1), "w"), np.array([1.0 + 2**-9 + 2**-12])
     synk.broadcast(w, value)
@@ -208,7 +208,7 @@ def test_a_rank_that_does_not_count_sends_nothing_that_counts(make_world):
 
 @pytest.mark.parametrize("options", [dict(groups=[[0, 1], [2]]), dict(weights=[1, 1, 0])], ids=["alone", "no weight"])
 def test_a_rank_that_sends_nothing_keeps_its_error(make_world, options):
-    """1.001 and 1.002 are rounded to 1 in bfloat16."""
+    """Ranks that send nothing keep their error; other errors are those of rounding 1.001 to 1 in bfloat16."""
     world = make_world("threads", 3)
     w, errors = world.shared(np.zeros(1), "w"), world.shared(np.zeros(1), "errors")
     world.set_values(w, [[1.001]] * 3)

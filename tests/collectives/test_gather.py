@@ -72,7 +72,7 @@ def test_bad_nd_up(three, refused, nd_up):
 
 @pytest.mark.parametrize("nd_up", [0, 1])
 def test_large_results_stay_when_others_follow(three, nd_up):
-    """Their memory is used again, but not before the user has dropped them."""
+    """The memory of results is reused, but not before the user has dropped them."""
     size = 200000
     variable = three.shared(np.zeros(size))
     kept = []

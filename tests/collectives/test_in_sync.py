@@ -44,7 +44,7 @@ def test_shapes_that_differ(three):
 
 
 def test_bits_are_compared(three):
-    """NaN is in sync with itself; 0.0 and -0.0 are not."""
+    """NaN is in sync with NaN, but 0.0 is not in sync with -0.0."""
     W = three.shared(np.array([np.nan, 0.0]), "W")
     assert synk.in_sync(W)
     three.set_values(W, [[np.nan, 0.0], [np.nan, 0.0], [np.nan, -0.0]])

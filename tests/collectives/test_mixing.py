@@ -1,4 +1,4 @@
-"""`synkhronos.all_reduce` with a matrix of weights, and with groups; truth is NumPy."""
+"""`synkhronos.all_reduce` with a matrix of weights, and with groups; expected values come from NumPy."""
 
 import functools
 
@@ -14,7 +14,7 @@ SHAPES = [(3,), (2, 40_000)]  # ranks divide the work on them in different ways
 
 
 def truth(matrix, parts):
-    """Return every rank's result."""
+    """Return every rank's expected result."""
     matrix = np.asarray(matrix, np.float64)
     return np.tensordot(matrix / matrix.sum(axis=1, keepdims=True), np.asarray(parts, np.float64), 1)
 
@@ -71,7 +71,7 @@ def test_matrix_of_equal_rows_has_the_bits_of_a_vector(world):
 
 
 def test_identity_leaves_values_as_they_are(world):
-    """Infinities, numbers that are none, and -0, too."""
+    """An identity matrix as weights changes no value, including infinities, NaN and -0."""
     variables, _ = differing(world)
     special = [np.array([np.nan, -0.0, np.inf]) * (rank + 1) for rank in range(world.n)]
     world.set_values(variables[0], special)
@@ -92,7 +92,7 @@ def test_permutation_hands_values_on_to_the_bit(world):
 @pytest.mark.parametrize("options", [{"weights": 0.3 * np.eye(3)}, {"groups": [[2], [0], [1]]}])
 @pytest.mark.parametrize("wait", [True, False])
 def test_own_values_come_into_others_to_the_bit(make_world, options, wait):
-    """Those that ranks had when it was started."""
+    """Values that ranks copy from themselves are those from the start of the collective."""
     world = make_world("threads", 3, 1)
     source, target = world.shareds([np.zeros(3)] * 2)
     parts = [np.array([np.nan, -0.0, 0.1 * rank]) for rank in range(3)]
@@ -114,7 +114,7 @@ def test_weight_0_excludes_what_would_spoil_a_result(make_world):
 
 
 def test_equal_rows_share_the_bits(make_world):
-    """Rows are compared by what they mean."""
+    """Ranks whose rows of weights are equal after normalization get the same bits."""
     world = make_world("threads", 4, 3)
     (_, variable), (_, parts) = differing(world)
     synk.all_reduce(variable, weights=[[1, 3, 0, 0], [0, 0, 2, 2], [2, 6, 0, 0], [0, 0, 1e308, 1e308]])
@@ -149,7 +149,7 @@ def test_groups_of_one_keep_their_values(make_world):
 
 
 def test_weights_of_a_function_in_groups(make_world):
-    """The mean of the groups' means, by their rows, is the mean of all rows."""
+    """With a function as weights, each group's result is the mean of the rows of its ranks."""
     world = make_world("threads", 4)
     x, w = engine.variable("x", "float64", 1), world.shared(np.zeros(()), "w")
     step = synk.function([x], updates=[(w, engine.mean(x))])

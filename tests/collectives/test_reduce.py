@@ -41,7 +41,7 @@ def test_in_every_world(world, differing):
 )
 @pytest.mark.parametrize("n, root", [(1, 0), (2, 1), (3, 1)])
 def test_large_arrays_of_odd_sizes(make_world, dtype, op, n, root):
-    """Larger than what the root reduces alone; beside small ones in the same call."""
+    """Arrays that are too large for the root to reduce alone are reduced together with small ones in one call."""
     world = make_world("threads", n, root)
     parts = [table.value(dtype, (100_003, 3), rank) for rank in range(n)]
     variables = world.shareds([parts[0], parts[0][:17], np.zeros((2, 3), dtype)])

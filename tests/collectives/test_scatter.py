@@ -9,7 +9,7 @@ from synkhronos.testing import numpy_engine as engine
 
 
 def shares(rows, n, root):
-    """The rule of the docs, in other words than partition.py: as even as possible, in rank order, the root first."""
+    """Return the shards by the docs' rule, without partition.py: as even as possible, in rank order, the root first."""
     if len(rows) < n:
         served = ([root] + [rank for rank in range(n) if rank != root])[: len(rows)]
         counts = [int(rank in served) for rank in range(n)]
@@ -96,7 +96,7 @@ def test_mistake_of_2017_data_values_with_index_lists(world):
 
 
 def test_mistake_of_2017_two_partition_rules(threads):
-    """Rows that `scatter` gives to a rank meet the rows of the same numbers that a function gives it."""
+    """`scatter` and functions assign the same row numbers to a rank; in 2017, their rules differed."""
     x = engine.variable("x", "float64", 1)
     X = threads.shared(np.zeros(1), "X")
     differ = synk.function([x], [(x - X, "gather")])
@@ -182,7 +182,7 @@ def test_bad_input(three, refused):
 
 
 def test_part_that_does_not_suit_the_variable(make_world, refused):
-    """Its type says that it always has exactly one row."""
+    """Parts that do not fit the variable's type, which requires exactly one row, are refused."""
     row = engine.shared(np.ones((1, 2)), "row", broadcastable=(True, False))
     function = synk.function([], [(row, None)])
     world = make_world("threads", 3, 1)

@@ -21,7 +21,7 @@ def test_only_that_rank_changes(threads, differing, dtype):
 
 
 def test_in_every_world(world, differing, tmp_path):
-    """With batch in several forms, Data and index lists (mistakes of 2017), and a mapped file."""
+    """Values may be arrays, Data or mapped files, with all forms of ``batch``; Data and index lists failed in 2017."""
     X, y = world.shareds([np.zeros((1, 2), "float32"), np.zeros(1, "int64")])
     values, labels = table.value("float32", (20, 3)), table.value("int64", (20,))
     np.save(tmp_path / "x.npy", values)
@@ -93,7 +93,7 @@ def test_bad_values(three, refused):
 
 
 def test_the_order_of_2017(three):
-    """The rank first, as an int of any kind, with or without keywords."""
+    """As in 2017, the rank may come first, as an int of any kind, with or without keywords."""
     variable = three.shared(np.zeros(2), "W")
     synk.set_value(1, variable, [1.0, 2.0])
     synk.set_value(np.int64(2), variable, values=[3.0, 4.0])

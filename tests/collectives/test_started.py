@@ -1,4 +1,4 @@
-"""`synkhronos.all_reduce` with ``into`` and with ``wait=False``; truth is NumPy."""
+"""`synkhronos.all_reduce` with ``into`` and with ``wait=False``; expected values come from NumPy."""
 
 import functools
 import gc
@@ -26,7 +26,7 @@ def parts_of(world, shapes):
 
 
 def made(world, shapes=((3,), (2, 30_000))):
-    """Return variables with values that differ between ranks, others of the same types, and these values."""
+    """Return variables whose values differ between ranks, other variables of the same types, and the values."""
     parts = parts_of(world, shapes)
     sources, targets = [world.shareds([np.zeros(shape) for shape in shapes]) for _ in range(2)]
     for source, of_ranks in zip(sources, parts):
@@ -46,7 +46,7 @@ def test_results_go_into_others(world):
 
 
 def test_into_one_of_the_sources(world):
-    """What is read is read before anything is overwritten."""
+    """All sources are read before any target is overwritten."""
     (a, b), _, (of_a, of_b) = made(world, [(4,), (4,)])
     synk.all_reduce([a, b], "sum", into=[b, a])
     np.testing.assert_allclose(world.values(b)[0], np.sum(of_a, axis=0), rtol=1e-13)
@@ -61,7 +61,7 @@ def test_targets_take_the_shapes(world):
 
 @pytest.mark.parametrize("is_into", [True, False], ids=["into others", "into themselves"])
 def test_values_are_those_of_the_start(world, is_into):
-    """Whatever calls, updates and collectives there are in between, and twice, because memory is used again."""
+    """Calls, updates and collectives after the start do not change the result, even if memory is reused."""
     sources, targets, parts = made(world)
     steps = synk.function([], updates=[(source, source * 2 + 1) for source in sources])
     for _ in range(3):
@@ -87,7 +87,7 @@ def test_values_are_those_of_the_start(world, is_into):
 
 
 def test_several_at_a_time_in_any_order(world):
-    """With weights, which are those of the start, too; one is dropped by the program, and comes nonetheless."""
+    """Several collectives may be under way and end in any order; their weights are those from the start."""
     (a, b), (to_a, to_b), (of_a, of_b) = made(world)
     weights = np.arange(1.0, world.n + 1)
     first = synk.all_reduce(a, into=to_a, weights=weights, wait=False)
@@ -112,7 +112,7 @@ def test_one_of_a_variable_at_a_time(make_world):
 
 
 def test_what_is_given_up(make_world):
-    """No result arrives, another may be started, and `close` does not ask for it."""
+    """A dropped collective delivers no result, does not prevent another one, and need not end before `close`."""
     world = make_world("threads", 2)
     w, mean = world.shared(np.zeros(2), "w"), world.shared(np.zeros(2), "mean")
     world.set_values(w, [[1.0, 1.0], [3.0, 3.0]])

@@ -21,7 +21,7 @@ def test_tool_prints_the_table():
 
 
 def test_table_is_what_numpy_defines():
-    """In words, so that a mistake in `defined` shows: everything but averages of bool and integers."""
+    """All ops are defined, except averages of bool and integers; this is independent of `table.defined`."""
     assert {(op, dtype) for op, dtype in table.UNDEFINED} == {
         ("avg", dtype) for dtype in table.DTYPES if np.dtype(dtype).kind in "bui"
     }

@@ -1,4 +1,4 @@
-"""`synkhronos.traffic`: what collectives move, against what they have to."""
+"""`synkhronos.traffic`: the bytes that collectives move are those that they have to move."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def world(request, make_world):
 
 
 def of(name, call):
-    """Return what a collective has moved in one call, by rank: read and sent."""
+    """Return the bytes that one call of a collective reads and sends on each rank."""
     before = synk.traffic().get(name)
     call()
     after = synk.traffic()[name]
@@ -41,7 +41,7 @@ def test_all_reduce_is_as_much_as_a_ring(world):
 
 
 def test_pairs_and_groups(make_world):
-    """A permutation moves every value once; groups of two as much as two ranks alone, in all."""
+    """A permutation moves every value once; in groups of two, each rank moves as much as in a world of two ranks."""
     world = make_world("threads", 4)
     w = world.shared(np.zeros(SIZE), "w")
     read, sent = of("all_reduce", lambda: synk.all_reduce(w, weights=np.eye(4)))
@@ -55,7 +55,7 @@ def test_pairs_and_groups(make_world):
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["2 hosts", "3 hosts"])
 def test_what_hosts_receive(make_world, launcher):
-    """Each array comes once to a host; nothing does if each host has a group of its own, or to the hosts of the others."""
+    """Each remote rank's array arrives once per host; groups within one host cause no traffic between hosts."""
     world = make_world(launcher, 4)
     w = world.shared(np.zeros(SIZE), "w")
     hosts = [host.ranks for host in synk.hosts()]
@@ -78,7 +78,7 @@ def test_what_hosts_receive(make_world, launcher):
 @pytest.mark.parametrize("launcher", ["2 hosts", "3 hosts"])
 @pytest.mark.parametrize("size", [1, 1000])
 def test_what_hosts_receive_with_messages(make_world, launcher, size):
-    """Values of few bytes travel with the messages by which ranks meet, and count as others do: once for each host."""
+    """Small values, which travel with barrier messages, are counted like others: once for each host."""
     world = make_world(launcher, 4)
     w, nbytes = world.shared(np.zeros(size), "w"), 8 * size
     hosts = [host.ranks for host in synk.hosts()]
@@ -136,7 +136,7 @@ def test_scatter(world):
 
 
 def test_inside_functions(world):
-    """Small values are read whole by every rank; large ones go as a ring does."""
+    """Every rank reads small values of all ranks whole; large values are reduced in parts, with a ring's traffic."""
     x = engine.variable("x", "float64", 2)
     small = synk.function([x], synk.ops.all_reduce(engine.mean(x)))
     near(np.add(*of("ops.all_reduce", lambda: small(np.ones((8, 2))))), [8 * (world.n - 1)] * world.n)

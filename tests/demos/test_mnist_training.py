@@ -1,4 +1,4 @@
-"""What the MNIST demos have in common: epochs are shown as they end, and other programs are mentioned."""
+"""Code shared by the MNIST demos: epochs are printed as they end, and the load by other programs is reported."""
 
 import importlib.util
 import io
@@ -30,7 +30,7 @@ def training(monkeypatch):
 
 
 class Digits:
-    """Of the digits, how many there are."""
+    """Substitute for the data set, with five rows in each array."""
 
     source = "no digits"
     X_train = X_valid = X_test = np.zeros((5, 1))
@@ -48,7 +48,7 @@ def train(training, train_epoch, epochs=3):
 
 
 def test_every_epoch_is_seen_when_it_is_over(training, monkeypatch):
-    """The reader of a pipe has the lines of all epochs that are over."""
+    """When an epoch begins, the reader of the output's pipe has the lines of all finished epochs."""
     pipe, seen = io.BytesIO(), []
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe, encoding="utf-8"))  # like Python's output to pipes
 
@@ -70,7 +70,7 @@ def test_the_table_mentions_other_programs(training, monkeypatch, capsys, share,
 
 @pytest.fixture
 def proc(tmp_path, monkeypatch):
-    """A machine of three cores, of which this process may use 0 and 2; process 1 has started 2, and that 3."""
+    """Return a function that writes a fake /proc: three cores, 0 and 2 usable; process 1 started 2, which started 3."""
     monkeypatch.setattr(os, "getpid", lambda: 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2})
 
@@ -93,7 +93,7 @@ def proc(tmp_path, monkeypatch):
 
 
 def test_share_of_other_programs(proc, tmp_path):
-    """Of 2,000 ticks 1,500 were busy, 200 of them stolen; 30 + 3 * 10 were ours of processes that are there."""
+    """Of 2,000 ticks of the usable cores, 1,500 were busy, 200 of them stolen; our three processes used 900."""
     proc([(0, 0), (0, 0), (0, 0)], {1: -10, 2: -10, 3: -10})
     counted = load("other_programs").OtherPrograms(str(tmp_path))
     proc([(700, 200), (999, 0), (600, 0)], {1: 290, 2: 290, 3: 290})

@@ -1,4 +1,4 @@
-"""The ResNet demo: the layer against NumPy, the networks' sizes, the programs in processes of their own."""
+"""The ResNet demo: the layer compared to NumPy, the networks' sizes, and the programs in separate processes."""
 
 import os
 import re
@@ -37,7 +37,7 @@ def demo(lasagne):
 
 
 def test_every_rank_normalises_by_its_own_rows(demo, lasagne, make_world):
-    """By 3 rows and 2; synkhronos.extensions has what this layer is made of, and its tests."""
+    """Two ranks normalize by 3 and 2 rows; the layer's components and their tests are in synkhronos.extensions."""
     import theano.tensor as T
     from batch_norm import BatchNormLayer
 
@@ -74,7 +74,7 @@ def test_resnet_50_is_as_large_as_published(demo, lasagne):
 
 @pytest.mark.parametrize("depth, published", [(20, 269722), (32, 464154), (44, 658586), (56, 853018)])
 def test_small_resnets_are_as_large_as_published(demo, lasagne, depth, published):
-    """Those are for three channels; with one the first convolution has 2 * 9 weights less for each of 16 filters."""
+    """Published sizes are for three channels; with one, 16 filters of the first convolution lack 2 * 9 weights each."""
     from resnet import build_resnet
 
     network = build_resnet(depth)
@@ -91,7 +91,7 @@ def test_other_depths_are_refused(demo, depth):
 
 
 def test_shortcut_without_parameters(demo, lasagne):
-    """Every second row and column; the new channels are zeros on both sides of the old."""
+    """Shortcuts take every second row and column, and pad the channels with zeros on both sides."""
     import theano
     from resnet import halved
 
@@ -159,7 +159,7 @@ SMALL = (
 
 @pytest.mark.long
 def test_without_batch_norm_the_losses_are_the_serial_programs():
-    """Batches of 7 go to 2 ranks as 4 and 3 images, in 3 slices of 2, 1 and 1, and of 1 each."""
+    """Losses equal the serial program's with batches of 7: 2 ranks get 4 and 3 images, in 3 slices each."""
     done = run(PROGRAM, *SMALL, **FAST)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(
@@ -169,7 +169,7 @@ def test_without_batch_norm_the_losses_are_the_serial_programs():
 
 @pytest.mark.long
 def test_by_the_rows_of_all_ranks_the_losses_are_the_serial_programs():
-    """Batches of 7 go to 3 ranks as 3, 2 and 2 images; settled averages give the serial program's accuracy, too."""
+    """Losses and accuracies equal the serial program's with batches of 7: 3 ranks get 3, 2 and 2 images."""
     given = "--depth 8 --sync-bn --dtype float64 --batches 3 --batch-size 7 --n-ranks 3 --no-progress"
     done = run(PROGRAM, *given.split(), **FAST)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -184,7 +184,7 @@ def test_by_the_rows_of_all_ranks_the_losses_are_the_serial_programs():
 
 @pytest.mark.long
 def test_other_ranks_go_on_from_a_checkpoint(tmp_path):
-    """Three batches on two ranks and three on three end where six on one do."""
+    """Three batches on two ranks plus three on three ranks reach the last loss of six batches on one rank."""
 
     def last_loss(n_ranks, batches, *more):
         done = run(
@@ -212,7 +212,7 @@ def test_other_ranks_go_on_from_a_checkpoint(tmp_path):
 
 @pytest.mark.long
 def test_losses_of_a_wrong_program_are_found_out(tmp_path):
-    """Without communication the master learns from its own shards alone: the demo's check must see it."""
+    """Without communication, the master trains on its own shards only, and the demo's check detects this."""
     program = tmp_path / "without_all_reduce.py"
     program.write_text(
         "import runpy, sys\n"

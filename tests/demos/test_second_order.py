@@ -1,4 +1,4 @@
-"""Second-order demo: its NumPy method on problems of NumPy, its checks with right and wrong parallel programs."""
+"""Second-order demo: its method on NumPy problems, and its checks with right and wrong parallel programs."""
 
 import importlib.util
 import re
@@ -75,7 +75,7 @@ def test_conjugate_gradients_begin_at_the_solution(demo):
 
 
 class Recorded:
-    """A problem of NumPy functions of theta; knows how often each was called."""
+    """Problem of NumPy functions of theta that records the calls."""
 
     def __init__(self, demo, loss, gradient, product):
         self.calls, self.theta = [], None
@@ -98,7 +98,7 @@ def float64(demo):
 
 
 def rosenbrock(demo):
-    """``(1 - a)^2 + 100 (b - a^2)^2``: least squares of two residuals, so ``G = 2 J' J``."""
+    """Return the problem ``(1 - a)^2 + 100 (b - a^2)^2``: least squares of two residuals, so ``G = 2 J' J``."""
 
     def residuals(t):
         return np.array([1 - t[0], 10 * (t[1] - t[0] ** 2)])
@@ -158,7 +158,7 @@ def test_where_nothing_is_better_no_step_is_made(demo, float64, value):
 
 
 def test_dense_matrix_of_one_layer_is_the_hessian(demo):
-    """With one layer the outputs are linear in the parameters: G is the loss's second derivative, by differences."""
+    """With one layer, G equals the loss's second derivative, by differences: outputs are linear in the parameters."""
     random = np.random.RandomState(0)
     X, theta = random.rand(7, 3), random.randn(12)
 

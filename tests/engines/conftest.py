@@ -1,4 +1,4 @@
-"""The engines under test, each with the few words in which the conformance tests write their programs."""
+"""The engines under test, each with the small vocabulary that the conformance tests use for their programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from synkhronos import engines
 
 
 class NumpyLanguage:
-    """Programs for the NumPy engine."""
+    """Vocabulary for programs of the NumPy engine."""
 
     name = "numpy"
     #: Whether functions may return dicts, and inputs may have defaults.
@@ -46,7 +46,7 @@ class NumpyLanguage:
 
 
 class TheanoLanguage:
-    """Programs for Theano, run by its C loop but with Python operations: no compiler is called."""
+    """Vocabulary for Theano programs, run by its C loop but with Python operations: no compiler is called."""
 
     name = "theano"
     has_dicts = has_defaults = True
@@ -82,7 +82,7 @@ class TheanoLanguage:
 
 
 class PyTensorLanguage:
-    """Programs for PyTensor, run by Python code: no compiler is called."""
+    """Vocabulary for PyTensor programs, run by Python code: no compiler is called."""
 
     name = "pytensor"
     has_dicts = has_defaults = False
@@ -147,7 +147,7 @@ def _languages():
 
 @pytest.fixture(params=ALL)
 def language(request, _languages):
-    """Give an engine and the words to write programs for it."""
+    """Return each engine's vocabulary for programs; its attribute `engine` is the engine."""
     return _languages(request.param)
 
 
@@ -168,7 +168,7 @@ def _peers():
 
 @pytest.fixture(autouse=True)
 def nothing_stays(_peers):
-    """After every test: no process but those that were there before, and the peers, which stay for the module."""
+    """Check that every test leaves no new process, except the peers, which stay for the module."""
     before = set(psutil.Process().children(recursive=True))
     yield
     peers = {peer.process.pid for peer in _peers.made.values()}
@@ -178,29 +178,29 @@ def nothing_stays(_peers):
 
 @pytest.fixture
 def master(language, _peers):
-    """Give what sends functions to a second process."""
+    """Return a `Master`, which sends functions to a second process."""
     return Master(language.engine, _peers(language.name))
 
 
 @pytest.fixture
 def numpy_master(_languages, _peers):
-    """Give the same for the NumPy engine alone."""
+    """Return a `Master` for the NumPy engine alone."""
     return Master(_languages("numpy").engine, _peers("numpy"))
 
 
 @pytest.fixture
 def theano_master(_languages, _peers):
-    """Give the same for Theano alone."""
+    """Return a `Master` for Theano alone."""
     return Master(_languages("theano").engine, _peers("theano"))
 
 
 @pytest.fixture
 def pytensor_master(_languages, _peers):
-    """Give the same for PyTensor alone."""
+    """Return a `Master` for PyTensor alone."""
     return Master(_languages("pytensor").engine, _peers("pytensor"))
 
 
 @pytest.fixture
 def matrix():
-    """Give a matrix whose square differs from it."""
+    """Return a matrix whose square differs from it."""
     return np.array([[1.0, 2.0], [0.5, -1.0]])

@@ -1,4 +1,4 @@
-"""Collectives inside functions, on every engine; truth is NumPy on what the recording call returns."""
+"""Collectives inside functions, on every engine; NumPy computes expected values from the recorder's results."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_no_collectives(language):
 
 
 def updates_of_every_kind(language, x, w, y, draw):
-    """Return new values, whether all ranks make them, and how they depend on collectives; None: on a rank's rows, too."""
+    """Return new values, whether all ranks compute them, and their dependence on collectives (None: also on rows)."""
     varying = language.mean(x, 0)
     lowest = reduce(language, x[0], MIN)
     none, affine, other = CollectiveDependence

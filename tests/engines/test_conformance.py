@@ -1,4 +1,4 @@
-"""What every engine promises, run over each of them.
+"""Conformance tests, which every engine must pass.
 
 Modules: `base`.
 """

@@ -1,4 +1,4 @@
-"""Pickling deep graphs, and leaving the interpreter as it was."""
+"""Pickling deep graphs without changing the interpreter's settings."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_deep_from_several_threads():
 
 
 def test_deep_prepares_its_thread(monkeypatch):
-    """A CUDA device must be made current in each thread that loads functions (engines.theano.gpu)."""
+    """`travel.deep` prepares its thread: a CUDA device must be made current in each thread that loads functions."""
     prepared = []
     monkeypatch.setattr(travel, "prepare_thread", lambda: prepared.append(threading.get_ident()))
     assert travel.deep(threading.get_ident) == prepared[0] != threading.get_ident()
@@ -116,7 +116,7 @@ def test_named_objects_are_looked_up():
 
 
 class Collecting:
-    """Becomes, where it is loaded, whether garbage is being collected then."""
+    """Object that unpickles to True if garbage collection is enabled at this moment, and to False otherwise."""
 
     def __reduce__(self):
         return gc.isenabled, ()

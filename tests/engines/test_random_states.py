@@ -1,4 +1,4 @@
-"""Jumps along the sequences of random number generators; truth is the step itself, Theano's tables and its streams."""
+"""Jumps in sequences of random numbers; expected values come from single steps, and Theano's tables and streams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STATE = np.array([[1, 2, 3, 4, 5, 6], [M1 - 1, 0, M1 - 2, M2 - 1, M2 - 2, 0]], "
 
 
 def step(row):
-    """Return the row of a MRG31k3p state after one step, by its definition and in Python's own numbers."""
+    """Return the row of an MRG31k3p state after one step, computed by its definition in Python integers."""
     x1, x2, x3, y1, y2, y3 = map(int, row)
     return [(2**22 * x2 + (2**7 + 1) * x3) % M1, x1, x2, (2**15 * y1 + (2**15 + 1) * y3) % M2, y1, y2]
 
@@ -33,7 +33,7 @@ def test_powers_are_steps(monkeypatch, log2, times):
 
 
 def power(matrix, exponent, modulus):
-    """Return the power of a matrix of Python numbers."""
+    """Return a power of a matrix of Python integers, modulo `modulus`."""
 
     def product(one, other):
         return [[sum(one[i][k] * other[k][j] for k in range(3)) % modulus for j in range(3)] for i in range(3)]
@@ -111,7 +111,7 @@ def test_seeded_random_states_differ_and_repeat():
 
 @pytest.fixture
 def rng_mrg(_languages):
-    """Give Theano's module."""
+    """Return Theano's module `rng_mrg`."""
     _languages("theano")
     from theano.sandbox import rng_mrg
 

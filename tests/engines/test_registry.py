@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(program, *args):
-    """Run a Python program in a process of its own, and return what it prints."""
+    """Run a Python program in a separate process, and return its output."""
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
     done = subprocess.run(
         [sys.executable, *args] if program is None else [sys.executable, "-c", program, *args],
@@ -119,7 +119,7 @@ if __name__ == "__main__":
     ids=["theano", "compile"],
 )
 def test_programs_may_put_our_function_in_the_place_of_theanos(n, replacement, tmp_path):
-    """As programs do that switch to data parallelism by one line at their top."""
+    """Programs may switch to data parallelism by one line at the top that replaces ``theano.function``."""
     script = tmp_path / "program.py"
     script.write_text(REPLACED.format(n=n, replacement=replacement))
     assert run(None, str(script)).split() == ["9.0", "4.0", "6.0"]
@@ -127,7 +127,7 @@ def test_programs_may_put_our_function_in_the_place_of_theanos(n, replacement, t
 
 @pytest.mark.parametrize("name", engines.LIBRARIES)
 def test_a_folder_of_that_name_is_no_library(tmp_path, monkeypatch, name):
-    """A compile directory, for example, beside a program: Python takes it for a namespace."""
+    """A folder with an engine's name, such as a compile directory, does not count as the engine."""
     is_installed = engines.is_installed(name)
     (tmp_path / name).mkdir()
     monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path] if is_installed else [str(tmp_path)])

@@ -1,4 +1,4 @@
-"""What an import of a library says that is missing, or does not run on this Python, in processes of their own."""
+"""Messages of imports of libraries that are missing or do not run on this Python, in separate processes."""
 
 import os
 import re
@@ -30,7 +30,7 @@ import synkhronos as synk
 
 
 def run(tmp_path, text, *options, version=(3, 11, 7), status=0):
-    """Run a program in an environment without any engine; return what it prints, or the last line of its error."""
+    """Run a program in an environment without any engine; return the last line of its output or error."""
     (tmp_path / "sitecustomize.py").write_text(BEFORE.format(version=version))
     (tmp_path / "prog.py").write_text(text)
     done = subprocess.run(
@@ -86,7 +86,7 @@ def test_import_of_what_is_missing(tmp_path, options, program, version, said):
 )
 @pytest.mark.parametrize("folder", [False, True], ids=["", "folder"])
 def test_function_without_an_engine(tmp_path, version, said, folder):
-    """A folder of an engine's name, say with what it has compiled, is no engine."""
+    """`function` reports that engines are missing; a folder with an engine's name does not count as the engine."""
     if folder:
         (tmp_path / "theano").mkdir()
     line = run(tmp_path, "import synkhronos as synk; synk.fork(2); synk.function([], [])", version=version, status=1)
@@ -104,7 +104,7 @@ def test_what_is_only_looked_for_imports_nothing(tmp_path):
 
 
 def test_what_is_only_looked_for_is_not_refused(tmp_path):
-    """Programs ask so whether a package is there, and catch what an import raises by its name."""
+    """`find_spec` still returns None for missing packages, and an import's error contains the package's name."""
     program = """
 from importlib.util import find_spec
 try:
@@ -138,7 +138,7 @@ def test_theano_that_is_installed_on_a_python_on_which_it_fails(tmp_path, versio
 
 
 def test_no_command_has_a_name_that_is_not_on_the_index():
-    """``synkhronos`` itself is not there: who registers the name would be installed."""
+    """No command installs ``synkhronos``, which is not on the index: anyone might register the name."""
     sources = {path: path.read_text() for path in (ROOT / "synkhronos").rglob("*.py")}
     commands = {path: re.findall(r"pip3? install[^\n]*", text) for path, text in sources.items()}
     assert {path: found for path, found in commands.items() if "synkhronos" in "".join(found)} == {}
@@ -147,7 +147,7 @@ def test_no_command_has_a_name_that_is_not_on_the_index():
 
 
 def test_commands_install_what_the_extras_do():
-    """Each version is written in two places, for a user has no pyproject.toml."""
+    """Versions in commands equal those in the extras; both exist, because users have no pyproject.toml."""
     text = (ROOT / "pyproject.toml").read_text()
     extras = {name: text.split(f"\n{name} = [", 1)[1].split("]\n", 1)[0] for name in ("theano", "pytensor")}
     wanted = {name: set(re.findall(r"'([^';]+);", extra)) for name, extra in extras.items()}

@@ -1,4 +1,4 @@
-"""The function of a function's shapes: what NumPy's arrays have, and nothing is changed or, mostly, computed.
+"""The shapes of a function's outputs equal those of NumPy's arrays; finding them changes nothing and computes little.
 
 Modules: `synkhronos.engines.theano.shapes`.
 """
@@ -15,7 +15,7 @@ def positions(x):
 
 
 def shapes_of(engine, inputs, outputs, args, updates=(), as_inputs=()):
-    """Return the shapes that the engine's function of shapes gives."""
+    """Return the output shapes that the engine's shape function computes."""
     snapshot = engine.snapshot(inputs, outputs, list(updates), None)
     compiled = engine.shapes(snapshot, list(as_inputs))
     found = engine.call(compiled, args)
@@ -89,7 +89,7 @@ class TestTheano:
         assert np.array_equal(state.get_value(), before)
 
     def test_nothing_large_is_computed(self, theano):
-        """Not even what would not fit into memory."""
+        """Shapes are found without computing the arrays, even if these would not fit into memory."""
         T = theano.tensor
         n = T.lscalar("n")
         big = T.zeros((n, n)) + T.ones((n, n))

@@ -1,4 +1,4 @@
-"""What every engine promises of the other graphs of a function and of random states; truth is NumPy."""
+"""Variants of a function's graph, and random states, on every engine; expected values come from NumPy."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_sliced_gives_new_values_and_applies_none(language):
 
 
 def test_sliced_outputs_belong_to_the_caller(language):
-    """Each may be changed without a change of a shared variable, an argument, another output or the next call."""
+    """Changing an output does not change a shared variable, an argument, another output or the next call."""
     x = language.variable("x", "float64", 1)
     a, b, c, d, e = (language.shared(np.full(3, float(i)), name) for i, name in enumerate("abcde"))
     same = x * 2

@@ -1,4 +1,4 @@
-"""Translation with attention, as public models of it are written: time first, and positions into flat probabilities."""
+"""Translation with attention, written like public models: time first, and positions in flat probabilities."""
 
 from collections import OrderedDict
 
@@ -12,7 +12,7 @@ SOURCE, TARGET = 5, 4
 
 
 class Parameters(OrderedDict):
-    """Shared variables by name, made when they are first asked for."""
+    """Shared variables by name, created when they are first used."""
 
     def __init__(self, seed):
         super().__init__()
@@ -26,12 +26,12 @@ class Parameters(OrderedDict):
 
 
 def gates(x, dim):
-    """Return the two gates of a gated recurrent unit, beside each other in one product."""
+    """Return the two gates of a gated recurrent unit from one product with both side by side."""
     return T.nnet.sigmoid(x[:, :dim]), T.nnet.sigmoid(x[:, dim:])
 
 
 def encoder(p, name, words, mask):
-    """Return the states of a gated recurrent unit over words; what follows the end keeps the last."""
+    """Return the states of a gated recurrent unit over words; after a sentence's end, the last state is kept."""
     of_gates = T.dot(words, p(f"{name}_W", WORD, 2 * STATE)) + p(f"{name}_b", 2 * STATE)
     of_new = T.dot(words, p(f"{name}_Wx", WORD, STATE)) + p(f"{name}_bx", STATE)
 
@@ -48,7 +48,7 @@ def encoder(p, name, words, mask):
 
 
 def decoder(p, words, mask, context, context_mask, start):
-    """Return states, contexts and weights of a unit of two steps, the second with what the first has looked up."""
+    """Return states, contexts and weights of a unit of two steps; the second one uses the first one's context."""
     of_gates = T.dot(words, p("W", WORD, 2 * STATE)) + p("b", 2 * STATE)
     of_new = T.dot(words, p("Wx", WORD, STATE)) + p("bx", STATE)
     projected = T.dot(context, p("Wc_att", 2 * STATE, STATE)) + p("b_att", STATE)
@@ -86,12 +86,12 @@ def decoder(p, words, mask, context, context_mask, start):
 
 
 def squared(values):
-    """Return the sum of all squares. (In Python PyTensor adds no more than 32 numbers at once, and would fuse a sum.)"""
+    """Return the sum of all squares. (PyTensor's Python code adds at most 32 values; separate sums would be fused.)"""
     return T.concatenate([(one**2).flatten() for one in values]).sum()
 
 
 def adadelta(params, grads):
-    """Return the updates of adadelta, each variable's means of squares beside it."""
+    """Return the updates of adadelta, including those of each variable's means of squares."""
     steps = OrderedDict()
     for param, grad in zip(params, grads):
         of_grads, of_steps = (L.zeros_like(param) for _ in range(2))
@@ -109,7 +109,7 @@ def of_time(random, n_words, length):
 
 
 def translation_with_attention():
-    """Both encoders, the decoder, the cost of each sentence, penalties, a bound of the gradients' norm, adadelta."""
+    """Return a program with two encoders, a decoder, costs per sentence, penalties, gradient clipping and adadelta."""
     p, random = Parameters(51), np.random.RandomState(52)
     x, x_mask, y, y_mask = T.imatrix("x"), T.dmatrix("x_mask"), T.imatrix("y"), T.dmatrix("y_mask")
     n = x.shape[1]

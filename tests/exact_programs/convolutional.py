@@ -1,4 +1,4 @@
-"""Networks over images: the tutorials' LeNet, Lasagne's, a residual one, and one that looks where it wants to."""
+"""Networks over images, such as the tutorials' LeNet, Lasagne's network, a ResNet and a spatial transformer."""
 
 from collections import OrderedDict
 
@@ -12,7 +12,7 @@ from theano.tensor.signal import pool
 
 
 def lenet():
-    """The tutorials' convolutional network: images from rows, convolution and pooling, a hidden layer, descent."""
+    """Return the tutorials' network: images from rows, convolution and pooling, a hidden layer, gradient descent."""
     random = np.random.RandomState(21)
     x, y = T.dmatrix("x"), T.ivector("y")
     filters, b = weights(random, 3, 1, 3, 3, name="filters"), zeros(3, name="b")
@@ -30,7 +30,7 @@ def lenet():
 
 
 def cnn():
-    """Lasagne's second example: two convolutions with pooling, dropout by given masks, adam."""
+    """Return Lasagne's second example: two convolutions with pooling, dropout by given masks, adam."""
     random = np.random.RandomState(22)
     x, y, mask = T.dtensor4("x"), T.ivector("y"), T.dmatrix("mask")
     net = layers.InputLayer((None, 1, 12, 12), x)
@@ -50,7 +50,7 @@ def cnn():
 
 
 class Normalized:
-    """Batch normalisation as its paper has it: by the mean and variance over rows and places, with running averages."""
+    """Batch normalization as in its paper: by the mean and variance over rows and places, with running averages."""
 
     def __init__(self, channels):
         self.gamma = theano.shared(np.ones(channels), "gamma")
@@ -68,7 +68,7 @@ class Normalized:
 
 
 def resnet():
-    """Residual blocks with batch normalisation over all rows, whose running averages are updates; momentum."""
+    """Return residual blocks with batch normalization over all rows, running averages as updates, and momentum."""
     random = np.random.RandomState(23)
     x, y = T.dtensor4("x"), T.ivector("y")
     params, norms = [], []
@@ -99,7 +99,7 @@ def resnet():
 
 
 def spatial_transformer():
-    """A small network finds an affine map for each image, and the image is sampled there, by its four neighbours."""
+    """Return a network that finds an affine map for each image and samples the image there, by four neighbors."""
     random = np.random.RandomState(24)
     x, y = T.dtensor3("x"), T.ivector("y")
     size, out = 8, 6
@@ -136,7 +136,7 @@ def spatial_transformer():
 
 
 def fully_convolutional_autoencoder():
-    """Strided convolutions to a code, and transposed ones back to the image; adadelta."""
+    """Return an autoencoder of strided convolutions to a code, and transposed ones back to the image; adadelta."""
     random = np.random.RandomState(25)
     x = T.dtensor4("x")
     filters, b = weights(random, 4, 1, 4, 4, name="filters", scale=0.3), zeros(4, name="b")
@@ -154,7 +154,7 @@ def fully_convolutional_autoencoder():
 
 
 def weighted_transformer():
-    """As `spatial_transformer`, but every pixel has a weight that falls with its distance: no positions, no index."""
+    """Return a `spatial_transformer` without indices: every pixel has a weight that falls with its distance."""
     random = np.random.RandomState(26)
     x, y = T.dtensor3("x"), T.ivector("y")
     size, out = 8, 6
@@ -175,7 +175,7 @@ def weighted_transformer():
 
 
 def network_in_network():
-    """Convolutions of 1 by 1, normalisation over channels, the mean over places as the class's value; nesterov."""
+    """Return a network of 1 by 1 convolutions, normalization over channels, means over places; Nesterov momentum."""
     random = np.random.RandomState(27)
     x, y = T.dtensor4("x"), T.ivector("y")
     net = layers.Conv2DLayer(layers.InputLayer((None, 2, 6, 6), x), 4, (3, 3), pad="same")
@@ -189,7 +189,7 @@ def network_in_network():
 
 
 def theanos_batch_norm():
-    """Theano's own batch normalisation, with the running averages that it gives."""
+    """Return a program with Theano's own batch normalization and its running averages."""
     random = np.random.RandomState(28)
     x, y = T.dmatrix("x"), T.dmatrix("y")
     w, v = weights(random, 5, 6, name="w"), weights(random, 6, 2, name="v")

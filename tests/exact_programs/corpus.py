@@ -1,4 +1,4 @@
-"""What a program of the corpus is, and its parts that many have."""
+"""The class of the corpus's programs, and functions that many of them share."""
 
 from typing import Any, List, NamedTuple
 
@@ -10,18 +10,18 @@ ROWS, BATCH = 33, 7
 
 
 class Program(NamedTuple):
-    """A function that trains, as its author would write it for one process.
+    """A training function, as its author would write it for one process.
 
     Attributes
     ----------
     inputs, outputs, updates
         As for ``theano.function``.
     params : list of shared variables
-        What is trained; other targets of updates are the state of a rule, or running averages.
+        The trained parameters; other updated variables are a rule's state or running averages.
     data : list of arrays
-        For each input, of `ROWS` rows.
+        For each input, an array of `ROWS` rows.
     axis : int
-        Along which axis the rows lie, in all of them.
+        The axis of the rows in all these arrays.
     """
 
     inputs: List[Any]
@@ -33,7 +33,7 @@ class Program(NamedTuple):
 
 
 def batches(data, steps, axis=0):
-    """Yield as many batches: one epoch after another, each with a smaller last batch."""
+    """Yield batches for a number of steps, epoch after epoch; each epoch's last batch is smaller."""
     starts = range(0, ROWS, BATCH)
     for step in range(steps):
         start = starts[step % len(starts)]
@@ -52,20 +52,20 @@ def zeros(*shape, name=None):
 
 
 def classes(random, n, *shape):
-    """Return labels, one a row, or an array of such shape in each row."""
+    """Return labels: one per row, or an array of this shape per row."""
     return random.randint(0, n, (ROWS, *shape)).astype("int32")
 
 
 def bernoulli(random, p, *shape):
-    """Return draws of 0 and 1 for every row: a dropout mask, a corruption, a sample."""
+    """Return random zeros and ones for every row, such as a dropout mask."""
     return (random.rand(ROWS, *shape) < p).astype("float64")
 
 
 def log_likelihood(probabilities, y):
-    """Return the mean log-likelihood of labels, as the tutorials write it."""
+    """Return the mean log-likelihood of labels, as in the Deep Learning Tutorials."""
     return T.mean(T.log(probabilities)[T.arange(y.shape[0]), y])
 
 
 def error_rate(probabilities, y):
-    """Return the share of rows whose most probable class is not the right one."""
+    """Return the fraction of rows whose most probable class is wrong."""
     return T.mean(T.neq(T.argmax(probabilities, axis=1), y))

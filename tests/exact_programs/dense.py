@@ -1,4 +1,4 @@
-"""Dense networks: the first programs of Lasagne's and of the tutorials' readers, and some of the papers of their time."""
+"""Dense networks: first programs from Lasagne and the Deep Learning Tutorials, and models from papers of that time."""
 
 from collections import OrderedDict
 
@@ -11,7 +11,7 @@ import synkhronos as synk
 
 
 def logistic_regression():
-    """Logistic regression as the tutorials have it: weights from 0, the log-likelihood by an index, plain descent."""
+    """The tutorials' logistic regression: zero initial weights, an indexed log-likelihood, plain SGD."""
     random = np.random.RandomState(1)
     x, y = T.dmatrix("x"), T.ivector("y")
     w, b = zeros(5, 3, name="W"), zeros(3, name="b")
@@ -24,7 +24,7 @@ def logistic_regression():
 
 
 def mlp_with_penalties():
-    """The tutorials' multilayer perceptron: a tanh layer, and penalties by L1 and L2 in the cost."""
+    """The tutorials' multilayer perceptron: a tanh layer, and L1 and L2 penalties in the cost."""
     random = np.random.RandomState(2)
     x, y = T.dmatrix("x"), T.ivector("y")
     w, b = weights(random, 6, 8, name="W1"), zeros(8, name="b1")
@@ -55,7 +55,7 @@ def mlp():
 
 
 def dropout():
-    """Dropout before both layers, with masks that are given; L2 by Lasagne's regularization; rmsprop."""
+    """Dropout before both layers, with masks as inputs; L2 by Lasagne's regularization; rmsprop."""
     random = np.random.RandomState(4)
     x, y, mask, mask_hidden = T.dmatrix("x"), T.ivector("y"), T.dmatrix("mask"), T.dmatrix("mask_hidden")
     net = layers.InputLayer((None, 6), x)
@@ -72,7 +72,7 @@ def dropout():
 
 
 def highway():
-    """Layers that are carried past by a gate; the norm of all gradients is bounded, Nesterov's momentum."""
+    """A highway network, whose gates let inputs bypass layers; bounded gradient norm; Nesterov momentum."""
     random = np.random.RandomState(5)
     x, y = T.dmatrix("x"), T.ivector("y")
     net = layers.DenseLayer(layers.InputLayer((None, 6), x), 8)
@@ -95,7 +95,7 @@ def highway():
 
 
 def maxout():
-    """Units that are the largest of three; the norms of weights are bounded after every step; momentum."""
+    """Maxout units, each the largest of three; weight norms are bounded after every step; momentum."""
     random = np.random.RandomState(6)
     x, y = T.dmatrix("x"), T.ivector("y")
     net = layers.InputLayer((None, 6), x)
@@ -112,7 +112,7 @@ def maxout():
 
 
 def multi_task():
-    """One hidden layer for a class and two numbers: two losses, the second by rows that have a target; adagrad."""
+    """One hidden layer for a class and two numbers: two losses, the second over rows with a target; adagrad."""
     random = np.random.RandomState(7)
     x, y, t, known = T.dmatrix("x"), T.ivector("y"), T.dmatrix("t"), T.dvector("known")
     shared = layers.DenseLayer(layers.InputLayer((None, 6), x), 10, nonlinearity=nonlinearities.tanh)
@@ -129,7 +129,7 @@ def multi_task():
 
 
 def mixture_density():
-    """A network whose outputs are the weights, means and widths of three normal distributions; adam."""
+    """A network whose outputs are the weights, means and deviations of three normal distributions; adam."""
     random = np.random.RandomState(8)
     x, y = T.dmatrix("x"), T.dcol("y")
     w, b = weights(random, 2, 8, name="W"), zeros(8, name="b")
@@ -151,7 +151,7 @@ def mixture_density():
 
 
 def siamese():
-    """Pairs through one network; near if they are of a kind, at least a margin away if not; rmsprop."""
+    """Pairs of rows in one network: near if they are alike, at least a margin apart if not; rmsprop."""
     random = np.random.RandomState(9)
     first, second, same = T.dmatrix("first"), T.dmatrix("second"), T.dvector("same")
     net = layers.InputLayer((None, 6))
@@ -166,7 +166,7 @@ def siamese():
 
 
 def generator_and_judge():
-    """Two networks against each other, each by a loss and an adam of its own, in one function."""
+    """Two adversarial networks, each with its own loss and adam, in one function."""
     random = np.random.RandomState(10)
     z, x = T.dmatrix("z"), T.dmatrix("x")
     generator = layers.DenseLayer(layers.InputLayer((None, 3)), 8)
@@ -184,7 +184,7 @@ def generator_and_judge():
 
 
 def clipped():
-    """A regression whose gradients are clipped one by one; momentum by hand, with a rate that decays."""
+    """A regression with elementwise clipped gradients; hand-written momentum, with a decaying rate."""
     random = np.random.RandomState(11)
     x, y = T.dmatrix("x"), T.dvector("y")
     w, b, v = weights(random, 5, 6, name="w"), zeros(6, name="b"), weights(random, 6, name="v")
@@ -201,7 +201,7 @@ def clipped():
 
 
 def policy_gradient():
-    """A clipped step of a policy and its value by rewards, which are normalised over the batch; an entropy; adam."""
+    """A clipped policy loss with advantages normalized over the batch, a value loss, an entropy term; adam."""
     random = np.random.RandomState(12)
     x, action, gain, old = T.dmatrix("x"), T.ivector("action"), T.dvector("gain"), T.dvector("old")
     hidden = layers.DenseLayer(layers.InputLayer((None, 5), x), 8, nonlinearity=nonlinearities.tanh)
@@ -222,7 +222,7 @@ def policy_gradient():
 
 
 def value_of_actions():
-    """Q-learning with a second network that follows the first slowly; an error that is linear if it is large."""
+    """Q-learning with a second network that follows the first slowly; the loss is linear for large errors."""
     random = np.random.RandomState(13)
     x, action, reward, then, ends = (
         T.dmatrix("x"),
@@ -248,7 +248,7 @@ def value_of_actions():
 
 
 def wasserstein():
-    """A judge whose slope is to be 1 between real and made rows: a gradient of gradients; adam."""
+    """A critic with a gradient penalty between real and generated rows: gradients of gradients; adam."""
     random = np.random.RandomState(14)
     real, made, where = T.dmatrix("real"), T.dmatrix("made"), T.dcol("where")
     judge = layers.DenseLayer(layers.InputLayer((None, 4)), 8, nonlinearity=nonlinearities.tanh)
@@ -265,7 +265,7 @@ def wasserstein():
 
 
 def centres():
-    """k-means by batches: every centre goes towards the mean of the rows that are nearest to it."""
+    """k-means by batches: every center moves toward the mean of the rows that are nearest to it."""
     random = np.random.RandomState(15)
     x = T.dmatrix("x")
     middle, seen = weights(random, 3, 2, name="centres", scale=1.0), zeros(3, name="seen")
@@ -280,7 +280,7 @@ def centres():
 
 
 def by_hand():
-    """A program that says itself where ranks meet: in the serial program, and here, that changes nothing."""
+    """A program with explicit collectives, which change neither the serial program nor the exact one."""
     random = np.random.RandomState(16)
     x, y = T.dmatrix("x"), T.dmatrix("y")
     w, b = weights(random, 5, 2, name="w"), zeros(2, name="b")
@@ -292,7 +292,7 @@ def by_hand():
 
 
 def concatenated():
-    """Real and made rows through one judge together, as one batch that is divided again afterwards."""
+    """Real and generated rows in one batch for a critic, whose outputs are divided again afterwards."""
     random = np.random.RandomState(17)
     real, made = T.dmatrix("real"), T.dmatrix("made")
     judge = layers.DenseLayer(layers.InputLayer((None, 4)), 8)

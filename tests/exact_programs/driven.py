@@ -1,7 +1,7 @@
-"""Programs that do something with their variables between calls: schedules, optimisers of their own, weights that are loaded.
+"""Programs that change their variables between calls: schedules, custom optimizers, loaded weights.
 
-A program takes what builds functions, the library's ``function`` or ours, runs to its end, and returns numbers: losses, and
-what its variables are at the end.
+A program takes a function builder, the library's ``function`` or ours, runs to its end, and returns numbers, such as
+losses, and its variables.
 """
 
 import numpy as np
@@ -22,13 +22,13 @@ def rows_in_batches(*arrays, order=None):
 
 
 def log_sum_exp(x):
-    """``log(sum(exp(x)))`` over the classes of each row."""
+    """Return ``log(sum(exp(x)))`` over the classes of each row."""
     largest = x.max(axis=1)
     return largest + T.log(T.exp(x - largest.dimshuffle(0, "x")).sum(axis=1))
 
 
 class WeightNormed:
-    """A dense layer whose weights have a direction and a length; both are set by the first rows it sees."""
+    """A dense layer with weight normalization; its first rows determine lengths and biases."""
 
     def __init__(self, random, n_in, n_out, nonlinearity, name):
         self.direction = weights(random, n_in, n_out, name=f"v_{name}")
@@ -49,7 +49,7 @@ class WeightNormed:
 
 
 def feature_matching(function):
-    """The semi-supervised GAN of images of digits: weight norm, batch norm, means of features to match, averaged weights."""
+    """A semi-supervised GAN for images of digits: weight norm, batch norm, feature matching, averaged weights."""
     random = np.random.RandomState(71)
     labelled, y, unlabelled, noise, rate = (
         T.dmatrix("labelled"),
@@ -117,7 +117,7 @@ def feature_matching(function):
 
 
 def conjugate_gradients(function):
-    """Logistic regression by SciPy's nonlinear conjugate gradients, which puts each point it asks for into one vector."""
+    """Logistic regression by SciPy's nonlinear conjugate gradients, with all parameters in one vector."""
     random = np.random.RandomState(72)
     x, y = T.dmatrix("x"), T.ivector("y")
     theta = zeros(5 * 3 + 3, name="theta")
@@ -147,7 +147,7 @@ def conjugate_gradients(function):
 
 
 def line_search(function):
-    """Descent by all rows, whose step is halved until the loss is smaller; a wrong step is taken back."""
+    """Gradient descent on all rows; a step is halved until the loss decreases, otherwise it is undone."""
     random = np.random.RandomState(73)
     x, y = T.dmatrix("x"), T.dvector("y")
     w = weights(random, 4, name="w")
@@ -171,7 +171,7 @@ def line_search(function):
 
 
 class Model:
-    """A wrapper of the kind of Keras: it is compiled, fitted with callbacks, and its weights are lists of arrays."""
+    """A wrapper like Keras's: it is compiled and fitted with callbacks, and its weights are lists of arrays."""
 
     def __init__(self, function, random, sizes):
         self.function, self.x, self.y = function, T.dmatrix("x"), T.ivector("y")
@@ -210,7 +210,7 @@ class Model:
 
 
 def fitted_with_schedule(function):
-    """A model with a schedule of rates by a callback; the best weights come back at the end, as after early stopping."""
+    """A model whose rate a callback changes; the best weights are restored at the end, as after early stopping."""
     random = np.random.RandomState(74)
     model = Model(function, random, (5, 7, 3))
     model.compile(0.3)
@@ -235,7 +235,7 @@ def fitted_with_schedule(function):
 
 
 class Net:
-    """A wrapper of the kind of nolearn: a validation set, variables that are adjusted, parameters from another net."""
+    """A wrapper like nolearn's: a validation set, adjusted variables, parameters from another net."""
 
     def __init__(self, function, random, n_hidden, rate, epochs):
         x, y = T.dmatrix("x"), T.ivector("y")
@@ -255,7 +255,7 @@ class Net:
         self.eval_iter = function([x, y], [loss, T.eq(T.argmax(p, axis=1), y).mean()])
 
     def load_params_from(self, source):
-        """Take the values of those parameters that have the same name and shape."""
+        """Load the values of the parameters that have the same name and shape."""
         for name, value in source.items():
             if name in self.params and self.params[name].get_value().shape == value.shape:
                 self.params[name].set_value(value)
@@ -279,7 +279,7 @@ class Net:
 
 
 def fitted_from_another(function):
-    """A net is fitted, its best parameters are loaded, and those that fit go into a net with a wider hidden layer."""
+    """Fit a net, restore its best parameters, and load those that fit into a net with a wider hidden layer."""
     random = np.random.RandomState(75)
     x, y = random.randn(ROWS, 5), classes(random, 3)
     first, second = Net(function, random, 6, 0.4, 3), Net(function, random, 8, 0.2, 2)
@@ -293,7 +293,7 @@ def fitted_from_another(function):
 
 
 def above_the_mean(function):
-    """Only rows whose loss is above the mean of the batch count."""
+    """Train on only those rows whose loss is above the batch's mean."""
     random = np.random.RandomState(76)
     x, y = T.dmatrix("x"), T.ivector("y")
     w, b = weights(random, 5, 3, name="w"), zeros(3, name="b")
@@ -307,7 +307,7 @@ def above_the_mean(function):
 
 
 def hardest_by_a_mask(function):
-    """The losses of a batch are computed first; its k worst rows are chosen by the program, and trained with by a mask."""
+    """The program computes a batch's losses, chooses its three worst rows, and trains on these with a mask."""
     random = np.random.RandomState(77)
     x, y, chosen = T.dmatrix("x"), T.ivector("y"), T.dvector("chosen")
     w, v = weights(random, 5, 6, name="w"), weights(random, 6, 3, name="v")
@@ -326,7 +326,7 @@ def hardest_by_a_mask(function):
 
 
 def masked_batches(function):
-    """As in above_the_mean, but the threshold is a variable that the program moves with the losses that it has seen."""
+    """Like `above_the_mean`, but the threshold is a variable that the program adapts to earlier losses."""
     random = np.random.RandomState(78)
     x, y, kept = T.dmatrix("x"), T.dvector("y"), T.dvector("kept")
     w, threshold = weights(random, 5, name="w"), L.shared(np.asarray(0.5), "threshold")

@@ -1,4 +1,4 @@
-"""Autoencoders, Boltzmann machines, and what is stacked from them. What they draw is given to them."""
+"""Autoencoders, Boltzmann machines, and stacks of them. Their random draws are inputs."""
 
 from collections import OrderedDict
 
@@ -11,7 +11,7 @@ BINARY = (np.random.RandomState(40).rand(ROWS, 8) < np.linspace(0.1, 0.9, 8)).as
 
 
 def variational_autoencoder():
-    """The bound of a Bernoulli decoder, as a sum over rows, with the noise of the code given; adam."""
+    """The variational bound with a Bernoulli decoder, summed over rows, with noise as an input; adam."""
     random = np.random.RandomState(41)
     x, noise = T.dmatrix("x"), T.dmatrix("noise")
     hidden = layers.DenseLayer(layers.InputLayer((None, 8), x), 6, nonlinearity=nonlinearities.tanh)
@@ -29,7 +29,7 @@ def variational_autoencoder():
 
 
 def denoising(x, kept, w, b, c, rate=0.1):
-    """Return the cost of the tutorials' denoising autoencoder with tied weights, and its updates."""
+    """Return the cost and the updates of the tutorials' denoising autoencoder with tied weights."""
     hidden = T.nnet.sigmoid(T.dot(x * kept, w) + b)
     z = T.nnet.sigmoid(T.dot(hidden, w.T) + c)
     cost = T.mean(-T.sum(x * T.log(z) + (1 - x) * T.log(1 - z), axis=1))
@@ -38,7 +38,7 @@ def denoising(x, kept, w, b, c, rate=0.1):
 
 
 def denoising_autoencoder():
-    """The tutorials' denoising autoencoder: weights used in both directions, corruption given; plain descent."""
+    """The tutorials' denoising autoencoder: tied weights, corruption masks as an input, plain SGD."""
     random = np.random.RandomState(42)
     x, kept = T.dmatrix("x"), T.dmatrix("kept")
     w, b, c = weights(random, 8, 5, name="W"), zeros(5, name="b"), zeros(8, name="b_prime")
@@ -47,7 +47,7 @@ def denoising_autoencoder():
 
 
 class Backward(layers.Layer):
-    """A dense layer with the weights of the one that it follows, transposed."""
+    """A dense layer with the transposed weights of the layer before it."""
 
     def __init__(self, incoming, num_units, nonlinearity):
         super().__init__(incoming)
@@ -62,7 +62,7 @@ class Backward(layers.Layer):
 
 
 def tied_autoencoder():
-    """A layer of one's own for Lasagne, with tied weights, and a penalty on how far mean activity is from what is wanted; momentum."""
+    """A custom Lasagne layer with tied weights, and a penalty if mean activity deviates from its target; momentum."""
     random = np.random.RandomState(43)
     x = T.dmatrix("x")
     encoder = layers.DenseLayer(layers.InputLayer((None, 8), x), 5, nonlinearity=nonlinearities.sigmoid)
@@ -78,7 +78,7 @@ def tied_autoencoder():
 
 
 def contractive_autoencoder():
-    """An autoencoder whose code may change little with the input: the Jacobian of each row, as a batch of matrices."""
+    """An autoencoder with a penalty on its code's Jacobian, computed for all rows as a batch of matrices."""
     random = np.random.RandomState(44)
     x = T.dmatrix("x")
     w, b, c = weights(random, 8, 5, name="W"), zeros(5, name="b"), zeros(8, name="b_prime")
@@ -94,7 +94,7 @@ def contractive_autoencoder():
 
 
 def stacked_autoencoder():
-    """Two denoising autoencoders, one after the other, then the network of both with a class on top."""
+    """Two denoising autoencoders, one after the other, then both in a network with a classifier on top."""
     random = np.random.RandomState(45)
     x, y, kept, kept_hidden = T.dmatrix("x"), T.ivector("y"), T.dmatrix("kept"), T.dmatrix("kept_hidden")
     w, b, c = weights(random, 8, 6, name="W1"), zeros(6, name="b1"), zeros(8, name="c1")
@@ -115,7 +115,7 @@ def stacked_autoencoder():
 
 
 class Boltzmann:
-    """A restricted Boltzmann machine, as the tutorials have it, whose draws are uniform numbers that are given."""
+    """A restricted Boltzmann machine as in the tutorials; it draws by means of uniform numbers that are inputs."""
 
     def __init__(self, w, b, c):
         self.params = [w, b, c]
@@ -133,7 +133,7 @@ class Boltzmann:
         return T.nnet.sigmoid(T.dot(h, w.T) + c)
 
     def chain(self, v, draws):
-        """Return the rows after as many steps of Gibbs sampling as there are draws, of visible and hidden units."""
+        """Return the rows after Gibbs sampling, with one step for each draw of hidden and visible units."""
 
         def step(of_hidden, of_visible, before):
             hidden = T.cast(of_hidden < self.up(before), "float64")
@@ -155,13 +155,13 @@ def machine(random, n, m, number=""):
 
 
 def draws_of(random, n, m, steps=2):
-    """Return variables and data of the draws: rows first, then steps of the chain, as the rows are scattered."""
+    """Return the draws' variables and data. Rows, which are scattered, are the first axis, steps the second."""
     variables = [T.dtensor3("of_hidden"), T.dtensor3("of_visible")]
     return variables, [random.rand(ROWS, steps, m), random.rand(ROWS, steps, n)]
 
 
 def boltzmann_machine():
-    """Contrastive divergence of two steps by scan, nothing differentiated through it; momentum; a pseudo-likelihood."""
+    """Contrastive divergence with a two-step scan that is not differentiated; momentum; a pseudo-likelihood."""
     random = np.random.RandomState(46)
     x = T.dmatrix("x")
     rbm = machine(random, 8, 5)
@@ -176,7 +176,7 @@ def boltzmann_machine():
 
 
 def deep_belief_network():
-    """Two Boltzmann machines, greedily, then the network of both with a class on top."""
+    """Two Boltzmann machines, trained greedily, then both in a network with a classifier on top."""
     random = np.random.RandomState(47)
     x, y = T.dmatrix("x"), T.ivector("y")
     first, second = machine(random, 8, 6, "1"), machine(random, 6, 4, "2")
@@ -196,7 +196,7 @@ def deep_belief_network():
 
 
 def masked_autoencoder():
-    """Every bit from those before it alone: weights times constant masks; momentum."""
+    """Predict every bit from earlier bits only: weights times constant masks; momentum."""
     random = np.random.RandomState(48)
     x = T.dmatrix("x")
     w, b, v, c = (

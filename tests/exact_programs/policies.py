@@ -1,4 +1,4 @@
-"""Policies that choose actions at random around a mean, and how they are improved from what was tried."""
+"""Policies that draw actions around a mean, and methods that improve them by means of earlier actions."""
 
 import numpy as np
 from corpus import ROWS, Program, weights, zeros
@@ -20,7 +20,7 @@ class Gaussian:
         return -both - 0.5 * self.mean.shape[-1] * np.log(2 * np.pi)
 
     def divergence_from(self, old):
-        """Return the Kullback-Leibler divergence of an old distribution from this one, for each row."""
+        """Return the Kullback-Leibler divergence from this distribution to an old one, for each row."""
         old_std, std = T.exp(old.log_std), T.exp(self.log_std)
         both = T.sqr(old.mean - self.mean) + T.sqr(old_std) - T.sqr(std)
         return T.sum(both / (2 * T.sqr(std) + 1e-8) + self.log_std - old.log_std, axis=-1)
@@ -30,7 +30,7 @@ class Gaussian:
 
 
 def policy(random, observed):
-    """Return the distribution of actions by a network, with deviations that do not depend on what is observed."""
+    """Return a network's distribution of actions, whose deviations ignore observations, and its parameters."""
     w, v, u = (
         weights(random, *shape, name=name)
         for shape, name in (((OBSERVED, HIDDEN), "W"), ((HIDDEN, HIDDEN), "V"), ((HIDDEN, ACTIONS), "U"))
@@ -44,7 +44,7 @@ def policy(random, observed):
 
 
 def inputs_of(random):
-    """Return variables and data of what was observed, done and gained, and of the distributions that it was drawn from."""
+    """Return variables and data of observations, actions, advantages, and the distributions of the actions."""
     names = ("observed", "action", "advantage", "old_mean", "old_log_std")
     variables = [T.dvector(name) if name == "advantage" else T.dmatrix(name) for name in names]
     mean, log_std = random.randn(ROWS, ACTIONS), 0.3 * random.randn(ROWS, ACTIONS)
@@ -53,7 +53,7 @@ def inputs_of(random):
 
 
 def policy_gradient():
-    """The mean of advantages by the ratio of likelihoods, with a penalty for moving away; adam."""
+    """Advantages weighted by likelihood ratios, with a penalty on the divergence; adam."""
     random = np.random.RandomState(61)
     variables, data = inputs_of(random)
     observed, action, advantage, *of_old = variables
@@ -66,7 +66,7 @@ def policy_gradient():
 
 
 def trust_region():
-    """A step along the gradient, of a length by the curvature of the divergence: second derivatives by a product."""
+    """A gradient step whose length depends on the divergence's curvature, by a Hessian-vector product."""
     random = np.random.RandomState(62)
     variables, data = inputs_of(random)
     observed, action, advantage, *of_old = variables

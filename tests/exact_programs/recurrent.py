@@ -1,4 +1,4 @@
-"""Sequences and words: recurrent networks by Lasagne and by scan, embeddings, attention."""
+"""Sequences and words: recurrent networks with Lasagne and with scan, embeddings, attention."""
 
 from collections import OrderedDict
 
@@ -11,12 +11,12 @@ TIME = 5
 
 
 def mask_of(random):
-    """Return a mask of sequences of different lengths, of which none is empty."""
+    """Return a mask of sequences of different lengths, none of them empty."""
     return (np.arange(TIME) < random.randint(2, TIME + 1, (ROWS, 1))).astype("float64")
 
 
 def lstm_text():
-    """The next character by two LSTM layers, from the last step of the second; gradients' norm bounded; adagrad."""
+    """Predict the next character by two LSTM layers, from the last step; bounded gradient norm; adagrad."""
     random = np.random.RandomState(31)
     x, y = T.dtensor3("x"), T.ivector("y")
     net = layers.InputLayer((None, TIME, 6), x)
@@ -33,7 +33,7 @@ def lstm_text():
 
 
 def lstm_sentiment():
-    """Words of different numbers through an embedding and an LSTM, whose mean over time says the class; adadelta."""
+    """Predict the class of word sequences by an embedding and the mean over time of an LSTM; adadelta."""
     random = np.random.RandomState(32)
     x, mask, y = T.imatrix("x"), T.dmatrix("mask"), T.ivector("y")
     net = layers.EmbeddingLayer(layers.InputLayer((None, TIME), x), 11, 4)
@@ -50,7 +50,7 @@ def lstm_sentiment():
 
 
 def gru():
-    """The sum of marked numbers of a sequence, by a GRU layer that learns its first state; adam."""
+    """Predict the sum of a sequence's marked numbers, by a GRU layer that learns its first state; adam."""
     random = np.random.RandomState(33)
     x, y = T.dtensor3("x"), T.dvector("y")
     net = layers.InputLayer((None, TIME, 2), x)
@@ -86,7 +86,7 @@ def scanned():
 
 
 def tagging():
-    """A class for each word, by recurrent layers in both directions; the mean over the words that there are; rmsprop."""
+    """Predict a class for each word by recurrent layers in both directions; a mean over existing words; rmsprop."""
     random = np.random.RandomState(35)
     x, mask, y = T.imatrix("x"), T.dmatrix("mask"), T.imatrix("y")
     of_words = layers.EmbeddingLayer(layers.InputLayer((None, None), x), 11, 4)
@@ -107,7 +107,7 @@ def tagging():
 
 
 def cbow():
-    """A word from the mean of those around it: one embedding in, one out, a full softmax; adagrad."""
+    """Predict a word from the mean of its neighbors: input and output embeddings, a full softmax; adagrad."""
     random = np.random.RandomState(36)
     around, word = T.imatrix("around"), T.ivector("word")
     embedding, out = weights(random, 12, 4, name="in"), weights(random, 12, 4, name="out")
@@ -120,7 +120,7 @@ def cbow():
 
 
 def skip_gram():
-    """Words near each other against drawn ones: the logarithm of the odds, and only the rows of a batch are updated."""
+    """Distinguish a word's neighbors from random words by their log-odds; only a batch's rows are updated."""
     random = np.random.RandomState(37)
     word, near, drawn = T.ivector("word"), T.ivector("near"), T.imatrix("drawn")
     embedding, out = weights(random, 12, 4, name="in"), weights(random, 12, 4, name="out")
@@ -137,7 +137,7 @@ def skip_gram():
 
 
 def matrix_factorization():
-    """Ratings from a vector of each user and film and their biases, around a mean; L2 on those used; adam."""
+    """Predict ratings from a mean and each user's and film's vector and bias; L2 on those in use; adam."""
     random = np.random.RandomState(38)
     user, film, rating = T.ivector("user"), T.ivector("film"), T.dvector("rating")
     p, q = weights(random, 9, 3, name="p"), weights(random, 7, 3, name="q")
@@ -153,7 +153,7 @@ def matrix_factorization():
 
 
 def attention():
-    """Words weighted by how well each suits what is asked for, where there are any; then a class; adam."""
+    """Masked self-attention over the words of a sequence, then a classifier; adam."""
     random = np.random.RandomState(39)
     x, mask, y = T.imatrix("x"), T.dmatrix("mask"), T.ivector("y")
     embedding = weights(random, 11, 6, name="embedding")
@@ -201,7 +201,7 @@ def lstm_tutorial():
 
 
 def translation():
-    """Encoder and decoder by scan; the decoder weighs what the encoder gave at all times, in each of its steps."""
+    """Encoder and decoder by scan; in each of its steps, the decoder weights the encoder's states of all times."""
     random = np.random.RandomState(41)
     x, y = T.imatrix("x"), T.imatrix("y")
     of_x, of_y = weights(random, 11, 4, name="of_x"), weights(random, 7, 4, name="of_y")
@@ -229,7 +229,7 @@ def translation():
 
 
 def conditional_random_field():
-    """Tags that depend on each other: the sum over all paths by scan in logarithms; rmsprop."""
+    """Tags that depend on each other: a scan sums over all paths, in logarithms; rmsprop."""
     random = np.random.RandomState(42)
     x, y = T.dtensor3("x"), T.imatrix("y")
     w, change = weights(random, 4, 3, name="w"), weights(random, 3, 3, name="change")
@@ -255,7 +255,7 @@ def conditional_random_field():
 
 
 def text_convolution():
-    """Words through an embedding and convolutions of two widths, the largest value over time of each; adagrad."""
+    """An embedding of words, convolutions of two widths, and their largest values over time; adagrad."""
     random = np.random.RandomState(43)
     x, y = T.imatrix("x"), T.ivector("y")
     words = layers.EmbeddingLayer(layers.InputLayer((None, TIME), x), 11, 4)
@@ -272,7 +272,7 @@ text_convolution.mode = L.with_compiler
 
 
 def time_major_text():
-    """A class at each step, in time-major order, by an index into all steps of all rows."""
+    """Predict a class at each step, in time-major order; one index selects from all steps of all rows."""
     random = np.random.RandomState(44)
     x, y = T.dtensor3("x"), T.imatrix("y")
     w, u = weights(random, 3, 4, name="w"), weights(random, 4, 4, name="u")
@@ -287,7 +287,7 @@ def time_major_text():
 
 
 def words_that_are_there():
-    """A class for each word, of those words alone that a mask says are there."""
+    """Predict a class for each word that a mask marks as existing."""
     random = np.random.RandomState(45)
     x, mask, y = T.imatrix("x"), T.dmatrix("mask"), T.imatrix("y")
     embedding, out = weights(random, 11, 4, name="embedding"), weights(random, 4, 3, name="out")
@@ -300,7 +300,7 @@ def words_that_are_there():
 
 
 def every_step():
-    """What comes next at each step, by one softmax over all steps of all rows; their number is not written out."""
+    """Predict each step's class by one softmax over all steps of all rows; the number of steps is symbolic."""
     random = np.random.RandomState(46)
     x, y = T.dtensor3("x"), T.imatrix("y")
     net = layers.RecurrentLayer(layers.InputLayer((None, None, 3), x), 4)

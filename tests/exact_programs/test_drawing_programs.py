@@ -1,9 +1,9 @@
-"""Programs that draw random numbers themselves: dropout, noise, Gibbs sampling, with ``exact=True`` and nothing else.
+"""Programs that draw random numbers, for dropout, noise and Gibbs sampling, with no other option than ``exact=True``.
 
-The ranks draw other numbers than the serial program, of the same distribution. So both are trained `RUNS` times from
-the same values, each time with new numbers, and what comes out is compared as samples of two populations: the means by
-Welch's t, the variances by their ratio. The bounds were chosen before anything was computed: of all the numbers compared
-here together, one is outside by chance in less than 1 of 100 rewrites of this file.
+The ranks draw other numbers than the serial program, from the same distribution. So both are trained `RUNS` times from
+the same values, each time with new numbers, and their results are compared as samples of two populations: the means by
+Welch's t, the variances by their ratio. The bounds were chosen in advance. With other seeds, the probability that any
+compared number exceeds its bound by chance is less than 1 %.
 """
 
 import numpy as np
@@ -50,7 +50,7 @@ def dropout():
 
 
 def variational_autoencoder():
-    """A sample of a normal distribution for each row; an odd number of numbers for some batches; rmsprop."""
+    """A normal sample for each row; for some batches, an odd number of values is drawn; rmsprop."""
     x = T.dmatrix("x")
     start, streams = np.random.RandomState(61), L.streams(61)[0]
     w, v, u, d = (weights(start, *shape, name=name) for name, shape in zip("wvud", [(8, 5), (5, 3), (5, 3), (3, 8)]))
@@ -64,7 +64,7 @@ def variational_autoencoder():
 
 
 def boltzmann_machine():
-    """Contrastive divergence, whose chain is drawn inside a loop; momentum."""
+    """Contrastive divergence with a chain that is drawn inside a scan; momentum."""
     x = T.dmatrix("x")
     start, streams = np.random.RandomState(62), L.streams(62)[0]
     w, b, c = weights(start, 8, 5, name="w"), zeros(5, name="b"), zeros(8, name="c")
@@ -88,7 +88,7 @@ def boltzmann_machine():
 
 
 def samples(function, program, share):
-    """Train `RUNS` times from the same values; return for each the mean loss, and how far parameters went."""
+    """Train `RUNS` times from the same values; return each run's mean loss and measures of its updates."""
     state = [
         variable
         for variable in {**dict.fromkeys(program.params), **dict(program.updates)}
@@ -107,7 +107,7 @@ def samples(function, program, share):
 
 
 def compared(build, exact):
-    """Return Welch's t, and the larger by the smaller variance, of all that is measured."""
+    """Return the largest Welch's t, and the largest ratio of variances, of all measures."""
     lasagne.random.set_rng(np.random.RandomState(0))
     program = build()
     serial = L.function(program.inputs, program.outputs, updates=program.updates, mode=L.quick)

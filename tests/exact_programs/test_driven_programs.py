@@ -1,4 +1,4 @@
-"""Programs that change their variables between calls, as they are: `synk.function(..., exact=True)` for ``function``."""
+"""Unmodified programs that change variables between calls, with `synk.function(..., exact=True)` for ``function``."""
 
 import functools
 
@@ -16,7 +16,7 @@ TOLERANCE = 1e-7
 
 
 def serial(inputs, outputs=None, whole=(), updates=None, givens=None):
-    """The library's ``function``, with the parameters of ours."""
+    """Call the library's ``function``, with the parameters of ours."""
     return L.function(
         [*inputs, *whole], outputs, updates=updates, givens=givens, mode=L.quick, on_unused_input="ignore"
     )
@@ -26,7 +26,7 @@ ours = functools.partial(synk.function, exact=True, mode=L.quick, on_unused_inpu
 
 
 def differences(program, function):
-    """Run a program by both; return the largest relative difference of its numbers, and of its variables on all ranks."""
+    """Run a program serially and on ranks; return the largest relative differences of numbers and of variables."""
     want, variables = program(serial)
     got, others = program(function)
     assert len(got) == len(want)

@@ -1,7 +1,7 @@
-"""Programs of many kinds, parallel by `synk.function(..., exact=True)` in place of the library's `function`.
+"""Programs of many kinds, with `synk.function(..., exact=True)` in place of the library's `function`.
 
-Each is trained for some steps as it is, by the library alone, and on ranks, from the same values with the same batches: the
-number of rows is uneven, and the last batch of an epoch is smaller. Draws, such as dropout masks, are inputs of both.
+Each is trained for some steps by the library alone and on ranks, from the same values with the same batches. Their rows
+do not divide evenly, and an epoch's last batch is smaller. Random draws, such as dropout masks, are inputs.
 """
 
 import logging
@@ -52,7 +52,7 @@ ON_PROCESSES = [
 
 
 def parameters(programs):
-    """Return programs as parameters of a test; those with a fault are to fail."""
+    """Return programs as a test's parameters; those with a known fault must fail."""
     found = []
     for program in programs:
         reason = FAULTS.get(program.__name__)
@@ -69,7 +69,7 @@ def built(program):
 
 
 def variables_of(programs):
-    """Return everything that is updated, what is trained first."""
+    """Return all updated variables, the trained ones first."""
     found = []
     for variable in [v for p in programs for v in p.params] + [v for p in programs for v in dict(p.updates)]:
         if variable not in found:
@@ -78,21 +78,21 @@ def variables_of(programs):
 
 
 def train(functions, programs):
-    """Call one function after another, each for its steps; return all outputs."""
+    """Call one function after another, each for `STEPS` steps; return all outputs."""
     return [
         f(*batch) for f, program in zip(functions, programs) for batch in batches(program.data, STEPS, program.axis)
     ]
 
 
 def distance(values, others):
-    """Return the largest difference of two values."""
+    """Return the largest difference between two arrays."""
     return np.abs(np.asarray(values) - others).max()
 
 
 def differences(program, mode, exact=True):
-    """Train by both from the same values; return the largest difference of outputs, and of variables by their ways.
+    """Train serially and on ranks from the same values; return the largest differences of outputs and of variables.
 
-    Outputs count relative to the largest number in them. Variables are those of all ranks.
+    Outputs are compared relative to their largest number, all ranks' variables relative to their change.
     """
     serial, ours = built(program), built(program)
     functions = []
@@ -123,7 +123,7 @@ def differences(program, mode, exact=True):
 
 
 def mode_of(program):
-    """Return a mode that compiles quickly: Python code, if there is any."""
+    """Return the program's compilation mode, by default one that compiles quickly."""
     return getattr(program, "mode", L.quick)
 
 
@@ -159,13 +159,13 @@ def test_programs_are_such_that_the_plain_replacement_is_wrong(program, make_wor
 
 
 def compares_rows(x, w):
-    """A contrastive loss, of which every row of the batch is an example and all others are counterexamples."""
+    """Return an update by a contrastive loss: for every row of the batch, all other rows are counterexamples."""
     alike = T.nnet.softmax(T.dot(T.dot(x, w), T.tanh(T.dot(x, w)).T))
     return w + T.grad(T.log(T.nlinalg.diag(alike)).mean(), w)
 
 
 def ends_by_rows(x, w):
-    """A loop that ends when its rows together are small."""
+    """Return an update with a loop that ends when the sum of squares over all rows is small."""
 
     def step(h):
         return 0.5 * h, L.until(T.sqr(h).sum() < 0.5)
@@ -174,7 +174,7 @@ def ends_by_rows(x, w):
 
 
 def repeats_in_another_order(x, w):
-    """Parameters that are repeated and laid beside rows in an order that puts those of different rows together."""
+    """Return an update that multiplies rows by parameters repeated in an order that does not follow the rows."""
     return w - (T.dot(x, w).flatten() * T.repeat(w[0], x.shape[0])).sum()
 
 
@@ -218,7 +218,7 @@ def test_a_number_by_which_a_size_is_divided_is_checked(make_world):
 
 
 def classes_of_merged_axes(axis):
-    """Return inputs, the losses of labels in forms that public programs have, and the update of a weight."""
+    """Return inputs, losses of labels in forms that public programs have, updates, and the updated weight."""
     x, y, w = T.dtensor3("x"), T.imatrix("y"), L.shared(np.random.RandomState(1).randn(3, 4), "w")
     h = T.dot(x, w)
     p = T.nnet.softmax(h.reshape((h.shape[0] * h.shape[1], h.shape[2])))

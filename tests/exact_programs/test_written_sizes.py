@@ -1,4 +1,4 @@
-"""Programs in which the size of a batch is written, by ``rows=``, beside the same by the library alone."""
+"""Programs that contain the batch size as a number, with ``rows=``, compared with the library alone."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ STEPS = 6
 
 
 def batches(program):
-    """Yield batches of the size that is written, from anywhere in the data."""
+    """Yield batches of the program's size, with rows from anywhere in the data."""
     random = np.random.RandomState(0)
     for _ in range(STEPS):
         chosen = random.permutation(len(program.data[0]))[: written.SIZE]
@@ -33,7 +33,7 @@ def built(program):
 
 
 def compare(program, mode, **options):
-    """Train a program on ranks, and by the library alone."""
+    """Train a program on ranks and by the library alone; compare the results."""
     one, other = built(program), built(program)
     f = synk.function(one.inputs, one.outputs, updates=one.updates, exact=True, rows=written.SIZE, mode=mode, **options)
     g = L.function(other.inputs, other.outputs, updates=other.updates, mode=mode)
@@ -63,7 +63,7 @@ def test_as_processes_with_all_optimizations(make_world):
 
 
 def convolutional(old):
-    """The tutorials' convolutional network, by one of Theano's two operations, whose shapes are written."""
+    """The tutorials' convolutional network, by either of Theano's two operations, with explicit shapes."""
     random = np.random.RandomState(77)
     x, y, size = T.dmatrix("x"), T.ivector("y"), written.SIZE
     params = [weights(random, 3, 1, 3, 3), weights(random, 4, 3, 2, 2), weights(random, 16, 5)]

@@ -1,6 +1,6 @@
-"""Programs whose authors have written the size of a batch wherever they needed it, as many of 2012 to 2017 have.
+"""Programs that contain the batch size as a number, as many programs of 2012 to 2017 do.
 
-The size is also the width of a layer in some of them, and what is divided by 2 or 3 ranks is not even.
+In some of them, the size is also the width of a layer. It cannot be divided evenly among 3 ranks.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ def descent(cost, params, rate=0.1):
 
 
 def logistic_sgd():
-    """The tutorials' logistic regression: the log of a likelihood at positions that are counted by hand."""
+    """The tutorials' logistic regression: the log-likelihood at explicitly numbered positions."""
     random = np.random.RandomState(71)
     x, y = T.dmatrix("x"), T.ivector("y")
     params = [weights(random, 12, SIZE, name="W"), zeros(SIZE, name="b")]
@@ -27,7 +27,7 @@ def logistic_sgd():
 
 
 def characters():
-    """The class of every character: rows and times in one axis, and in two again."""
+    """Predict the class of every character: rows and times are merged into one axis and separated again."""
     random = np.random.RandomState(72)
     x, y = T.dtensor3("x"), T.imatrix("y")
     w = weights(random, 3, SIZE, name="W")
@@ -41,7 +41,7 @@ def characters():
 
 
 def autoencoder_of_mnist():
-    """A variational autoencoder whose biases are a column of ones; the noise is an input; adagrad."""
+    """A variational autoencoder with a column of ones for the biases; the noise is an input; adagrad."""
     random = np.random.RandomState(73)
     x, noise, one = T.dmatrix("x"), T.dmatrix("noise"), T.ones((SIZE, 1), "float64")
     params = [weights(random, *shape) for shape in [(13, SIZE), (SIZE + 1, 2), (SIZE + 1, 2), (3, 12)]]
@@ -76,17 +76,17 @@ def recurrent(layer, **options):
 
 
 def lstm():
-    """Lasagne's LSTM layer behind an input layer with a size, and layers that reshape by it."""
+    """Lasagne's LSTM layer after an input layer with a fixed size, and layers that reshape by this size."""
     return recurrent(layers.LSTMLayer, grad_clipping=100)
 
 
 def gru():
-    """The same with a GRU layer, which learns its first state."""
+    """Like `lstm`, with a GRU layer that learns its first state."""
     return recurrent(layers.GRULayer, learn_init=True)
 
 
 def dropped_out():
-    """Lasagne draws a mask of the size that the input layer has: here the mask is an input, of that shape."""
+    """Dropout with an input as the mask. Its shape contains the batch size, as Lasagne's masks do."""
     random = np.random.RandomState(75)
     x, mask, y = T.dmatrix("x"), T.dmatrix("mask"), T.ivector("y")
     net = layers.DenseLayer(layers.InputLayer((SIZE, 12), x), SIZE, nonlinearity=nonlinearities.rectify)
@@ -102,7 +102,7 @@ def dropped_out():
 
 
 def attention():
-    """A scan with the size in its steps, in its first states and in its gradient."""
+    """A scan with the batch size in its steps, in its first states and in its gradient."""
     random = np.random.RandomState(76)
     x, y = T.dtensor3("x"), T.dmatrix("y")
     params = [weights(random, 3, SIZE), weights(random, SIZE, SIZE), weights(random, SIZE, 2)]

@@ -1,4 +1,4 @@
-"""Batch normalisation by the rows of all ranks: against loops in NumPy, and networks with it against serial ones."""
+"""Batch normalization over the rows of all ranks, compared with loops in NumPy and with serial networks."""
 
 import importlib
 import sys
@@ -31,7 +31,7 @@ def double_precision(monkeypatch):
 
 
 def normalized(x, axes, gamma, beta, epsilon):
-    """The paper's algorithm 1, channel by channel, as loops."""
+    """Compute the paper's algorithm 1 by loops, channel by channel."""
     y, means, inv_stds = np.empty_like(x), [], []
     channel_axes = [axis for axis in range(x.ndim) if axis not in axes]
     for i, channel in enumerate(np.ndindex(*(x.shape[axis] for axis in channel_axes))):
@@ -61,7 +61,7 @@ SHAPES = pytest.mark.parametrize(
 
 
 class Case:
-    """A layer and its input, and what NumPy gives for both uses of it."""
+    """A layer, its input, and NumPy's results for training and inference."""
 
     def __init__(self, shape, axes, averaged, parameter_shape):
         random = np.random.RandomState(0)
@@ -74,14 +74,14 @@ class Case:
         self.mean, self.inv_std = np.zeros(parameter_shape), np.ones(parameter_shape)
 
     def trained(self, x):
-        """The output for training; the expected averages take part of the batch's."""
+        """Return the output for training, and update the expected averages."""
         y, mean, inv_std = normalized(x, self.averaged, self.gamma, self.beta, 0.01)
         self.mean = 0.75 * self.mean + 0.25 * mean
         self.inv_std = 0.75 * self.inv_std + 0.25 * inv_std
         return y
 
     def used(self, x):
-        """The output by the running averages."""
+        """Return the output by the running averages."""
         mean, inv_std, gamma, beta = (
             array.reshape(self.pattern) for array in (self.mean, self.inv_std, self.gamma, self.beta)
         )
@@ -105,7 +105,7 @@ def test_it_is_that_of_the_paper(shape, axes, averaged, parameter_shape):
 
 @SHAPES
 def test_it_is_that_of_the_paper_on_ranks(make_world, shape, axes, averaged, parameter_shape):
-    """Seven rows are three, two and two; the last batches leave ranks without rows."""
+    """Normalization is right if rows are divided unevenly, or if ranks have no rows."""
     case = Case(shape, axes, averaged, parameter_shape)
     make_world("threads", 3, 1, engine="theano")
     train = synk.function([case.input], (case.layer.get_output_for(case.input), "gather"), mode=MODE)
@@ -144,7 +144,7 @@ def test_parameters_and_their_tags():
 
 
 def test_a_mean_that_is_large_beside_the_deviations(make_world):
-    """In single precision the mean of squares would have no digit left for a variance of a millionth of it."""
+    """Variances beside large means are precise: in float32, a mean of squares would leave no digits for them."""
     make_world("threads", 3, 0, engine="theano")
     theano.config.floatX = "float32"
     x = (3000 + np.random.RandomState(0).randn(30, 2)).astype("float32")
@@ -158,7 +158,7 @@ def test_a_mean_that_is_large_beside_the_deviations(make_world):
 
 
 def test_a_channel_that_does_not_vary(make_world):
-    """Means of 3 and of 2 equal numbers differ by roundings, after which the variance would be below -epsilon."""
+    """A constant channel's variance is not below -epsilon, although means of 3 and 2 numbers differ by rounding."""
     make_world("threads", 3, 0, engine="theano")
     layer, rows = BatchNormLayer(layers.InputLayer((None, 1)), epsilon=1e-13, beta=np.array([5.0])), T.dmatrix()
     output = layer.get_output_for(rows)
@@ -180,7 +180,7 @@ def dense_network(images):
 
 
 def convolutional_network(images, convolution=layers.NINLayer, *size):
-    """By default of 1x1: Theano has no Python code for others."""
+    """Return a network with 1x1 convolutions by default: Theano has no Python code for others."""
     network = layers.InputLayer((None, 2, 4, 4), images)
     network = batch_norm(convolution(network, 3, *size, nonlinearity=T.tanh))
     network = BatchNormLayer(network, axes=(0, 3))
@@ -192,7 +192,7 @@ def compiled_network(images):
 
 
 class Program:
-    """A network in training: what both programs are built of; always the same initial values."""
+    """A network for training, with the same initial values in both programs."""
 
     def __init__(self, build):
         lasagne.random.set_rng(np.random.RandomState(1))
@@ -225,7 +225,7 @@ NETWORKS = pytest.mark.parametrize("build", [dense_network, convolutional_networ
 @pytest.mark.parametrize("rule, rate", [("momentum", 0.1), ("adam", 0.01)])
 @NETWORKS
 def test_training_is_the_serial_programs(make_world, how, rule, rate, build):
-    """Lasagne's own rules, on batches that divide unevenly, or leave ranks without rows."""
+    """Lasagne's rules give serial results on batches that divide unevenly or leave ranks without rows."""
     make_world(*how, engine="theano")
     ours, serial = Program(build), Program(build)
     f, g = (
@@ -247,7 +247,7 @@ def test_training_is_the_serial_programs(make_world, how, rule, rate, build):
 @pytest.mark.thorough("convolutional")
 @NETWORKS
 def test_gradients_over_shards_of_1_3_and_7_rows(make_world, build):
-    """The rows are in shared variables, of which every rank takes its own; at last one of them takes none."""
+    """Gradients are right if every rank takes rows from shared variables, and finally one takes none."""
     make_world("threads", 3, 0, engine="theano")
     X, Y = rows(24)
     images, labels = theano.shared(X[:1], "X"), theano.shared(Y[:1], "Y")
@@ -273,7 +273,7 @@ def test_gradients_over_shards_of_1_3_and_7_rows(make_world, build):
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_gradients_are_those_of_finite_differences(make_world, n):
-    """Of a loss written in NumPy alone."""
+    """Finite differences of a loss written in NumPy equal the gradients."""
     make_world("threads", n, 0, engine="theano")
     random = np.random.RandomState(3)
     x, w, gamma, beta = random.randn(11, 3), random.randn(3, 2), random.rand(2) + 0.5, random.randn(2)
@@ -310,7 +310,7 @@ def test_gradients_are_those_of_finite_differences(make_world, n):
     ids=["in C", "optimized"],
 )
 def test_other_ways_to_compile(make_world, build, mode):
-    """And one collective in each direction is all that a layer costs."""
+    """Modes and linkers give the same results; a layer costs one collective in each direction."""
     make_world("fork", 2, 0, engine="theano")
     ours, serial = Program(build), Program(build)
     f, g = (

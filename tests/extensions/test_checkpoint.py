@@ -1,4 +1,4 @@
-"""Checkpoints of parameters, rules and random states; the training that was not interrupted is the truth."""
+"""Checkpoints of parameters, rules and random states, compared with uninterrupted training."""
 
 import io
 import json
@@ -30,7 +30,7 @@ def path(tmp_path):
 
 
 class Training:
-    """Noisy steps of each rank's own, and DiLoCo."""
+    """Training by noisy local steps and DiLoCo."""
 
     def __init__(self):
         self.w, self.noise = engine.shared(np.zeros(3), "w"), engine.random_stream(4)
@@ -66,7 +66,7 @@ def test_a_training_goes_on_to_the_bit(make_world, path, kind):
 
 
 class Model:
-    """An exact function, whose variables are the program's."""
+    """An exact function, whose variables the program may set."""
 
     def __init__(self):
         x, self.w = engine.variable("x", "float64", 1), engine.shared(np.zeros(3), "w")
@@ -84,7 +84,7 @@ WAYS = {
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("way", WAYS)
 def test_what_the_program_has_set_counts_when_it_is_loaded(make_world, path, n, way):
-    """Set, saved, loaded: the next call of an exact function gives all ranks the program's values, as if not interrupted."""
+    """Values that the program had set before saving reach all ranks with an exact function's next call."""
     make_world("threads", 2, 1)
     first = Model()
     first.train(np.arange(4.0))
@@ -105,7 +105,7 @@ def test_what_the_program_has_set_counts_when_it_is_loaded(make_world, path, n, 
 
 
 def test_ranks_that_differ_do_so_again_though_the_program_has_set_one(make_world, path):
-    """In functions that are not exact the master's own value is its own."""
+    """If a function is not exact, a value that the program has set counts on the master only."""
     world = make_world("threads", 2, 1)
     w = engine.shared(np.zeros(3), "w")
     f = synk.function([], (w, "gather"), exact=False)
@@ -148,7 +148,7 @@ def test_another_number_of_ranks(make_world, path, caplog):
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_random_states_of_another_number_of_ranks(make_world, path, n):
-    """Rank r goes on with rank 0's sequence, r long jumps ahead: as two ranks did."""
+    """Rank r continues rank 0's sequence, r long jumps ahead, as in the saved session."""
     make_world("threads", 2)
     noise = engine.random_stream(4, "noise")
     draw = synk.function([], (engine.uniform(noise, (3,)), "gather"))
@@ -168,7 +168,7 @@ def test_random_states_of_another_number_of_ranks(make_world, path, n):
 @pytest.mark.parametrize("saved_by", ["serial", "one rank"])
 @pytest.mark.parametrize("n", [2, 3])
 def test_random_states_of_one_rank(make_world, path, n, saved_by):
-    """Rank 0 goes on with it, and no other rank draws the same numbers."""
+    """Rank 0 continues the saved sequence, and no other rank draws the same numbers."""
     synk.close()
     noise = engine.random_stream(4, "noise")
     if saved_by == "one rank":
@@ -228,7 +228,7 @@ def test_ranks_with_other_numbers_of_rows(make_world, path):
 
 @pytest.mark.parametrize("kind", ["MT19937", "PCG64", "Philox", "SFC64"])
 def test_states_of_generators(kind):
-    """They are text: a file from elsewhere can run no code."""
+    """States of generators are saved as text, so a file from elsewhere cannot run code."""
     saved, other = (np.random.Generator(getattr(np.random, kind)(seed)) for seed in (3, 9))
     saved.random(5)
     saved.integers(10, dtype="int32")  # (half of a 64-bit word is kept for the next draw)
@@ -244,7 +244,7 @@ def test_states_of_generators(kind):
 
 
 def test_a_serial_program(make_world, path):
-    """Without ranks it is as with one; and what one has saved the other loads."""
+    """A serial program is saved like one rank; sessions can load its files, and it can load theirs."""
     synk.close()
     w, noise = engine.shared(np.array([1.0, 2.0]), "w"), engine.random_stream(4, "noise")
     checkpoint.save(path, [w, noise], epoch=1)
@@ -263,7 +263,7 @@ def test_a_serial_program(make_world, path):
 
 @pytest.mark.theano
 def test_any_lasagne_program_can_use_the_model(path):
-    """By the lines in the docstring of the module."""
+    """The lines in the docstring of `checkpoint` load a model into any Lasagne program."""
     lasagne = pytest.importorskip("lasagne")
     network = lasagne.layers.DenseLayer(lasagne.layers.InputLayer((None, 2)), 3)
     checkpoint.save(path, lasagne.layers.get_all_params(network), epoch=3)
@@ -387,7 +387,7 @@ def test_files_that_save_has_not_written_are_refused(make_world, path):
 
 
 def test_nothing_is_left_of_a_file_that_cannot_be_written(path, tmp_path):
-    """A full disk: the limit of a file's size has the same effect."""
+    """If writing fails, the old file remains; a limit on file sizes simulates a full disk."""
     w = engine.shared(np.ones(100_000), "w")
     checkpoint.save(path, [w], i=1)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -403,7 +403,7 @@ def test_nothing_is_left_of_a_file_that_cannot_be_written(path, tmp_path):
 
 
 def test_no_link_is_followed(path, tmp_path):
-    """What somebody else has put beside the file stays what it is."""
+    """Files that someone else has put beside the checkpoint do not change."""
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "model.npz.new").symlink_to(tmp_path / "precious")
     w = engine.shared(np.ones(3), "w")
@@ -414,7 +414,7 @@ def test_no_link_is_followed(path, tmp_path):
 
 
 def test_two_writers_of_one_file(path, tmp_path):
-    """Always one of the two, and whole."""
+    """While two processes write a file, readers find either one's, complete."""
     (tmp_path / "program.py").write_text(WRITER)
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
     command = [sys.executable, str(tmp_path / "program.py"), path]
@@ -443,7 +443,7 @@ for _ in range(100):
 
 
 def test_the_new_file_takes_the_place_of_the_old_one_in_one_step(make_world, path):
-    """Who has the old file open reads it to its end: nothing is written over it."""
+    """A program that has the old file open can read it to its end: nothing is overwritten."""
     make_world("threads", 2)
     w = engine.shared(np.ones(1000), "w")
     keep = synk.function([], [(w, None)])
@@ -478,7 +478,7 @@ for i in range(1, 10_000):
 
 @pytest.mark.slow
 def test_a_kill_leaves_a_whole_file(path, tmp_path):
-    """At any moment: the file is always that of the last save that ended, or of the next; some kills come within one."""
+    """After a kill, the file is that of the last completed save or of the next one; some kills interrupt saves."""
     (tmp_path / "program.py").write_text(PROGRAM)
     random, interrupted = np.random.RandomState(0), 0
     environment = dict(os.environ, PYTHONPATH=str(ROOT))

@@ -1,4 +1,4 @@
-"""Checkpoints of programs of Theano and PyTensor: what the ranks would have drawn is the truth."""
+"""Checkpoints of programs of Theano and PyTensor, compared with uninterrupted draws."""
 
 import numpy as np
 import pytest

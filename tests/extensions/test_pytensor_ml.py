@@ -1,6 +1,6 @@
-"""Training with pytensor-ml in a block of `synkhronos.functions`: equal to training without ranks, step by step.
+"""Training with pytensor-ml in a block of `synkhronos.functions` equals training without ranks, step by step.
 
-The tables below are those of docs/pytensor_ml.rst: every layer and rule, or the refusal.
+The tables below are those of docs/pytensor_ml.rst: every layer and rule works or is refused.
 """
 
 from pathlib import Path
@@ -274,7 +274,7 @@ def compiled(kind, made, rule):
 
 
 def equals_plain(kind, network, rule):
-    """Train with and without ranks, for 20 steps of three sizes; compare all losses and weights."""
+    """Train with and without ranks, for 20 steps with batches of three sizes; compare all losses and weights."""
     plain, serial = compiled(kind, network(), rule())
     with synk.functions():
         ours, step = compiled(kind, network(), rule())
@@ -338,7 +338,7 @@ def test_a_line_search_is_refused(threads):
 
 
 def test_regression_predictions_and_epochs(threads):
-    """Predictions are functions of rows, and `steps` makes an epoch of the library's step."""
+    """Predictions are computed by rows, and `steps` runs epochs of pytensor-ml's training step."""
     x, _ = rows("vectors", 13)
     y = x[:, :CLASSES] ** 2
     batches = [[0, 1, 2, 3, 4], [12, 5, 6], [7], [8, 9, 10, 11]]
@@ -357,7 +357,7 @@ def test_regression_predictions_and_epochs(threads):
 
 
 def test_loader_and_checkpoint(threads, tmp_path):
-    """pytensor-ml's batches, in calls and as indices in `steps`, and its files, beside the plain library."""
+    """Batches of pytensor-ml, in calls and as indices in `steps`, and its files work as without ranks."""
     pytest.importorskip("safetensors")
     random = np.random.default_rng(0)
     x, y = random.normal(size=(50, 4)), random.normal(size=(50, 1))

@@ -1,4 +1,4 @@
-"""Learning rates that change: against formulas, and against SGD whose velocity does not contain the rate, in NumPy."""
+"""Changing learning rates, compared with formulas, and with SGD in NumPy whose velocity does not contain the rate."""
 
 import contextlib
 import itertools
@@ -17,7 +17,7 @@ CENTRES = np.array([1.0, -2.0, 0.5])
 
 
 def test_growth():
-    """As Goyal et al.: from the base to k times it, in a line; as Theano-MPI: ``lr * n ** (e / 5)``."""
+    """Rates grow linearly to k times the base (Goyal et al.), or as ``lr * n ** (e / 5)`` (Theano-MPI)."""
     for epoch in (0, 0.3, 2, 4.9, 5, 6, 100):
         part = min(epoch, 5) / 5
         assert rates.rate_at(epoch, 0.1, 8) == pytest.approx(0.1 + 0.7 * part)
@@ -52,7 +52,7 @@ def test_bad_schedule(options, error, argument, got):
 
 
 def steps_with(w, v, rate):
-    """Return a function of momentum SGD on ``(w - centre) ** 2 / 2``, as Lasagne has it, in any engine."""
+    """Return a step of momentum SGD on ``(w - centre) ** 2 / 2``, as in Lasagne, for any engine."""
     new = v * MOMENTUM - (w - CENTRES) * rate
     return synk.function([], updates=[(v, new), (w, w + new)], exact=False)
 
@@ -64,7 +64,7 @@ SCHEDULE = [0.01, 0.02, 0.02, 0.08, 0.04, 0.04, 0.001, 0.05]
 @pytest.mark.parametrize("engine_name", INSTALLED)
 @pytest.mark.parametrize("corrected", [True, False])
 def test_velocities_follow_the_rate(make_world, engine_name, corrected):
-    """Each rank's own, which began elsewhere; without the correction the steps are others."""
+    """Velocities on all ranks are corrected for a new rate; without this correction, steps differ."""
     world = make_world("threads" if engine_name == "numpy" else "fork", 2, engine=engine_name)
     w, v, rate = world.shareds([np.zeros(3), np.zeros(3), np.asarray(SCHEDULE[0])], ["w", "v", "rate"])
     begin = [np.zeros(3), np.array([3.0, 1.0, -1.0])]
@@ -129,7 +129,7 @@ def test_a_bad_rate_changes_nothing(make_world, value, error):
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
 def test_ctrl_c_in_the_middle_of_a_change(make_world, monkeypatch, at, after, next_value):
-    """The same change again, or another one, corrects the velocities once, for what they are."""
+    """Repeating the change, or making another one, corrects the velocities exactly once."""
     world = make_world("threads", 2)
     v, rate = world.shareds([np.zeros(2), np.asarray(0.1)])
     world.set_values(v, [[1.0, 2.0], [3.0, 4.0]])

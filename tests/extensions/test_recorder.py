@@ -1,4 +1,4 @@
-"""The recorder: every second of an epoch counts once, where it was spent; the rest is a table."""
+"""The recorder counts every second of an epoch once, in the part that used it, and keeps a table."""
 
 import csv
 import json
@@ -27,9 +27,9 @@ def sleeping(tmp_path):
 
 
 def check(row, **least):
-    """Check that each part has what was slept in it: no other can have it, too, if they add up to the clock's seconds.
+    """Check that the parts add up to the clock's seconds, and that each contains the time that was slept in it.
 
-    (How much more it has is the machine's affair.)
+    (How much longer a part is depends on the machine.)
     """
     assert sum(row[part] for part in PARTS) == pytest.approx(row["seconds"], abs=1e-9)
     assert [part for part, seconds in least.items() if row[part] < seconds] == [], row
@@ -38,7 +38,7 @@ def check(row, **least):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [("threads", 2, 0), ("fork", 2, 0), ("fork", 3, 1)], ids="{0[0]}-{0[1]}".format)
 def test_known_sleeps(make_world, kind, monkeypatch, sleeping):
-    """Rank 0 sleeps 0.1 s in a function, and another rank 0.3 s after that; and so on, each of them in a place of its own."""
+    """Sleeps while computing, waiting, communicating, loading and elsewhere count in their own parts."""
     world = make_world(*kind)
     x = engine.variable("x", "float64", 1)
     f = synk.function([x], (engine.apply(sleeping, x, dtype="float64", ndim=0), "sum"), exact=False)
@@ -94,7 +94,7 @@ def test_loaders(tmp_path):
 
 @pytest.mark.slow
 def test_collectives_inside_functions(make_world, sleeping):
-    """What the others are late for is waiting, though the master waits inside its function."""
+    """Time lost by late ranks counts as waiting, although the master waits inside its function."""
     make_world("fork", 2)
     x = engine.variable("x", "float64", 1)
     total = synk.ops.all_reduce(engine.apply(sleeping, x, dtype="float64", ndim=0), "sum")
@@ -117,7 +117,7 @@ def test_points_are_observed_during_epochs_only():
 
 
 def test_other_threads_do_not_count(make_world, sleeping):
-    """With ranks as threads the other rank's sleep is the master's waiting, not computing twice."""
+    """With ranks as threads, another rank's sleep counts as the master's waiting, not as computing."""
     make_world("threads", 2)
     x = engine.variable("x", "float64", 1)
     f = synk.function([x], (engine.apply(sleeping, x, dtype="float64", ndim=0), "sum"), exact=False)

@@ -1,4 +1,4 @@
-"""Training steps of one command, and the same in parts, against plain Theano on all rows.
+"""Training steps in one command, and the same in parts, compared with plain Theano on all rows.
 
 Modules: `step_in_parts`, `training_graph`.
 """
@@ -33,7 +33,7 @@ BATCHES = [np.arange(7), np.array([12]), np.array([9, 3, 30, 4, 8]), np.array([5
 
 
 class Model:
-    """A smooth little network with a row that broadcasts and a scalar of another dtype among its parameters."""
+    """A small smooth network; its parameters include a broadcasting row and a scalar of another dtype."""
 
     def __init__(self):
         random = np.random.RandomState(1)
@@ -61,7 +61,7 @@ def in_one(step, *args, **kwargs):
 
 
 def in_parts(step, *args, **kwargs):
-    """What a step in parts does, by what is published of it."""
+    """Take a step in parts, by its public functions."""
     loss = step.gradient_fn(*args, **kwargs)
     synk.all_reduce(step.grad_shared, weights=step.gradient_fn)
     step.step_fn()
@@ -69,7 +69,7 @@ def in_parts(step, *args, **kwargs):
 
 
 def same_steps(rule, *args, take=in_one, batches=BATCHES, **kwargs):
-    """Take all steps on the ranks and in plain Theano; return both training functions."""
+    """Compare all steps on the ranks with plain Theano's; return both training functions."""
     model, other = Model(), Model()
     step = model.make("make_train_function", rule, *args, **kwargs)
     twin = other.make("make_train_function_theano", rule, *args, **kwargs)
@@ -90,7 +90,7 @@ def replicas(variables, n):
 
 @pytest.fixture(autouse=True)
 def closed():
-    """No test leaves a session open."""
+    """Close the session after each test."""
     yield
     synk.close()
 
@@ -102,7 +102,7 @@ def three_ranks():
 
 @pytest.fixture
 def commands(monkeypatch):
-    """The commands that the master sends from now on."""
+    """Return a list of the commands that the master sends from now on."""
     sent, run = [], Session.run
 
     def recorded(self, command, *args, **kwargs):
@@ -128,7 +128,7 @@ def test_every_rule(three_ranks, rule, take):
 @pytest.mark.parametrize("take", [in_one, in_parts])
 @pytest.mark.parametrize("rule", [updates.adam, updates.sgd_nonflat])
 def test_clipping(three_ranks, rule, take):
-    """The bound is between the norms that occur."""
+    """Clipped steps equal plain Theano's; the bound is between the occurring norms."""
     other = Model()
     norm = theano.function(
         [other.x, other.y], T.sqrt(sum(T.sum(T.sqr(g)) for g in theano.grad(other.loss, other.params))), mode=MODE
@@ -152,7 +152,7 @@ def test_a_step_is_one_command(three_ranks, commands):
 
 @pytest.mark.thorough
 def test_slices_and_whole_steps_in_turn(three_ranks):
-    """They go on from each other's parameters and state."""
+    """Sliced steps and whole steps continue from each other's parameters and state."""
 
     def take(step, *args, batch):
         return step(*args, batch=batch, num_slices=3 if len(batch) == 7 else 1)
@@ -164,7 +164,7 @@ def test_slices_and_whole_steps_in_turn(three_ranks):
 
 
 def by_the_whole_vector(loss, params):
-    """A rate that depends on where everything lies in the flat vectors, beside views of them."""
+    """Return updates whose rate depends on the flat vectors' order, and on views of them."""
     grad_updates, param_updates, vectors = updates.sgd(loss, params, 0.1)
     size = sum(T.dot(T.arange(1.0, 1 + vector.size), T.sqr(T.cast(vector, "float64"))) for vector in vectors)
     rate = 1 / (1 + T.sqrt(size))
@@ -172,13 +172,13 @@ def by_the_whole_vector(loss, params):
 
 
 def by_vectors_without_pieces(loss, params):
-    """The same, of updates that do not know what the vectors are made of."""
+    """Return updates of `by_the_whole_vector`, without information on the vectors' contents."""
     grad_updates, param_updates, vectors = by_the_whole_vector(loss, params)
     return OrderedDict(grad_updates), param_updates, vectors
 
 
 def accumulated(loss, params):
-    """Gradients that go on from those of the step before, so that they must be kept."""
+    """Return updates with gradients that accumulate over steps, so they must be kept."""
     shareds = [theano.shared(np.zeros_like(p.get_value()), broadcastable=p.broadcastable) for p in params]
     return (
         OrderedDict((g, T.cast(0.5, g.dtype) * g + new) for g, new in zip(shareds, gradients_of(loss, params))),
@@ -200,7 +200,7 @@ def test_rules_of_ones_own(three_ranks, rule, take):
 
 @pytest.mark.thorough
 def test_what_a_rule_counts_beside_gradients(three_ranks):
-    """Each rank's own rows; the step reads the new value."""
+    """A rule's sum over inputs is over each rank's own rows; the step reads the new sum."""
     x, w, rows = T.dvector("x"), theano.shared(0.0, "w"), theano.shared(0.0, "rows")
 
     def rule(loss, params):
@@ -220,7 +220,7 @@ def test_what_a_rule_counts_beside_gradients(three_ranks):
 
 @pytest.mark.thorough
 def test_a_collective_in_the_loss_is_computed_once(monkeypatch):
-    """Once for the loss, once for its gradient, and once for all parameters' gradients."""
+    """One collective is for the loss, one for its gradient, and one for all parameters' gradients."""
     synk.fork(2, use_gpu=False)
     model, other = Model(), Model()
     loss, theirs = (
@@ -242,7 +242,7 @@ def test_a_collective_in_the_loss_is_computed_once(monkeypatch):
 
 @pytest.mark.thorough
 def test_default_updates_are_each_ranks_own(three_ranks):
-    """As the running averages of batch normalisation; a rank without rows keeps its value."""
+    """Default updates, such as running averages, depend on a rank's own rows; without rows, values are kept."""
     x, w, running = T.dvector("x"), theano.shared(0.0, "w"), theano.shared(10.0, "running")
     data = theano.shared(np.zeros(0), "data")
     average = running.clone()
@@ -267,7 +267,7 @@ def test_default_updates_are_each_ranks_own(three_ranks):
 
 @pytest.mark.thorough
 def test_givens_are_for_the_gradients_alone(three_ranks):
-    """The step reads the parameter itself, so it cannot be in one function with what reads something in its place."""
+    """Givens are for gradients only: the step reads the parameter itself, so one function cannot do both."""
     kept = []
     for made_by in ("make_train_function", "make_train_function_theano"):
         model = Model()
@@ -325,7 +325,7 @@ def test_local_sgd_has_no_steps_of_one_command(three_ranks):
 @pytest.mark.thorough
 @pytest.mark.parametrize("after", ["gradient_fn", "step_fn"])
 def test_a_rank_without_rows_makes_no_step_after_ctrl_c(three_ranks, monkeypatch, after):
-    """It has computed a gradient, but the program was interrupted before, or in, the step: with the next batch it has none."""
+    """An old gradient of an interrupted step is not applied by a rank without rows in the next batch."""
     model = Model()
     step = model.make("make_train_function", updates.sgd, 0.1, communicate_every=9)
     step(X, Y, batch=BATCHES[0])

@@ -1,4 +1,4 @@
-"""Training functions against Lasagne's rules in one process, and against ranks that are simulated one after another.
+"""Training functions compared with Lasagne's rules in one process, and with ranks simulated one after another.
 
 Modules: `average_batch_norm`, `gradients`, `parameters`, `scalars`, `train_function`, `train_theano`.
 """
@@ -34,7 +34,7 @@ BATCHES = [
 
 
 class Model:
-    """A smooth little network with a scalar among its parameters."""
+    """A small smooth network with a scalar among its parameters."""
 
     def __init__(self, x=None, y=None):
         random = np.random.RandomState(1)
@@ -55,7 +55,7 @@ def lasagne_updates():
 
 
 def serial(rule, batches=BATCHES, between=None, **options):
-    """Train with a rule of Lasagne's; return the losses, the model's values and the model."""
+    """Train with one of Lasagne's rules; return the losses and the model's values."""
     model = Model()
     step = theano.function(
         [model.x, model.y],
@@ -69,7 +69,7 @@ def serial(rule, batches=BATCHES, between=None, **options):
 
 @pytest.fixture(autouse=True)
 def closed():
-    """No test leaves a session open."""
+    """Close the session after each test."""
     yield
     synk.close()
 
@@ -80,7 +80,7 @@ def closed():
 @pytest.mark.parametrize("n, root", [(1, 0), (2, 1), (3, 0)])
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 def test_ranks_take_the_serial_steps(n, root, rule):
-    """Uneven batches, and such with fewer rows than ranks."""
+    """Ranks take the serial steps, for uneven batches and for batches with fewer rows than ranks."""
     synk.fork(n, use_gpu=False, master_rank=root)
     model = Model()
     step = train.make_train_function(
@@ -156,7 +156,7 @@ def test_batch_is_read_in_the_same_way(made_by):
 
 @pytest.mark.parametrize("made_by", ["make_train_function", "make_train_function_theano"])
 def test_gradients_are_clipped_by_their_global_norm(made_by):
-    """On ranks it is the norm of the mean gradient; the bound is between the norms that occur."""
+    """On ranks, the norm of the mean gradient is clipped. The bound is between the occurring norms."""
     if made_by == "make_train_function":
         synk.fork(3, use_gpu=False)
     model, reference = Model(), Model()
@@ -235,7 +235,7 @@ def test_further_inputs_and_outputs(made_by):
 
 @pytest.mark.parametrize("communicate_every", [0, 1, 2])
 def test_inputs_that_keep_their_value(communicate_every):
-    """A rate that falls by itself, `0.5 / t`: steps in one command and in parts have one counter."""
+    """With the rate `0.5 / t`, steps in one command and in parts share one counter."""
     synk.fork(2, use_gpu=False)
     x, t, w = T.dvector("x"), T.dscalar("t"), theano.shared(np.zeros(()), "w")
     counted = theano.In(t, value=1.0, update=t + 1)
@@ -285,7 +285,7 @@ def test_inputs_by_name():
 @pytest.mark.parametrize("num_slices", [1, 3])
 @pytest.mark.parametrize("made_by", ["make_train_function", "make_train_function_theano"])
 def test_rows_in_shared_variables(made_by, num_slices):
-    """Data scattered to the ranks, each selecting its own rows: the step of all these rows together."""
+    """Each rank selects rows of its scattered data; the step is that of all these rows together."""
     x, y = T.dmatrix("x"), T.dvector("y")
     model = Model(x, y)
     X_shared, Y_shared = theano.shared(X, "X"), theano.shared(Y, "Y")
@@ -315,7 +315,7 @@ def test_rows_in_shared_variables(made_by, num_slices):
 
 
 def test_twin_takes_a_list_of_one_selection():
-    """As a program on one rank gives one per rank."""
+    """The plain twin takes a list of one selection, as programs on one rank pass one per rank."""
     x, shared = T.dvector("x"), theano.shared(np.arange(6.0), "rows")
     w = theano.shared(0.0, "w")
     step = train.make_train_function_theano(
@@ -360,7 +360,7 @@ def test_learning_rate_that_changes():
 
 
 def test_state_is_all_that_the_rule_keeps():
-    """Parameters and state, put into another program, continue as if nothing had happened; ranks may be others."""
+    """Parameters and state, copied into a program with more ranks, continue the same training."""
 
     def build():
         model = Model()
@@ -388,7 +388,7 @@ def test_state_is_all_that_the_rule_keeps():
 
 
 def shards(batch, n, root):
-    """The rows of every rank, in rank order and as even as possible; where they do not go round the root has one first."""
+    """Return each rank's rows, divided evenly in rank order; if there are too few, the root gets one first."""
     if len(batch) < n:
         served = sorted(sorted(range(n), key=lambda rank: (rank != root, rank))[: len(batch)])
         return [batch[served.index(rank)][None] if rank in served else batch[:0] for rank in range(n)]
@@ -396,7 +396,7 @@ def shards(batch, n, root):
 
 
 def simulated_local_sgd(n, root, every, batches, final=False):
-    """Local SGD by n models in plain Theano, one after another."""
+    """Simulate local SGD by n models in plain Theano, one after another."""
     models = [Model() for _ in range(n)]
     lasagne = lasagne_updates()
     rules = [lasagne.momentum(model.loss, model.params, 0.1) for model in models]
@@ -423,7 +423,7 @@ def replicas(params, n):
 @pytest.mark.thorough("^3")
 @pytest.mark.parametrize("n, root, every, exact", [(2, 0, 2, False), (3, 1, 2, True), (3, 0, 4, True)])
 def test_local_sgd(n, root, every, exact, caplog):
-    """Also where `fork` asks for the serial program's results: `communicate_every` says that ranks shall differ."""
+    """Local SGD works even with `fork(exact=True)`, since `communicate_every` explicitly asks for it."""
     synk.fork(n, use_gpu=False, master_rank=root, exact=exact)
     model = Model()
     step = train.make_train_function(
@@ -479,7 +479,7 @@ def test_local_sgd_in_another_session():
 
 
 def test_local_sgd_after_a_call_that_failed():
-    """A gradient that was computed in the failed call is nobody's step."""
+    """A gradient that was computed in a failed call is not applied later."""
     synk.fork(2, use_gpu=False)
     model = Model()
     labels = T.lvector("labels")
@@ -515,7 +515,7 @@ def function_of(model, rule=updates.momentum, **options):
 @pytest.mark.parametrize("n, root, exact", [(2, 0, True), (3, 1, False)])
 @pytest.mark.parametrize("by", ["calls", "slices", "run"])
 def test_steps_of_their_own_and_a_rule(n, root, exact, by, caplog):
-    """The rule knows parameters and state of the function, and what rows ranks took: it is local SGD as above."""
+    """The rule reads parameters, state and row counts from the function; results equal simulated local SGD."""
     synk.fork(n, use_gpu=False, master_rank=root, exact=exact)
     model = Model()
     step = function_of(model, communicate_every=0)
@@ -567,7 +567,7 @@ def test_gradients_averaged_in_groups(groups, rule):
 
 @pytest.mark.thorough
 def test_daso_of_gradients_is_that_of_parameters():
-    """For plain SGD: ranks of a group stay together by their mean gradient, or by the mean of their parameters."""
+    """With plain SGD, averaging a group's gradients is equivalent to averaging its parameters."""
     synk.fork(3, use_gpu=False)
     groups, found = [[0, 2], [1]], []
     for options in (dict(groups=groups), dict(communicate_every=0)):
@@ -808,7 +808,7 @@ def test_bad_calls_of_the_twin(args, options, error, argument, got):
 
 @pytest.mark.parametrize("through", ["groups", "givens"])
 def test_rules_run_by_functions_whose_steps_are_several_commands(through):
-    """`DASO.run` with the function that docs/communicating_less.rst recommends: as calls of both, one after the other."""
+    """`DASO.run`, with the function that docs/communicating_less.rst recommends, equals alternating calls of both."""
 
     def trained(by_run):
         synk.close()

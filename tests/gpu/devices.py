@@ -1,4 +1,4 @@
-"""Where the tests of this folder find devices: any GPU, else OpenCL on the CPU."""
+"""Devices for the tests of this folder: any GPU, else OpenCL on the CPU."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ DEVICE = os.environ.get("SYNK_TEST_DEVICE", "opencl0:0")
 
 
 def why_not():
-    """Return why there is no device, as one line; "" where there is one."""
+    """Return why there is no device, as one line, or "" if there is one."""
     for _ in range(3):  # once, it failed while another process opened its first device
         done = run("-c", f"import pygpu; pygpu.init({DEVICE!r})")
         if not done.returncode:
@@ -21,7 +21,7 @@ def why_not():
 
 
 def run(*command, **environment):
-    """Run a program in a process of its own: one that has opened a device cannot do without it any more."""
+    """Run a program in a separate process, since a process cannot release a device that it has opened."""
     environment = {**os.environ, "SYNK_TEST_DEVICE": DEVICE, **environment}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
     return subprocess.run(

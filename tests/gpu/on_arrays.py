@@ -1,4 +1,4 @@
-"""The arithmetic of arrays on a device; truth is NumPy, by way of `reductions`, which is tested against it."""
+"""Arithmetic of arrays on a device. Expected values come from `reductions`, which is tested with NumPy."""
 
 import itertools
 

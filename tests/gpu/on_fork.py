@@ -1,4 +1,4 @@
-"""Devices of ranks: opened in order, refused in words, given back."""
+"""Devices of ranks: opened in order, refused with messages, released."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ def closed():
 
 
 class Device(Command):
-    """Return what a rank knows of its device: process, name, and the type of new shared variables."""
+    """Return a rank's process, the name of its device, and the type of new shared variables."""
 
     def run(self, context):
         return os.getpid(), context.transport.device, type(theano.shared(np.zeros(2, "float32"))).__name__
@@ -77,7 +77,7 @@ def test_every_rank_has_its_own(n, root):
 
 
 class KernelCache(Command):
-    """Return where a rank keeps compiled kernels."""
+    """Return the folder of a rank's compiled kernels."""
 
     def run(self, context):
         return os.environ.get("POCL_CACHE_DIR")
@@ -125,7 +125,7 @@ def test_a_device_that_is_open_before(program, culprit):
 
 
 def test_gpus_that_cannot_be_used_are_no_reason_to_fail():
-    """On a machine whose GPUs do not open (here: there are none), CPU ranks take over, and the log says why."""
+    """If GPUs cannot be opened (here, there are none), ranks run on CPUs, and the log states the reason."""
     program = (
         "import logging, sys; logging.basicConfig(stream=sys.stdout)\n"
         "import synkhronos as synk; from synkhronos.host import gpus\n"

@@ -1,4 +1,4 @@
-"""Functions whose graphs run on devices: what is returned where, and what stays on the device."""
+"""Functions whose graphs run on devices: where results are returned, and which values stay on the device."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_outputs_stay_on_the_device_until_they_are_reduced(session, x):
 
 
 def test_what_an_update_stores_or_overwrites_is_no_output(x):
-    """The outputs are the value before, the value after, and what is computed in place of something."""
+    """Outputs may be a variable's value before or after the update, or be computed in place."""
     w = theano.shared(np.ones((4, 4), "float32"), "w")
     new = T.dot(w, w) + 1
     f = synk.function(
@@ -84,7 +84,7 @@ def test_gpu_arrays_where_they_were_asked_for(x):
 
 
 def test_an_update_of_a_variable_on_the_host_by_what_is_on_the_device(x):
-    """Theano keeps small integers, and what the program made before the fork, on the host."""
+    """Variables on the host, such as those from before the fork, can be updated by values on the device."""
     host = theano.shared(np.zeros((), "float32"), "host", target="cpu")
     assert isinstance(host.type, T.TensorType)
     f = synk.function([x], x.mean(), updates=[(host, host + x.mean())])
@@ -98,7 +98,7 @@ def test_an_update_of_a_variable_on_the_host_by_what_is_on_the_device(x):
 
 
 def test_outputs_that_are_a_shared_value(x):
-    """A function that returns what it holds returns a copy, also of what lies otherwise than in rows."""
+    """A function that returns its variable returns a copy, also of arrays in another memory order."""
     w = theano.shared(np.arange(6, dtype="float32").reshape(2, 3), "w")
     f = synk.function([], [(w, None), (as_gpuarray_variable(w, None).T, None)], updates=[(w, w + 1)])
     first = f()
@@ -196,7 +196,7 @@ def test_a_variable_of_another_context(session, x):
 
 
 def test_a_function_that_was_called_before_still_travels(x):
-    """Reductions keep a compiled kernel in the graph, which does not pickle."""
+    """A called function can be sent and copied, though its graph has a kernel that cannot be pickled."""
     f = synk.function([x], (x.sum(axis=0).mean(), "avg"))
     f.as_theano(X)
     halves = X[:4].sum(axis=0).mean() * 4 / 7 + X[4:].sum(axis=0).mean() * 3 / 7
@@ -225,7 +225,7 @@ def test_training_steps_are_the_serial_ones(x):
 
 
 def test_update_rules_on_devices(x):
-    """The gradients are on the device, in one vector; the serial program knows neither vector nor ranks."""
+    """Training with gradients in one vector on the device agrees with a serial NumPy program."""
     start = np.random.RandomState(1).randn(4, 3).astype("float32"), np.zeros(3, "float32")
     w, b = (theano.shared(value, name) for value, name in zip(start, "wb"))
     loss = T.sqr(T.tanh(x.dot(w) + b) - 0.5).mean()
@@ -246,7 +246,7 @@ def test_update_rules_on_devices(x):
 
 @pytest.mark.parametrize("in_steps", [False, True])
 def test_gradients_averaged_inside_the_function(x, in_steps):
-    """Uneven batches, one with fewer rows than ranks; truth is the same program in NumPy, over all rows."""
+    """Steps on uneven batches, one with fewer rows than ranks, agree with NumPy over all rows."""
     start = np.random.RandomState(2).randn(4, 3).astype("float32")
     w, speed = theano.shared(start, "w"), theano.shared(np.zeros_like(start), "speed")
     loss = T.sqr(T.tanh(x.dot(w)) - 0.5).mean()
@@ -267,7 +267,7 @@ def test_gradients_averaged_inside_the_function(x, in_steps):
 
 @pytest.mark.parametrize("num_slices", [1, 2])
 def test_an_exact_function(x, num_slices):
-    """A rule that is not linear in gradients; truth is the same program in NumPy, over all rows."""
+    """An exact function with a rule that is not linear in gradients agrees with NumPy over all rows."""
     start = np.random.RandomState(2).randn(4, 3).astype("float32")
     w, squares = theano.shared(start, "w"), theano.shared(np.zeros_like(start), "squares")
     loss = T.sqr(T.tanh(x.dot(w)) - 0.5).mean()

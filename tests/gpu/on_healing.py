@@ -1,4 +1,4 @@
-"""Ranks with devices die, others take their places, open these, and have the values that were there."""
+"""If ranks with devices die, others replace them, open the devices and restore the values."""
 
 import logging
 
@@ -25,7 +25,7 @@ def closed():
 
 
 def training(rounds, disturb=lambda: None):
-    """Train on the device in every way in which values change there; return all results and values."""
+    """Train on the device, changing values there in every way; return all results and values."""
     random = np.random.RandomState(7)
     x = T.fmatrix("x")
     w = theano.shared(random.randn(INPUTS, HIDDEN).astype("float32"), "w")
@@ -93,7 +93,7 @@ def test_an_error_on_one_rank_changes_nothing_on_any():
 
 
 class Clique(Command):
-    """Give every rank a clique, and return whether it has one, or another one by now."""
+    """Create a clique on every rank if ``is_first``; return whether a rank has none or an unbroken one."""
 
     def __init__(self, is_first):
         self.is_first = is_first

@@ -1,6 +1,6 @@
-"""Devices of ranks on two hosts, which are processes of this machine: the program of a user, on any kind of array.
+"""A user's program, on any kind of array, with devices on two hosts, which are processes of this machine.
 
-Truth is NumPy, over all rows.
+Expected values come from NumPy, over all rows.
 """
 
 import os
@@ -24,7 +24,7 @@ X = np.random.RandomState(0).randn(11, 4).astype("float32")
 
 
 class Device(Command):
-    """Return what a rank knows of its device: process, name, cache of kernels, and where new variables live."""
+    """Return a rank's process, device name, cache of kernels, and the type of new shared variables."""
 
     def run(self, context):
         kind = type(theano.shared(np.zeros(2, "float32"))).__name__
@@ -33,7 +33,7 @@ class Device(Command):
 
 @pytest.fixture(scope="module", autouse=True)
 def hosts():
-    """The program has other hosts from its beginning: what starts ranks must be there before a device is opened."""
+    """Start the program with two hosts: the process that starts ranks must exist before a device is opened."""
     PROGRAM.meet(StartedWorld(HOSTS, [__name__]))
     bridge = PROGRAM._bridge
     yield bridge
@@ -43,12 +43,12 @@ def hosts():
 
 @pytest.fixture(autouse=True)
 def met(hosts):
-    """(After every test the program is on its own.)"""
+    """Restore the program's connection to the hosts, which every test removes."""
     PROGRAM._bridge = hosts
 
 
 def forked(n, root=0):
-    """Have n ranks on each host; what the last test has left is closed."""
+    """Open a session with n ranks on each host, after closing the last one."""
     synk.close()
     assert synk.fork(devices=[DEVICE] * n, master_rank=root) == 2 * n
     return PROGRAM.current()
@@ -56,7 +56,7 @@ def forked(n, root=0):
 
 @pytest.fixture(scope="module", params=[(1, 0), (2, 1)], ids=str)
 def ranks(request, hosts):
-    """A session that tests share, as opening devices takes a while."""
+    """Open a session that tests share, since opening devices takes a while."""
     PROGRAM._bridge = hosts
     yield forked(*request.param)
     synk.close()
@@ -67,7 +67,7 @@ def values_of(variable):
 
 
 def spread(shape, dtype="float32"):
-    """Return a variable on the devices, and the values that it has on the ranks."""
+    """Return a variable on the devices, and the list of the ranks' values."""
     n = synk.size()
     values = [np.asarray(np.random.RandomState(rank).randn(*shape) * 4).astype(dtype) for rank in range(n)]
     variable = theano.shared(values[0], "v")
@@ -129,7 +129,7 @@ def test_training_with_gradients_that_are_averaged_inside(ranks):
 
 @pytest.mark.parametrize("shape", [(3, 2), (150, 200)], ids=["small", "large"])
 def test_collectives(ranks, shape):
-    """Of few bytes, and of more than go by messages."""
+    """Collectives work for small arrays, and for those too large for messages."""
     n, root = ranks.size, ranks.root
     variable, values = spread(shape)
     close = dict(rtol=1e-5, atol=1e-5)

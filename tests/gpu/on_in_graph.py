@@ -1,4 +1,4 @@
-"""Collectives inside functions whose graphs run on a device: what ranks bring, and get back, is there."""
+"""Collectives inside functions whose graphs run on a device: inputs and results stay on the device."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def device():
 
 
 class OnDevice(in_graph.CurrentCall):
-    """Records where the arrays are; gives ``2 x + number + 1`` in the same place."""
+    """Records where the arrays are; returns ``2 x + number + 1`` in the same place."""
 
     def __init__(self, context):
         self.context, self.seen, self.given = context, [], []

@@ -1,7 +1,7 @@
-"""What is around NCCL's calls, on ranks with real devices and a stand-in for the library.
+"""The code around NCCL's calls, on ranks with real devices and a stand-in for NCCL.
 
-NCCL itself needs CUDA devices: with them (SYNK_TEST_DEVICE=cuda0) the same tests run over the real library. Else a
-communicator with the interface of pygpu's works by the host (pygpu_stand_in.py).
+NCCL itself needs CUDA devices: with them (SYNK_TEST_DEVICE=cuda0), the same tests use the real library. Otherwise, a
+communicator with pygpu's interface works on the host (pygpu_stand_in.py).
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ REAL = DEVICE.startswith("cuda")
 
 
 class Slow(NcclProgress):
-    """A device that is done at the third look, or later, or never."""
+    """A device that has finished at the fourth query, or later, or never."""
 
     def __init__(self):
         self.looks, self.never, self.aborted, self.destroyed = 0, False, False, False
@@ -43,7 +43,7 @@ class Slow(NcclProgress):
 
 
 class Join(Command):
-    """Give every rank a clique over the stand-in."""
+    """Create a clique over the stand-in on every rank."""
 
     def run(self, context):
         transport = context.transport
@@ -59,7 +59,7 @@ class Join(Command):
 
 
 class Calls(Command):
-    """Return what the communicator was called for since the last time."""
+    """Return the communicator's calls since the last query."""
 
     def run(self, context):
         calls, context.transport.nccl.comm.calls = context.transport.nccl.comm.calls, []
@@ -67,7 +67,7 @@ class Calls(Command):
 
 
 class Fail(Command):
-    """Raise on one rank before NCCL is entered, or while the others' devices work."""
+    """Raise on one rank before NCCL is entered, or while the other ranks' devices work."""
 
     def __init__(self, number, rank, late):
         self.number, self.rank, self.late = number, rank, late
@@ -94,7 +94,7 @@ class Fail(Command):
 
 
 class ReduceValues(Command):
-    """Reduce this rank's value of a variable, and one on the host, as a collective inside a function does."""
+    """Reduce a rank's value of a variable, and an array on the host, like a collective inside a function."""
 
     def __init__(self, number, op, weights):
         self.number, self.op, self.weights = number, ReduceOp(op), weights
@@ -119,7 +119,7 @@ SESSIONS = [("2 uneven hosts", 3, 1), ("fork", 1, 0), ("fork", 2, 0), ("fork", 3
 
 @pytest.fixture(params=SESSIONS, ids=str, scope="module")
 def session(request):
-    """A world of ranks with devices; opening them takes a while, so tests share it."""
+    """Return a world of ranks with devices; tests share it, since opening devices takes a while."""
     synk.close()
     world = World(*request.param, "theano")
     yield world
@@ -128,7 +128,7 @@ def session(request):
 
 @pytest.fixture
 def ranks(session):
-    """The world, with a clique that nothing has happened to."""
+    """Return the world, with a new clique."""
     transport = session.session.context.transport
     if not REAL:
         session.session.run(Join())
@@ -137,7 +137,7 @@ def ranks(session):
 
 
 def calls(world):
-    """Return what every rank's communicator did, which is the same."""
+    """Return the communicator's calls, which are the same on every rank."""
     if REAL:
         return None
     of_ranks = world.session.run(Calls())
@@ -189,7 +189,7 @@ def test_all_reduce_and_reduce(ranks):
 
 
 def test_arrays_without_elements_keep_their_type(ranks):
-    """Half precision is added in single precision; the result of nothing is half precision nevertheless."""
+    """Empty results keep their dtype, also float16, although it is added in single precision."""
     for dtype in ("float16", "float32", "int64"):
         for op in ("sum", "prod", "min", "max") + (("avg",) if dtype.startswith("float") else ()):
             variable, _ = make(ranks, (2, 0), dtype)
@@ -235,7 +235,7 @@ def test_weight_0_excludes_what_is_not_finite(ranks):
 
 @pytest.mark.parametrize("nccl", [True, False])
 def test_mixes_of_some_ranks(ranks, nccl):
-    """Rows of a matrix; where a row has its rank alone, the value stays, or goes into another variable as it is."""
+    """Each rank has a row of a matrix as weights; if it contains that rank only, the value stays unchanged."""
     n = ranks.n
     variable, values = make(ranks, (2, 3), "float64")
     target, _ = make(ranks, (2, 3), "float64")
@@ -271,7 +271,7 @@ def test_later_results(ranks, nccl):
 
 @pytest.mark.parametrize("nccl", [True, False])
 def test_16_bits(ranks, nccl):
-    """What has arrived of what was sent, with the errors fed back, is all but the last errors."""
+    """The sum of what was received, with errors fed back, differs from the true sum by the last errors only."""
     variable, values = make(ranks, (500,))
     errors, _ = make(ranks, (500,))
     ranks.set_values(errors, np.zeros((ranks.n, 500), "float32"))
@@ -306,7 +306,7 @@ def test_all_gather_of_any_lengths(ranks, lengths):
 
 
 def test_the_way_through_the_host(ranks):
-    """Asked for by ``c_`` or nccl=False; taken by types that NCCL does not know, and by variables on the host."""
+    """The host is used for ``c_`` ops and nccl=False, for dtypes that NCCL lacks, and for variables there."""
     variable, values = make(ranks, (3,))
     for collective in (
         lambda: synk.all_reduce(variable, "c_max"),
@@ -362,7 +362,7 @@ def test_functions(ranks):
 
 
 def test_exact_functions(ranks):
-    """Numbers that were added in a wider type come from the device, too."""
+    """Exact functions return arrays on the host, also for sums in a wider dtype."""
     x = theano.tensor.fmatrix("x")
     step = synk.function([x], [theano.tensor.sqr(x).mean(), x.sum(axis=0), x.max(axis=0), x.sum()], exact=True)
     X = np.random.RandomState(0).randn(7, 2).astype("float32")
@@ -376,7 +376,7 @@ def test_exact_functions(ranks):
 
 @pytest.mark.skipif(REAL, reason="a stand-in that waits for the other ranks' answers")
 def test_who_only_sends_may_be_done_first(ranks):
-    """NCCL's reduce returns on ranks that have sent; the root, which still waits, must not take them for failed."""
+    """NCCL's reduce returns early on ranks that only send; the waiting root must not take them for failed."""
     variable, values = make(ranks, (3,))
     session, clique = ranks.session, ranks.session.context.transport.nccl
     look, seen = clique._look, []
@@ -394,7 +394,7 @@ def test_who_only_sends_may_be_done_first(ranks):
 
 @pytest.mark.skipif(REAL, reason="a stand-in that says what was called")
 def test_the_communicator_ends_with_the_session(ranks):
-    """All ranks destroy it at the same time, once, and not if it was aborted."""
+    """All ranks destroy the communicator at the same time, once, and only if it was not aborted."""
     clique = ranks.session.context.transport.nccl
     clique.close()
     clique.close()
@@ -411,7 +411,7 @@ def test_the_communicator_ends_with_the_session(ranks):
 
 
 class Ended:
-    """What the command `Stop` sees of a rank."""
+    """A stand-in for the part of a rank's context that the command `Stop` uses."""
 
     def __init__(self, transport):
         self.transport, self.stopped = transport, False
@@ -447,7 +447,7 @@ def test_who_fails_in_the_middle_frees_the_others(ranks):
 
 
 def test_results_are_new_memory(ranks):
-    """All or nothing: nothing that stands is written to."""
+    """Collectives write to new arrays only, so they change all values or none."""
     assert empty((0,), "float32", ranks.session.context.transport.context).shape == (0,)
     variable, values = make(ranks, (3,))
     before = variable.container.storage[0]

@@ -1,4 +1,4 @@
-"""Profiles of ranks that share a device: what is recorded nests, and adds up to the time."""
+"""Profiles of ranks that share a device: records nest, and add up to the elapsed time."""
 
 import time
 
@@ -25,7 +25,7 @@ def test_spans_nest_and_add_up_to_the_time(tmp_path):
 
 
 def missing(f, w, folder):
-    """Make calls in a session, check what is recorded, and return which part of the time is not accounted for at most."""
+    """Make calls in a session, check the records, and return the largest fraction of time that is not accounted for."""
     assert synk.fork(devices=[DEVICE] * 2, profile=str(folder)) == 2
     rows = np.ones((4000, 400), "float32")
     f(rows)  # the first calls also import modules and compile

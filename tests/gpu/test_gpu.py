@@ -1,4 +1,4 @@
-"""Everything on devices: each part in a process of its own, which runs the tests named here.
+"""All tests on devices: each part runs in a separate process, which executes the tests named here.
 
 Modules: `synkhronos.transports.gpu`, `synkhronos.engines.theano.gpu`.
 """
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture(scope="module", autouse=True)
 def device():
-    """Skip all tests where there is no device; not when they are collected, which all processes of xdist must do alike."""
+    """Skip all tests without a device, but not at collection, since all xdist processes must collect the same tests."""
     lacking = why_not()
     if lacking:
         pytest.skip(lacking)

@@ -1,4 +1,4 @@
-"""Kills ranks in the middle of what a program does."""
+"""Helpers that kill ranks while a program runs."""
 
 import os
 import random
@@ -20,9 +20,9 @@ def kill(rank, number=signal.SIGKILL):
 
 
 class Killer:
-    """Called before every operation: kills a rank in the middle of some of them, or a little later.
+    """Called before every operation: kills a rank during some of them, or a little later.
 
-    Each rank in its turn: two kills in one command are of different ranks.
+    Ranks are killed in turn, so two kills in one command hit different ranks.
     """
 
     def __init__(self, ranks, seed=0, likely=0.5):
@@ -55,7 +55,7 @@ class Killer:
 
 
 class Terror:
-    """Kills a rank every 20 to 150 ms in another thread, or the process that stands by, whatever the program does then."""
+    """Kills a rank or a standby every 20 to 150 ms, from another thread, whatever the program is doing."""
 
     def __init__(self, ranks, kills, seed=0):
         self.random, self.ranks, self.most = random.Random(seed), list(ranks), kills
@@ -83,7 +83,7 @@ class Terror:
 
 
 def flat(values):
-    """Return everything in nested lists as bytes."""
+    """Return the values in nested lists as a flat list of bytes."""
     if isinstance(values, (list, tuple)):
         return [each for value in values for each in flat(value)]
     return [np.asarray(values).tobytes()]

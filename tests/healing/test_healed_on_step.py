@@ -1,4 +1,4 @@
-"""What `on_step` changes on the master counts the same in a session in which ranks die, whenever they do."""
+"""Changes that `on_step` makes on the master have the same effect if ranks die, at any moment."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ def closed(monkeypatch):
 
 
 class Program:
-    """An exact function, with updates that depend on all values before, and serial functions that change its variables.
+    """An exact function, whose updates depend on all earlier values, and serial functions that change its variables.
 
     ``divides`` says whether it has rows, and so collectives; ``inplace`` whether it writes updates into the same arrays.
     """
@@ -136,7 +136,7 @@ CHANGES = [
 
 
 def run(program, change, disturb=lambda i: None):
-    """Make steps of which `on_step` changes something after some; return all results, and all values at the end."""
+    """Make steps, with changes by `on_step` after some of them; return all results, and all values at the end."""
     program.begin()
 
     def on_step(i, outputs):
@@ -157,7 +157,7 @@ def kill_and_wait(rank):
 
 
 def check(program, n, changes):
-    """Kill a rank after each change; compare with what happens if nobody is killed."""
+    """Kill a rank after each change; compare the results with those of a session without kills."""
     synk.fork(n, heal=1)
     expected = [run(program, change) for change in changes]
     synk.close()
@@ -181,7 +181,7 @@ def test_a_death_after_a_change_in_compiled_functions(divides):
 
 
 class AtPoints(trace.TraceObserver):
-    """Kills ranks at points of the master, each after so many of them: ``due`` has pairs of a count and a rank."""
+    """Kills ranks at trace points of the master: ``due`` has pairs of a number of points to skip and a rank."""
 
     def __init__(self):
         self.due, self._pid = [], os.getpid()
@@ -210,7 +210,7 @@ MOMENTS = [*((first, None) for first in range(9)), *((0, second) for second in r
 
 
 def test_deaths_at_all_moments_after_a_change(at_points):
-    """One death, and two in one command: while it is repeated, or while the first one is replaced."""
+    """One or two ranks die in a command, the second one during its repetition or the first one's replacement."""
     program = Program(NumpyWords)
     synk.fork(3, heal=1)
     expected = run(program, change_everything)
@@ -231,7 +231,7 @@ def test_deaths_at_all_moments_after_a_change(at_points):
 
 @pytest.mark.parametrize("change", [set_not_updated, write_updated, call_serial])
 def test_what_counts_on_the_master_alone_cannot_be_repeated(change):
-    """As in 2017: from the next step on, in the middle of the command."""
+    """Changes count on the master from the next step on, so commands that contain them cannot be repeated."""
     program = Program(NumpyWords, exact=False)
     synk.fork(2, heal=9)
 
@@ -252,7 +252,7 @@ def test_what_counts_on_the_master_alone_cannot_be_repeated(change):
 
 
 def test_a_random_state_that_was_set_on_the_master_alone():
-    """What is no array counts as well, also if it was set in a command before, or is read."""
+    """After a random state is set, its command cannot be repeated, but later ones can. Reading it is harmless."""
     w, stream, x = (
         engine.shared(np.zeros(3), "w"),
         engine.random_stream(5, "stream"),
@@ -275,7 +275,7 @@ def test_a_random_state_that_was_set_on_the_master_alone():
 
 
 def test_what_on_step_only_reads_is_no_change():
-    """Although functions change the array that it was given, in place; and what has changed before is in the values."""
+    """Functions may update the array that `on_step` reads in place; changes of earlier commands are kept."""
     program = Program(NumpyWords, exact=False, inplace=True)
 
     def found(disturb):

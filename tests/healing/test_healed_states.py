@@ -1,4 +1,4 @@
-"""What functions keep between calls, and what the program puts there, survive the deaths of ranks."""
+"""Values that functions keep between calls, or that the program assigns to them, survive deaths of ranks."""
 
 import logging
 
@@ -41,7 +41,7 @@ def function_with_states():
 
 
 def run(rounds, disturb=lambda: None):
-    """Call it, and put values there in between; return all results and every rank's values at the end."""
+    """Call the function, setting values in between; return all results and every rank's values at the end."""
     f, found = function_with_states(), []
     for i in range(rounds):
         disturb()
@@ -68,7 +68,7 @@ def test_the_bits_are_those_of_the_undisturbed_program():
 
 
 def changing_program(rounds, disturb=lambda: None):
-    """Change variables of an exact function between calls, and in the middle of steps; return all that it computes."""
+    """Change variables of an exact function between calls, and in the middle of steps; return all its results."""
     x, rate, w, big = T.dvector("x"), L.shared(1.0, "rate"), L.shared(np.ones(3), "w"), L.shared(np.ones(2000), "big")
     new = w + rate * x.mean() + big.mean() * 1e-3
     f = synk.function([x], [x.sum() * rate, (w * 1.0).sum()], updates=[(w, new)], exact=True, mode="FAST_COMPILE")
@@ -104,7 +104,7 @@ def test_what_the_program_changes_counts_on_ranks_that_are_replaced():
 
 
 class InCall(trace.TraceObserver):
-    """Kills rank 1 when the next call has begun: the master is about to make its own."""
+    """Kills rank 1 when the next call has begun, before the master executes its part."""
 
     due = False
 

@@ -1,4 +1,4 @@
-"""Trainings of 300 steps of a compiled network in which ranks are killed at random moments: the same bits."""
+"""300 training steps of a compiled network give the same bits if ranks are killed at random moments."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def closed():
 
 
 def network(exact):
-    """Return a step of momentum with dropout, and one without, the parameters and what is kept of them."""
+    """Return a step of momentum with dropout, one without, and their parameters and velocities."""
     random = np.random.RandomState(7)
     x, y = T.dmatrix("x"), T.dvector("y")
     w = L.shared(random.randn(INPUTS, HIDDEN) / 4, "w")
@@ -45,7 +45,7 @@ def network(exact):
 
 
 def trained(disturb=lambda: None):
-    """Take the steps, in calls, in slices, in `steps`, with collectives inside, and between; return all results."""
+    """Train by calls, slices and `steps`, with collectives inside functions and between calls; return all results."""
     random = np.random.RandomState(1)
     images, labels = random.rand(ROWS, INPUTS), random.rand(ROWS)
     noisy, plain, variables = network(exact=False)

@@ -1,4 +1,4 @@
-"""Ranks die, others take their places, and programs end with the bits of those in which nobody died.
+"""Ranks that die are replaced, and programs end with the same bits as without deaths.
 
 Modules: `synkhronos.runtime.deposits`, `synkhronos.runtime.healing`.
 """
@@ -47,7 +47,7 @@ def closed():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The clock by which sessions find that a rank is late."""
+    """Return a fake clock for the timeouts of sessions."""
     clock = Clock()
     monkeypatch.setattr(session_module, "time", clock)
     monkeypatch.setattr(session_module, "STACKS_TIMEOUT_S", 30.0)
@@ -60,10 +60,10 @@ def gate(tmp_path):
 
 
 def build():
-    """Return functions of every kind that change values, and the variables that they change.
+    """Return functions of all kinds that change values, and the variables that they change.
 
-    Each update depends on the rows of its rank and on the values before, so that nothing can be left out, made twice or
-    taken from another rank without a trace.
+    Each update depends on the rows of its rank and on the values before, so an update that is lost, made twice or taken
+    from another rank changes the results.
     """
     w, v = engine.shared(np.linspace(0.1, 1, 6), "w"), engine.shared(np.zeros((2, 3)), "v")
     stream = engine.random_stream(5, "stream")
@@ -78,7 +78,7 @@ def build():
 
 
 def training(rounds, disturb=lambda: None):
-    """Train, with everything in turn; return all results, and every rank's values at the end."""
+    """Train with all kinds of commands in turn; return all results, and every rank's values at the end."""
     w, v, alone, drawing, joint = build()
     data, found = np.random.RandomState(3).rand(ROWS, 2), []
     for i in range(rounds):
@@ -165,7 +165,7 @@ def test_more_deaths_than_that_end_the_session():
 
 
 class Change(Command):
-    """Give a variable another value on every rank, in a transaction; then fail on one rank, or pass a gate on one."""
+    """Change a variable on every rank, in a transaction; before its end, fail or wait at a gate on one rank."""
 
     title = "change"
 
@@ -183,7 +183,7 @@ class Change(Command):
 
 
 class Layout(Command):
-    """Return a rank's value, and its strides if it has some."""
+    """Return a rank's value, and its strides if it has any."""
 
     def __init__(self, number):
         self.number = number
@@ -205,7 +205,7 @@ VALUES = {
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_values_that_change_their_kind(dies):
-    """What was deposited last counts, whatever it is, with its axes as they lie in memory."""
+    """A rank's last deposited value is restored, whatever its type, with its memory layout."""
     synk.fork(3, heal=100)
     w = engine.shared(np.zeros((2, 3)), "w")
     synk.broadcast(w)
@@ -247,7 +247,7 @@ MASTER = os.getpid()
 
 
 class Fragile:
-    """What kills, while it is loaded, the process of a rank as often as there are files in a folder."""
+    """A function that kills its rank while it is unpickled, once for each file in a folder."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -264,7 +264,7 @@ class Fragile:
 
 
 def with_fragile_function(folder, times, heal, standby=True):
-    """Open a session, and have rank 1 die; so many of those that take its place die while they load the function."""
+    """Open a session and kill rank 1; ``times`` of its replacements die while they load the function."""
     synk.fork(2, heal=heal, standby=standby)
     w, x = engine.shared(np.zeros(3), "w"), engine.variable("x", "float64", 1)
     fragile = engine.apply(Fragile(str(folder)), x, dtype="float64", ndim=1)
@@ -298,7 +298,7 @@ def test_deaths_of_those_that_take_a_place_end_the_session_when_they_are_too_man
 
 
 class Kill(Command):
-    """Kill some ranks in the middle of it, each as often as there are files of its number in a folder."""
+    """Kill ranks in the middle of the command, each once for every file with its number in a folder."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -313,7 +313,7 @@ class Kill(Command):
 
 @pytest.mark.parametrize("names", [["1-a", "1-b", "1-c"], ["1-a", "2-a", "1-b", "2-b"]])
 def test_a_rank_may_be_killed_more_than_once_in_a_command(tmp_path, names):
-    """Only what ends by itself would do so each time."""
+    """Repeated kills in a command are healed, unless a function itself kills its rank each time."""
     synk.fork(3, heal=len(names))
     w = engine.shared(np.arange(3.0), "w")
     synk.broadcast(w)
@@ -325,7 +325,7 @@ def test_a_rank_may_be_killed_more_than_once_in_a_command(tmp_path, names):
 
 
 def test_kills_at_any_time_end_like_the_undisturbed_training():
-    """Every 20 to 150 ms, those that take a place and those that stand by included."""
+    """Kills of ranks, replacements and standbys every 20 to 150 ms do not change the results."""
     synk.fork(3, seed=1)
     expected = flat(training(2 * ROUNDS))
     synk.close()
@@ -354,7 +354,7 @@ def test_the_others_path_and_folder(tmp_path, monkeypatch):
 
 
 def test_a_rank_that_is_late_by_little(clock, gate, monkeypatch):
-    """It is replaced, though it has finished when the others have shown their stacks."""
+    """A late rank is replaced, even if it has finished by the time the others' stacks are collected."""
     synk.fork(2, heal=2, timeout=0.5)
     session = PROGRAM.session
     late = session._late
@@ -402,7 +402,7 @@ def test_an_all_reduce_that_was_dropped_is_not_under_way():
 
 
 def test_a_session_that_is_closed_meanwhile(monkeypatch):
-    """By the handler of a signal: it waits until the keeper has done its part, which lives on."""
+    """`close` in a signal handler waits until the keeper has replaced the rank; the keeper lives on."""
     synk.fork(2, heal=1)
     w = engine.shared(np.zeros(3), "w")
     f = synk.function([], [], updates=[(w, w + 1)])
@@ -534,7 +534,7 @@ def test_steps_with_collectives_end_where_the_program_says():
 
 
 def test_steps_after_an_error_are_deposited(caplog):
-    """The steps before it have been made, and a rank that dies after that has them."""
+    """A rank that dies after an error is replaced with the results of the steps before the error."""
     synk.fork(2, heal=1)
     w, x = engine.shared(np.zeros(2), "w"), engine.variable("x", "float64", 1)
     y = engine.apply(refuse_sevens, x, dtype="float64", ndim=1)
@@ -590,7 +590,7 @@ def test_the_keeper_is_not_replaced():
 
 
 def standbys():
-    """Return the children of the keeper that are no ranks."""
+    """Return the keeper's child processes that are not ranks."""
     ranks = {pid_of(rank) for rank in PROGRAM.session.others}
     return [child for child in psutil.Process(PROGRAM._keeper.pid).children() if child.pid not in ranks]
 
@@ -674,7 +674,7 @@ def test_why_no_process_can_take_the_place_is_said(monkeypatch):
 
 
 class PassGates:
-    """Returns the rows of a rank, which passes a gate; but for the first ones."""
+    """Returns a rank's rows, after a wait at a gate unless the first row is 0."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -689,7 +689,7 @@ class PassGates:
 
 
 def test_a_rank_that_computes_finishes_first(tmp_path, monkeypatch):
-    """Neither is it taken for dead, nor does it keep what it has computed in vain."""
+    """If another rank dies, a computing rank is not taken for dead, and its unfinished updates are undone."""
     synk.fork(3, heal=1)
     w, x = engine.shared(np.zeros(2), "w"), engine.variable("x", "float64", 1)
     gates = PassGates(tmp_path)
@@ -732,7 +732,7 @@ def test_a_profile_has_what_both_processes_did(tmp_path):
 @pytest.mark.parametrize("error", [synk.SharedMemoryError("no memory for the copy"), KeyboardInterrupt()], ids=repr)
 @pytest.mark.parametrize("dies", [False, True], ids=["error", "death"])
 def test_what_could_not_be_deposited_is_before_the_next_command(monkeypatch, error, dies):
-    """Or an error, or a death, would bring older values back."""
+    """A failed deposit is repeated before the next command, so errors and deaths do not restore older values."""
     synk.fork(2, heal=3)
     w, x = engine.shared(np.zeros(2), "w"), engine.variable("x", "float64", 1)
     y = engine.mean(engine.apply(refuse_sevens, x, dtype="float64", ndim=1))
@@ -760,7 +760,7 @@ def test_what_could_not_be_deposited_is_before_the_next_command(monkeypatch, err
 
 
 def test_ctrl_c_after_the_commit(monkeypatch):
-    """The master knows where the ranks have their new values, though it did not get to their answers."""
+    """After Ctrl-C, the master knows where the ranks' new values are, even without their answers."""
     synk.fork(2, heal=1)
     w, v = engine.shared(np.zeros(2), "w"), engine.shared(np.zeros(2), "v")
     f, g = synk.function([], [], updates=[(w, w + 1)]), synk.function([], [], updates=[(v, v + w)])
@@ -826,7 +826,7 @@ def test_what_is_dropped_while_a_rank_is_replaced(monkeypatch):
 
 
 def test_no_process_can_stand_by(monkeypatch):
-    """Then the session does without."""
+    """If no standby can be started, there is none."""
     keeper = _Watch.__new__(_Watch)
     keeper.block, keeper.standby = object(), None
 

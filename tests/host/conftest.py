@@ -1,4 +1,4 @@
-"""A machine made of files."""
+"""A machine simulated by files."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where ranks run, and with how many threads.
+"""The cores that ranks run on, and their numbers of threads.
 
 Modules: `threads`.
 """
@@ -29,7 +29,7 @@ def threads_now():
 
 
 class Look(Command):
-    """Where this rank runs, and with how many threads."""
+    """Return the cores that this rank may use, and its number of threads."""
 
     title = "look"
 
@@ -50,7 +50,7 @@ def closed():
 
 @pytest.fixture
 def cores(monkeypatch, tmp_path):
-    """Pretend that this process may use six cores, whose entries are plain files."""
+    """Pretend that this process may use six cores, with entries in a temporary folder."""
     for core in range(6):
         (tmp_path / (f"cpu{core}")).mkdir()
     monkeypatch.setattr(placement, "_CORE", str(tmp_path / "cpu%d"))
@@ -60,7 +60,7 @@ def cores(monkeypatch, tmp_path):
 
 @pytest.fixture
 def other_program(cores):
-    """Start another process that claims all of these cores; return the process and what it has claimed."""
+    """Start another process that claims all of these cores; yield the process and its claims."""
     code = (
         "from synkhronos.host import affinity; import sys\n"
         f"affinity._CORE, affinity.usable_cores = {placement._CORE!r}, lambda: list(range(6))\n"
@@ -140,7 +140,7 @@ def test_two_programs(other_program):
 
 @pytest.fixture
 def free_cores(monkeypatch):
-    """Let the session have cores whatever else runs on this machine."""
+    """Let the session claim cores, whatever else runs on this machine."""
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
 
 
@@ -211,7 +211,7 @@ def test_one_rank_is_not_limited():
 
 
 def test_users_own_affinity_is_kept(free_cores):
-    """What the user sets between commands is not undone."""
+    """An affinity that the user sets between commands is not undone."""
     if len(CORES) < 2:
         pytest.skip("needs two cores")
     synk.fork(2)
@@ -224,7 +224,7 @@ def test_users_own_affinity_is_kept(free_cores):
 
 
 class Library:
-    """A BLAS that is interrupted at its k-th call."""
+    """A stand-in for a BLAS library whose k-th call is interrupted."""
 
     def __init__(self, calls, threads):
         self.calls, self.threads = calls, threads

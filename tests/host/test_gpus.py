@@ -1,4 +1,4 @@
-"""Counting GPUs, and giving each rank its own, without touching one."""
+"""Counting GPUs, and assigning one to each rank, without opening any."""
 
 import os
 
@@ -92,7 +92,7 @@ def test_hint_shows_how_to_share_gpus():
 
 
 def test_visible_devices_count(monkeypatch, tmp_path):
-    """The second device that the program sees is the third of the machine; there is no third one for it."""
+    """The program's second device is the machine's third, and the program has no third one."""
     for i in range(4):
         (tmp_path / "dev").mkdir(exist_ok=True)
         (tmp_path / "dev" / (f"nvidia{i}")).write_text("")

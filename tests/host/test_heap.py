@@ -1,4 +1,4 @@
-"""The heap keeps what is freed, on the master and on the other ranks."""
+"""The heap keeps freed memory, on the master and on the other ranks."""
 
 import ctypes
 import subprocess
@@ -57,7 +57,7 @@ print(faults())
 
 
 def faults_of_ranks(*forks):
-    """Return the page faults of the master and of the other rank in the last of some sessions."""
+    """Return the page faults of the master and of the other rank in the last of several sessions."""
     return eval(
         run(f"""
 import numpy as np
@@ -86,7 +86,7 @@ def test_can_be_left_alone_on_every_rank():
 
 @pytest.mark.thorough
 def test_the_ranks_of_a_later_session_decide_for_themselves():
-    """The master's own heap stays as an earlier session had it."""
+    """In a later session, the master's heap remains as an earlier session configured it."""
     master, other = faults_of_ranks({"keep_heap": True}, {"keep_heap": False})
     assert master < 100 and other > 5000
     master, other = faults_of_ranks({"keep_heap": False}, {"keep_heap": True})

@@ -1,4 +1,4 @@
-"""What of a machine may be used, on machines made of files."""
+"""Usable resources of a machine, on machines simulated by files."""
 
 import os
 

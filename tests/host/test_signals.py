@@ -1,4 +1,4 @@
-"""Signal handlers that wait."""
+"""Deferred signal handlers."""
 
 import signal
 import threading
@@ -15,7 +15,7 @@ class Rung(Exception):
 
 @pytest.fixture
 def alarm():
-    """A SIGALRM handler that raises."""
+    """Install a SIGALRM handler that raises."""
 
     def ring(number, frame):
         raise Rung(number, frame)

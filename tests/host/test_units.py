@@ -1,4 +1,4 @@
-"""Quantities for people."""
+"""Quantities formatted for readers."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""What ``ssh`` is elsewhere: ``agent.py SOCKET [OPTION ...] HOST COMMAND ...`` runs a command on another pretend host.
+"""A replacement for ``ssh``: ``agent.py SOCKET [OPTION ...] HOST COMMAND ...`` runs a command on another pretend host.
 
-The switch starts it, with the streams of this process. It says nothing when the host is switched off, as an ssh that
-waits for a host which does not answer any more.
+The switch starts the command with the streams of this process. It does not answer if the host is off, like an
+ssh that waits for a host that no longer answers.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""A program for mpirun, a process per host: what is large travels, is reduced, and is given up half-way.
+"""A program for mpirun, one process per host: large arrays are sent, reduced, and abandoned half-way.
 
-It is imported as a module, ``python -c "import bulk; bulk.main(2, 2)"``, so that ranks find its commands. Prints "fine" if
-all is as it must be.
+It is imported as a module, ``python -c "import bulk; bulk.main(2, 2)"``, so that ranks find its commands. It prints
+"fine" if all checks pass.
 """
 
 import os
@@ -35,7 +35,7 @@ ROUNDS = 3
 
 
 class Failing(Command):
-    """Reduce or broadcast large arrays, with one rank that fails somewhere."""
+    """Reduce or broadcast large arrays, with one rank that fails at a given point."""
 
     title = "failing"
 
@@ -72,7 +72,7 @@ class Failing(Command):
 
 
 class Broken:
-    """A rank's part in reductions that fails somewhere."""
+    """A rank's part in reductions, which fails at a given point."""
 
     def __init__(self, whole, where):
         self.whole, self.where = whole, where
@@ -103,13 +103,13 @@ def die():
 
 
 def values(n, dtype, seed, shape=None):
-    """Return what each of n ranks has."""
+    """Return a value for each of n ranks."""
     size = (NBYTES // np.dtype(dtype).itemsize,) if shape is None else shape
     return [np.random.RandomState(10 * seed + rank).randint(-3, 4, size).astype(dtype) for rank in range(n)]
 
 
 def expected(op, ranks, weights=None):
-    """Return what NumPy makes of the ranks' values."""
+    """Return the ranks' values, reduced by NumPy."""
     if op == "avg":
         wide = "complex128" if ranks[0].dtype.kind == "c" else "float64"
         return np.average(np.stack(ranks).astype(wide), axis=0, weights=weights)
@@ -121,13 +121,13 @@ def expected(op, ranks, weights=None):
 
 
 def put(variable, ranks):
-    """Give every rank its value."""
+    """Set every rank's value of a variable."""
     for rank, value in enumerate(ranks):
         synk.set_value(rank, variable, value)
 
 
 def check(variable, right, what):
-    """Check that all ranks have the same bits, and the right ones."""
+    """Check that all ranks have the same bits, and the expected value."""
     there = synk.gather(variable)
     there = there.reshape((-1,) + np.shape(right))
     assert all(each.tobytes() == there[0].tobytes() for each in there), f"{what}: not the same on all ranks"
@@ -136,14 +136,14 @@ def check(variable, right, what):
 
 
 def made(dtypes_and_shapes):
-    """Return shared variables that the ranks have."""
+    """Return shared variables that exist on all ranks."""
     variables = [engine.shared(np.zeros(shape, dtype)) for dtype, shape in dtypes_and_shapes]
     synk.function([], [], updates=[(each, each + each) for each in variables])()
     return variables
 
 
 def reduce_all(n):
-    """Reduce arrays of all dtypes by all ops."""
+    """Reduce arrays of all dtypes with all ops."""
     for seed, (dtype, ops) in enumerate(OPS.items()):
         size = NBYTES // np.dtype(dtype).itemsize
         (variable,) = made([(dtype, size)])
@@ -187,7 +187,7 @@ def move_all(n):
 
 
 def received(variable, **arguments):
-    """Reduce a variable; return the bytes that each host has received meanwhile."""
+    """Reduce a variable; return the number of bytes that each host receives."""
 
     def total():
         hosts = len(synk.hosts())
@@ -199,7 +199,7 @@ def received(variable, **arguments):
 
 
 def exchange_all(n):
-    """Reduce arrays that travel in 16 bits; an error is as large as two roundings make it, and half the bytes travel."""
+    """Reduce arrays with 16-bit exchanges; errors are at most two roundings, and each number takes two bytes."""
     random = np.random.RandomState(7)
     hosts = len(synk.hosts())
     for dtype, form, unit in (
@@ -227,7 +227,7 @@ def exchange_all(n):
 
 
 def feed_back(n):
-    """Reduce with feedback: each host's values, less its error, are numbers of 16 bits, and make the result."""
+    """Reduce with feedback: each host's values less its error are 16-bit numbers, and yield the result."""
     size, random = NBYTES // 4, np.random.RandomState(11)
     hosts = [host.ranks for host in synk.hosts()]
     for op in ("avg", "sum"):
@@ -260,7 +260,7 @@ def feed_back(n):
 
 
 def reduce_groups(n):
-    """Average within groups and by matrices: only what is needed travels, and nothing inside a host."""
+    """Average within groups and by matrices: only needed values are sent, and none for averages inside a host."""
     hosts = [host.ranks for host in synk.hosts()]
     random = np.random.RandomState(5)
     across = [[ranks[i] for ranks in hosts] for i in range(len(hosts[0]))]
@@ -306,7 +306,7 @@ def reduce_groups(n):
 
 
 def start_some(n):
-    """Reduce while other things happen: what is waited for is what was started, and a failure leaves nothing behind."""
+    """Reduce during other commands: waiting gives the started reduction's result; failures have no later effects."""
     a, b, result = made([("float32", NBYTES // 4)] * 3)
     for i, arguments in enumerate([{}, dict(exchange="float16"), dict(op="max"), dict(weights=[1.0] * n)] * 2):
         op = arguments.get("op", "avg")
@@ -338,7 +338,7 @@ def start_some(n):
 
 
 def fail_in(where, bad):
-    """Let a rank fail somewhere."""
+    """Let a rank fail at a given point."""
     try:
         engine_session().run(Failing(bad, where))
     except (WorkerError, KeyError):
@@ -348,7 +348,7 @@ def fail_in(where, bad):
 
 
 def fail_somewhere(n):
-    """Let ranks fail before they have come and half-way; what follows at once is right."""
+    """Let ranks fail before a collective and half-way; the next results are right."""
     variable, result = made([("float32", NBYTES // 4)] * 2)
     for i in range(ROUNDS):
         for where in ("half-way", "before", "fetch", "groups", "begun", "finish"):
@@ -376,7 +376,7 @@ def fail_somewhere(n):
 
 
 def interrupt_constants():
-    """Press Ctrl-C while a constant is on its way; the next call has it whole, and so have those after it.
+    """Press Ctrl-C while a constant is being sent; the next call, and those after it, receive it completely.
 
     Python discards an interrupt that arrives in a finalizer, such as that of the last constant's memory.
     """
@@ -404,7 +404,7 @@ def interrupt_constants():
 
 
 def interrupt_reductions(n):
-    """Press Ctrl-C while hosts reduce: all have the old values or the new ones, and nothing else is written into."""
+    """Press Ctrl-C while hosts reduce: all have the old values or the new ones, and no other memory is changed."""
     size, hosts = NBYTES, len(synk.hosts())
     variable, result = made([("float32", size)] * 2)
     ranks, largest = [np.full(size, rank + 1, "float32") for rank in range(n)], np.full(size, n, "float32")
@@ -444,7 +444,7 @@ def engine_session():
 
 
 def main(hosts, ranks):
-    """Do all of it with so many ranks on each host."""
+    """Run all checks with a number of ranks on each host."""
     n = synk.fork(ranks)
     assert n == hosts * ranks
     assert engine_session().hosts.places == tuple(range(hosts))

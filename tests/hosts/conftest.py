@@ -9,7 +9,7 @@ from pretend import ROOT, Cluster, lacking
 
 @pytest.fixture
 def make_hosts():
-    """The class `Cluster`; what is made is taken down at the end of the test, which is skipped if none can be made."""
+    """Return a function that makes clusters, which are closed after the test; skip the test if none can be made."""
     why_not = lacking()
     if why_not:
         pytest.skip(why_not)
@@ -26,7 +26,7 @@ def make_hosts():
 
 @pytest.fixture(params=sorted(mpi_module.VARIABLES))
 def mpi(request):
-    """Each MPI in turn, as a `mpi.Mpi`; the test is skipped if it is not here."""
+    """Return each MPI in turn, as an `mpi.Mpi`; skip the test if it is not installed."""
     why_not = mpi_module.lacking(request.param)
     if why_not:
         pytest.skip(why_not)
@@ -35,6 +35,6 @@ def mpi(request):
 
 @pytest.fixture
 def variables():
-    """The environment variables that programs with this library need on every host."""
+    """Return the environment variables that programs with this library need on every host."""
     above = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {"PYTHONPATH": os.pathsep.join(above), "THEANO_FLAGS": os.environ.get("THEANO_FLAGS", "")}

@@ -1,7 +1,7 @@
-"""A program for mpirun, a process per host: couriers. Prints "fine" if all is as it must be.
+"""A program for mpirun, one process per host, that tests couriers. Prints "fine" if all checks pass.
 
-In rounds: a reduction that one host joins late is cancelled on all, while data is on its way; then others are made, at
-once, and their results must be right; then transfers.
+In each round, a reduction that one host joins late is canceled on all hosts, while data is being sent. Then several
+reductions that run at the same time must give the right results, and so must transfers.
 """
 
 import os
@@ -23,19 +23,19 @@ ROUNDS = 15
 
 
 def values(host, number, size):
-    """Return what a host gives to an operation: whole numbers, so that sums are exact."""
+    """Return a host's values for an operation: whole numbers, so that sums are exact."""
     return np.random.RandomState(1000 * host + number).randint(-50, 50, size).astype("float32")
 
 
 def check(condition, what):
-    """Stop with a sentence unless it is so."""
+    """Print a message and abort unless the condition is true."""
     if not condition:
         print(f"host {MPI.COMM_WORLD.rank}: {what}", flush=True)
         MPI.COMM_WORLD.Abort(3)
 
 
 def main():
-    """Make the rounds."""
+    """Run all rounds."""
     MPI.Init_thread(MPI.THREAD_MULTIPLE)  # importing synkhronos has disabled the automatic initialization
     comm = MPI.COMM_WORLD
     host, hosts = comm.rank, comm.size

@@ -1,4 +1,4 @@
-"""MPI for tests: which environments have one, and the command that starts a program with it.
+"""MPI for tests: the environments that have one, and the command that starts a program with it.
 
 Two processes of one machine, or one process on each pretend host::
 
@@ -6,8 +6,8 @@ Two processes of one machine, or one process on each pretend host::
     process = mpi.start(["program.py"], n=2)                  # plain mpirun: needs no root
     process = mpi.start(["program.py"], hosts=Cluster(3))     # mpirun on h0, which starts the others through the agent
 
-Pythons with mpi4py are named by `VARIABLES`. Without one, ``make install-hosts`` has made environments beside the one that
-runs the tests; without these, that one may have an MPI itself.
+Environment variables (`VARIABLES`) name Pythons with mpi4py. The default is the environment beside the current one that
+``make install-hosts`` has made, or else the current one.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ NO_LISTENER = "listener-thread-start"
 
 
 class Mpi(NamedTuple):
-    """An MPI, and the Python that has it.
+    """An MPI, and a Python that uses it.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Mpi(NamedTuple):
     python : str
         A Python with mpi4py.
     launcher : str
-        The program that others call ``mpirun``.
+        The MPI's program for ``mpirun``.
     """
 
     kind: str
@@ -51,26 +51,26 @@ class Mpi(NamedTuple):
 
     @property
     def prefix(self):
-        """The folder of the environment, which pretend hosts have to share if it is below ``/tmp``."""
+        """The folder of the environment, which pretend hosts must share if it is below ``/tmp``."""
         return Path(self.launcher).resolve().parents[1]
 
     def command(self, program, n=2, hosts=None, names=None, variables=None, options=()):
-        """Return the command that runs a program of Python.
+        """Return the command that runs a Python program.
 
         Parameters
         ----------
         program : sequence of str
-            What follows ``python``.
+            The arguments of ``python``.
         n : int
-            How many processes, if they are all to run on this machine.
+            Number of processes, if they all run on this machine.
         hosts : Cluster, optional
-            Pretend hosts, of which each has one process; the command is for the first of them.
+            Pretend hosts with one process each; the command is for the first of them.
         names : sequence of str, optional
-            Of the pretend hosts that take part; by default all.
+            Names of the pretend hosts that take part; by default all.
         variables : dict, optional
             Environment variables for all processes.
         options : sequence of str
-            More of mpirun's own.
+            Further options of mpirun.
         """
         of_environment = []
         for name, value in self.environment(variables).items():
@@ -93,7 +93,7 @@ class Mpi(NamedTuple):
         return [self.launcher, *where, *of_environment, *options, self.python, *map(str, program)]
 
     def environment(self, variables=None):
-        """Return environment variables, with those by which mpi4py finds this MPI if there are several."""
+        """Return environment variables, including those that select this MPI for mpi4py."""
         library = self.prefix / "lib"
         of_mpi = {"MPI4PY_MPIABI": self.kind, "LD_LIBRARY_PATH": f"{library}:{library / 'openmpi'}"}
         if self.kind == "openmpi":
@@ -111,9 +111,9 @@ class Mpi(NamedTuple):
         return subprocess.Popen(command, env=environment, **popen)
 
     def run(self, program, timeout=60, **options):
-        """Run a program to its end; return the exit status and what was printed, errors too.
+        """Run a program to its end; return its exit status and its output, including errors.
 
-        Again, if Open MPI's launcher could not start: it was seen to fail once, beside another one that began with it.
+        The run is repeated if Open MPI's launcher could not start. It once failed when two started simultaneously.
         """
         status, printed = self._run(program, timeout, **options)
         return self._run(program, timeout, **options) if status and NO_LISTENER in printed else (status, printed)
@@ -149,7 +149,7 @@ def find(kind):
 
 
 def lacking(kind):
-    """Return in one sentence what lacks for tests with an MPI, or ""."""
+    """Return what is missing for tests with an MPI, in one sentence, or ""."""
     if find(kind) is not None:
         return ""
     return (
@@ -159,7 +159,7 @@ def lacking(kind):
 
 
 def remove_what_stays():
-    """Remove what MPICH leaves in ``/dev/shm`` if it is killed; files that any process has mapped stay."""
+    """Remove the files that a killed MPICH leaves in ``/dev/shm``, except those that a process has mapped."""
     mapped = ""
     for path in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):  # the process has ended

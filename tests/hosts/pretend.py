@@ -1,4 +1,4 @@
-"""Pretend hosts on one machine: each has a network, a host name, processes, ``/dev/shm`` and ``/tmp`` of its own.
+"""Pretend hosts on one machine: each has its own network, host name, processes, ``/dev/shm`` and ``/tmp``.
 
 ::
 
@@ -11,8 +11,8 @@
     |                        switch                         |   a bridge
     +-------------------------------------------------------+
 
-They share the file system but for ``/dev/shm`` and ``/tmp``, as hosts of a cluster share one. Whatever runs there ends
-with the cluster, and the cluster with the process that made it, however that ends. `switch.py` has the other side.
+They share the file system except for ``/dev/shm`` and ``/tmp``, like hosts of a cluster. Their processes end with the
+cluster, and the cluster ends with the process that made it, even if that is killed. `switch.py` is the other side.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ _ATTEMPT = (
 
 
 class Traffic(NamedTuple):
-    """Bytes that went over a host's cable: those that it has sent, and those that it has received."""
+    """Numbers of bytes that a host has sent and received over its cable."""
 
     sent: int
     received: int
@@ -56,7 +56,7 @@ class Traffic(NamedTuple):
 
 @functools.lru_cache(maxsize=None)
 def lacking():
-    """Return in one sentence what pretend hosts lack on this machine, or "" if they can be made."""
+    """Return what is missing for pretend hosts on this machine, in one sentence, or "" if they can be made."""
     if not sys.platform.startswith("linux"):
         return f"pretend hosts need Linux, and this is {sys.platform}"
     if os.geteuid() != 0:
@@ -86,10 +86,10 @@ def lacking():
 
 
 class Command(subprocess.Popen):
-    """A command on a pretend host, which is a child of `nsenter`; signals go to itself."""
+    """A command on a pretend host, as a child of `nsenter`; signals go to the command itself."""
 
     def send_signal(self, number):
-        """Send a signal to the command, or end `nsenter` if that has not started it yet."""
+        """Send a signal to the command, or to `nsenter` if that has not started the command yet."""
         try:
             inside = psutil.Process(self.pid).children()
             for process in inside:
@@ -110,14 +110,14 @@ class Command(subprocess.Popen):
 
 
 class Cluster:
-    """Some pretend hosts, called h0, h1 and so on; a context manager.
+    """A cluster of pretend hosts, called h0, h1 and so on; a context manager.
 
     Parameters
     ----------
     n : int
-        How many.
+        Number of hosts.
     rate : str
-        Of every cable in either direction, as `tc` writes it ("1gbit", "100mbit"), or "unlimited".
+        Rate of every cable in either direction, as `tc` writes it ("1gbit", "100mbit"), or "unlimited".
     shared : sequence of path
         Folders below ``/tmp`` that all hosts see, besides this repository's and the interpreter's.
 
@@ -126,9 +126,9 @@ class Cluster:
     n : int
         How many hosts there are.
     names : list of str
-        Their names, which all of them know.
+        The hosts' names, which resolve on all of them.
     agent : str
-        A program that mpirun on any of them can start others with, in place of ``ssh``.
+        A program that mpirun on a host uses in place of ``ssh``, to start processes on other hosts.
 
     Examples
     --------
@@ -173,12 +173,12 @@ class Cluster:
                 raise
 
     def _outside(self, inside):
-        """Return the process id of the switch and those of the hosts' first processes, as they are seen from here.
+        """Return the process ids of the switch and of the hosts' first processes in this process's namespace.
 
         Parameters
         ----------
         inside : list of int
-            Those of the hosts' first processes, as the switch sees them.
+            The ids of the hosts' first processes in the switch's namespace.
         """
         (switch,) = psutil.Process(self._supervisor.pid).children()
         seen = {}
@@ -200,12 +200,12 @@ class Cluster:
         command : sequence of str
             The program and its arguments.
         **popen
-            What `subprocess.Popen` takes; ``cwd`` is a folder that the host sees, by default ``/``.
+            Arguments of `subprocess.Popen`; ``cwd`` is a folder of the host, by default ``/``.
 
         Returns
         -------
         Command
-            The running command, whose signals reach the command itself.
+            The running command. Its methods send signals to the command itself.
         """
         if not self.is_on(host):
             raise RuntimeError(f"h{host} is switched off")
@@ -235,7 +235,7 @@ class Cluster:
 
     @staticmethod
     def _enter(pid, *namespaces):
-        """Return how a command begins that runs in namespaces of a process."""
+        """Return the beginning of a command that runs in namespaces of a process."""
         return ["nsenter", "-t", str(pid), *namespaces, "--"]
 
     def _on_switch(self, *command):
@@ -249,7 +249,7 @@ class Cluster:
         return f"10.77.0.{host + 1}"
 
     def cut(self, host):
-        """Cut a host's cable: what is sent over it is lost, and nobody is told."""
+        """Cut a host's cable: packets are lost, and neither side is notified."""
         self._on_switch("bridge", "link", "set", "dev", f"sw{host}", "state", DISABLED)
 
     def mend(self, host):
@@ -257,7 +257,7 @@ class Cluster:
         self._on_switch("bridge", "link", "set", "dev", f"sw{host}", "state", FORWARDING)
 
     def rate(self, rate):
-        """Limit all cables, in either direction, to a rate as `tc` writes it, or not at all if it is "unlimited"."""
+        """Limit all cables, in both directions, to a rate in the notation of `tc`; "unlimited" removes the limit."""
         for host in range(self.n):
             if self.is_on(host):
                 for pid, device in ((self._switch, f"sw{host}"), (self._pids[host], "eth0")):
@@ -271,20 +271,20 @@ class Cluster:
                     subprocess.check_call([*enter, "tc", "qdisc", "replace", "dev", device, "root", "tbf", *limit])
 
     def bytes(self, host):
-        """Return the `Traffic` of a host's cable since the beginning, with all headers."""
+        """Return the total `Traffic` of a host's cable since it was made, headers included."""
         (link,) = json.loads(self._on_switch("ip", "-s", "-j", "link", "show", f"sw{host}"))
         return Traffic(link["stats64"]["rx"]["bytes"], link["stats64"]["tx"]["bytes"])
 
     # -- start and end -------------------------------------------------------------------------------------------------
 
     def is_on(self, host):
-        """Return whether a host has not been switched off."""
+        """Return whether a host is switched on."""
         return is_alive(self._pids[host])
 
     def off(self, host):
-        """Take a host's power away: all of its processes are killed, and what they would have said is lost.
+        """Switch a host's power off: all of its processes are killed, and their last packets are lost.
 
-        A cable alone does not do it: sockets of processes that are killed say goodbye.
+        The cable is cut first, because the kernel would announce to peers that killed processes closed their sockets.
         """
         self.cut(host)
         os.kill(self._pids[host], signal.SIGKILL)
@@ -294,7 +294,7 @@ class Cluster:
             time.sleep(0.01)
 
     def processes(self, host):
-        """Return the processes of a host, without its first one, as `psutil.Process` from outside."""
+        """Return the processes of a host, except its first one, as `psutil.Process` with ids of this machine."""
         first = self._pids[host]
         try:
             namespace = os.stat(f"/proc/{first}/ns/pid").st_ino
@@ -310,11 +310,11 @@ class Cluster:
         return found
 
     def shared_memory(self, host):
-        """Return the names in ``/dev/shm`` of a host."""
+        """Return the names of files in a host's ``/dev/shm``."""
         return os.listdir(f"/proc/{self._pids[host]}/root/dev/shm")
 
     def left(self, host, seconds=10):
-        """Return the processes of a host that have not ended in some seconds: mpirun ends before those it has started."""
+        """Return a host's processes that still run after some seconds: mpirun ends before the processes it started."""
         until = time.monotonic() + seconds
         while True:
             found = self.processes(host)
@@ -323,7 +323,7 @@ class Cluster:
             time.sleep(0.02)
 
     def close(self):
-        """Take all hosts down, with whatever runs there, and close the pipes of commands. May be called again."""
+        """Shut down all hosts with all their processes, and close the pipes of commands. May be called repeatedly."""
         self._supervisor.stdin.close()
         self._supervisor.stdout.close()
         try:
@@ -346,7 +346,7 @@ class Cluster:
 
 
 def is_alive(pid):
-    """Return whether a process is there and has not ended."""
+    """Return whether a process exists and has not ended."""
     try:
         return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:

@@ -1,16 +1,16 @@
-"""What holds pretend hosts up; `pretend.Cluster` starts it, and has a picture of what comes of it.
+"""The processes behind pretend hosts, started by `pretend.Cluster`; `pretend` has a diagram of the network.
 
 ::
 
     test process
-       | a pipe: when its other end is closed, all ends
-    supervisor     outside; kills the switch and removes the folder when the test process has gone
+       | a pipe: when its other end is closed, all processes end
+    supervisor     outside; kills the switch and removes the folder when the test process has ended
        |
-    switch         the first process of the cluster: has the bridge, and runs commands that agents ask for, as sshd would
+    switch         the first process of the cluster: owns the bridge, and runs commands that agents request, like sshd
        |       |
-    h0         h1  the first process of each host, which only waits: the kernel lets all others of the host die with it
+    h0         h1  the first process of each host, which only waits; when it ends, the kernel kills the host's others
 
-Only the standard library is used, without site packages: it has to start in no time.
+Only the standard library is used, without site packages, so that processes start quickly.
 """
 
 import ctypes
@@ -56,13 +56,13 @@ def checked(result):
 
 
 def mount(source, target, kind, flags=0, data=None):
-    """Mount a file system, or a folder in another place."""
+    """Mount a file system, or a folder at another path."""
     words = [word.encode() if word else None for word in (source, target, kind)]
     checked(libc.mount(*words, ctypes.c_ulong(flags), data.encode() if data else None))
 
 
 def ip(*lines):
-    """Let `ip` carry out some lines."""
+    """Run lines as commands of `ip`."""
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines).encode(), check=True)
 
 
@@ -97,19 +97,19 @@ def supervise(config):
 
 
 def hear_nothing():
-    """Be ended by no signal but SIGKILL."""
+    """Ignore SIGTERM and SIGCHLD from now on."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def stop(status=0):
-    """End, once."""
+    """Exit, ignoring further signals."""
     hear_nothing()
     sys.exit(status)
 
 
 def live(run, *arguments):
-    """Be another process from here on: never returns."""
+    """Run a function as the rest of this process; never return."""
     try:
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
@@ -125,7 +125,7 @@ def live(run, *arguments):
 
 
 def run_switch(config):
-    """Make the bridge, plug in the hosts, say that they are there, and serve agents."""
+    """Create the bridge, connect the hosts, report their process ids, and serve agents."""
     checked(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     leave_the_machine("switch")
     names = "".join(f"{address(i)} h{i}\n" for i in range(config["n"]))
@@ -149,7 +149,7 @@ def address(host):
 
 
 def leave_the_machine(name):
-    """Give this process, and its children, a network, mounts, shared memory and a host name of its own."""
+    """Move this process and its children to new namespaces of network, mounts, shared memory and host name."""
     checked(libc.unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET))
     mount(None, "/", None, MS_REC | MS_PRIVATE)  # later mounts are invisible to the machine
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV)
@@ -177,13 +177,13 @@ def plug_in(i, config):
 
 
 def expect(pipe, i):
-    """Wait for a host's word."""
+    """Wait for a byte from a host."""
     if not os.read(pipe, 1):
         raise RuntimeError(f"h{i} does not come up")
 
 
 def run_host(i, config, there, go, ready):
-    """Be the first process of a host: make it what it is, and wait."""
+    """Run as the first process of a host: set the host up, and wait."""
     leave_the_machine(f"h{i}")
     mount_folders(i, config)
     os.write(there, b"1")
@@ -201,7 +201,7 @@ def run_host(i, config, there, go, ready):
 
 
 def mount_folders(i, config):
-    """Give a host its own ``/dev/shm`` and ``/tmp``, which has nothing but what all hosts share."""
+    """Mount a separate ``/dev/shm`` and ``/tmp`` for a host; its ``/tmp`` contains only the shared folders."""
     mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV)
     mount(os.path.join(config["folder"], "hosts"), "/etc/hosts", None, MS_BIND)
     new = os.path.join(config["folder"], f"tmp{i}")
@@ -219,7 +219,7 @@ def mount_folders(i, config):
 
 
 def serve(connection, hosts):
-    """Run the command that an agent asks for, with the agent's own streams, and say what became of it."""
+    """Run the command that an agent requests, with the agent's streams, and send its exit status."""
     with connection:
         streams = recvfds(connection, 3)
         name, command = json.loads(connection.makefile().readline())
@@ -234,7 +234,7 @@ def serve(connection, hosts):
 
 
 def run_on(pid, command, streams):
-    """Run a command on the host that has this first process; return its exit status, as a shell has it."""
+    """Run a command on the host with this first process; return the exit status that a shell would report."""
     enter = ["nsenter", "-t", str(pid), "--net", "--uts", "--ipc", "--mount", "--pid", "--"]
     names = dict(zip(("stdin", "stdout", "stderr"), streams))
     status = subprocess.call([*enter, "sh", "-c", command], env=BARE_ENVIRONMENT, **names)
@@ -244,7 +244,7 @@ def run_on(pid, command, streams):
 
 
 def is_on(pid):
-    """Return whether a host's first process, if it is known at all, is alive."""
+    """Return whether a host's first process is alive; False for an unknown host."""
     try:
         with open(f"/proc/{pid}/stat") as stream:
             fields = stream.read().rpartition(")")[2].split()

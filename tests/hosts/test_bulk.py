@@ -1,4 +1,4 @@
-"""Large arrays between hosts, by each MPI that is here: processes of this machine.
+"""Large arrays between hosts, which are processes of this machine, over each installed MPI.
 
 Modules: `synkhronos.cluster.bulk_transfers`.
 """
@@ -54,6 +54,6 @@ print("fine", flush=True)
 
 
 def test_hosts_may_end_one_after_the_other(mpi, variables):
-    """None of them has died, to the program that has started them."""
+    """Hosts that end one after another do not count as dead."""
     status, printed = mpi.run(["-c", ONE_BY_ONE], n=3, variables=variables, timeout=TIMEOUT_S)
     assert status == 0 and printed.split() == ["fine"], printed

@@ -1,4 +1,4 @@
-"""Couriers over each MPI that is here."""
+"""Couriers over each installed MPI."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Data on pretend hosts, over each MPI that is here; and bad input that only MPI or the network shows. Truth is NumPy's."""
+"""Data on pretend hosts over each MPI, compared with NumPy; and bad input that only MPI or the network reveals."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""``python -m synkhronos doctor``, started by mpirun on pretend hosts that have something the matter."""
+"""``python -m synkhronos doctor``, started by mpirun on pretend hosts with and without faults."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ DOCKER = (
 
 
 def subjects(printed):
-    """Return the status of every subject that a line was printed about."""
+    """Return the printed status of every subject."""
     lines = [line.split(None, 2) for line in printed.splitlines()]
     return {words[1]: words[0] for words in lines if words and words[0] in ("ok", "warn", "missing")}
 
@@ -49,7 +49,7 @@ def test_hosts_without_a_trouble(mpi, make_hosts, variables, n):
 
 @pytest.mark.long
 def test_the_address_of_docker(mpi, make_hosts, variables):
-    """MPICH chooses well by itself. Open MPI does not connect at all, which the doctor survives."""
+    """MPICH chooses the right interface by itself. Open MPI does not connect, which the doctor reports."""
     hosts = make_hosts(2, shared=[mpi.prefix])
     for i in range(2):
         hosts.run(i, ["sh", "-c", DOCKER])
@@ -66,7 +66,7 @@ def test_the_address_of_docker(mpi, make_hosts, variables):
 
 
 def test_bound_to_one_core(mpi, make_hosts, variables):
-    """By its launcher, which all ranks would inherit."""
+    """The doctor warns if the launcher binds processes to one core, which all ranks would inherit."""
     hosts = make_hosts(2, shared=[mpi.prefix])
     options = ["--bind-to", "core"] if mpi.kind == "openmpi" else ["-bind-to", "core"]
     command = mpi.command(DOCTOR, hosts=hosts, variables=variables)
@@ -81,7 +81,7 @@ def test_bound_to_one_core(mpi, make_hosts, variables):
 
 
 def test_versions_that_differ(mpi, make_hosts, variables, tmp_path):
-    """Of one of the hosts alone, whose folder of packages has another NumPy."""
+    """The doctor reports that one of the hosts has another version of NumPy."""
     hosts = make_hosts(2, shared=[mpi.prefix])
     fake = "/tmp/other/numpy-1.0.0.dist-info"
     hosts.run(
@@ -106,7 +106,7 @@ def test_several_processes_on_one_machine(mpi, variables):
 
 
 def test_mpirun_of_another_mpi(variables):
-    """Each process is alone in its world then."""
+    """The doctor reports once that each process is alone in its MPI world."""
     why_not = lacking("openmpi") or lacking("mpich")
     if why_not:
         pytest.skip(why_not)

@@ -1,4 +1,4 @@
-"""What launchers really tell their processes."""
+"""The environment that launchers really pass to their processes."""
 
 import socket
 
@@ -29,7 +29,7 @@ if comm.rank == 0:
 
 @pytest.fixture
 def program(tmp_path):
-    """A program that prints what `environment` makes of its environment, and what MPI says."""
+    """A program that prints what `environment` reads from its environment, and what MPI reports."""
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     return path

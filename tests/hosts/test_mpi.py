@@ -30,7 +30,7 @@ NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}
 
 @pytest.fixture
 def program(tmp_path):
-    """A program that prints what it is told by its MPI."""
+    """A program that prints what its MPI reports."""
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     return path
@@ -102,7 +102,7 @@ def test_kill(mpi, program):
 
 @pytest.fixture
 def forgotten(monkeypatch):
-    """What was found is forgotten, before and after."""
+    """Clear the cache of `mpi.find` before and after a test, and unset its variables."""
     mpi_module.find.cache_clear()
     for name in mpi_module.VARIABLES.values():
         monkeypatch.delenv(name, raising=False)

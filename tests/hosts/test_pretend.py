@@ -1,4 +1,4 @@
-"""Pretend hosts are what hosts are: apart from each other, connected by cables that have a rate and can be cut."""
+"""Pretend hosts are separate from each other, and connected by cables that have a rate and can be cut."""
 
 import os
 import signal
@@ -61,14 +61,14 @@ with socket.create_connection((sys.argv[1], 7000), 5) as connection:
 
 
 def server(hosts, host, program):
-    """Start a program that listens on a host, and return it when it does."""
+    """Start a program that listens on a host, and return its process once it listens."""
     process = hosts.on(host, [sys.executable, "-S", "-c", program], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"ready\n"
     return process
 
 
 def said(process, timeout=30):
-    """Return what a program prints until its end."""
+    """Return all that a program prints before it ends."""
     try:
         return process.communicate(timeout=timeout)[0].decode()
     finally:
@@ -76,7 +76,7 @@ def said(process, timeout=30):
 
 
 def end(process):
-    """End a program, and bury it."""
+    """Kill a program, reap its process, and close its pipes."""
     process.kill()
     process.wait(10)
     for stream in filter(None, (process.stdout, process.stderr)):
@@ -84,12 +84,12 @@ def end(process):
 
 
 def python(hosts, host, program, *arguments):
-    """Return what a Python program prints on a host."""
+    """Run a Python program on a host, and return its output."""
     return hosts.run(host, [sys.executable, "-S", "-c", program, *map(str, arguments)]).strip()
 
 
 def gone(pids, seconds=10):
-    """Return whether all of some processes end within some seconds."""
+    """Return whether all of these processes end within some seconds."""
     until = time.monotonic() + seconds
     while any(map(pretend.is_alive, pids)):
         if time.monotonic() > until:
@@ -282,7 +282,7 @@ def test_a_cut_leaves_the_others_connected(make_hosts):
 
 
 def seconds_for(hosts, nbytes):
-    """Return the seconds in which bytes arrive on host 1 that host 0 sends."""
+    """Return the seconds that a transfer of bytes from host 0 to host 1 takes."""
     sink = server(hosts, 1, SINK)
     python(hosts, 0, SOURCE, "h1", nbytes)
     received, seconds = said(sink).split()
@@ -291,7 +291,7 @@ def seconds_for(hosts, nbytes):
 
 
 def test_rates_limit(make_hosts):
-    """A limit makes it slower than it can be: a busy machine cannot make this test fail."""
+    """Transfers take at least the time that the rate implies, also on a busy machine."""
     hosts = make_hosts(2, rate="20mbit")
     assert seconds_for(hosts, 2_000_000) > 0.8 * 0.75  # the bucket lets the first 96 KiB pass immediately
     hosts.rate("100mbit")
@@ -344,17 +344,17 @@ def test_agent_of_a_host_that_loses_its_power_waits(make_hosts):
 
 
 def children():
-    """Return all processes below this one."""
+    """Return the ids of all descendants of this process."""
     return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
 def folders():
-    """Return the folders of pretend hosts that there are."""
+    """Return the existing folders of pretend hosts."""
     return set(Path("/tmp").glob("pretend-hosts-*"))
 
 
 def test_nothing_stays(make_hosts):
-    """Not of what runs there, though it is in a session of its own and ignores signals."""
+    """Closing the hosts also ends a process in a session of its own that ignores signals."""
     before, folders_before = children(), folders()
     hosts = make_hosts(2)
     stubborn = (
@@ -434,7 +434,7 @@ def test_hosts_that_do_not_come_up_say_why(monkeypatch):
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """`lacking`, as if it had not been asked; the answer is forgotten again afterwards."""
+    """Clear the cache of `lacking` before and after a test."""
     pretend.lacking.cache_clear()
     yield monkeypatch
     pretend.lacking.cache_clear()

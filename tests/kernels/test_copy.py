@@ -1,4 +1,4 @@
-"""Copying past the caches."""
+"""Copying that bypasses the CPU caches."""
 
 import os
 import subprocess
@@ -80,7 +80,7 @@ def test_copy_refuses_other_sizes():
 
 
 def test_without_kernels(monkeypatch):
-    """A compiler that was missing at installation must not keep the library from working."""
+    """The library works even if no compiler was available at installation."""
     import importlib
     import sys
 
@@ -97,7 +97,7 @@ def test_without_kernels(monkeypatch):
 
 
 def test_missing_kernels_are_logged_once(tmp_path):
-    """By the first `fork`, with the cause."""
+    """Only the first `fork` logs missing kernels, with the cause."""
     program = """
 import sys
 sys.modules["synkhronos.kernels._kernels"] = None

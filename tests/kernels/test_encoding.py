@@ -1,4 +1,4 @@
-"""Values in 16 bits as they travel: what arrives is what `reductions.half_precision` says, with the kernel and without."""
+"""Values encoded in 16 bits decode to those of `reductions.half_precision`, with and without the kernel."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def way(request, monkeypatch):
 
 
 def arrived(values, wire):
-    """Return what arrives of values."""
+    """Return values after encoding and decoding."""
     message = np.full(encoding.message_length(values.size, wire) + 2, 0xABCD, np.uint16)
     target = np.full(values.size + 2, 9, values.dtype)
     encoding.encode(values, message[1:-1], wire)
@@ -69,7 +69,7 @@ def test_special_values(way, wire, dtype):
 
 
 def test_known_numbers(way):
-    """The upper halves of float32, to the nearest, ties to even: 1 is 0x3F80."""
+    """Codes are the upper halves of float32, rounded to nearest, ties to even: 1 is 0x3F80."""
     values = np.array([1, 1 + 2**-8, 1 + 3 * 2**-8, -2, np.inf, np.nan, -np.nan], "float32")
     message = np.empty(7, np.uint16)
     encoding.encode(values, message, "bfloat16")
@@ -98,5 +98,5 @@ def test_buffers_that_do_not_fit(name, sizes):
 
 
 def unaligned(array):
-    """Return an array of as many bytes that begins at an odd address."""
+    """Return a byte array of the same size that begins at an odd address."""
     return np.zeros(array.size + 1, np.uint8)[1:]

@@ -1,4 +1,4 @@
-"""The kernel that reduces: given buffers, it refuses whatever does not fit, and touches nothing beyond them."""
+"""The reduction kernel refuses buffers that do not fit, and writes nothing beyond them."""
 
 import array
 import gc
@@ -164,7 +164,7 @@ def test_calls_that_do_not_fit_are_refused(wrong):
 
 
 def test_buffers_stay_while_they_can_be_written_to():
-    """A bytearray cannot shrink under the kernel, and an array is not freed."""
+    """While the kernel uses them, a bytearray cannot be resized, and an array is not freed."""
     memory, part = bytearray(16), np.ones(2)
     alive = weakref.ref(part)
     pieces = kernels.Pieces([([part], [memoryview(memory).cast("d")])], "d")
@@ -205,7 +205,7 @@ def test_numbers_that_change_their_sequence_while_they_are_read():
 
 
 def test_none_is_returned_with_a_reference():
-    """By a build with the headers of any Python: after a reference less in each of 50,000 calls, Python 3.11 would end."""
+    """Kernels return a new reference to None, whatever headers they were built with; otherwise, Python would crash."""
     numbers, halves = np.ones(4, np.float32), np.zeros(4, np.uint16)
     pieces, empty = kernels.Pieces([([numbers], [numbers.copy()])], "f"), kernels.Pieces([], "f")
     calls = [

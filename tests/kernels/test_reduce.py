@@ -1,4 +1,4 @@
-"""One rank's share of a reduction: whatever reduces it, the bits are those that NumPy gives."""
+"""One rank's share of a reduction: kernel and NumPy compute the same bits."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def way(request, monkeypatch):
 
 
 def drawn(random, size, dtype):
-    """Return numbers of all magnitudes, and all that is special."""
+    """Return random numbers, and among floats special values such as nan, inf and the largest float."""
     values = random.standard_normal(size)
     if np.dtype(dtype).kind != "f":
         return (3 * values).astype(dtype)
@@ -35,7 +35,7 @@ def drawn(random, size, dtype):
 
 
 def reduced(parts, ranks, op, weights, n_targets):
-    """Return what all ranks together make of the parts."""
+    """Return the targets after all ranks have combined their shares of the parts."""
     targets = [
         [np.full_like(next(part for part in of_array if part is not None), 7) for _ in range(n_targets)]
         for of_array in parts

@@ -1,4 +1,4 @@
-"""What the value of a Data lies in: one object, replaced in one step."""
+"""The backing of a Data's value: one object, replaced in one step."""
 
 import signal
 import sys
@@ -75,7 +75,7 @@ def test_an_interrupt_finds_the_old_state(storage, monkeypatch, change):
 
 
 def interrupting(names, nth):
-    """Return a trace function by which Ctrl-C comes before the nth line that runs in functions of these names."""
+    """Return a trace function that raises SIGINT before the nth line executed in functions of these names."""
     lines = iter(range(1000))
 
     def trace(frame, event, argument):
@@ -105,7 +105,7 @@ CORNER = np.hstack([OLD[:2], np.zeros((2, 1))])
     ids=["another shape", "same shape", "reshape", "fewer rows"],
 )
 def test_an_interrupt_anywhere_finds_the_old_value_or_the_new_one(change, expected, shared):
-    """In memory that both lie in."""
+    """Changes within the same memory leave the old value or the new one if they are interrupted."""
     came = set()
     for nth in range(30):
         storage = Storage(Pool(0), np.dtype("float64"), 2)

@@ -1,4 +1,4 @@
-"""Number types load from pickles as NumPy's own objects, also those of arrays."""
+"""Number types, also those of arrays, load from pickles as NumPy's own dtype objects."""
 
 import importlib
 import pickle
@@ -24,7 +24,7 @@ def test_types_are_numpys_own(dumps, name):
 
 
 def loaded_type():
-    """Return float64 as other programs' pickles are loaded."""
+    """Return float64 as loaded from other programs' pickles: not NumPy's own object."""
     build, args, state = np.dtype("float64").__reduce__()
     loaded = build(*args)
     loaded.__setstate__(state)
@@ -49,7 +49,7 @@ def test_other_types_are_as_before():
 @pytest.mark.parametrize("is_loaded", [False, True], ids=["", "loaded"])
 @pytest.mark.parametrize("world", [("threads", 2), ("fork", 2)], ids="{0[0]}-{0[1]}".format)
 def test_ranks_compute_shared_values_with_the_same_bits(make_world, world, is_loaded):
-    """Every rank sums a transposed array in the same order in memory, also rank 1, which unpickles its function."""
+    """All ranks sum a transposed array in the same memory order, including rank 1, which unpickles its function."""
     pytensor, pt = pytest.importorskip("pytensor"), pytest.importorskip("pytensor.tensor")
     mode = importlib.import_module("pytensor.compile.mode").Mode("py", "fast_run")
     make_world(*world, engine="pytensor")

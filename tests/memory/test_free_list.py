@@ -1,4 +1,4 @@
-"""The free list against a model: one flag per byte."""
+"""The free list, compared with a model that has one flag per byte."""
 
 import random
 import sys
@@ -10,7 +10,7 @@ from synkhronos.memory.free_list import FreeList
 
 
 def runs(flags):
-    """Return the free ranges that a list of taken flags shows."""
+    """Return the free ranges in a list of flags, which are true for bytes that are taken."""
     ranges, start = [], None
     for place, taken in enumerate(flags + [True]):
         if taken and start is not None:
@@ -70,7 +70,7 @@ def test_takes_ranges_that_are_named(seed):
 
 @pytest.mark.parametrize("what", ["take", "take all of a range", "take at", "give", "give between", "give alone"])
 def test_an_interrupt_between_any_two_steps_takes_or_gives_or_does_neither(what):
-    """No range that is used may become free: it would be used twice."""
+    """A used range never becomes free, or it would be used twice."""
     made = {
         "take": ([], lambda free: free.allocate(10)),
         "take all of a range": ([(0, 10), (20, 80)], lambda free: free.allocate(10)),

@@ -31,7 +31,7 @@ def values():
 
 
 def memmaps(values, path):
-    """Return the same values in every kind of file: a header, an offset in the middle of a page, Fortran order."""
+    """Return the same values in files of every kind: with a header, in Fortran order, at an offset within a page."""
     np.save(path / "c.npy", values)
     np.save(path / "f.npy", np.asfortranarray(values))
     with open(path / "raw", "wb") as file:

@@ -1,4 +1,4 @@
-"""Files without a name: their pages are there before they are touched."""
+"""Files without a name: their pages are reserved before they are accessed."""
 
 import os
 

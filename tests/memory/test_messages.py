@@ -1,4 +1,4 @@
-"""Messages in slots, and in pools where they are long."""
+"""Messages in slots, and long messages in pools."""
 
 import gc
 
@@ -14,7 +14,7 @@ SLOT = 256
 
 @pytest.fixture
 def ends():
-    """A slot, the sender's pool, and the receiver's map of it."""
+    """A slot, the sender's pool, and the receiver's `PoolMap` with this pool."""
     pool, pools = Pool(4), PoolMap()
     pools.add(4, pool.fileno())
     return memoryview(bytearray(SLOT)), pool, pools

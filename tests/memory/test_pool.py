@@ -61,7 +61,7 @@ def address(array):
 
 
 def reserved(pool):
-    """Return the bytes of memory that the pool's file really takes."""
+    """Return how many bytes of memory the pool's file occupies."""
     return os.fstat(pool.fileno()).st_blocks * 512
 
 
@@ -266,7 +266,7 @@ def test_big_ranges_go_back_to_the_machine_at_once(pool):
 
 
 def test_freed_pages_are_those_of_no_neighbour(pool):
-    """Ranges share pages at their ends; what a free neighbour left there goes too, what a live one has does not."""
+    """Ranges share pages at their ends. Such a page is freed once all of its ranges are free, and not before."""
     arrays = [pool.allocate(70_000, "u1") for _ in range(5)]
     for number, array in enumerate(arrays):
         array[:] = number
@@ -293,7 +293,7 @@ def test_small_ranges_go_back_together(pool):
 
 
 def test_model(pool):
-    """No overlaps, no damage, and one free range at the end, whatever the order of birth and death."""
+    """In any order of allocation and release, arrays keep their values, do not overlap, and leave one free range."""
     rng = random.Random(1)
     alive = []
     for step in range(1500):
@@ -318,7 +318,7 @@ def test_model(pool):
 
 
 def test_arrays_that_die_in_cycles_and_threads():
-    """The collector runs finalizers anywhere, also where the lock is held by the same thread."""
+    """The garbage collector may run finalizers anywhere, even while the same thread has locked the pool."""
     pool = Pool(0)
     failures = []
 
@@ -368,7 +368,7 @@ def test_array_that_dies_while_its_own_thread_holds_the_lock():
 
 
 def test_an_interrupt_when_the_array_is_registered_frees_its_range_once(pool, monkeypatch):
-    """Twice, and two arrays would share memory."""
+    """If the range were freed twice, two arrays would share memory."""
 
     class Interrupting(weakref.finalize):
         def __init__(self, *arguments):
@@ -476,7 +476,7 @@ def test_other_errors_lose_nothing_either(pool, monkeypatch, error):
 
 
 def test_file_system_that_is_too_small(pool, monkeypatch):
-    """As a container's /dev/shm of 64 MB is for memory that has no memfd."""
+    """The error names both sizes, for example for a container's /dev/shm of 64 MB, which is used without memfd."""
     real = os.fstatvfs(pool.fileno())
     small = os.statvfs_result((real.f_bsize, 4096, 16384, 16384, 16384) + tuple(real)[5:])
     monkeypatch.setattr(os, "fstatvfs", lambda fd: small)
@@ -781,7 +781,7 @@ def test_piece_is_a_multiple_of_the_page():
 
 
 def test_a_pool_is_taken_over():
-    """What was named is kept, all else is given back; then it is a pool like any other."""
+    """Named ranges are kept and all others are freed; then the pool works like any other."""
     first = Pool(5)
     kept, lost = first.allocate((3, 100_000), "float64"), first.allocate((1 << 20,), "uint8")
     more = first.allocate((7,), "int16")

@@ -1,4 +1,4 @@
-"""`synkhronos.ops.all_reduce` as programs call it: what it takes, what it returns, what it refuses."""
+"""`synkhronos.ops.all_reduce` as programs call it: its arguments, results and refusals."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def words(request, words_of):
 
 
 def compiled(words, inputs, outputs):
-    """Compile by the engine alone, without ranks."""
+    """Return a function compiled by the engine alone, without ranks."""
     engine = synk.engines.find(inputs)
     kwargs = {} if engine.name == "numpy" else {"mode": words.mode}
     return engine.compile(inputs, outputs, [], None, **kwargs)

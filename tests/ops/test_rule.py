@@ -1,4 +1,4 @@
-"""`synkhronos.ops.rule`: operations of the user's own in exact functions."""
+"""`synkhronos.ops.rule`: user-defined operations in exact functions."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ pytestmark = getattr(pytest.mark, NAME)
 
 
 class OfArrays(L.Op):
-    """An operation that is a function of NumPy; every test makes a class of its own."""
+    """An operation computed by a NumPy function; tests derive classes from it."""
 
     __props__ = ()
     function, gradient, type = None, None, None
@@ -38,7 +38,7 @@ def operation(name, function, type_, gradient=None):
 
 @pytest.fixture(autouse=True)
 def table(monkeypatch):
-    """Rules that a test adds are gone after it."""
+    """Remove the rules that a test adds when it ends."""
     monkeypatch.setattr(L.placing, "rules", dict(L.placing.rules))
     monkeypatch.setattr(L.placing, "_added", set())
 
@@ -66,7 +66,7 @@ def test_without_a_rule_it_is_refused(threads):
 
 @pytest.mark.thorough
 def test_training_through_an_operation_and_its_gradient(threads):
-    """A product with weights, so that the gradient to these is reduced over the rows."""
+    """The operation multiplies rows by weights, so that the gradient of the weights is reduced over the rows."""
     backward = operation("Backward", lambda x, g: x.T.dot(g), T.dvector)
     forward = operation("Forward", lambda x, w: x.dot(w), T.dvector, lambda x, w, g: [T.outer(g, w), backward()(x, g)])
     synk.ops.rule(forward, "nk,k->n", linear=[0, 1])

@@ -1,4 +1,4 @@
-"""`synkhronos.ops.shard`: a rank's rows of what all ranks have, in every kind of function.
+"""`synkhronos.ops.shard`: a rank's rows of a value that all ranks have, in every kind of function.
 
 Modules: `synkhronos.sharding.shares`.
 """
@@ -30,14 +30,14 @@ def threads(make_world):
 
 
 def adam(loss, w):
-    """Return updates in which nothing is linear in the gradient."""
+    """Return updates like Adam's: the new parameters are not linear in the gradient."""
     g, m = T.grad(loss, w), L.shared(np.zeros(3), "m")
     m_new = 0.9 * m + 0.1 * g
     return [(m, m_new), (w, w - 0.1 * m_new / (T.sqrt(T.sqr(g)) + 1e-3))]
 
 
 def tutorial(shard, of="mean"):
-    """Return parameters, and a function's arguments: index, givens, updates."""
+    """Return the parameters, and the arguments of a training function that selects its rows by an index."""
     data, targets = L.shared(DATA, "data"), L.shared(TARGETS, "targets")
     w = L.shared(np.full(3, 0.3), "w")
     x, y, index, size = T.dmatrix("x"), T.dvector("y"), T.lscalar("index"), T.lscalar("size")
@@ -131,7 +131,7 @@ def test_another_axis(world):
 
 @pytest.mark.thorough
 def test_gradients(world):
-    """Of the value that is divided, too: what ranks add to it makes the serial program's."""
+    """Gradients with respect to the sharded value equal the serial program's: ranks' contributions are summed."""
     v, scale = L.shared(TARGETS[:7], "v"), T.dscalar("scale")
     cost = (T.exp(scale * synk.ops.shard(v)) ** 2).mean()
     gradient = T.grad(cost, v)

@@ -1,4 +1,4 @@
-"""Messages with descriptors over a socket pair: whole, or not at all."""
+"""Messages with file descriptors arrive over a socket pair completely or not at all."""
 
 import os
 import pickle
@@ -23,7 +23,7 @@ def ends():
 
 
 def make_pipes(n):
-    """Return the reading ends of pipes; the k-th has the line k in it."""
+    """Return the read ends of n pipes; the k-th contains the number k."""
     reads = []
     for k in range(n):
         read, write = os.pipe()

@@ -1,4 +1,4 @@
-"""The keeper and the processes that it forks, and the launcher that makes ranks of them.
+"""The keeper and the processes that it forks, and the launcher that turns them into ranks.
 
 Modules: `launcher`, `child_process`.
 """
@@ -39,7 +39,7 @@ def keeper():
 
 
 def start(keeper, size, root=0):
-    """Start ranks that wait for a command; return the launcher and the block."""
+    """Start ranks that wait for a command; return the launcher and the control block."""
     launcher, block = ProcessLauncher(keeper), ControlBlock(size)
     pools = {rank: nameless_file("pool", 0) for rank in range(size)}
     configs = [
@@ -127,7 +127,7 @@ def test_inspect():
     found = {}
 
     def are_shown():
-        """Return whether stacks were shown whole: a process that has to wait for the processor may seem to be done."""
+        """Return whether stacks are complete: a process that waits for a processor may seem to have printed all."""
         found.update(launcher.inspect([1, 2], 30))
         return "in serve" in found[1] and "in rank_main" in found[1]
 
@@ -179,7 +179,7 @@ def test_ends_with_its_socket(keeper):
 
 
 def open_names(pid):
-    """Return what stands behind the descriptors of a process, which may close some meanwhile."""
+    """Return the names of a process's open files; it may close some meanwhile."""
     names = []
     for fd in os.listdir(f"/proc/{pid}/fd"):
         try:
@@ -218,7 +218,7 @@ def test_enter_is_called_in_the_new_process(tmp_path):
 
 
 def test_keeper_is_small(keeper):
-    """Sessions leave no descriptor in it."""
+    """Sessions leave no descriptor open in the keeper."""
     process = psutil.Process(keeper.pid)
     start(keeper, 3)[0].kill()
     time.sleep(0.2)  # time for the keeper to close its answer
@@ -231,7 +231,7 @@ def test_keeper_is_small(keeper):
 @pytest.mark.long
 @pytest.mark.alone
 def test_keeper_is_idle(keeper):
-    """It sleeps while nothing happens."""
+    """The keeper uses hardly any processor time between sessions."""
     start(keeper, 3)[0].kill()
     before = psutil.Process(keeper.pid).cpu_times()
     time.sleep(0.3)
@@ -250,7 +250,7 @@ def test_the_programs_keeper_stays_between_sessions():
 
 
 def test_keeper_that_dies_while_it_forks(monkeypatch, tmp_path):
-    """A rank whose keeper is gone before it has looked for it ends at once."""
+    """A rank ends immediately if its keeper died before the rank began to watch it."""
     path = tmp_path / "pids"
     fork = os.fork
 
@@ -288,7 +288,7 @@ def deaf(sock, program):
 
 @pytest.mark.parametrize("work, found, not_found", [(killed, "15", "9"), (ended, "ended", "9"), (deaf, "closed", "9")])
 def test_the_reason_of_an_end_is_the_processs_own(monkeypatch, work, found, not_found):
-    """Not the signal that ends it because it is of no use any more."""
+    """The error states why the process ended, not the SIGKILL that the program sends afterwards."""
     if work is deaf:
         monkeypatch.setattr(child_process, "ENDING_S", 0.0)
     process = ChildProcess("helper", work)
@@ -331,6 +331,6 @@ def test_a_keeper_has_the_limit_of_open_files_that_the_program_has_now():
 
 @pytest.mark.parametrize("limit", range(9, 20))
 def test_a_limit_of_open_files_that_is_too_low_is_named(limit):
-    """Whoever meets it first; and when it is raised, all is well."""
+    """The error names the limit, whichever process reaches it first; `fork` succeeds once it is raised."""
     first, second = with_limits(limit, 2, 512, 2)
     assert second == "2" and (first == "2" or "ulimit -n" in first and "killed" not in first)

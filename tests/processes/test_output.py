@@ -1,4 +1,4 @@
-"""What ranks print reaches the master's streams, with their number."""
+"""Output of ranks reaches the master's streams, with the ranks' numbers."""
 
 import os
 import subprocess

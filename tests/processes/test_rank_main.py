@@ -1,4 +1,4 @@
-"""What a process does to become a rank."""
+"""The setup of a process that becomes a rank."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 class Look(Command):
-    """What the process looks like from inside."""
+    """Command that returns a rank's environment, signal handlers and other process state."""
 
     def run(self, context):
         if context.rank == context.root:
@@ -66,7 +66,7 @@ def test_rank_is_set_up(tmp_path, monkeypatch):
 
 
 def test_environment_of_the_next_session(monkeypatch):
-    """It is that of the program at its fork(), not at the keeper's birth."""
+    """Ranks have the program's environment at the time of fork(), not of the keeper's start."""
     monkeypatch.setenv("SYNK_TEST_OF_RANKS", "first")
     synk.fork(2)
     synk.close()
@@ -87,7 +87,7 @@ def in_child(work):
 
 
 def is_gone(pid):
-    """Return whether a process has ended, though nobody may have waited for it."""
+    """Return whether a process has ended, even if its parent has not waited for it."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

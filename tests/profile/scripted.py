@@ -1,4 +1,4 @@
-"""A session that is written down moment by moment, on a clock that the test moves."""
+"""A session scripted moment by moment, on a clock that the test sets."""
 
 from synkhronos.profile import ring
 from synkhronos.profile.profile import Setting
@@ -8,7 +8,7 @@ from synkhronos.trace import Point
 
 
 class Clock:
-    """A clock that stands still until it is set; in milliseconds."""
+    """A clock that stands still until it is set, in milliseconds."""
 
     def __init__(self):
         self.now = 0
@@ -18,7 +18,7 @@ class Clock:
 
 
 class Command:
-    """What a recording asks of a command."""
+    """A command with the attributes that a recording reads."""
 
     def __init__(self, *amounts):
         self._amounts = CommandStats(*amounts)
@@ -29,7 +29,7 @@ class Command:
 
 
 class Context:
-    """What it asks of a rank."""
+    """A rank's context with the attributes that a recording reads."""
 
     def __init__(self):
         self.barrier, self.transport = self, self
@@ -77,7 +77,7 @@ class Rank:
         self.recording._rings[rank], self.recording._of_others = ring.RingBuffer(self.memory), rank
 
     def do(self, label, begin, end, *inside, arguments=()):
-        """Begin at a moment, do what is inside, and end at another."""
+        """Record a span from ``begin`` to ``end``, and call the functions ``inside`` within it."""
 
         def method(context, *arguments):
             for each in inside:
@@ -88,11 +88,11 @@ class Rank:
         self.recording.around(POINTS[label], method)(self.context, *arguments)
 
     def doing(self, label, begin, end, *inside, arguments=()):
-        """Return what does it, to be done inside something else."""
+        """Return a function that calls `do`, to be nested in another span."""
         return lambda: self.do(label, begin, end, *inside, arguments=arguments)
 
     def executing(self, number, command, begin, end, *inside, moved=0):
-        """Return what executes a command."""
+        """Return a function that executes a command."""
 
         def execute():
             self.context.command = number

@@ -1,4 +1,4 @@
-"""The report's page in a browser: everything is drawn, nothing is fetched, and nothing is complained about."""
+"""The report's page in a browser: everything is drawn, nothing is fetched, and no error is logged."""
 
 import base64
 import json
@@ -46,7 +46,7 @@ addEventListener("load", () => {
 
 
 def shown(path, tmp_path):
-    """Return what the browser finds in the page, and what it complains about."""
+    """Return what the browser finds in the page, and its console messages."""
     page = path.read_text()
     assert "<script" not in page and "//" not in re.sub("</?[^>]*>", "", page)
     (tmp_path / "looked_at.html").write_text(page.replace("<head>", "<head>" + LOOK, 1))

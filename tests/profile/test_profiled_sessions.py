@@ -1,4 +1,4 @@
-"""Sessions that are recorded: spans nest and add up, and what was recorded is written whatever ends the session.
+"""Recorded sessions: spans nest and add up, and the recording is written however the session ends.
 
 Modules: `files`, `folder`, `synkhronos.program.profiled`.
 """
@@ -75,7 +75,7 @@ def test_spans_add_up_to_the_time(make_world, tmp_path, kind):
 
 
 def missing(world, folder):
-    """Make calls in a session, check what is recorded, and return which part of the time is not accounted for at most."""
+    """Make calls in a session, check the recording, and return the largest fraction of time that is unaccounted for."""
     w = world.shared(np.zeros(1000), "w")
     f = function_of(sleeping, "f")
     synk.all_reduce(w)
@@ -106,7 +106,7 @@ def missing(world, folder):
 
 @pytest.mark.parametrize("kind", KINDS[:2], ids="{0[0]}-{0[1]}".format)
 def test_an_unbalanced_program(make_world, tmp_path, kind):
-    """The report names the rank that is late, and the reason."""
+    """The report names the late rank and the reason."""
     make_world(*kind, profile_to=str(tmp_path / "p"))
     x, w = engine.variable("x", "float64", 1), engine.shared(np.zeros(40), "w")
     late = Sleeping(tmp_path)
@@ -128,7 +128,7 @@ def test_an_unbalanced_program(make_world, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", KINDS[:2], ids="{0[0]}-{0[1]}".format)
 def test_steps_that_were_made_are_counted(make_world, tmp_path, kind):
-    """Not those that the program did without, of whose rows nothing is known."""
+    """Steps that `on_step` prevented are not counted; the number of rows is then unknown."""
     make_world(*kind, profile_to=str(tmp_path / "p"))
     x = engine.variable("x", "float64", 1)
     total = synk.ops.all_reduce(engine.apply(sleeping, x, dtype="float64", ndim=0), "sum")
@@ -186,7 +186,7 @@ def test_a_killed_rank_leaves_its_spans(make_world, tmp_path):
 
 @pytest.mark.parametrize("dies", [False, True], ids=["closed", "killed"])
 def test_ranks_of_other_hosts(make_world, tmp_path, dies):
-    """Their spans come to the master when the session ends, whatever ends it, on the master's clock."""
+    """Their spans reach the master, with times of its clock, however the session ends."""
     make_world("2 hosts", 4, 1, profile_to=str(tmp_path / "p"))
     f = function_of(dying_at_one, "f")
     f(np.zeros(4))
@@ -307,7 +307,7 @@ def run_file(path, folder, **options):
 
 
 def test_a_full_disk_costs_the_profile_alone(tmp_path):
-    """Files may not be longer than 100 bytes any more when the profile is written."""
+    """A limit of 100 bytes per file simulates the full disk."""
     path = tmp_path / "program.py"
     path.write_text(TEXT.format("resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))"))
     done = run_file(path, tmp_path / "p")
@@ -354,7 +354,7 @@ def test_what_a_killed_program_has_recorded_is_kept(tmp_path, end, status):
 
 
 def test_a_folder_with_an_unfinished_profile_is_taken(tmp_path):
-    """A single rank is the program itself, so nobody is left to write what it has recorded."""
+    """A single rank is the program itself; if it is killed, no process is left to write the recording."""
     path = tmp_path / "program.py"
     path.write_text(TEXT.replace("fork(2)", "fork(1)").format("os.kill(os.getpid(), 9)"))
     assert run_file(path, tmp_path / "p").returncode == -9
@@ -400,7 +400,7 @@ def check_flows(timeline):
 
 
 class Lock:
-    """A lock that opens a gate when the program's main thread comes to it."""
+    """A lock that opens a gate when the program's main thread tries to acquire it."""
 
     def __init__(self, gate):
         self.gate, self.lock = gate, threading.Lock()
@@ -415,7 +415,7 @@ class Lock:
 
 
 def test_no_command_is_executed_before_points_are_observed(monkeypatch, make_world, tmp_path):
-    """Rank 1 is recorded first, and stays at it until the master waits for that, or has begun a command with rank 2."""
+    """Rank 1 waits in `observe` until the master waits for the lock, or ranks 0 and 2 have begun a command."""
     gate, begun = Gate(tmp_path / "gate"), set()
     add, observe, execute = recording.Recording.add, recording.observe, RankContext.execute
 

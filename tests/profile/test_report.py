@@ -1,4 +1,4 @@
-"""The numbers of a report: those that follow by hand from a scripted session, on a clock that the test moves.
+"""A report has the numbers calculated by hand from a scripted session, on a clock that the test sets.
 
 ::
 
@@ -28,7 +28,7 @@ MS = 0.001
 
 
 def session():
-    """Return what was recorded of a call of f (100 ms, of 10 and 30 rows) and an all_reduce (40 ms)."""
+    """Return the recording of a call of f (100 ms, with 10 and 30 rows) and an all_reduce (40 ms)."""
     master, other = Rank(0, 2), Rank(1, 2)
     f, g = [Command("function", "f", rows) for rows in (10, 30)], Command("collective", "all_reduce", -1, 800, 2)
     master.do(
@@ -132,7 +132,7 @@ def test_the_text(found):
 
 
 class Page(html.parser.HTMLParser):
-    """Collects the elements, and checks that they are nested."""
+    """A parser that collects the elements and checks their nesting."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Rings: what is read is what was written, the latest of it, and what has not ended.
+"""Rings: a reader gets the latest spans as they were written, and those that have not ended.
 
 Modules: `recording`.
 """
@@ -48,7 +48,7 @@ def test_the_oldest_are_dropped_and_counted():
 
 @pytest.mark.parametrize("n_before", [0, 3, 50], ids="{} before".format)
 def test_what_has_not_ended_is_there(n_before):
-    """Whatever was open before, at the same levels and deeper, and whether it was dropped."""
+    """Open spans are read whatever was recorded before at the same or deeper levels, even if it was dropped."""
     rank, found = Rank(0, MANY), []
     deep = rank.doing("Engine.call", 1, 1, rank.doing("Barrier.wait", 1, 1, rank.doing("Barrier.wait", 1, 1)))
     for _ in range(n_before):
@@ -105,7 +105,7 @@ def test_what_travels_to_another_host_is_read_there():
 
 
 def test_a_span_that_is_read_while_others_are_written():
-    """Whatever a reader finds is what was written, not parts of two spans."""
+    """A reader finds only spans that were written, never parts of two spans."""
     rank, random = Rank(0, MANY), np.random.RandomState(0)
     for i in range(200):
         rank.executing(3 * i, Command("function", "f", 4 * i), i, 2 * i)()
@@ -116,7 +116,7 @@ def test_a_span_that_is_read_while_others_are_written():
 
 
 def test_what_is_in_progress_when_recording_ends_is_not_written():
-    """The memory may be another session's then."""
+    """By then, the memory may belong to another session."""
     memory = memoryview(bytearray(ring.ring_bytes(1)))
     recording = Recording(lambda: 1)
     recording.add(0, memory, any_thread=True)

@@ -1,4 +1,4 @@
-"""What hosts are sent of data, and what is refused where a host cannot have it; truth is NumPy's.
+"""Data sent to hosts, compared with NumPy, and errors where a host cannot store it.
 
 Modules: `hosts`.
 """
@@ -33,20 +33,20 @@ def opened(counts=(2, 2)):
 
 @pytest.fixture
 def session():
-    """Two ranks on each of two hosts."""
+    """A session with two ranks on each of two hosts."""
     yield opened()
     synk.close()
 
 
 @pytest.fixture
 def sums(numpy_words):
-    """A function of the rows of a matrix: their sum."""
+    """A function that sums the rows of a matrix."""
     x = numpy_words.variable("x", 2)
     return synk.function([x], (numpy_words.sum(x, axis=0), "sum"))
 
 
 def arriving(call):
-    """Return what a call returns, and how many bytes the serving process of the second host has read meanwhile."""
+    """Return a call's result, and how many bytes the second host's serving process read meanwhile."""
     process = psutil.Process(PROGRAM.all_hosts()[1].processes[0])
     before = process.io_counters().read_chars
     return call(), process.io_counters().read_chars - before
@@ -82,7 +82,7 @@ def test_rows_of_other_data_travel_with_every_call(session, sums):
 
 
 def test_a_constant_that_few_ranks_need_first(session, sums):
-    """With fewer rows than ranks some make no call; they have the rest when they need it."""
+    """With fewer rows than ranks, some ranks make no call; they receive the constant when they need it."""
     x = synk.data(ROWS, constant=True)
     for batch in ([5], [5, 9], [5, 9, 1, 2]):
         np.testing.assert_array_equal(sums(x, batch=batch), ROWS[batch].sum(axis=0))
@@ -111,7 +111,7 @@ def test_constants_of_other_sessions(sums):
 
 
 def test_memory_of_a_constant_that_is_used_again(session, sums):
-    """What lies at the same place later is not taken for what was there."""
+    """A later array at the same place is not taken for the earlier one."""
     places = set()
     for value in range(3):
         for constant in (True, False):
@@ -154,7 +154,7 @@ FEW_FILES = "resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))"
 
 @pytest.fixture
 def poor_host(tmp_path, monkeypatch):
-    """Have other hosts, of which the second believes something."""
+    """Return a function that prepares new hosts, the second of them manipulated by the given code."""
 
     def begin(what):
         (tmp_path / "sitecustomize.py").write_text(PRETEND.format(what))
@@ -221,7 +221,7 @@ def test_a_module_that_only_the_first_host_has(numpy_words, sums, tmp_path, monk
 
 
 class Read:
-    """Add what is in a file that other hosts do not have."""
+    """Add the number in a file that other hosts do not have."""
 
     def __init__(self, path):
         self.path = path
@@ -305,7 +305,7 @@ def test_every_host_opens_its_own_file(poor_host, numpy_words, sums, tmp_path):
 
 
 class Slow:
-    """Double; pass a gate to be loaded on other hosts."""
+    """Double an array; loading this function on other hosts waits for a gate."""
 
     def __init__(self, gate):
         self.gate = gate

@@ -1,4 +1,4 @@
-"""Which device every rank is given; that they open is tested in tests/gpu."""
+"""The choice of each rank's device; tests/gpu checks that devices can be opened."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.theano
 def test_use_gpu_says_what_is_missing(monkeypatch, caplog):
-    """Of a machine with GPUs, where pygpu is not there; then of one without."""
+    """The error names pygpu on a machine with GPUs but without pygpu, and GPUs on a machine without them."""
     theano_gpu = pytest.importorskip("synkhronos.engines.theano.gpu")
     monkeypatch.setattr(theano_gpu, "missing", lambda: "pygpu cannot be imported (no such thing)")
     monkeypatch.setattr(gpus, "count_gpus", lambda: 2)
@@ -55,7 +55,7 @@ def test_without_theano_no_gpu_is_used(monkeypatch, caplog):
 
 @pytest.mark.theano
 def test_more_ranks_than_gpus(monkeypatch, caplog):
-    """By default that is a reason for CPU processes; where GPUs are asked for, an error."""
+    """By default, CPU processes are started instead; if GPUs were requested, an error is raised."""
     theano_gpu = pytest.importorskip("synkhronos.engines.theano.gpu")
     monkeypatch.setattr(theano_gpu, "missing", lambda: "")
     monkeypatch.setattr(gpus, "count_gpus", lambda: 1)
@@ -68,14 +68,14 @@ def test_more_ranks_than_gpus(monkeypatch, caplog):
 
 
 def hosts(*counts, **changes):
-    """What hosts say of themselves that have so many GPUs; the first is counted anew."""
+    """Return the facts of hosts with these numbers of GPUs, the last host's with changes."""
     facts = [HostFacts(f"node{i}", 4, {}, (1,), n_gpus=count, has_pygpu=True) for i, count in enumerate(counts)]
     return [*facts[:-1], facts[-1]._replace(**changes)]
 
 
 @pytest.fixture
 def usable(monkeypatch):
-    """On this host, all is there that devices need, and two GPUs."""
+    """Make this host appear to have two GPUs, and everything that they require."""
     theano_gpu = pytest.importorskip("synkhronos.engines.theano.gpu")
     monkeypatch.setattr(theano_gpu, "missing", lambda: "")
     monkeypatch.setattr(gpus, "count_gpus", lambda: 2)
@@ -101,7 +101,7 @@ def test_each_host_has_its_own(usable, devices, use_gpu, n, counts, expected):
 
 @pytest.mark.theano
 def test_the_first_host_is_asked_when_ranks_are_started(usable, monkeypatch):
-    """The program may have set CUDA_VISIBLE_DEVICES after the hosts have met."""
+    """The program may have set CUDA_VISIBLE_DEVICES after the hosts were connected."""
     monkeypatch.setattr(gpus, "count_gpus", lambda: 1)
     assert choose_devices(None, True, None, hosts(8, 2)) == [["cuda0"], ["cuda0", "cuda1"]]
 
@@ -140,7 +140,7 @@ def test_hosts_compute_on_cpus_if_one_of_them_has_to(usable, caplog, n, facts, r
 
 
 def test_what_a_host_says_of_its_gpus(monkeypatch):
-    """Without a look at any of them: the process that says it forks ranks, and must not have opened a device."""
+    """GPUs are counted without opening any, because the same process forks ranks."""
     monkeypatch.setattr(gpus, "count_gpus", lambda: 3)
     assert facts().n_gpus == 3
     monkeypatch.setattr(gpus, "count_gpus", lambda: 0)

@@ -95,7 +95,7 @@ def test_the_number_of_ranks_keeps_no_session():
 @pytest.mark.parametrize("launcher", ["threads", "fork"])
 @pytest.mark.parametrize("root", [0, 1])
 def test_rank(make_world, launcher, root):
-    """In the program that of the master, in an operation that of the process, or thread, that computes it."""
+    """`synk.rank` returns the master's rank in the program, and the executing process's or thread's in a command."""
     make_world(launcher, 3, root)
     assert synk.rank() == root
     assert PROGRAM.session.run(Report()) == [(rank, 3) for rank in range(3)]
@@ -105,7 +105,7 @@ def test_rank(make_world, launcher, root):
 
 
 class Report(Command):
-    """Have every rank say which it takes itself for."""
+    """Command that returns ``synk.rank()`` and ``synk.size()`` of each rank."""
 
     def run(self, context):
         return synk.rank(), synk.size()

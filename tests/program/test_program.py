@@ -1,4 +1,4 @@
-"""What lives as long as the process: memory, the keeper, the session."""
+"""The state of the program's process: memory, the keeper, the session."""
 
 import os
 import threading
@@ -57,7 +57,7 @@ def test_one_rank_needs_no_keeper():
 
 
 def test_two_threads_that_fork_at_once():
-    """One does, the others are told."""
+    """One of them forks, and the others get an error."""
     outcomes = []
 
     def work():
@@ -76,7 +76,7 @@ def test_two_threads_that_fork_at_once():
 
 
 def test_ranks_do_not_depend_on_the_thread_that_forked():
-    """The kernel tells of a parent's death when the *thread* ends that forked."""
+    """The kernel signals a parent's death when the *thread* that forked ends."""
     PROGRAM.shut_down()
     thread = threading.Thread(target=PROGRAM.open, args=(3, 0))
     thread.start()
@@ -116,7 +116,7 @@ def test_one_rank_needs_no_process():
 
 
 def test_disowned():
-    """A forked child starts from nothing, and leaves what the parent has alone."""
+    """A forked child has no session or keeper, and leaves those of the parent unchanged."""
     session = PROGRAM.open(2, 0)
     pid = os.fork()
     if pid == 0:
@@ -127,7 +127,7 @@ def test_disowned():
 
 
 def test_disown_gives_up_the_cores_in_the_child_only():
-    """The child holds no claim on the parent's cores, so that the parent can give them back."""
+    """The child drops its copy of the parent's claims on cores, so that the parent can release the cores."""
     program = Program()
     program.session = Mock()
     placement = program.session.affinity

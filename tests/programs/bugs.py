@@ -1,9 +1,8 @@
-"""Bugs to plant by hand, one at a time, each of a kind that a library like this has had or could have.
+"""Bugs to plant, one at a time, each of a kind that a library like this has had or could have.
 
-Each is a function of a `Plant`, and makes the library wrong in the process that calls it, ranks that are threads
-included. It is to be planted before functions are built. A bug must show as a wrong value, or as a refusal that does not
-come; an exception does not count (`tests/programs/test_programs.py`), since a bug that only raises shows that it is
-stale, not that it is found.
+Each bug is a function that takes a `Plant` and makes the library wrong in the calling process, including ranks that are
+threads. It must be planted before functions are built. A bug must cause a wrong value or a missing refusal. An
+exception does not count (`tests/programs/test_programs.py`): a bug that only raises is stale, and has not been found.
 """
 
 import inspect
@@ -45,17 +44,17 @@ from synkhronos.transports.value_buffers import ArrayBlock, ValueBuffers
 
 
 class Stale(Exception):
-    """What a bug replaces has changed, and the bug must change with it."""
+    """The code that a bug replaces has changed, and the bug must be adapted."""
 
 
 class Plant:
-    """Plants a bug, and pulls it out again; no cache of the library remembers anything of it, or hides it.
+    """Plants a bug and removes it again, and clears the library's caches each time.
 
     Parameters
     ----------
     patch : pytest.MonkeyPatch
     engine : str
-        Of the functions.
+        The engine of the functions.
 
     Attributes
     ----------
@@ -67,12 +66,12 @@ class Plant:
         clear_caches()
 
     def replace(self, owner, name, wrong):
-        """Replace a function, wherever the library has imported it, or a method.
+        """Replace a method, or a function in all modules of the library that have imported it.
 
         Raises
         ------
         Stale
-            If there is nothing of that name, or it takes other parameters.
+            If the owner has no callable of this name, or it takes other parameters.
         """
         right = getattr(owner, name, None)
         if not callable(right):
@@ -85,7 +84,7 @@ class Plant:
                 self._patch.setattr(module, name, wrong)
 
     def replace_constant(self, module, name, wrong):
-        """Replace a constant of the same type, in its own module only."""
+        """Replace a constant by one of the same type, in its own module only."""
         if type(getattr(module, name, None)) is not type(wrong):
             raise Stale(f"{module.__name__} has no {name} of type {type(wrong).__name__}")
         self._patch.setattr(module, name, wrong)
@@ -96,12 +95,12 @@ class Plant:
 
 
 def parameters(function):
-    """Return names, kinds and defaults of a function's parameters; of a class, those of its ``__init__``."""
+    """Return the names, kinds and defaults of the parameters of a function, or of a class's ``__init__``."""
     return [(each.name, each.kind, each.default) for each in inspect.signature(function).parameters.values()]
 
 
 def modules():
-    """Return the modules of the library that are loaded."""
+    """Return the loaded modules of the library."""
     return [module for name, module in list(sys.modules.items()) if module and name.split(".")[0] == "synkhronos"]
 
 
@@ -117,7 +116,7 @@ def clear_caches():
 
 
 def average_of_averages(plant):
-    """As in 2017: the ranks' results are averaged with equal weights, whatever rows they had."""
+    """As in 2017: the ranks' results are averaged with equal weights, whatever their numbers of rows."""
     right = division.divide
 
     def wrong(size, root, n_rows=None, lengths=None, batch_s=None, num_slices=1, all_ranks_call=False, written=None):
@@ -128,7 +127,7 @@ def average_of_averages(plant):
 
 
 def average_of_slices(plant):
-    """As in 2017: a rank's slices are averaged with equal weights, whatever rows they had."""
+    """As in 2017: a rank's slices are averaged with equal weights, whatever their numbers of rows."""
     right = Accumulator.add
 
     def wrong(self, value, weight=1):
@@ -138,7 +137,7 @@ def average_of_slices(plant):
 
 
 def weights_lost_in_arrays(plant):
-    """NumPy's mean of arrays forgets the weights."""
+    """NumPy's mean of arrays ignores the weights."""
     right = mean.mean_into
 
     def wrong(parts, weights, out):
@@ -148,7 +147,7 @@ def weights_lost_in_arrays(plant):
 
 
 def weights_lost_in_numbers(plant):
-    """The short way for single numbers forgets the weights."""
+    """The fast path for single numbers ignores the weights."""
     right = scalars.combine_numbers
 
     def wrong(op, parts, weights):
@@ -158,7 +157,7 @@ def weights_lost_in_numbers(plant):
 
 
 def weights_lost_in_steps(plant):
-    """The numbers of many steps are averaged with equal weights."""
+    """Numbers from many steps are averaged with equal weights."""
     right = combining.combine_each
 
     def wrong(op, parts, weights=None):
@@ -168,7 +167,7 @@ def weights_lost_in_steps(plant):
 
 
 def weights_of_the_first_steps(plant):
-    """All steps have the weights of those with as many rows as the first."""
+    """All steps are averaged with the weights of the first step's division."""
     right = step_outputs.Combiner.__init__
 
     def wrong(self, plans, ops, dtypes, divisions, counts, stored, root, pools):
@@ -179,7 +178,7 @@ def weights_of_the_first_steps(plant):
 
 
 def indices_of_steps_from_the_first_on(plant):
-    """Every step with indices takes those at the begin of the table."""
+    """Every step with indices takes those at the beginning of the table."""
     right = batches.selection
 
     def wrong(row, indices):
@@ -190,7 +189,7 @@ def indices_of_steps_from_the_first_on(plant):
 
 
 def weights_lost_in_the_kernel(plant):
-    """The reduction in C is told of no weights. (Without the kernels: NumPy's in its place.)"""
+    """The reduction in C ignores the weights. (Without the kernels, NumPy's does.)"""
     if kernel.streaming.kernels is None:
         return weights_lost_in_arrays(plant)
     right = kernel.recipe_of
@@ -202,7 +201,7 @@ def weights_lost_in_the_kernel(plant):
 
 
 def weight_0_counts(plant):
-    """A rank of weight 0 counts as one of the least weight."""
+    """A rank with weight 0 gets the smallest weight of the other ranks."""
     right = mean.counting
 
     def wrong(present, weights):
@@ -218,7 +217,7 @@ def weight_0_counts(plant):
 
 
 def off_by_one_partition(plant):
-    """The last border between two ranks lies one row too early."""
+    """The boundary between the last two ranks lies one row too early."""
     right = division.split_rows
 
     def wrong(n_rows, n_ranks, root=0):
@@ -232,13 +231,13 @@ def off_by_one_partition(plant):
 
 
 def without_remainder(n_rows, n_ranks):
-    """Return parts of equal length; what is left over at the end belongs to nobody."""
+    """Return parts of equal length; no part has the remainder at the end."""
     rows = n_rows // n_ranks
     return tuple((rank * rows, (rank + 1) * rows) for rank in range(n_ranks))
 
 
 def inputs_lose_the_remainder(plant):
-    """Inputs are divided into parts of equal length, and the rows that are left over are dropped."""
+    """Inputs are divided into parts of equal length, and the remaining rows are dropped."""
     right = division.split_rows
 
     def wrong(n_rows, n_ranks, root=0):
@@ -248,7 +247,7 @@ def inputs_lose_the_remainder(plant):
 
 
 def scatter_loses_the_remainder(plant):
-    """As in 2017, but for scatter alone."""
+    """As in 2017: scatter drops the rows that remain after equal parts."""
     right = scatter_module.split_rows
 
     def wrong(n_rows, n_ranks, root=0):
@@ -258,7 +257,7 @@ def scatter_loses_the_remainder(plant):
 
 
 def slices_lose_the_remainder(plant):
-    """A rank's rows are cut into slices of equal length, and what is left over is dropped."""
+    """A rank's rows are cut into slices of equal length, and the remainder is dropped."""
     right = division.split_slices
 
     def wrong(n_rows, num_slices):
@@ -268,7 +267,7 @@ def slices_lose_the_remainder(plant):
 
 
 def selected_after_scattering(plant):
-    """Rows are divided first, and each rank selects among its own: what ``batch_s`` does, not ``batch``."""
+    """``batch`` selects among each rank's rows after the division, as ``batch_s`` does."""
 
     def wrong(self, lo, hi):
         return Indices(lo + self.array[lo:hi] % max(1, hi - lo))
@@ -277,7 +276,7 @@ def selected_after_scattering(plant):
 
 
 def rows_in_order(plant):
-    """Lists of rows are sorted: the data set is not shuffled any more."""
+    """Lists of rows are sorted, so that the data set is no longer shuffled."""
 
     def wrong(self, array, out=None):
         return right(Indices(np.sort(self.array)), array, out)
@@ -287,7 +286,7 @@ def rows_in_order(plant):
 
 
 def step_forgotten(plant):
-    """A slice of rows with a step takes as many rows without it."""
+    """A slice with a step takes the same number of consecutive rows."""
     right = RowRange.part
 
     def wrong(self, lo, hi):
@@ -298,7 +297,7 @@ def step_forgotten(plant):
 
 
 def one_selection_for_all_ranks(plant):
-    """Of ``batch_s`` with a selection for each rank, all ranks take the first."""
+    """If ``batch_s`` has a selection for each rank, all ranks take the first one."""
     right = division.parse_per_rank
 
     def wrong(batch_s, lengths, argument="batch_shared", of="the shortest sliceable shared variable"):
@@ -310,7 +309,7 @@ def one_selection_for_all_ranks(plant):
 
 
 def batch_applied_twice(plant):
-    """Rows are selected by ``batch`` from Data that holds just the batch."""
+    """``batch`` selects rows from Data that contains only the batch."""
     right = arguments.Arguments.prepare
 
     def wrong(self, pool, values, batch):
@@ -337,12 +336,12 @@ def lengths_cut(plant):
 
 
 def indices_of_the_call_before(plant):
-    """A list of as many rows as the last one is not written to shared memory."""
+    """A list of rows as long as the previous one is not written to shared memory."""
     stage_only_once(plant, lambda i: i == -1)
 
 
 def arguments_of_the_call_before(plant):
-    """An array of the same shape as the last one is not written to shared memory."""
+    """An array of the same shape as the previous one is not written to shared memory."""
     stage_only_once(plant, lambda i: type(i) is int and i >= 0)
 
 
@@ -363,7 +362,7 @@ def stage_only_once(plant, concerned):
 
 
 def update_per_slice(plant):
-    """Every slice's updates are applied at once, and the next slice computes from them."""
+    """Every slice's updates are applied immediately, and the next slice computes from them."""
     right = NumpyEngine.variant
 
     def wrong(self, snapshot, sliced, as_inputs):
@@ -385,7 +384,7 @@ def update_per_slice(plant):
 
 
 def stale_variant(plant):
-    """A graph that is compiled later has the shared variables as they were when it was compiled."""
+    """A graph for slices keeps the values that shared variables had when it was compiled."""
     right = NumpyEngine.variant
 
     def wrong(self, snapshot, sliced, as_inputs):
@@ -412,7 +411,7 @@ def stale_variant(plant):
 
 
 def lost_default_update(plant):
-    """Default updates are forgotten in the graphs for calls in slices."""
+    """Default updates are missing from the graphs for calls in slices."""
     right = Variants.__init__
 
     def wrong(self, engine, snapshot, sliceable, scattered, states, written=None):
@@ -443,7 +442,7 @@ def wrong_op_on_the_last_slice(plant):
 
 
 def swapped_updates(plant):
-    """In slices, two shared variables of a type are given each other's new values."""
+    """In slices, two shared variables of the same type get each other's new values."""
     right = Variants.returned
 
     def wrong(self, sliced):
@@ -459,7 +458,7 @@ def swapped_updates(plant):
 
 
 def wrong_root(plant):
-    """Rank 0's value is broadcast, whoever is the master."""
+    """Rank 0's value is broadcast, whichever rank is the master."""
     right = Broadcast.run
 
     def wrong(self, context):
@@ -473,7 +472,7 @@ def wrong_root(plant):
 
 
 def gather_order(plant):
-    """Outputs are gathered the last rank first."""
+    """Outputs are gathered in the reverse order of ranks."""
     right = combining.gather_outputs
 
     def wrong(parts):
@@ -504,7 +503,7 @@ def subset_in_order(plant):
 
 
 def plan_of_the_call_before(plant):
-    """A plan is found by its arguments alone: that of the last call with them, of other rows."""
+    """A call reuses the plan of an earlier call with such arguments, even if its rows were different."""
 
     def wrong(self, key):
         for other, kept in reversed(list(self._kept.items())):
@@ -516,7 +515,7 @@ def plan_of_the_call_before(plant):
 
 
 def slot_one_collective_old(plant):
-    """A collective reads what lies in a variable's slot, not what a function has put into its storage since."""
+    """A collective reads the array in a variable's slot, although a function has since updated the variable."""
     right = SharedMemoryTransport.bind
 
     def wrong(self, keys, values):
@@ -534,7 +533,7 @@ def slot_one_collective_old(plant):
 
 
 def equal_weights_inside(plant):
-    """Collectives inside a function average ranks, whatever rows they have."""
+    """Collectives inside a function weight ranks equally, whatever their numbers of rows."""
     right = division.Division.slice_weights
 
     def wrong(self, i, root):
@@ -545,7 +544,7 @@ def equal_weights_inside(plant):
 
 
 def weight_0_counts_inside(plant):
-    """Ranks that call with a row that is not theirs count in the collectives."""
+    """Ranks without rows, which call with another rank's row, count in the collectives."""
     right = division.Division.slice_weights
 
     def wrong(self, i, root):
@@ -556,7 +555,7 @@ def weight_0_counts_inside(plant):
 
 
 def no_updates_without_rows(plant):
-    """Ranks without rows do not make the updates that are common."""
+    """Ranks without rows do not apply the updates that all ranks have in common."""
     right = rank_call._change
 
     def wrong(plan, chosen, news, context):
@@ -566,7 +565,7 @@ def no_updates_without_rows(plant):
 
 
 def all_updates_without_rows(plant):
-    """Ranks without rows make all updates."""
+    """Ranks without rows apply all updates."""
     right = rank_call._change
 
     def wrong(plan, chosen, news, context):
@@ -576,7 +575,7 @@ def all_updates_without_rows(plant):
 
 
 def results_while_they_are_held(plant):
-    """The memory of a collective's results is used again, though a variable holds them."""
+    """The memory of a collective's results is reused, although a variable still refers to it."""
 
     def wrong(self):
         self._results = self._results or [ArrayBlock(self._pool, self.kinds)]
@@ -586,7 +585,7 @@ def results_while_they_are_held(plant):
 
 
 def sources_without_turns(plant):
-    """A rank overwrites what it has given to a collective while a slow one is still reading it."""
+    """A rank overwrites its input to a collective while a slow rank is still reading it."""
     right = ValueBuffers.stage
 
     def wrong(self, arrays):
@@ -597,7 +596,7 @@ def sources_without_turns(plant):
 
 
 def weights_of_the_step_before(plant):
-    """In steps, collectives weigh ranks by the rows of the step before."""
+    """In steps, collectives weight ranks by their rows in the previous step."""
     right, before = rank_call.CollectivesOfCall.__init__, {}
 
     def wrong(self, plan, weights, rows, context):
@@ -612,7 +611,7 @@ def weights_of_the_step_before(plant):
 
 
 def not_linear_in_slices(plant):
-    """What is not linear in collectives is computed in slices."""
+    """Functions that are not linear in collectives are not refused in slices."""
     plant.replace(plan_builder, "_check_degree", lambda division, label, degree, op, hint: None)
 
 
@@ -635,7 +634,7 @@ def default_op_is_sum(plant):
 
 
 def default_op_is_avg(plant):
-    """As before there were placements: sums without an op are averaged."""
+    """Sums without an op are averaged, as before placements existed."""
     other_op_than_found(plant, {"sum": "avg"})
 
 
@@ -645,7 +644,7 @@ def rows_of_the_master_alone(plant):
 
 
 def least_for_largest(plant):
-    """Maxima without an op are put together by the minimum."""
+    """Maxima without an op are combined by the minimum."""
     other_op_than_found(plant, {"max": "min"})
 
 
@@ -653,7 +652,7 @@ def least_for_largest(plant):
 
 
 def collective_left_out(plant):
-    """The first update of a part is made of the rank's own."""
+    """The first update with a partial value uses the rank's part alone."""
     right = completion.complete
 
     def wrong(nodes, found, roots, builder):
@@ -663,7 +662,7 @@ def collective_left_out(plant):
 
 
 def no_collectives_before_operations(plant):
-    """An operation that needs the whole of a part takes the rank's own for it."""
+    """An operation that needs the combined value uses the rank's part instead."""
     right = rule.taken_whole
 
     def wrong(inputs, positions, exact):
@@ -674,7 +673,7 @@ def no_collectives_before_operations(plant):
 
 
 def collective_too_late(plant):
-    """A function of a part is taken for a part of the function's value."""
+    """A nonlinear function of a partial value is taken for a partial value of the function."""
     right = Elementwise.place
 
     def wrong(self, inputs, exact):
@@ -686,7 +685,7 @@ def collective_too_late(plant):
 
 
 def collective_too_early(plant):
-    """What is computed once, with collectives, is computed of the first slice alone."""
+    """Values that are computed once, with collectives, are computed from the first slice alone."""
     right = slicing.in_slices
 
     def wrong(call, weights, outputs, updates, accumulator=Accumulator):
@@ -708,17 +707,17 @@ def other_op_inside(plant, right_op, wrong_op):
 
 
 def sum_for_avg(plant):
-    """Parts of means are added up."""
+    """The ranks' parts of a mean are added up."""
     other_op_inside(plant, "avg", "sum")
 
 
 def max_for_min(plant):
-    """Of the ranks' minima the largest is taken."""
+    """The largest of the ranks' minima is taken."""
     other_op_inside(plant, "min", "max")
 
 
 def power_of_rows_forgotten(plant):
-    """After the next operation a mean is taken for a sum."""
+    """After the next operation, a mean is taken for a sum."""
     right = Axes._power
 
     def wrong(self, inputs):
@@ -728,7 +727,7 @@ def power_of_rows_forgotten(plant):
 
 
 def parts_of_slices_averaged(plant):
-    """Of sums over slices, the mean is taken."""
+    """Sums over slices are averaged."""
     other_op_of_slices(plant, {"sum": "avg"})
 
 
@@ -760,7 +759,7 @@ def equal_weights_after_slices(plant):
 
 
 def length_of_the_rank(plant):
-    """Where the number of all rows is wanted, it is that of the rank's."""
+    """The rank's number of rows is used as the number of all rows."""
     plant.replace(in_graph, "whole_length", lambda length: length)
 
 
@@ -768,7 +767,7 @@ def length_of_the_rank(plant):
 
 
 def matrix_from_the_last_row(plant):
-    """A rank takes the mix that another should have."""
+    """A rank gets the weighted sum that another rank should get."""
     right = mixing._of_matrix
 
     def wrong(matrix, in_place):
@@ -778,7 +777,7 @@ def matrix_from_the_last_row(plant):
 
 
 def groups_without_weights(plant):
-    """Inside groups all ranks count the same."""
+    """Within groups, all ranks have equal weights."""
     right = mixing._of_groups
 
     def wrong(weights, groups):
@@ -788,7 +787,7 @@ def groups_without_weights(plant):
 
 
 def results_in_place(plant):
-    """Results that should go into others take the places of the values."""
+    """Results meant for other variables replace the reduced values."""
     right = AllReduceCommand.__init__
 
     def wrong(self, numbers, op, mixes, into=None, started=False, exchange=None):
@@ -798,7 +797,7 @@ def results_in_place(plant):
 
 
 def values_of_the_end(plant):
-    """A collective that was started reduces the values that there are when it is waited for."""
+    """A started collective reduces the values that exist when the program waits for it."""
     right = AllReduceCommand.run
 
     def wrong(self, context):
@@ -813,7 +812,7 @@ def values_of_the_end(plant):
 
 
 def news_are_kept(plant):
-    """What the program has set stays the master's."""
+    """Values that the program sets are not sent to the other ranks."""
 
     def wrong(session, entries, dense, in_command=False):
         return []
@@ -823,7 +822,7 @@ def news_are_kept(plant):
 
 
 def writes_in_place_are_not_seen(plant):
-    """A variable whose array the program has borrowed counts as it was when that was lent."""
+    """Changes in an array that the program has borrowed from a variable are not noticed."""
     right = Borrowed.has_changed
 
     def wrong(self):
@@ -833,7 +832,7 @@ def writes_in_place_are_not_seen(plant):
 
 
 def functions_of_the_program_are_not_seen(plant):
-    """What a function that the master calls alone has updated counts as it was."""
+    """Updates by a function that the master calls alone are not noticed."""
     right = SharedEntry.updated
 
     def wrong(self):
@@ -852,7 +851,7 @@ def functions_of_the_program_are_not_seen(plant):
 
 
 def rows_of_before(plant):
-    """Ranks go on with the rows of a state that they have, though the program has set others."""
+    """Ranks continue with their old rows of a state although the program has set new ones."""
 
     def wrong(self, entry, taken):
         return self.taken == list(taken)
@@ -861,7 +860,7 @@ def rows_of_before(plant):
 
 
 def rows_of_one_rank(plant):
-    """Where the shares of two ranks are as long, the program is given one of them twice."""
+    """If the rows of ranks 0 and 1 have the same shape, the program gets those of rank 1 twice."""
     right = state_rows.values_by_rank
 
     def wrong(session, numbers):
@@ -875,7 +874,7 @@ def rows_of_one_rank(plant):
 
 
 def shares_from_the_first_row_on(plant):
-    """Of what is as long as a number of rows that is written, every rank takes the first."""
+    """Every rank takes the first elements of values as long as a literal number of rows."""
     right = rank_call.CollectivesOfCall.share
 
     def wrong(self, length):
@@ -896,7 +895,7 @@ def placing_of_graphs():
 
 
 def bools_are_added(plant):
-    """A product of bools is how often both are true, not whether they ever are."""
+    """A matrix product of bools counts how often both are true, instead of whether they ever are."""
     rules = placing_of_graphs().Placing
     right = rules.rule_of
 
@@ -910,7 +909,7 @@ def bools_are_added(plant):
 
 
 def every_rank_truncates(plant):
-    """Each rank makes a whole number of its own part."""
+    """Each rank truncates its partial value to an integer."""
     from synkhronos.engines.graph.rules import elementwise
 
     plant.replace(elementwise, "accumulator", lambda node: np.dtype(node.outputs[0].dtype))
@@ -918,7 +917,7 @@ def every_rank_truncates(plant):
 
 
 def every_rank_wraps(plant):
-    """A sum of integers is taken not to wrap around."""
+    """Sums of integers are assumed not to wrap around."""
     placing = placing_of_graphs()
     right = placing.bounds
 
@@ -929,7 +928,7 @@ def every_rank_wraps(plant):
 
 
 def every_rank_rounds(plant):
-    """Parts are rounded to the type of the value before they are put together."""
+    """Partial values are rounded to the type of the result before they are combined."""
     from synkhronos.engines.graph import exact
 
     plant.replace(exact._Images, "before_rounding", lambda self, variable: variable)
@@ -947,12 +946,12 @@ def negative_positions_stay_on_the_rank(plant):
 
 
 def shapes_of_the_rank(plant):
-    """What is needed for its shape alone is the rank's own, though a collective changes how many elements there are."""
+    """Values needed only for their shapes stay partial, although a collective changes their number of elements."""
     plant.replace(completion, "_may_reshape", lambda node, reshaped: False)
 
 
 def rewritten_too_late(plant):
-    """The optimizer sees a function when its collectives are in, and does not find any more what it would make stable."""
+    """The optimizer sees only the function with collectives, and misses expressions that it would stabilize."""
     from synkhronos.engines.graph import exact
 
     def wrong(library, snapshot, shards, states):

@@ -1,4 +1,4 @@
-"""Random graphs on ranks, call by call against the serial program."""
+"""Random graphs on ranks, compared with the serial program call by call."""
 
 import dataclasses
 import gc
@@ -48,12 +48,12 @@ NOT_OURS = (
 
 
 class WrongGraph(AssertionError):
-    """A graph does not do what the serial program does.
+    """A graph behaves differently from the serial program.
 
     Attributes
     ----------
     kind : str
-        What is wrong, in a word or two: the same for graphs that are wrong in the same way.
+        The kind of error in a few words: the same for graphs that are wrong in the same way.
     graph : Graph
     """
 
@@ -63,16 +63,16 @@ class WrongGraph(AssertionError):
 
 
 class Checked:
-    """What was found out about a graph.
+    """The results of a check of one graph.
 
     Attributes
     ----------
     compared, undecided : int
-        Values that were compared; and those of which rounding decides what they are.
+        Numbers of compared values, and of values that depend on rounding.
     offered : int
-        Outputs and updates that the program has.
+        Number of outputs and updates of the program.
     refused : list of (str, str)
-        Why an output or update was refused, and what it is.
+        The reasons for refusals of outputs and updates, and the texts of these.
     refused_calls : list of str
         Why calls of the function were refused.
     broken : str or None
@@ -97,7 +97,7 @@ def namespace_of(graph):
 
 
 class _Records(logging.Handler):
-    """A context in which what the library logs is kept, and goes nowhere else."""
+    """A context that collects the library's log records and passes them to no other handler."""
 
     def __init__(self):
         super().__init__()
@@ -176,7 +176,7 @@ class _Check:
             self.session.run(Quiet())
 
     def _build(self):
-        """Return the function of all outputs and updates that are not refused, and their program."""
+        """Return the function of all outputs and updates that are not refused, or None if there are none."""
         while True:
             graph = self.graph
             names = namespace_of(graph)
@@ -215,14 +215,14 @@ class _Check:
             return function
 
     def _leave_out_averaged(self):
-        """Leave out outputs that are averaged with a warning, which need not be the serial program's; return if any are."""
+        """Leave out outputs averaged with a warning, which may differ from the serial ones; return whether any are."""
         averaged = [record.args for record in self.warnings if "is averaged over the ranks" in record.msg]
         for _, label, reason, *_ in averaged:
             self._refuse(ArgumentError(label, "an op", f"averaged, with a warning: {reason}"))
         return bool(averaged)
 
     def _refuse(self, error):
-        """Leave out what was refused; return whether something is left."""
+        """Leave out the refused outputs and updates; return whether any are left."""
         graph = self.graph
         position = re.search(r"(output|update)s?\W?\[?(\d+)", error.argument)
         named = re.search(r"(output|update of) ([vxpw]\d+)", error.argument)
@@ -271,7 +271,7 @@ class _Check:
                 state[name] = value
 
     def _step(self, step, serial, plain, states):
-        """Take a step by all programs, and compare; return whether the program goes on."""
+        """Take a step with all programs, and compare the results; return whether the program continues."""
         arguments, variables = self.graph.arguments, self.serial_variables
         before = {name: variable.get_value() for name, variable in variables.items()}
         states_before = [dict(state) for state in states]
@@ -313,8 +313,8 @@ class _Check:
         return found
 
     def _expected(self, step, serial, plain, states):
-        """Return what the serial program gives in every call that the step is, the error that ends it, and whether ours
-        need not raise it: an error of `CASTS`, or of an operation that the serial program's optimizer has removed.
+        """Return the serial results of every call in a step, the error that ends it, and whether our program need not
+        raise the error: it is in `CASTS`, or its operation was removed by the serial program's optimizer.
         """
         found = []
         for selected in self.graph.selections(step):
@@ -331,7 +331,7 @@ class _Check:
         return found, None, False
 
     def _note_refusal(self, error):
-        """Note why a call was refused; raise if that is no refusal."""
+        """Record why a call was refused; raise an error if it was not a refusal."""
         known = [text for text in NOT_OURS if text in str(error)]
         if isinstance(error, ArgumentError):
             known = [f"{error.expected}, got {error.got}"]
@@ -340,11 +340,11 @@ class _Check:
         self.found.refused_calls.append(reason_of(Exception(known[0])))
 
     def _needs_no_error(self, step, results, before):
-        """Return whether another mode removes what raises the serial program's error, and so gives what ours does.
+        """Return whether the serial program gives our results in another mode, instead of raising its error.
 
-        The optimizer may remove an operation; and what writes in place needs the shape that a variable has, while NumPy
-        makes a vector of one element and one of none into one of none. If no value depends on the rows (``ones_like(x)``),
-        it depends on further operations whether the optimizer removes the rows, or checks their number first.
+        The optimizer may remove an operation. Operations in place require the variable's shape, while NumPy broadcasts
+        vectors with one element and with none to one with none. If no value depends on the rows (``ones_like(x)``),
+        other operations determine whether the optimizer removes the rows or first checks their number.
         """
         optional = ("inplace", "local_elemwise_alloc", "BlasOpt")
         without = [self.mode.excluding(*each) for each in (*zip(optional), optional)]
@@ -375,7 +375,7 @@ class _Check:
         return True
 
     def _computed(self, plain, given, state, number):
-        """Compute the graph node by node, with roundings of its own but for the first; return its outputs."""
+        """Compute the graph node by node, with other roundings if ``number`` is not 0; return its outputs."""
         shared = [one.name for one in self.graph.inputs if one.is_shared]
         errors = ERRORS[number - 1]() if number else None
         values = plain([*given, *[state[name] for name in shared]], errors)
@@ -428,7 +428,7 @@ def first_line(error):
 
 
 def check(graph, launcher="threads", linker=LINKER):
-    """Build, call and compare; return what was `Checked`.
+    """Build and call a graph, and compare its results; return a `Checked`.
 
     Raises
     ------
@@ -441,7 +441,7 @@ def check(graph, launcher="threads", linker=LINKER):
 
 
 def grown(seed, **options):
-    """Return the graph of a seed, or None if nothing has grown; options are those of `Growth`."""
+    """Return the graph grown from a seed, or None if it computes nothing; options are those of `Growth`."""
     number = int.from_bytes(hashlib.sha256(str(seed).encode()).digest()[:4], "little")
     graph = Growth(np.random.RandomState(number), **options).graph()
     return graph if graph.outputs or graph.updates else None

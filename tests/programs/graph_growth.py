@@ -1,6 +1,6 @@
-"""Random graphs grow, one operation at a time: what can be computed of all rows stays.
+"""Random graphs grow by one operation at a time; only operations that can be computed from all rows are added.
 
-Lengths are chosen so that much fits by chance, also what should not: axes have 2 or 3 elements, or as many as there are rows.
+Axes have 2 or 3 elements, or as many as there are rows, so that shapes often fit by chance, also where they should not.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ MAX_SIZE, MAX_NDIM, MAX_NODES = 500, 4, 250
 
 
 def drawn(style, dtype, shape, random):
-    """Return an array; `style` says how large its numbers are."""
+    """Return a random array; ``style`` determines the sizes of its numbers."""
     kind = np.dtype(dtype).kind
     if kind == "b":
         return np.asarray(random.rand(*shape) < 0.5)
@@ -47,18 +47,18 @@ def drawn(style, dtype, shape, random):
 
 
 class Growth:
-    """A graph that grows.
+    """A random graph that grows.
 
     Parameters
     ----------
     random : RandomState
-        Makes all choices.
+        The source of all choices.
     operations : list, optional
-        What it grows by: some of `OPERATIONS`.
+        The operations to choose from; by default `OPERATIONS`.
     n_operations : int
-        How often it tries to.
+        Number of attempts to add an operation.
     styles : list of str, optional
-        How values of inputs are drawn.
+        The styles of inputs' values, see `drawn`.
     """
 
     def __init__(self, random, operations=None, n_operations=14, styles=None):
@@ -130,7 +130,7 @@ class Growth:
         self.computed = Computed({self.namespace[name]: value for name, value in self.data.items()})
 
     def draw(self, one, n_rows):
-        """Return values of an input, of so many rows."""
+        """Return random values of an input with this number of rows."""
         shape = [n_rows if length is None else length for length in self.shapes[one.name]]
         return drawn(one.style, one.dtype, shape, self.random)
 
@@ -141,7 +141,7 @@ class Growth:
         return self.computed.values[self.namespace[name]]
 
     def one(self, ndim=None, kind=None, newest=0.5):
-        """Return the name of a variable of the pool, as often as not one of the last."""
+        """Return the name of a variable in the pool, with probability ``newest`` one of the last four that fit."""
         fits = [
             name
             for name in self.pool
@@ -153,7 +153,7 @@ class Growth:
         return fits[-1 - self.random.randint(min(4, len(fits)))] if self.random.rand() < newest else self.choice(fits)
 
     def axis(self, name):
-        """Return an axis of a variable, counted from the end at times."""
+        """Return a random axis of a variable, sometimes counted from the end."""
         ndim = self.variable(name).ndim
         if not ndim:
             raise NothingFits
@@ -165,7 +165,7 @@ class Growth:
     # -- growing -------------------------------------------------------------------------------------------------------
 
     def grow(self):
-        """Add an operation, if it can be computed of all rows; return whether it can."""
+        """Add an operation if it can be computed from all rows; return whether it was added."""
         name = f"v{len(self.lines)}"
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"), L.compiled_quickly():
@@ -193,7 +193,7 @@ class Growth:
     # -- a program -----------------------------------------------------------------------------------------------------
 
     def graph(self):
-        """Return a program that computes some of what has grown, and updates shared variables by some."""
+        """Return a program that outputs some of the grown variables, and updates shared variables with some."""
         random = self.random
         made = [line.name for line in self.lines]
         late = made[len(made) // 3 :] or made
@@ -219,7 +219,7 @@ class Growth:
         return dataclasses.replace(graph, root=int(random.randint(graph.n)))
 
     def _update(self, name, inputs, lines, updates, initial):
-        """Make a value the update of a shared variable: of one that the graph has, or of a new one."""
+        """Make a value the update of an existing or a new shared variable."""
         variable, shape = self.variable(name), self.shape_of(name)
         if self.n_rows in shape and self.chance(80):  # a value with rows cannot be an update
             op, axis = self.choice(["sum", "mean", "max", "sum"]), shape.index(self.n_rows)
@@ -341,7 +341,7 @@ def constant(g):
 
 
 def defined(g, x, dtype):
-    """Return a type for what is made of x: a negative float as an unsigned integer is one number or another, as memory lies."""
+    """Return a type to cast x to, signed if x is a float: casting negative floats to unsigned types is undefined."""
     return dtype.lstrip("u") if g.variable(x).dtype.startswith("float") else dtype
 
 
@@ -358,7 +358,7 @@ def switch(g):
 
 
 def some_axes(g, x):
-    """Return the text of an axis, of several, or of none."""
+    """Return the text of one axis, of several axes, or "None"."""
     ndim = g.variable(x).ndim
     kind = g.random.randint(10)
     if kind < 3 or not ndim:
@@ -403,7 +403,7 @@ def norm(g):
 
 
 def log_sum_exp(g):
-    """Forms that the optimizer makes stable."""
+    """Return an expression that the optimizer makes numerically stable."""
     rows = [name for name in g.pool if name.startswith("x") and np.dtype(g.variable(name).dtype).kind == "f"]
     x = g.choice(rows) if g.chance(50) else g.one(kind="f", newest=0.3)
     f = ["T.log(T.sum(T.exp({0}), axis={1}))", "T.log(T.sum(T.exp({0})))", "-T.log(T.sum(T.exp(-{0}), axis={1}))",
@@ -459,14 +459,14 @@ def axes_mixed(g):
 
 
 def length_text(g, x=None, axis=None):
-    """Return the text of a length: written as a number, or of a shape."""
+    """Return the text of a length: a literal number, or an element of a shape."""
     x = g.one([1, 2, 3]) if x is None else x
     axis = g.axis(x) if axis is None else axis
     return g.choice([f"{x}.shape[{axis}]", f"{x}.shape[{axis}]", str(g.shape_of(x)[axis])])
 
 
 def reshaped(g):
-    """Merge two axes, separate them, or ask for any shape that fits."""
+    """Return a reshape that merges, splits or swaps axes, or requests any shape that fits."""
     x = g.one()
     ndim, shape = g.variable(x).ndim, g.shape_of(x)
     lengths = [length_text(g, x, axis) for axis in range(ndim)]
@@ -522,7 +522,7 @@ def repeated(g):
 
 
 def taken(g):
-    """Subtensors: of constants, of computed lengths, of positions."""
+    """Return a subtensor with a constant or computed index."""
     x = g.one([1, 2, 3, 4])
     axis = g.axis(x) % g.variable(x).ndim
     half = f"{x}.shape[{axis}] // 2"
@@ -580,7 +580,7 @@ def mask(g):
 
 
 def changed(g):
-    """set_subtensor and inc_subtensor."""
+    """Return a set_subtensor or inc_subtensor."""
     x = g.one([1, 2, 3])
     axis = g.axis(x) % g.variable(x).ndim
     kind = g.random.randint(10)
@@ -622,7 +622,7 @@ def filled(g):
 
 
 def counted(g):
-    """Numbers of rows and elements, computed with."""
+    """Return an expression with numbers of rows or elements."""
     x = g.one([1, 2, 3])
     f = ["{0}.shape[{1}]", "{0}.size", "T.cast({0}.shape[{1}], 'float64')", "{0}.sum(axis={1}) / {0}.shape[{1}]",
          "{0} / {0}.shape[{1}]", "T.prod({0}.shape)", "{0}.shape[{1}] * 2 - 1", "T.sqrt({0}.shape[{1}])", "{0}.shape",
@@ -686,7 +686,7 @@ def gradient(g):
 
 
 def model_gradient(g):
-    """The gradient of a loss for a shared variable: the commonest of all."""
+    """Return the gradient of a loss with respect to a shared variable."""
     names = [name for name in g.pool if name.startswith("w") and g.variable(name).dtype in FLOATS]
     if not names:
         raise NothingFits

@@ -1,4 +1,4 @@
-"""From a wrong graph to the smallest that is wrong in the same way."""
+"""Shrinking of a wrong graph to the smallest that is wrong in the same way."""
 
 import dataclasses
 import itertools
@@ -14,7 +14,7 @@ from worlds import LINKER
 
 
 def smaller(graph, values):
-    """Yield graphs that are a bit smaller."""
+    """Yield graphs that are slightly smaller."""
     change = dataclasses.replace
     for part in ("outputs", "updates"):
         of_part = getattr(graph, part)
@@ -48,7 +48,7 @@ def _with_step(graph, i, step):
 
 
 def _without_line(graph, line, values):
-    """Yield graphs with something else in the place of a line: what it is made of, or an input of its value."""
+    """Yield graphs that replace a line by a variable in its expression, or by an input with its value."""
     kind = {}
     for name, variable in values.items():
         kind[name] = (variable[0].dtype, variable[0].ndim)
@@ -107,7 +107,7 @@ def _smaller_data(graph, step):
 
 
 def size_of(graph):
-    """Return what becomes smaller."""
+    """Return the size of a graph, a tuple for comparisons."""
     return (
         len(graph.lines) + len(graph.outputs) + len(graph.updates),
         len(graph.steps),
@@ -123,7 +123,7 @@ def size_of(graph):
 
 
 def values_of(graph):
-    """Return the variables and values of a graph's first call, by name; nothing of what cannot be computed."""
+    """Return the variables and values of a graph's first call, by name; {} if they cannot be computed."""
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -142,7 +142,7 @@ def values_of(graph):
 
 
 def shortest(wrong, launcher="threads", linker=LINKER, seconds=60.0):
-    """Return the smallest graph that is found to be wrong in the same way, as a `WrongGraph`."""
+    """Return the smallest graph found to be wrong in the same way, as a `WrongGraph`."""
     until, graph = time.monotonic() + seconds, wrong.graph.pruned()
     found = True
     while found and time.monotonic() < until:

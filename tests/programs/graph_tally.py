@@ -1,4 +1,4 @@
-"""What was found out about many graphs: how much was refused, and why."""
+"""Statistics of checks of many graphs: how much was refused, and why."""
 
 import re
 from collections import Counter
@@ -12,7 +12,7 @@ IN_DOCUMENT, IN_PRINT = 10, 25
 
 
 def reason_of(error):
-    """Return why something was refused, without names and numbers."""
+    """Return the reason for a refusal, without names and numbers."""
     text = error.got if isinstance(error, ArgumentError) else str(error)
     text = re.sub("^(none|an inexact value|one that depends on more): ", "", text)
     text = re.sub(r"\d+(\.\d+)?", "#", NAME.sub("_", text))
@@ -21,23 +21,23 @@ def reason_of(error):
 
 
 class Tally:
-    """What was found out about many graphs.
+    """Statistics of checks of many graphs.
 
     Parameters
     ----------
     values : dict, optional
-        What `to_json` has returned.
+        A result of `to_json`.
 
     Attributes
     ----------
     graphs, whole, none : int
-        All; those of which nothing was refused; those of which everything was.
+        Numbers of all graphs, of graphs without refusals, and of graphs that were refused completely.
     offered, compared, undecided : int
-        Outputs and updates; values that were compared; values that rounding decides.
+        Numbers of outputs and updates, of compared values, and of values that depend on rounding.
     reasons, calls, broken : Counter
-        Why outputs and updates, and calls, were refused; why there was no serial program.
+        Reasons for refused outputs and updates, for refused calls, and for missing serial programs.
     examples : dict
-        From reasons to the shortest text that was refused for them.
+        The shortest refused text for each reason.
     """
 
     NUMBERS = ("graphs", "whole", "none", "offered", "compared", "undecided")
@@ -52,11 +52,11 @@ class Tally:
         self.examples = dict(values.get("examples", {}))
 
     def to_json(self):
-        """Return what another tally can be made of."""
+        """Return the ``values`` of a tally with the same statistics."""
         return {name: getattr(self, name) for name in (*self.NUMBERS, *self.COUNTERS, "examples")}
 
     def add(self, checked):
-        """Count a graph that was checked."""
+        """Add the results of a checked graph."""
         self.graphs += 1
         self.whole += not checked.refused
         self.none += len(checked.refused) >= checked.offered
@@ -70,7 +70,7 @@ class Tally:
             self.broken[reason_of(Exception(checked.broken))] += 1
 
     def include(self, other):
-        """Count what another tally has counted."""
+        """Add the statistics of another tally."""
         for name in self.NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in self.COUNTERS:
@@ -83,7 +83,7 @@ class Tally:
             self.examples[reason] = text
 
     def summary(self):
-        """Return what was found, in a sentence."""
+        """Return the statistics as a short text."""
         refused = sum(self.reasons.values())
         return (
             f"{self.graphs:,} graphs had {self.offered:,} outputs and updates; {refused:,} of them "
@@ -94,7 +94,7 @@ class Tally:
         )
 
     def document(self):
-        """Return the lines for the document."""
+        """Return lines of Markdown: the summary, and a table of reasons."""
         lines = [self.summary(), "", "| refused because | times | for example |", "| --- | ---: | --- |"]
         for reason, number in self.reasons.most_common(IN_DOCUMENT):
             example = self.examples[reason].replace("|", "\\|")

@@ -1,8 +1,8 @@
-"""What a graph's values are, node by node, and how far from them a right value may be.
+"""A graph's values, computed node by node, and the errors that correct values may have.
 
-The serial program is also computed with every rounding another one: each operation gets its inputs, if it adds or multiplies
-several numbers, and gives its output with an error of some units in the last place. How far the results differ says what
-rounding can do to them, however the graph cancels or amplifies.
+The serial program is also computed with other roundings: the outputs of every operation, and its inputs if it adds or
+multiplies several numbers, get errors of some units in the last place. The differences between the results show the
+effect of rounding, however the graph cancels or amplifies errors.
 """
 
 import warnings
@@ -102,7 +102,7 @@ EXACT_SCALARS = {
 
 
 def thunk_of(node):
-    """Return a function that computes a node's outputs from its inputs, by the library's Python code."""
+    """Return a function that computes a node's outputs from its inputs, with the library's Python code."""
     storage = {one: [None] for one in (*node.inputs, *node.outputs)}
     computed = {one: [True] for one in node.inputs}
     computed.update({one: [False] for one in node.outputs})
@@ -121,21 +121,21 @@ def thunk_of(node):
 
 
 class Computed:
-    """The values of a graph that grows.
+    """The values of a growing graph.
 
     Attributes
     ----------
     inputs : dict
-        From variables to values.
+        Values by input variable.
     values : dict
-        The same for all that was computed.
+        Values by variable, for inputs and all computed variables.
     """
 
     def __init__(self, inputs):
         self.inputs, self.values = dict(inputs), dict(inputs)
 
     def add(self, new):
-        """Compute what a variable needs, and it; all or nothing."""
+        """Compute a variable and all that it depends on; add nothing if this fails."""
         found = {}
         for node in L.io_toposort(list(self.values), [new]):
             if all(one in self.values for one in node.outputs):
@@ -153,12 +153,12 @@ class Computed:
 
 
 class Recipe:
-    """The nodes of a program, to be computed again and again.
+    """The nodes of a program, for repeated computation.
 
     Parameters
     ----------
     inputs : list of variables
-        Shared variables among them.
+        The inputs, including shared variables.
     outputs : list of variables
     """
 
@@ -170,7 +170,7 @@ class Recipe:
         self._kinds = [_rounds(node) for node in self.nodes]
 
     def __call__(self, inputs, errors=None):
-        """Return the outputs; with errors, one of `ERRORS`, with other roundings."""
+        """Return the outputs, computed with other roundings if ``errors`` is one of `ERRORS`."""
         values = dict(zip(self.inputs, inputs))
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -186,7 +186,7 @@ class Recipe:
 
 
 def _rounds(node):
-    """Return whether a node's inputs, and its outputs, are known with errors."""
+    """Return whether a node's inputs are subject to rounding errors, and whether its outputs are."""
     name = type(node.op).__name__
     if name in EXACT:
         return False, False
@@ -211,16 +211,16 @@ def _rounded(value, errors):
 
 
 class Expected:
-    """A serial value, and how far from it a right one may be.
+    """A serial value, and the errors that a correct value may have.
 
     Parameters
     ----------
     value : array
-        What the serial program gives.
+        The serial program's value.
     plain : array
-        What its graph gives, node by node.
+        The value of its graph, computed node by node.
     others : list of array
-        The same with other roundings.
+        Such values with other roundings.
     """
 
     def __init__(self, value, plain, others):
@@ -229,13 +229,13 @@ class Expected:
 
     @property
     def is_comparable(self):
-        """Whether rounding does not decide its shape, nor all of its numbers if they are whole."""
+        """Whether its shape and, unless it has floats, at least one element do not depend on rounding."""
         if len({one.shape for one in (self._plain, *self._others)}) > 1:
             return False
         return self.value.dtype.kind in "fc" or not self.value.size or not np.all(self._undecided())
 
     def _undecided(self):
-        """Return which of the elements depend on rounding, though they are not floats."""
+        """Return which of the elements depend on rounding, although they are not floats."""
         return np.any([one != self._plain for one in self._others], axis=0)
 
     def differs(self, actual):

@@ -1,4 +1,4 @@
-"""What random graphs are written with, beside ``T`` and ``L``."""
+"""The functions in the text of random graphs, besides those of ``T`` and ``L``."""
 
 from types import SimpleNamespace  # noqa: F401
 
@@ -13,24 +13,24 @@ def unique(x):
 
 
 def rows_of_max(x, axis):
-    """Return the largest elements along an axis, by their positions."""
+    """Return the largest elements along an axis, computed together with their positions."""
     return T.max_and_argmax(x, axis=axis)[0]
 
 
 def solved(x):
-    """Return the solutions of a linear system for each row, whose matrix is a sum over rows."""
+    """Return the solution of a linear system for each row; the matrix is a sum over rows."""
     y = T.tanh(x)
     solve = T.slinalg.solve if IS_THEANO else T.linalg.solve
     return solve(T.dot(y.T, y) + 3 * T.eye(x.shape[1], dtype=x.dtype), x.T)
 
 
 def until_small(x):
-    """Return a power of two of x: a loop that ends by a condition."""
+    """Return x times a power of two, computed by a loop that ends on a condition."""
     return L.scan(lambda h: (h * 0.5, L.until(abs(h).max() < 0.5)), outputs_info=[x], n_steps=4)[0][-1]
 
 
 def mode_of(optimizer, linker=LINKER):
-    """Return a mode with an optimizer; "py" has graphs run as Python code, "default" leaves the linker as it is."""
+    """Return a mode with this optimizer and linker; the linker "py" runs graphs as Python code."""
     if not IS_THEANO:
         mode = L.Mode(linker, optimizer)
         # In PyTensor's Python code, a fused operation on a float32 and a float64 has only float32's precision.

@@ -1,6 +1,6 @@
-"""Random graphs as text: a program that anybody can read and run, with its data.
+"""Random graphs as text: a readable program with its data, which can be run.
 
-A `Graph` has inputs and lines; a line gives a name to an expression of names, in the words of ``tests/library.py``.
+A `Graph` has inputs and lines. A line names an expression of other names and of functions in ``tests/library.py``.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ class Input:
     dtype : str
     ndim : int
     axis : int, optional
-        Of the rows.
+        The axis of the rows.
     style : str
         How its values are drawn.
     """
@@ -42,14 +42,14 @@ class Input:
 
 @dataclass(frozen=True)
 class Line:
-    """``name = text``."""
+    """A line ``name = text`` of a program."""
 
     name: str
     text: str
 
     @property
     def names(self):
-        """The names that the expression uses, in the order in which they come."""
+        """The names in the expression, in order of appearance."""
         return list(dict.fromkeys(NAME.findall(self.text)))
 
     def renamed(self, names):
@@ -59,15 +59,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Step:
-    """What the program does: a call, steps, or new values of shared variables.
+    """A step of the program: a call, a series of calls, or new values of shared variables.
 
     Parameters
     ----------
     how : {"call", "steps", "set_value"}
     data : dict
-        From the names of inputs, or of shared variables, to arrays.
+        Arrays by the names of inputs or shared variables.
     options : dict
-        Of the call.
+        The options of the call.
     """
 
     how: str
@@ -87,13 +87,13 @@ class Graph:
     updates : tuple of (str, str)
         Names of a shared variable and of its new value.
     initial : dict
-        The values of shared variables.
+        The initial values of shared variables.
     steps : tuple of Step
     n, root : int
-        Of the ranks.
+        The number of ranks, and the master's rank.
     exact : bool
     rows : int, optional
-        The number of rows that is written in the program.
+        The number of rows, if the program has it as a literal.
     optimizer : {None, "fast_compile", "fast_run"}
     """
 
@@ -110,7 +110,7 @@ class Graph:
     optimizer: object = "fast_compile"
 
     def pruned(self):
-        """Return the graph without what nothing uses."""
+        """Return the graph without unused lines, inputs and values."""
         used = {*self.outputs, *(name for pair in self.updates for name in pair)}
         lines = []
         for line in reversed(self.lines):
@@ -132,7 +132,7 @@ class Graph:
     # -- as text -------------------------------------------------------------------------------------------------------
 
     def cone(self, name):
-        """Return what a name stands for, as one expression if it is short."""
+        """Return the value of a name as a single expression of inputs."""
         by_name = {line.name: line for line in self.lines}
 
         def inlined(match):
@@ -142,7 +142,7 @@ class Graph:
         return NAME.sub(inlined, name)
 
     def definitions(self):
-        """Return the lines that make the variables."""
+        """Return the lines that create the variables."""
         found = []
         for one in self.inputs:
             if one.is_shared:
@@ -153,7 +153,7 @@ class Graph:
 
     @property
     def arguments(self):
-        """The inputs of the function in their order: first those that have rows."""
+        """The inputs of the function in order: first those that have rows."""
         return sorted((one for one in self.inputs if not one.is_shared), key=lambda one: one.axis is None)
 
     def text(self):
@@ -207,7 +207,7 @@ class Graph:
         return "\n".join([*lines, "synk.close()"]) + "\n"
 
     def selections(self, step):
-        """Return the inputs of the serial calls that a step is."""
+        """Return the inputs of each serial call in a step."""
         if step.how == "set_value":
             return []
         batches = step.options.get("batches") or [step.options.get("batch")] * step.options.get("n_steps", 1)
@@ -226,7 +226,7 @@ class Graph:
 
 
 def array_text(value):
-    """Return a short text that makes this array."""
+    """Return a short expression that creates this array."""
     value = np.asarray(value)
     if value.size == 0:
         return f"np.zeros({value.shape}, {str(value.dtype)!r})"

@@ -1,4 +1,4 @@
-"""Random programs, step by step against the truth; and from a wrong one to the shortest that is still wrong."""
+"""Random programs are compared with serial programs step by step, and wrong ones are shortened."""
 
 import copy
 import random
@@ -19,11 +19,11 @@ COUNTS_OF = {2: (1, 1), 3: (1, 2), 4: (2, 2)}
 
 
 class Wrong(AssertionError):
-    """A step has not done what the serial program does: a value is wrong, or something was not refused."""
+    """A step behaves differently from the serial program: a value is wrong, or a refusal is missing."""
 
 
 class Raised(Wrong):
-    """A step has raised what it should not; the exception is the ``__cause__``."""
+    """A step has raised an unexpected exception, which is the ``__cause__``."""
 
 
 class Program:
@@ -35,7 +35,7 @@ class Program:
     launcher : {"threads", "fork", "hosts"}
     n, root : int
     initial : dict
-        The first value of every shared variable.
+        The initial value of every shared variable.
     """
 
     def __init__(self, library, launcher, n, root, initial):
@@ -55,12 +55,12 @@ class Program:
         self.model.values.update({name: states[name] for name in RANDOM})  # the ranks' own states, which they continue
 
     def __repr__(self):
-        """The program as it would be written down."""
+        """Return a text with the ranks and the steps."""
         lines = [f"{self.n} ranks ({self.launcher}), root {self.root}, engine {self.library.engine}"]
         return "\n".join(lines + [f"{i + 1:>3}. {step!r}" for i, step in enumerate(self.steps)])
 
     def take(self, step):
-        """Take a step, and compare results and all variables on all ranks; return whether it had a meaning.
+        """Take a step, and compare results and all variables on all ranks; return whether the step had a meaning.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class Program:
             raise Wrong(f"{self!r}\n{what}: {difference}")
 
     def _compare_values(self, after):
-        """Compare all ranks' variables; what is right but for rounding becomes what the next step starts from."""
+        """Compare all ranks' variables; the model continues from the actual values, which may differ by rounding."""
         actual = self.library.values(self.session)
         for name, of_ranks in self.model.values.items():
             for rank in range(self.n):
@@ -131,12 +131,12 @@ def random_program(choices, library, launcher, n_steps, sizes=None, on_step=lamb
 
     Parameters
     ----------
-    choices : random.Random, or what behaves as one
+    choices : random.Random or similar
     library : Library
     launcher : {"threads", "fork", "hosts"}
     n_steps : int
     sizes : sequence of int, optional
-        Numbers of ranks to draw from; what the launcher can have without.
+        Numbers of ranks to draw from; by default all that the launcher supports.
     on_step : callable
         Called with every step that has been taken.
 
@@ -162,15 +162,15 @@ def random_program(choices, library, launcher, n_steps, sizes=None, on_step=lamb
 
 
 def seeded_program(seed, library, launcher, n_steps, **options):
-    """Draw and run a program from a seed, anything that can be hashed by `random.seed`; a wrong one is made short.
+    """Draw and run a program from a seed, which is any argument of `random.seed`; shorten it if it is wrong.
 
-    Hypothesis draws small choices much more often than others, so that it takes long to come to all functions. It
-    serves for the few draws of the tests; this, for the many.
+    Hypothesis draws small choices much more often than others, so that it takes long to reach all functions. Tests
+    therefore use it for few draws, and this function for many.
 
     Raises
     ------
     Wrong
-        With the shortest program, also as its attribute ``program``.
+        With the shortest program found, also in its attribute ``program``.
     """
     try:
         random_program(random.Random(seed), library, launcher, n_steps, **options)
@@ -181,7 +181,7 @@ def seeded_program(seed, library, launcher, n_steps, **options):
 
 
 def replay(program, steps):
-    """Run steps in a session like that of ``program``; return the wrong program, or None."""
+    """Run steps in a session like that of ``program``; return a wrong program and its error, or None."""
     again = Program(program.library, program.launcher, program.n, program.root, program.initial)
     try:
         for step in steps:
@@ -192,7 +192,7 @@ def replay(program, steps):
 
 
 def shortest(program, wrong, seconds=60.0):
-    """Leave out steps of a program as long as it stays wrong in the same way; return it, and what is wrong with it."""
+    """Leave out steps of a program as long as it stays wrong in the same way; return it and its error."""
     until = time.monotonic() + seconds
     size = max(1, len(program.steps) // 2)
     while size and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""The recipes as functions of one engine, built once; and the ranks' values, looked at without any collective."""
+"""The recipes as functions of one engine, built once; and the ranks' values, read without any collective."""
 
 import os
 import tempfile
@@ -27,7 +27,7 @@ class Peek(Command):
 
 
 class Quiet(Command):
-    """Have this rank compute with numbers that overflow, without a warning."""
+    """Disable this rank's warnings, including those about overflow."""
 
     def run(self, context):
         warnings.simplefilter("ignore")
@@ -41,13 +41,13 @@ class Library:
     ----------
     engine : str
     functions : dict
-        From the names of recipes to synk Functions.
+        The synk Functions by the names of recipes.
     variables : dict
-        From the names of shared variables to themselves.
+        The shared variables by name.
     started : list of Started
         Collectives that the program has not waited for.
     saved : list of (list of str, bytes)
-        Checkpoints: the names of the variables, and the file.
+        Checkpoints: the names of the variables, and the file's content.
     """
 
     def __init__(self, engine, recipes=None):
@@ -122,14 +122,14 @@ class Library:
         return recipe.form == "dict" and self.words.returns_dicts
 
     def asked(self, recipe, options):
-        """Return the options of a call, in which ``output_subset`` has positions if the engine returns no dicts."""
+        """Return the options of a call; ``output_subset`` has positions if the engine returns no dicts."""
         subset = options.get("output_subset")
         if subset is None or recipe.form != "dict" or self.words.returns_dicts:
             return options
         return dict(options, output_subset=[recipe.keys.index(key) for key in subset])
 
     def listed(self, recipe, results, options):
-        """Return what a call with these options returned as a list."""
+        """Return the results of a call with these options as a list."""
         subset = options.get("output_subset")
         if self._is_dict(recipe):
             return [results[key] for key in (recipe.keys if subset is None else subset)]
@@ -139,12 +139,12 @@ class Library:
         return self.words.In(variable, mutable=True) if recipe.mutable else variable
 
     def start(self, initial):
-        """Give the master's variables their first values, before the ranks have any."""
+        """Set the master's variables to their initial values, before the variables are sent to the ranks."""
         for name, value in initial.items():
             self.variables[name].set_value(self.words.generator_of(value) if name in RANDOM else value)
 
     def put(self, name, value, way):
-        """Give the master's own variable a value, in one of the ways of programs (`steps.WAYS`)."""
+        """Set the master's variable to a value in one of the ways of `steps.WAYS`."""
         variable = self.variables[name]
         held = variable.get_value(borrow=True)
         fits = isinstance(held, np.ndarray) and held.shape == value.shape and held.flags.writeable and held.ndim
@@ -185,7 +185,7 @@ class Library:
                 self.saved.append((names, file.read()))
 
     def load(self, i):
-        """Load one of them."""
+        """Load a saved checkpoint."""
         names, content = self.saved[i]
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "checkpoint.npz")
@@ -195,11 +195,11 @@ class Library:
         assert progress == {"number": i}, f"another checkpoint: {progress}"
 
     def distribute(self, session):
-        """Give the ranks the variables; functions follow when they are called."""
+        """Send the variables to the ranks; functions are sent when they are called."""
         replicator_of(session).ensure([self._all])
 
     def values(self, session):
-        """Return, for every shared variable by name, all ranks' values; of states, the program's, of all rows."""
+        """Return all ranks' values of every shared variable, by name; for states, the program's value with all rows."""
         from synkhronos import engines
 
         engine, replicator = engines.get(self.engine), replicator_of(session)

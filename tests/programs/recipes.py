@@ -1,6 +1,6 @@
-"""The functions that random programs call: each is a few formulas, from which both the graph and the truth are made.
+"""The functions that random programs call: their formulas define both the graphs and the expected values.
 
-The parameters of a formula name what it uses: inputs, shared variables, or the function's givens.
+The parameters of a formula are the names of the inputs, shared variables and givens that it uses.
 """
 
 import inspect
@@ -81,22 +81,22 @@ COLLECTIVES = {"all_avg": "avg", "all_sum": "sum", "all_min": "min", "all_max": 
 
 
 def axis_of_rows(name):
-    """Return the axis along which a variable has the state of each row."""
+    """Return the axis of a variable along which the states of rows are stored."""
     return STATES[name][1].index(None)
 
 
 def collectives(formula):
-    """Return the ops of a formula's own collectives."""
+    """Return the ops of the collectives in a formula."""
     return {COLLECTIVES[word] for word in formula.__code__.co_names if word in COLLECTIVES}
 
 
 def parameters(formula):
-    """Return the names of what a formula uses."""
+    """Return the names of the values that a formula uses."""
     return list(inspect.signature(formula).parameters)[1:]
 
 
 def evaluate(formula, words, values):
-    """Return the value of a formula, where ``values`` has one for every name that it uses."""
+    """Return the value of a formula; ``values`` must have one for every name that the formula uses."""
     return formula(words, *[values[name] for name in parameters(formula)])
 
 
@@ -104,9 +104,9 @@ def evaluate(formula, words, values):
 class Output:
     """An output: ``outer(formula)``, and its op.
 
-    ``given`` says whether the function is told the op; if not, it is that which makes the output the serial one's.
-    ``serial`` says that over divided rows it is, by its op, what one rank would compute of all rows; ``linear`` that the
-    mean of its values over slices is its value on all rows, as far as its collectives go.
+    ``given``: whether the op is passed to the function; if not, it is the op that must be chosen for the serial output.
+    ``serial``: whether the op combines the values for divided rows to the value for all rows. ``linear``: whether the
+    mean over slices is the value on all rows, as far as collectives in the formula are concerned.
     """
 
     formula: object
@@ -142,7 +142,7 @@ def product(formula):
 
 
 def each(formula, op="gather"):
-    """Rows of which each depends on its own row only."""
+    """Return an output whose rows depend on one input row each."""
     return Output(formula, op, "", True)
 
 
@@ -151,12 +151,12 @@ def own(formula):
 
 
 def common(formula, op="max"):
-    """What collectives give, which is what they give of all rows."""
+    """Return an output of collectives, which equals their value on all rows."""
     return Output(formula, op, "", True)
 
 
 def plain(formula, op):
-    """An output without an op, and the op that it needs."""
+    """Return an output without an op; ``op`` is the one that must be chosen."""
     return Output(formula, op, "", True, given=False)
 
 
@@ -164,7 +164,7 @@ def plain(formula, op):
 class Update:
     """An update: the name of the shared variable, its new value, and its op.
 
-    ``linear`` says that the mean of its values over slices is its value on all rows, as far as its collectives go.
+    ``linear``: whether the mean over slices is the value on all rows, as far as collectives in it are concerned.
     """
 
     target: str
@@ -188,33 +188,33 @@ class Recipe:
     outputs : list of Output
     updates : list of Update
     default_updates : list of Update
-        Hang on the shared variables while the function is built.
+        Default updates of shared variables while the function is built.
     givens : dict
-        From the names of variables to the formulas that replace them.
+        The formulas that replace variables, by the variables' names.
     like : dict
-        From the names of these variables to the shared variables whose type they have.
+        The shared variables with the same types, by the names of the replaced variables.
     sliceable : str
         Names of shared variables.
     states : str
         Names of shared variables that have the batch's rows.
     form : {"list", "single", "dict"}
-        Of the outputs.
+        The form of the outputs.
     mutable : bool
         Whether the function may destroy its inputs.
     inplace : bool
         Whether the NumPy engine updates in place.
     aligned : bool
-        Whether inputs and data are computed with row by row, so that there must be as many rows of all.
+        Whether inputs and data are combined row by row, so that all must have the same number of rows.
     exact : bool
         Whether it is built with ``exact=True``.
     in_slices : bool
-        If so, whether it can be called in slices: no row depends on what all rows have in common.
+        Whether an exact function can be called in slices: no row depends on a value of all rows.
     graphs : bool
-        Whether only libraries of tensors have such a function.
+        Whether only tensor libraries support the function.
     stable : bool
-        Whether it needs an optimizer that makes it stable.
+        Whether it needs an optimizer to be numerically stable.
     rows : int, optional
-        The number of rows that is written in it, as ``v.rows``.
+        A literal number of rows in the function, which formulas use as ``v.rows``.
     """
 
     name: str
@@ -243,14 +243,14 @@ class Recipe:
 
     @property
     def divided(self):
-        """The names of all that has rows to divide."""
+        """The names of all inputs and variables whose rows are divided."""
         return [name for name in self.scattered.split() if name in INPUTS] + (
             self.sliceable + " " + self.states
         ).split()
 
     @property
     def keys(self):
-        """What ``output_subset`` names the outputs by, in their order here."""
+        """The keys of the outputs in ``output_subset``, in the order of the outputs."""
         return ["zyxwvut"[i] if self.form == "dict" else i for i in range(len(self.outputs))]
 
     @property
@@ -267,7 +267,7 @@ class Recipe:
 
     @property
     def in_common(self):
-        """The names of the shared variables that an exact function takes to be the same on all ranks."""
+        """The names of the shared variables that an exact function assumes to be equal on all ranks."""
         return [name for name in self.shareds if name not in self.sliceable.split() and name not in STATES]
 
     # -- collectives inside ----------------------------------------------------------------------------------------
@@ -279,19 +279,19 @@ class Recipe:
         return set().union(*map(collectives, formulas + list(self.givens.values())))
 
     def behind(self, formula):
-        """Return a formula and the givens that it uses."""
+        """Return a formula and the formulas of the givens that it uses."""
         return [formula] + [self.givens[name] for name in parameters(formula) if name in self.givens]
 
     def meets(self, formula):
-        """Return whether a collective is behind a formula."""
+        """Return whether a formula or its givens contain a collective."""
         return any(map(collectives, self.behind(formula)))
 
     def has_rows(self, formula):
-        """Return whether a formula follows from rows or draws, so that it may be another in each slice."""
+        """Return whether a formula depends on rows or draws, so that its value may differ between slices."""
         return self.meets(formula) or self._differs(formula, {*self.divided, *RANDOM})
 
     def is_common(self, update):
-        """Return whether ranks without rows make an update, too: it has a collective, or nothing of one rank alone."""
+        """Return whether ranks without rows also apply an update: it has a collective, or no values of single ranks."""
         updates = self.updates + self.default_updates
         of_ranks, before = {*self.scattered.split(), *self.divided, *RANDOM}, None
         while of_ranks != before:
@@ -300,13 +300,13 @@ class Recipe:
         return self.meets(update.formula) or not self._differs(update.formula, of_ranks)
 
     def _differs(self, formula, of_ranks):
-        """Return whether a formula, without collectives, uses what is of one rank alone."""
+        """Return whether a formula has no collectives, and uses values that differ between ranks."""
         names = {name for each in self.behind(formula) for name in parameters(each)}
         return not self.meets(formula) and bool(names & of_ranks)
 
 
 def gradient(v, x, y, w):
-    """Of the mean squared error of a linear model."""
+    """Return the scaled gradient of a linear model's mean squared error."""
     return v.mean(v.transposed(x) * (v.dot(x, w) - y), 1) * 0.0625
 
 

@@ -1,4 +1,4 @@
-"""The steps of random programs: how one is drawn, what it does, and how it reads."""
+"""The steps of random programs: how they are drawn, executed and printed."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ import synkhronos as synk
 
 @dataclass
 class Given:
-    """An array as it is given to a call: plain, as a list, a view with strides, Data, or minibatch Data."""
+    """An array argument of a call, in one of several forms: array, list, view with strides, Data, minibatch Data."""
 
     array: np.ndarray
     form: str = "array"
@@ -22,7 +22,7 @@ class Given:
         )
 
     def offered(self, rows=None):
-        """Return what the call is given; ``rows`` are the selected ones, for a minibatch."""
+        """Return the argument of the call; a minibatch consists of the selected ``rows``."""
         if self.form == "minibatch":
             batch = self.array[rows]
             return synk.data(np.concatenate([batch, self.array[:1]]), minibatch=True)  # additional rows are ignored
@@ -34,7 +34,7 @@ class Given:
 
 
 def text(*arguments, **options):
-    """Return how arguments are written in a call; long ones end in dots (they come again from the same seed)."""
+    """Return the text of arguments in a call; long ones end in dots, since the seed reproduces them."""
     texts = [f"{argument!r}" for argument in arguments] + ["{}={!r}".format(*item) for item in options.items()]
     return ", ".join(" ".join(text.split()) if len(text) < 300 else text[:300] + " ..." for text in texts)
 
@@ -166,7 +166,7 @@ WAYS = (
 
 @dataclass
 class Put:
-    """Give the master's own variable a value, as any program may, in one of the `WAYS`."""
+    """Set the master's variable to a value, as programs may, in one of the `WAYS`."""
 
     name: str
     value: Given
@@ -236,7 +236,7 @@ class Wait:
 
 @dataclass
 class Distribute:
-    """Send all functions at once."""
+    """Send all functions to the ranks."""
 
     is_by_master, is_common = False, False
 
@@ -251,14 +251,14 @@ class Distribute:
 
 
 class Draw:
-    """Draws steps.
+    """Draws random steps.
 
     Parameters
     ----------
-    random : random.Random, or what behaves as one
-        Where all choices come from: hypothesis's, which can be made smaller, or a plain one.
+    random : random.Random or similar
+        The source of all choices: hypothesis's, which can be shrunk, or a plain one.
     names : sequence of str
-        Of the recipes to draw from.
+        The names of the recipes to draw from.
     """
 
     def __init__(self, random, names):
@@ -281,9 +281,9 @@ class Draw:
         return Given(array, "array" if form == "list" and not array.size else form)
 
     def step(self, model):
-        """Return a step that may have no meaning; then another one is to be drawn.
+        """Return a step; if it has no meaning, the caller must draw another one.
 
-        Before a call that needs what all ranks have in common comes a broadcast of what differs.
+        If a call needs variables to be equal on all ranks, a broadcast of differing variables is drawn before it.
         """
         if self._next is not None:
             step, self._next = self._next, None
@@ -323,7 +323,7 @@ class Draw:
         return self.collective(model)
 
     def variables(self, among):
-        """Return the names of these shared variables, or of those that the last function uses."""
+        """Return the names of these shared variables, or only of those that the last function uses."""
         last = BY_NAME[self._last].shareds if self._last is not None and self.chance(60) else ()
         return [name for name in last if name in among] or [name for name in SHARED if name in among]
 
@@ -332,7 +332,7 @@ class Draw:
         return model.values[name][0].shape[axis_of_rows(name)]
 
     def rows(self):
-        """Few rows, more than ranks or fewer, or so many that indices travel through shared memory."""
+        """Return a number of rows: few, or enough for indices to be sent through shared memory."""
         return self.random.choice([1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 17, 0, 300])
 
     # -- calls -------------------------------------------------------------------------------------------------------
@@ -370,7 +370,7 @@ class Draw:
         return Call(recipe.name, given, {key: value for key, value in options.items() if value is not None})
 
     def steps(self, model):
-        """Return several calls in one command, made of calls of the same function with the same options."""
+        """Return a step with several calls of the same function, with the same options, in one command."""
         call = self.call(model)
         recipe, options, k = BY_NAME[call.recipe], call.options, self.random.choice([1, 2, 2, 3, 4])
         for value in call.given.values():
@@ -402,13 +402,13 @@ class Draw:
         return Call(recipe.name, {name: self.given(name, rows) for name in recipe.inputs}, how="as_theano")
 
     def wanted_rows(self, model, recipe):
-        """Return the number of rows that a call must have, if it must, and is not to be refused."""
+        """Return the number of rows that a call needs to be accepted; None for any number, which may be refused."""
         numbers = [] if recipe.rows is None else [recipe.rows]
         numbers += [self.rows_of_state(model, name) for name in recipe.states.split()]
         return self.random.choice(numbers) if numbers and self.chance(80) else None
 
     def batch(self, length, wanted=None):
-        """Return any form of ``batch`` that fits; of a wanted number of rows, if there is one."""
+        """Return a ``batch`` in any form that fits; if ``wanted`` is a number, with this number of rows."""
         if wanted is not None and length:
             return slice(wanted) if wanted <= length and self.chance(30) else self.indices(length, wanted)
         form = self.random.randrange(6)
@@ -423,7 +423,7 @@ class Draw:
         return slice(self.random.choice(ends), self.random.choice(ends), self.random.choice([None, None, 1, 2, -1, -2]))
 
     def indices(self, length, n):
-        """Return n indices: a list, or sometimes a tuple, an array, a range."""
+        """Return n indices as a list, or sometimes as a tuple, array or range."""
         low = -length if self.chance(30) else 0
         some = np.random.RandomState(self.random.randrange(1 << 16)).randint(low, length, n).tolist() if n else []
         form = self.random.randrange(6)

@@ -1,6 +1,6 @@
-"""Random graphs on ranks are as the serial program is; and what is wrong is found, and made small.
+"""Random graphs on ranks give the serial program's values; wrong graphs are found and shrunk.
 
-``make prove`` draws 20,000. Bounds are tested by tables: what is rounding passes, what is not does not.
+``make prove`` draws 20,000 graphs. Tables test the bounds: rounding errors pass, and larger errors do not.
 """
 
 import subprocess
@@ -51,7 +51,7 @@ def test_the_same_seed_grows_the_same_graph():
 
 @pytest.mark.long
 def test_much_is_drawn():
-    """What stands in the issue of this generator: types, operations, ways to call."""
+    """The generator draws all required types, operations and ways to call."""
     seen = Counter()
     for seed in range(400):
         graph = Growth(np.random.RandomState(seed)).graph()
@@ -77,7 +77,7 @@ WORDS = [
 
 
 def rows(g):
-    """Return the names of inputs of floats that have rows."""
+    """Return the names of float inputs that have rows."""
     return [name for name in g.pool if name[0] == "x" and g.variable(name).dtype.startswith("float")]
 
 
@@ -103,7 +103,7 @@ WHERE = {
 
 
 def found_by_a_value(bug, graphs=200):
-    """Check graphs until a value is wrong; return the graph, made small."""
+    """Check graphs until a value is wrong; return the shrunk graph, or None."""
     operations, styles = WHERE.get(bug, (None, None))
     for seed in range(graphs):
         graph = grown(f"tests {seed}", operations=operations, styles=styles, n_operations=6 if operations else 14)

@@ -1,11 +1,11 @@
-"""Any program of this interface gives the serial answer: random programs, and the bugs that they must find.
+"""Random programs give the serial program's results, and find planted bugs.
 
-A *draw* is one step of a program, a call of a function or a collective, with its checks: what it returns, and the
-values of all shared variables on all ranks, are the serial program's. `recipes` are the functions, `truth` is the serial
-program (NumPy alone), `steps` draws and takes steps, `protocol` puts them together. ``make prove`` draws 100,000.
+A *draw* is one step of a program, a call of a function or a collective. Its results, and the values of all shared
+variables on all ranks, are compared with the serial program's. `recipes` has the functions, `truth` the serial program
+(NumPy alone), `steps` draws and takes steps, and `protocol` combines them. ``make prove`` draws 100,000 steps.
 
-To show that it can fail, `bugs` plants bugs, one at a time, and each must be found by a wrong value, or by a refusal
-that does not come. Among them are the mistakes of the original of 2017 that a program can show.
+To show that the tests can fail, `bugs` plants bugs, one at a time. Each must be found by a wrong value or a missing
+refusal. Among them are mistakes of the original library of 2017 that a program can reveal.
 """
 
 import gc
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def library():
-    """From an engine's name to its functions, built once; gone at the end, or other tests would distribute them."""
+    """A function that returns an engine's `Library`, built once; deleted so that other tests do not send it."""
     made = {}
 
     def library(engine):
@@ -58,7 +58,7 @@ def closed():
 
 
 def features(step):
-    """Return what a step uses of the interface."""
+    """Return the features of the interface that a step uses."""
     if isinstance(step, Call):
         found = [step.how, "function " + step.recipe]
         for option, value in step.options.items():
@@ -84,7 +84,7 @@ def features(step):
 
 
 def check(library, launcher, seeds, seen=lambda step: None):
-    """Draw a program of 100 steps from each seed, and two of 20 by hypothesis."""
+    """Draw a program of 100 steps from each seed, and twice as many of 20 steps with hypothesis."""
     for seed in range(seeds):
         seeded_program(seed, library, launcher, 100, on_step=seen)
 
@@ -105,7 +105,7 @@ def check(library, launcher, seeds, seen=lambda step: None):
 
 @pytest.mark.thorough
 def test_threads(library):
-    """2,560 draws, in which all functions, options, forms of arguments and collectives stand."""
+    """2,560 draws include all functions, options, forms of arguments and collectives."""
     seen = Counter()
 
     def note(step):
@@ -147,12 +147,12 @@ def test_threads(library):
 
 
 def test_processes(library):
-    """280 draws."""
+    """Check 280 draws."""
     check(library("numpy"), "fork", 2)
 
 
 def test_hosts(library):
-    """40 draws over two hosts."""
+    """Check 40 draws over two hosts."""
     random_program(random.Random("hosts"), library("numpy"), "hosts", 40, sizes=(3,))
 
 
@@ -161,14 +161,14 @@ def test_hosts(library):
     "engine", [pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine in ("theano", "pytensor")]
 )
 def test_processes_of_graphs(library, engine):
-    """420 draws."""
+    """Check 420 draws."""
     seen = Counter()
     check(library(engine), "fork", 3, lambda step: seen.update(features(step)))
     assert sum(seen[f"written rows, with {how}"] for how in ("call", "steps")) > 10
 
 
 def is_of_the_plant(error):
-    """Return whether an exception, or what caused it on any rank, was raised by a planted bug's own lines."""
+    """Return whether an exception, or its cause on any rank, was raised by the code of a planted bug."""
     while error is not None:
         lines = traceback.format_exception(type(error), error, error.__traceback__)
         for text in ["".join(lines), *getattr(error, "remote_tracebacks", {}).values()]:
@@ -180,9 +180,9 @@ def is_of_the_plant(error):
 
 
 def found_by_a_value(library, programs=150):
-    """Draw programs until a value is wrong, or something is not refused; return the program, made short.
+    """Draw programs until a value is wrong or a refusal is missing; return the shortened program and its error.
 
-    Programs that end with an exception count for nothing, and the bug itself must not raise.
+    Programs that end with an exception do not count, and the bug itself must not raise.
     """
     for seed in range(programs):
         try:
@@ -196,7 +196,7 @@ def found_by_a_value(library, programs=150):
 
 @pytest.fixture
 def planting(monkeypatch):
-    """From an engine's name to what plants bugs; afterwards none is left, and nothing that a cache has of it."""
+    """Return a function that creates a `Plant` for an engine; remove its bugs and clear caches after the test."""
     plants = []
 
     def planting(engine="numpy"):
@@ -225,7 +225,7 @@ def concerns(bug, recipe):
 
 
 def find_planted_bug(plant, engine, bug):
-    """Find it within 6,000 draws, by a wrong value; the program that shows it is short, and without the bug it is right."""
+    """Check that 6,000 draws find the bug by a wrong value, in a short program that is right without the bug."""
     bug(plant)
     recipes = [recipe for recipe in OF_ENGINE.get(engine, RECIPES) if concerns(bug, recipe)]
     found = found_by_a_value(Library(engine, recipes))
@@ -254,7 +254,7 @@ def test_planted_bug_is_found_in_graphs(planting, engine, bug):
 
 
 def test_bug_that_is_stale_or_raises_is_not_found(planting):
-    """What made two of ten bugs "found" for months: a replacement that takes other parameters, or only raises."""
+    """A bug is not found if its replacement takes other parameters, or only raises."""
     plant = planting()
     with reports(bugs.Stale, "split_rows"):
         plant.replace(division, "split_rows", lambda n_rows, n_ranks: ())
@@ -271,7 +271,7 @@ def test_bug_that_is_stale_or_raises_is_not_found(planting):
 
 @pytest.mark.parametrize("bug", bugs.BUGS + bugs.OF_WRITTEN_ROWS + bugs.OF_GRAPHS, ids=lambda bug: bug.__name__)
 def test_no_bug_is_stale(planting, bug):
-    """At once, not only where each is looked for."""
+    """Every bug can be planted."""
     bug(planting())
 
 
@@ -286,7 +286,7 @@ def test_caches_neither_hide_a_bug_nor_keep_it(monkeypatch):
 
 @pytest.mark.thorough
 def test_bug_alone_is_found():
-    """By itself, without the tests before it, in a fresh process."""
+    """A bug is found by its test alone in a fresh process, without the tests before it."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", __file__]
     done = subprocess.run(
         [*command, "-k", "found and off_by_one_partition and not graphs"],

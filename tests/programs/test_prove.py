@@ -58,7 +58,7 @@ def test_graphs_are_counted_with_what_was_refused(prove, tmp_path, engine):
 
 
 def test_the_numbers_of_the_campaign(prove):
-    """Those of docs/testing.rst, in which compiled draws are among those of their engine."""
+    """The numbers are those of docs/testing.rst, where an engine's draws include the compiled ones."""
 
     def total(**wanted):
         pieces = [one for one in prove.PIECES if all(getattr(one, name) == value for name, value in wanted.items())]

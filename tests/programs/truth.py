@@ -1,7 +1,7 @@
-"""The serial program: what every rank must hold, and every call must return, by plain NumPy and by docs/api alone.
+"""The serial program: the expected values of every rank and every call, by plain NumPy according to docs/api alone.
 
-Nothing here asks synkhronos. A `Model` has a method for every name of the interface that random programs use; it
-returns what the call of that name must return, and changes its own record of every rank's values.
+This module does not use synkhronos. A `Model` has a method for every function of the interface that random programs
+use. The method returns the expected result of the call, and the expected values of the ranks after it.
 """
 
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ from vocabulary import Arrays, Meeting, advanced, precision
 
 
 class NoAnswer(Exception):
-    """The step has no meaning here (shapes that do not fit, the maximum of nothing, ...): another one is tried."""
+    """The step has no meaning (shapes that do not fit, the maximum of nothing, ...); another one must be drawn."""
 
 
 class Refused(Exception):
-    """The call is wrong, and must be refused by a ValueError before any value changes."""
+    """The call is wrong, and must be refused with a ValueError before any value changes."""
 
 
 class Expected:
-    """A value, and how far from it a right one may be.
+    """An expected value, and the error that a correct value may have.
 
     Parameters
     ----------
     value : array
     rounding : float
-        0: it must be exactly this value. Else the precision to which its terms are known.
+        The precision of its terms; 0 if exactly this value is expected.
     size : float
-        What bounds the sum of the magnitudes of its terms.
+        A bound on the sum of the magnitudes of its terms.
     """
 
     def __init__(self, value, rounding=0.0, size=1.0):
@@ -52,7 +52,7 @@ class Expected:
 
 
 def shares(n_rows, n, root):
-    """Return the rows of every rank: as evenly as possible, in rank order; the root first where there are too few."""
+    """Return the rows of every rank, divided as evenly as possible; with fewer rows than ranks, the root gets one."""
     rows = np.arange(n_rows)
     if n_rows >= n:
         return np.array_split(rows, n)
@@ -61,7 +61,7 @@ def shares(n_rows, n, root):
 
 
 def selected(batch, length):
-    """Return the rows that ``batch`` means."""
+    """Return the rows that ``batch`` selects."""
     if batch is None:
         return np.arange(length)
     if isinstance(batch, (int, np.integer)):
@@ -73,13 +73,13 @@ def selected(batch, length):
 
 
 def selected_per_rank(batch_s, lengths):
-    """Return the rows that ``batch_s`` means on every rank."""
+    """Return the rows that ``batch_s`` selects on every rank."""
     for_each = isinstance(batch_s, list) and any(isinstance(entry, (slice, list, np.ndarray)) for entry in batch_s)
     return [selected(batch_s[rank] if for_each else batch_s, length) for rank, length in enumerate(lengths)]
 
 
 def reduced(op, values, weights=None):
-    """Combine values by an op, without looking at ranks: they are all ranks' or all slices'."""
+    """Combine the values of all ranks or of all slices by an op."""
     if op == "gather":
         return np.concatenate([np.atleast_1d(value) for value in values])
     if len({np.shape(value) for value in values}) > 1:
@@ -93,12 +93,12 @@ def reduced(op, values, weights=None):
 
 
 def rounding_of(op, value):
-    """Return the precision that is left after an op, whatever the order of evaluation."""
+    """Return the precision of a value after an op, whatever the order of evaluation."""
     return precision(value) if op in ("avg", "sum", "prod") else 0.0
 
 
 def reduced_in_type(op, values, weights=None):
-    """The same for the values of a shared variable, whose type stays."""
+    """Combine the values of a shared variable like `reduced`, but keep its type."""
     result = reduced(op, values, weights)
     if values[0].dtype == bool and op in ("sum", "prod"):
         return result != 0
@@ -107,19 +107,19 @@ def reduced_in_type(op, values, weights=None):
 
 @dataclass(frozen=True)
 class Slice:
-    """What a rank computes with in one of its calls.
+    """The data of one rank for one slice of a call.
 
     Parameters
     ----------
     rank, piece : int
-        Whose, and the position of the slice.
+        The rank, and the position of the slice.
     weight : int
-        In an average: rows; 1 each if nothing is divided; the master's alone if there are no rows at all.
+        Its weight in averages: its rows; 1 if nothing is divided; if there are no rows at all, 1 for the master only.
     counts : bool
-        Whether its outputs and updates do. A rank without rows for a slice makes the call, if others need its
-        collectives, with a row that is somebody else's.
+        Whether its outputs and updates count. A rank without rows for a slice makes the call with another rank's
+        row if others need its collectives.
     values : dict
-        By the names of inputs and shared variables.
+        Values by the names of inputs and shared variables.
     """
 
     rank: int
@@ -130,7 +130,7 @@ class Slice:
 
 
 class Model:
-    """All ranks, as one serial program.
+    """A serial model of all ranks.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ class Model:
     initial : dict
         The value of every shared variable, by name.
     computes_all : bool
-        Whether an engine computes also the outputs that ``output_subset`` leaves out, so that they can fail.
+        Whether the engine also computes the outputs that ``output_subset`` leaves out, so that they can fail.
     """
 
     def __init__(self, n, root, initial, computes_all=False):
@@ -155,7 +155,7 @@ class Model:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def call(self, recipe, given, batch=None, batch_s=None, num_slices=1, output_subset=None):
-        """Return (what is returned, what the ranks hold afterwards), each as `Expected` values."""
+        """Return the results of a call, and the ranks' values after it, both as `Expected` values."""
         scattered = [name for name in recipe.scattered.split() if name in INPUTS]  # other inputs have no rows to divide
         whole = {name: given[name].array for name in recipe.inputs if name not in scattered}
         parts = shared_rows = None
@@ -252,18 +252,18 @@ class Model:
         return shares(lengths.pop(), self.n, self.root)
 
     def check_states(self, names):
-        """Refuse what takes variables for ordinary ones of which every rank has its own rows."""
+        """Raise `Refused` if the rows of a variable are divided over the ranks, and `NoAnswer` if they may be later."""
         if any(map(self.is_on_ranks, names)):
             raise Refused("it has the batch's rows")
         if STATES.keys() & set(names):
             raise NoAnswer("no function has divided it yet")
 
     def is_on_ranks(self, name):
-        """Return whether ranks have their rows of a variable, because a function that names it has been called."""
+        """Return whether ranks have only their rows of a variable, because a function with this state was called."""
         return self.n > 1 and any(name in BY_NAME[function].states.split() for function in self.last_rows)
 
     def _exact(self, recipe, outputs, others, ops, updates, given, parts, shared_rows):
-        """Return what one rank alone computes of all ranks' rows; after that, all ranks hold the same."""
+        """Return what one rank computes from all ranks' rows, and the values after it, equal on all ranks."""
         put = [name for name in self.differing(recipe.in_common) if name in self.put_by_program]
         if len(put) < len(self.differing(recipe.in_common)):
             raise NoAnswer("ranks differ in what an exact function takes to be the same")
@@ -291,11 +291,11 @@ class Model:
         return [serial(output, op) for output, op in zip(outputs, ops)], after
 
     def differing(self, names):
-        """Return which of these shared variables are not the same on all ranks."""
+        """Return which of these shared variables differ between ranks."""
         return [name for name in names if len({value.tobytes() for value in self.values[name]}) > 1]
 
     def steps(self, recipe, given, batches=None, batches_s=None, n_steps=None, **options):
-        """Return what as many calls return, by output; and what the ranks hold after the last."""
+        """Return the results of a series of calls, by output, and the ranks' values after the last call."""
         values, rows, results, after = dict(self.values), np.zeros(self.n, int), [], {}
         last_rows, self.last_rows = self.last_rows, dict(self.last_rows)
         rounding = 0.0  # a step inherits the rounding of earlier steps
@@ -324,9 +324,9 @@ class Model:
         return [list(of_steps) for of_steps in zip(*results)], after
 
     def _values(self, recipe, rank, given, rows, shared_rows):
-        """Return what a rank computes with, of these rows of the inputs and of its sliceable variables; None: all.
+        """Return a rank's values, with these rows of the inputs and of its sliceable variables; None selects all.
 
-        Of variables that have the batch's rows it has all.
+        Variables that have the batch's rows are not divided.
         """
         values = {name: of_ranks[rank] for name, of_ranks in self.values.items()}
         for name in recipe.sliceable.split() if shared_rows is not None else ():
@@ -341,9 +341,9 @@ class Model:
         return values
 
     def _evaluate(self, recipe, value, slices):
-        """Return the value of an output or update in every slice, and the precision to which it is known.
+        """Return the value of an output or update in every slice, and its precision.
 
-        Formulas are evaluated up to the first collective, on all ranks; then again, with its result, up to the second.
+        Formulas are evaluated on all ranks up to the first collective; then again, with its result, up to the second.
         """
         found = {}
         for piece in {each.piece for each in slices}:
@@ -361,7 +361,7 @@ class Model:
         return [(np.asarray(found[i][0]), found[i][1]) for i in range(len(slices))]
 
     def _up_to_collective(self, recipe, value, values, results):
-        """Return the value, or the `Meeting` with other ranks of which there is no result yet; and the precision."""
+        """Return the value, or the `Meeting` at a collective that has no result yet, and the precision."""
         words = Arrays(results, None if recipe.rows is None else len(values[recipe.divided[0]]))
         values = dict(values)
         try:
@@ -386,7 +386,7 @@ class Model:
         return Expected(value, max(rounding, rounding_of(op, value)), size)
 
     def _updates(self, recipe):
-        """Return (update, op) of all updates; op None where slices must agree."""
+        """Return (update, op) for all updates; the op is None where slices must agree."""
         targets = [update.target for update in recipe.updates]
         found = []
         for update in recipe.updates + [more for more in recipe.default_updates if more.target not in targets]:
@@ -437,7 +437,7 @@ class Model:
         return after
 
     def _check_serial(self, recipe, outputs, ops, results, given, scattered, parts, whole):
-        """The formulas over all rows at once must give the same where the ranks' variables are the same."""
+        """Check that formulas give the same results on all rows together, if the ranks' variables are equal."""
         if parts is None or recipe.sliceable or not sum(map(len, parts)):
             return
         if self.differing(recipe.shareds):
@@ -452,7 +452,7 @@ class Model:
                 assert difference is None, f"the model is wrong: {difference}"
 
     def _size(self, slices):
-        """Return what bounds the terms of a sum: the number of elements times the largest product."""
+        """Return a bound on the terms of a sum: the number of elements times the largest product."""
         size = 1.0
         for each in slices:
             arrays = [value for name, value in each.values.items() if name != "big" and name not in RANDOM]
@@ -461,7 +461,7 @@ class Model:
         return size * len(slices)
 
     def note(self, after, by_master, is_common):
-        """Note what a step has changed: on the master alone, for all ranks in common, or for each as its own."""
+        """Record a step's changes: on the master alone, equal on all ranks, or different on each rank."""
         for name in after:
             if by_master:
                 if name not in self.own and not self.differing([name]):
@@ -476,7 +476,7 @@ class Model:
         self._put_back = []
 
     def as_theano(self, recipe, given):
-        """The master alone, as plain Theano."""
+        """Return the results and values of a call by the master alone, as in plain Theano."""
         values = {name: of_ranks[self.root] for name, of_ranks in self.values.items()}
         values.update((name, value.array) for name, value in given.items())
         lengths = {np.shape(values[name])[axis_of_rows(name) if name in STATES else 0] for name in recipe.divided}
@@ -541,7 +541,7 @@ class Model:
         return None, {name: [Expected(np.concatenate(self.values[name]))] * self.n for name in names}
 
     def _weights(self, weights):
-        """Return weights that may be those of a function's last call."""
+        """Return the weights; a function's name stands for the rows of its last call."""
         if isinstance(weights, str):
             weights = self.last_rows.get(weights, [0])
             if not any(weights):
@@ -595,13 +595,13 @@ class Model:
         return None, {}
 
     def wait(self, i):
-        """The program waits for one of the collectives that it has started."""
+        """Return the values after the program has waited for a collective that it started."""
         if i >= len(self.started):
             raise NoAnswer("so many are not under way")
         return None, self.started.pop(i)[1]
 
     def _rows(self, weights, groups):
-        """Return, for ranks whose results are the same, the weights of all ranks."""
+        """Return groups of ranks with the same result, each with the weights of all ranks for it."""
         weights = self._weights(weights)
         if weights is not None and isinstance(weights[0], list):
             rows = [tuple(np.array(row) / np.sum(row)) for row in weights]
@@ -638,7 +638,7 @@ class Model:
     # -- the master alone ------------------------------------------------------------------------------------------
 
     def put(self, name, value):
-        """The program gives the master's own variable a value; those of states are the rows of all ranks."""
+        """Return the values after the program has set the master's variable; for states, it sets all ranks' rows."""
         after = [Expected(of_rank) for of_rank in self.values[name]]
         after[self.root] = Expected(value.array)
         return None, {name: after[self.root :][:1] * self.n if name in STATES else after}
@@ -646,12 +646,12 @@ class Model:
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
     def save(self, names):
-        """The program saves its variables, as every rank has them."""
+        """Save all ranks' values of these variables."""
         self.saved.append(({name: self.values[name] for name in names}, self.put_by_program & set(names)))
         return None, {}
 
     def load(self, i):
-        """All ranks have again what they had then; and what only the program had, its functions are given again."""
+        """Return all ranks' values at the time of saving; values that only the program had set count as set again."""
         if i >= len(self.saved):
             raise NoAnswer("so many were not saved")
         values, put = self.saved[i]

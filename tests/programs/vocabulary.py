@@ -1,7 +1,7 @@
-"""The words in which the formulas of `recipes` are written, spoken by NumPy and by every engine.
+"""The words, which are the functions in the formulas of `recipes`, for NumPy and for every engine.
 
-A formula is a function of the words and of values, arrays or variables: ``lambda v, x, w: v.sum(x * w, 0)``. Beside
-these words it uses ``+ - *``, comparisons by name, and indexing by constants; all constants are exact in binary.
+A formula is a function of the words and of values, arrays or variables: ``lambda v, x, w: v.sum(x * w, 0)``. Besides
+words, it uses ``+ - *``, comparisons by name, and indexing by constants; all constants are exact in binary.
 """
 
 import operator
@@ -40,7 +40,7 @@ FUNCTIONS = {
 
 
 def log_sum_exp(x, axis=None):
-    """``log(sum(exp(x)))``, whatever the size of x."""
+    """Return ``log(sum(exp(x)))`` without overflow."""
     largest = np.max(x, axis)
     return largest + np.log(np.sum(np.exp(x - largest), axis))
 
@@ -64,7 +64,7 @@ OF_GRAPHS = {
 
 
 def precision(x):
-    """The relative distance between two numbers of the type of ``x``; 0 where it is no float."""
+    """Return the machine epsilon of the type of ``x``; 0 if it is not a float type."""
     dtype = np.asarray(x).dtype
     return float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0
 
@@ -79,7 +79,7 @@ def state_of(generator):
 
 
 def generator_of(state):
-    """Return the RandomState of such an array."""
+    """Return a RandomState with the state in an array of `state_of`."""
     generator = np.random.RandomState()
     generator.set_state(("MT19937", state[:-1].astype("uint32"), int(state[-1])))
     return generator
@@ -97,13 +97,13 @@ ROUNDED = {"sum", "mean", "prod", "dot", "divide", "sqrt", "log", "tanh", "sum_a
 
 
 class Meeting(Exception):
-    """A rank has come to a collective of which there is no result yet.
+    """A rank has reached a collective that has no result yet.
 
     Attributes
     ----------
     op : str
     arrays : list of array
-        The rank's own.
+        The rank's arrays.
     """
 
     def __init__(self, op, arrays):
@@ -111,19 +111,19 @@ class Meeting(Exception):
 
 
 class Arrays:
-    """The words as plain NumPy: the truth.
+    """The words as plain NumPy, for expected values.
 
     Parameters
     ----------
     results : sequence of list of array
-        Of the first collectives, in the order in which they are computed.
+        The results of the first collectives, in the order of computation.
     rows : int, optional
-        The number of rows, where a program has written that of all.
+        The number of rows, if the function has a literal number of all rows.
 
     Attributes
     ----------
     rounding : float
-        The precision to which what was computed with these words is known, whatever the order of additions; 0: exactly.
+        The precision of values computed with these words, whatever the order of additions; 0 if they are exact.
     """
 
     draw = staticmethod(lambda state: generator_of(state).random_sample(3))
@@ -193,17 +193,17 @@ class NumpyEngine(Collectives):
 
 
 class Tensors(Collectives):
-    """The words as expressions of a library of tensors.
+    """The words as expressions of a tensor library.
 
     Parameters
     ----------
     tensor : module
-        Of its operations.
+        The module of its operations.
 
     Attributes
     ----------
     rows : int, optional
-        The number that is written in the function that is being built.
+        The literal number of rows in the function that is being built.
     """
 
     generator_of, returns_dicts, computes_all = staticmethod(generator_of), True, False
@@ -240,7 +240,7 @@ class Tensors(Collectives):
 
 
 class Theano(Tensors):
-    """The words of Theano, run as Python code: no compiler is called."""
+    """The words of Theano, run as Python code without a compiler."""
 
     def __init__(self):
         import theano
@@ -264,7 +264,7 @@ class Theano(Tensors):
 
 
 class PyTensor(Tensors):
-    """The words of PyTensor, run as Python code likewise; or by the linker that ``SYNK_TEST_LINKER`` names."""
+    """The words of PyTensor, run as Python code, or by the linker that ``SYNK_TEST_LINKER`` names."""
 
     returns_dicts, computes_all = False, True
 
@@ -286,7 +286,7 @@ class PyTensor(Tensors):
 
     @staticmethod
     def generator_of(state):
-        """Return the Generator that draws what the RandomState of this state draws."""
+        """Return a Generator that draws the same numbers as a RandomState with this state."""
         bits = np.random.MT19937()
         bits.state = {"bit_generator": "MT19937", "state": {"key": state[:-1].astype("uint32"), "pos": int(state[-1])}}
         return np.random.Generator(bits)

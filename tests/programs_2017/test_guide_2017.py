@@ -1,7 +1,7 @@
-"""The deep learning programs of the guide of 2017, in its words: gradients, all_reduce, step; each beside the serial one.
+"""The deep learning programs of the 2017 guide (gradients, all_reduce, step), compared with serial programs.
 
-They are written anew from what the guide says of ``train_mnist_cpu_data``, ``train_mnist_gpu_data`` and ``train_resnet``,
-smaller, with random images. The header is the guide's: Lasagne is imported before `fork`, with the flags for it.
+They were rewritten from the guide's description of ``train_mnist_cpu_data``, ``train_mnist_gpu_data`` and
+``train_resnet``, smaller and with random images. As in the guide, Lasagne is imported before `fork`, with its flags.
 """
 
 import pytest
@@ -54,7 +54,7 @@ def check(network, serial_network, tolerance=1e-9):
 @pytest.mark.thorough
 @pytest.mark.parametrize("n", [2, 3])
 def test_mnist_with_the_data_on_the_host(tmp_path, n):
-    """Adam in three steps, shuffled lists of rows, and the whole validation set in slices."""
+    """Training by Adam on shuffled lists of rows, and validation in slices, equal those of the serial program."""
     pytest.importorskip("lasagne")
     program = """
 X, y = random.rand(90, 12), random.randint(0, 4, 90).astype('int32')
@@ -94,7 +94,7 @@ print('equal', synk.size())
 
 @pytest.mark.thorough
 def test_mnist_with_the_data_on_the_ranks(tmp_path):
-    """The data set in shared variables, rows by ``batch_s``: a list for each rank, or one slice for all; one callable."""
+    """Training on data in shared variables, with ``batch_s`` as lists per rank or one slice, equals serial training."""
     pytest.importorskip("lasagne")
     program = """
 X, y = random.rand(41, 12), random.randint(0, 4, 41).astype('int32')
@@ -135,9 +135,9 @@ print('equal')
 
 @pytest.mark.long
 def test_a_residual_network(tmp_path):
-    """Shortcuts around layers, on random images, by momentum; batches that do not divide evenly.
+    """Training with shortcuts around layers, momentum and batches that do not divide evenly equals serial training.
 
-    Its convolutions are of 1 x 1 pixel: others can be computed by C alone, which takes long to compile.
+    All convolutions are 1 x 1, because others require C code, which takes long to compile.
     """
     pytest.importorskip("lasagne")
     program = """
@@ -173,7 +173,7 @@ print('equal')
 
 
 def test_data_of_other_processes(tmp_path):
-    """The array of a `Data`, made before `fork` or after it, is written by a process of the program's own."""
+    """A process that the program forks can write to a `Data` that was made before or after `fork`."""
     program = """
 import os
 import numpy as np

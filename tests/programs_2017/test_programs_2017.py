@@ -1,4 +1,4 @@
-"""Programs as they were written in 2017 run unchanged: the one of the paper's appendix, and what small ones call."""
+"""Programs written in 2017 run unchanged: the program in the paper's appendix, and small ones."""
 
 import textwrap
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.theano
 
 @pytest.mark.thorough
 def test_the_program_of_the_paper(tmp_path):
-    """Figures 4 and 5, line by line, with the functions that the paper leaves out."""
+    """The program in figures 4 and 5 runs unchanged, completed by the functions that the paper leaves out."""
     pytest.importorskip("lasagne")
     (tmp_path / "example.py").write_text(
         textwrap.dedent("""
@@ -91,7 +91,7 @@ def test_the_program_of_the_paper(tmp_path):
 
 @pytest.mark.long
 def test_inputs_built_beforehand_and_the_serial_function(tmp_path):
-    """``import theano`` first, fork at the top level, its result, build_inputs, as_theano, output modes."""
+    """Programs may import Theano first, fork at the top level, and use build_inputs, as_theano and output modes."""
     assert (
         run_text(
             tmp_path,
@@ -173,7 +173,7 @@ def test_every_form_of_batch(tmp_path):
 
 
 def test_shared_variables(tmp_path):
-    """What of each collective the guide's demos use, and np.asarray of what gather returns."""
+    """Collectives work as the guide's demos use them, and np.asarray accepts the result of gather."""
     assert (
         run_text(
             tmp_path,

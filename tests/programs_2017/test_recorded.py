@@ -1,13 +1,13 @@
-"""What programs of 2017 compute, recorded from NumPy: the gate that every later version of the library must pass.
+"""The results of programs of 2017, computed by NumPy, which every later version of the library must reproduce.
 
 Each test is a program in the style of the paper (Stooke & Abbeel 2017) and of its guide, on two real processes with
-Theano, written against the published interface alone. What it must compute is said by NumPy beside it, from the rules
-of the guide: rows are divided as evenly as possible, the first ranks taking what is left over (`numpy.array_split`);
-``batch`` selects before rows are divided, ``batch_s`` on every rank afterwards; a function's updates stay on their
-rank until a collective moves them; slices compute from the original values. (One rule is not that of 2017: averages
-are weighted by rows.)
+Theano, written against the published interface alone. NumPy computes the expected results by the rules of the guide.
+Rows are divided as evenly as possible; the first ranks get one more if necessary (`numpy.array_split`). ``batch``
+selects before rows are divided, ``batch_s`` on every rank afterwards. A function's updates stay on their rank until a
+collective moves them. Slices compute from the original values. (One rule differs from 2017: averages are weighted by
+rows.)
 
-These tests are kept as they are. Who must change one has changed what users' programs compute.
+These tests must not be changed: a version that fails one of them changes the results of users' programs.
 """
 
 import numpy as np
@@ -40,18 +40,18 @@ def two_ranks():
 
 
 def function(*args, **kwargs):
-    """`synk.function`, without the C compiler."""
+    """Return the result of `synk.function`, compiled without the C compiler."""
     return synk.function(*args, mode=MODE, **kwargs)
 
 
 def same(actual, expected):
-    """Compare up to rounding; the shape as well."""
+    """Compare values up to rounding, and shapes."""
     np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-14)
     assert np.shape(actual) == np.shape(expected)
 
 
 def exactly(actual, expected):
-    """Compare bit for bit; shape and dtype as well."""
+    """Compare values exactly, and shapes and dtypes."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     assert actual.dtype == expected.dtype
     np.testing.assert_array_equal(actual, expected)
@@ -110,7 +110,7 @@ def test_every_op_of_an_output():
 
 
 def test_forms_of_functions():
-    """No output, one, a dict; inputs for everybody, scalars, names, givens; the function of the master alone."""
+    """Functions may have no output, one or a dict, and broadcast inputs, scalars, names and givens."""
     x, w, c, given = T.dmatrix("x"), T.dvector("w"), T.dscalar("c"), T.dvector("given")
     assert function([x], updates=[(theano.shared(0.0), x.sum())])(X) in (None, [])
     f = function([x], (x.dot(w) * c + given.sum()).mean(), bcast_inputs=[w, c], givens={given: w * 3}, name="affine")
@@ -202,7 +202,7 @@ def test_minibatch_data_holds_the_batch():
 
 @pytest.mark.parametrize("num_slices", [1, 2, 3, 11])
 def test_slices_give_what_one_call_gives(num_slices):
-    """Validation over a whole set: outputs are accumulated slice by slice, weighted by rows."""
+    """In the validation of a whole set, outputs are accumulated slice by slice, weighted by rows."""
     x, y = T.dmatrix("x"), T.dvector("y")
     total = theano.shared(np.zeros(3), "total")
     f = function(
@@ -305,7 +305,7 @@ def test_every_collective():
 
 
 def test_collectives_over_and_over():
-    """Every collective writes beside what stands, and the next one must find the last one's result."""
+    """Every collective writes its result to new memory, and the next collective must read that result."""
     s = theano.shared(np.zeros(3), "s")
     add = function([], updates=[(s, s + 1)])
     synk.distribute()
@@ -322,7 +322,7 @@ def test_collectives_over_and_over():
 
 
 def test_batch_s_selects_on_every_rank():
-    """Data that is scattered once; one selection for all ranks, or one for each; in slices, too."""
+    """Data is scattered once; ``batch_s`` is one selection for all ranks or one for each, also in slices."""
     xs, ys = theano.shared(X[:0], "xs"), theano.shared(Y[:0], "ys")
     x, y = T.dmatrix("x"), T.dvector("y")
     f = function(
@@ -378,7 +378,7 @@ BATCHES = [np.random.RandomState(epoch).permutation(11)[i : i + 4] for epoch in 
 
 
 def test_the_loop_of_the_paper():
-    """A step on every rank, then the mean of the parameters: for batches that divide evenly, the serial step."""
+    """If batches divide evenly, a step on every rank and the mean of the parameters equal the serial step."""
     m = Line()
     step = function([m.x, m.y], m.loss, updates=[(m.w, m.w - 0.3 * m.grad)])
     synk.distribute()
@@ -391,7 +391,7 @@ def test_the_loop_of_the_paper():
 
 
 def test_the_three_steps_of_the_guide():
-    """Gradients of the ranks' rows into a shared variable, their mean over the ranks, then the rule; uneven batches."""
+    """The ranks' gradients, their mean weighted by rows, and an update rule equal the serial step, for any batch."""
     m = Line()
     g, v = theano.shared(np.zeros(3), "g"), theano.shared(np.zeros(3), "v")
     compute = function([m.x, m.y], m.loss, updates=[(g, m.grad)])
@@ -416,7 +416,7 @@ def adam(w, m, v, g, t):
 
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 def test_the_training_function(rule):
-    """One callable, from the data to the step, also in slices; then the validation of everything in one call."""
+    """A callable by `make_train_function` takes the serial steps, also in slices; one call validates all rows."""
     model = Line()
     options = dict(learning_rate=0.2) if rule == "sgd" else {}
     step = train.make_train_function(
@@ -449,7 +449,7 @@ def test_the_training_function(rule):
 
 
 def test_training_on_data_that_was_scattered():
-    """The guide's second way: the data set in shared variables, ``batch_s`` for the batches."""
+    """Training works on a data set in shared variables, with batches by ``batch_s``, as in the guide's second way."""
     m = Line()
     xs, ys = theano.shared(X[:0], "xs"), theano.shared(Y[:0], "ys")
     step = train.make_train_function(
@@ -475,7 +475,7 @@ def test_training_on_data_that_was_scattered():
 
 
 def test_communicating_every_third_step():
-    """The paper allows any frequency: every rank steps by its own rows, and parameters are averaged now and then."""
+    """As the paper allows, every rank takes steps with its rows, and parameters are averaged every third step."""
     m = Line()
     step = function([m.x, m.y], m.loss, updates=[(m.w, m.w - 0.2 * m.grad)])
     synk.distribute()
@@ -491,7 +491,7 @@ def test_communicating_every_third_step():
 
 
 def test_a_second_order_method():
-    """Conjugate gradients with products of the Hessian over big batches: what the library was first made for."""
+    """Conjugate gradients with Hessian-vector products over big batches work: the library was first made for them."""
     m, direction = Line(), T.dvector("direction")
     product = function(
         [m.x, m.y],

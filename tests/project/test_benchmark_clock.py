@@ -1,4 +1,4 @@
-"""The clocks of benchmarks.training: when each rank began and ended, and what the time between is counted as."""
+"""The clocks of training benchmarks: when each rank began and ended, and how the time between is divided."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.theano
 
 
 def test_time_of_a_call_is_divided():
-    """Two ranks of two slices each; rank 7 computes 1 + 2 s and ends at 14, rank 8 computes 2 + 2 s and ends at 16."""
+    """Two ranks compute two slices each: rank 7 computes 1 + 2 s and ends at 14, rank 8 2 + 2 s and ends at 16."""
     started = np.array([[7, 10.5], [7, 12.0], [8, 11.0], [8, 14.0]])
     ended = np.array([[7, 11.5], [7, 14.0], [8, 13.0], [8, 16.0]])
     seconds = divide_time(10.0, started, ended)
@@ -22,7 +22,7 @@ def test_time_of_a_call_is_divided():
 
 
 def test_clocks_enclose_what_is_computed():
-    """The first reads before the work, the second after it, and the values are what they were."""
+    """The first clock is read before the work and the second after it, and values are unchanged."""
     x = T.dmatrix()
     shown, started = Clock()(x)
     result, ended = Clock()(T.dot(T.dot(shown, shown), shown).sum())

@@ -1,4 +1,4 @@
-"""Every benchmark at a tiny size, without the peers, with the engine that is installed; and how results are judged."""
+"""Every benchmark at a tiny size, without the peers, with the installed engine; and the assessment of results."""
 
 import importlib
 import importlib.util
@@ -125,15 +125,15 @@ def test_no_calls_beside_those_of_an_environment_that_is_not_there(tmp_path, cap
 
 
 class Alone(Collective):
-    """A library of collectives for one rank, to which every result is the rank's own array."""
+    """A library of collectives for one rank: every result equals the rank's array."""
 
     rank, size = 0, 1
 
     def wait(self):
-        """Wait for nobody."""
+        """Return immediately, since there are no other ranks."""
 
     def copy(self, mine, result):
-        """Do what every collective of one rank does."""
+        """Copy the rank's array to the result, as every collective of one rank does."""
         result[:] = mine
 
     all_reduce = reduce = broadcast = scatter = gather = all_gather = copy
@@ -158,7 +158,7 @@ TRAINED = [
 
 
 def shallow(depth, images, normalize):
-    """A network that begins and ends as residual ones do."""
+    """Return a network that begins and ends like residual ones."""
     from lasagne import layers, nonlinearities
     from resnet import convolution, image_shape
 
@@ -230,7 +230,7 @@ def test_at_once_fails_with_the_work():
 
 
 class Slow:
-    """Takes a while to unpickle, in whichever process."""
+    """An object that takes 20 ms to unpickle in any process."""
 
     def __reduce__(self):
         return time.sleep, (0.02,)

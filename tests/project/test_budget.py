@@ -1,7 +1,7 @@
-"""A budget of lines of code for each package: what it has today, at most. Later changes lower it.
+"""A maximum number of lines of code for each package, no more than it has today. Later changes lower it.
 
-Lines count that have code: no comments, no docstrings, no blank lines. ``python tests/project/test_budget.py`` prints
-the table as it is now.
+Only lines with code count: no comments, docstrings or blank lines. ``python tests/project/test_budget.py`` prints the
+current table.
 """
 
 import ast
@@ -44,7 +44,7 @@ LAYOUT = {
 
 
 def lines_of_code(text):
-    """Return how many lines of a module have code."""
+    """Return the number of lines with code in a module."""
     found = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in LAYOUT:
@@ -65,7 +65,7 @@ def row_of(file, rows):
 
 @functools.lru_cache(None)
 def measured():
-    """Return the lines of code of each row of the budget, and of files that have none."""
+    """Return the number of lines of code for each row of the budget, and under None for files without a row."""
     found = dict.fromkeys(BUDGET, 0)
     for path in PACKAGE.rglob("*.py"):
         row = row_of(path.relative_to(PACKAGE).as_posix(), BUDGET)

@@ -103,7 +103,7 @@ def test_pages_build_without_warnings(tmp_path):
 
 
 def sections(docstring):
-    """Return the numpydoc sections of a docstring, by title; the text before them under ``""``."""
+    """Return the numpydoc sections of a docstring by title, and the text before them as ``""``."""
     parts = re.split(r"^(\w[\w ]*)\n-{3,}\n", inspect.cleandoc(docstring), flags=re.MULTILINE)
     return dict(zip([""] + parts[1::2], parts[::2]))
 
@@ -115,7 +115,7 @@ def documented(section):
 
 
 def faults(thing, bound=False):
-    """Return what a docstring lacks, as words."""
+    """Return the names of the parts that a docstring lacks."""
     if not thing.__doc__:
         return ["docstring"]
     found = sections(thing.__doc__)
@@ -247,7 +247,7 @@ EITHER = r"(import pytensor.*?) +# Theano: (import .*)"
 
 
 def page_with_examples(path):
-    """Return a page as parameters, each marked with an engine that the page imports, or that it says how to import."""
+    """Return test parameters for a page: one for each engine that the page imports or shows how to import."""
     text = path.read_text()
     engines = ["pytensor" if re.search(r">>> import .*\bpytensor\b", text) else "theano"]
     if re.search(EITHER, text):
@@ -262,7 +262,7 @@ def page_with_examples(path):
     "path, engine", [one for path in PAGES if ">>>" in path.read_text() for one in page_with_examples(path)]
 )
 def test_examples_of_page(path, engine, tmp_path):
-    """In a process of their own: graphs are run by Python code on all ranks, which costs no minutes of compiling."""
+    """The examples run in a separate process, where Python code evaluates graphs, to save minutes of compilation."""
     pytest.importorskip(engine)
     page = tmp_path / path.name
     page.write_text(with_engine(path.read_text(), engine))
@@ -292,7 +292,7 @@ sys.exit(bool(results.failed or not results.attempted))
 
 
 def with_engine(text, engine):
-    """Return a text whose lines for either engine are those of one."""
+    """Return a text with only one engine's import where its lines show both engines' imports."""
     return re.sub(EITHER, r"\2" if engine == "theano" else r"\1", text)
 
 
@@ -315,7 +315,7 @@ def test_program_of_landing_page(tmp_path, engine):
 @pytest.mark.timeout(300)  # Theano compiles
 @pytest.mark.parametrize("engine", ENGINES)
 def test_conftest_and_test_of_users(tmp_path, engine):
-    """The files that notebooks_and_containers.rst shows."""
+    """The files shown in notebooks_and_containers.rst work."""
     pytest.importorskip(engine)
     page = (ROOT / "docs" / "notebooks_and_containers.rst").read_text()
     blocks = re.findall(
@@ -404,7 +404,7 @@ theano.printing.debugprint(synkhronos.function([], []))
 
 
 def test_every_environment_variable_is_on_the_page():
-    """The page lists the variables that a user may set, and no others."""
+    """The page lists exactly the variables that users may set."""
     sources = [*(ROOT / "synkhronos").rglob("*.py"), *(ROOT / "demos").rglob("*.py")]
     used = {name for path in sources for name in re.findall(r"\bSYNK_[A-Z_]+", path.read_text())}
     page = (ROOT / "docs" / "environment_variables.rst").read_text()
@@ -412,7 +412,7 @@ def test_every_environment_variable_is_on_the_page():
 
 
 def run_alone(tmp_path, *arguments):
-    """Run Python as a user does who has set nothing for Theano; return its exit status, and what it says of errors."""
+    """Run Python without any settings for Theano; return its exit status and its standard error."""
     environment = {name: value for name, value in os.environ.items() if name != "THEANO_FLAGS"}
     done = subprocess.run(
         [sys.executable, *arguments],
@@ -504,7 +504,7 @@ for p in params:
 
 
 def changed(program, diff):
-    """Return a program with its lines changed as the diff says: ``-`` out, ``+`` in, all others are where it is."""
+    """Return a program with a diff applied: lines with ``-`` are removed, ``+`` added, others locate the change."""
     lines, position = program.split("\n"), 0
     for line in filter(None, diff.split("\n")):
         if line[0] == "+":
@@ -565,7 +565,7 @@ def test_program_of_readme_arrives_at_the_same(tmp_path):
 @pytest.mark.thorough
 @pytest.mark.parametrize("engine", ENGINES)
 def test_complete_program_of_readme_prints_what_is_said(tmp_path, engine):
-    """With PyTensor, its comment says which line is another."""
+    """For PyTensor, the import is replaced as the program's comment says."""
     pytest.importorskip(engine)
     (said,) = re.findall(r"It prints `(.*?)`", README)
     before, after = re.search(r"(import theano.*) # Python 3.12 and later: (import pytensor.*)", PROGRAMS[1]).groups()

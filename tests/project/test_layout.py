@@ -1,6 +1,6 @@
-"""Where a module's tests are: in the file of its name, else in one whose docstring names it.
+"""A module's tests are in the file of the same name, or in a file whose docstring names the module.
 
-By its name alone in the same folder, by its full name in another one: of several modules, or of whole programs.
+The docstring uses the short name in the same folder, and the full name in another folder.
 """
 
 import ast
@@ -15,14 +15,14 @@ FOLDERS = sorted({path.parent.relative_to(PACKAGE) for path in PACKAGE.rglob("*.
 
 
 def named_in(files):
-    """Return what the docstrings of test files have in backquotes."""
+    """Return the names in backquotes in the docstrings of test files."""
     texts = [ast.get_docstring(ast.parse(path.read_text())) or "" for path in files]
     return {name for text in texts for name in re.findall(r"`([\w.]+)`", text)}
 
 
 @pytest.fixture(scope="module")
 def named_anywhere():
-    """What docstrings in all folders name."""
+    """Return the names in docstrings in all folders."""
     return named_in(TESTS.rglob("test_*.py"))
 
 

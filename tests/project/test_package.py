@@ -1,4 +1,4 @@
-"""The wheel holds every subpackage, the metadata are true, and importing the package is cheap."""
+"""The wheel contains every subpackage, the metadata is correct, and importing the package is cheap."""
 
 import email
 import importlib.util
@@ -52,7 +52,7 @@ def test_wheel_holds_every_module(tmp_path):
 
 
 def test_one_version_everywhere():
-    """The code has it; the newest changes and the citation are of it, and pyproject.toml reads it there."""
+    """The code, CHANGES.md and CITATION.cff have the same version, and pyproject.toml reads it from the code."""
     changes = re.search(r"^## (\S+)", (ROOT / "CHANGES.md").read_text(), re.MULTILINE).group(1)
     cited = re.search(r"^version: (\S+)", (ROOT / "CITATION.cff").read_text(), re.MULTILINE).group(1)
     assert changes == cited == synkhronos.__version__
@@ -61,7 +61,7 @@ def test_one_version_everywhere():
 
 @pytest.fixture(scope="module")
 def packages():
-    """tools/packages.py as a module."""
+    """Return tools/packages.py as a module."""
     spec = importlib.util.spec_from_file_location("packages", str(ROOT / "tools" / "packages.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -87,7 +87,7 @@ def test_every_requirement_has_a_lower_bound():
 
 
 def test_what_fails_is_said(packages, tmp_path):
-    """With what it printed; without the folders of modules of this environment."""
+    """Errors contain the output of a failed command or program."""
     assert packages.call(sys.executable, "-c", "import os; print(os.getcwd())", folder=tmp_path) == f"{tmp_path}\n"
     with reports(SystemExit, "ZeroDivisionError"):
         packages.call(sys.executable, "-c", "1 / 0", folder=tmp_path)

@@ -1,4 +1,4 @@
-"""The points that predictions are judged by, and the judgement."""
+"""Measured points for judging predictions, and the verdicts."""
 
 import importlib.util
 import sys
@@ -11,7 +11,7 @@ TOOLS = Path(__file__).parents[2] / "tools"
 
 
 def tool(name):
-    """A module of tools/."""
+    """Return a module of tools/."""
     spec = importlib.util.spec_from_file_location(name, str(TOOLS / f"{name}.py"))
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -79,7 +79,7 @@ def test_one_program_may_not_hide_behind_others():
 
 
 def test_document():
-    """The verdict of each model, and a line for each point."""
+    """The document has a verdict on each model and a line for each point."""
     parts = dict.fromkeys(["computing", *validate.LOSSES], 0.0)
     parts.update(computing=0.4, communicating=0.3, waiting=0.3)
     some = [validate.Outcome(points.Point("mlp", 2, 100), 1.0, parts)]
@@ -90,7 +90,7 @@ def test_document():
 
 
 def test_published_figures():
-    """By hand: the ring carries 1.75 times 4 bytes for each parameter, at 20 and at 8 GB/s."""
+    """Predictions equal manual calculations: a ring transfers 1.75 * 4 bytes per parameter, at 20 or 8 GB/s."""
     paper = tool("predict_paper")
     eight = paper.of_the_paper()[-2].split("|")
     steps = 395.1 * 1.75

@@ -1,4 +1,4 @@
-"""The programs of docs/pytensor_programs.rst: equal to the serial programs, or refused, as its table states."""
+"""Programs of docs/pytensor_programs.rst equal the serial programs or are refused, as its table states."""
 
 import re
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_the_command_prints_times(programs, monkeypatch, capsys):
 
 
 def test_results_equal_those_of_numpy(threads, programs):
-    """Of programs whose results have a short closed form."""
+    """Results of programs with a short closed form equal NumPy's."""
     X, y = programs.draw(23, 4)
     beta = np.full(4, 0.1)
     p = 1 / (1 + np.exp(-X @ beta))
@@ -103,7 +103,7 @@ def covariance(x):
 
 
 def log_of_squares(x, t, beta):
-    """A function of a sum over rows, whose derivatives need the complete sum."""
+    """Return a function of a sum over rows; its derivatives need the complete sum."""
     return pt.log(squares(x, t, beta))
 
 
@@ -194,7 +194,7 @@ def test_what_is_refused(threads, name):
 
 
 def test_parameters_of_another_length_than_the_rows(threads):
-    """Such a function can be built if the parameters could have the batch's rows; its call names the remedy."""
+    """A function whose parameters might have the batch's length can be built; its call's error names the remedy."""
     t, beta = pt.dvector("t"), pt.dvector("beta")
     f = synk.function([t, beta], t.sum() + (beta**2).sum(), exact=True)
     with refuses(ValueError, hint="bcast_inputs=[beta]"):

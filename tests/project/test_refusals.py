@@ -1,4 +1,4 @@
-"""Tests ask for errors by fields and facts (tests/refusals.py), so that the library's sentences can change."""
+"""Tests check fields of errors and facts in them (tests/refusals.py), so that messages can be reworded."""
 
 import ast
 import re
@@ -12,14 +12,14 @@ PHRASE = re.compile(r"([A-Za-z]+,? ){2}[A-Za-z]")
 
 
 def texts_in(tree):
-    """Return the text constants below a node, those of formatted texts too; not docstrings."""
+    """Return the text constants below a node, including those in f-strings, except docstrings."""
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docstrings]
     return [node.value for node in constants if isinstance(node.value, str)]
 
 
 def calls_of(tree, *names):
-    """Yield the calls of functions with these names, or of attributes with these names."""
+    """Yield the calls of functions or attributes with these names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", None)) in names:
             yield node
@@ -27,21 +27,21 @@ def calls_of(tree, *names):
 
 @pytest.fixture(scope="module")
 def trees():
-    """The tests' files, parsed."""
+    """Return the parsed test files."""
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in sorted((ROOT / "tests").rglob("*.py"))}
 
 
 @pytest.fixture(scope="module")
 def sentences():
-    """What the library says: all text constants of its modules."""
+    """Return all text constants of the library's modules, joined."""
     modules = (ROOT / "synkhronos").rglob("*.py")
     return "\n".join(text for path in modules for text in texts_in(ast.parse(path.read_text())))
 
 
 def quoted(tree, sentences):
-    """Return the phrases of the library, three words or more, that `refuses`, `reports` or `lacks` are asked for.
+    """Return the library's phrases, of three or more words, that are arguments of `refuses`, `reports` or `lacks`.
 
-    Those in the call itself, in the parameters of a test that makes one, and in the tables of its loops.
+    They are in the call itself, or in the parameters or loop tables of a test with such a call.
     """
     places = list(calls_of(tree, *ASKING))
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""What test files share: modules that are imported by their names alone, by tests and on ranks."""
+"""Modules shared by test files, which tests and ranks import by their short names."""
 
 import collections
 from pathlib import Path
@@ -10,12 +10,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def folders(request):
-    """The folders of such modules, of pyproject.toml."""
+    """Return the folders of shared modules from pyproject.toml."""
     return [Path(path) for path in request.config.getini("pythonpath")]
 
 
 def shared_in(folder):
-    """Return what can be imported from a folder by its name; test files are modules by their paths."""
+    """Return the names that can be imported from a folder; tests themselves are imported by path."""
     names = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
     return {name for name in names if not name.startswith("test_")} - {"conftest", "__init__"}
 

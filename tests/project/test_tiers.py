@@ -1,4 +1,4 @@
-"""Which test runs when: tiers, turns of tests that want to be alone, and `.ci/run`."""
+"""Selection of tests: tiers, turns of tests that must run alone, and `.ci/run`."""
 
 import os
 import shutil
@@ -53,7 +53,7 @@ def test_each_test_has_the_marker_of_its_tier_alone(request, expected):
 
 
 def test_patterns_are_about_some_of_the_tests_that_have_them(request):
-    """Of all files that were collected: `make quick` collects all of them."""
+    """Each pattern matches some tests, but not all; `make quick` checks all files."""
     assert request.config.stash[markers.UNSUITABLE] == []
 
 
@@ -134,6 +134,6 @@ def test_ci_runs_every_part_once_and_fails_with_any(tmp_path, failing, pythons):
 
 
 def script(path, text):
-    """Write a program for the shell."""
+    """Write a shell script."""
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)

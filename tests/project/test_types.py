@@ -1,4 +1,4 @@
-"""Types for users: what mypy and pyright say of programs that use the published names, beside the installed package."""
+"""Types for users: mypy and pyright check programs that use the published names."""
 
 import ast
 import os
@@ -72,7 +72,7 @@ IMPORTS = f"import synkhronos as synk\nfrom synkhronos.extensions import {', '.j
 
 @pytest.fixture(scope="module", params=["mypy", "pyright"])
 def messages(request, tmp_path_factory):
-    """What the checker says, as (program, line, text), of all the programs at once."""
+    """Return the checker's messages for all programs, as (program, line, text)."""
     folder = tmp_path_factory.mktemp("program")
     (folder / "names.py").write_text(IMPORTS + "".join(f"reveal_type({name})\n" for name in NAMES + METHODS))
     (folder / "right.py").write_text(RIGHT)

@@ -2,8 +2,8 @@
 
     python tests/project/test_words.py PATH ...     # prints where they are
 
-In Python files comments and strings are searched, docstrings and messages included; names are not, nor code between
-backticks. A second part lists class names that are used twice.
+In Python files, comments and strings are searched, including docstrings and messages, but not names or code between
+backticks. Another test checks that class names are unique.
 """
 
 import ast
@@ -81,7 +81,7 @@ def docstrings(text):
 
 
 def lines_of_words(text):
-    """Return the number of lines of docstrings and of lines that are comments."""
+    """Return the number of lines of docstrings and comments."""
     lines = {number for number, line in enumerate(text.split("\n"), 1) if line.strip().startswith("#")}
     for node, _ in docstrings(text):
         lines.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))

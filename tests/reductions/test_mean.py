@@ -1,8 +1,8 @@
-"""The one contract of the weighted mean (synkhronos/reductions/mean.py), for every place that computes one.
+"""All code that computes a weighted mean has the same contract (synkhronos/reductions/mean.py).
 
-A table: every way to average, 1 to 7 ranks, every kind of weights; each entry averages columns that are equal on all
-ranks, random, at the ends of the type's range, or not finite, beside weights of 0. Devices and NCCL are the stand-ins of
-tests/pygpu_stand_in.py, or real ones if SYNK_TEST_DEVICE says so (tests/gpu).
+The table has every way to average, 1 to 7 ranks, and every kind of weights. Tests average columns that are equal on
+all ranks, random, extreme, or not finite, also with weights of 0. Devices and NCCL are the stand-ins of
+tests/pygpu_stand_in.py, or real ones if SYNK_TEST_DEVICE is set (tests/gpu).
 
 Modules: `device`.
 """
@@ -34,14 +34,14 @@ def by_combine(parts, weights):
 
 
 def by_combine_in_place(parts, weights):
-    """The result overwrites a part."""
+    """Return the mean, written over a part."""
     parts = [None if part is None else part.copy() for part in parts]
     out = next(part for part in parts[::-1] if part is not None)
     return combine(AVG, parts, weights, out=out)
 
 
 def by_blocks(parts, weights):
-    """Block by block, as transports do."""
+    """Return the mean, computed by blocks, as in transports."""
     out = np.full_like(next(part for part in parts if part is not None), 7)
     for begin in range(0, len(out), 5):
         block = slice(begin, begin + 5)
@@ -50,14 +50,14 @@ def by_blocks(parts, weights):
 
 
 def by_single_numbers(parts, weights):
-    """As arrays of 0 dimensions: losses."""
+    """Return means of arrays of 0 dimensions, such as losses."""
     there = next(part for part in parts if part is not None)
     numbers = [[None if part is None else part[i : i + 1].reshape(()) for part in parts] for i in range(len(there))]
     return np.array([combine(AVG, of_ranks, weights) for of_ranks in numbers])
 
 
 def by_shares(parts, weights):
-    """Every rank reduces its share of the elements: by the kernel in C, or by NumPy."""
+    """Return the mean; every rank reduces its share of the elements with the C kernel or NumPy."""
     target = np.full_like(next(part for part in parts if part is not None), 7)
     for rank in range(len(parts)):
         Portion([parts], [[target]], rank, len(parts)).combine(AVG, weights)
@@ -65,7 +65,7 @@ def by_shares(parts, weights):
 
 
 def by_slices(parts, weights, accumulator=Accumulator, on_device=lambda part: part):
-    """As the slices of one rank."""
+    """Return the mean of parts as slices of one rank."""
     mean_of_slices = accumulator(AVG)
     for part, weight in zip(parts, weights or [1] * len(parts)):
         if part is not None:
@@ -74,7 +74,7 @@ def by_slices(parts, weights, accumulator=Accumulator, on_device=lambda part: pa
 
 
 def by_serial_training(parts, weights):
-    """The pieces of one process; it has no ranks without a value."""
+    """Return the mean in serial training, ignoring ranks without a value."""
     from synkhronos.extensions.train_theano import COMBINE
 
     parts, weights = zip(*[each for each in zip(parts, weights or [1] * len(parts)) if each[0] is not None])
@@ -82,14 +82,14 @@ def by_serial_training(parts, weights):
 
 
 class Peers:
-    """Ranks as threads that tell each other things; they take turns, because pygpu's devices allow one thread at a time."""
+    """Ranks as threads that exchange objects. They take turns, because pygpu's devices allow one thread at a time."""
 
     def __init__(self, size, prepare=lambda: None):
         self.size, self._said, self._barrier = size, [None] * size, threading.Barrier(size, timeout=60)
         self._prepare, self._turn = prepare, threading.Lock()
 
     def run(self, function):
-        """Return what the function returns on every rank, given what NCCL asks of a transport."""
+        """Return the function's results on all ranks; its argument is a transport for NCCL."""
         results = [None] * self.size
 
         def work(rank):
@@ -132,12 +132,12 @@ class Peers:
 
 
 def make_current(context):
-    """As ranks do: a function that makes the device's context current in a thread."""
+    """Return the ranks' function that makes the device's context current in a thread."""
     return importlib.import_module("synkhronos.engines.theano.gpu")._make_current(context)
 
 
 def by_nccl(modules, call, parts, weights):
-    """All ranks' results must have the same bits."""
+    """Return the mean by NCCL; all ranks' results must have the same bits."""
     pygpu, _, nccl = modules
     context = pygpu.init(DEVICE or "stand-in")
     prepare = make_current(context) if (DEVICE or "").startswith("cuda") else lambda: None
@@ -163,7 +163,7 @@ def by_nccl(modules, call, parts, weights):
 
 @pytest.fixture(scope="module")
 def modules():
-    """Return pygpu, `reductions.device` and `transports.nccl`: over a real device, else over the stand-in."""
+    """Return pygpu, `reductions.device` and `transports.nccl`: with a real device or the stand-in."""
     if DEVICE:
         names = ["pygpu", "synkhronos.reductions.device", "synkhronos.transports.nccl"]
         yield tuple(map(importlib.import_module, names))
@@ -175,7 +175,7 @@ def modules():
 
 
 def test_stand_in_leaves_nothing():
-    """Other tests must not take the stand-in for pygpu."""
+    """Later tests do not import the stand-in as pygpu."""
     assert not any(sys.modules.get(module.__name__) is module for module in stand_in.modules().values())
 
 
@@ -198,7 +198,7 @@ HOST = WAYS[:8]  # the ways that support complex numbers
 
 @pytest.fixture
 def way(request, monkeypatch):
-    """The function (parts, weights) -> mean, of the name that the test is parametrised with."""
+    """Return the function (parts, weights) -> mean that the test's parameter names."""
     name = request.param
     if name.startswith("kernel"):
         if streaming.kernels is None:
@@ -239,7 +239,7 @@ HUGE = 1e308
 
 
 def kinds_of_weights(n):
-    """Return weights of n ranks, of every kind."""
+    """Return every kind of weights for n ranks."""
     kinds = [None, [1] * n, [50] * n, list(range(1, n + 1)), [(r * 7 + 3) / 10 for r in range(n)], [0] * n]
     kinds += [[HUGE] * n, [5e-324] * n]
     if n > 1:
@@ -268,7 +268,7 @@ def columns(n, dtype, weights):
 
 
 def check(result, parts, weights):
-    """Check every column of a result against the contract; the truth is computed with more digits and a wider range."""
+    """Check every column of a result against the contract, using means of higher precision and wider range."""
     there = [rank for rank, part in enumerate(parts) if part is not None]
     weights = [1] * len(parts) if weights is None else weights
     counted = [rank for rank in there if weights[rank]] or there
@@ -307,7 +307,7 @@ def test_mean(way, n):
 @pytest.mark.parametrize("way", [name for name in WAYS if name != "NCCL all_reduce"], indirect=True)
 @pytest.mark.parametrize("n", [2, 3, 7])
 def test_mean_of_ranks_without_a_value(way, n):
-    """They do not count, whatever their weight; and if the others' weights are 0, these count the same."""
+    """Ranks without values do not count; if all other weights are 0, the other ranks count equally."""
     for dtype in FLOATS:
         for missing in ({0}, {n - 1}, set(range(1, n))):
             for weights in (None, [2.0] * n, [3] + [1] * (n - 1), [float(rank in missing) for rank in range(n)]):
@@ -333,7 +333,7 @@ def test_mean_of_complex_numbers_is_that_of_their_parts(way, dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS[:-1], indirect=True)  # (in the serial program, weights are numbers of rows)
 def test_infinity_of_a_tiny_weight_counts(way):
-    """No weight that is not 0 may become 0 on the way: 0 * inf is NaN."""
+    """No nonzero weight is rounded to 0: 0 * inf would be NaN."""
     for dtype in FLOATS:
         parts = [np.array([np.inf, -np.inf, 1.0], dtype), np.array([1.0, 1.0, 1.0], dtype)]
         for weights in ([1e-60, 1.0], [5e-324, 1e308]):
@@ -343,7 +343,7 @@ def test_infinity_of_a_tiny_weight_counts(way):
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["combine", "blocks", "kernel", "shares by NumPy"], indirect=True)
 def test_bits_are_those_of_the_definition(way):
-    """Hosts must agree to the last bit, whoever computes: here by the formula, in plain NumPy."""
+    """Results equal the formula in plain NumPy to the last bit, so that hosts agree."""
     for dtype in ("float32", "float64"):
         for n in range(2, 8):
             for weights in ([1] * n, list(range(1, n + 1)), [(r * 7 + 3) / 10 for r in range(n)]):
@@ -359,7 +359,7 @@ def test_bits_are_those_of_the_definition(way):
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS, indirect=True)
 def test_table_finds_lost_weights(way):
-    """The table can fail: for each way, if the weights get lost on the way."""
+    """For each way to average, the table fails if weights are lost."""
     for dtype in FLOATS:
         weights = [1, 2, 3]
         parts = list(columns(3, dtype, weights))
@@ -368,7 +368,7 @@ def test_table_finds_lost_weights(way):
 
 
 def test_table_finds_a_missing_clamp(monkeypatch):
-    """The table can fail: without the clamp, equal values are not kept."""
+    """The table fails without the clamp, which preserves equal values."""
     monkeypatch.setattr(mean, "_weighted_mean", lambda weights, values, out, scratch: np.copyto(
         out, sum(w * value for w, value in zip(weights, values)) / weights.sum(), casting="same_kind"))  # fmt: skip
     with reports(AssertionError, "the mean of"):

@@ -1,4 +1,4 @@
-"""Reduce operations; the truth is NumPy, and exact fractions for averages.
+"""Reduce ops compared with NumPy; averages compared with exact fractions.
 
 Modules: `accumulator`, `combining`, `op`.
 """
@@ -40,7 +40,7 @@ INF, NAN = np.inf, np.nan
 
 @pytest.fixture(autouse=True)
 def no_warnings():
-    """Turn every warning, and every floating-point flag, into an error: `combine` is silent whatever users set."""
+    """Turn every warning and floating-point flag into an error: `combine` must be silent with any settings."""
     with warnings.catch_warnings(), np.errstate(all="raise"):
         warnings.simplefilter("error")
         yield
@@ -51,7 +51,7 @@ def dtypes_of(op):
 
 
 def elements(dtype):
-    """Small numbers, so that NumPy's reference needs no care, among them those that are hard: signed zeros."""
+    """Return small numbers, including signed zeros, so that NumPy's results are exact enough."""
     dtype = np.dtype(dtype)
     if dtype.kind == "b":
         return st.booleans()
@@ -70,7 +70,7 @@ def finite_float(dtype):
 
 
 def bits(array):
-    """Return the bits of an array, all NaN made alike: NumPy leaves open which NaN comes of two."""
+    """Return the bits of an array with all NaNs made equal: NumPy does not define which of two NaNs results."""
     array = array.copy()
     for part in (array.real, array.imag) if array.dtype.kind == "c" else (array,):
         if array.dtype.kind in "fc":
@@ -154,7 +154,7 @@ def test_what_is_no_number_can_only_be_gathered(dtype):
 
 
 def shares(weights):
-    """What each weight makes of a one among zeros: its part of their sum."""
+    """Return each weight's share of their sum, as an average of unit vectors."""
     return combine(AVG, list(np.eye(len(weights))), weights)
 
 
@@ -421,7 +421,7 @@ HARD = [0.0, -0.0, 1.0, -1.5, 3e-8, 6e4, -6e4, INF, -INF, NAN, 0.1, 1 / 3]
 
 
 def hard_parts(dtype, n, size, seed):
-    """Return parts full of numbers that overflow, underflow, or are none."""
+    """Return parts full of infinities, NaN, and numbers that overflow or underflow."""
     rng = np.random.RandomState(seed)
     dtype = np.dtype(dtype)
     parts = []
@@ -760,7 +760,7 @@ def test_slices_of_uneven_shards_give_the_mean_of_all_rows(n_rows, n_ranks, num_
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 @pytest.mark.parametrize("name", ["avg", "sum"])
 def test_single_numbers_are_combined_as_arrays_are(name, n):
-    """There is a shorter way for numbers; arrays of 1 dimension go the usual one."""
+    """The shorter code for single numbers gives the same results as the code for arrays."""
     random = np.random.RandomState(n)
     odd = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e300, 1e-300, 5e-324, -1e300]
     for trial in range(300):

@@ -1,4 +1,4 @@
-"""Many numbers at once: the bits of one by one."""
+"""Numbers combined together have the same bits as if combined one by one."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ EXTREME = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 5e-324, 1e-310, 1e-45,
 
 
 def numbers(dtype, n_ranks, seed):
-    """Random numbers of all sizes, extreme ones, and equal ones, as one array for each rank."""
+    """Return random, extreme and equal numbers, as one array for each rank."""
     random = np.random.RandomState(seed)
     normal = random.standard_normal((n_ranks, 300))
     wide = normal * 10.0 ** random.uniform(-320, 308, normal.shape)
@@ -54,7 +54,7 @@ def test_integers_and_bools_too():
 
 
 def test_single_precision_is_rounded_once():
-    """As Python's floats: in single precision throughout, the sum would be rounded on the way."""
+    """Sums are computed as Python floats: single precision would round intermediate sums."""
     parts = [np.array([16777216.0], "f"), np.array([1.0], "f"), np.array([1.0], "f")]
     assert combine_each(ReduceOp("sum"), parts).tolist() == [np.float32(16777216.0 + 1.0 + 1.0)]
     assert combine_each(ReduceOp("sum"), parts)[0] != np.float32(np.float32(16777216.0) + np.float32(1)) + np.float32(1)

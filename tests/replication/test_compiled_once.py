@@ -1,4 +1,4 @@
-"""Functions of PyTensor's default linker, Numba: the master compiles them, and the other ranks find that in the cache."""
+"""With PyTensor's default linker, Numba, the master compiles functions; other ranks load them from the cache."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ NAME = "compiled once"
 
 
 class Compiled(Command):
-    """Return for each function of that name how often this rank has found it in Numba's cache, and how often not."""
+    """Return the numbers of Numba's cache hits and misses on this rank, for each function called `NAME`."""
 
     def run(self, context):
         functions = [entry.reference() for entry in context.functions.values()]
@@ -29,7 +29,7 @@ class Compiled(Command):
 
 
 def step():
-    """Return a function of two collectives and an update, and what it updates."""
+    """Return a function with two collectives and an update, and the updated variable."""
     x, w = pt.matrix("x"), pytensor.shared(np.ones(2), "w")
     total = synk.ops.all_reduce(x.sum(), "sum")
     gradient = synk.ops.all_reduce(x.mean(0) * total)
@@ -52,7 +52,7 @@ def test_only_the_master_compiles(make_world):
 
 
 def test_one_signature_whatever_the_arrays_are(make_world):
-    """Each other layout in memory would be compiled for again."""
+    """Numba compiles each function once for arrays of any layout in memory."""
     world = make_world("fork", 2, 0, "pytensor")
     x, w = pt.matrix("x"), pytensor.shared(np.ones((2, 2)), "w")
     f = synk.function([x], (x * 2, "gather"), updates=[(w, w + x.sum())], mode=NUMBA, name=NAME)

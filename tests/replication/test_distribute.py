@@ -1,4 +1,4 @@
-"""What the ranks hold of functions and shared variables: that they meet, keep their values, and go when dropped.
+"""Functions and shared variables are replicated on the ranks, keep their values, and are freed when dropped.
 
 Modules: `command`, `replicator`.
 """
@@ -26,7 +26,7 @@ ROWS = np.arange(6.0)
 
 
 def run_program(tmp_path, text, *options, **environment):
-    """Run a program on its own; return what it prints."""
+    """Run a program in a new process; return its output."""
     (tmp_path / "program.py").write_text(textwrap.dedent(text))
     done = subprocess.run(
         [sys.executable, *options, "program.py"],
@@ -101,7 +101,7 @@ def test_values_of_ranks_survive_other_functions(world, words):
 
 
 def test_values_survive_a_function_that_is_built_again(world, words):
-    """As when a notebook's cell is run again: the old function dies before the new one is sent."""
+    """Values survive if the old function is collected before the new one is sent, as in a notebook."""
     x, w = words.variable("x"), words.shared(np.zeros(()), "w")
     f = words.function([x], updates=[(w, w + 1)])
     f(np.ones(world.n))
@@ -360,7 +360,7 @@ def test_the_mode_travels(make_world, words_of, engine):
 
 
 class Picky:
-    """Can be sent to two ranks, but received by one of them only."""
+    """A function that can be sent to two ranks, but loaded by one only."""
 
     received = 0
 
@@ -422,7 +422,7 @@ def test_3000_chained_operations(make_world, words_of, engine):
 
 
 class Constants(Command):
-    """Return, of every large constant of a function on this rank, whether it lies in the master's pool."""
+    """Return, for each large constant of this rank's functions, whether it is in the master's pool."""
 
     def __init__(self, pool):
         self.pool = pool

@@ -1,4 +1,4 @@
-"""Programs whose ranks load compiled modules while the master compiles; whatever becomes of that, they go on as ever."""
+"""Programs work as usual whether or not their ranks can load compiled modules while the master compiles."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
-"""Random streams of PyTensor, numpy's Generators, which functions advance in place; truth is NumPy's own jumps.
+"""Random streams of PyTensor: NumPy Generators that functions advance in place. NumPy's jumps are the reference.
 
-Rank 0 draws what the program alone would; rank r draws from ``bit_generator.jumped(r)``.
+Rank 0 draws the serial program's numbers; rank r draws from ``bit_generator.jumped(r)``.
 """
 
 import copy
@@ -28,13 +28,13 @@ def stream(seed, kind=np.random.PCG64):
 
 
 def drawing(state, size=3, outputs=lambda drawn: (drawn, "gather"), updates=lambda drawn: [], **options):
-    """Return a function that draws normal numbers, and advances the state."""
+    """Return a function that draws normal numbers and advances the state."""
     after, drawn = pt.random.normal(size=(size,), rng=state, return_next_rng=True)
     return synk.function([], outputs(drawn), updates=[(state, after), *updates(drawn)], mode=MODE, **options)
 
 
 def generators(seed, n, kind=np.random.PCG64):
-    """Return what the ranks draw from."""
+    """Return the ranks' expected generators."""
     return [np.random.Generator(kind(seed).jumped(rank) if rank else kind(seed)) for rank in range(n)]
 
 
@@ -50,7 +50,7 @@ def test_ranks_draw_long_jumps_apart(world, kind):
 
 
 def test_the_program_s_own_generator_is_not_advanced(make_world):
-    """A shared variable that borrows it holds it until the first call."""
+    """A shared variable refers to a borrowed generator only until the first call."""
     make_world("threads", 2, engine="pytensor")
     mine = np.random.default_rng(7)
     state = pytensor.shared(mine, "state", borrow=True)
@@ -88,7 +88,7 @@ def test_slices_draw_one_after_the_other(world):
 
 
 def test_a_call_with_collectives_that_fails_advances_nothing(world):
-    """All ranks draw before one of them fails: what they have drawn is drawn again."""
+    """If a rank fails after all ranks drew numbers, they draw the same numbers again."""
     state, x, w = stream(7), pt.vector("x"), pytensor.shared(np.zeros(()), "w")
     after, noise = pt.random.normal(size=(2,), rng=state, return_next_rng=True)
     total = synk.ops.all_reduce(noise.sum(), "sum")
@@ -131,7 +131,7 @@ def test_generators_without_jumps_are_refused_before_they_are_sent(make_world):
 
 
 def test_states_of_one_generator_are_each_their_own(make_world):
-    """Ranks of threads are in one process: none may advance another's."""
+    """Ranks that are threads of one process advance separate generators."""
     make_world("threads", 3, engine="pytensor")
     a, b = stream(7), stream(7)
     f, g, truth = drawing(a), drawing(b), generators(7, 3)

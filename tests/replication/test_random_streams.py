@@ -1,4 +1,4 @@
-"""Random streams of the ranks; truth is the plain program on one rank, and the jumps of tests/engines."""
+"""Random streams of the ranks, compared with the serial program and with the jumps of tests/engines."""
 
 import gc
 import threading
@@ -21,7 +21,7 @@ all_places = pytest.mark.parametrize("n, root", PLACES)
 
 @pytest.fixture(autouse=True)
 def no_other_functions():
-    """Collect functions of earlier tests, which would be sent to the ranks first: a seed numbers streams in that order."""
+    """Free functions of earlier tests, which would be sent first: a seed numbers streams in the order of sending."""
     synk.close()
     if PROGRAM.functions:
         gc.unfreeze()
@@ -30,12 +30,12 @@ def no_other_functions():
 
 
 def drawing(stream, count=3):
-    """Return a function of no inputs by which every rank draws so many numbers."""
+    """Return a function without inputs; every rank draws ``count`` numbers."""
     return synk.function([], (engine.uniform(stream, (count,)), "gather"), name="draw")
 
 
 def drawn(state, n, count, calls=1, split=True, skip=0):
-    """Return what n ranks draw of which rank 0 begins at ``state``, in so many calls, each of shape (n, count)."""
+    """Return the draws of n ranks in each call, with shape (n, count), if rank 0 begins at ``state``."""
     ranks = [jumped_random_state(state, rank if split else 0) for rank in range(n)]
     for rank in ranks:
         rank.random_sample(skip)
@@ -73,7 +73,7 @@ def test_the_same_streams_on_all_ranks(make_world, launcher, n, root, name):
 
 @all_places
 def test_a_stream_begins_once(make_world, n, root):
-    """Not again by `distribute`, nor with another function, which goes on where the first one stopped."""
+    """Neither `distribute` nor another function restarts a stream."""
     make_world("threads", n, root)
     stream = engine.random_stream(1)
     f, other = drawing(stream), drawing(engine.random_stream(2))
@@ -94,7 +94,7 @@ def test_a_stream_begins_once(make_world, n, root):
 
 @all_places
 def test_it_begins_where_the_masters_is(make_world, n, root):
-    """That may have drawn, alone; and draws alone in between."""
+    """The master may draw alone before and between the ranks' calls."""
     stream = engine.random_stream(1)
     f = drawing(stream)
     f.as_theano()
@@ -109,7 +109,7 @@ def test_it_begins_where_the_masters_is(make_world, n, root):
 
 
 def test_explicit_updates(make_world):
-    """The state is an ordinary shared variable of which the program says what becomes of it."""
+    """Without a default update, only a function's explicit updates change the state."""
     make_world("threads", 3, 1)
     stream = engine.random_stream(1)
     numbers = engine.uniform(stream, (3,))
@@ -199,7 +199,7 @@ def test_wrong_arguments_start_nothing(error, argument, got, arguments):
 
 
 def test_another_session_begins_where_the_master_is(make_world):
-    """Whichever rank that was: rank 0 goes on with it."""
+    """Rank 0 continues the stream of the last master, whatever its rank."""
     f = drawing(engine.random_stream(1))
     state = seed_1()
     for n, root in ((2, 1), (3, 2), (2, 0), (1, 0), (3, 1)):
@@ -215,7 +215,7 @@ def test_another_session_begins_where_the_master_is(make_world):
 @pytest.mark.parametrize("options", [{}, {"seed": 3}, {"random": "same"}])
 @all_places
 def test_a_stream_that_was_dropped_and_is_sent_again(make_world, n, root, options):
-    """The master goes on; no rank draws what any has drawn before."""
+    """The master continues; no rank repeats numbers of any rank."""
     make_world("threads", n, root, **options)
     stream = engine.random_stream(1)
     state = seeded_random_state(3, 0) if options.get("seed") else seed_1()
@@ -303,7 +303,7 @@ def test_ranks_without_rows_do_not_draw(make_world):
 
 @pytest.mark.parametrize("launcher, n, root", [("threads",) + place for place in PLACES] + [("fork", 3, 1)])
 def test_saved_and_continued(make_world, launcher, n, root):
-    """In another session, with variables of its own, after other draws."""
+    """Saved streams continue in another session, after other draws."""
     make_world(launcher, n, root)
     stream, w = engine.random_stream(1, "stream"), engine.shared(np.zeros(2), "w")
     f = synk.function([], (engine.uniform(stream, (3,)) + engine.sum(w), "gather"))
@@ -386,13 +386,13 @@ def test_collectives_refuse_states_by_name(make_world, collective):
 
 @pytest.fixture
 def theano_world(make_world, theano_words):
-    """Theano's words, with three ranks as processes of which the master is the last."""
+    """Return Theano's vocabulary, with three processes as ranks; the last is the master."""
     make_world("fork", 3, 2, "theano")
     return theano_words
 
 
 def power(matrix, exponent, modulus):
-    """Return the power of a matrix of Python numbers."""
+    """Return a power of a matrix of Python integers, modulo ``modulus``."""
     result = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], object)
     matrix = np.array(matrix, object)
     for bit in bin(exponent)[2:]:
@@ -403,7 +403,7 @@ def power(matrix, exponent, modulus):
 
 
 def jumped(state, jumps):
-    """Return a state of RandomStreams or MRG_RandomStreams (by the definition of MRG31k3p) so many 2^166 steps on."""
+    """Return a jumped state of RandomStreams, or of MRG_RandomStreams after ``jumps * 2**166`` steps of MRG31k3p."""
     if isinstance(state, np.random.RandomState):
         return jumped_random_state(state, jumps)
     m1, m2 = 2**31 - 1, 2**31 - 21069
@@ -418,7 +418,7 @@ def states_of(function):
 
 
 def assert_as_plain(words, inputs, output, updates, rows, calls=3, begin=None, split=True):
-    """Compare every rank's rows with those of plain Theano, whose streams are where the rank's must be."""
+    """Compare every rank's rows with plain Theano's, whose streams start from that rank's expected states."""
     rows = np.array_split(np.asarray(rows), 3)
     plain = words.theano.function(inputs, output, updates=updates, mode=words.mode)
     f = words.function(inputs, (output, "gather"), updates=updates)
@@ -451,7 +451,7 @@ def streams_of(words, kind, seed=123):
 @pytest.mark.theano
 @pytest.mark.parametrize("kind", ["mrg", "shared"])
 def test_streams_of_theano(theano_world, kind):
-    """Default updates, several streams in one function, a stream that is used twice."""
+    """Functions may have default updates, several streams, or a stream that is used twice."""
     streams, x = streams_of(theano_world, kind), theano_world.variable("x", 2)
     options = {"nstreams": 4} if kind == "mrg" else {}
     noise = streams.uniform((x.shape[0], 2), **options) + streams.normal((x.shape[0], 2), **options)
@@ -545,7 +545,7 @@ def test_pairs_of_mrg_do_not_meet(theano_world):
 @pytest.mark.theano
 @pytest.mark.parametrize("kind", ["mrg", "shared"])
 def test_theano_saved_and_continued(make_world, theano_words, tmp_path, kind):
-    """As the documentation shows it."""
+    """Random states can be saved and restored as documented."""
     import pickle
 
     def program(seed):
@@ -575,7 +575,7 @@ def test_theano_saved_and_continued(make_world, theano_words, tmp_path, kind):
 @pytest.mark.theano
 @pytest.mark.parametrize("n", [1, 2])
 def test_states_of_an_unknown_kind(make_world, theano_words, n):
-    """Cannot be split; as long as all ranks have the same, nothing has to know them."""
+    """Unknown random states cannot be split, but all ranks can have the same one."""
     state = theano_words.shared(np.zeros(3), "clock")
     state.tag.is_rng = True
     f = theano_words.function([], (state * 1, "gather"), updates=[(state, state + 1)])

@@ -1,4 +1,4 @@
-"""What the program can write to: whether it has changed, and whether the program still holds it."""
+"""Borrowed values: whether the program has changed them, and whether it still refers to them."""
 
 import numpy as np
 import pytest

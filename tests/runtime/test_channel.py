@@ -1,4 +1,4 @@
-"""The channel: commands out, answers back."""
+"""The channel for commands and answers."""
 
 import pickle
 import threading
@@ -55,7 +55,7 @@ def test_there_and_back(channel, length):
 
 
 class Hot(Command):
-    """A command that may be run again and again."""
+    """A command that may be run repeatedly."""
 
     def __init__(self, words):
         self.words = words
@@ -65,7 +65,7 @@ class Hot(Command):
 
 
 def read(channel, payload):
-    """Return what a rank makes of a command."""
+    """Send a command; return the envelope that rank 0 reads."""
     number = channel.block.command_number + 1
     channel.master.send(number, payload)
     assert channel.ends[0].wait(never) == number
@@ -181,7 +181,7 @@ def test_a_dead_rank_is_noticed_by_the_watch(channel):
 
 @pytest.mark.parametrize("length", [10, ANSWER_BYTES, 5 * ANSWER_BYTES])
 def test_last_words_leave_the_answer_that_waits(channel, length):
-    """A rank may end between its answer and the next command, before the master has read."""
+    """If a rank ends after it has answered, the master can still read the answer."""
     answer = b"a" * length
     channel.ends[2].send(1, pickle.dumps(answer))
     record_fatal_error(channel.block, 2, MemoryError("no memory for the next command"))

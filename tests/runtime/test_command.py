@@ -1,4 +1,4 @@
-"""Executing a command: whatever it does, there is an answer, and the peers are freed."""
+"""Executing a command always returns an answer and releases the other ranks."""
 
 import pickle
 
@@ -11,7 +11,7 @@ from synkhronos.runtime.context import RankContext
 
 
 class Context:
-    """Notes what is done to it."""
+    """A context that records calls."""
 
     rank, _commitment, deposits, is_over_hosts = 3, 1, None, False
 

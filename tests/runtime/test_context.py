@@ -1,4 +1,4 @@
-"""A rank's context: commits that are made by all ranks or by none."""
+"""A rank's context: all ranks commit changes, or none does."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_nothing_is_changed_before_all_have_come():
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_decided_but_interrupted_before_the_changes(rank):
-    """Where the barrier took place the changes are made, however late; once."""
+    """After a complete barrier, changes are made exactly once, even after an interrupt."""
     context, done = make(rank, 2), []
 
     def interrupted():
@@ -72,7 +72,7 @@ def test_decided_but_interrupted_before_the_changes(rank):
 
 
 def test_interrupted_in_the_middle_of_the_changes():
-    """They are made again from the beginning, which they must bear."""
+    """Interrupted changes are repeated from the first one on."""
     context, done = make(), []
 
     def second():

@@ -1,4 +1,4 @@
-"""What is said of processes that have ended, or have not."""
+"""Descriptions of the states and ends of processes."""
 
 import os
 import signal

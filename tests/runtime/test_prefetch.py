@@ -1,4 +1,4 @@
-"""What is announced is loaded, in order and once, between commands; what cannot be is left to the commands."""
+"""Announced modules are loaded between commands, in order and once; commands load those that fail."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from synkhronos.sync.control_block import ANNOUNCEMENT_BYTES, ControlBlock
 
 
 class Loader:
-    """An engine that has loaded and loads files; those that begin with "bad" cannot be preloaded."""
+    """Stand-in for an engine; files whose names begin with "bad" cannot be preloaded."""
 
     def __init__(self, name="loader", before=()):
         self.name, self.before, self.tell, self.preloaded = name, list(before), None, []
@@ -39,7 +39,7 @@ def engine(monkeypatch):
 
 
 def preloader(block, watch):
-    """Return that of rank 1."""
+    """Return rank 1's preloader."""
     return Preloader(block, watch, lambda: block.command_number > block.finished[1])
 
 

@@ -1,4 +1,4 @@
-"""The life of a rank: whatever comes, it answers."""
+"""A rank answers every command, even one that fails."""
 
 import pickle
 import types
@@ -43,7 +43,7 @@ class Context:
 
 
 class Channel:
-    """Hands out commands, and takes the answers."""
+    """A channel that provides commands and records answers."""
 
     def __init__(self, *commands, full=(), answered=()):
         self.payloads = [

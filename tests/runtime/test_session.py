@@ -1,4 +1,4 @@
-"""Sessions: commands go to all ranks, answers come back, errors are told, time is limited.
+"""Sessions send commands to all ranks, return answers, raise errors, and limit time.
 
 Modules: `failures`, `launcher`.
 """
@@ -21,7 +21,7 @@ from synkhronos.sync.control_block import COMMAND_BYTES
 
 
 class Tell(Command):
-    """Return what a rank is."""
+    """Return this rank, the size, the root and the load."""
 
     title = "tell"
 
@@ -33,7 +33,7 @@ class Tell(Command):
 
 
 class Pass(Command):
-    """Let one rank pass a gate; then all meet, or not."""
+    """Make one rank wait at a gate, and then all at a barrier."""
 
     title = "pass"
 
@@ -48,7 +48,7 @@ class Pass(Command):
 
 
 class Dawdle(Command):
-    """Do something on the master alone."""
+    """Run an action on the master alone."""
 
     title = "dawdle"
 
@@ -64,7 +64,7 @@ class Dawdle(Command):
 
 
 class Forget(Command):
-    """Return the numbers that this rank knows."""
+    """Return the numbers of the rank's functions and variables."""
 
     def run(self, context):
         return sorted(context.functions), sorted(context.shareds)
@@ -82,13 +82,13 @@ def open_session():
 
 @pytest.fixture
 def gate(tmp_path):
-    """A gate for one rank, closed."""
+    """Return a closed gate for one rank."""
     return Gate(tmp_path / "gate")
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The clock by which sessions find that a command is late."""
+    """Return the clock that sessions use for time limits."""
     clock = Clock()
     monkeypatch.setattr(session_module, "time", clock)
     monkeypatch.setattr(session_module, "STACKS_TIMEOUT_S", 30.0)
@@ -96,7 +96,7 @@ def clock(monkeypatch):
 
 
 def is_alone(session, gate, rank):
-    """Return a condition: a rank is at the gate, and is the only one that is awaited."""
+    """Return a condition: a rank is at the gate, and the session waits for it alone."""
     return lambda: gate.is_reached() and session._missing() == [rank]
 
 
@@ -163,7 +163,7 @@ def test_timeout_of_the_session(open_session, clock, gate):
 
 
 def test_a_slow_master_is_not_late(open_session, clock):
-    """Where the others have answered by the time the master is done, there is nothing to wait for."""
+    """A command is not late if the other ranks have answered before the master finishes."""
     session = open_session("fork")
 
     def dawdle():
@@ -217,7 +217,7 @@ def test_what_is_forgotten_is_forgotten_by_all(launcher, open_session):
 
 
 def test_no_memory_for_a_command(open_session, monkeypatch):
-    """Nothing was sent: the session goes on."""
+    """The session remains open if a command cannot be sent."""
     session = open_session("fork")
 
     def put(payload, slot, pool):
@@ -247,7 +247,7 @@ def test_threads_take_turns(open_session):
 
 
 class ObservedLock:
-    """A lock that says when somebody comes to take it."""
+    """A lock that calls an observer before it is acquired."""
 
     def __init__(self, lock, observer):
         self.lock, self.observer = lock, observer

@@ -1,4 +1,4 @@
-"""`SharedEntry`: the only writer of a variable's storage, which knows who has given it its value.
+"""`SharedEntry` alone writes into a variable's storage, and records the value's origin.
 
 Modules: `registry`.
 """
@@ -20,7 +20,7 @@ ALLOWED = {"runtime/registry.py", "engines/base.py", "engines/pytensor/jit.py", 
 
 
 def writers(text):
-    """Return the lines that assign to the first element of what is called a cell or a storage."""
+    """Return the lines that assign to the first element of a list named cell or storage."""
     found = []
     for node in ast.walk(ast.parse(text)):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
@@ -98,7 +98,7 @@ def test_an_update_of_what_each_rank_has_of_its_own_leaves_it_so(entry, pool):
 
 
 def test_a_change_in_the_middle_of_a_command_is_not_forgotten(entry, pool):
-    """By the program, while a function runs that updates the variable as well."""
+    """A change by the program is detected even while a function updates the variable."""
     entry.known = RUNNING
     entry.written()
     entry.set(np.ones(3), Origin.FUNCTION)
@@ -124,7 +124,7 @@ def test_what_is_borrowed_is_not_moved(entry, pool):
 
 
 def test_what_is_bound_again_has_not_been_given(entry, pool):
-    """Several collectives that read a variable, after the program has written into it."""
+    """Collectives that read a variable do not hide the program's earlier change."""
     entry.lent()
     entry.cell[0][...] = 7
     copy = entry.cell[0].copy()
@@ -149,7 +149,7 @@ def test_after_a_function(entry, pool):
 
 
 def test_what_was_borrowed_and_replaced_by_an_engine_is_over(entry):
-    """Without a word, as by updates in a graph where nobody looks: on a session of one rank."""
+    """An engine may replace a borrowed value without notice, as by updates in a session of one rank."""
     value = entry.cell[0]
     entry.lent()
     elsewhere = value.copy()
@@ -177,7 +177,7 @@ def test_a_borrowed_value_that_ranks_were_given_is_no_news(entry, pool, origin):
 
 
 def state_after(set_value, known, borrow, origin):
-    """Return what an entry knows after a value was set in a state."""
+    """Return an entry's state after a value was set."""
     entry, value = SharedEntry(1, None, lambda: None, [np.zeros(3)], False), np.ones(3)
     entry.set(np.zeros(3), origin)
     if borrow:

@@ -1,4 +1,4 @@
-"""For sabotage: more that must not stay behind, and programs of their own to sabotage."""
+"""Fixtures for sabotage: checks for leftovers, and separate programs."""
 
 import gc
 import os
@@ -17,7 +17,7 @@ from synkhronos.program.program import PROGRAM
 
 
 def open_files():
-    """Return what stands behind the open descriptors of this process, but for its keeper's socket and its memory."""
+    """Return the files behind the open descriptors of this process, except for sockets and pools."""
     found = {}
     for fd in os.listdir("/proc/self/fd"):
         try:
@@ -29,7 +29,7 @@ def open_files():
 
 @pytest.fixture(autouse=True)
 def nothing_more_stays(nothing_stays):
-    """After every test: no open file, no thread more than before."""
+    """Check that a test leaves no additional open files or threads."""
     synk.close()
     files, threads = open_files(), threading.active_count()
     yield
@@ -42,14 +42,14 @@ def nothing_more_stays(nothing_stays):
 
 @pytest.fixture
 def fresh_keeper():
-    """No keeper before and after: ranks inherit what the test puts into this process."""
+    """Start the test without a keeper, so that ranks inherit the test's changes to this process."""
     PROGRAM.shut_down()
     yield
     PROGRAM.shut_down()
 
 
 class Script:
-    """A program in a process group of its own, and all processes that come of it."""
+    """A program in a separate session of processes, and all processes that it starts."""
 
     def __init__(self, code, *, launch=None, stdin=None, options=(), **kwargs):
         command = launch or [sys.executable, *options, "-c", PRELUDE + textwrap.dedent(code)]
@@ -71,7 +71,7 @@ class Script:
         return self.process.pid
 
     def read(self):
-        """Return the next line of output; byte by byte, for `finish` gets nothing of what a file object reads ahead."""
+        """Return the next line, read byte by byte, because `finish` would miss what a file object reads ahead."""
         line, byte = b"", None
         while byte not in (b"", b"\n"):
             byte = os.read(self.process.stdout.fileno(), 1)
@@ -79,7 +79,7 @@ class Script:
         return line.decode().strip()
 
     def until(self, text):
-        """Read output up to a line."""
+        """Read output up to this line."""
         while True:
             line = self.read()
             if line == text:
@@ -88,7 +88,7 @@ class Script:
                 raise AssertionError(f"the program ended before it printed {text!r}: {self.process.stderr.read()}")
 
     def others(self):
-        """Return the living processes of the program's session, besides itself."""
+        """Return the other running processes of the program's session."""
         found = []
         for pid in psutil.pids():
             try:
@@ -103,14 +103,14 @@ class Script:
         return found
 
     def wait_others(self, seconds=30.0):
-        """Return the processes that do not end, in so long."""
+        """Return the processes that do not end within this time."""
         until = time.monotonic() + seconds
         while self.others() and time.monotonic() < until:
             time.sleep(0.01)
         return self.others()
 
     def finish(self, timeout=90):
-        """Wait for its end; return exit status, rest of the output and errors."""
+        """Wait for the end; return exit status, remaining output and errors."""
         if not self._given:
             self.process.stdin.close()
             self.process.stdin = None
@@ -170,13 +170,13 @@ def works():
 
 @pytest.fixture
 def prelude():
-    """What every program of `script` begins with."""
+    """Return the first lines of `script` programs."""
     return PRELUDE
 
 
 @pytest.fixture
 def script():
-    """Start programs; nothing of them may stay."""
+    """Return a function that starts programs; no process may remain."""
     started = []
 
     def start(code="", **kwargs):

@@ -1,4 +1,4 @@
-"""A program with everything in it, and the serial program's values for every rank after each of its operations."""
+"""A program with all everyday operations, and the serial program's values for every rank after each operation."""
 
 import time
 
@@ -19,7 +19,7 @@ JOINT_BATCHES = [[0, 1, 2, 3, 4], [5, 6, 7, 8], [9]]
 
 
 class Look(Command):
-    """Return copies of a rank's shared variables: how sabotage looks at them without the collectives it disturbs."""
+    """Return copies of a rank's shared variables, without the collectives that sabotage disturbs."""
 
     title = "look"
 
@@ -31,7 +31,7 @@ class Look(Command):
 
 
 class Wrong(Exception):
-    """What must not be."""
+    """Raised if a result is wrong."""
 
 
 def same(got, expected):
@@ -39,7 +39,7 @@ def same(got, expected):
 
 
 def chain(change, model, count):
-    """Return the model, and what it becomes by one change after another."""
+    """Return the model before and after each of ``count`` changes."""
     models = [model]
     for _ in range(count):
         models.append(change(models[-1]))
@@ -47,19 +47,19 @@ def chain(change, model, count):
 
 
 class Program:
-    """A session with everything in it.
+    """A session with all everyday operations.
 
     The model is the serial program: ``[w, v]`` for every rank, worked out with NumPy.
 
     Parameters
     ----------
     n : int
-        How many ranks.
+        Number of ranks.
     launcher : str
     width : int
-        A power of two: how long a row of the data is, and a row of ``v``. All means are exact.
+        Length of the rows of the data and of ``v``: a power of two, to make all means exact.
     **options
-        What `Program.open` takes.
+        Options of `Program.open`.
     """
 
     def __init__(self, n, launcher="fork", width=2, **options):
@@ -76,7 +76,7 @@ class Program:
         self.reached = None  # the operation in progress
 
     def operations(self):
-        """Yield (name, what to do, how it changes the model); a list of all models on the way if there are steps."""
+        """Yield (name, operation, change of the model); with steps, the change returns a list of models."""
         n, w, v = self.n, self.w, self.v
 
         def plus_one(model):
@@ -149,7 +149,7 @@ class Program:
         self.expect(means, [np.mean(self.x[batch]) for batch in JOINT_BATCHES])
 
     def drop(self):
-        """Use a function and a variable and drop them: the ranks forget them with the next command."""
+        """Use a function and a variable and drop them; the ranks drop them with the next command."""
         other = engine.shared(np.zeros(3), "other")
         synk.function([], [], updates=[(other, other + 1)])()
         self.expect(other.get_value(), np.ones(3))
@@ -173,7 +173,7 @@ class Program:
             raise Wrong(f"{what}: the master has {got!r}, expected one of {[model[0] for model in allowed]!r}")
 
     def run(self):
-        """Run it all, comparing; return the operation in which a rank failed, the error and the moment it was raised."""
+        """Run and check all operations; return the name of the one that failed, its error and the time."""
         model = [[np.arange(4.0), np.ones((2, self.width))]] * self.n
         self.w.set_value(model[0][0])
         self.v.set_value(model[0][1])
@@ -202,7 +202,7 @@ class Program:
         return None, None, None
 
     def check_survivors(self, name, allowed):
-        """After an exception on a rank: every rank has the values of one of these models; in collectives of the same."""
+        """Check that every rank has the values of an allowed model, and after collectives of the same one."""
         looked = self.look()
         for rank, got in enumerate(looked):
             if not any(same(got, model[rank]) for model in allowed):
@@ -213,12 +213,12 @@ class Program:
             raise Wrong(f"{name}: ranks have the values of different moments: {looked!r}")
 
     def open(self):
-        """Open a session, where none is."""
+        """Open a session if none is open."""
         if PROGRAM.session is None or PROGRAM.session.closed:
             self.fork()
 
     def recover(self):
-        """After a failure the same program works, and all ranks have the serial program's values."""
+        """Check that the program works after a failure, with the serial program's values."""
         self.open()
         synk.broadcast([self.w, self.v])
         w, v = self.w.get_value(), self.v.get_value()

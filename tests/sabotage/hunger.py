@@ -1,4 +1,4 @@
-"""A function that eats memory on the ranks that are told to."""
+"""A function that uses up memory on selected ranks."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ eaten = []
 
 
 def eat(hungry):
-    """Keep some memory where the rank is hungry; return how many bites there were."""
+    """Keep a new block of memory if ``hungry``; return the number of blocks."""
     if hungry:
         eaten.append(np.ones(BITE, "uint8"))
     return np.float64(len(eaten))

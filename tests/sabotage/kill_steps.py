@@ -1,7 +1,7 @@
-"""Recorded protocol steps, at each of which a chosen rank can be made to do something fatal, or every rank to be late.
+"""Recorded protocol steps: at any step, a chosen rank can be killed or stopped, or every process can be late.
 
-`Steps.install` observes the named points of the library (`synkhronos.trace`) in this process; ranks inherit the
-observer, and a piece of memory in which they count and name their steps.
+`Steps.install` observes the named points of the library (`synkhronos.trace`) in this process. Ranks inherit the
+observer, and memory where they count and name their steps.
 """
 
 import ctypes
@@ -50,12 +50,12 @@ class _Memory(ctypes.Structure):
 
 
 class Steps(trace.TraceObserver):
-    """The plan, and what happened.
+    """A planned failure, and recorded steps.
 
     Attributes
     ----------
     late : float
-        Seconds that every process is late at most, at one step in five; 0 for never.
+        Maximum delay of every process in seconds, at one step in five; 0 for none.
     """
 
     def __init__(self):
@@ -68,13 +68,13 @@ class Steps(trace.TraceObserver):
         self._random = random.Random()
 
     def install(self, request=None):
-        """Observe all points; for the rest of this process if there is no ``request`` (pytest's)."""
+        """Observe all points, for the test of a ``request`` or for the rest of this process."""
         trace.observe(self)
         if request is not None:
             request.addfinalizer(lambda: trace.ignore(self))
 
     def begin(self, point, owner, arguments):
-        """Be late on the master; on a rank do what is planned for the step before the point."""
+        """Delay the master; on a rank, take the planned action for the step before the point."""
         if os.getpid() == self._master and self._rank is None:
             self._be_late()
             return
@@ -83,14 +83,14 @@ class Steps(trace.TraceObserver):
         self._step(point, "before")
 
     def end(self, point, owner, arguments):
-        """Do what is planned for the step after the point."""
+        """Take the planned action for the step after the point."""
         if os.getpid() != self._master or self._rank is not None:
             self._step(point, "after")
 
     def plan(self, rank=-1, step=-1, action=signal.SIGKILL, after=0.0):
-        """Have the rank do something fatal at its step of that number; count the steps from zero.
+        """Plan a rank's fatal action at its step of this number, counted from zero.
 
-        Without a step: be killed so many seconds after it came to life, wherever it is then.
+        Without a step, the rank is killed ``after`` seconds after its start.
         """
         self.memory.rank, self.memory.step, self.memory.action, self.memory.after = rank, step, action, after
         self.memory.when, self.memory.at = 0.0, -1
@@ -103,7 +103,7 @@ class Steps(trace.TraceObserver):
 
     @property
     def happened(self):
-        """Return the step at which it happened, or None, and the moment."""
+        """Return the step of the planned action, or None, and its time."""
         at = self.memory.at
         return (None if at < 0 else NAMES[at]), self.memory.when
 

@@ -1,13 +1,13 @@
 """A program over several hosts that is sabotaged from outside: ``over_hosts.py RECORD PER_HOST WIDTH [HOSTS]``.
 
-It does everything again and again until it is told that something went wrong, goes on with the hosts that are left, and ends.
-What it sees goes into the file RECORD, a line of JSON for each thing::
+It repeats all operations until one fails, then continues with the remaining hosts, and ends. It writes events into the
+file RECORD, one line of JSON for each::
 
-    ready     everything worked once: process ids of all, which the harness draws one of, and when
-    told      an error: its type and text, that of its cause, and the moment
-    works     everything worked again, on the hosts that it names
-    wrong     a traceback: something was not as it should be
-    done      it has ended the session, and is about to end
+    ready     all operations worked once; ids of the processes that may be killed, and the duration
+    told      an error: its type and text, its cause, and the time
+    works     all operations worked again, on these hosts
+    wrong     a traceback of an error that must not occur
+    done      the session has ended, and the program is about to end
 
 Without an MPI launcher, HOSTS are started as processes of this machine.
 """
@@ -37,7 +37,7 @@ class FewerHosts(Exception):
 
 
 class OverHosts(everyday.Program):
-    """The program with everything in it, with so many ranks on each host that is there."""
+    """The everyday program, with ``per_host`` ranks on each available host."""
 
     def __init__(self, per_host, width):
         super().__init__(0, width=width)
@@ -56,13 +56,13 @@ class OverHosts(everyday.Program):
         super().recover()
 
     def count(self):
-        """Look how many hosts there are."""
+        """Update the hosts and the number of ranks."""
         self.names = [host.name for host in PROGRAM.all_hosts()] or [None]
         self.n = self.per_host * len(self.names)
 
 
 def main(record, per_host, width, started=0):
-    """Be the program."""
+    """Run the program."""
     with open(record, "a") as file:
 
         def say(what, **facts):
@@ -77,7 +77,7 @@ def main(record, per_host, width, started=0):
 
 
 def play(say, killed, per_host, width, started):
-    """Do everything until it fails, or nothing has come of what was killed, and then again."""
+    """Repeat all operations until they fail or survive the sabotage, and once more."""
     if started:
         PROGRAM.meet(StartedWorld([f"h{i}" for i in range(started)]))
     program = OverHosts(per_host, width)
@@ -130,7 +130,7 @@ def play(say, killed, per_host, width, started):
 
 
 def processes(program):
-    """Return the process ids of those that stay, each as its own host knows it: those that speak for a host, and keepers."""
+    """Return the process ids, as on their hosts, of the program, of processes that speak for a host, and of keepers."""
     here, *others = PROGRAM.all_hosts()
     return {
         "program": os.getpid(),

@@ -141,7 +141,7 @@ def test_ctrl_c(situation, times, to, script):
 
 
 def test_the_harness_loses_no_output(script):
-    """Where it was late, a line that had come with the one before it was lost: once in a thousand programs."""
+    """The harness, if it is late, does not lose a line that arrived with the one before it."""
     program = script("say('interrupted'); say('works')")
     program.process.wait(30)
     program.until("interrupted")
@@ -200,7 +200,7 @@ def test_signal_handler_that_closes(script):
 
 @pytest.mark.thorough
 def test_alarms_that_raise_at_any_moment(script):
-    """Exceptions out of a signal handler, thirty times: never a hang, never a wrong answer."""
+    """Thirty exceptions from a signal handler cause no hang and no wrong answer."""
     program = script("""
         class Alarm(Exception):
             pass

@@ -1,4 +1,4 @@
-"""Exceptions on any rank, of any kind, at any command: told, and the session goes on."""
+"""Exceptions of any kind, on any rank, are reported, and the session continues."""
 
 import os
 import pickle
@@ -72,7 +72,7 @@ KINDS = [
 
 
 class Raise(Command):
-    """Fail on some ranks, before, between or after two barrier."""
+    """Fail on some ranks, before, between or after two barriers."""
 
     title = "sabotage"
 
@@ -153,7 +153,7 @@ def test_master_is_interrupted_at_every_place(launcher, kind, make_world):
 
 
 class Result:
-    """A result, or a command's field, that misbehaves while it travels."""
+    """A result, or a command's field, that fails in pickling or unpickling."""
 
     def __init__(self, where, how):
         self.where, self.how = where, how
@@ -241,7 +241,7 @@ def leave():
 
 
 class AtEnd:
-    """Does something when it is collected as garbage."""
+    """An object that runs an action when it is collected."""
 
     def __init__(self, how):
         self.how = how
@@ -276,7 +276,7 @@ def test_garbage_that_raises_does_not_matter(make_world):
 
 
 class Uneven(Command):
-    """A command whose ranks do not make the same calls: a fault of ours, which must not hang either."""
+    """A command whose ranks make different calls: an internal error, which must not hang."""
 
     title = "uneven"
 

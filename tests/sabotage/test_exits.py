@@ -1,4 +1,4 @@
-"""The interpreter's end by every road: nothing stays, the exit status is right, nothing spurious is said."""
+"""All kinds of interpreter exits: no leftovers, the right exit status, and no spurious output."""
 
 import sys
 
@@ -142,7 +142,7 @@ synkhronos.fork(2)
 
 
 def test_output_is_written_once(script, tmp_path):
-    """What stands in buffers when processes are forked belongs to the program alone."""
+    """Only the program writes output that was buffered at the fork."""
     path = tmp_path / "log"
     program = script(f"""
         file = open({str(path)!r}, "w")
@@ -157,7 +157,7 @@ def test_output_is_written_once(script, tmp_path):
 
 
 def test_nobody_waits_for_the_keeper_to_close_a_file(script):
-    """Pipes and files that were open at the fork are not held open by our processes."""
+    """Our processes do not keep a pipe open that was open at the fork."""
     program = script("""
         r, w_end = os.pipe()
         os.set_inheritable(w_end, True)
@@ -171,7 +171,7 @@ def test_nobody_waits_for_the_keeper_to_close_a_file(script):
 
 
 def test_signals_that_the_program_blocks(script):
-    """Masks and handlers of the program's threads do not reach the ranks, nor do its dispositions hurt us."""
+    """The program's signal masks and handlers affect neither the ranks nor the session."""
     program = script("""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def works():
-    """Open a session; check at will that it works."""
+    """Open a session; return a function that checks it."""
     x = engine.variable("x", "float64", 1)
     function = synk.function([x], (x, "gather"))
     synk.fork(3)
@@ -32,7 +32,7 @@ def works():
 
 
 def in_child(work):
-    """Fork; in the child do the work and leave through the interpreter's own exit handlers; return its status."""
+    """Fork; in the child, do the work, clean up and exit; return the child's status."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -74,7 +74,7 @@ def test_child_with_a_session_of_its_own(works):
 
 
 def test_child_with_a_session_over_the_parents_data(works):
-    """Its pool is another: the handles of both must not be confused."""
+    """Handles of the child's pool and of the parent's are not confused."""
     x = engine.variable("x", "float64", 1)
     function = synk.function([x], (x, "gather"))
     data = synk.data(np.arange(8.0))
@@ -134,7 +134,7 @@ def test_subprocess(works):
 
 
 def test_user_waits_for_all_children(works):
-    """A program that reaps whatever child ends does not confuse us; nor does it reap ranks."""
+    """A program may wait for any child process, and never reaps ranks."""
     process = subprocess.Popen(["true"])
     assert os.waitpid(-1, 0)[0] == process.pid
     process.returncode = 0
@@ -155,7 +155,7 @@ def test_keeper_that_somebody_else_reaps(works, fresh_keeper):
 
 
 def test_session_of_a_thread_that_ends(script):
-    """Ranks do not depend on the thread that called fork(), nor on the one that was the first to do so."""
+    """Ranks survive the end of the thread that called fork(), even if it was the first to do so."""
     program = script("""
         for _ in range(2):
             thread = threading.Thread(target=synk.fork, args=(3,))

@@ -1,4 +1,4 @@
-"""The keeper killed, stopped, or gone before it is needed."""
+"""The keeper is killed or stopped, or has ended earlier."""
 
 import os
 import re
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 class Meet(Command):
-    """Have all ranks meet; one of them reaches a gate instead, and sleeps."""
+    """Make all ranks wait at a barrier; with a gate, rank 1 sleeps."""
 
     title = "meet"
 
@@ -103,7 +103,7 @@ def test_killed_between_sessions(pids):
 
 
 def test_stopped(pids):
-    """A keeper that does not answer is ended, and the ranks with it, also those that do not answer."""
+    """A keeper that does not answer is ended, with all ranks, even those that do not answer."""
     os.kill(pids[0], signal.SIGSTOP)
     os.kill(PROGRAM.keeper_pid, signal.SIGSTOP)
     with reports(synk.WorkerTimeout, "rank 1", f"pid {pids[0]}", "T (stopped)", rank=1):

@@ -1,4 +1,4 @@
-"""Ranks that are killed at recorded protocol steps: an exception, all or nothing, nothing left, and it works again."""
+"""Ranks are killed at protocol steps: errors are raised, changes are complete or absent, and nothing is left."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def silent(*_):
 @pytest.mark.long
 @pytest.mark.timeout(600)  # a hundred programs, which are slow on a busy machine
 def test_kill_at_every_step(victims):
-    """In pieces/kills.py, and thousands of times with `make sabotage`."""
+    """Run a short form of pieces/kills.py; `make sabotage` runs all."""
     operations = ("fork", "distribute", "call", "all_reduce", "data growth", "scatter")
     (row,) = kills.kill(victims, 60, 1, silent, operations)
     assert row.done >= 60 and len(row.seconds) > 0.8 * row.done
@@ -52,7 +52,7 @@ def test_other_deaths(victims):
 
 
 def test_changes_of_a_command_that_was_given_up_are_found(victims, monkeypatch):
-    """What the campaign would not see, it would not prove."""
+    """The campaign finds changes of aborted commands."""
 
     def settle(context):
         for change in context._changes:

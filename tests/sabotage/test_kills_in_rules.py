@@ -1,4 +1,4 @@
-"""A rank is killed in every phase of every rule: it is told, and the master has values of before or after an exchange."""
+"""A rank is killed in every phase of every rule: the master raises, and its values precede or follow an exchange."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ RULES = {
 
 
 class Program:
-    """A training of 7 steps, whose ranks have values of their own, and what the master's are after each operation."""
+    """A training of 7 steps, with different values on each rank, that records the master's values."""
 
     def __init__(self, name):
         self.name = name
@@ -43,7 +43,7 @@ class Program:
         self.slope = engine.shared(np.ones(()), "slope")
 
     def operations(self):
-        """Yield operations, the first of which makes the rule."""
+        """Make the rule, then yield operations."""
         updates = [(w, w * self.slope) for w in self.params]
         function = synk.function([], updates=updates, exact=False)
         synk.distribute()
@@ -68,7 +68,7 @@ class Program:
         return [w.get_value() for w in self.params]
 
     def run(self):
-        """Run it; return the error, and the master's values before each operation, and at last."""
+        """Run it; return the error, and the master's values before each operation and at the end."""
         seen, self.after_commands = [], []
         for w, value in zip(self.params, self.begin):
             w.set_value(value)

@@ -1,4 +1,4 @@
-"""Little shared memory, few processes, no rights: a sentence or a right answer, no bus error, nobody left."""
+"""With little memory, few processes or no rights, programs work or raise an error, and leave no processes."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ NOBODY = 65534
 
 
 def can_mount():
-    """Tell whether a /dev/shm of our own can be had, in a mount namespace that ends with the program."""
+    """Return whether a private /dev/shm can be mounted, in a namespace that ends with the program."""
     return (
         shutil.which("unshare")
         and subprocess.run(
@@ -96,7 +96,7 @@ def test_small_dev_shm(megabytes, fallback, script, prelude):
 
 
 def as_nobody():
-    """Return the command line that runs this Python as a user without rights, or None if that cannot be done."""
+    """Return the command line that runs this Python as a user without rights, or None if this is impossible."""
     if os.getuid() != 0 or not shutil.which("setpriv"):
         return None
     command = ["setpriv", f"--reuid={NOBODY}", "--clear-groups", sys.executable]
@@ -144,7 +144,7 @@ say(more)
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root becomes somebody else")
 def test_a_program_that_gives_its_rights_away(script):
-    """The kernel then hides /proc/self/fd from it, and from the processes that it forks."""
+    """Sessions work even if the kernel hides /proc/self/fd from the processes."""
     program = script(
         """
         os.setgid(%d)

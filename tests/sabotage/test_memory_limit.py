@@ -1,4 +1,4 @@
-"""A container's memory limit: a sentence before it is reached, and the kernel's OOM killer where a rank runs into it."""
+"""A container's memory limit: errors before it is reached, and the kernel's OOM killer if a rank exceeds it."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ LIMIT = 400 << 20
 
 
 def own_memory_group():
-    """Return the folder of this process's memory cgroup and the name of its limit; None where it is not there."""
+    """Return the folder of this process's memory cgroup and the name of its limit, or None if there is none."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
@@ -34,7 +34,7 @@ def _read(path):
 
 @pytest.fixture
 def group():
-    """Make a cgroup below this process's own, with a limit on memory; the programs that enter it are its only members."""
+    """Make a memory cgroup with a limit, as a child of this process's; only programs that enter it are its members."""
     found = own_memory_group()
     if found is None:
         pytest.skip("needs a memory cgroup whose children may have limits")
@@ -86,7 +86,7 @@ def test_data_beyond_the_limit_is_a_sentence(group):
 
 
 def test_a_rank_that_the_kernel_kills_for_memory(group):
-    """The rank keeps 50 MB of every call until the kernel ends it; the session says so, and the next one works."""
+    """A rank keeps 50 MB in every call until the kernel kills it; the error reports it, and the next session works."""
     done = run_in(
         group,
         f"""

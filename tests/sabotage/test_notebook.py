@@ -1,4 +1,4 @@
-"""Cells of a notebook, and lines at a prompt: ranks see what is defined there, Ctrl-C ends the cell and no more."""
+"""Notebook cells, and lines at a prompt: ranks can use definitions from there, and Ctrl-C ends only the cell."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ AFTER = [
 
 
 def test_prompt(script):
-    """``python -i``, with a Ctrl-C in the middle of a call."""
+    """Sessions work in ``python -i``, after Ctrl-C in a call."""
     program = script(launch=[sys.executable, "-i", "-q", "-u"], env=dict(os.environ, PYTHONSTARTUP=""))
 
     def line(text, expected):
@@ -79,12 +79,12 @@ def test_prompt(script):
 
 @pytest.fixture
 def nothing_more_stays(nothing_stays):
-    """The client of Jupyter keeps files open in this process, so these are not looked at here."""
+    """Open files are not checked, because Jupyter's client keeps some open in this process."""
 
 
 @pytest.fixture
 def kernel():
-    """A Jupyter kernel, and the function that runs a cell in it."""
+    """Return a Jupyter kernel, and functions that start and finish a cell."""
     manager_module = pytest.importorskip("jupyter_client.manager")
     pytest.importorskip("ipykernel")
     manager, client = manager_module.start_new_kernel(startup_timeout=60)
@@ -115,7 +115,7 @@ def kernel():
 
 @pytest.mark.thorough
 def test_jupyter_kernel(kernel):
-    """The real thing, where Jupyter is installed."""
+    """Sessions work in a Jupyter kernel, if installed."""
     manager, start, finish = kernel
     assert finish(start("\n".join(FIRST))) == ("", None)
     for text, expected in CELLS:
@@ -148,7 +148,7 @@ def test_jupyter_kernel(kernel):
 
 @pytest.mark.thorough
 def test_restarted_kernel(kernel):
-    """A restart in the middle of a call leaves nothing of the session."""
+    """A restart in the middle of a call ends the session's processes."""
     manager, start, finish = kernel
     assert finish(start("\n".join(FIRST))) == ("", None)
     for text, _ in CELLS:

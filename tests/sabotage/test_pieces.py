@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def sabotage():
-    """The module tools/sabotage.py."""
+    """Return the module tools/sabotage.py."""
     spec = importlib.util.spec_from_file_location("sabotage_tool", ROOT / "tools" / "sabotage.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,4 +1,4 @@
-"""The checks of sabotage over hosts find what is wrong: each fault is planted in all processes of a program."""
+"""The checks in sabotage over hosts find faults; each fault is planted in all processes of a program."""
 
 import pytest
 from everyday import Wrong

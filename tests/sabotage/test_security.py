@@ -1,4 +1,4 @@
-"""What others could get at: no network, no named socket, memory for the owner alone, nothing written into the package."""
+"""Security: no network, no named sockets, memory for the owner alone, and no files written into the package."""
 
 import os
 import stat
@@ -28,7 +28,7 @@ PROGRAM = """
 
 
 def open_files(pid):
-    """Return what stands behind the descriptors of a process, and the descriptors' paths."""
+    """Return the open files of a process, by the paths of their descriptors."""
     folder = f"/proc/{pid}/fd"
     found = {}
     for name in os.listdir(folder):
@@ -40,7 +40,7 @@ def open_files(pid):
 
 
 def network_inodes():
-    """Return the inodes of all sockets that have an address in the network, by the table they stand in."""
+    """Return the inodes of all sockets with a network address, each with its table."""
     found = {}
     for table in ("tcp", "tcp6", "udp", "udp6", "raw", "raw6", "packet", "netlink"):
         path = Path("/proc/net", table)
@@ -82,7 +82,7 @@ def test_no_network_and_no_named_socket(program):
 
 
 def test_a_socket_of_the_network_would_be_found(program):
-    """The test above can fail."""
+    """A network socket is detected."""
     import socket
 
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listening:
@@ -109,7 +109,7 @@ def test_memory_is_the_owners_alone(program):
 
 
 def test_messages_are_the_owners_alone(monkeypatch):
-    """What is unpickled stands in files of the owner, which only descriptors lead to."""
+    """Pickles are in nameless files that only the owner may read."""
     modes = []
     monkeypatch.setattr(descriptors, "nameless_file", lambda *args: modes.append(nameless_file(*args)) or modes[-1])
     ours, theirs = descriptors.socket_pair()
@@ -123,7 +123,7 @@ def test_messages_are_the_owners_alone(monkeypatch):
 
 
 def test_nothing_is_written_into_the_package(tmp_path):
-    """But for Python's own __pycache__."""
+    """Only __pycache__ may change."""
     package = Path(synkhronos.__file__).parent
 
     def files():

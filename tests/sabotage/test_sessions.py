@@ -1,4 +1,4 @@
-"""Many sessions one after another, several programs at once, and too little of everything."""
+"""Many consecutive sessions, several programs at a time, and limited resources."""
 
 import gc
 import os
@@ -60,7 +60,7 @@ def test_300_sessions():
 
 @pytest.mark.thorough
 def test_sessions_that_end_badly():
-    """Nor does it grow where ranks die."""
+    """The number of open files does not grow if ranks die."""
     x = engine.variable("x", "float64", 1)
     f = synk.function([x], (engine.mean(x), "avg"))
     counts = []
@@ -75,7 +75,7 @@ def test_sessions_that_end_badly():
 
 
 def test_calls_from_several_threads():
-    """They take turns."""
+    """The calls take turns."""
     x = engine.variable("x", "float64", 1)
     f = synk.function([x], (engine.mean(x), "avg"))
     synk.fork(2)
@@ -130,7 +130,7 @@ def test_fork_inside_a_rank_is_refused(script):
 
 
 def test_two_programs_at_a_time(script):
-    """Each works, and they do not choose the same cores."""
+    """Both programs work, and use different cores."""
     code = """
         for i in range(5):
             synk.fork(2)
@@ -181,7 +181,7 @@ say("works")"""
 
 
 def test_few_processes(script):
-    """The limit on processes does not hold for root, so fork itself refuses."""
+    """A wrapper of os.fork refuses, because root has no limit on processes."""
     program = script("""
         fork, left = os.fork, mmap.mmap(-1, 1)
         def limited():
@@ -217,7 +217,7 @@ def test_few_processes(script):
 @pytest.mark.thorough(but="^(0|400)$")
 @pytest.mark.parametrize("free", [0, 20, 100, 400, 2000])
 def test_little_address_space(free, script):
-    """It works, or says why not; nobody is left."""
+    """Sessions work, or raise an error and end cleanly."""
     program = script(
         LIMITED
         + """
@@ -253,7 +253,7 @@ say("works")"""
 
 
 def test_start_that_fails_is_told_by_fork(tmp_path, monkeypatch):
-    """What keeps a rank from living is told when it is started, with its traceback."""
+    """fork() raises the error of a rank that cannot start, with its traceback."""
     directory = tmp_path / "gone"
     directory.mkdir()
     monkeypatch.chdir(directory)

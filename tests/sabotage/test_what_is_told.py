@@ -1,4 +1,4 @@
-"""What an error says of a rank: the memory that it held, and the variables that its call may have updated."""
+"""Errors report a rank's peak memory, and the variables that its call may have updated."""
 
 import os
 import re
@@ -52,7 +52,7 @@ def test_memory_of_a_killed_rank(script):
 
 
 def fatal(what):
-    """Return an elementwise function for graphs that does something fatal on rank 1 alone, where the last row is 9."""
+    """Return an elementwise function for graphs that fails on rank 1 alone, if its last row is 9."""
 
     def apply(x):
         if os.getpid() != MASTER and x[-1] == 9:
@@ -66,7 +66,7 @@ def fatal(what):
 
 @pytest.fixture
 def learner(fresh_keeper):
-    """A function with updates of two variables, one of them random, and that fails on rank 1."""
+    """Return a builder of a function that updates ``w`` and a random state, and fails on rank 1."""
 
     def make(what, **options):
         w, draws = engine.shared(np.zeros(2), "w"), engine.random_stream(1, "draws")

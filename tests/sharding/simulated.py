@@ -1,7 +1,7 @@
-"""Graphs computed on simulated ranks, in step, with every variable compared with the serial program's by its placement.
+"""Graphs computed on simulated ranks; every variable is compared with the serial program's by its placement.
 
-Every node is computed by the library's own Python code: once of all rows, and once for each rank of its rows, without any
-optimisation and without ranks. Collectives that `exact` asks for are computed here, in NumPy, between the nodes.
+Every node is computed by the library's Python code, without any optimization: once for all rows, and once for the rows
+of each simulated rank. The collectives of exact functions are computed here with NumPy, between the nodes.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ Input = namedtuple("Input", "variable make axis")
 
 
 class Program:
-    """What a case makes its inputs with; ``f``, ``h`` and ``k`` are random lengths."""
+    """The inputs of a case; ``f``, ``h`` and ``k`` are random lengths."""
 
     def __init__(self, seed=0):
         self.rng = np.random.RandomState(seed)
@@ -36,11 +36,11 @@ class Program:
         self.inputs = []
 
     def rows(self, *shape, axis=0, dtype="float64", high=None, low=0, positive=False, make=None):
-        """Return an input whose shape is `shape`, with the rows put in at `axis`."""
+        """Return an input of shape `shape`, with the rows inserted at `axis`."""
         return self._input(shape, axis, dtype, high, positive, make, low)
 
     def all(self, *shape, dtype="float64", high=None, low=0, positive=False, make=None):
-        """Return an input that every rank has."""
+        """Return a replicated input."""
         return self._input(shape, None, dtype, high, positive, make, low)
 
     def _input(self, shape, axis, dtype, high, positive, make, low=0):
@@ -61,7 +61,7 @@ class Program:
         return variable
 
     def given(self, variable, value):
-        """Give a variable (a shared one, a random state) a value that every rank has."""
+        """Set a variable (a shared one, a random state) to the same value on every rank."""
         self.inputs.append(Input(variable, lambda n_rows: value, None))
         return variable
 
@@ -73,7 +73,7 @@ def placements(program, outputs, exact=False):
 
 
 def _propagated(program, outputs, exact):
-    """Return the outputs, with formulas if the graph may be changed, their graph, and its placements."""
+    """Return the outputs (with formulas if the graph may be changed), their graph, and its placements."""
     shards = {one.variable: Shard(one.axis) for one in program.inputs if one.axis is not None}
 
     def placed(outputs):
@@ -85,9 +85,9 @@ def _propagated(program, outputs, exact):
 
 
 def check(program, outputs, exact=False, splits=SPLITS, may_fail=False):
-    """Compute everything that the outputs need on ranks, compare it, and return the placements of the outputs.
+    """Compute the outputs on simulated ranks, compare all variables, and return the outputs' placements.
 
-    With `may_fail` a rank may raise an error, which is no wrong value.
+    With `may_fail`, a rank may raise an error instead of computing a value.
     """
     before = outputs
     outputs, graph, found = _propagated(program, outputs, exact)
@@ -105,7 +105,7 @@ def check(program, outputs, exact=False, splits=SPLITS, may_fail=False):
 
 
 def serial_values(program, outputs, n_rows):
-    """Return what the interpreter and what the library's ``function`` computes of all rows."""
+    """Return the outputs for all rows, computed node by node and by the library's ``function``."""
     variables = [one.variable for one in program.inputs]
     data = [one.make(n_rows) for one in program.inputs]
     nodes = L.io_toposort(variables, outputs)
@@ -117,7 +117,7 @@ def serial_values(program, outputs, n_rows):
 
 
 def with_convolutions():
-    """Give the Python code of Theano's convolutions, older than SciPy, what it takes from there."""
+    """Return a context that provides the SciPy functions that Theano's Python convolutions expect."""
     if not IS_THEANO:
         return contextlib.nullcontext()
     from theano.tensor.nnet import abstract_conv
@@ -225,7 +225,7 @@ class _Run:
             values.update(zip(node.outputs, thunk(inputs)))
 
     def _all_reduce(self, node):
-        """Compute a collective that the program has written: what it means in the serial program is its own affair."""
+        """Compute a collective that the program contains; the serial program uses the same result."""
         for variable, output in zip(node.inputs, node.outputs):
             values = [rank[variable] for rank in self.ranks]
             weights = [n / self.n_rows for n in self.split] if node.op.op.name == "avg" else [1] * len(values)
@@ -234,7 +234,7 @@ class _Run:
                 rank[output] = np.asarray(result, output.dtype)
 
     def _is_reordered(self, node, rule):
-        """Return whether random numbers get another order, in which they are as good, or are drawn inside a loop."""
+        """Return whether random numbers are validly reordered, or drawn inside a loop."""
         if isinstance(rule, sharding.ScanLoop):
             return any(isinstance(one.rule, sharding.Drawn) for one in rule.graph.nodes)
         if not isinstance(rule, sharding.Reshaped) or node.inputs[0] not in self.drawn:
@@ -243,12 +243,12 @@ class _Run:
         return isinstance(after, Shard) and after.uniform and after.axis != before.axis
 
     def _divides_by_no_rows(self, node):
-        """Return whether a rank divides by its rows and has none: in a call it makes none, or with one row instead."""
+        """Return whether a rank divides by its number of rows, which is 0; calls avoid this."""
         is_quotient = type(getattr(node.op, "scalar_op", None)).__name__ == "IntDiv"
         return is_quotient and any(not np.all(_value_of(node.inputs[1], rank)) for rank in self.ranks)
 
     def _draw(self, node):
-        """Give every rank its rows of the serial program's numbers, if it is known which they are."""
+        """Set every rank's draws to its rows of the serial program's draws, if these rows are known."""
         state, drawn = node.outputs
         self.not_compared.add(state)
         self.drawn.add(drawn)
@@ -264,7 +264,7 @@ class _Run:
             rank[drawn] = part.reshape(rank[drawn].shape)
 
     def _whole(self, variable):
-        """Return the whole of a value: by a collective, or the number of all rows."""
+        """Return a complete value: a collective's result, or the number of all rows."""
         placement = self.found.of(variable)
         if isinstance(placement, Size):
             return self.serial[variable]
@@ -327,7 +327,7 @@ class _Run:
         _equal(together.reshape(expected.shape), expected, where)
 
     def _separate(self, value, placement, n):
-        """Return an array with the axis of the rows made three: what is before them, they, and what they are made of."""
+        """Return an array with the axis of the rows split into three: the outer axis, the rows, and the inner axis."""
         shape, axis = list(value.shape), placement.axis
         outer = self._number(placement.layout.outer)
         inner = self._number(placement.layout.inner) if placement.layout.is_even else None
@@ -352,7 +352,7 @@ class _Run:
         return length // (self.n_rows * outer)
 
     def _number(self, product):
-        """Return the number that a product of lengths is in the serial program."""
+        """Return the value of a product of lengths in the serial program."""
         if product is None:
             return None
         number = product.number
@@ -390,21 +390,21 @@ def _equal(actual, expected, where):
 
 
 class Case:
-    """Outputs, made of a `Program`, and their placements.
+    """Outputs of a `Program`, and their expected placements.
 
     Parameters
     ----------
     name : str
     expected : str
-        The placements as they are printed.
+        The printed placements.
     build : callable
-        From a `Program` to outputs.
+        Returns a `Program`'s outputs.
     exact : str, optional
-        The placements in a graph that may be changed, if they are others.
+        The placements in a graph that may be changed, if they differ.
     empty : bool
         Whether a rank may have no rows.
     pytensor : (str, str), optional
-        Both placements with PyTensor, if its graph is another.
+        Both placements with PyTensor, if its graph differs.
     """
 
     def __init__(self, name, expected, build, exact=None, empty=True, pytensor=None):
@@ -432,7 +432,7 @@ class Case:
 
 
 def parametrize(cases):
-    """Return what makes a test of all cases, with and without collectives."""
+    """Return a decorator that runs a test for all cases, plain and exact."""
     names = [case.name for case in cases]
     assert len(set(names)) == len(names), "a name is given twice"
 

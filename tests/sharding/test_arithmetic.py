@@ -1,4 +1,4 @@
-"""Arithmetic with lengths, compared with numbers: three ranks, and all of their rows."""
+"""Arithmetic with lengths, compared with numbers for three ranks and for all rows."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def number(n):
 
 
 def value(length, rows):
-    """Return the number that a length is for some rows."""
+    """Return the value of a length for a number of rows."""
     found = length.times.number
     for symbol, exponent in length.times.factors:
         known = symbol.length.number * NUMBERS["v"] // symbol.divisor.number if isinstance(symbol, Quotient) else None

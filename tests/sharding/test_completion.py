@@ -1,4 +1,4 @@
-"""What an exact function needs for its shape alone, where that depends on values, or on the number of rows."""
+"""Variables that exact functions need only for their shapes, which depend on values or on the number of rows."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def with_mask(v):
 
 
 def chained(v):
-    """A mask of what a mask has chosen, whose mean needs a count of all ranks."""
+    """Return a value with a mask that depends on masked losses on all ranks."""
     return (T.sqr(v) * (v > losses_above(v).mean())).sum() + losses_above(v).mean()
 
 
@@ -111,7 +111,7 @@ def test_of_matrices(threads, name, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_loss_is_filled_before_it_is_known(threads, mode):
-    """Its gradient begins with ones in its shape, and waits for no more collectives than what it consists of."""
+    """A loss's gradient starts with ones in the loss's shape, and needs no additional collective."""
     x, w = T.dmatrix("x"), L.shared(np.ones(2), "w")
     error = T.dot(x, w) - 1
     loss = (T.sqr(error) + abs(x.mean())).sum()

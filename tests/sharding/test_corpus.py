@@ -1,4 +1,4 @@
-"""Programs of the kinds that there are: every operation in them has a rule, and every update can be computed exactly."""
+"""Common kinds of programs: every operation in them has a rule, and every update can be computed exactly."""
 
 import warnings
 
@@ -28,7 +28,7 @@ def param(p, *shape):
 
 
 def layer(build, *shape, make=None):
-    """Return a program that trains a network of Lasagne's on rows of a shape, with a squared error."""
+    """Return a program that trains a Lasagne network on rows of this shape, with a squared error."""
 
     def program(p):
         x = p.rows(*shape, **({} if make is None else {"make": make, "dtype": "int32"}))
@@ -40,7 +40,7 @@ def layer(build, *shape, make=None):
 
 
 def trained(p, loss, params, rule, *args, **kwargs):
-    """Return a loss and the new values of what it is trained by."""
+    """Return a loss and the new values of the trained variables."""
     new = rule(loss, params, *args, **kwargs) if args or kwargs or rule is not updates.sgd else rule(loss, params, 0.1)
     return _with_state(p, [loss, *new.values()])
 
@@ -56,7 +56,7 @@ def _with_state(p, outputs):
 
 
 def rule(name, *args, constrained=None):
-    """Return a program that trains a network of two layers by a rule of Lasagne's."""
+    """Return a program that trains two layers by one of Lasagne's update rules."""
 
     def program(p):
         x, y = p.rows(3), p.rows(dtype="int32", high=4)
@@ -128,7 +128,7 @@ def variational_autoencoder(p):
 
 
 def language_model(p):
-    """Time-major words, an embedding, a recurrent network, and a softmax of time and rows merged."""
+    """A recurrent network on embedded time-major words, with a softmax over merged time and rows."""
     words, e, w, v, u = (
         p.rows(4, axis=1, dtype="int32", high=5),
         param(p, 5, 3),
@@ -146,7 +146,7 @@ def language_model(p):
 
 
 def masked_sentiment(p):
-    """Batch-major words with a mask, an LSTM, and the mean over time."""
+    """An LSTM on batch-major words with a mask, and its mean over time."""
     words, mask = p.rows(4, dtype="int32", high=5), p.rows(4, high=2)
     network = layers.EmbeddingLayer(layers.InputLayer((None, 4), words), 5, 3)
     network = layers.LSTMLayer(network, 3, mask_input=layers.InputLayer((None, 4), mask))
@@ -274,7 +274,7 @@ def built(name, seed=0):
 
 
 def operations(outputs):
-    """Yield the nodes of a graph, and of those inside."""
+    """Yield the nodes of a graph and its inner graphs."""
     for node in L.io_toposort(L.inputs(outputs), outputs):
         yield node
         yield from operations(list(L.engine.library.inner_outputs(node.op)))

@@ -1,4 +1,4 @@
-"""The table of operations in docs/exact.rst against the rules that there are."""
+"""The tables of operations in docs/exact.rst list all existing rules."""
 
 import importlib
 import pathlib
@@ -12,7 +12,7 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "exact.rst"
 
 
 def section():
-    """Return the table of operations with rules, and the text about those without."""
+    """Return the table of operations with rules, and the text about the others."""
     without = ".. operations without rules"
     return between("Operations with rules\n", without), between(without, ".. operations of PyTensor")
 
@@ -22,7 +22,7 @@ def of_pytensor():
 
 
 def between(begin, end):
-    """Return a part of the page, between a title and comments."""
+    """Return the part of the page between two texts."""
     return PAGE.read_text().split(begin)[1].split(end)[0]
 
 
@@ -32,7 +32,7 @@ def names_in_table(text):
 
 
 def known():
-    """Return the names of the operations with rules, or formulas, but for those of other tests."""
+    """Return the names of the operations with rules or formulas, except for those in tests."""
     found = [*RULES, *FORMULAS]
     return {one.__name__ for one in found if one.__module__.split(".")[0] in ("theano", "pytensor", "synkhronos")}
 

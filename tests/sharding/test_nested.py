@@ -1,4 +1,4 @@
-"""Loops, conditions, graphs in graphs, and collectives that a program has written.
+"""Loops, conditions, nested graphs, and collectives that programs contain.
 
 Modules: `synkhronos.engines.graph.rules.nested`.
 """
@@ -17,7 +17,7 @@ S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknow
 
 
 def steps(p, *shape):
-    """Return an input of time, rows, and more."""
+    """Return an input with time, rows, and more axes."""
     return p.rows(3, *shape, axis=1)
 
 
@@ -51,7 +51,7 @@ def lstm(p, x):
 
 
 def _attending(how, p):
-    """Return states that look at a context of other times in each step, the last, and gradients, also of its projection."""
+    """Return a loop's states with attention to a context, the last state, and the gradients of three parameters."""
     context, mask, y = p.rows(3, 4, axis=1), p.rows(3, axis=1, low=1, high=3), p.rows(2, 4, axis=1)
     to_context, to_state, to_score = p.all(4, 3), p.all(4, 3), p.all(3, 1)
 
@@ -170,7 +170,7 @@ def test_a_collective_of_rows_is_refused_in_an_exact_graph():
 
 
 def test_a_placement_that_does_not_settle_is_not_guessed():
-    """Zero becomes a part from state to state, more often than there would be rounds for any fixed number of them."""
+    """In each round, one more state changes from zero to partial, as often as there are states."""
     program = Program()
     x = program.rows(3, 2, axis=1)
     states, _ = L.scan(lambda x, *s: [s[0] + x.sum(0), *s[:-1]], [x], [T.zeros((2,)) for _ in range(9)])

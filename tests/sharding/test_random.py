@@ -1,4 +1,4 @@
-"""Random draws: rows of a draw whose shape has rows are each rank's own; others differ from rank to rank."""
+"""Random draws: if the shape has rows, each rank draws its own rows; other draws differ between ranks."""
 
 import pytest
 from library import L, T
@@ -16,11 +16,11 @@ class Streams:
         self.p, self.streams = p, L.streams(7)
 
     def draw(self, make):
-        """Return what ``make`` draws from each of the streams."""
+        """Return the draws of ``make`` from each of the streams."""
         return [make(one) for one in self.streams]
 
     def done(self, outputs):
-        """Add the states to the inputs."""
+        """Add the states to the inputs; return the outputs."""
         for stream in self.streams:
             for state in L.states(stream):
                 self.p.given(state, state.get_value(borrow=True))
@@ -28,7 +28,7 @@ class Streams:
 
 
 def drawn(*makes):
-    """Return what builds the outputs of a case: functions from a stream and rows ``x`` to draws."""
+    """Return a builder of a case's outputs; ``makes`` draw from a stream, given rows ``x``."""
 
     def build(p):
         x, streams = p.rows(p.f), Streams(p)

@@ -1,6 +1,6 @@
-"""Graphs put together by chance: whatever the rules say of a variable is true.
+"""Random graphs: the placements of all variables are correct.
 
-Lengths are chosen so that much fits by chance: 6 rows, and axes of 2, 3 and 6.
+Lengths are chosen to fit often by chance: 6 rows, and axes of 2, 3 and 6.
 """
 
 import warnings
@@ -20,7 +20,7 @@ LENGTHS = (2, 3, 6)
 
 
 class Growth:
-    """A graph that grows by operations that can be computed."""
+    """A graph that grows by random valid operations."""
 
     def __init__(self, seed):
         self.rng, self.program = np.random.RandomState(seed), Program(seed)
@@ -39,7 +39,7 @@ class Growth:
         return int(self.rng.choice(LENGTHS))
 
     def one(self, ndim=None, dtype=None, newest=0.5):
-        """Return a variable of the pool, as often as not one of the last."""
+        """Return a variable of the pool; ``newest`` is the probability of one of the last."""
         fits = [v for v in self.pool if ndim in (None, v.ndim) and (dtype is None or v.dtype.startswith(dtype))]
         if not fits:
             return self.pool[0]
@@ -52,7 +52,7 @@ class Growth:
         return int(self.rng.randint(x.ndim)) if x.ndim else None
 
     def grow(self):
-        """Add an operation, if it can be computed of all rows."""
+        """Add an operation, if it can be computed for all rows."""
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
@@ -85,7 +85,7 @@ def _length_of(g, x, axis):
 
 
 def _reshaped(g):
-    """Merge two axes, separate them, or ask for any shape that fits."""
+    """Merge or split axes, exchange lengths, or use another shape."""
     x = g.one()
     shape = list(np.shape(g.values[x]))
     lengths = [_length_of(g, x, axis) for axis in range(x.ndim)]
@@ -112,7 +112,7 @@ def _reduced(g):
 
 
 def _counted(g):
-    """A number of rows, or another length, that is computed."""
+    """Return a computed number of rows, or another length."""
     x = g.one()
     n, lengths = x.shape[g.axis(x)], x.shape
     return g.choice(
@@ -121,7 +121,7 @@ def _counted(g):
 
 
 def _of_vector(g):
-    """An array in a shape that is a vector put together."""
+    """Return an array whose shape is a computed vector."""
     x = g.one(2)
     shape = g.choice(
         [
@@ -140,7 +140,7 @@ def _of_vector(g):
 
 
 def _merged(g):
-    """Elements of axes that were merged, at positions of all of them."""
+    """Return elements at computed positions along merged axes."""
     x = g.one(3)
     merged = x.reshape((x.shape[0] * x.shape[1], x.shape[2]))
     y = g.one(2)

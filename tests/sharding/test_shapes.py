@@ -1,4 +1,4 @@
-"""Shapes, and operations that are given one.
+"""Shapes, and operations that take shapes.
 
 Modules: `axes`, `layout`, `pieces`, `placements`, `propagate`, `rule`, `synkhronos.engines.graph.rules.shapes`.
 """
@@ -13,12 +13,12 @@ S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknow
 
 
 def time_major(p, *shape):
-    """Return an input of time, rows, and more."""
+    """Return an input with time, rows, and more axes."""
     return p.rows(p.f, *shape, axis=1)
 
 
 def _counted(count, p):
-    """Return what is made of a number of rows, which was computed from an array."""
+    """Return outputs that use a number of rows computed from an array."""
     x = p.rows(3, 2)
     n = count(x)
     return [
@@ -31,7 +31,7 @@ def _counted(count, p):
 
 
 def _of_shape(shape, p):
-    """Return what is filled, and what is reshaped, by a vector that is the shape of rows of 3."""
+    """Return an array that is filled, and one that is reshaped, with the shape of rows of 3."""
     x = p.rows(3)
     of_x = shape(x)
     return [T.alloc(1.0, of_x[0], of_x[1]) * x, (x * 2).flatten().reshape(of_x, ndim=2)]

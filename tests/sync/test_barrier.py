@@ -16,13 +16,13 @@ from synkhronos.sync.semaphore import WaitPolicy
 
 
 class Died(Exception):
-    """A rank that is gone."""
+    """Raised to end a rank."""
 
 
 class Ranks:
-    """n ranks; what each does runs in a thread of its own.
+    """Ranks that run in one thread each.
 
-    The root may speak for its host, though there is no other: then it can decide two barriers at once.
+    If the root speaks for its host, which is the only one, it can decide two barriers together.
     """
 
     def __init__(self, n, root=0, speaks=False):
@@ -41,7 +41,7 @@ class Ranks:
         assert time.monotonic() < self.deadline, "hangs"
 
     def run(self, command, work):
-        """Have every rank do ``work(barrier)`` for the command; return results or exceptions."""
+        """Run ``work(barrier)`` on every rank for the command; return results or exceptions."""
         results = [None] * len(self.ranks)
 
         def live(rank):
@@ -118,7 +118,7 @@ def test_abort_frees_everybody(n, failing, place, root):
 
 
 def test_tokens_of_the_past_never_count():
-    """Wake-ups that were not asked for change nothing."""
+    """Wake-ups that were not requested have no effect."""
     ranks = Ranks(3)
     for _ in range(7):
         ranks.block.arrivals.release()
@@ -138,7 +138,7 @@ def test_tokens_of_the_past_never_count():
 
 
 def test_words_of_the_past_never_count():
-    """An abort of an earlier command does not touch a later one, also where nobody cleared it."""
+    """An abort of an earlier command does not affect a later one, even if it was not cleared."""
     ranks = Ranks(2)
 
     def fail(barrier):
@@ -153,7 +153,7 @@ def test_words_of_the_past_never_count():
 
 
 def test_root_that_could_not_wake_everybody():
-    """Interrupted between its decision and the releases, the root wakes them by giving up; the decision stands."""
+    """If the root is interrupted after its decision, its abort wakes the ranks, and the decision stands."""
     ranks = Ranks(3)
     original = ranks.block.releases
 
@@ -203,7 +203,7 @@ def test_death_is_noticed_by_the_root():
 
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_survivors_agree_on_what_took_place(n):
-    """Ranks that abort, die or dawdle anywhere: those that live agree on how many barrier there were."""
+    """If ranks abort, die or are late anywhere, the survivors agree on the number of complete barriers."""
     rng = random.Random(n)
     ranks = Ranks(n, root=n - 1)
     for command in range(1, 120):
@@ -244,13 +244,13 @@ def test_survivors_agree_on_what_took_place(n):
 
 
 def promise(barrier):
-    """Say what ranks say who have nothing to fear between the next barrier and the one after it."""
+    """Promise to reach the barrier after the next, as ranks do that cannot fail before it."""
     barrier.block.promised[barrier.rank] = barrier.current + 2
 
 
 @pytest.mark.parametrize("n, root", [(1, 0), (2, 0), (3, 1), (5, 4)])
 def test_two_barriers_that_are_decided_at_once(n, root):
-    """Ranks go from command to command without waiting for each other, some with what they were told unread."""
+    """Ranks run commands without waiting for each other, and some read their notices late."""
     ranks, rng = Ranks(n, root, True), random.Random(n)
     delays = [[rng.random() * 0.002 * (rng.random() < 0.5) for _ in range(n)] for _ in range(60)]
 

@@ -1,4 +1,4 @@
-"""The bell, which wakes a process that waits in ``poll``."""
+"""An event descriptor wakes a process that waits in ``poll``."""
 
 import os
 import select

@@ -1,4 +1,4 @@
-"""Locks of the kernel: one holder at a time, in whatever process, and none after its end."""
+"""File locks: one holder at a time among all processes, and none after its end."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ time.sleep(60)
 
 @pytest.fixture
 def locks(tmp_path):
-    """Make locks of bytes of one file."""
+    """Return a function that makes locks on bytes of a file."""
     path, made = tmp_path / "file", []
     path.write_bytes(b"")
 
@@ -66,7 +66,7 @@ def test_a_killed_process_holds_none(locks):
 
 
 def test_threads_count_in_turn(locks):
-    """Without the lock they would lose counts."""
+    """Without the lock, counts would be lost."""
     counter = np.zeros(1, np.int64)
 
     def count():
@@ -89,7 +89,7 @@ def test_threads_count_in_turn(locks):
 
 
 def test_locks_on_the_file_of_a_pool():
-    """Both of its own process and of one that knows its descriptor."""
+    """A pool's process and one with its descriptor share its locks."""
     pool = Pool(0)
     own, peer = PoolMap(), PoolMap()
     own.add(0, pool)

@@ -1,4 +1,4 @@
-"""Ranks that speak for their hosts: what they copy between control blocks and links, with all of them in one thread.
+"""Ranks that speak for their hosts copy data between control blocks and links; here, all run in one thread.
 
 Modules: `barrier_over_hosts`, `hosts`.
 """
@@ -38,7 +38,7 @@ FIRST = BARRIERS_PER_COMMAND + 1
 
 
 class World:
-    """Hosts with so many ranks each, of which the first ones are here."""
+    """Hosts with these numbers of ranks, and their first ranks' relays."""
 
     def __init__(self, *counts):
         names = tuple(f"host{i}" for i in range(len(counts)))
@@ -75,7 +75,7 @@ class World:
             pool.close()
 
     def command(self, number, payload=b"words"):
-        """Publish a command as the master does, and have the leaders hear of it."""
+        """Publish a command as the master does; the leaders forward it."""
         words = self.blocks[0].words
         self.blocks[0].command_slot[: len(payload)] = payload
         words[COMMAND_LENGTH], words[COMMAND_NUMBER] = len(payload), number
@@ -88,7 +88,7 @@ class World:
             leader.forward(nothing)
 
     def arrive(self, rank, number, notice=None, promise=None):
-        """Come to a barrier, on the block of the rank's host."""
+        """Record a rank's arrival at a barrier, on its host."""
         host = self.hosts[0].of(rank)
         block, turn = self.blocks[host], (number // BARRIERS_PER_COMMAND + number) % 2
         if notice is not None:
@@ -108,13 +108,13 @@ class World:
             block.finished[rank] = number
 
     def answer_of(self, rank):
-        """Return what the master finds."""
+        """Return a rank's answer on the master."""
         block = self.blocks[0]
         return bytes(messages.get(block.answer_length[rank], block.answer_slots[rank], self.known[0]))
 
 
 def until(receive, tries=200):
-    """Receive until what was sent has come over the loopback interface."""
+    """Receive repeatedly, so that all messages pass the loopback interface."""
     for _ in range(tries):
         receive()
 
@@ -197,7 +197,7 @@ def test_what_is_incomplete_is_told_when_it_is_overdue(make):
 
 
 def test_answers_of_a_host_are_told_though_not_all_have_come_as_far(make):
-    """As after a command that was given up."""
+    """After an aborted command, answers need not wait for all arrivals."""
     world = make(1, 2)
     world.command(1)
     world.arrive(1, FIRST)
@@ -233,7 +233,7 @@ def test_what_a_rank_has_answered_before_it_ended_is_told(make):
 
 
 def test_a_leader_ends_after_it_has_told_all_answers(make):
-    """The last one may come when it has just looked for what to tell."""
+    """The last answer is sent even if it arrives just after the leader's check."""
     world = make(1, 2)
     world.command(1)
     leader = world.leaders[0]
@@ -252,7 +252,7 @@ def test_a_leader_ends_after_it_has_told_all_answers(make):
 
 
 def test_what_comes_while_a_leader_looks_is_told_at_once(make):
-    """Not only when it is overdue: the bell that it has heard does not ring again."""
+    """Arrivals during a leader's check are sent immediately, though no other wake-up follows."""
     world = make(1, 2)
     world.command(1)
     leader, told = world.leaders[0], []
@@ -276,7 +276,7 @@ def test_what_comes_while_a_leader_looks_is_told_at_once(make):
 
 
 def test_a_leader_that_loads_modules_meanwhile_sees_that_a_command_comes(make, monkeypatch):
-    """After one module at most; nobody else writes it into the block."""
+    """The leader notices the command after loading one module at most."""
     world = make(1, 1)
     (leader,), block = world.leaders, world.blocks[1]
     end = RankEnd(block, 1, world.pools[1], world.known[1], WaitPolicy(1, False), leader)
@@ -315,7 +315,7 @@ def test_a_decision_reaches_all_hosts_with_what_others_have_told(make):
 
 
 def test_two_barriers_decided_at_once(make):
-    """The leaders are told of both by one message, which has what ranks have told at the first."""
+    """One message reports both barriers to the leaders, with the ranks' notices at the first one."""
     world = make(1, 1)
     world.command(1)
     for rank in range(2):
@@ -402,7 +402,7 @@ def test_a_barrier_that_was_decided_is_complete_though_its_command_was_given_up(
 
 
 def test_a_host_that_is_gone_does_not_keep_the_root_from_waiting(make):
-    """It is told of its end by another way."""
+    """The root, which is informed separately, keeps waiting."""
     world = make(1, 1, 1)
     world.leaders.pop(0).close()
     watched = []
@@ -417,7 +417,7 @@ def test_a_host_that_is_gone_does_not_keep_the_root_from_waiting(make):
 
 
 def test_a_leader_that_has_lost_its_link_does_not_wait(make):
-    """Nobody would tell it anything; that it ends is told by another way."""
+    """The leader raises an error, because it could receive nothing."""
     world = make(1, 1)
     world.root.close()
     for _ in range(2):
@@ -427,7 +427,7 @@ def test_a_leader_that_has_lost_its_link_does_not_wait(make):
 
 @pytest.mark.parametrize("counts", [(1, 1), (2, 2), (1, 3, 1)])
 def test_nobody_passes_before_the_ranks_of_all_hosts_have_arrived(make, counts):
-    """Ranks are threads, and go from command to command; each is told what all others have said."""
+    """Ranks are threads that run several commands; each receives the notices of all others."""
     world = make(*counts)
     n, n_commands, n_barriers = sum(counts), 20, 5
     passed, found, deadline = [0] * n, {}, time.monotonic() + 60

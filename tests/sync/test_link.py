@@ -1,4 +1,4 @@
-"""Links between ranks of different hosts: messages arrive whole, whatever interrupts."""
+"""Links between ranks of different hosts: messages arrive complete, despite interrupts."""
 
 import select
 import socket
@@ -20,7 +20,7 @@ def connected():
 
 @pytest.fixture
 def links():
-    """Both ends of a link."""
+    """Return both ends of a link."""
     ends = [Link(each) for each in connected()]
     yield ends
     for end in ends:
@@ -32,7 +32,7 @@ def nothing():
 
 
 def receive(link, n, deal_with=None):
-    """Return so many messages."""
+    """Return the next ``n`` messages."""
     found = []
 
     def note(*message):
@@ -73,7 +73,7 @@ def test_who_sends_looks_whether_waiting_has_become_pointless(links):
 
 
 def test_who_does_not_read_for_long_is_not_gone(monkeypatch):
-    """It computes, and has no room for what is sent: connections to other processes count as lost then."""
+    """A link to a rank that computes without reading is not lost; other connections would be."""
     monkeypatch.setattr(meeting, "UNRECEIVED_MS", 300)
     with meeting.Listener(["127.0.0.1"]) as listener, ThreadPoolExecutor(1) as thread:
         coming = thread.submit(meeting.connect, listener.meeting)
@@ -90,7 +90,7 @@ def test_who_does_not_read_for_long_is_not_gone(monkeypatch):
 
 
 def test_who_has_lost_an_end_lets_the_other_know(links):
-    """Even if the connection still is: of a message a part was sent."""
+    """A link is shut down after only part of a message was sent."""
     ours, theirs = links
     sock = ours._socket
 
@@ -111,7 +111,7 @@ def test_who_has_lost_an_end_lets_the_other_know(links):
 
 @pytest.mark.parametrize("size", [10, 3 * FRAME_BYTES])
 def test_an_interrupted_receiver_gets_it_again(links, size):
-    """Ctrl-C may come while a message is dealt with, or right after."""
+    """A message is received again if Ctrl-C interrupts its processing."""
     ours, theirs = links
     ours.send(("arrived", 1, b"a" * size), nothing)
     ours.send(("arrived", 2, b"b" * size), nothing)
@@ -127,13 +127,13 @@ def test_an_interrupted_receiver_gets_it_again(links, size):
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
 def test_an_interrupted_sender_sends_it_again(links, after):
-    """From the beginning: what has come of it already does not count."""
+    """An interrupted message is sent again from the beginning; received parts are dropped."""
     ours, theirs = links
     message = ("command", 7, b"x" * (4 * FRAME_BYTES))
     sock = ours._socket
 
     class Interrupted:
-        """Sends some frames; Ctrl-C comes right after the kernel has taken the last of them."""
+        """Sends some frames, and is interrupted after the kernel has accepted the last of them."""
 
         left = after
 

@@ -1,4 +1,4 @@
-"""How processes of different hosts meet."""
+"""Rendezvous of processes on different hosts."""
 
 import select
 import socket
@@ -13,11 +13,11 @@ from synkhronos.sync.rendezvous import Listener, Rendezvous, connect
 
 
 class Pointless(Exception):
-    """Nobody can come any more."""
+    """Raised to end a wait."""
 
 
 def test_who_comes_and_says_nothing_does_not_keep_others_from_being_looked_after():
-    """A cable may be cut between its coming and its answer."""
+    """The watch is called even if a connected process does not answer."""
 
     def watch():
         raise Pointless
@@ -29,7 +29,7 @@ def test_who_comes_and_says_nothing_does_not_keep_others_from_being_looked_after
 
 
 def test_who_was_too_slow_comes_again(monkeypatch):
-    """The one who listens has closed the connection, as it had no patience."""
+    """A process connects again after the listener has closed its slow connection."""
     answer, slow = meetings.answer_challenge, [True]
 
     def late(connection, token):

@@ -100,7 +100,7 @@ def test_dead_waiter_takes_nothing(memory):
 
 
 def test_signal_ends_a_wait_early(memory):
-    """So that Python can run its handler."""
+    """After a signal, Python can run its handler."""
     semaphore = Semaphore(memory, create=True)
     before = signal.signal(signal.SIGALRM, lambda *_: None)
     try:

@@ -1,7 +1,7 @@
-"""Runs a module of Theano's own tests, from where Theano is installed, with Theano's functions and with ours.
+"""Runs a module of the installed Theano's tests, with Theano's functions and with ours.
 
-The names ``function`` and ``pfunc`` are replaced wherever the tests find them. It is a program, so that what tests do to
-Theano ends with it; `test_theano_suite` starts it and reads its report.
+The names ``function`` and ``pfunc`` are replaced wherever the tests find them. It is a separate program, because tests
+change Theano; `test_theano_suite` starts it and reads its report.
 """
 
 import argparse
@@ -24,10 +24,10 @@ from theano.compile.function_module import Function as TheanoFunction  # noqa: E
 
 
 class Calls(trace.TraceObserver):
-    """Counts the calls of Theano's functions by where they are made: by a command for all ranks, or around the ranks.
+    """Counts calls of Theano's functions: those made through a command for all ranks, and those around the ranks.
 
-    It sees where by the trace. A call that counts is made by the engine, for a `CallFunction` that has a plan with as
-    many arguments as the function is given. Functions within functions (those of a scan, say) do not count.
+    The trace distinguishes them: the former are made by the engine, for a `CallFunction` whose plan has as many
+    arguments as the function receives. Functions within functions (those of a scan, say) do not count.
     """
 
     def __init__(self):
@@ -60,14 +60,14 @@ class Calls(trace.TraceObserver):
             self._inside.pop()
 
     def take(self):
-        """Return the counts, and begin again at 0."""
+        """Return the counts, and reset them to 0."""
         counts = dict(through=self.through, around=self.elsewhere)
         self.through = self.elsewhere = 0
         return counts
 
 
 class Report:
-    """A plugin of pytest that notes how every test ends, and its calls."""
+    """A pytest plugin that records the outcome and the calls of every test."""
 
     def __init__(self, calls):
         self.calls, self.tests = calls, {}
@@ -87,7 +87,7 @@ class Report:
 
 
 def ours(which, *args, **kwargs):
-    """Return the function that `theano.function` or `pfunc` would return, on all ranks: all have the same values."""
+    """Return the function of `theano.function` or `pfunc`, built by us; all ranks have the same values."""
     names = ("inputs" if which == "function" else "params", "outputs", "mode", "updates", "givens")
     given = dict(zip(names, args), **kwargs)
     params, outputs, output_keys = given.pop(names[0]), given.pop("outputs", None), given.pop("output_keys", None)
@@ -103,15 +103,15 @@ def ours(which, *args, **kwargs):
 
 
 def handed_back(plain):
-    """Return what a library would that is none: Theano's own function."""
+    """Return a wrapper of Theano's own function, as a planted fault."""
     return lambda *args, **kwargs: plain(*args, **kwargs)
 
 
 def replace(before, after):
-    """Put other functions where tests find Theano's, or what was put there before, by whatever name.
+    """Replace Theano's functions, or their earlier replacements, under every name that tests use.
 
-    That is in the packages, and in modules of tests. Theano's own modules keep what they have imported: a scan calls the
-    function inside it within a call.
+    These names are in the packages and in test modules. Theano's other modules keep their imports: a scan calls its
+    inner function within a call.
     """
     for name, module in list(sys.modules.items()):
         is_of_tests = ".tests." in name and name.startswith("theano.")
@@ -124,7 +124,7 @@ def replace(before, after):
 
 
 def run(module, folder, options, calls):
-    """Run the tests of a module; return how each has ended."""
+    """Run the tests of a module; return their outcomes."""
     report = Report(calls)
     path = os.path.join(folder, module + ".py")
     pytest.main(["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", folder, *options, path], [report])
@@ -132,7 +132,7 @@ def run(module, folder, options, calls):
 
 
 def main():
-    """Run a module with Theano's functions, and then with ours on so many ranks; write the reports of all runs."""
+    """Run a module with Theano's functions, and then with ours on each number of ranks; write all reports."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("module")
     parser.add_argument("file")

@@ -1,4 +1,4 @@
-"""What Theano's tests import from nose and parameterized, which nobody needs to install for them."""
+"""Stand-ins for the parts of nose and parameterized that Theano's tests import."""
 
 import functools
 import re
@@ -12,7 +12,7 @@ class parameterized:  # noqa: N801, the name that they import
 
     @staticmethod
     def expand(cases, **_):
-        """Return a decorator that puts one method for each case in the place of a method of a test class."""
+        """Return a decorator that replaces a test class's method by one method for each case."""
         cases = list(cases)
 
         def decorate(method):
@@ -25,7 +25,7 @@ class parameterized:  # noqa: N801, the name that they import
 
     @staticmethod
     def to_safe_name(text):
-        """Return the text with nothing but letters, digits and underscores."""
+        """Return the text with only letters, digits and underscores."""
         return re.sub("[^a-zA-Z0-9_]+", "_", str(text))
 
 
@@ -39,12 +39,12 @@ def _with(method, case):
 
 
 def attr(*_, **__):
-    """Return a decorator that does nothing: nose selects tests by it."""
+    """Return a decorator without effect; nose would select tests by it."""
     return lambda test: test
 
 
 def install():
-    """Put the stand-ins where Theano's tests look for the packages."""
+    """Add the stand-ins to ``sys.modules`` as the packages."""
     contents = {
         "nose": {},
         "nose.plugins": {},

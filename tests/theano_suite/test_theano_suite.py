@@ -1,7 +1,7 @@
-"""Theano's own tests of its functions, with ours in their place: on one rank, and on two.
+"""Theano's own tests of its functions, run with ours instead, on one rank and on two.
 
-Nothing of them is here: they are run from the installed Theano, each module in a process of its own (`child`). Those that
-do not pass are listed below; the table in docs/porting.rst says what each asks for, and why it is not so here.
+The tests are those of the installed Theano; each module runs in a separate process (`child`). Those that do not pass
+are listed below; the table in docs/porting.rst describes what each expects, and why ours differ.
 """
 
 import json
@@ -56,7 +56,7 @@ NOT_CALLED = {"T_function::test_extra_inputs": 0, "T_OpFromGraph::test_compute_t
 
 
 def reports_of(tmp_path, linker, module, *options):
-    """Run a module; return how each of its tests has ended, by "theano" and by the number of ranks."""
+    """Run a module; return the outcomes of its tests, by "theano" and by the number of ranks."""
     file = tmp_path / "report.json"
     # Otherwise, functions that request C code would compile for minutes.
     flags = ",".join(filter(None, [os.environ.get("THEANO_FLAGS"), "gcc.cxxflags=-O0", f"linker={linker}"]))
@@ -79,7 +79,7 @@ def passed(report):
 
 
 def around(serial, parallel):
-    """Return the tests that pass, but call functions around the ranks, or not at all though Theano's are called."""
+    """Return the tests that pass, but call functions around the ranks, or none although the serial tests call some."""
     found = []
     for name, test in passed(parallel).items():
         expected = NOT_CALLED.get(name, 0)
@@ -106,7 +106,7 @@ def test_module(tmp_path, linker, module):
 
 
 def test_so_many_pass():
-    """What the documentation says; `test_module` holds it."""
+    """The documented numbers are those of `test_module`."""
     missing = [sum(map(len, DIFFERENT[n].values())) for n in (1, 2)]
     assert (sum(MODULES.values()), missing) == (159, [5, 1])
     page = " ".join((ROOT / "docs" / "porting.rst").read_text().split())
@@ -118,7 +118,7 @@ def test_so_many_pass():
 
 @pytest.mark.long
 def test_functions_that_are_handed_back_are_found(tmp_path):
-    """The planted fault: all tests pass, because the functions are Theano's own."""
+    """With the planted fault, all tests pass, but their calls are found to be around the ranks."""
     reports = reports_of(tmp_path, "py", "test_function", "--ranks", "1", "--fault")
     assert len(passed(reports["1"])) == MODULES["test_function"]
     called = [name for name, test in reports["theano"].items() if test["around"]]

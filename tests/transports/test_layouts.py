@@ -1,4 +1,4 @@
-"""What ranks keep of where arrays lie: one test for each row of the table in `transports.layouts`."""
+"""The ranks' records of arrays' locations: one test for each row of the table in `transports.layouts`."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from synkhronos.transports.layouts import EAGER_BYTES, MAX_LAYOUTS, Layouts, Poo
 
 
 class CountingMap:
-    """A `PoolMap` that notes what is attached."""
+    """A `PoolMap` that records attached handles."""
 
     def __init__(self, pools):
         self.pools, self.attached = pools, []
@@ -57,7 +57,7 @@ def test_arrays_that_have_been_told_are_not_pickled_again(pools, place):
 
 
 def test_a_new_array_has_a_new_stamp(pools, place):
-    """Also one that lies where another lay: its handle is equal, its shape and dtype need not be."""
+    """Even an array at an old location has one: its handle is equal, but its shape and dtype may differ."""
     layouts = Layouts(pools)
     first = place(np.arange(4.0))
     notice, offset = layouts.notice([first]), first.handle.offset
@@ -117,7 +117,7 @@ def test_no_more_layouts_are_kept_than_that(pools, place):
 
 @pytest.mark.parametrize("op, ufunc", [("sum", np.add), ("max", np.maximum)])
 def test_takers_and_ops_have_shares_of_their_own(make_world, op, ufunc):
-    """Of the same arrays: `reduce` in place has the master as its only taker, `all_reduce` has all ranks."""
+    """Only the master takes the result of `reduce` in place, but all ranks take that of `all_reduce`."""
     world = make_world("threads", 2, 1)
     variable = world.shared(np.zeros(40000))
     for _ in range(3):
@@ -133,7 +133,7 @@ def test_takers_and_ops_have_shares_of_their_own(make_world, op, ufunc):
 
 @pytest.fixture
 def elsewhere(pools):
-    """A function that places values in the memory of rank 1, which is on another host: nobody here can attach it."""
+    """Return a function that places values in memory of rank 1, which is on another host and cannot be attached."""
     own = Pool(1, 1 << 20)
 
     def make(value):
@@ -171,7 +171,7 @@ def test_values_of_few_bytes_travel_behind_the_notice(pools, place, elsewhere):
 
 @pytest.mark.parametrize("n, n_given, is_eager", [(0, 0, True), (0, 1, False), (1, 0, False)])
 def test_which_values_travel_behind_the_notice(pools, elsewhere, n, n_given, is_eager):
-    """As many bytes as are allowed, in all arrays that others read together; not one more."""
+    """The limit of bytes applies to all arrays that others read, together."""
     there = Layouts(pools, far=[0])
     placed = [elsewhere(np.zeros(EAGER_BYTES - 8 + n, "uint8")), elsewhere(np.zeros(8, "uint8")), elsewhere(0.0)]
     here = Layouts(pools, far=[1])

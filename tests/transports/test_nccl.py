@@ -1,6 +1,6 @@
-"""How ranks of several hosts open one clique of their devices; pygpu and NCCL are stand-ins (pygpu_stand_in.py).
+"""Ranks of several hosts open one clique of their devices; pygpu and NCCL are stand-ins (pygpu_stand_in.py).
 
-What is around NCCL's calls is tested on ranks with real devices in tests/gpu/on_nccl.py.
+The code around NCCL's calls is tested with real devices in tests/gpu/on_nccl.py.
 """
 
 import os
@@ -24,14 +24,14 @@ SHARED = "several ranks share a device, which requires NCCL 2.32 or later and NC
 
 
 class Id:
-    """What pygpu.collectives.GpuCommCliqueId is: of the process that makes it, or as another one has told it."""
+    """Stand-in for pygpu.collectives.GpuCommCliqueId: made by this process, or received from another one."""
 
     def __init__(self, context, comm_id=None):
         self.comm_id = bytearray(b"of process %d" % os.getpid()) if comm_id is None else comm_id
 
 
 class Done:
-    """A device that is always done; it notes what became of communicators."""
+    """A device that is always done; it records aborted communicators."""
 
     aborted = []
 
@@ -49,16 +49,16 @@ class Done:
 
 
 class Open(Command):
-    """Open a clique; return why there is none, or what each rank's communicator was made of and its results.
+    """Open a clique; return why there is none, or the arguments of each rank's communicator, and its results.
 
     Parameters
     ----------
     devices : list of str
         By rank.
     machines : list of str
-        By rank, what tells its machine from others.
+        By rank, the name of its machine.
     environments : list of dict
-        By rank, what is in its environment.
+        By rank, its environment variables.
     unable : int, optional
         A rank whose communicator cannot be made.
     """
@@ -111,12 +111,12 @@ def session(request):
 
 
 def by_rank(session, of_hosts):
-    """Return for every rank what there is for its host."""
+    """Return the item of its host for every rank."""
     return [of_hosts[session.hosts.of(rank)] for rank in range(session.size)]
 
 
 def devices_of(session):
-    """Return the devices of all ranks: on every host, from the first one on."""
+    """Return the devices of all ranks, numbered from 0 on every host."""
     return [f"cuda{i}" for ranks in session.hosts.ranks for i in range(len(ranks))]
 
 
@@ -151,7 +151,7 @@ def test_one_clique_of_all_hosts(session, machines, environments):
 
 @pytest.mark.parametrize("may_share", [[], [0], [1]], ids=str)
 def test_hosts_that_share_devices_have_none(session, may_share):
-    """Nor if only some of the hosts allow it: their ranks would wait for the others."""
+    """They have no clique even if one host allows it, because its ranks would wait for the others."""
     environments = [{**each, **(MAY_SHARE if host in may_share else {})} for host, each in enumerate(SHOWN_THE_SAME)]
     command = Open(devices_of(session), by_rank(session, SAME_MACHINE), by_rank(session, environments))
     assert session.run(command) == [(SHARED, [])] * session.size

@@ -1,4 +1,4 @@
-"""Reductions over hosts: what the ranks of each host do, around what the bridges do.
+"""Reductions over hosts: the work of the ranks before and after that of the bridges.
 
 Modules: `synkhronos.memory.lending`.
 """
@@ -24,7 +24,7 @@ TIMEOUT_S = 30.0
 
 
 class Bridges:
-    """All bridges in one: threads come as ranks do, and the last one reduces what there is."""
+    """Stand-in for all bridges: threads arrive as ranks do, and one of them reduces all parts."""
 
     def __init__(self, counts, pools):
         self.counts, self.pools = counts, pools
@@ -36,7 +36,7 @@ class Bridges:
 
 
 class Fetcher:
-    """A rank's end."""
+    """A rank's end of a bridge."""
 
     def __init__(self, bridges, host):
         self.bridges, self.host = bridges, host
@@ -64,7 +64,7 @@ class Fetcher:
 
 
 def placed_in(pool, arrays, together=False):
-    """Return copies of arrays in a pool: each by itself, or one after another."""
+    """Return copies of arrays in a pool: each placed separately, or all in one block."""
     there = ArrayBlock(pool, kinds_of(arrays)).placed if together else []
     for array in arrays[len(there) :]:
         there.append(placed_at(pool, pool.allocate(array.shape, array.dtype)))
@@ -80,9 +80,9 @@ def placed_at(pool, array):
 def reduced(
     counts, op, arrays, weights=None, times=1, mixes=None, errors=None, gives=False, takes=False, found=None, **options
 ):
-    """Reduce arrays (by rank, and by position) over hosts with so many ranks; return what each rank has then.
+    """Reduce arrays (by rank and by position) over hosts with ``counts`` ranks; return each rank's results.
 
-    With ``gives`` and ``takes`` hosts may send the arrays themselves, and write into those that take the results.
+    With ``gives`` and ``takes``, hosts may send the arrays themselves, and write into those that take the results.
     """
     size = sum(counts)
     mixes = mixes or [Reduction(None if weights is None else tuple(weights))]
@@ -124,7 +124,7 @@ def reduced(
 
 
 def values(size, kinds):
-    """Return small whole numbers."""
+    """Return arrays of small integers."""
     random = np.random.RandomState(size)
     return [[np.asarray(random.randint(-4, 5, shape), dtype) for shape, dtype in kinds] for _ in range(size)]
 
@@ -335,7 +335,7 @@ def test_arrays_that_lie_in_one_piece(kinds, is_one_piece):
 
 
 def test_what_mpi_may_still_write_into_is_kept():
-    """After a reduction that was given up, until another one has begun."""
+    """After an aborted reduction, memory is kept until another one has begun."""
     pool = Pool(0)
 
     class Failing:

@@ -1,4 +1,4 @@
-"""The parts of the transport that the tests of the collectives do not see one by one.
+"""Parts of the transport that the tests of the collectives do not check separately.
 
 Modules: `base`.
 """
@@ -82,7 +82,7 @@ def test_results_lie_beside_the_current_array_until_they_are_swapped_in(transpor
 
 @pytest.mark.parametrize("which", [1, 2])  # 1: the current array's handle; 2: the spare array's handle
 def test_ctrl_c_between_an_array_and_its_handle(make_world, monkeypatch, which):
-    """Else the other ranks would read, or write, where an array lay before."""
+    """After an interrupt, no rank reads or writes at an array's old location."""
     world = make_world("threads", 2)
     variable, borrower = world.shareds([np.zeros(4), np.zeros(4)])
     synk.broadcast(variable)

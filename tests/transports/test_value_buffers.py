@@ -1,4 +1,4 @@
-"""Values that are reduced in the middle of a call: they belong to no shared variable, and ranks go on with them."""
+"""Values that ranks reduce and then use in the middle of a call, and that belong to no shared variable."""
 
 import functools
 
@@ -17,7 +17,7 @@ LENGTHS = [3, EACH_REDUCES_BELOW_BYTES // 4 + 5]
 
 
 class Reduce(Command):
-    """Reduce one array of each rank after another; return copies, made when all are there, and what changed since."""
+    """Reduce arrays in rounds; return copies of the results, whether these stayed equal, and the pool's growth."""
 
     def __init__(self, rounds, op="sum", weights=None, labels=None, hold=True):
         self.rounds, self.op, self.weights, self.hold = rounds, ReduceOp(op), weights, hold
@@ -50,7 +50,7 @@ def rounds_of(ranks, count, *shapes, dtype="float32", seed=0):
 
 
 def expected(rounds, ufunc, counting):
-    """Return what NumPy makes of them, by round and by position."""
+    """Return NumPy's results, by round and by position."""
     return [
         [np.array(functools.reduce(ufunc, [of_ranks[rank][i] for rank in counting])) for i in range(len(of_ranks[0]))]
         for of_ranks in rounds
@@ -85,7 +85,7 @@ def test_averages_are_weighted(make_world, weights, length):
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_values_that_do_not_count_are_not_looked_at(make_world, length):
-    """Infinite times 0 would be NaN."""
+    """Values of weight 0 are ignored, even infinity."""
     rounds = rounds_of(2, 1, (length,))
     want = rounds[0][1][0].copy()
     rounds[0][0][0][...] = np.inf

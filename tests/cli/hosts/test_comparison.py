@@ -1,4 +1,4 @@
-"""What is said about hosts that do not go together, from facts that are made up.
+"""Findings about hosts that are not compatible, from facts that are made up.
 
 Modules: `facts`, `links`, `report`.
 """
@@ -29,7 +29,7 @@ def eth0(process):
 
 
 def host(process, **changes):
-    """Facts of one of some hosts that go together, with changes."""
+    """Return the facts of one of several compatible hosts, with changes."""
     these = {
         "process": process,
         "started_by": "Open MPI",
@@ -58,17 +58,17 @@ def host(process, **changes):
 
 
 def hosts(*changes):
-    """Facts of as many hosts as there are changes."""
+    """Return the facts of as many hosts as there are changes."""
     return [host(process, **each) for process, each in enumerate(changes)]
 
 
 def one_kind(**changes):
-    """Facts of three hosts, all with these changes."""
+    """Return the facts of three hosts, all with these changes."""
     return hosts(changes, changes, changes)
 
 
 def docker(process, address="172.17.0.1/16"):
-    """Interfaces of a host that has one of docker, too."""
+    """Return the interfaces of a host that has an interface of Docker, too."""
     return (eth0(process), Interface("docker0", address))
 
 
@@ -214,7 +214,7 @@ def test_trouble(check, of, status, words, remedies):
 
 @pytest.mark.parametrize("check, of, status, words, remedies", TROUBLES)
 def test_no_other_check_finds_a_trouble(check, of, status, words, remedies):
-    """Each is told once. (Hosts with several processes also share a name.)"""
+    """Each trouble is reported by one check only. (Hosts with several processes also share a name.)"""
     found = {each.__name__ for each in comparison.CHECKS if each(of).status != OK}
     assert found == {"check_" + check}
 
@@ -377,7 +377,7 @@ def test_what_a_host_says_that_hears_nothing(started_by, chosen, one_machine, re
 
 @pytest.fixture
 def environ(monkeypatch):
-    """An environment of a test's own."""
+    """Return a copy that replaces the environment during a test."""
     monkeypatch.setattr(os, "environ", dict(os.environ))
     return os.environ
 

@@ -1,4 +1,4 @@
-"""Profiles of programs that never ran: seconds by formulas whose coefficients are known."""
+"""Profiles of fictitious programs: times come from formulas whose coefficients are known."""
 
 import json
 
@@ -6,24 +6,24 @@ import numpy as np
 
 
 class Program:
-    """A program with a function, an all_reduce and a step without rows; all figures are seconds.
+    """A program with a function, an all_reduce and a step without rows; all times are in seconds.
 
     Parameters
     ----------
     fixed, per_row : float
-        Of the function, on each rank.
+        Times of the function, fixed and per row of a rank.
     contention : float
-        How much longer each further rank makes it, as part of it.
+        Relative slowdown of functions by each further rank.
     nbytes : float
-        Of the gradients.
+        Size of the gradients in bytes.
     per_byte : float
-        In which each of the ranks' bytes passes the memory.
+        Time for moving one byte of a rank through memory.
     overhead : float
-        Of each command, and as much again for each further rank.
+        Time per rank that each command takes in addition.
     spread : float
-        Of the logarithm of work.
+        Standard deviation of the logarithm of work.
     between : float
-        Of the program's own code in a step.
+        Time of the program's own code in a step.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Program:
         self.spread, self.between = spread, between
 
     def profile(self, ranks, rows, steps=60, seed=0, noise=0.0, **changes):
-        """Return what ``profile.json`` would hold; ``rows`` are those of a step, or several such numbers in turn."""
+        """Return the content of ``profile.json``; ``rows`` is a step's number of rows, or several numbers in turn."""
         random = np.random.RandomState(seed)
         calls = {("function", "train"): [], ("collective", "all_reduce"): [], ("function", "step"): []}
         now = 0.0
@@ -103,7 +103,7 @@ class Program:
 
 
 def write(folder, content):
-    """Write a profile into a folder, and return its name."""
+    """Write a profile into a folder, and return the folder's name."""
     folder.mkdir(exist_ok=True)
     (folder / "profile.json").write_text(json.dumps(content))
     return str(folder)

@@ -1,4 +1,4 @@
-"""Fits give back the coefficients of programs that were made up.
+"""Fits recover the coefficients of fictitious programs.
 
 Modules: `least_squares`.
 """
@@ -19,7 +19,7 @@ TRAIN, REDUCE, STEP = ("function", "train"), ("collective", "all_reduce"), ("fun
 
 
 def fitted(program, *runs, **noise):
-    """The model of a program, by runs of (ranks, rows)."""
+    """Return the model fitted to runs of a program, each with these (ranks, rows)."""
     return fit([parse(program.profile(ranks, rows, **noise), f"run {i}") for i, (ranks, rows) in enumerate(runs)])
 
 
@@ -48,7 +48,7 @@ def test_known_coefficients(noise, tolerance):
 
 
 def test_a_step_of_the_profiled_program():
-    """Predicted is what was profiled."""
+    """Predicted times equal the profiled ones."""
     program = Program()
     model = fitted(program, (1, (256, 1024)), (2, (256, 1024)))
     for ranks, rows in itertools.product((1, 2), (256, 1024)):
@@ -66,7 +66,7 @@ def test_spread():
 
 
 def test_one_number_of_rows():
-    """Without more of them, what does not divide counts as fixed, and no contention."""
+    """With one number of rows, time that does not divide among ranks counts as fixed, and no contention is assumed."""
     model = fitted(Program(fixed=0, contention=0.2), (1, 1000), (2, 1000))
     train = model.commands[TRAIN]
     # 20 ms with 1000 rows and 12 ms with 500.
@@ -75,7 +75,7 @@ def test_one_number_of_rows():
 
 
 def test_one_number_of_rows_of_a_rank():
-    """Nothing counts as fixed, but the work of functions without rows."""
+    """With one number of rows per rank, only the work of functions without rows counts as fixed."""
     model = fitted(Program(contention=0.1), (2, 1000))
     # 12.1 ms with 500 rows each: 1 ms, 20 microseconds per row, and 10% more because two ranks compute.
     assert model.commands[TRAIN].fixed == (0, 0) and model.commands[TRAIN].per_row == (pytest.approx(2.42e-5), 0)
@@ -97,7 +97,7 @@ def test_one_rank_alone():
 
 
 def test_ranks_that_share_cores():
-    """What was profiled with more ranks than cores is taken for what it would be with a core for each."""
+    """Times profiled with more ranks than cores are converted to those with one core per rank."""
     program = Program(contention=0)
     shared = program.profile(4, (256, 1024))
     for command in shared["commands"]:
@@ -108,7 +108,7 @@ def test_ranks_that_share_cores():
 
 
 def test_many_steps_in_a_command():
-    """Seconds are those of one step, and so are bytes."""
+    """Seconds and bytes are those of one step."""
     content = Program().profile(2, 1024, steps=300)
     (train,) = (command for command in content["commands"] if command["name"] == "train")
     content["commands"] = [dict(train, kind="steps", bytes=4e6)]
@@ -122,7 +122,7 @@ def test_many_steps_in_a_command():
 
 
 def test_nccl():
-    """A ring, from two sizes."""
+    """A ring's latency and bandwidth are fitted to profiles with two sizes."""
     profiles = []
     for size in (1e6, 1e8):
         program = Program(nbytes=size, per_byte=0)

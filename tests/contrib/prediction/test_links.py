@@ -1,4 +1,4 @@
-"""What reductions take, by hand."""
+"""Times of reductions, compared to manual calculations."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The model's limits, by hand.
+"""The model's limits, compared to manual calculations.
 
 Modules: `outlook`.
 """
@@ -19,7 +19,7 @@ TRAIN = ("function", "train")
 
 
 def model(between=None, program=0.0, **changes):
-    """A program of one function: 10 ms for 1000 rows, nothing else, but for the changes."""
+    """Return the model of a program with one function, which takes 10 ms for 1000 rows, with changes."""
     command = CommandCost(1.0, 1.0, (0.0, 0.0), (1e-5, 0.0), (0.0, 0.0, 0.0), 0.0, 0.0, (1.0,))._replace(**changes)
     return Model(
         {TRAIN: command}, TRAIN, 1000, program, SharedMemory(0.0, 1e-10), between, RankLayout(2), (500, 1000), []
@@ -28,19 +28,19 @@ def model(between=None, program=0.0, **changes):
 
 @pytest.mark.parametrize("ranks", [1, 2, 8, 1000])
 def test_no_communication(ranks):
-    """The speedup is n."""
+    """Without communication, the speedup is the number of ranks."""
     assert model().speedup(RankLayout(ranks)) == pytest.approx(ranks)
 
 
 def test_infinite_bytes():
-    """The speedup is 0."""
+    """With infinitely many bytes, the speedup is 0."""
     assert model(nbytes=1e30).speedup(RankLayout(2)) == pytest.approx(0, abs=1e-9)
     assert model(RingModel(0, 1e9), nbytes=1e30).speedup(RankLayout(2)) == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("ranks, speedup", [(2, 2), (4, 4), (8, 4), (6, 4), (250, 4)])
 def test_ranks_beyond_the_cores(ranks, speedup):
-    """More ranks than four cores are as fast as four, if there is the time to share them evenly: of 10,000 s."""
+    """On four cores, more ranks are as fast as four if the work is long enough (10,000 s) to share cores evenly."""
     assert model(per_row=(10.0, 0.0)).speedup(RankLayout(ranks, 1, 4.0)) == pytest.approx(speedup, rel=1e-2)
     # Within 10 ms, two of six ranks wait until other ranks are done.
     if ranks == 6:
@@ -48,7 +48,7 @@ def test_ranks_beyond_the_cores(ranks, speedup):
 
 
 def test_amdahl():
-    """Of 10 ms, 2 do not divide; and 1 ms of the program's own."""
+    """Of the function's 10 ms, 2 ms do not divide among ranks, nor does 1 ms of the program's own code."""
     some = model(program=1e-3, fixed=(2e-3, 0.0), per_row=(8e-6, 0.0))
     assert some.seconds(RankLayout(4)) == pytest.approx(2e-3 + 8e-3 / 4 + 1e-3)
     assert some.speedup(RankLayout(10**6, 1), 1000) < 11 / 3
@@ -89,7 +89,7 @@ def test_less_communication():
 
 
 def test_smallest_rows():
-    """90 % of the ideal: 9 ms of work for 1 ms that is not shared, as T(1) / n = 0.9 T(n)."""
+    """For 90% of the ideal speedup, each ms of communication needs 9 ms of work, since T(1) / n = 0.9 T(n)."""
     some = model(RingModel(0.0, 1e9), nbytes=0.999e6)  # 0.999 ms
     # r 1e-5 = 0.9 (r 1e-5 + 0.999e-3): r = 899.1
     assert some.smallest_rows(RankLayout(2), 0.9) == 900
@@ -98,7 +98,7 @@ def test_smallest_rows():
 
 
 def test_rows_that_do_not_divide():
-    """The largest share counts."""
+    """If the rows do not divide evenly, the largest share counts."""
     assert model().seconds(RankLayout(3), 1000) == pytest.approx(334e-5)
 
 
@@ -124,7 +124,7 @@ def test_limits():
 
 
 def test_outlooks():
-    """With the same rows for each rank, rows per second count."""
+    """With the same number of rows for each rank, the speedup is that of rows per second."""
     some = model(RingModel(0.0, 1e9), nbytes=1e6, fixed=(1e-3, 0.0))
     one, two = outlooks(some, [RankLayout(1), RankLayout(2)], of_rank=1000)
     assert (one.rows, two.rows, one.speedup) == (1000, 2000, pytest.approx(1))
@@ -137,7 +137,7 @@ def test_outlooks():
 
 
 def test_more_ranks_than_were_profiled():
-    """Coefficients of two ranks say what eight take, by the formulas of the program that was made up."""
+    """A model fitted to one and two ranks predicts the time of eight ranks of a fictitious program."""
     program = Program(contention=0.02)
     found = fit([parse(program.profile(ranks, (2048, 4096)), str(ranks)) for ranks in (1, 2)])
     eight = program.profile(8, 4096, steps=9)
@@ -146,7 +146,7 @@ def test_more_ranks_than_were_profiled():
 
 
 def test_spread_of_profiles_is_waited_for():
-    """Work of a normal distribution, 10 % wide: the median of the largest of n is that of its quantile."""
+    """If the work's logarithm varies by 0.1, the predicted waiting follows from the quantile of the largest of n."""
     program = Program(spread=0.1, fixed=0, nbytes=0, overhead=0, between=0)
     found = fit([parse(program.profile(2, (2048, 4096), steps=500), "2")])
     quantile = np.quantile(np.exp(0.1 * np.random.RandomState(1).standard_normal(100000)), 0.5 ** (1 / 16))

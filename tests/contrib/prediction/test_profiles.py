@@ -1,4 +1,4 @@
-"""Files that are profiles, and files that are not."""
+"""Reading files that are profiles, and refusing files that are not."""
 
 import errno
 import json
@@ -26,7 +26,7 @@ def test_read(tmp_path):
 
 
 def test_copies_of_one_program_are_one_program(tmp_path):
-    """Functions without names are known by their places, here in files of two folders."""
+    """Functions without names are identified by their places, even if the files are in different folders."""
 
     def profile(folder, ranks):
         content = Program().profile(ranks, 100, steps=7)

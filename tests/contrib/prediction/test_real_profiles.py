@@ -1,4 +1,4 @@
-"""Profiles of programs that did run: what sessions write is what predictions read."""
+"""Profiles of programs that actually ran: predictions can read the profiles that sessions write."""
 
 import time
 
@@ -17,13 +17,13 @@ STEPS, ROW_S = 12, 0.002
 
 
 def slept(x):
-    """Return the sum, after a while for each row."""
+    """Return the sum, after sleeping ROW_S seconds per row."""
     time.sleep(ROW_S * len(x))
     return x.sum()
 
 
 def run(folder, ranks, rows, in_steps):
-    """Run a program of slow calls, each followed by an all_reduce, with a profile."""
+    """Profile a program of slow calls, each followed by an all_reduce, or of slow steps."""
     synk.fork(ranks, False, profile=str(folder))
     x, w = engine.variable("x", "float64", 1), engine.shared(np.zeros(100), "w")
     function = synk.function([x], (engine.apply(slept, x), "sum"), updates=[(w, w + engine.sum(x))], name="slow")

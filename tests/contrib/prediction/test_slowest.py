@@ -1,4 +1,4 @@
-"""The last of many ranks, by hand and by distributions that are known."""
+"""The slowest of many ranks, compared to manual calculations and known distributions."""
 
 import math
 
@@ -13,18 +13,18 @@ from synkhronos.contrib.prediction.slowest import MOVED_AFTER_S, slowest
     [(1, 1, 4.0, 1), (4, 1, 4.0, 1), (6, 1, 4.0, 1.5), (8, 2, 2.0, 2), (3, 1, 2.0, 1.5), (64, 1, math.inf, 1)],
 )
 def test_no_spread(ranks, machines, cores, expected):
-    """Long work shares the cores evenly; of short work ranks stay where they began, and the fullest core counts."""
+    """Long work shares the cores evenly; during short work, ranks keep their cores, and the fullest core counts."""
     assert slowest((1.0,), ranks, machines, cores, 1e9) == pytest.approx(expected)
     assert slowest((1.0,), ranks, machines, cores, 1e-9) == math.ceil(expected)
 
 
 def test_moved():
-    """Three times 30 ms on two cores: 45 ms of both, and the time after which one is moved."""
+    """Three ranks with 30 ms of work on two cores take 45 ms on both, plus the time until one rank is moved."""
     assert slowest((1.0,), 3, 1, 2.0, 0.03) == pytest.approx((0.045 + MOVED_AFTER_S) / 0.03)
 
 
 def test_two_values():
-    """Half of the work takes three times as long: with enough ranks there is always one."""
+    """If half of the calls take three times as long, one of many ranks is always that slow."""
     assert slowest((1.0, 3.0), 20, 1, math.inf) == 3
     # 20 ranks on 4 cores: 20 * 2 / 4 on average, more than the longest.
     assert slowest((1.0, 3.0), 20, 1, 4.0, 1e9) == pytest.approx(10, rel=0.05)
@@ -39,7 +39,7 @@ def test_uniform(ranks):
 
 
 def test_steps_between_meetings():
-    """What differs evens out: the standard deviation of a mean of 16 steps is a quarter."""
+    """Differences average out: the standard deviation of a mean of 16 steps is a quarter of one step's."""
     values = tuple(1 + 0.1 * np.random.RandomState(0).standard_normal(1000))
     once, seldom = (slowest(values, 50, 1, math.inf, 1e9, steps) - 1 for steps in (1, 16))
     assert seldom == pytest.approx(once / 4, rel=0.2)

@@ -1,4 +1,4 @@
-"""What a step of a profiled program is."""
+"""Detecting the steps of a profiled program."""
 
 import pytest
 from refusals import refuses
@@ -30,7 +30,7 @@ def test_gaps():
 
 
 def test_commands_outside_the_steps():
-    """What is called before the first step and after the last is no part of one; what is called now and then is."""
+    """Commands before the first step or after the last one belong to no step; occasional ones in between do."""
     content = Program().profile(2, 1000, steps=30)
     calls = content["commands"][0]["calls"]
     template = dict(calls[0], rows=None, engine_s=[0.0, 0.0])

@@ -1,4 +1,4 @@
-"""Bounds of whole numbers: which parts of sums may wrap around."""
+"""Bounds of integers: which partial sums may wrap around."""
 
 import numpy as np
 import pytest

@@ -37,7 +37,7 @@ def test_functions_are_loaded_with_the_flags_of_the_program(monkeypatch):
 
 
 def test_flags_are_not_read_to_be_sent(tmp_path):
-    """PyTensor's `blas.ldflags` looks for a BLAS, for a quarter of a second, and warns that there is none."""
+    """Sending flags does not read PyTensor's `blas.ldflags`, which takes 0.25 s and warns if there is no BLAS."""
     if IS_THEANO:
         pytest.skip("Theano reads it when it is imported")
     program = tmp_path / "program.py"

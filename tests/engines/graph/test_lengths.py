@@ -1,4 +1,4 @@
-"""What is known of lengths in a graph: compared with what the library computes.
+"""Lengths that are known from a graph, compared to those that the engine computes.
 
 Modules: `equalities`.
 """
@@ -18,7 +18,7 @@ LENGTHS = L.placing.lengths
 
 
 def number_of(product, shape):
-    """Return the number that a product of lengths of x is."""
+    """Return the value of a product of lengths of x."""
     number = product.number
     for (variable, axis), exponent in product.factors:
         assert variable is X

@@ -1,4 +1,4 @@
-"""What a program does to shared variables is reported to the observer of their storage, by all of its ways.
+"""Changes that a program makes to shared variables, in any way, are reported to the observer of their storage.
 
 Modules: `synkhronos.engines.observer`.
 """
@@ -20,7 +20,7 @@ ENGINE = L.engine
 
 
 class Seen(ValueObserver):
-    """Notes what it is told."""
+    """Observer that records the events reported to it."""
 
     def __init__(self, storage):
         self.told = []
@@ -115,7 +115,7 @@ def test_what_ranks_call_is_not_reported(w, seen):
 
 
 def test_threads_do_not_hide_each_other(w, seen):
-    """One calls a function for a while, in which another one sets a value."""
+    """A value that one thread sets is reported, even while another thread is calling a function."""
     go, done = threading.Event(), threading.Event()
 
     @L.as_op(itypes=[T.dvector], otypes=[T.dvector])

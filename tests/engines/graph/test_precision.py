@@ -1,4 +1,4 @@
-"""Parts before they are rounded: the wider values in a graph."""
+"""Ranks' parts before rounding: the values of wider types in a graph."""
 
 import numpy as np
 import pytest

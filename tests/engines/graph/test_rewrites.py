@@ -1,4 +1,4 @@
-"""Exact functions give what the serial function of the same mode gives, also where its rewrites change values.
+"""Exact functions return the values of the serial function of the same mode, even if its rewrites change values.
 
 Modules: `classes`, `descriptions`, `engine`, `exact`, `library`, `placing`, `snapshot`,
 `synkhronos.engines.theano.rewrites`, `synkhronos.engines.pytensor.rewrites`, `synkhronos.engines.theano.lengths`,
@@ -75,7 +75,7 @@ def threads(make_world):
 
 
 def compare(variable, output, values, mode):
-    """Compare an exact function with the serial one of the same mode; return what it gives."""
+    """Compare an exact function with the serial one of the same mode; return its value."""
     target = L.shared(np.full((3,) * output.ndim, np.nan), "target")
     f = synk.function([variable], output, updates=[(target, output)], exact=True, mode=mode)
     with np.errstate(all="ignore"):
@@ -129,7 +129,7 @@ def test_a_program_may_leave_rewrites_out(threads):
 
 
 def test_equal_nodes_are_reduced_once(threads):
-    """A gradient that is written twice: for its norm, and for a rule."""
+    """A gradient that a program contains twice, for its norm and for an update, is reduced once."""
     for mode in MODES.values():
         x, w = T.dmatrix("x"), L.shared(np.ones((2, 3)), "w")
         loss = T.sqr(T.dot(x, w)).mean()
@@ -177,7 +177,7 @@ def test_random_streams_and_scans_pass_through(threads):
 
 
 def test_what_is_not_followed_after_all_rewrites_is_after_fewer(threads):
-    """A quotient in a product of rows: it would be divided by a power of their number."""
+    """A product of quotients is exact: after all rewrites, it would be divided by a power of the number of rows."""
     x = T.dmatrix("x")
     product = T.prod(x / x.shape[0], axis=0)
     f = synk.function([x], [product, T.log(T.exp(x).sum(axis=0))], exact=True, mode=FULL)
@@ -197,7 +197,7 @@ def test_rewrites_are_made_once(threads):
 
 
 def test_the_other_passes_are_made_whole(threads):
-    """Rewrites in them may have a tag that is the name of a pass which is left out."""
+    """The other passes make all their rewrites, even those tagged with the name of an omitted pass."""
     x = T.dmatrix("x")
     f = synk.function([x], [T.log(T.sqr(x).sum(axis=0))], exact=True, mode=FULL)
     ours, serial = rewrites_of(f._variants.snapshot.settings["mode"]), rewrites_of(FULL)
@@ -206,7 +206,7 @@ def test_the_other_passes_are_made_whole(threads):
 
 
 def rewrites_of(mode):
-    """Return the names of the rewrites in each pass that a mode makes with its linker."""
+    """Return the names of the rewrites in each pass of a mode and its linker."""
     if IS_THEANO:
         from theano.compile.mode import optdb
     else:
@@ -215,7 +215,7 @@ def rewrites_of(mode):
 
 
 def names_in(rewriter):
-    """Yield the names of a rewriter's parts, however deep they are."""
+    """Yield the names of a rewriter's parts, recursively."""
     method = "get_local_optimizers" if IS_THEANO else "get_node_rewriters"
     parts = list(getattr(rewriter, method, list)())
     parts += list(rewriter) if hasattr(rewriter, "__iter__") else []
@@ -227,7 +227,7 @@ def names_in(rewriter):
 @pytest.mark.skipif(IS_THEANO, reason="Theano's linkers exclude no rewrites")
 @pytest.mark.parametrize("linker", ["py", "cvm", "numba"])
 def test_rewrites_that_a_linker_excludes_are_not_made(threads, linker):
-    """The fusion of a product with its logarithm is for C code: Python code ignores the logarithm, Numba raises."""
+    """The fusion of a product with a logarithm is only made for C code: Python ignores the logarithm, Numba raises."""
     from pytensor.compile.mode import Mode
 
     x = T.dmatrix("x")
@@ -241,7 +241,7 @@ def test_rewrites_that_a_linker_excludes_are_not_made(threads, linker):
 
 
 def test_rewrites_that_are_left_out_exist():
-    """A name of either library; those of the other have no effect."""
+    """Most names of omitted rewrites exist in the engine; names from the other engine have no effect."""
     if IS_THEANO:
         from theano.compile.mode import optdb
     else:

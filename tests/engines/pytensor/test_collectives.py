@@ -1,4 +1,4 @@
-"""Collectives in PyTensor's graphs: scans, conditions, linkers, and errors; truth is NumPy on what calls return.
+"""Collectives in PyTensor's graphs: scans, conditions, linkers, and errors. Expected values come from NumPy.
 
 Modules: `hidden`, `operations`, `scans`.
 """
@@ -94,7 +94,7 @@ def test_a_scan_is_in_the_chain(mode):
 
 
 def test_two_scans_come_one_after_the_other():
-    """PyTensor merges loops of equally many steps, which would mix their collectives."""
+    """Two scans run one after the other: PyTensor would merge loops of equal length and mix their collectives."""
     x = pt.dmatrix("x")
     loops = [scan(lambda row, k=k: all_reduce(row + k), sequences=[x]) for k in range(2)]
     results, recorder = record(ENGINE, on_ranks([x], loops), X)
@@ -193,7 +193,7 @@ def test_debug_mode_is_refused():
 
 
 def test_what_is_vectorized_or_minimized_is_refused():
-    """The functions inside were called outside of the call, in which they are the identity."""
+    """Collectives in vectorized or minimized functions are refused, because ranks would not compute them together."""
     x, rows, v = pt.dvector("x"), pt.dmatrix("rows"), pt.dscalar("v")
     loss, shard = all_reduce(pt.sqr(x - v).mean()), ENGINE.shard(x * v, 0)
     loop = scan(lambda row: all_reduce(row * v), sequences=[x])

@@ -1,4 +1,4 @@
-"""What only PyTensor has: its linkers, its random generators, and how its functions travel; truth is plain PyTensor.
+"""Features of PyTensor alone: linkers, random generators, sending of functions. Expected values come from PyTensor.
 
 Modules: `jit`, `pickling_repairs`, `repairs`.
 """
@@ -38,7 +38,7 @@ def compile(inputs, outputs, updates=(), givens=None, mode=FAST, **kwargs):
 
 
 def both(master, f, args, times=3):
-    """Compare calls here and there; return the function's number there."""
+    """Compare calls in this process and in the peer; return the function's number in the peer."""
     number = master.send(f)
     for _ in range(times):
         for one, other in zip(master.peer.call(number, args), ENGINE.call(f, args)):
@@ -50,7 +50,7 @@ def both(master, f, args, times=3):
 
 
 def test_a_reduction_that_has_been_computed_travels(master):
-    """By Python code, which leaves in the operation what it computes with; other functions have the same operation."""
+    """A reduction can be sent after Python code has stored a function in its op, which other functions share."""
     w = pt.vector("w")
     gradient = pt.grad(pt.prod(w), w)
     f = compile([w], gradient)
@@ -106,7 +106,7 @@ def test_what_can_only_be_read_is_not_written_to(linker):
 
 
 def arrays():
-    """Return arrays that do not lie in memory as Numba wants them, or do."""
+    """Return arrays with and without the memory layout that Numba expects."""
     whole = np.arange(24.0).reshape(4, 6)
     readonly = whole.copy()
     readonly.flags.writeable = False
@@ -263,7 +263,7 @@ def test_a_bool_is_inverted_in_a_fused_operation():
 
 
 def test_read_only_windows_may_be_overwritten():
-    """Of pytensor-ml, with a single row: PyTensor's Python code would fail."""
+    """In-place ops accept read-only views, as in pytensor-ml with one row, and leave them unchanged."""
     x = pt.dvector("x")
     given = np.arange(3.0)
     given.flags.writeable = False

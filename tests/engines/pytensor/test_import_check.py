@@ -1,4 +1,4 @@
-"""What an import of PyTensor says where it cannot succeed, in processes of their own, on fake packages."""
+"""Messages of imports of PyTensor that cannot succeed, in separate processes with fake packages."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ for name in {names}:
 
 
 def imports(folder, names, **versions):
-    """Return what a program prints that imports packages, of these versions."""
+    """Return the output of a program that imports packages of these versions."""
     for name, version in versions.items():
         information = folder / f"{name}-{version}.dist-info"
         information.mkdir()

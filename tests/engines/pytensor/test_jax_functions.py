@@ -1,6 +1,6 @@
-"""Functions that JAX compiles, on ranks: they are NumPy's to the rest of the program; and what is refused, in words.
+"""Functions that JAX compiles, on ranks: they return NumPy arrays, and unsupported uses raise clear errors.
 
-Each program runs in a process of its own, since JAX cannot be forked once it runs. Truth is NumPy.
+Each program runs in a separate process, since JAX cannot be forked once it runs. Expected values come from NumPy.
 """
 
 import importlib.util
@@ -166,7 +166,7 @@ def run(folder, body):
 
 
 def by_jax():
-    """Return a mode of JAX's linker; nothing of JAX is imported before it compiles."""
+    """Return a mode with JAX's linker, which imports JAX only when it compiles."""
     from pytensor.link.jax.linker import JAXLinker
 
     return pytensor.compile.mode.Mode(JAXLinker(), "fast_compile")

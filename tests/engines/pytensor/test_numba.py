@@ -1,4 +1,4 @@
-"""PyTensor's default linker, Numba: compiled before the first call, in order, and without a word. (The compile directory stays.)
+"""PyTensor's default linker, Numba: ranks compile before the first call, in order, and without messages.
 
 Modules: `numba_operations`.
 """
@@ -85,7 +85,7 @@ def test_what_another_version_has_compiled_is_not_taken(monkeypatch):
 
 
 def test_the_same_sum_in_two_types():
-    """PyTensor 3.3 takes what was compiled for the one for the other."""
+    """Equal sums in two types are compiled separately; PyTensor 3.3 would use the same compiled code for both."""
     x, k = pt.matrix("x", dtype="float32"), pt.lvector("k")
     chosen = x[pt.arange(x.shape[0]), k]
     for dtype in ("float32", "float64", "float32"):

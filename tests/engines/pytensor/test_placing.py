@@ -1,4 +1,4 @@
-"""Operations that PyTensor alone has: of batches, of random variables, with graphs inside.
+"""Operations that only PyTensor has: batched operations, random variables, and ops with inner graphs.
 
 Modules: `classes`, `lengths`.
 """
@@ -21,17 +21,17 @@ S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknow
 
 
 def positive_definite(rng, shape):
-    """Return matrices that can be inverted, a batch of them."""
+    """Return a batch of invertible matrices."""
     return rng.normal(size=shape) + 5 * np.eye(shape[-1])
 
 
 def generator(p):
-    """Return a random state that all ranks have."""
+    """Return a random state, replicated on all ranks."""
     return p.given(L.shared(np.random.default_rng(3)), np.random.default_rng(3))
 
 
 def drawn(make):
-    """Return what builds the output of a case: a function from a random state and a program to a draw."""
+    """Return a builder of a case's output; `make` maps a random state and a program to a draw."""
     return lambda p: make(generator(p), p)
 
 

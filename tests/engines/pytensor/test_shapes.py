@@ -1,4 +1,4 @@
-"""Shapes of variables from those of their inputs: what NumPy's arrays have."""
+"""Shapes of variables, computed from those of their inputs, equal those of NumPy's arrays."""
 
 import numpy as np
 import pytest

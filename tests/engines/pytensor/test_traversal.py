@@ -1,4 +1,4 @@
-"""The order of a graph's nodes, in which collectives are numbered, is that in which the program has written them."""
+"""Collectives are numbered in the order of a graph's nodes, which is the order in the program."""
 
 import pytest
 

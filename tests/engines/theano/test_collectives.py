@@ -52,7 +52,7 @@ def snapshot(inputs, outputs, updates=(), givens=None, mode=PYTHON, **kwargs):
 
 
 def on_ranks(inputs, outputs, updates=(), **kwargs):
-    """Compile what ranks call."""
+    """Compile the variant of a function that ranks call."""
     return ENGINE.variant(snapshot(inputs, outputs, updates, **kwargs), False, [])
 
 
@@ -110,7 +110,7 @@ def test_collectives_swapped_on_one_rank_have_other_numbers(monkeypatch):
 
 @pytest.mark.thorough
 def test_the_same_numbers_again():
-    """What is found out is about the same order as what is compiled."""
+    """Collectives have the same numbers in the analyzed graph and in the compiled function."""
     x, i = T.dmatrix("x"), T.iscalar("i")
     loop, _ = theano.scan(lambda s: all_reduce(s, "max"), sequences=[T.arange(2.0)])
     outputs = [
@@ -179,7 +179,7 @@ def test_plain_functions_compute_the_identity(mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_arguments_may_be_overwritten_later(mode):
-    """Theano computes in place where it can: results that are the arguments themselves must not be seen to change."""
+    """Arguments that a collective returns do not change visibly, although Theano computes in place where it can."""
     x = T.dmatrix("x")
     a = T.exp(x)
     y = all_reduce(a)
@@ -330,7 +330,7 @@ def test_a_scan_is_in_the_chain(mode):
 
 
 def test_two_scans_come_one_after_the_other():
-    """Theano merges loops of equally many steps, which would mix their collectives."""
+    """Two scans run one after the other: Theano would merge loops of equal length and mix their collectives."""
     x = T.dmatrix("x")
     loops = [theano.scan(lambda row, k=k: all_reduce(row + k), sequences=[x])[0] for k in range(2)]
     results, recorder = record(ENGINE, on_ranks([x], loops), X)
@@ -478,9 +478,9 @@ def test_affine_operations():
 
 
 def gradient_of_shards(op, wrt, seed=0):
-    """Return what ranks of 1, 3 and 7 rows compute as the gradient of a loss with a collective in it, and the data.
+    """Return data of 1, 3 and 7 rows, and a builder of the ranks' gradient of a loss with a collective in it.
 
-    With ``avg`` the loss is a mean over rows, with ``sum`` it is a sum: so are the statistics in it.
+    With ``avg``, the loss and the statistics in it are means over rows; with ``sum``, they are sums.
     """
     data = np.random.RandomState(seed).randn(sum(SHARDS), 2)
     x, w = T.dmatrix("x"), T.dvector("w")
@@ -503,7 +503,7 @@ def numerical_gradient(function, w, eps=1e-5):
 
 
 def call_shards(data, compiled, *args):
-    """Call a function on every shard; every rank, a thread here, compiles its own."""
+    """Call a function on every shard; every rank is a thread here and compiles a separate copy."""
     shards = np.split(data, np.cumsum(SHARDS)[:-1])
     return call_on_ranks(ENGINE, [compiled() for _ in SHARDS], [[shard, *args] for shard in shards], SHARDS)
 
@@ -608,7 +608,7 @@ def test_extremes_have_no_gradient(op):
 
 
 class NeedsArguments(Exception):
-    """An exception that Theano cannot build again from a message."""
+    """Exception that Theano cannot create again from a message."""
 
     def __init__(self, one, other):
         super().__init__(f"{one} {other}")

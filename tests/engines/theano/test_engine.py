@@ -1,4 +1,4 @@
-"""What the Theano engine does beyond the conformance tests; truth is Theano in one process.
+"""Features of the Theano engine beyond the conformance tests; expected values come from Theano in one process.
 
 Modules: `pickling_repairs`, `synkhronos.engines.graph.pickled_settings`, `synkhronos.engines.graph.states`.
 """
@@ -305,7 +305,7 @@ def test_what_is_left_out_of_the_subset_is_not_computed():
 
 @pytest.mark.parametrize("subset", [None, [0, 2, 1]])
 def test_no_output_is_memory_that_is_used_again(subset):
-    """Theano returns the array that an updated variable held before, and views of inputs that are borrowed."""
+    """No output shares reused memory, although Theano returns updated variables' old arrays and views of inputs."""
     w, x, given = theano.shared(np.ones((3, 3)), "w"), T.matrix("x"), np.ones((3, 3))
     before = ENGINE.get(w)
     outputs = [w, theano.Out(x[::2], borrow=True), theano.Out(x.T, borrow=True)]
@@ -321,7 +321,7 @@ def test_no_output_is_memory_that_is_used_again(subset):
 
 
 class NumpyScalars(theano.Op):
-    """Leaves a NumPy scalar in its output, as Python code of several Ops does."""
+    """Op that outputs a NumPy scalar, as the Python code of several Ops does."""
 
     __props__ = ()
 
@@ -344,7 +344,7 @@ def test_scalars_come_as_arrays():
 
 
 def both(master, f, args, times=3):
-    """Call the function here and there, and compare."""
+    """Compare calls in this process and in the peer; return the function's number in the peer."""
     number = master.send(f)
     compare(master, f, number, args, times)
     return number
@@ -435,7 +435,7 @@ def test_generic_and_scalar_shared_variables(master):
 
 @pytest.mark.parametrize("value", [None, 1, (), True], ids=repr)
 def test_interned_values_are_not_mistaken(master, value):
-    """Values that Python has only once may stand anywhere in the pickle."""
+    """Values that exist only once in Python may occur anywhere in a pickle without being replaced."""
     a = theano.compile.sharedvalue.generic_constructor(value, "a")
     x = T.vector("x")
     join = theano.compile.ops.FromFunctionOp(
@@ -475,7 +475,7 @@ def test_defaults_and_trust_input(master):
 
 
 def test_outer_products_travel(master):
-    """SciPy's routine for them, which no pickle takes, is noted in the tag of the node."""
+    """Outer products can be sent, although SciPy's routine in the node's tag cannot be pickled."""
     x, y, w = T.vector("x"), T.vector("y"), theano.shared(np.zeros((2, 3)), "w")
     f = compile([x, y], w.sum(), [(w, w + T.outer(x, y))], mode=theano.compile.get_mode("FAST_RUN"))
     assert any(type(node.op).__name__ == "ScipyGer" for node in f.maker.fgraph.apply_nodes)
@@ -517,7 +517,7 @@ def test_nan_guard_mode_travels_and_still_guards(master):
 
 
 def test_operations_from_main_travel_by_value(master):
-    """As in a script or a notebook cell."""
+    """Operations defined in ``__main__``, as in a script or a notebook cell, are sent by value."""
     source = """
 import theano, theano.tensor as T
 factor = 3

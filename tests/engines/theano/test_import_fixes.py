@@ -1,4 +1,4 @@
-"""What is done before Theano's import, on fake packages and, in processes of their own, on the real ones.
+"""Fixes made before Theano's import, with fake packages and, in separate processes, with the real ones.
 
 Modules: `downsample`.
 """
@@ -131,7 +131,7 @@ def test_downsample_is_for_lasagne_0_1_only(monkeypatch, version, old):
 
 
 def run(program, tmp_path, **environment):
-    """Run a program in a new process, below a folder of its own; return what it printed."""
+    """Run a program in a new process that imports from `tmp_path` first; return its output."""
     path = os.pathsep.join([str(tmp_path), ROOT])
     done = subprocess.run(
         [sys.executable, "-c", program],

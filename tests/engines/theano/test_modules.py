@@ -1,4 +1,4 @@
-"""C modules that one process has compiled and another loads, in processes of their own."""
+"""C modules that one process compiles and another one loads, in separate processes."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Every process has a cache of kernels of its own."""
+"""Every process has a separate cache of kernels."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ sys.stdin.readline()
 
 
 class Process:
-    """A process that claims a cache and lives until it is told to end."""
+    """Process that claims a cache and runs until it is asked to end."""
 
     def __init__(self, **environment):
         inherited = {

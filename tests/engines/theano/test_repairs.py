@@ -19,7 +19,7 @@ pytestmark = pytest.mark.theano
 
 
 class Key:
-    """Part of a key that looks at the file of keys while it is being written."""
+    """Part of a key that reads the file of keys while this file is being written."""
 
     file = None
     seen = []
@@ -62,7 +62,7 @@ def test_a_module_that_was_deleted_is_used_on(tmp_path):
 
 
 def test_variables_are_forgotten_after_a_gemm_that_cannot_be():
-    """``a + dot(a, b)`` in place would overwrite what it reads: Theano refuses that by an exception of its own."""
+    """After Theano refuses an in-place ``a + dot(a, b)``, which would overwrite `a`, no variable is kept alive."""
     a, b = T.dmatrix("a"), T.dmatrix("b")
     q = T.tanh(a)
     f = theano.function([a, b], q - T.dot(q, b), mode="FAST_RUN")
@@ -92,7 +92,7 @@ def test_the_lock_is_taken_soon_after_it_is_free(tmp_path, monkeypatch):
 
 
 def test_what_is_imaginary_may_be_written_into():
-    """By C code, too: it has none for ``imag``."""
+    """In-place operations on ``imag`` are correct with either linker, although Theano has no C code for ``imag``."""
     x = T.dvector("x")
     for linker in ("py", "cvm"):
         f = theano.function([x], T.tanh(x - x.imag), mode=theano.Mode(linker, "fast_run"))

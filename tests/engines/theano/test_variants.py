@@ -1,4 +1,4 @@
-"""Other graphs of Theano functions of every kind; truth is a function of Theano's own, written out."""
+"""Variants of all kinds of Theano functions; expected values come from equivalent functions built by Theano."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def snapshot(inputs, outputs, updates=(), givens=None, mode=PYTHON, **kwargs):
 
 
 def plain(inputs, outputs, updates=(), **kwargs):
-    """Compile by Theano alone."""
+    """Compile a function by Theano alone."""
     return theano.function(inputs, outputs, updates=list(updates), mode=PYTHON, on_unused_input="ignore", **kwargs)
 
 
@@ -256,7 +256,7 @@ def test_debug_mode():
 
 
 def pairs_drawn(drawn, times):
-    """Return all pairs of numbers that follow each other in what is drawn (single ones repeat by chance)."""
+    """Return all pairs of consecutive numbers in a draw (single numbers repeat by chance)."""
     f = theano.function([], drawn, mode=theano.Mode("cvm", None))
     numbers = np.concatenate([f() for _ in range(times)])
     return set(zip(numbers[:-1], numbers[1:]))

@@ -1,4 +1,4 @@
-"""Loaders: every batch arrives, in order and as it was made; what goes wrong is an error; nothing stays.
+"""Loaders: all batches arrive unchanged and in order; failures are reported; nothing is left behind.
 
 Modules: `loading`, `process`, `work`, `synkhronos.processes.child_process`.
 """
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def batch(i, rows=None):
-    """Batch i: two arrays, of rows that grow and shrink."""
+    """Return batch i: two arrays, whose number of rows depends on i."""
     rows = (3, 50, 1, 400, 7, 0, 90)[i % 7] if rows is None else rows
     return np.full((rows, 5), i, "float32"), np.arange(rows, dtype="int16") + i
 
@@ -74,7 +74,7 @@ def test_an_iterable_is_not_used_up():
 
 @pytest.mark.parametrize("kind", [("threads", 2, 0), ("threads", 3, 1), ("fork", 2, 1)], ids="{0[0]}-{0[1]}".format)
 def test_functions_take_them(make_world, kind):
-    """A pass that has begun before `fork` and goes on after `close`, too."""
+    """Functions take a loader's batches, even in a pass from before `fork` that continues after `close`."""
     x = engine.variable("x", "float32", 2)
     mean = synk.function([x], engine.mean(x))
     with synk.loader(lambda: ((np.full((rows, 2), rows, "float32"),) for rows in range(1, 9))) as loader:
@@ -138,7 +138,7 @@ def test_what_the_program_changes_is_there_at_the_next_pass():
 
 
 def test_batches_are_prepared_meanwhile(tmp_path):
-    """The next one is made before the program has done with this one."""
+    """The next batch is prepared before the program has finished with the current one."""
     made = [Gate(tmp_path / str(i)) for i in range(6)]
     loader = synk.loader(lambda i: made[i].reach() or np.array(i), range(6))
     for i, x in enumerate(loader):
@@ -217,7 +217,7 @@ def test_deaths(find_leftovers, source, status, n):
 
 
 def test_a_process_that_ends_with_unread_buffers(tmp_path):
-    """The kernel says "connection reset" before it gives out what the process had sent."""
+    """All batches of a loader arrive, even if the kernel first reports "connection reset"."""
     gate = Gate(tmp_path / "gate")
 
     def source():
@@ -235,7 +235,7 @@ def test_a_process_that_ends_with_unread_buffers(tmp_path):
 
 
 def test_more_buffers_than_a_socket_holds():
-    """Neither process waits until the other reads."""
+    """Loader and program do not deadlock, each waiting for the other to read."""
     batches = synk.loader(lambda: (np.full(10, i) for i in range(2000)), depth=1000)
     assert [x.data[0] for x in batches] == list(range(2000))
 
@@ -252,7 +252,7 @@ def test_a_pass_outlives_the_thread_that_began_it():
 
 
 def test_a_death_behind_a_child_of_the_source(find_leftovers, tmp_path):
-    """Which has the loader's end of the socket."""
+    """A loader process's death is noticed, although a child of its source keeps the socket open."""
 
     def source():
         yield np.zeros(1)
@@ -286,7 +286,7 @@ def test_a_batch_that_is_late(find_leftovers, monkeypatch):
 
 @pytest.mark.parametrize("how", ["break", "close", "exception", "dropped", "loader closed"])
 def test_an_unfinished_pass_leaves_nothing(find_leftovers, tmp_path, how, monkeypatch):
-    """And the source goes through its ``finally``."""
+    """An unfinished pass executes its source's ``finally`` block and leaves nothing behind."""
     monkeypatch.setattr(process, "GRACE_S", 60.0)
 
     def source():

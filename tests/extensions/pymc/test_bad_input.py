@@ -1,4 +1,4 @@
-"""What `data_parallel` refuses."""
+"""Input that `data_parallel` refuses."""
 
 import numpy as np
 import pytest
@@ -227,7 +227,7 @@ def test_a_sparse_matrix_in_a_function():
 
 
 def test_initial_values():
-    """They are those of the plain model, which keeps its own; an expression cannot be taken over."""
+    """Initial values are copied from the plain model; an expression as an initial value is refused."""
     plain = KINDS["started_elsewhere"]()
     parallel = data_parallel(plain)
     for model in (plain, parallel):

@@ -21,7 +21,7 @@ N = 61
 
 
 def table():
-    """Return a table with columns for all formulas."""
+    """Return a table with the columns of all formulas."""
     random = np.random.default_rng(0)
     x, z = random.normal(size=(2, N))
     y = 0.5 * x + random.normal(size=N)

@@ -41,7 +41,7 @@ def generator():
 
 
 class RowLoader:
-    """The contract of pymc-extras' DataLoader: one array per batch, and ``total_size``; its length is in batches."""
+    """A loader like pymc-extras' DataLoader: one array per batch, ``total_size``, and a length in batches."""
 
     total_size = N
 
@@ -94,7 +94,7 @@ def test_each_step_computes_the_next_batch(make_world, source):
 
 @pytest.mark.parametrize("launcher", ["fork", "2 hosts"])
 def test_a_loader_of_another_process(make_world, launcher):
-    """The model, and with it the first batch, is older than the session."""
+    """A model that took its first batch from a loader before `fork` can be fitted."""
     with synk.loader(generator) as loader:
         model = model_of(loader)
         make_world(launcher, 3)
@@ -121,7 +121,7 @@ def test_fewer_rows_than_ranks(make_world):
 
 
 class Counted:
-    """Iterable of `BATCHES` that counts them."""
+    """An iterable over `BATCHES` that counts the batches it yields."""
 
     total_size, n = N, 0
 
@@ -133,7 +133,7 @@ class Counted:
 
 @pytest.mark.parametrize("options", [{}, {"score": False}])
 def test_a_step_uses_one_batch(make_world, options):
-    """Callbacks and draws from the approximation use none."""
+    """Callbacks and draws from the approximation use no batches."""
     make_world("threads", 2)
     batches = Counted()
     tracker = Tracker(mean=lambda approx, *_: approx.mean.eval())
@@ -234,7 +234,7 @@ class ReadingError(Exception):
 
 
 def failing(last):
-    """Return a generator function of batches that fails once ``last`` is empty."""
+    """Return a generator function of batches, which fails until the list ``last`` is empty."""
 
     def read_batches():
         yield BATCHES[0]
@@ -247,7 +247,7 @@ def failing(last):
 
 
 def test_an_error_of_the_iterable(make_world):
-    """It arrives with its traceback; the next call begins a new pass."""
+    """The caller gets an iterable's error with its traceback; the next call begins a new pass."""
     make_world("threads", 2)
     model = model_of(failing([0]))
     with reports(ReadingError, "file 2 is damaged") as caught:
@@ -258,7 +258,7 @@ def test_an_error_of_the_iterable(make_world):
 
 
 def test_an_iterable_that_ends_early(make_world):
-    """PyMC takes `StopIteration` for a callback that ends the fit."""
+    """An iterable's `StopIteration` is reported as another error, since PyMC takes it for a normal end."""
     make_world("threads", 2)
 
     class Ended:
@@ -284,7 +284,7 @@ def test_an_error_of_a_loader(make_world):
 
 @pytest.mark.parametrize("total_size, warns", [(52, True), (53, False), (72, False), (73, True)])
 def test_a_total_size_unlike_a_pass(make_world, caplog, total_size, warns):
-    """A pass may omit rows of one more batch."""
+    """There is no warning if a pass has ``total_size`` rows, or up to a batch fewer."""
     make_world("threads", 2)
     model = model_of(BATCHES, total_size=total_size)
     with caplog.at_level(logging.WARNING, "synkhronos"):

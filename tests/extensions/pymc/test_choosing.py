@@ -1,4 +1,4 @@
-"""`data_parallel` with ``ranks``: it starts them, says what it measured, and returns the model that is faster.
+"""`data_parallel` with ``ranks``: it starts them, reports its measurements, and returns the faster model.
 
 Modules: `choosing`.
 """
@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture
 def times(monkeypatch):
-    """Let the test say how long a gradient takes: of the plain model first, then of the parallel one."""
+    """Return a list that a test fills with times per gradient: the plain model's, then the parallel one's."""
     found = []
     monkeypatch.setattr(choosing, "seconds_per_gradient", lambda model: found.pop(0))
     return found
@@ -63,7 +63,7 @@ def test_an_error_while_it_measures_leaves_no_session(monkeypatch):
 
 
 def test_what_is_measured(make_world):
-    """Both gradients are computed where a sampler begins."""
+    """Both models' gradients are timed at a sampler's starting point."""
     make_world("threads", 2)
     plain = KINDS["started_elsewhere"]()
     assert all(choosing.seconds_per_gradient(model) > 0 for model in (plain, data_parallel(plain)))

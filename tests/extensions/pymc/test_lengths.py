@@ -1,7 +1,6 @@
-"""Models that contain their number of rows, as a length or as a number: equal to the plain model, or refused.
+"""Models that contain their number of rows, as a length or as a constant: they equal the plain model or are refused.
 
-Each rank reads a length as its own share, but not a number that is only a number, and counts positions from its first
-row.
+Each rank replaces lengths by its own number of rows, but not plain constants, and counts positions from its first row.
 
 Modules: `rows`.
 """

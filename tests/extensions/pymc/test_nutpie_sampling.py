@@ -1,7 +1,7 @@
-"""nutpie draws from likelihoods over all ranks, and ends with their errors.
+"""nutpie samples likelihoods over all ranks, and stops with the ranks' errors.
 
-It compiles with Numba, so that the tests share a model that is compiled once. What goes wrong does so in a call that is
-counted, not after a time.
+It compiles with Numba, so the tests share one compiled model. Failures are triggered in a counted call, not after a
+delay.
 """
 
 import os
@@ -39,7 +39,7 @@ MASTER = os.getpid()
 
 
 class FailsIfNegative(Op):
-    """Its input, or an exception on ranks that are other processes if ``SYNK_TEST_FAILURE`` names a file that exists."""
+    """An op that returns its input, or fails in processes of ranks if ``SYNK_TEST_FAILURE`` names an existing file."""
 
     __props__ = ()
 
@@ -74,7 +74,7 @@ def compiled(model):
 
 @pytest.fixture
 def forked(request, monkeypatch, tmp_path):
-    """Open a session of two processes; a rank fails from when the path that is returned exists."""
+    """Open a session of two processes and yield a path; rank 1 fails once a file exists there."""
     monkeypatch.setenv("SYNK_TEST_FAILURE", str(tmp_path / "failure"))
     is_late = getattr(request.node, "callspec", None) and request.node.callspec.params.get("trouble") == "late"
     synk.fork(2, timeout=3 if is_late else None)

@@ -1,4 +1,4 @@
-"""`compute_log_likelihood`: the values of plain PyMC for every draw and row, in memory or in a file.
+"""`compute_log_likelihood` returns plain PyMC's values for every draw and row, in memory or in a file.
 
 Modules: `pointwise`.
 """
@@ -27,7 +27,7 @@ CHAINS, DRAWS = 2, 3
 
 
 def drawn(model):
-    """Return a posterior with draws from the prior: any values will do."""
+    """Return a posterior that consists of prior draws; the values do not matter."""
     random = np.random.default_rng(0)
     names = [each.name for each in model.free_RVs]
     prior = pm.sample_prior_predictive(CHAINS * DRAWS, model=model, var_names=names, random_seed=random)
@@ -100,7 +100,7 @@ def test_on_processes_into_a_file(make_world, tmp_path):
 
 
 def test_a_check_that_fails_for_some_draws_on_one_rank(make_world):
-    """The component then has no probability for any row, as in the plain model."""
+    """If a draw fails a component's check, the component has no probability for any row, as in the plain model."""
     make_world("threads", 3)
     shifts = np.where(np.arange(N) == 1, -0.5, 1.0)
     with pm.Model() as model:

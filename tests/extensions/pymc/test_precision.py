@@ -25,7 +25,7 @@ UNKNOWN = {"item_response", "complementary_log_log"}
 
 
 def far_points(plain):
-    """Return points that are farther and farther from the initial one, and those where all elements are +-800."""
+    """Return points at growing distances from the initial one, and points with all elements at 800 or -800."""
     initial = plain.initial_point()
     points = [point for scale in (4.0, 12.0, 100.0) for point in points_of(plain, 1, scale)]
     for limit in (800.0, -800.0):
@@ -37,7 +37,7 @@ def far_points(plain):
 
 
 def errors(found, truth):
-    """Return the relative errors of a value, and of a gradient beside its largest element."""
+    """Return the relative errors of a value, and of a gradient relative to its largest element."""
     (value, gradient), (true_value, true_gradient) = found, truth
     scale = max(abs(true_gradient).max(), np.finfo(float).tiny)
     return np.array([abs(value - true_value) / max(abs(true_value), 1), abs(gradient - true_gradient).max() / scale])

@@ -1,4 +1,4 @@
-"""`sample_posterior_predictive`: draws of observed variables from the distributions that plain PyMC draws from.
+"""`sample_posterior_predictive` draws observed variables from the same distributions as plain PyMC.
 
 Modules: `predictive`.
 """
@@ -26,7 +26,7 @@ pytestmark = [
 
 
 def posterior_of(**draws):
-    """Return a result with these draws of parameters, of shape ``(n_chains, n_draws, ...)``."""
+    """Return a sampling result with these parameter draws, of shape ``(n_chains, n_draws, ...)``."""
     variables = {
         name: (("chain", "draw", *(f"{name}_{i}" for i in range(each.ndim - 2))), each) for name, each in draws.items()
     }
@@ -34,14 +34,14 @@ def posterior_of(**draws):
 
 
 def drawn(model, n=4):
-    """Return a posterior with draws from the prior."""
+    """Return a posterior that consists of prior draws."""
     model.rvs_to_initial_values.update(dict.fromkeys(model.rvs_to_initial_values))  # PyMC rejects initial values
     prior = pm.sample_prior_predictive(n, model=model, random_seed=1)["prior"].to_dataset()
     return posterior_of(**{each.name: prior[each.name].values for each in model.free_RVs})
 
 
 def draw(trace, model, **arguments):
-    """Return the draws of a model by name."""
+    """Return a model's predictive draws."""
     group = "predictions" if arguments.get("predictions") else "posterior_predictive"
     sample_posterior_predictive(trace, model, progressbar=False, **arguments)
     return trace[group].to_dataset()
@@ -99,7 +99,7 @@ def test_refused_kinds(make_world, name):
 
 @pytest.mark.parametrize("world", ["threads", "fork"])
 def test_moments_of_every_row(make_world, world):
-    """2,000 draws of normal rows with known means and deviations: NumPy's bounds of four standard errors hold."""
+    """Means, deviations and correlations of 2,000 normal draws are within 5.5 standard errors of the right ones."""
     make_world(world, 3)
     n = 2000
     with pm.Model() as model:
@@ -127,7 +127,7 @@ def test_seeds(make_world):
 
 
 def test_predictions_of_new_rows(make_world, tmp_path):
-    """Data of another length, with dimensions; a deviation close to 0 leaves the means, which NumPy computes."""
+    """Predictions for data of another length equal NumPy's means if deviations are close to 0."""
     make_world("threads", 3)
     with pm.Model(coords={"row": range(N)}) as model:
         x = pm.Data("x", X[:, 0], dims="row")
@@ -157,7 +157,7 @@ def by_a_simulator():
 
 @pytest.mark.parametrize("build", [by_a_function, by_a_simulator])
 def test_python_functions_are_refused(make_world, build):
-    """On every rank, they would see the rank's rows as all rows, or return rows of all."""
+    """Distributions by Python functions, which would take a rank's rows for all rows, are refused."""
     make_world("threads", 2)
     with pm.Model() as model:
         build()

@@ -1,7 +1,7 @@
-"""`data_parallel` with models of pymc-marketing: value and gradient equal the plain model's, or the reason of a refusal.
+"""`data_parallel` with models of pymc-marketing: value and gradient equal the plain model's, or the model is refused.
 
-pymc-marketing needs an older PyMC, so it is not installed with the tests. To run this file, install it into an
-environment of its own.
+pymc-marketing needs an older PyMC, so it is not installed with the tests. To run this file, install it in a
+separate environment.
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ N = 61
 
 
 def customers(**changes):
-    """Return a table of customers: the numbers and times of their purchases."""
+    """Return a table of customers with the numbers and times of their purchases."""
     random = np.random.default_rng(0)
     age, frequency = random.integers(20, 60, N).astype(float), random.poisson(2, N)
     columns = dict(
@@ -70,7 +70,7 @@ def test_spending_has_no_observed_variable():
 
 
 def test_media_mix_combines_weeks():
-    """Advertising has an effect in later weeks, so the rows are not independent."""
+    """A media mix model is refused, because advertising affects later rows."""
     random = np.random.default_rng(0)
     table = pandas.DataFrame(
         dict(date_week=pandas.date_range("2020-01-01", periods=N, freq="W"), a=random.random(N), b=random.random(N))

@@ -1,4 +1,4 @@
-"""What the extension for PyMC says where there is none that it can use, in processes of their own."""
+"""Errors of the extension for PyMC without a usable PyMC, in separate processes."""
 
 import os
 import subprocess

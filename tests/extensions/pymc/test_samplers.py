@@ -1,4 +1,4 @@
-"""What PyMC's samplers and optimizers make of likelihoods over all ranks.
+"""PyMC's samplers and optimizers with likelihoods over all ranks.
 
 Modules: `jax_mode`, `optimizing`.
 """
@@ -144,7 +144,7 @@ def test_jax_is_refused(make_world, case):
 
 @pytest.mark.parametrize("method", ["Newton-CG", "trust-ncg", "trust-exact"])
 def test_find_map_with_second_derivatives_is_refused(make_world, method):
-    """PyMC catches the error and would optimize without a gradient."""
+    """Missing second derivatives are reported; PyMC would catch the error and optimize without a gradient."""
     make_world("threads", 2)
     model = data_parallel(KINDS["logistic"]())
     with reports(NotImplementedError, "y", "second derivatives", "gradient"):

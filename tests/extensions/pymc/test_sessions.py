@@ -1,4 +1,4 @@
-"""Likelihoods and sessions, copies, and processes.
+"""Likelihoods in sessions, copies and other processes.
 
 Modules: `likelihood`.
 """
@@ -73,7 +73,7 @@ def test_data_go_with_the_model():
 
 @pytest.mark.parametrize("whole", [False, True], ids=["function", "model"])
 def test_data_go_with_the_compiled_function(make_world, whole):
-    """PyTensor's rewriters remember all operations that they have met."""
+    """A likelihood's data are freed with the function, although PyTensor's rewriters remember operations."""
     make_world("threads", 2)
     if whole:
         model = data_parallel(KINDS["logistic"]())
@@ -92,7 +92,7 @@ def test_data_go_with_the_compiled_function(make_world, whole):
 
 
 def test_data_stay_with_a_vectorized_graph(make_world):
-    """Which keeps the operation in another one."""
+    """A vectorized graph keeps a likelihood's data, although the operation is wrapped in another one."""
     make_world("threads", 2)
     wanted, points = [], np.stack([WEIGHTS, WEIGHTS / 2])
     for model in (KINDS["logistic"](), data_parallel(KINDS["logistic"]())):

@@ -1,4 +1,4 @@
-"""What a model whose rows are divided does not have is refused, or said; all else is PyMC's own.
+"""Features that a model with divided rows lacks are refused or reported; all others are PyMC's.
 
 Modules: `wrapping`.
 """
@@ -43,7 +43,7 @@ def of_a_function():
 
 
 def trace_of(model):
-    """Return a trace as of sampling."""
+    """Return a trace like that of a sampler."""
     draws = {each.name: np.zeros((1, 3, *each.shape.eval())) for each in model.free_RVs}
     return DataTree.from_dict({"posterior": dict_to_dataset(draws)})
 

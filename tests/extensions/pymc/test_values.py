@@ -1,4 +1,4 @@
-"""Likelihoods over all ranks against PyMC's own on one: value and gradient.
+"""Values and gradients of likelihoods over all ranks equal PyMC's in one process.
 
 Modules: `named_axes`, `observed`, `operation`, `parameter_checks`, `rows`, `sparse_rows`.
 """
@@ -233,7 +233,7 @@ def test_rows_of_some_data_only(make_world):
 
 
 def with_settings(parallel):
-    """Return a model with values that a program may change, and what changes them."""
+    """Return a model with data that a program may change, and one of its shared variables."""
     other = pytensor.shared(1.0, "other")
     with pm.Model() as model:
         mu = pm.Normal("mu")
@@ -340,7 +340,7 @@ def without_components():
 
 @pytest.mark.parametrize("build", [of_a_mixture, of_zeros, without_components])
 def test_a_check_that_fails_for_one_rank_counts_for_all(make_world, build):
-    """The component is impossible for all rows, although only one rank has a row with a negative deviation."""
+    """A failed parameter check counts for all rows, although only one rank has a row with a negative deviation."""
     make_world("threads", 3)
     with pm.Model() as plain:
         build()
@@ -381,7 +381,7 @@ def test_parameters_whose_length_is_not_in_their_type(make_world, build):
 
 
 def test_sparse_rows_beside_an_infinite_parameter(make_world):
-    """Padding adds 0, not 0 * inf."""
+    """Padding of sparse rows adds 0, not 0 * inf."""
     make_world("threads", 3)
     matrix = scipy.sparse.csr_matrix(np.where((np.arange(N)[:, None] + [0, 1, 2]) % 4 == 1, X, 0) * [0, 1, 1])
     with pm.Model() as plain:
@@ -396,7 +396,7 @@ def test_sparse_rows_beside_an_infinite_parameter(make_world):
 @pytest.mark.parametrize("n_points", [N, 7])
 @pytest.mark.parametrize("ndim", [1, 2])
 def test_interpolated_densities(make_world, n_points, ndim):
-    """Their points are not rows, even if there are as many."""
+    """An interpolated density's points are not taken for rows, even if their numbers are equal."""
     make_world("threads", 3)
     points = np.linspace(-9, 9, n_points)
 

@@ -1,4 +1,4 @@
-"""Arrays that the ranks write themselves, and those whose rows the master gathers, because not all ranks are on its host."""
+"""Arrays that the ranks write themselves, or that the master gathers because some ranks are on other hosts."""
 
 import errno
 import gc
@@ -46,7 +46,7 @@ def regression(n_rows):
     [(1, True, False), (53, True, False), (53, True, True), (53, False, False), (53, False, True)],
 )
 def test_every_row_of_every_draw(make_world, monkeypatch, tmp_path, n_rows, is_written, in_file):
-    """Also if a rank has no rows, and in several commands of unequal numbers of draws."""
+    """All draws' values are right, even if a rank has no rows or commands have unequal numbers of draws."""
     monkeypatch.setattr(pointwise, "COMMAND_BYTES", 4 * 8 * (n_rows + 2))
     if not is_written:
         monkeypatch.setattr(synk, "hosts", lambda: ["here", "there"])
@@ -106,7 +106,7 @@ def test_a_function_that_cannot_be_built_leaves_nothing(make_world, monkeypatch)
 
 
 def test_a_wrong_number_of_rows_is_not_written(tmp_path):
-    """Nor does it count: one row too many on a rank and one too few on another one would be as many as expected."""
+    """A rank with a wrong number of rows returns 0, so that errors of two ranks cannot cancel out."""
     path = tmp_path / "values"
     path.write_bytes(b"before")
     for n_rows, expected in ((3, 0), (1, 0), (2, 2)):
@@ -125,7 +125,7 @@ def test_jax_cannot_write(make_world):
 
 
 def test_a_disk_that_is_full(make_world, monkeypatch, tmp_path):
-    """The program gets the error, and goes on."""
+    """The program gets a full disk's error and can continue."""
     make_world("fork", 2)
     model, trace, expected = regression(5)
     create, out = written_draws.GatheredDraws._create, tmp_path / "values.npy"

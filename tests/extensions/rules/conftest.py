@@ -1,4 +1,4 @@
-"""What the tests of rules have in common."""
+"""Fixtures for the tests of rules."""
 
 import pytest
 
@@ -7,5 +7,5 @@ import pytest
     params=[("threads", 3, 1), ("threads", 4, 0), ("fork", 2, 1), ("threads", 1, 0)], ids="{0[0]}-{0[1]}".format
 )
 def world(request, make_world):
-    """Ranks as threads and as processes."""
+    """Return a world whose ranks are threads or processes."""
     return make_world(*request.param)

@@ -1,4 +1,4 @@
-"""Steps of each rank's own down the same loss, by the library and in NumPy, and rules to exchange between them."""
+"""Local steps of all ranks on the same loss, by the library and in NumPy, for the tests of rules."""
 
 import numpy as np
 import words
@@ -15,7 +15,7 @@ A, B, BEGIN = RANDOM.randn(60, 4), RANDOM.randn(60), RANDOM.randn(4)
 
 
 class Training:
-    """Steps of each rank's own by the library, and the same in NumPy."""
+    """Local steps by the library, and the same in NumPy."""
 
     def __init__(self, world, momentum=MOMENTUM):
         self.world = world

@@ -1,4 +1,4 @@
-"""Steps along the gradients of a quadratic on each rank, for rules to exchange between: everything is known in closed form.
+"""Local steps on a different quadratic on each rank, for the tests of rules: all results have closed forms.
 
 .. math:: f_r(x) = \\tfrac12 h_r (x - c_r)^2, \\quad x_r \\leftarrow c_r + a_r (x_r - c_r), \\quad a_r = 1 - \\eta h_r
 """
@@ -15,11 +15,11 @@ class Quadratics:
     ----------
     params : list of shared variables
     c : list of (list of ndarray)
-        By parameter and rank.
+        Centers, by parameter and rank.
     a : list of float
-        By rank.
+        Factors, by rank.
     x : list of (list of ndarray)
-        By parameter and rank: the values in NumPy.
+        The values in NumPy, by parameter and rank.
     """
 
     def __init__(self, world, shapes=((3,),), a=None, dtype="float64", seed=0):
@@ -52,7 +52,7 @@ class Quadratics:
 
 
 def world_options(world):
-    """Return the options of functions of the world's engine, which compile nothing."""
+    """Return options that make functions of the world's engine compile nothing."""
     if world.engine_name == "numpy":
         return {}
     import words

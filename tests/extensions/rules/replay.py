@@ -1,4 +1,4 @@
-"""Asynchronous runs repeated from their log: exchanges in NumPy, local steps by a serial function, one rank at a time."""
+"""Asynchronous runs repeated from their logs, one rank at a time: exchanges in NumPy, serial local steps."""
 
 import zlib
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Replay:
-    """What an asynchronous run of a rule did, after the formulas of its module.
+    """A repetition of an asynchronous run of a rule, by the formulas of its module.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Replay:
         self.alphas, self.boxes, self.batches = [1 / n] * n, [None] * n, []
 
     def run(self, log, exchange):
-        """Repeat every line; compare what it leaves with the checksum."""
+        """Repeat every line of the log; compare its result with the checksum."""
         assert [line.order for line in log] == list(range(len(log)))
         for line in log:
             for batch in line.batches:
@@ -70,7 +70,7 @@ class Replay:
 
 
 def furthest(log, n, kind="exchange"):
-    """Return the most exchanges that a rank was ahead of the slowest with steps left, when it began another step."""
+    """Return a rank's largest lead, in exchanges, over the slowest rank with exchanges left."""
     left = [sum(line.rank == rank and line.kind == kind for line in log) for rank in range(n)]
     counts, most = [0] * n, 0
     for line in log:

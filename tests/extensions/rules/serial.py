@@ -1,10 +1,10 @@
-"""What rules are compared with: a loop over ranks in NumPy, after the formulas of the papers."""
+"""The reference for rules: a loop over ranks in NumPy, by the formulas of the papers."""
 
 import numpy as np
 
 
 class Serial:
-    """Steps along the gradients of ``mean((A x - b) ** 2) / 2`` of each rank's rows, and a rule's exchanges.
+    """Gradient steps on ``mean((A x - b) ** 2) / 2`` of each rank's rows, and the exchanges of rules.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Serial:
             self.m[one], self.m[other] = self.m[other], self.m[one]
 
     def begin(self):
-        """Begin an exchange that arrives later."""
+        """Begin an exchange whose mean arrives later."""
         self.y, self.sent = [x.copy() for x in self.x], self.mean()
 
     def arrive(self, rate, momentum, nesterov, mix, merge):

@@ -1,4 +1,4 @@
-"""Asynchronous runs: repeated from their logs to the bit, under load; deaths, errors and interrupts in every phase.
+"""Asynchronous runs, repeated bit for bit from their logs, under load; deaths, errors and interrupts in every phase.
 
 Modules: `synkhronos.contrib.asynchronous`.
 """
@@ -29,14 +29,14 @@ WORLDS = [("threads", 1, 0), ("threads", 2, 1), ("threads", 3, 1), ("threads", 4
 
 
 def load(error, slow):
-    """Return the error of the model, after a while on ranks that are slow."""
+    """Return the model's error, after a pause on slow ranks."""
     if slow:
         time.sleep(float(slow))
     return error
 
 
 class Training:
-    """Steps with momentum, and ranks of which some are slow."""
+    """Training with momentum, with some slow ranks."""
 
     def __init__(self, world, pauses=None, inside=load):
         self.world = world
@@ -58,7 +58,7 @@ class Training:
         return [random.permutation(60)[: random.randint(1, 8)] for _ in range(count)]
 
     def step(self, batches):
-        """Return a serial step for a replay, by the function that the ranks call; every rank has its momentum."""
+        """Return a serial step for a replay, by the same formulas as on ranks; every rank has its own momentum."""
         m = dict(enumerate(self.world.values(self.m)))
         w, momentum = engine.shared(np.zeros(4), "w"), engine.shared(np.zeros(4), "m")
         a, b = engine.variable("a", "float64", 2), engine.variable("b", "float64", 1)
@@ -124,7 +124,7 @@ def test_the_log_gives_the_run_again(make_world, world, name, every, is_loaded):
 @pytest.mark.parametrize("name", ["EASGD", "ASGD", "Gossip"])
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 def test_staleness_is_bounded(make_world, name, staleness):
-    """With batches that do not go evenly into exchanges, and one slow rank; without a bound it is left behind."""
+    """The staleness bound holds with a slow rank and a partial last exchange; without it, the rank falls behind."""
     world = make_world("threads", 3)
     training = Training(world, [0.0, 0.004, 0.0])
     rule, kind = make(training, name, every=2, **(dict(probability=1.0) if name == "Gossip" else {})), "exchange"
@@ -154,7 +154,7 @@ def die():
 
 
 def deadly(error, slow):
-    """Kill the rank, stop it, fail or be interrupted in the step that is counted down to."""
+    """Kill the rank, raise an error or interrupt it in the step at the end of its countdown."""
     if slow:
         slow[...] -= 1  # the value of the shared variable
         if slow == 0:
@@ -170,7 +170,7 @@ ACTIONS = [die, fail, lambda: os.kill(os.getpid(), signal.SIGINT)]
 
 
 class Deadly(asynchronous.ElasticVisitor):
-    """A rank of EASGD that ends in its second exchange."""
+    """A rank of EASGD that dies or stops in its second exchange."""
 
     phase, action = "", staticmethod(die)
 
@@ -209,7 +209,7 @@ class Deadly(asynchronous.ElasticVisitor):
 
 
 def of_equal_elements(world):
-    """Return a parameter whose elements are equal as long as it is whole, and a function that makes steps."""
+    """Return a parameter whose elements stay equal unless a copy is incomplete, and a step function."""
     x = engine.variable("x", "float64", 1)
     w = engine.shared(np.zeros(1000), "w")
     mean = engine.mean(x)
@@ -218,7 +218,7 @@ def of_equal_elements(world):
 
 @pytest.mark.parametrize("phase", ["holding", "between", "flipped", "waiting", "taking"])
 def test_killed_in_an_exchange(make_world, monkeypatch, phase):
-    """The master's centre is that of before or after; nothing hangs, and another session works."""
+    """After a kill in an exchange, the master has a complete center, nothing hangs, and a new session works."""
     monkeypatch.setattr("synkhronos.extensions.rules.centred.ElasticVisitor", Deadly)
     world = make_world("fork", 3, 0)
     w, f = of_equal_elements(world)
@@ -264,7 +264,7 @@ def test_killed_in_a_step(make_world, monkeypatch, name):
 @pytest.mark.parametrize("name", ["EASGD", "ASGD", "Gossip"])
 @pytest.mark.parametrize("launcher", ["threads", "fork"])
 def test_an_error_on_a_rank(make_world, monkeypatch, name, launcher):
-    """The others stop soon, all ranks have one centre, and the rule goes on."""
+    """After an error on a rank, others stop soon, all have the same center, and the rule can continue."""
     monkeypatch.setenv("SYNK_TEST_ACTION", "1")
     world = make_world(launcher, 3, 0)
     training = Training(world, [0, 0, 9], deadly)
@@ -282,7 +282,7 @@ def test_an_error_on_a_rank(make_world, monkeypatch, name, launcher):
 
 
 def again(training, rule):
-    """Run the rule once more, and repeat it from its log."""
+    """Run the rule once more, repeat the run from its log, and compare the results."""
     batches = training.batches(30, 5)
     step = training.step(batches)
     x, z = training.world.values(training.w), rule.centre[0].get_value() if hasattr(rule, "centre") else BEGIN
@@ -310,7 +310,7 @@ def test_ctrl_c(make_world, monkeypatch, name):
 
 @pytest.mark.parametrize("name", ["EASGD", "ASGD", "Gossip"])
 def test_bytes_of_exchanges(make_world, name):
-    """2 S for each exchange with the centre, S for each message."""
+    """In bytes, an exchange with the center moves the parameters twice, a gossip message once."""
     world = make_world("threads", 3)
     training = Training(world)
     rule = make(training, name, every=2, **(dict(probability=0.9) if name == "Gossip" else {}))
@@ -324,7 +324,7 @@ def test_bytes_of_exchanges(make_world, name):
 
 
 def test_progress_from_before_a_run_in_which_a_rank_gets_no_batch(make_world):
-    """ASGD adds every rank's progress since its last exchange to the centre: here both have stepped, and one batch is left."""
+    """ASGD adds every rank's progress since its last exchange to the center, also for a rank without a batch."""
     world = make_world("threads", 2)
     w, speed = world.shareds([np.zeros(1), np.zeros(1)], ["w", "speed"])
     world.set_values(speed, [[1.0], [3.0]])
@@ -341,7 +341,7 @@ def test_progress_from_before_a_run_in_which_a_rank_gets_no_batch(make_world):
 
 
 def test_what_a_run_changes_is_known_to_those_who_replace_a_rank(make_world):
-    """Parameters that another function trains."""
+    """The command of a run lists the rule's parameters as changed, even if another function trains them."""
     world = make_world("threads", 2)
     w, v = world.shareds([np.zeros(1), np.zeros(1)], ["w", "v"])
     x = engine.variable("x", "float64", 1)
@@ -358,7 +358,7 @@ def test_what_a_run_changes_is_known_to_those_who_replace_a_rank(make_world):
 
 
 def test_gossip_sends_after_the_same_batches_in_every_run(make_world):
-    """Whichever rank makes their steps."""
+    """Gossip sends after the same batches, whichever rank makes the steps."""
     found = []
     for pauses in ([0, 0, 0], [0.003, 0, 0]):
         training = Training(make_world("threads", 3), pauses)
@@ -370,7 +370,7 @@ def test_gossip_sends_after_the_same_batches_in_every_run(make_world):
 
 @pytest.mark.parametrize("name", ["EASGD", "ASGD", "Gossip"])
 def test_a_run_goes_on_from_a_checkpoint(make_world, tmp_path, name):
-    """Values, weights and steps since the last exchange are there again; with one rank the run is the same."""
+    """A checkpoint restores values, weights and steps since the last exchange; with one rank, runs are equal."""
     path = str(tmp_path / "state.npz")
     for n in (1, 3):
         training = Training(make_world("threads", n))
@@ -467,7 +467,7 @@ def test_functions_in_which_ranks_meet_are_refused(make_world):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_asgd_by_turns(n):
-    """Ranks in turn, with b = 1 - a^tau: e' = e - b e_{t-n+1}, which converges up to b = 2 sin(pi / (2 (2n - 1)))."""
+    """With ranks in turn and b = 1 - a^tau, e' = e - b e_{t-n+1} converges up to b = 2 sin(pi / (2 (2n - 1)))."""
     bound = 2 * np.sin(np.pi / (2 * (2 * n - 1)))
     for factor in (0.95, 1.05):
         b = factor * bound
@@ -487,7 +487,7 @@ def test_asgd_by_turns(n):
 
 @pytest.mark.parametrize("name", ["EASGD", "Gossip"])
 def test_what_exchanges_conserve(make_world, name):
-    """Without steps: the sum of x and z; by gossip the weights' sum, and the sum of x by weights."""
+    """Without steps, EASGD conserves the sum of x and z, and gossip the weighted sum of x."""
     world = make_world("threads", 3)
     training = Training(world)
     stand = synk.function(

@@ -1,4 +1,4 @@
-"""Asynchronous runs with Theano or PyTensor: repeated from their logs, with steps by the library's own function."""
+"""Asynchronous runs with Theano or PyTensor, repeated from their logs, with steps by the library's functions."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ BEGIN = RANDOM.randn(20).astype("float32")
 
 
 def graph():
-    """Return inputs, loss, updates, the parameter and its momentum: products of which the order of sums matters."""
+    """Return inputs, loss, updates, parameter and momentum of a graph with order-dependent sums."""
     x, y = L.variable("float32", 2, "x"), L.variable("float32", 1, "y")
     w, m = L.shared(BEGIN.copy(), "w"), L.shared(np.zeros(20, "float32"), "m")
     loss = T.mean(T.tanh(T.dot(x, w) - y) ** 2)
@@ -56,7 +56,7 @@ def test_the_log_gives_the_run_again(make_world, name):
 @pytest.mark.thorough
 @pytest.mark.skipif(not IS_THEANO, reason="training functions are Theano's")
 def test_a_training_function(make_world):
-    """Of steps of each rank's own; one whose steps meet, or that makes them in parts, is refused."""
+    """Local steps may run asynchronously; functions with collectives, or with steps in parts, are refused."""
     from synkhronos.extensions import train, updates
 
     synk.close()

@@ -1,7 +1,7 @@
-"""Rules against what follows from their formulas on quadratics and with constant gradients, without any simulation.
+"""Rules compared with closed forms, for quadratics and constant gradients, without any simulation.
 
-The numbers of the sections are those of the issue's list: local SGD's bias, EASGD's matrix, DiLoCo's recurrence, DASO's
-mean and spread, gossip's shrinking, bytes; and the traps that other systems have fallen into.
+The sections are about local SGD's bias, EASGD's matrix, DiLoCo's recurrence, DASO's mean and spread, the shrinking of
+differences by gossip, and bytes. Some tests are for errors of other systems.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ RANKS = pytest.mark.parametrize("n", [1, 2, 3, 4])
 @RANKS
 @pytest.mark.parametrize("every", [1, 2, 5])
 def test_bias_of_local_sgd(make_world, n, every):
-    """It settles at the mean of c weighted by w (1 - a^k), not by w (1 - a): with k = 1, and only so, at the optimum."""
+    """Local SGD settles at the mean of c weighted by w (1 - a^k), which is the optimum only for k = 1."""
     world = make_world("threads", n)
     quadratics = Quadratics(world)
     x, (w,), (c,) = engine.variable("x", "float64", 1), quadratics.params, quadratics.c
@@ -48,7 +48,7 @@ def test_bias_of_local_sgd(make_world, n, every):
 @RANKS
 @pytest.mark.parametrize("kind", ["sgd", "nesterov"])
 def test_local_sgd_of_every_step_is_serial(make_world, n, kind):
-    """Both are linear in the gradient; momentum is in test_rules. Curvatures are equal, as those of one loss are."""
+    """SGD and Nesterov momentum, both linear in the gradient, equal serial steps if curvatures are equal."""
     world = make_world("threads", n)
     mu, eta, h = 0.7 if kind == "nesterov" else 0.0, 0.2, 0.5
     random = np.random.RandomState(0)
@@ -75,7 +75,7 @@ def test_local_sgd_of_every_step_is_serial(make_world, n, kind):
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("share", [None, 0.3, 0.99], ids="alpha {} of the bound".format)
 def test_matrix_of_easgd(make_world, n, every, share):
-    """Of (mean of x, z), both less the mean of c; and each rank's deviation by itself."""
+    """EASGD's matrix maps (mean of x, z), both less the mean of c; each rank's deviation is separate."""
     world = make_world("threads", n, n - 1)
     quadratics = Quadratics(world, a=0.8)
     alpha = 0.9 / n if share is None else share * 2 / (n + 1)
@@ -101,7 +101,7 @@ def test_matrix_of_easgd(make_world, n, every, share):
 
 @pytest.mark.parametrize("n, diverges", [(2, False), (3, True), (4, True), (6, True)])
 def test_one_half_is_too_much_for_four(make_world, n, diverges):
-    """The alpha of Platoon's examples, which in the synchronous form is right for two ranks alone."""
+    """The alpha of Platoon's examples, 0.5, is refused in the synchronous form for more than two ranks."""
     world = make_world("threads", n)
     quadratics = Quadratics(world)
     if diverges:
@@ -114,7 +114,7 @@ def test_one_half_is_too_much_for_four(make_world, n, diverges):
 
 @pytest.mark.parametrize("every", [1, 4])
 def test_eamsgd(make_world, every):
-    """EASGD whose steps have Nesterov's momentum, with the gradient at the point ahead."""
+    """EASGD with Nesterov momentum in its steps, and gradients at the look-ahead point, equals NumPy's."""
     world = make_world("threads", 3)
     delta, eta, h, alpha = 0.9, 0.1, np.array([0.5, 1.0, 2.0]), 0.3
     random = np.random.RandomState(1)
@@ -147,7 +147,7 @@ def test_eamsgd(make_world, every):
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_recurrence_of_diloco(make_world, n, every, nesterov):
-    """Of the centre's error e and the velocity v, two lines."""
+    """In DiLoCo, the center's error e and the velocity v follow two linear equations."""
     world = make_world("threads", n)
     quadratics = Quadratics(world, a=0.7)
     rate, mu = 0.6, 0.8
@@ -182,7 +182,7 @@ def test_diloco_without_an_outer_optimiser_is_local_sgd(make_world, n):
 
 
 def test_slow_momentum_in_its_own_terms(make_world):
-    """u of the paper, which is a velocity over the rate of steps."""
+    """SlowMo equals the paper's formula in u, the velocity divided by the steps' rate."""
     world = make_world("threads", 3)
     quadratics = Quadratics(world)
     gamma, beta, alpha = 0.1, 0.6, 0.9
@@ -204,7 +204,7 @@ def test_slow_momentum_in_its_own_terms(make_world):
 @pytest.mark.parametrize("merge", ["delta", "daso"])
 @pytest.mark.parametrize("between, wait", [(1, 1), (4, 1), (8, 2)])
 def test_daso_without_gradients(make_world, merge, between, wait):
-    """No merge moves the mean; by DASO's own, deviations between groups become 2 W / (2 W + G) of what they were."""
+    """DASO's merges keep the mean; merge="daso" multiplies groups' deviations by 2 W / (2 W + G)."""
     world = make_world("threads", 4)
     w, begin = world.shared(np.zeros(3), "w"), np.random.RandomState(0).randn(2, 3)
     world.set_values(w, [begin[0], begin[0], begin[1], begin[1]])
@@ -224,7 +224,7 @@ def test_daso_without_gradients(make_world, merge, between, wait):
 
 
 def test_daso_loses_no_progress_with_delta(make_world):
-    """Of T steps by 1 and by 3, the mean has made 2 T, whatever the phases, once all that was begun has been merged."""
+    """In T steps of 1 and 3, DASO's mean moves by 2 T in all phases, once all pending means are merged."""
     world = make_world("threads", 2)
     w, speed = world.shareds([np.zeros(1), np.zeros(1)], ["w", "speed"])
     world.set_values(speed, [[1.0], [3.0]])
@@ -240,7 +240,7 @@ def test_daso_loses_no_progress_with_delta(make_world):
 
 @pytest.mark.parametrize("largest", [1, 2, 3, 8, 64, 128])
 def test_a_mean_never_waits_longer_than_to_the_next(make_world, largest):
-    """For any schedule; HeAT's own has 8."""
+    """DASO waits for a mean at most until the next one begins, for any ``largest``; HeAT uses 8."""
     world = make_world("threads", 2)
     quadratics = Quadratics(world)
     rule = rules.DASO(quadratics.function, quadratics.params, groups=[[0], [1]], warm_up=0, patience=0, largest=largest)
@@ -261,8 +261,8 @@ def test_a_mean_never_waits_longer_than_to_the_next(make_world, largest):
 def expected_of_gossip(n, probability, rounds, begin):
     """Return the expected sum of (alpha_r (x_r - mean))^2, from the second moments of these numbers.
 
-    A message takes half of the sender's alpha and alpha x to the receiver: both are linear, and so are their second
-    moments in those before. In a round ranks send in their order, each with that probability to any other.
+    A message moves half of the sender's alpha and alpha x to the receiver. Both maps are linear, so the new second
+    moments are linear in the old ones. In a round, each rank in turn sends to any other one with this probability.
     """
     y = (begin - begin.mean()) / n
     moments = np.outer(y, y)
@@ -280,7 +280,7 @@ def expected_of_gossip(n, probability, rounds, begin):
 @pytest.mark.thorough("2000")
 @pytest.mark.parametrize("n_seeds", [400, 2000])
 def test_gossip_shrinks_as_expected(make_world, n_seeds):
-    """The mean over many seeds, within three standard errors."""
+    """The mean of gossip over many seeds is within three standard errors of its expectation."""
     n, probability = 4, 0.6
     world = make_world("threads", n)
     w = world.shared(np.zeros(1), "w")
@@ -301,7 +301,7 @@ def test_gossip_shrinks_as_expected(make_world, n_seeds):
 
 @pytest.mark.thorough
 def test_pairs_shrink_as_expected(make_world):
-    """One random pair at a time takes its mean: deviations squared become 1 - 1 / (n - 1) of what they were."""
+    """If one random pair at a time takes its mean, squared deviations shrink by 1 - 1 / (n - 1)."""
     n, n_seeds, rounds = 4, 2000, 3
     world = make_world("threads", n)
     w = world.shared(np.zeros(1), "w")
@@ -318,7 +318,7 @@ def test_pairs_shrink_as_expected(make_world):
 
 
 def test_ranks_draw_differently(make_world):
-    """Theano-MPI's are seeded alike: all would send at once, to the same one."""
+    """Ranks draw different receivers, unlike Theano-MPI's, whose equal seeds make all send to one rank."""
     world = make_world("threads", 5)
     rule = rules.Gossip(params=[world.shared(np.zeros(1), "w")], probability=0.5)
     rounds = [list(rule.sent) for _ in range(50) if rule() or True]
@@ -357,7 +357,7 @@ KINDS = {
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 7])
 @pytest.mark.parametrize("name", KINDS)
 def test_equal_values_stay_to_the_bit(make_world, name, n):
-    """With weights that have no exact sum, in any shape and type; and a call counts once, however many variables."""
+    """Exchanges keep equal values, even if weights have no exact sum; a call counts once for all variables."""
     world = make_world("threads", n)
     random = np.random.RandomState(n)
     values = [
@@ -390,7 +390,7 @@ def test_equal_values_stay_to_the_bit(make_world, name, n):
 
 
 def test_they_are_not_equal_by_chance(make_world):
-    """A control: if one bit of one rank's value is another, an exchange shows it."""
+    """A control: if one bit of one rank's value differs, an exchange changes the values."""
     world = make_world("threads", 3)
     w = world.shared(np.ones(3), "w")
     world.set_values(w, [np.ones(3), np.ones(3), np.array([1.0, 1.0 + 2**-40, 1.0])])
@@ -405,7 +405,7 @@ N_BYTES = 8 * N_NUMBERS
 
 
 def moved(rule, function, n_steps):
-    """Return what collectives have moved in so many steps: read and sent, by all ranks together."""
+    """Return the bytes that all ranks together read and sent in collectives during these steps."""
 
     def total():
         return sum(sum(each.read) + sum(each.sent) for each in synk.traffic().values())
@@ -418,7 +418,7 @@ def moved(rule, function, n_steps):
 
 
 def ring(n, size=N_BYTES):
-    """Return what a ring moves to reduce so many bytes over n ranks, all together."""
+    """Return the bytes that a ring of n ranks moves in total to reduce an array of this size."""
     return 2 * (n - 1) * size
 
 
@@ -436,7 +436,7 @@ def ring(n, size=N_BYTES):
     ids=["LocalSGD", "EASGD", "ASGD", "DiLoCo", "DiLoCo later", "DiLoCo in 16 bits", "SlowMo"],
 )
 def test_bytes_of_rules_of_all(make_world, make, n_exchanges):
-    """In 24 steps: those of a ring in each exchange, and nothing in between. (In memory, 16 bits are no fewer bytes.)"""
+    """Each exchange moves the bytes of a ring, and other steps none. (In memory, 16 bits save no bytes.)"""
     world = make_world("threads", 4)
     quadratics = Quadratics(world, [(N_NUMBERS,)])
     rule = make(quadratics.function, quadratics.params)
@@ -444,7 +444,7 @@ def test_bytes_of_rules_of_all(make_world, make, n_exchanges):
 
 
 def of_matrix(matrix):
-    """Return what a matrix of weights moves: those who take a result share the work, and have their own values there."""
+    """Return the bytes that averaging by a matrix moves: ranks with the same result share the work."""
     rows = {}
     for rank, row in enumerate(matrix):
         if np.count_nonzero(row) > 1 or not row[rank]:
@@ -456,14 +456,14 @@ def of_matrix(matrix):
 
 
 def test_bytes_of_pairs():
-    """A pair moves what two ranks do; a message, and a swap to each, what is sent."""
+    """A pair moves as much as a ring of two ranks; a message, and each part of a swap, one array."""
     assert of_matrix(np.kron(np.eye(2), np.full((2, 2), 0.5))) == 2 * ring(2)
     assert of_matrix(np.array([[0.5, 0.5], [0, 1]])) == N_BYTES
     assert of_matrix(np.roll(np.eye(4), 1, axis=0)) == 4 * N_BYTES
 
 
 def test_bytes_of_gossip(make_world):
-    """In each round as the draws say; none, if no rank sends."""
+    """Each round of gossip moves the bytes of the drawn messages, or none if no rank sends."""
     world = make_world("threads", 4)
     quadratics = Quadratics(world, [(N_NUMBERS,)])
     rule = rules.Gossip(quadratics.function, quadratics.params, probability=0.2)
@@ -486,7 +486,7 @@ def test_bytes_of_swap(make_world):
 
 
 def test_bytes_of_daso(make_world):
-    """Inside groups after each step, and between them once in each cycle."""
+    """DASO's groups exchange every ``inside`` steps, and all ranks exchange once per cycle."""
     world = make_world("threads", 4)
     quadratics = Quadratics(world, [(N_NUMBERS,)])
     rule = rules.DASO(quadratics.function, quadratics.params, groups=[[0, 1], [2, 3]], warm_up=1, patience=0)

@@ -1,4 +1,4 @@
-"""DASO: phases as the paper's code has them, merges against NumPy and their closed forms."""
+"""DASO: phases as in the paper's code, merges compared with NumPy and with closed forms."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_phases_of_a_loss_that_never_improves():
 
 
 def test_phases_of_a_loss_that_improves():
-    """By more than 5 % each time; then by less, which is a plateau after three epochs."""
+    """A phase lasts while losses improve by more than 5 % per epoch; three epochs with less are a plateau."""
     phases = rules.Phases(warm_up=2, cool_down=0, epochs=None, largest=8, patience=2, threshold=0.05)
     losses = [0.9**i for i in range(10)]
     losses += [losses[-1] * 0.99**i for i in range(1, 4)] + [0.01]
@@ -37,7 +37,7 @@ def test_phases_of_a_loss_that_improves():
 
 
 def test_phases_of_negative_losses():
-    """Of likelihoods, say: the same as of positive ones that fall by the same parts."""
+    """Negative losses, such as log-likelihoods, have the same phases as positive ones."""
     for best in (10.0, -10.0):
         skips = skips_of(rules.Phases(0, 0, None, 8, 1, 0.05), [best] * 4)
         assert skips[-1] != skips[0], "a loss that stays the same is a plateau"
@@ -49,7 +49,7 @@ def test_phases_of_negative_losses():
 
 
 class Simulated:
-    """The exchanges of DASO over a `serial.Serial`."""
+    """DASO's exchanges, simulated on a `serial.Serial`."""
 
     def __init__(self, serial, groups, merge):
         self.serial, self.groups, self.merge, self.inside = serial, groups, merge, np.zeros(serial.n)
@@ -83,7 +83,7 @@ class Simulated:
 
 @pytest.mark.parametrize("merge", ["delta", "daso"])
 def test_every_step_is_that_of_the_simulation(world, merge):
-    """Through warm-up, (4, 1, 1), (2, 1, 1), (1, 1, 1) and (8, 2, 2): 6 epochs of 9 steps."""
+    """DASO equals the simulation in warm-up and the phases (4, 1, 1), (2, 1, 1), (1, 1, 1) and (8, 2, 2)."""
     training, groups = Training(world), GROUPS[world.n]
     rule = rules.DASO(training.function, [training.w], groups=groups, warm_up=1, patience=0, merge=merge)
     simulated, seen = Simulated(training.serial, groups, merge), []
@@ -120,7 +120,7 @@ def test_every_step_is_that_of_the_simulation(world, merge):
 @pytest.mark.parametrize("merge", ["delta", "daso"])
 @pytest.mark.parametrize("between, wait", [(4, 1), (8, 2)])
 def test_closed_forms_for_constant_gradients(make_world, merge, between, wait):
-    """Two groups of one rank, which step by 1 and by 3: how far the mean gets in a cycle, and how far they are apart."""
+    """If two groups of one rank step by 1 and 3, the mean's progress and the spread follow closed forms."""
     world = make_world("threads", 2)
     w, speed = world.shareds([np.zeros(1), np.zeros(1)], ["w", "speed"])
     world.set_values(speed, [[1.0], [3.0]])
@@ -199,7 +199,7 @@ def test_bad_input(make_world, options, error, argument, got):
 
 
 def test_rows_of_small_batches_count(make_world):
-    """A rank without rows has no part in its group's mean, nor in that of all."""
+    """A rank without rows has no weight in its group's mean, or in that of all ranks."""
     world = make_world("threads", 3)
     training = Training(world)
     rule = rules.DASO(training.function, [training.w], groups=GROUPS[3], warm_up=9)

@@ -1,4 +1,4 @@
-"""DiLoCo whose parameters are exchanged in fragments, against the recurrence in NumPy, fragment by fragment."""
+"""DiLoCo with parameters exchanged in fragments, compared with the recurrence in NumPy for each fragment."""
 
 import numpy as np
 import pytest
@@ -21,12 +21,12 @@ PARTS = {1: [[0, 1, 2, 3]], 2: [[0, 1], [2, 3]], 3: [[0], [2], [1, 3]], 4: [[0],
 
 
 def turns(every, n_parts):
-    """Return after which step of each cycle a fragment has its turn: evenly, and the last after the last step."""
+    """Return the step of each fragment's exchange in a cycle: evenly spaced, the last one after the last step."""
     return [every * (p + 1) // n_parts % every for p in range(n_parts)]
 
 
 class Streaming:
-    """The recurrence, for each fragment by itself."""
+    """The recurrence in NumPy, for each fragment separately."""
 
     def __init__(self, quadratics, parts, every, rate=0.7, momentum=0.9, delay=0, merge="delta", mix=1.0):
         self.q, self.parts, self.turns = quadratics, parts, turns(every, len(parts))
@@ -77,7 +77,7 @@ def test_every_step_is_that_of_the_recurrence(make_world, every, n_parts, option
 
 
 def test_each_fragment_travels_once_in_a_cycle(make_world):
-    """Counted in bytes: of a cycle as many as of all parameters at once, at a time no more than of the largest part."""
+    """A cycle moves as many bytes as one exchange of all parameters, and an exchange those of one fragment."""
     world = make_world("threads", 4)
     shapes = [(6000,), (2000,), (4000,), (4000,)]  # fragments of 8,000 numbers
     quadratics = Quadratics(world, shapes)
@@ -94,7 +94,7 @@ def test_each_fragment_travels_once_in_a_cycle(make_world):
 
 @pytest.mark.parametrize("merge, mix", [("pull", 0.5), ("pull", 1.0), ("delta", 1.0)])
 def test_progress_that_is_kept(make_world, merge, mix):
-    """Of steps of constant length, by parameters and cycles: 1 - m W / k of them, or all with delta."""
+    """A cycle keeps the fraction 1 - m W / k of constant steps of each parameter, or all with delta."""
     world = make_world("threads", 2)
     every, delay = 6, 2
     params = world.shareds([np.zeros(2), np.zeros(3)], ["w0", "w1"])
@@ -112,7 +112,7 @@ def test_progress_that_is_kept(make_world, merge, mix):
 
 
 def test_rows_count_since_the_fragments_own_exchange(make_world):
-    """One parameter steps along rows, in the second fragment; the batches of both halves of a cycle weigh."""
+    """The second fragment's weights count rows of both halves of a cycle, since its own last exchange."""
     world = make_world("threads", 3)
     training = Training(world)
     (other,) = world.shareds([np.zeros(50)], ["other"])
@@ -132,7 +132,7 @@ def test_rows_count_since_the_fragments_own_exchange(make_world):
 @pytest.mark.parametrize("stop", [5, 7, 9])
 @pytest.mark.parametrize("exchange", [None, "bfloat16"])
 def test_a_run_goes_on_from_its_checkpoint(make_world, tmp_path, stop, exchange):
-    """Where means of one fragment, or of none, are under way: to the bit."""
+    """A run resumes bit for bit from a checkpoint, with a pending mean of one fragment or of none."""
     path = str(tmp_path / "model.npz")
 
     def made():

@@ -1,4 +1,4 @@
-"""Rules at the wrong moment, with the wrong variables, and interrupted: refused or told, and nothing changes."""
+"""Rules called at the wrong moment, with wrong variables, or interrupted: errors are clear, and nothing changes."""
 
 import contextlib
 import gc
@@ -34,7 +34,7 @@ def calls_of(rule):
 
 
 def state_of(world, quadratics, rule):
-    """Return all that a rule may change."""
+    """Return everything that a rule may change."""
     variables = [*quadratics.params, *rule.state]
     values = [[synk.get_value(rank, each).tobytes() for rank in range(world.n)] for each in variables]
     return values, rule.counters
@@ -51,7 +51,7 @@ def test_before_fork(kind):
 @each_kind
 @pytest.mark.parametrize("again", [False, True], ids=["closed", "forked again"])
 def test_after_close(make_world, kind, again):
-    """Also with another session: other ranks' values of the rule's variables are gone."""
+    """After `close`, a rule refuses calls, even in a new session, because other ranks' values are lost."""
     quadratics = Quadratics(make_world("threads", 3))
     rule = kind(quadratics.function, quadratics.params)
     quadratics.function()
@@ -152,7 +152,7 @@ NUMBERS = {
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers(make_world, name):
-    """NumPy's are numbers, too; what is not finite, or not a number, is refused."""
+    """NumPy's numbers are accepted; values that are not finite, or not numbers, are refused."""
     quadratics = Quadratics(make_world("threads", 2))
     for value in (np.float32(0.5), np.float64(0.5), np.float16(0.5)):
         made = NUMBERS[name](quadratics.function, quadratics.params, **{name: value})
@@ -176,7 +176,7 @@ def test_formats(make_world, kind, exchange):
 @pytest.mark.parametrize("seed, error", [(-1, ValueError), (2**32, ValueError), (None, TypeError), ("1", TypeError)])
 @pytest.mark.parametrize("kind", [rules.Gossip, rules.Swap])
 def test_seeds(make_world, kind, seed, error):
-    """None would make every run another."""
+    """Invalid seeds are refused, also None, because runs would differ."""
     quadratics = Quadratics(make_world("threads", 2))
     with refuses(error, "seed", got=str(seed)):
         kind(quadratics.function, quadratics.params, seed=seed)
@@ -184,7 +184,7 @@ def test_seeds(make_world, kind, seed, error):
 
 @pytest.mark.parametrize("loss", [np.nan, np.inf, "1", None])
 def test_losses_that_are_none(make_world, loss):
-    """A NaN would never be lower nor higher than another: the phases would go on as if nothing were wrong."""
+    """Losses that are not finite are refused: a NaN is neither lower nor higher than others, and would go unnoticed."""
     world = make_world("threads", 2)
     quadratics = Quadratics(world)
     rule = rules.DASO(quadratics.function, quadratics.params)
@@ -197,7 +197,7 @@ def test_losses_that_are_none(make_world, loss):
 
 
 def test_an_exchange_that_fails_can_be_made_with_the_next_step(make_world):
-    """A rank's value has another shape: no rank's has changed, nor the counts of exchanges; after the repair it goes on."""
+    """If a rank's value has a wrong shape, values and counts stay unchanged; once it is right, the rule continues."""
     for kind in KINDS:
         world = make_world("threads", 3, 1)
         quadratics = Quadratics(world)
@@ -221,7 +221,7 @@ def test_an_exchange_that_fails_can_be_made_with_the_next_step(make_world):
 
 
 def test_interrupted_while_a_mean_is_begun(make_world, monkeypatch):
-    """Ctrl-C after ranks have copied their values, before the rule notes it: the next mean is begun nonetheless."""
+    """The next mean begins, even if Ctrl-C comes before the rule records that ranks copied their values."""
     quadratics = Quadratics(make_world("threads", 2))
     rule = rules.DiLoCo(quadratics.function, quadratics.params, every=2, delay=1)
     means = rule.fragments[0].means
@@ -247,7 +247,7 @@ def test_interrupted_while_a_mean_is_begun(make_world, monkeypatch):
 @pytest.mark.parametrize("exchange", [None, "bfloat16"])
 @pytest.mark.parametrize("kind", [rules.DiLoCo, rules.DASO])
 def test_a_rule_that_is_dropped_takes_with_it_what_it_has_begun(make_world, kind, exchange):
-    """In a notebook, say: another rule over the same parameters begins, and `close` finds nothing that was lost."""
+    """A new rule can use the same parameters, as in a notebook, and `close` finds no pending mean."""
     quadratics = Quadratics(make_world("threads", 2))
     options = dict(warm_up=0) if kind is rules.DASO else dict(every=4, delay=2)
     for _ in range(3):
@@ -288,7 +288,7 @@ class Interrupting:
 
 
 def run_interrupted(world, monkeypatch, name, at, after):
-    """Make 7 steps, and go on after the interrupt; return how many commands there were."""
+    """Make 7 steps, and continue after the interrupt; return the number of commands."""
     quadratics = Quadratics(world, [(3,), ()], a=0.9)
     rule = INTERRUPTED[name](quadratics.function, quadratics.params)
     interrupting = Interrupting(world.session, at, after)
@@ -310,7 +310,7 @@ def run_interrupted(world, monkeypatch, name, at, after):
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", INTERRUPTED)
 def test_ctrl_c_between_any_two_commands(make_world, monkeypatch, name, after):
-    """The program goes on with the next step: what was begun is merged or lost, and ranks come to one answer."""
+    """The program can continue with the next step: a pending mean is merged or lost, and ranks agree at the end."""
     count = run_interrupted(make_world("threads", 3, 1), monkeypatch, name, 0, after)
     assert count > 8
     for at in range(1, count + 1):
@@ -318,7 +318,7 @@ def test_ctrl_c_between_any_two_commands(make_world, monkeypatch, name, after):
 
 
 def test_two_rules_over_the_same_parameters(make_world):
-    """Groups every step, all every fourth; and two that would have a mean of the same variables under way at a time."""
+    """Rules may average groups every step, and all ranks every fourth; two pending means of a variable are refused."""
     quadratics = Quadratics(make_world("threads", 4), a=0.8)
     inside = rules.LocalSGD(quadratics.function, quadratics.params, every=1, groups=[[0, 1], [2, 3]])
     among = rules.LocalSGD(quadratics.function, quadratics.params, every=4)
@@ -343,7 +343,7 @@ def test_two_rules_over_the_same_parameters(make_world):
 
 @pytest.mark.parametrize("skips", [(4, 1, 1), (8, 2, 2), (2, 1, 1), (1, 1, 1)])
 def test_run_of_daso_is_the_loop(make_world, skips):
-    """Also where it makes two steps in one command."""
+    """`run` equals a loop of calls, even where it makes two steps in one command."""
     results = []
     for runs in (False, True):
         world = make_world("threads", 3)
@@ -397,7 +397,7 @@ def outputs_of(form):
 @pytest.mark.parametrize("form", ["one", "rows", "list", "list of one", "list of rows", "dict", "none"])
 @pytest.mark.parametrize("every", [1, 2, 3, 9])
 def test_outputs_of_run_are_those_of_steps(make_world, form, every):
-    """Whatever their form, and with batches of different sizes."""
+    """`run` returns the outputs of `steps` in every form, with batches of different sizes."""
     world = make_world("threads", 2)
     w = world.shared(np.zeros(2), "w")
     x, outputs = outputs_of(form)
@@ -450,14 +450,14 @@ def test_an_error_in_a_run_counts_the_steps_before(make_world):
 
 
 def of_one(world):
-    """Return a parameter of one element, 0 on all ranks, and a function that adds 1."""
+    """Return a parameter of one element, 0 on all ranks, and a function that adds 1 to it."""
     w = world.shared(np.zeros(1), "w")
     return w, synk.function([], updates=[(w, w + 1)], exact=False)
 
 
 @pytest.mark.parametrize("merge", ["delta", "daso"])
 def test_a_mean_whose_arrival_was_interrupted_is_not_merged(make_world, monkeypatch, merge):
-    """Nor is the one before it in its place: after 5 steps of 1 on each rank all have 5."""
+    """Neither an interrupted mean nor the one before it is merged: after 5 steps of 1, all ranks have 5."""
     world = make_world("threads", 2)
     w, step = of_one(world)
     rule = rules.DASO(step, [w], groups=[[0], [1]], warm_up=0, merge=merge)
@@ -485,7 +485,7 @@ GOING_ON = {
 @pytest.mark.parametrize("where", ["start", "state"])
 @pytest.mark.parametrize("exchange", [None, "bfloat16"])
 def test_daso_after_an_interrupt_when_a_mean_was_begun(make_world, monkeypatch, exchange, where, then):
-    """It goes on, whatever it does next."""
+    """DASO continues after an interrupt while a mean begins, whatever comes next."""
     world = make_world("threads", 2)
     w, step = of_one(world)
     rule = rules.DASO(step, [w], groups=[[0], [1]], warm_up=0, epochs=5, cool_down=4, exchange=exchange)
@@ -513,7 +513,7 @@ def test_daso_after_an_interrupt_when_a_mean_was_begun(make_world, monkeypatch, 
 
 
 def test_a_merge_that_was_interrupted_afterwards_is_not_made_again(make_world, monkeypatch):
-    """After 4 steps the mean is 8 of 4 and 12; after 5 the ranks have 5 + 8 - 4 and 15 + 8 - 12, and step on."""
+    """An interrupted merge is not repeated: 4 and 12 have the mean 8, so ranks get 5 + 8 - 4 and 15 + 8 - 12."""
     world = make_world("threads", 2)
     w, more = world.shared(np.zeros(1), "w"), world.shared(np.zeros(1), "more")
     world.set_values(more, [[1.0], [3.0]])
@@ -541,13 +541,13 @@ def test_a_merge_that_was_interrupted_afterwards_is_not_made_again(make_world, m
 
 
 class Rows:
-    """In the place of a function: the rows of its last call."""
+    """A stand-in for a function: the row counts of its last call."""
 
     last_rows = (1, 1)
 
 
 def test_rows_of_a_step_whose_exchange_has_failed_count_once(make_world):
-    """3 and 1, then 1 and 3: of 0 and 8 the mean is 4."""
+    """Row counts 3 and 1, then 1 and 3, give 0 and 8 equal weights."""
     world = make_world("threads", 2)
     w, _ = of_one(world)
     function = Rows()
@@ -565,7 +565,7 @@ def test_rows_of_a_step_whose_exchange_has_failed_count_once(make_world):
 @pytest.mark.parametrize("options", [dict(start=10**15), dict(every=10**15), dict(every=10**15, start=10**15)], ids=str)
 @pytest.mark.parametrize("kind", [rules.LocalSGD, rules.DiLoCo])
 def test_a_run_without_an_exchange(make_world, kind, options):
-    """Steps until the next one are not counted one by one."""
+    """With an exchange far ahead, a run does not list the steps before it one by one."""
     w = make_world("threads", 2).shared(np.zeros(1), "w")
     x = engine.variable("x", "float64", 1)
     rule = kind(synk.function([x], engine.mean(x), updates=[(w, w + 1)], exact=False), [w], **options)

@@ -1,4 +1,4 @@
-"""Every rule goes on from a checkpoint of `extensions.checkpoint`: to the bit on as many ranks, and on others as it says."""
+"""Every rule resumes from `extensions.checkpoint`: bit for bit on as many ranks, on other numbers as documented."""
 
 import logging
 
@@ -63,7 +63,7 @@ def end(rule):
 @pytest.mark.parametrize("stop", [0, 5, 9, 10, 11])
 @pytest.mark.parametrize("name", KINDS)
 def test_to_the_bit(make_world, tmp_path, name, stop):
-    """Whether a mean is under way or not, in the middle of a round or an epoch; into a rule that stood elsewhere."""
+    """Runs resume with or without a pending mean, in mid-round or mid-epoch, in a rule at another point."""
     path = str(tmp_path / "model.npz")
     world, training, rule = made(make_world, name)
     run(training, rule, 0, stop)
@@ -86,7 +86,7 @@ def test_to_the_bit(make_world, tmp_path, name, stop):
 @pytest.mark.parametrize("n", [1, 2, 4])
 @pytest.mark.parametrize("name", KINDS)
 def test_on_another_number_of_ranks(make_world, tmp_path, caplog, name, n):
-    """The mean of what ranks had of their own; what they had in common, counts of steps and phases as they were."""
+    """On other numbers of ranks, local values become their mean; common values, counts and phases are restored."""
     path = str(tmp_path / "model.npz")
     world, training, rule = made(make_world, name)
     run(training, rule, 0, 10)

@@ -1,4 +1,4 @@
-"""Rules of communication, each against the same steps and exchanges in a NumPy loop over ranks.
+"""Communication rules, each compared with the same steps and exchanges in a NumPy loop over ranks.
 
 Modules: `centred`, `diloco`, `local`, `means`, `recurrence`, `variables`.
 """
@@ -18,7 +18,7 @@ from synkhronos.testing import numpy_engine as engine
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("name", RULES)
 def test_every_step_is_that_of_the_simulation(world, name, every):
-    """Batches of 7, and of 2 rows, of which not every rank has one."""
+    """All steps equal the simulation's, for batches of 7 rows and of 2, too few for all ranks."""
     training = Training(world)
     make, exchange = RULES[name]
     rule = make(training, every)
@@ -47,7 +47,7 @@ def test_an_exchange_of_equal_values_changes_no_bit(world, name):
 
 
 def test_local_sgd_of_every_step_is_serial_momentum(world):
-    """Averages of parameters and of velocities are linear: the steps are those of all rows together."""
+    """Averages of parameters and velocities are linear, so steps are those of all rows together."""
     training, x, m = Training(world), BEGIN.copy(), np.zeros(4)
     rule = local(training, every=1)
     for batch in training.batches(10):
@@ -59,7 +59,7 @@ def test_local_sgd_of_every_step_is_serial_momentum(world):
 
 
 def test_diloco_of_every_step_is_nesterov(world):
-    """With H = 1, plain steps inside and an outer rate of 1 it is Nesterov's momentum, as Lasagne has it."""
+    """With H = 1, plain local steps and an outer rate of 1, DiLoCo is Nesterov momentum as in Lasagne."""
     training, x, v = Training(world, momentum=0.0), BEGIN.copy(), np.zeros(4)
     rule = rules.DiLoCo(training.function, [training.w], every=1, outer_rate=1.0, outer_momentum=0.9)
     for batch in training.batches(10):
@@ -74,7 +74,7 @@ def test_diloco_of_every_step_is_nesterov(world):
 @pytest.mark.parametrize("merge", ["delta", "pull"])
 @pytest.mark.parametrize("delay, mix", [(1, 1.0), (3, 0.5)])
 def test_delayed_means(world, merge, delay, mix):
-    """The consensus in between is the centre, with the mean that is under way: asking for it changes nothing after."""
+    """The consensus includes the center and the pending mean; computing it does not affect later steps."""
     training = Training(world)
     options = dict(every=4, delay=delay, mix=mix, merge=merge)
     rule, begun = rules.DiLoCo(training.function, [training.w], **options), None
@@ -101,7 +101,7 @@ def test_delayed_means(world, merge, delay, mix):
 
 @pytest.mark.parametrize("merge, kept", [("delta", 1.0), ("pull", 1 - 0.5 * 2 / 4)])
 def test_progress_that_a_delayed_merge_keeps(make_world, merge, kept):
-    """Of steps of constant length: the mean of the ranks advances by (1 - m W / k) of them in each cycle, or by all."""
+    """Each cycle keeps the fraction 1 - m W / k of the ranks' mean constant step, or all of it with delta."""
     world = make_world("threads", 3)
     w = engine.shared(np.zeros(2), "w")
     step = synk.function([], updates=[(w, w + 1.0)], exact=False)
@@ -121,7 +121,7 @@ def test_progress_that_a_delayed_merge_keeps(make_world, merge, kept):
 @pytest.mark.parametrize("name", ["EASGD", "DiLoCo", "LocalSGD"])
 @pytest.mark.parametrize("form, size", [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
 def test_exchange_in_16_bits(world, name, form, size):
-    """The steps are those without, up to the rounding of what is exchanged; ranks agree to the bit where they must."""
+    """Steps with 16-bit exchanges equal others up to rounding; ranks agree to the bit where they must."""
     training = Training(world)
     kind = getattr(rules, name)
     rule = kind(training.function, [training.w], every=2, exchange=form)
@@ -155,7 +155,7 @@ def test_easgd_conserves_the_sum(world):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_easgd_has_the_bound_that_it_says(make_world, n):
-    """Without gradients: 5 % below the bound ranks and centre come together, 5 % above they run away; both are linear."""
+    """Without gradients, ranks and center converge 5 % below the bound, and diverge 5 % above it."""
     world = make_world("threads", n)
     w = world.shared(np.zeros(1), "w")
     bound = 2 / (n + 1)
@@ -234,7 +234,7 @@ def test_groups_meet_alone(make_world):
 )
 @pytest.mark.parametrize("kind", [rules.LocalSGD, rules.DiLoCo, rules.SlowMo])
 def test_start(world, kind, start, expected):
-    """The step of that number is the first after which ranks may exchange; steps are counted from 1."""
+    """``start`` is the number of the first step, counted from 1, that an exchange may follow."""
     training = Training(world)
     rule = kind(training.function, [training.w], every=2, start=start)
     assert [t for t in range(1, 9) if rule()] == expected
@@ -286,7 +286,7 @@ def test_consensus_and_finish(world, name):
 
 @pytest.mark.parametrize("name", ["LocalSGD", "EASGD", "DiLoCo", "Gossip"])
 def test_a_run_goes_on_from_its_state(make_world, name):
-    """Another rule, in another session, with the same number of ranks: the same values, to the bit."""
+    """A new rule, in another session with as many ranks, computes identical values."""
 
     def run(training, rule, batches):
         for batch in batches:

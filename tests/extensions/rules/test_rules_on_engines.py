@@ -1,6 +1,6 @@
-"""Rules on Theano's and on PyTensor's functions, which the other tests of rules do without: the same steps by plain ones.
+"""Rules on Theano's and on PyTensor's functions, which other tests of rules do not use.
 
-Local steps are made by plain functions of the library, one rank after the other, and exchanges in NumPy.
+The reference makes local steps by the library's functions, one rank after another, and exchanges in NumPy.
 """
 
 import gc
@@ -35,7 +35,7 @@ def compiled_quickly():
 
 
 class Model:
-    """A network with parameters of several shapes, one with an axis of length 1 and one of no dimension."""
+    """A network whose parameters are a matrix, a vector and a scalar."""
 
     def __init__(self, dtype="float64"):
         random = np.random.RandomState(1)
@@ -55,7 +55,7 @@ class Model:
 
 
 class Plain(Serial):
-    """The simulation, whose steps are those of a plain function of the library; values are those of all variables."""
+    """The simulation with steps by a plain function of the library; its values are those of all variables."""
 
     def __init__(self, n, dtype):
         self.model, self.dtype = Model(dtype), dtype
@@ -163,7 +163,7 @@ def test_means_that_come_later(world, options, dtype, rtol):
     ids=["DiLoCo", "LocalSGD", "DASO"],
 )
 def test_a_run_goes_on_from_its_checkpoint(make_world, tmp_path, make):
-    """To the bit, in float32, on the library's functions."""
+    """A run resumes bit for bit from a checkpoint, in float32, with the library's functions."""
     path, results = str(tmp_path / "model.npz"), []
     for again in (False, True):
         world = make_world("threads", 3, engine=NAME)
@@ -197,7 +197,7 @@ def test_a_run_goes_on_from_its_checkpoint(make_world, tmp_path, make):
     ],
 )
 def test_rules_compile_few_functions_and_free_them(make_world, kind, most):
-    """However many variables there are; ranks forget what the program has dropped."""
+    """Rules compile equally many functions for any number of variables; ranks free those that are dropped."""
     world = make_world("threads", 2, engine=NAME)
     model = Model()
     function = synk.function(**model.arguments(), exact=False)

@@ -1,4 +1,4 @@
-"""What becomes of the state of ranks' steps, such as velocities, when they exchange parameters."""
+"""Treatment of the state of local steps, such as velocities, when ranks exchange parameters."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def expected_of(values, rows, state_is):
 @pytest.mark.parametrize("state_is", [None, "averaged", "kept", "reset"])
 @pytest.mark.parametrize("name", KINDS)
 def test_in_an_exchange(make_world, name, state_is):
-    """After three steps of 7, 7 and 2 rows: those of three ranks count 6, 6 and 4."""
+    """Averages of state are weighted by rows: after steps of 7, 7 and 2 rows, ranks have 6, 6 and 4."""
     world = make_world("threads", 3)
     training = Training(world)
     options = {} if state_is is None else {"state_is": state_is}
@@ -93,7 +93,7 @@ def test_bad_input(make_world, kind, got):
 
 
 class OfTraining:
-    """A function that knows its parameters and its state, as a `TrainFunction` does."""
+    """A function with the attributes `params` and `state`, like a `TrainFunction`."""
 
     def __init__(self, function, params, state):
         self.function, self.params, self.state = function, params, state
@@ -103,7 +103,7 @@ class OfTraining:
 
 
 def test_state_is_that_of_a_training_function(make_world):
-    """Whose counters are not averaged; if parameters are given, so is the state."""
+    """A training function's state is used, except counters; if parameters are given, none is."""
     world = make_world("threads", 2)
     training = Training(world)
     counter = engine.shared(np.int64(3), "counter")

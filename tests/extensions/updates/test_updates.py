@@ -1,4 +1,4 @@
-"""Update rules against Lasagne's own, against the papers where Lasagne has none, and on ranks against the serial answer.
+"""Update rules compared with Lasagne's, or with papers where Lasagne has none, and on ranks with serial results.
 
 Modules: `acceleration`, `adaptive`, `descent`, `moments`, `synkhronos.extensions.parameters`,
 `synkhronos.extensions.scalars`.
@@ -27,7 +27,7 @@ BATCHES = np.random.RandomState(0).randn(20, 7, 2)
 
 
 class Model:
-    """A smooth little network whose parameters are a matrix, a row that broadcasts, a vector and a scalar."""
+    """A small smooth network whose parameters are a matrix, a broadcasting row, a vector and a scalar."""
 
     def __init__(self, dtype="float64", last=None):
         random = np.random.RandomState(1)
@@ -53,7 +53,7 @@ def flat(values):
 
 
 def check(model, expected, rtol):
-    """Compare what training made of the model, and see that it was something."""
+    """Compare the model's values with the expected ones, and check that they have changed."""
     for param, value, before in zip(model.params, model.values(), model.before):
         assert value.shape == before.shape and value.dtype == before.dtype == param.dtype
         assert np.abs(value - before).max() > 1e-4
@@ -61,7 +61,7 @@ def check(model, expected, rtol):
 
 
 def train(model, made, between=None):
-    """Train by a rule of ours, in plain Theano."""
+    """Train by one of our rules, in plain Theano."""
     grad_updates, param_updates, _ = made
     gradient = theano.function([model.x], updates=grad_updates, mode=MODE)
     step = theano.function([], updates=param_updates, mode=MODE)
@@ -96,7 +96,7 @@ def lasagne_updates():
 
 
 def rate_of(kind, dtype):
-    """Return a learning rate and what changes it on the way."""
+    """Return a learning rate, and a function that changes it or None."""
     if kind == "number":
         return 0.05, None
     shared = theano.shared(np.asarray(0.05, dtype), "rate")
@@ -140,7 +140,7 @@ NUMBERS = {"momentum": 0.7, "rho": 0.8, "beta1": 0.6, "beta2": 0.9, "epsilon": 0
 
 @pytest.mark.parametrize("name", list(OTHERS))
 def test_other_scalars_as_lasagne(name):
-    """All of them other than the default; as shared variables here, as numbers there."""
+    """Options other than the defaults, as shared variables, work like Lasagne's numbers."""
     ours, theirs = Model(), Model()
     options = {option: theano.shared(NUMBERS[option], option) for option in OTHERS[name]}
     train(ours, getattr(rules, name)(ours.loss, ours.params, learning_rate=0.05, **options))
@@ -187,14 +187,14 @@ def paper_sgd(t, state, g, a):
 
 
 def paper_adamax(t, state, g, a, b1=0.9, b2=0.999, e=1e-8):
-    """Kingma and Ba (2015), algorithm 2."""
+    """Return a step of Adamax: Kingma and Ba (2015), algorithm 2."""
     state["m"] = b1 * state.get("m", 0) + (1 - b1) * g
     state["u"] = np.maximum(b2 * state.get("u", 0), abs(g))
     return a / (1 - b1**t) * state["m"] / (state["u"] + e)
 
 
 def paper_amsgrad(t, state, g, a, b1=0.9, b2=0.999, e=1e-8):
-    """Reddi, Kale and Kumar (2018), algorithm 2, with the step sizes of Kingma and Ba."""
+    """Return a step of AMSGrad: Reddi et al. (2018), algorithm 2, with Kingma and Ba's step sizes."""
     state["m"] = b1 * state.get("m", 0) + (1 - b1) * g
     state["v"] = b2 * state.get("v", 0) + (1 - b2) * g**2
     state["largest"] = np.maximum(state.get("largest", 0), state["v"])
@@ -205,7 +205,7 @@ PAPERS = {"sgd_nonflat": paper_sgd, "adamax": paper_adamax, "amsgrad": paper_ams
 
 
 def train_by_paper(model, name, rates, batches=None, **options):
-    """Train in NumPy: only the gradients are Theano's."""
+    """Train in NumPy, with only the gradients from Theano."""
     gradient = theano.function([model.x], theano.grad(model.loss, model.params), mode=MODE)
     states = [{} for _ in model.params]
     for t, batch in enumerate(model.batches() if batches is None else batches, 1):
@@ -240,7 +240,7 @@ def test_other_scalars_as_paper(name, rate):
 
 
 def test_largest_of_amsgrad_makes_a_difference():
-    """Gradients that become small are what tells it from Adam."""
+    """AMSGrad differs from Adam when gradients become small."""
     g, w = theano.shared(np.array([10.0])), theano.shared(np.zeros(1), "w")
     rates = []
     for name in ("adam", "amsgrad"):
@@ -277,7 +277,7 @@ def train_on_ranks(model, made, sizes):
 
 @pytest.fixture
 def fork():
-    """`synkhronos.fork`; the session is closed at the end."""
+    """Return `synkhronos.fork`; close the session at the end."""
     yield synk.fork
     synk.close()
 
@@ -300,7 +300,7 @@ def test_ranks_compute_what_the_serial_program_does(fork, n):
 
 
 def test_ranks_with_mixed_dtypes_momentum_and_slices(fork):
-    """float32 and float64 parameters: the serial program has all in float64."""
+    """Mixed float32 and float64 parameters agree with a serial program in float64."""
     ours, theirs = Model("float64", last="float32"), Model()
     fork(2)
     grad_updates, param_updates, grad_shared = rules.sgd(ours.loss, ours.params, theano.shared(0.05, "rate"))
@@ -353,7 +353,7 @@ def test_gradients_of_each_parameter():
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("floatX", ["float32", "float64"])
 def test_scalars_of_any_dtype_leave_parameters_theirs(name, floatX):
-    """The updates have the types of the variables: Theano refuses others."""
+    """The updates have the types of their variables, since Theano refuses others."""
     with theano.change_flags(floatX=floatX):
         model = Model("float32", last="float64")
         for rate in (
@@ -376,7 +376,7 @@ def test_learning_rate_may_be_an_input():
 
 
 def test_given_gradients_are_brought_to_their_parameters():
-    """Of another dtype, of a pattern that broadcasts, or of one that does not though the parameter's does."""
+    """Gradients of another dtype or broadcasting pattern are converted to their parameters'."""
     w = theano.shared(np.zeros((2, 3), "float32"), "w")
     row = theano.shared(np.zeros((1, 3), "float32"), "row", broadcastable=(True, False))
     empty = theano.shared(np.zeros((0, 4), "float32"), "empty")
@@ -404,7 +404,7 @@ def test_a_gradient_of_another_shape_moves_nothing():
 
 
 class DeviceType(T.TensorType):
-    """As the type of a variable that lives on a GPU."""
+    """A stand-in for the type of a variable on a GPU."""
 
     context_name = "dev1"
 

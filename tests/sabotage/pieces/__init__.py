@@ -1,5 +1,5 @@
-"""The pieces of the long campaign (tools/sabotage.py), each of which `make test` runs in a short form.
+"""Pieces of the long campaign (tools/sabotage.py); `make test` runs a short form of each.
 
-A piece is a module with ``run(scale, progress)``. It does its part of the campaign, so many times the scale, says how far
-it is, and returns rows of the table in docs/reliability.md. Whatever is wrong it raises.
+A piece is a module with ``run(scale, progress)``. It repeats its part of the campaign according to the scale, reports
+its progress, and returns rows of the table in docs/reliability.md. Every fault raises an error.
 """

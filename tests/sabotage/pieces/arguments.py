@@ -1,4 +1,4 @@
-"""Every argument of the published interface, given anything: a typed error and nothing changed, or the right answer."""
+"""Odd values for every argument of the public interface: a typed error without changes, or a correct result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TYPED = (TypeError, ValueError, IndexError, OSError, MemoryError, synk.Synkhrono
 
 
 class Put(Command):
-    """Give each rank its values of the variables."""
+    """Set each rank's values of the variables."""
 
     def __init__(self, numbers: List[int], values: List[List[np.ndarray]]) -> None:
         self.numbers, self.values = numbers, values
@@ -47,7 +47,7 @@ class Put(Command):
 
 
 class Call(NamedTuple):
-    """One published call: its arguments when they are right, and what must be then."""
+    """One public call: its valid arguments, and its expected result."""
 
     name: str
     function: Callable
@@ -62,7 +62,7 @@ def hangs(*_: Any) -> None:
 
 
 class Bench:
-    """A session with variables, functions and data to call things on."""
+    """A session with variables and functions for the calls."""
 
     def __init__(self) -> None:
         self.w, self.c = engine.shared(np.zeros(4), "w"), engine.shared(np.zeros((), "int64"), "c")
@@ -93,7 +93,7 @@ class Bench:
         return PROGRAM.session.run(Look(self.numbers))
 
     def check_steps(self, given: Dict[str, Any], before: Any, error: Any) -> None:
-        """Raise if the values are not those of so many steps as an error says."""
+        """Raise if the values do not match the number of steps in an error."""
         raise Wrong(f"there are no steps here: {error}")
 
     def calls(self) -> List[Call]:
@@ -331,7 +331,7 @@ class Bench:
         return [[value, c] for _, c in before], None
 
     def as_value(self, values: Any) -> np.ndarray:
-        """Return what a variable on its own makes of a value."""
+        """Return the value that a separate variable would store."""
         twin = engine.shared(np.zeros(4), "twin")
         twin.set_value(np.asarray(values.data) if isinstance(values, synk.Data) else values)
         return twin.get_value()
@@ -384,7 +384,7 @@ class Bench:
 
 
 def close_enough(a: Any, b: Any) -> bool:
-    """Compare results: numbers, arrays, lists of them."""
+    """Compare results: numbers, arrays, or lists of them."""
     if isinstance(b, list):
         return isinstance(a, list) and len(a) == len(b) and all(map(close_enough, a, b))
     if b is None or isinstance(b, (bool, tuple)):
@@ -393,7 +393,7 @@ def close_enough(a: Any, b: Any) -> bool:
 
 
 def distort(draw: random.Random, given: Dict[str, Any], bench: Bench) -> Dict[str, Any]:
-    """Give one or two of the arguments, or an argument that does not exist, something odd."""
+    """Replace up to two arguments by odd values, or add an unknown argument."""
     given = dict(given)
     for _ in range(draw.choice((0, 1, 1, 1, 1, 2))):
         name = draw.choice(list(given) + (["foreign"] if draw.random() < 0.05 else []))
@@ -409,7 +409,7 @@ def distort(draw: random.Random, given: Dict[str, Any], bench: Bench) -> Dict[st
 
 
 def play(bench: Bench, call: Call, given: Dict[str, Any]) -> str:
-    """Make the call; return what came of it: "right", "done" (nobody says what is right) or the type of the error."""
+    """Make the call; return "right", "done" (the expected result is unknown) or the type of the error."""
     before = bench.base
     try:
         result = call.function(**given)
@@ -445,7 +445,7 @@ def play(bench: Bench, call: Call, given: Dict[str, Any]) -> str:
 
 
 def fuzz(bench: Bench, calls: List[Call], cases: int, progress: Any, seed: int, first: int = 0) -> str:
-    """Make calls with odd arguments, from one case on; return what came of them. The last call is made rarely."""
+    """Make calls with odd arguments, from case ``first`` on; return the outcomes. The last call is made rarely."""
     warnings.simplefilter("ignore")
     outcomes: Counter = Counter()
     for call in calls:
@@ -477,7 +477,7 @@ def fuzz(bench: Bench, calls: List[Call], cases: int, progress: Any, seed: int, 
 
 
 def run(scale: float, progress: Any, seed: int = 1, first: int = 0) -> List[Row]:
-    """Run the piece, or from one case on."""
+    """Run the piece from case ``first`` on."""
     bench, cases = Bench(), scaled(CASES, scale)
     calls = bench.calls()
     told = fuzz(bench, calls, cases, progress, seed, first)
@@ -486,7 +486,7 @@ def run(scale: float, progress: Any, seed: int = 1, first: int = 0) -> List[Row]
 
 
 def describe(given: Dict[str, Any]) -> str:
-    """Return arguments as text, whatever they are."""
+    """Return arguments as text, even if ``repr`` fails."""
     parts = []
     for name, value in given.items():
         try:

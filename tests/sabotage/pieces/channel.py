@@ -1,4 +1,4 @@
-"""Commands that do anything on the way between the ranks, and messages that are broken."""
+"""Commands that meet, exchange, allocate and fail on the ranks, and broken messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BORDERS = (0, NOTICE_BYTES, ANSWER_BYTES, COMMAND_BYTES, 1 << 20)
 
 
 class Play(Command):
-    """Meet, exchange, allocate, fail and answer, as a script for every rank says."""
+    """Wait, exchange, allocate, fail and answer according to a script for all ranks."""
 
     title = "play"
 
@@ -58,7 +58,7 @@ class Play(Command):
 
 
 def truth(script: List[Any], n: int) -> List[Any]:
-    """Return what every rank must have seen."""
+    """Return the values that every rank must see."""
     seen: List[Any] = []
     for what, size in script:
         if what == "exchange":
@@ -73,7 +73,7 @@ def odd_size(draw: random.Random) -> int:
 
 
 def value(draw: random.Random, depth: int = 0) -> Any:
-    """Return something that can travel."""
+    """Return a random picklable value."""
     kind = draw.randrange(7 if depth < 3 else 5)
     if kind == 5:
         return [value(draw, depth + 1) for _ in range(draw.randrange(4))]
@@ -83,7 +83,7 @@ def value(draw: random.Random, depth: int = 0) -> Any:
 
 
 class Breaker:
-    """Breaks messages: every command of this process, or the answers of one rank, while it is told to."""
+    """Breaks messages on request: every command of this process, or the answers of one rank."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 16)
@@ -104,7 +104,7 @@ class Breaker:
 
 
 def broken(draw: random.Random, payload: bytes) -> bytes:
-    """Return a message that cannot be a right one: cut off, of random bytes, or the pickle of something else."""
+    """Return an invalid message: cut off, random bytes, or the pickle of another object."""
     while True:
         kind = draw.randrange(4)
         if kind == 0:
@@ -124,7 +124,7 @@ def broken(draw: random.Random, payload: bytes) -> bytes:
 
 
 def play(draw: random.Random, breaker: Breaker, n: int) -> str:
-    """Run one command; return what kind of case it was."""
+    """Run one command; return the kind of case."""
     session = PROGRAM.session
     script = [(draw.choice(("wait", "exchange", "place")), odd_size(draw)) for _ in range(draw.randrange(6))]
     ranks = list(range(n))

@@ -1,4 +1,4 @@
-"""Ranks that crash, leave or stop at steps of the protocol."""
+"""Ranks that crash, exit or stop at steps of the protocol."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TIMEOUT = 0.5
 
 
 def die_otherwise(victims: Victims, count: int, progress) -> List[Row]:
-    """Have ranks end in other ways."""
+    """Make ranks crash or exit."""
     rows = []
     for action, label in DEATHS:
         seconds, raised = [], 0
@@ -59,7 +59,7 @@ def die_otherwise(victims: Victims, count: int, progress) -> List[Row]:
 
 
 def stop(victims: Victims, count: int, progress) -> List[Row]:
-    """Have ranks stop (SIGSTOP), so that only the deadline helps; times count from the deadline on."""
+    """Stop ranks (SIGSTOP), which only the deadline detects; times count from the deadline on."""
     seconds, told_where = [], 0
     for program in victims.programs.values():
         program.options["timeout"] = TIMEOUT

@@ -1,4 +1,4 @@
-"""Every process late at random steps of the protocol; and all ranks on one core."""
+"""Programs with delays at random steps of every process, or all ranks on one core."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def begin(late: float, cores: Any) -> None:
 
 
 def play(number: int) -> int:
-    """Run a program, from fork() to close(), comparing all values; return how many steps its ranks took."""
+    """Run a program from fork() to close() and check all values; return the number of its ranks' steps."""
     n = random.Random(number).choice((2, 2, 3, 4))
     _here["steps"].plan()
     operation, error, _ = _here["programs"][n].run()
@@ -42,7 +42,7 @@ def play(number: int) -> int:
 
 
 def play_many(what: str, runs: int, at_a_time: int, late: float, cores: Any, progress: Any) -> int:
-    """Run so many programs; return how many steps were taken."""
+    """Run programs; return the number of their ranks' steps."""
     steps = 0
     with ProcessPoolExecutor(at_a_time, multiprocessing.get_context("fork"), begin, (late, cores)) as pool:
         try:
@@ -64,7 +64,7 @@ def run(scale: float, progress: Any) -> List[Row]:
     steps = play_many("late by 0-100 ms, one step in five", runs, min(runs, AT_A_TIME), LATE, None, progress)
     rows = [
         Row(
-            "programs of 17 operations, each process late by 0-100 ms at one step in five (2 to 4 ranks)",
+            "programs of all everyday operations, each process late by 0-100 ms at one step in five (2 to 4 ranks)",
             runs,
             clean([f"{(f'{steps:,}')} steps of ranks; {min(runs, AT_A_TIME)} programs at a time"]),
         )

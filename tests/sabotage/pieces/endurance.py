@@ -1,4 +1,4 @@
-"""Many sessions one after another, and very many calls in one: nothing grows, nothing gets slower."""
+"""Many consecutive sessions, and very many calls in one: memory and call times do not grow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Memory(Command):
 
 
 def measure(pid: int) -> Dict[str, int]:
-    """Return what a process holds."""
+    """Return a process's memory, files, mappings and threads."""
     with open(f"/proc/{pid}/statm") as file:
         resident = int(file.read().split()[1]) * _PAGE
     with open(f"/proc/{pid}/maps") as file:
@@ -53,7 +53,7 @@ def measure(pid: int) -> Dict[str, int]:
 
 
 def check_same(what: str, before: Dict[str, int], after: Dict[str, int]) -> None:
-    """Raise where something has grown."""
+    """Raise if a value has grown."""
     if (
         after["files"] != before["files"]
         or after["threads"] != before["threads"]
@@ -64,7 +64,7 @@ def check_same(what: str, before: Dict[str, int], after: Dict[str, int]) -> None
 
 
 def sessions(count: int, progress: Any) -> Row:
-    """Open and close sessions of 2 and 3 ranks, with everything in each."""
+    """Open and close sessions of 2 and 3 ranks, with all operations in each."""
     programs = [Program(2), Program(3)]
 
     def everything() -> List[Any]:
@@ -108,7 +108,7 @@ def sessions(count: int, progress: Any) -> Row:
 
 
 def soak(count: int, progress: Any) -> Row:
-    """Call a function very often, and every hundredth time a collective; look at memory and at the slowest calls."""
+    """Call a function very often, and a collective every 100 calls; check memory and the slowest calls."""
     w = engine.shared(np.zeros(100), "w")
     x = engine.variable("x", "float64", 1)
     f = synk.function([x], (engine.mean(x), "avg"), updates=[(w, w + 1)])

@@ -1,4 +1,4 @@
-"""Ranks that are killed at every step of the protocol, and replaced: the program goes on, and its values are right."""
+"""Ranks that are killed at every step of the protocol are replaced, and the program's values stay correct."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STEPS, EVERY = 1000000, 10000
 
 
 def heal(victims: Victims, count: int, least: int, progress: Any, operations_hit: Iterable[str] = ()) -> List[Row]:
-    """Kill until so many deaths were repaired, every step was hit at least so often, and each of these operations once."""
+    """Kill until ``count`` ranks were replaced, each step was hit ``least`` times, and each given operation once."""
     seconds, operations, silent, done = [], Counter(), 0, 0
     while done < count or min(victims.hit.values()) < least or not set(operations_hit) <= set(operations):
         victims.plan(signal.SIGKILL) if done % 4 else victims.plan_moment()
@@ -67,7 +67,7 @@ def heal(victims: Victims, count: int, least: int, progress: Any, operations_hit
 
 
 def soak(count: int, progress: Any, seed: int = 1) -> Row:
-    """Make very many steps in one session, of whose other ranks one is killed again and again: nothing grows."""
+    """Run very many steps in one session while its ranks are killed repeatedly: memory does not grow."""
     rng, every = random.Random(seed), min(EVERY, count)
     w, x = engine.shared(np.zeros(3), "w"), engine.variable("x", "float64", 1)
     f = synk.function([x], (engine.mean(x), "avg"), updates=[(w, w + 1)], exact=False)
@@ -109,7 +109,7 @@ def _kill(rank: int) -> None:
 
 
 class _Log(logging.Handler):
-    """Notes when the log says that a death was repaired, and in which command."""
+    """Records the times and commands of log messages about replaced ranks."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Several hosts: processes that are killed, cables that are cut, hosts that are switched off, at random moments.
+"""Several hosts: at random moments, processes are killed, cables are cut, or hosts are switched off.
 
-Each case is a program of its own (`over_hosts`), on hosts that are processes of this machine, or on pretend hosts that
-an MPI has started it on (tests/hosts). From outside the harness looks at the process tables of all hosts.
+Each case is a separate program (`over_hosts`), on hosts that are processes of this machine, or on pretend hosts where
+MPI starts it (tests/hosts). The harness checks the process tables of all hosts from outside.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ AT_A_TIME = 3
 
 
 class Case(NamedTuple):
-    """What is done to which program."""
+    """A failure, and its program."""
 
     launcher: str
     hosts: int
@@ -76,20 +76,20 @@ class Case(NamedTuple):
 
 
 def lives_on(case: Case) -> bool:
-    """Return whether the program goes on: whether MPI lets it."""
+    """Return whether the program survives the failure."""
     if case.what == PROGRAM:
         return False
     return case.launcher != OPEN_MPI or case.what not in (SERVER, BRIDGE)
 
 
 class Stage:
-    """A program that runs on hosts, seen from outside; a context manager.
+    """Context manager for a program on hosts, observed from outside.
 
     Parameters
     ----------
     case : Case
     path : sequence of str
-        Folders in which the program's modules are looked for first.
+        Folders that are searched first for the program's modules.
     """
 
     def __init__(self, case: Case, path: Sequence[str] = ()) -> None:
@@ -136,7 +136,7 @@ class Stage:
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def lines(self) -> Dict[str, Any]:
-        """Return what the program has said so far, by what it is about."""
+        """Return the program's last event of each kind so far."""
         try:
             text = self.record.read_text()
         except FileNotFoundError:
@@ -144,7 +144,7 @@ class Stage:
         return {line["what"]: line for line in map(json.loads, text.splitlines()[: text.count("\n")])}
 
     def until(self, seconds: float, *what: str) -> Any:
-        """Wait until the program says one of these; return the first, or None if it has ended or is late."""
+        """Wait for one of these events; return the first, or None if the program has ended or is late."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             ended = self.process.poll() is not None
@@ -162,7 +162,7 @@ class Stage:
     # -- processes ---------------------------------------------------------------------------------------------------
 
     def marked(self) -> List[int]:
-        """Return the processes of this machine that belong to the program, if it runs on no other."""
+        """Return the program's processes on this machine, or none if it runs on pretend hosts."""
         if self.cluster is not None:
             return []
         found = []
@@ -175,7 +175,7 @@ class Stage:
         return found
 
     def left(self, hosts: Sequence[int]) -> List[str]:
-        """Return what is left of the program on hosts: processes, and names of shared memory."""
+        """Return the program's remaining processes and shared-memory names on hosts."""
         if self.cluster is None:
             left = [f"process {pid} ({name(pid)})" for pid in self.marked()]
             return left
@@ -188,7 +188,7 @@ class Stage:
         return left
 
     def all_left(self, hosts: Sequence[int], until: float) -> List[str]:
-        """Return what is left on hosts at that time, or nothing as soon as that is so."""
+        """Return the leftovers on hosts at that time, or [] as soon as there are none."""
         while True:
             left = self.left(hosts)
             if not left or time.monotonic() > until:
@@ -196,7 +196,7 @@ class Stage:
             time.sleep(0.02)
 
     def until_gone(self, host: int, until: float) -> List[str]:
-        """Return what of the program is left on a host at that time, but for what MPI has there, or nothing sooner."""
+        """Return a host's leftovers at that time, except for MPI's, or [] as soon as there are none."""
         while True:
             left = [each for each in self.left([host]) if "-m synkhronos" in each or "/dev/shm" in each]
             if not left or time.monotonic() > until:
@@ -204,7 +204,7 @@ class Stage:
             time.sleep(0.02)
 
     def pid(self, host: int, inside: int) -> int:
-        """Return the process id, as it is seen from here, of a process that its host knows by that one."""
+        """Return the id on this machine of a process with this id inside its host."""
         if self.cluster is None:
             return inside
         for process in self.cluster.processes(host):
@@ -224,7 +224,7 @@ def state(folder: Path) -> str:
 
 
 def name(pid: int) -> str:
-    """Return what a process is called."""
+    """Return a process's command line."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
@@ -232,7 +232,7 @@ def name(pid: int) -> str:
 
 
 class Outcome(NamedTuple):
-    """What came of a case."""
+    """The outcome of a case."""
 
     told: Optional[float]  # seconds until the error, if the program received one
     operation: str  # operation that raised the error
@@ -240,7 +240,7 @@ class Outcome(NamedTuple):
 
 
 def play(case: Case, path: Sequence[str] = ()) -> Outcome:
-    """Play a case; raise `Wrong` where something is not as it should be."""
+    """Play a case; raise `Wrong` if a result is not as expected."""
     with Stage(case, path) as stage:
         try:
             return check(case, stage)
@@ -252,7 +252,7 @@ def play(case: Case, path: Sequence[str] = ()) -> Outcome:
 
 
 def check(case: Case, stage: Stage) -> Outcome:
-    """Sabotage a running program, and look what becomes of it."""
+    """Sabotage a running program, and check the consequences."""
     ready = stage.until(PATIENCE, "ready")
     if ready is None:
         raise Wrong("it does not begin")
@@ -302,14 +302,14 @@ def check(case: Case, stage: Stage) -> Outcome:
 
 
 def sabotaged_host(case: Case) -> int:
-    """Return the host on which it is done."""
+    """Return the host of the failure."""
     if case.what in (RANK_HERE, KEEPER_HERE, BRIDGE, PROGRAM):
         return 0
     return 1 + int(case.draw * (case.hosts - 1))
 
 
 def kill(case: Case, stage: Stage, host: int, ready: Dict[str, Any]) -> float:
-    """Kill a process, and return when."""
+    """Kill a process; return the time."""
     while True:
         victim = find_victim(case, stage, host, ready)
         begin = time.monotonic()
@@ -321,7 +321,7 @@ def kill(case: Case, stage: Stage, host: int, ready: Dict[str, Any]) -> float:
 
 
 def find_victim(case: Case, stage: Stage, host: int, ready: Dict[str, Any]) -> int:
-    """Return which process is killed: of the ranks, one that there is at the moment."""
+    """Return the process to kill; if it is a rank, one that exists now."""
     if case.what in (RANK, RANK_HERE, KEEPER, KEEPER_HERE):
         victim = stage.pid(host, ready["keepers"][host])
         if case.what in (RANK, RANK_HERE):
@@ -339,7 +339,7 @@ def find_victim(case: Case, stage: Stage, host: int, ready: Dict[str, Any]) -> i
 
 
 def hosts_left(case: Case, host: int, names: List[str]) -> List[Optional[str]]:
-    """Return the hosts on which the program goes on: None alone if it speaks to no others."""
+    """Return the names of the remaining hosts, or [None] for this host alone."""
     if case.what == BRIDGE:
         return [None]
     lost = case.what in (SERVER, CUT, OFF)
@@ -348,7 +348,7 @@ def hosts_left(case: Case, host: int, names: List[str]) -> List[Optional[str]]:
 
 
 def check_told(case: Case, host: str, told: Dict[str, Any], begin: float) -> None:
-    """Raise where an error does not say what it should, or comes too late."""
+    """Raise if an error does not have the expected text, or is late."""
     seconds = told["when"] - begin
     text, cause = told["text"], told["cause"]
     starting = told["operation"] in ("fork", "count")  # no rank exists yet
@@ -368,7 +368,7 @@ def check_told(case: Case, host: str, told: Dict[str, Any], begin: float) -> Non
 
 
 def cases(n: int, whats: Sequence[str], launchers: Sequence[str], seed: int) -> List[Case]:
-    """Draw cases: all kinds with all launchers."""
+    """Draw cases of all kinds, with all launchers."""
     draw = random.Random(seed)
     found = []
     for i in range(n):
@@ -382,7 +382,7 @@ def cases(n: int, whats: Sequence[str], launchers: Sequence[str], seed: int) -> 
 
 
 def launchers() -> List[str]:
-    """Return what can start programs here, on hosts that pretend to be some."""
+    """Return the launchers that can start programs on pretend hosts here."""
     if lacking():
         return []
     return [launcher for launcher in LAUNCHERS if mpi.find(launcher.split()[0]) is not None]

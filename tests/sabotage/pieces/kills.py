@@ -39,7 +39,7 @@ class Victims:
         self.hit = Counter({name: 0 for names in self.taken.values() for name in names})
 
     def plan(self, action: int) -> None:
-        """Choose the victim and its step: mostly any, but one that was hit least in every third run."""
+        """Choose the victim and its step: any step, or in every third run one that was hit least."""
         n = self.random.choice((2, 3, 4))
         rank = self.random.randrange(1, n)
         names = self.taken[n, rank]
@@ -51,13 +51,13 @@ class Victims:
         self.steps.plan(rank, step, action)
 
     def plan_moment(self) -> None:
-        """Choose the victim and a moment, anywhere between its birth and its end."""
+        """Choose the victim and a moment between its start and its end."""
         self.n = self.random.choice((2, 3, 4))
         self.rank = self.random.randrange(1, self.n)
         self.steps.plan(self.rank, after=self.random.uniform(0.0002, 0.035))
 
     def run(self):
-        """Run a program; return (operation, step, error, seconds until it was told)."""
+        """Run a program; return (operation, step, error, seconds until the error)."""
         program = self.programs[self.n]
         operation, error, moment = program.run()
         step, when = self.steps.happened
@@ -78,7 +78,7 @@ class Victims:
 
 
 def check_death(error, rank: int, status: int, seconds: float) -> None:
-    """Raise where a death was not told as it should be."""
+    """Raise if a death was not reported as expected."""
     if not isinstance(error, WorkerDied) or (error.rank, error.exitcode) != (rank, status):
         raise Wrong(f"expected the death of rank {rank} ({status}), got {error!r}")
     if f"rank {rank} (pid {error.pid}) " not in str(error) or not error.memory:
@@ -88,7 +88,7 @@ def check_death(error, rank: int, status: int, seconds: float) -> None:
 
 
 def kill(victims: Victims, count: int, least: int, progress, operations_hit: Iterable[str] = ()) -> List[Row]:
-    """Kill until there were so many kills, every step was hit at least so often, and each of these operations once."""
+    """Kill until there were ``count`` kills, each step was hit ``least`` times, and each given operation once."""
     seconds, operations, pairs, silent, done, moments = [], Counter(), set(), 0, 0, 0
     while done < count or min(victims.hit.values()) < least or not set(operations_hit) <= set(operations):
         by_step = bool(done % 4)

@@ -1,4 +1,4 @@
-"""The master killed, the keeper killed, Ctrl-C: at a random moment of whatever the program does."""
+"""The master or the keeper is killed, or Ctrl-C is sent, at random moments of a program."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AT_A_TIME = 6
 
 
 class Shared(ctypes.Structure):
-    """What the program tells the harness."""
+    """The program's report to the harness."""
 
     _fields_ = [
         ("ready", ctypes.c_int),
@@ -43,7 +43,7 @@ class Shared(ctypes.Structure):
 
 
 class Stuck(Command):
-    """One rank does not come, or the master does not."""
+    """Make one rank or the master miss a barrier."""
 
     title = "stuck"
 
@@ -57,7 +57,7 @@ class Stuck(Command):
 
 
 def everyday(shared: Shared) -> None:
-    """Do everything, again and again; the keeper and the first session come into being on the way, too."""
+    """Repeat all operations, including the start of the keeper and of the first session."""
     program = Program(3)
     shared.ready = 1
     while True:
@@ -93,7 +93,7 @@ class Case(NamedTuple):
 
 
 def program(case: Case, shared: Shared) -> None:
-    """Be the program: run until interrupted, then see that it goes on working."""
+    """Run the program until it is interrupted, then check that it still works."""
 
     def swallowed(what: Any) -> None:  # Python discards exceptions in callbacks of weak references
         if what.exc_type is KeyboardInterrupt:
@@ -127,12 +127,12 @@ def ignore_interrupts() -> None:
 
 
 def living(session: int) -> List[int]:
-    """Return the living processes of a session of the kernel's, besides its leader."""
+    """Return the running processes of a Unix session, except for its leader."""
     return [pid for pid, stat in processes() if stat[3] == str(session) and pid != session and stat[0] != "Z"]
 
 
 def play(case: Case) -> float:
-    """Start a program of its own, send the signal, check; return the seconds until it was told, or all were gone."""
+    """Start a program, send the signal, check; return the seconds until the error, or until all processes end."""
     memory = mmap.mmap(-1, ctypes.sizeof(Shared))
     shared = Shared.from_buffer(memory)
     said = os.memfd_create("said")
@@ -188,7 +188,7 @@ def play(case: Case) -> float:
 
 
 def gone(pid: int) -> bool:
-    """Tell whether a child has ended (and is not waited for yet)."""
+    """Return whether a child has ended, without reaping it."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
@@ -204,7 +204,7 @@ def wait_until(condition: Callable[[], Any], seconds: float, otherwise: str) -> 
 
 
 def cases(count: int, seed: int, **kwargs: Any) -> List[Case]:
-    """Draw situations and moments: half of them in the middle of everything."""
+    """Draw situations and moments; half of them are everyday operations."""
     draw = random.Random(seed)
     names = ["everyday"] * (len(SITUATIONS) - 1) + [name for name in SITUATIONS if name != "everyday"]
     return [Case(names[i % len(names)], draw.uniform(0, 0.12), **kwargs) for i in range(count)]

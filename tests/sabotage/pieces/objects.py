@@ -1,4 +1,4 @@
-"""Objects that raise, exit or crash while they travel, in the call, in the result, and when they are collected."""
+"""Objects that raise, exit or crash in pickling, in the call, in the result, or when they are freed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WHO = ("one rank", "all ranks")
 
 
 def act(how: str) -> None:
-    """Do it."""
+    """Raise, exit or crash."""
     if how == "raise":
         raise OSError("sabotage")
     if how == "sys.exit":
@@ -36,7 +36,7 @@ def act(how: str) -> None:
 
 
 class Thing:
-    """Acts where it is told to: in the processes of these ranks."""
+    """An object that acts at one place, on these ranks."""
 
     def __init__(self, where: str, how: str, ranks: List[int]) -> None:
         self.where, self.how, self.ranks = where, how, ranks
@@ -67,12 +67,12 @@ _rank: Optional[int] = None
 
 
 def rank_here() -> int:
-    """Return this process's rank; a rank learns it with its first command."""
+    """Return this process's rank, which the first command sets."""
     return 0 if _rank is None else _rank
 
 
 class Begin(Command):
-    """Tell ranks who they are, and to say nothing of what they are made to do."""
+    """Set the ranks' numbers, and hide reports of deliberate failures."""
 
     def run(self, context: Any) -> None:
         global _rank
@@ -83,7 +83,7 @@ class Begin(Command):
 
 
 class Carry(Command):
-    """Carry a thing there, use it, and carry one back."""
+    """Send a thing to the ranks, use it, and return one."""
 
     title = "carry"
 
@@ -98,7 +98,7 @@ class Carry(Command):
 
 
 def expected(where: str, how: str, ranks: List[int]) -> Tuple[Type[BaseException], ...]:
-    """Return what the master must raise; nothing where it must not."""
+    """Return the types of error that the master may raise, if any."""
     quiet = how in ("raise", "sys.exit")
     own = (OSError,) if how == "raise" else (SystemExit,)
     if where == "garbage collection":
@@ -111,7 +111,7 @@ def expected(where: str, how: str, ranks: List[int]) -> Tuple[Type[BaseException
 
 
 def play(program: Program, where: str, how: str, who: str) -> Optional[float]:
-    """Have it happen once; return the seconds until the exception was raised, if one was."""
+    """Cause one failure; return the seconds until the exception, or None."""
     deadly = how in ("os._exit", "SIGSEGV")
     others = list(range(1, N))
     if where in ("pickling", "unpickling the result"):

@@ -1,4 +1,4 @@
-"""Values that nobody should pass, and some that look like it: made anew each time, as some can be used up."""
+"""Invalid arguments, and valid ones that look odd; made anew each time, because some can be used up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from synkhronos.testing import numpy_engine as engine
 
 
 class Evil(Exception):
-    """Raised by objects below: what they raise may come out as it is."""
+    """Raised by the objects below; calls may raise it unchanged."""
 
 
 class Raises:
@@ -34,7 +34,7 @@ class Raises:
 
 
 def raising(*names: str) -> Any:
-    """Return an object of which these methods raise."""
+    """Return an object whose methods of these names raise."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise Evil("sabotage")
@@ -43,7 +43,7 @@ def raising(*names: str) -> Any:
 
 
 class Liar:
-    """A sequence that says it is longer than it is."""
+    """A sequence whose ``len`` is too large."""
 
     def __len__(self) -> int:
         return 3
@@ -60,7 +60,7 @@ class FloatIndex:
 
 
 class OddArray:
-    """Offers an array that is none."""
+    """An object whose ``__array__`` returns no array."""
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         return "no array"
@@ -293,7 +293,7 @@ THINGS: List[Callable[[], Any]] = [
 
 
 def freed() -> Any:
-    """Return a Data that holds nothing."""
+    """Return a Data without memory."""
     data = synk.data(np.arange(3.0))
     data.free_memory()
     return data
@@ -303,7 +303,7 @@ EVERYTHING = NUMBERS + TEXTS + ARRAYS + THINGS
 
 
 def odd(draw: random.Random, nested: bool = True) -> Any:
-    """Return something odd; sometimes several in a list, a tuple or a dict."""
+    """Return an odd value, or sometimes several in a list, a tuple or a dict."""
     if nested and draw.random() < 0.1:
         some = [odd(draw, False) for _ in range(draw.randrange(4))]
         return draw.choice([list, tuple, lambda values: dict(enumerate(values))])(some)

@@ -1,4 +1,4 @@
-"""What a piece of the campaign reports: rows of the table in docs/reliability.md."""
+"""Reports of the campaign's pieces: rows of the table in docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Row(NamedTuple):
     seconds: List[float] = []  # until the exception, by repetition
 
     def to_json(self) -> Dict[str, Any]:
-        """Return it with the times summed up."""
+        """Return the row with a summary of the times."""
         times = sorted(self.seconds)
         told = (
             [] if not times else [times[len(times) // 2], times[min(len(times) - 1, len(times) * 99 // 100)], times[-1]]
@@ -30,7 +30,7 @@ class Row(NamedTuple):
 
 
 class Progress:
-    """Says how far a piece is, at most every few seconds."""
+    """Prints a piece's progress, at most every few seconds."""
 
     def __init__(self, piece: str, every: float = 5.0) -> None:
         self.piece, self.every = piece, every
@@ -46,12 +46,12 @@ class Progress:
 
 
 def scaled(number: int, scale: float) -> int:
-    """Return the number at that scale, at least 1."""
+    """Return the scaled number, at least 1."""
     return max(1, round(number * scale))
 
 
 def processes() -> Iterator[Tuple[int, List[str]]]:
-    """Yield all processes of this machine: their id, and state, parent, group, session, ... as in /proc/<pid>/stat."""
+    """Yield (id, fields of /proc/<pid>/stat from the state on) of all processes of this machine."""
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -62,7 +62,7 @@ def processes() -> Iterator[Tuple[int, List[str]]]:
 
 
 def names_left() -> List[str]:
-    """Return the names of ours in shared memory that stay: another program may have one until it removes it, at once."""
+    """Return our names in shared memory that remain for a second; another program's name is removed sooner."""
     folder = Path("/dev/shm")
     names = list(folder.glob("*synkhronos*"))
     if names:
@@ -71,7 +71,7 @@ def names_left() -> List[str]:
 
 
 def check_nothing_left() -> None:
-    """Raise where a process of ours, a name in shared memory or a thread is there without a session."""
+    """Raise if our processes, names in shared memory or threads remain without a session."""
     assert not synk.is_forked()
     parents = [str(os.getpid()), str(PROGRAM.keeper_pid)]
     left = [f"process {pid}" for pid, stat in processes() if stat[1] in parents and pid != PROGRAM.keeper_pid]
@@ -81,5 +81,5 @@ def check_nothing_left() -> None:
 
 
 def clean(what: Sequence[str] = ()) -> str:
-    """Return the result of a row in which nothing was wrong: whatever is raises, and there is no row then."""
+    """Return the result of a row without faults; a fault raises an error, so that there is no row."""
     return "; ".join(["0 hangs, 0 leftovers, 0 wrong results", *what])

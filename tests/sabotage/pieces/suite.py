@@ -1,4 +1,4 @@
-"""The tests of this folder: exits by every road, forks of the user's own, notebooks, limits, security."""
+"""The tests in tests/sabotage: exits of all kinds, forks by users, notebooks, limits, security."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Odd arguments of `function`, `ops` and the update rules with Theano: a typed error, Theano's own, or what works."""
+"""Odd arguments of `function`, `ops` and update rules with Theano: a typed error, Theano's error, or a result."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RULES = (
 
 
 class Bench:
-    """Variables to build things of."""
+    """Variables for building functions."""
 
     def __init__(self) -> None:
         self.w, self.c = theano.shared(np.arange(4.0), "w"), theano.shared(np.int64(3), "c")
@@ -58,13 +58,13 @@ class Bench:
         self.check()
 
     def check(self) -> None:
-        """Raise where the session is not in order."""
+        """Raise if the session does not work."""
         rows, mean = self.probe(np.arange(5.0))
         if not np.array_equal(rows, 2 * np.arange(5.0)) or mean != 2.0:
             raise Wrong(f"the session: {rows!r}, {mean!r}")
 
     def right(self, draw: random.Random) -> Dict[str, Any]:
-        """Return arguments of `function` that are right."""
+        """Return valid arguments of `function`."""
         x, w = self.x, self.w
         return dict(
             inputs=[x],
@@ -82,7 +82,7 @@ class Bench:
         )
 
     def odd(self, draw: random.Random) -> Any:
-        """Return something odd, or something that is right elsewhere."""
+        """Return an odd value, or one that is valid elsewhere."""
         return draw.choice(
             [lambda: odd(draw)] * 3
             + [
@@ -115,13 +115,13 @@ class Bench:
         )()
 
     def build(self, given: Dict[str, Any]) -> str:
-        """Build a function, and call it on numbers where it has one input."""
+        """Build a function, and call it on numbers."""
         function = synk.function(**given)
         function(np.arange(5.0), *[1.0] * len(given["bcast_inputs"] or []))
         return "done"
 
     def rule(self, draw: random.Random) -> str:
-        """Build the updates of a rule from one or two odd arguments."""
+        """Build the updates of a rule with up to two odd arguments."""
         rule = getattr(updates, draw.choice(RULES))
         given: Dict[str, Any] = dict(
             loss_or_grads=T.sum(self.w**2) + T.sum(self.rows), params=[self.w, self.rows], learning_rate=0.1
@@ -132,7 +132,7 @@ class Bench:
         return "done"
 
     def copied(self, draw: random.Random) -> str:
-        """Copy a function with odd arguments or none."""
+        """Copy a function with up to two odd arguments."""
         given: Dict[str, Any] = dict(share_memory=False, swap=None, delete_updates=False, name=None)
         for _ in range(draw.choice((0, 1, 1, 2))):
             given[draw.choice(list(given))] = self.odd(draw)
@@ -143,7 +143,7 @@ class Bench:
         return "right"
 
     def in_graph(self, draw: random.Random) -> str:
-        """Divide rows, or reduce, inside a function, or give an operation a rule, with odd arguments or none."""
+        """Divide rows, reduce, or define an operation's rule, with up to two odd arguments."""
         kind = draw.choice(["shard", "all_reduce", "rule"])
         given: Dict[str, Any] = {
             "shard": lambda: dict(v=self.rows, axis=0),
@@ -172,7 +172,7 @@ def own_operation() -> Any:
 
 
 def is_theanos_own(error: BaseException) -> bool:
-    """Tell whether Theano itself has raised it."""
+    """Return whether Theano raised the error."""
     frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     ours = max(i for i, name in enumerate(frames) if Path(synk.__file__).parent in Path(name).parents)
     return any(Path(theano.__file__).parent in Path(name).parents for name in frames[ours:])

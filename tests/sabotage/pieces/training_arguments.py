@@ -1,4 +1,4 @@
-"""Likewise the arguments of what trainings are made of: steps, collectives in graphs, rules of communication."""
+"""Odd arguments of steps, of collectives in graphs, and of communication rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MANY = 1000
 
 
 class TrainingBench(Bench):
-    """A session with functions to train by."""
+    """A session with functions for training."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class TrainingBench(Bench):
         return values, results
 
     def all_reduced(self, x: Any, op: Any) -> Any:
-        """Call a function with a collective in its graph on 5 rows, of which rank 0 has 3."""
+        """Call a function with a collective in its graph on 5 rows; rank 0 has 3 of them."""
         y = synk.ops.all_reduce(x, op)
         return synk.function([self.of_ops], [(one, None) for one in (y if isinstance(y, list) else [y])], exact=False)(
             ROWS
@@ -72,7 +72,7 @@ class TrainingBench(Bench):
         return before, [np.average(means, weights=[3, 2]) if name == "avg" else getattr(np, name)(means)]
 
     def ruled(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what makes a rule, and does with it all that can be done."""
+        """Return a function that makes a rule and uses all its methods."""
 
         def call(**given: Any) -> None:
             made = rule(**given)
@@ -189,7 +189,7 @@ ROWS = np.arange(5.0)
 
 
 def run(scale: float, progress: Any, seed: int = 1, first: int = 0) -> List[Row]:
-    """Run the piece, or from one case on."""
+    """Run the piece from case ``first`` on."""
     bench, cases = TrainingBench(), scaled(CASES, scale)
     calls = bench.training_calls()
     told = fuzz(bench, calls, cases, progress, seed, first)

@@ -1,4 +1,4 @@
-"""What the NumPy engine does beyond the conformance tests: its graphs, and updates in place.
+"""Tests of the NumPy engine beyond the conformance tests: its graphs, and updates in place.
 
 Modules: `function`, `graph`.
 """
@@ -192,7 +192,7 @@ def test_bad_arguments_of_compile():
 
 @pytest.fixture
 def master():
-    """Give what sends functions to a second process."""
+    """Return a master that sends functions to a second process."""
     peer = Peer("numpy")
     yield Master(ENGINE, peer)
     peer.close()

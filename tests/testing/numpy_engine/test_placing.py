@@ -1,4 +1,4 @@
-"""How values of the NumPy engine lie over the ranks, and its exact functions; what random programs do not draw.
+"""Placements and exact functions of the NumPy engine, in cases that random programs do not contain.
 
 Modules: `collectives`, `exact`, `operations`, `synkhronos.engines.exact`.
 """
@@ -22,7 +22,7 @@ ROW = engine.variable("row", "float64", 2, (True, False))
 
 
 def one_of_two(x):
-    """A function that the engine does not know."""
+    """Return x; the engine has no rule for this function."""
     return x
 
 
@@ -82,7 +82,7 @@ def test_refused_update(make_world):
 
 
 def test_dropout_is_drawn_for_the_ranks_own_rows(make_world):
-    """Random numbers of rows are each rank's own, and what is made of them is the same on all ranks."""
+    """Ranks draw random numbers for their own rows, and an update that uses them is equal on all ranks."""
     make_world("threads", 2)
     stream, total = engine.random_stream(3, "stream"), engine.shared(0.0, "total")
     drawn = engine.uniform(stream, apply(np.shape, X), ndim=2)

@@ -1,4 +1,4 @@
-"""Operations along one axis: softmax and cross-entropies, sorting, cumulative sums; and those that have no rule.
+"""Operations along one axis: softmax and cross-entropies, sorting, cumulative sums; and operations without a rule.
 
 Modules: `synkhronos.engines.theano.formulas`.
 """
@@ -19,12 +19,12 @@ def labels(p, high):
 
 
 def _of_columns(p, count):
-    """Return rows of numbers, one for each of three columns."""
+    """Return row vectors, each with one number for each of three columns."""
     return [T.addbroadcast(p.all(1, 3), 0) for _ in range(count)]
 
 
 def layer_grads(loss):
-    """Return what makes the gradient of a mean loss of a layer to its parameters."""
+    """Return a builder of the gradients of a layer's mean loss with respect to its parameters."""
 
     def make(p):
         w, b = p.all(p.f, 3), p.all(3)
@@ -34,7 +34,7 @@ def layer_grads(loss):
 
 
 def matrix(p):
-    """Return a matrix that can be inverted, whole on all ranks."""
+    """Return an invertible matrix, replicated on all ranks."""
     return p.all(3, 3, make=lambda rng, shape: rng.normal(size=shape) + 5 * np.eye(3))
 
 

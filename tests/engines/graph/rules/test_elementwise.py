@@ -127,7 +127,7 @@ def _high(dtype):
 
 
 def _minima(p, dtype):
-    """The smallest, as a library writes it: by a negative, a complement, or bits that are not set."""
+    """Return minima, which engines express by maxima of negatives, complements or inverted bits."""
     x = p.rows(p.f, dtype=dtype, high=_high(dtype))
     return [x.min(axis=0), x.min(axis=1), x.min(), T.min(x, axis=0, keepdims=True)]
 

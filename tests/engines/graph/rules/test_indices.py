@@ -1,4 +1,4 @@
-"""Indices, basic and advanced, what sets and adds to elements, and gradients.
+"""Basic and advanced indices, operations that set elements or add to them, and gradients.
 
 Modules: `synkhronos.sharding.chosen`, `synkhronos.sharding.subscripts`, `synkhronos.engines.graph.indices`,
 `synkhronos.engines.graph.formulas`.
@@ -18,7 +18,7 @@ def labels(p, high):
 
 
 def _classes(order, count, how, p):
-    """Return the probability of each label, that in the shape of the labels, and a gradient."""
+    """Return each label's probability, the same probabilities in the labels' shape, and a gradient."""
     axis = 1 if order == "time and rows" else 0
     x, y, w = p.rows(3, 2, axis=axis), p.rows(3, axis=axis, dtype="int64", high=4), p.all(2, 4)
     h = T.dot(x, w)
@@ -174,7 +174,7 @@ def _of_time_and_rows(p):
 
 
 def _classes_of_three(p):
-    """Return the probabilities of labels of (time, rows, 2) by pairs of positions, and in flat probabilities."""
+    """Return probabilities of labels of shape (time, rows, 2), indexed by pairs of positions and in flat arrays."""
     q, y = p.rows(3, 2, 4, axis=1), p.rows(3, 2, axis=1, dtype="int64", high=4)
     merged = q.reshape((-1, q.shape[3]))
     whole = q.reshape((q.shape[0] * q.shape[1] * q.shape[2], q.shape[3]))
@@ -183,7 +183,7 @@ def _classes_of_three(p):
 
 
 def _classes_in_another_order(p):
-    """Return what takes the probabilities of one order by labels of another."""
+    """Return expressions that index probabilities in one order by labels in another order."""
     x, y = p.rows(3, 4, axis=1), p.rows(3, dtype="int64", high=4)
     q, z = x.reshape((x.shape[0] * x.shape[1], x.shape[2])), p.rows(3, 4).reshape((-1, 4))
     n = y.shape[0] * y.shape[1]
@@ -196,7 +196,7 @@ def _classes_in_another_order(p):
 
 
 def _interpolated(p):
-    """Lasagne's spatial transformer takes pixels of flat images so."""
+    """Return pixels of flat images, indexed as in Lasagne's spatial transformer."""
     images = p.rows(3, 4, 2)
     where = p.rows(5, make=lambda rng, shape: rng.uniform(0, 2, size=shape))
     n, height, width, channels = (images.shape[axis] for axis in range(4))

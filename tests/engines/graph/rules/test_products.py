@@ -10,7 +10,7 @@ S, R, P, A, U = "Shard(0)", "Replicate", "Partial(sum)", "Partial(avg)", "Unknow
 
 
 def mean_grad(build):
-    """Return what makes the gradient, of a mean of squares, to the parameters."""
+    """Return a builder of the gradients of a mean of squares with respect to the parameters."""
 
     def make(p):
         y, *params = build(p)
