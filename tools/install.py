@@ -369,7 +369,7 @@ def main(arguments=None):
     parser.add_argument(
         "--or-another",
         action="store_true",
-        help="keep an existing environment's Python; otherwise, use another Python on PATH if this one is not supported",
+        help="keep an existing environment's Python; otherwise, use another one on PATH if this one is not supported",
     )
     options = parser.parse_args(arguments)
     version = tuple(sys.version_info[:3])
