@@ -165,7 +165,7 @@ class Verdict(NamedTuple):
     @property
     def met(self):
         """Whether the goal was met."""
-        return self.ratio >= self.limit if self.goal.least else self.ratio <= self.limit
+        return bool(self.ratio >= self.limit if self.goal.least else self.ratio <= self.limit)  # not NumPy's, for JSON
 
 
 def judge(rows):

@@ -231,6 +231,8 @@ class Program:
                 self.profiled = profiled
             self.session, self.exact, self.rows = session, bool(options.get("exact")), options.get("rows")
             self.check = bool(options.get("check")) or check == "1"
+            for function in self.functions:  # built in an earlier session, or before the first
+                session.prefetch.begin(function.engine)
             return session
 
     def _check_device(self, wanted: bool) -> None:

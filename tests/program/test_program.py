@@ -10,6 +10,7 @@ from refusals import refuses, reports
 import synkhronos as synk
 from synkhronos.processes.local import LocalLauncher
 from synkhronos.program.program import PROGRAM, Program
+from synkhronos.testing import numpy_engine
 
 pytestmark = pytest.mark.slow
 
@@ -134,3 +135,14 @@ def test_disown_gives_up_the_cores_in_the_child_only():
     program.detach_after_fork()
     placement.release.assert_called_once_with()
     assert program.session is None
+
+
+@pytest.mark.parametrize("size, announced", [(2, b"numpy a.so\n"), (1, b"")])
+def test_a_new_session_announces_modules_of_living_functions(size, announced, monkeypatch):
+    """A rank, or a standby process, can load them before the first call."""
+    x = numpy_engine.variable("x", "float64", 1)
+    function = synk.function([x], numpy_engine.mean(x))
+    monkeypatch.setattr(function.engine, "watch_modules", lambda tell: tell and tell("a.so"), raising=False)
+    monkeypatch.setattr(type(PROGRAM), "functions", [function])  # others may be alive in this process
+    session = PROGRAM.open(size, 0, launcher="threads")
+    assert bytes(session.block.announcements[: session.block.announced]) == announced

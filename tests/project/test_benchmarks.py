@@ -340,6 +340,7 @@ def test_report(tmp_path):
             "parts": {"synkhronos": {"all_reduce": 1500.0, "total": 120000.0}, PLAIN: {"total": 180000.0}},
         },
         {"case": start.OF_DATA, "n": 2, "value": 1031.0, "of": 1024.0},
+        {"case": "healing: seconds of a death, with a standby", "n": 2, "value": np.median([0.1, 0.2])},
     ]
     verdicts = goals.judge(rows)
     report.save(rows, verdicts, "quiet", tmp_path)
