@@ -30,9 +30,6 @@ CHAINS = (
     "ranks"
 )
 
-#: Size of the rows in one slice. The gradient reads them several times; afterwards from the cache of a core.
-SLICE_BYTES = 1 << 21
-
 #: All likelihoods of this process by key, so that copies and pickles refer to the same objects.
 _LIKELIHOODS: WeakValueDictionary[str, Likelihood] = WeakValueDictionary()
 
@@ -81,7 +78,6 @@ class Likelihood:
     ) -> None:
         self.name, self.is_observed, self.n_rows, self.batches = name, is_observed, len(data[0]), batches
         self.data = list(data) if batches is None else []
-        self._nbytes = sum(each.size * each.dtype.itemsize for each in self.data)
         self.differentiable = [param.type.dtype.startswith("float") and param not in fixed for param in params]
         self.failures: WeakSet[LikelihoodFailure] = WeakSet()
         self._pid, self.key = os.getpid(), uuid.uuid4().hex
@@ -138,17 +134,16 @@ class Likelihood:
     def _compute(self, params: Sequence[np.ndarray[Any, Any]], batch: Any) -> List[np.ndarray[Any, Any]]:
         if os.getpid() != self._pid:
             raise StateError(f"{self.name}: {CHAINS}")
-        if self.batches is not None:
-            data = next(self.batches)
-            scale = self.batches.total_size / len(data[0])
-            return [each * scale for each in self._checks.call(self.function, *data, *params)]
-        n_ranks = synk.size() if synk.is_forked() else 1
-        if self.n_rows < n_ranks:
+        if synk.is_forked() and self.n_rows < synk.size() and self.batches is None:
             hint = f"call synkhronos.fork with n_ranks={self.n_rows} or less"
-            got = str(self.n_rows)
-            raise ArgumentValueError(f"data of {self.name}", f"at least {n_ranks} rows, one for each rank", got, hint)
-        num_slices = 1 if batch is not None else max(1, self._nbytes // (n_ranks * SLICE_BYTES))
-        return self._checks.call(self.function, *self.data, *params, batch=batch, num_slices=num_slices)
+            raise ArgumentValueError(
+                f"data of {self.name}", f"at least {synk.size()} rows, one for each rank", str(self.n_rows), hint
+            )
+        data = self.data if self.batches is None else next(self.batches)
+        results: List[np.ndarray[Any, Any]] = self._checks.call(self.function, *data, *params, batch=batch)
+        if self.batches is None:
+            return results
+        return [each * (self.batches.total_size / len(data[0])) for each in results]
 
     def __reduce__(self) -> Any:
         return found_by, (self.key, self.name)

@@ -47,13 +47,13 @@ class ParameterChecks:
         self.outputs: List[Any] = [(pt.stack(conditions).astype("int8"), "min")] if conditions else []
         self.all_passed = np.ones(len(conditions), bool)
 
-    def call(self, function: synk.Function, *args: Any, **options: Any) -> List[Any]:
+    def call(self, function: synk.Function, *args: Any, batch: Any = None) -> List[Any]:
         """Return the results of the ranks' function, without the conditions."""
         if not self.inputs:
-            return list(function(*args, **options))
-        *results, passed = function(*args, self.all_passed, **options)
+            return list(function(*args, batch=batch))
+        *results, passed = function(*args, self.all_passed, batch=batch)
         if not passed.all():
-            *results, _ = function(*args, passed.astype(bool), **options)
+            *results, _ = function(*args, passed.astype(bool), batch=batch)
         return list(results)
 
 
