@@ -154,10 +154,8 @@ def fork(
         if not isinstance(value, (bool, np.bool_)) and not (value is None and argument == "use_gpu"):
             expected = "True, False or None" if argument == "use_gpu" else "True or False"
             raise ArgumentTypeError(argument, expected, _with_type(value))
-    if n_ranks is not None:
-        n_ranks = _positive("n_ranks", n_ranks)
-    if rows is not None:
-        rows = _positive("rows", rows)
+    n_ranks = None if n_ranks is None else _positive("n_ranks", n_ranks)
+    rows = None if rows is None else _positive("rows", rows)
     if profile is not None:
         if not isinstance(profile, (str, os.PathLike)):
             raise ArgumentTypeError("profile", "the path of a folder", _with_type(profile))

@@ -405,8 +405,7 @@ class Session:
         found, counts = [], "" if self._command is None else self._command.counts
         for host, ranks in by_host.items():
             done = f" ({min(self._steps_made()[0][rank] for rank in ranks)} {counts})" if host and counts else ""
-            where = f" on host {host}" if host else ""
-            found.append(f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}{where}{done}")
+            found.append(f"rank{'s' * (len(ranks) > 1)} {str(ranks)[1:-1]}" + (f" on host {host}" if host else "") + done)
         return ", ".join(found)
 
     def _restart_clock(self, now: float) -> None:

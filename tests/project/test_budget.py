@@ -32,7 +32,7 @@ BUDGET = {
     "collectives/": 1042,
     "profile/": 1021,
     "extensions/": 4511,
-    "contrib/": 948,
+    "contrib/": 947,
     "testing/ cli/": 2059,
 }
 
