@@ -402,10 +402,10 @@ class Session:
         by_host: Dict[str, List[int]] = {}
         for rank in self._missing():
             by_host.setdefault(self.launcher.host(rank), []).append(rank)
-        found, counts = [], "" if self._command is None else self._command.counts
+        found, counts = [], self._command.counts if self._command is not None else ""
         for host, ranks in by_host.items():
             done = f" ({min(self._steps_made()[0][rank] for rank in ranks)} {counts})" if host and counts else ""
-            found.append(f"rank{'s' * (len(ranks) > 1)} {str(ranks)[1:-1]}" + (f" on host {host}" if host else "") + done)
+            found.append(", ".join(f"rank {rank}" for rank in ranks) + (f" on host {host}" if host else "") + done)
         return ", ".join(found)
 
     def _restart_clock(self, now: float) -> None:
