@@ -32,7 +32,7 @@ def test_set_value_of_one_rank(world, program):
     synk.function([T.dscalar()], w.sum(), on_unused_input="ignore", **FAST)(1.0)  # this function is not exact
     got = f"7 on rank {other}, 2 on the master at index (1,)"
     for call in (f, f.compare, lambda x: f.steps(x, n_steps=2)):
-        with refuses(ValueError, "shared variable w", "because function f is exact", got, "synk.broadcast(w)"):
+        with refuses(ValueError, "shared variable w", "because the function f is exact", got, "synk.broadcast(w)"):
             call(np.ones(5))
     assert synk.gather(n, nd_up=1).tolist() == [5.0] * world.n  # nothing was updated
     synk.broadcast(w)
@@ -87,7 +87,7 @@ def test_updates_that_a_rank_without_rows_has_not_made(world, in_steps):
         own.steps(np.ones(world.n), batches=[slice(world.n), slice(0, 1)])
     else:
         own(np.ones(1))
-    with refuses(ValueError, "shared variable count", "because function f is exact", "master"):
+    with refuses(ValueError, "shared variable count", "because the function f is exact", "master"):
         f(np.ones(5))
     synk.broadcast(count)
     assert f(np.ones(5)) == 5 * (5.0 if in_steps else 4.0)
