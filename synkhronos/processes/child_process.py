@@ -108,7 +108,7 @@ class ChildProcess:
             return "it does not answer"
         if self._status is not None and self._status >= 0 and os.WIFSIGNALED(self._status):
             return f"killed by signal {os.WTERMSIG(self._status)}"
-        return "reason unknown"
+        return "it exited"
 
     def end(self) -> None:
         """Close the socket, and kill the process if it is alive; idempotent."""

@@ -286,7 +286,7 @@ def deaf(sock, program):
     signal.pause()
 
 
-@pytest.mark.parametrize("work, found, not_found", [(killed, "15", "9"), (ended, "ended", "9"), (deaf, "closed", "9")])
+@pytest.mark.parametrize("work, found, not_found", [(killed, "15", "9"), (ended, "exited", "9"), (deaf, "closed", "9")])
 def test_the_reason_of_an_end_is_the_processs_own(monkeypatch, work, found, not_found):
     """The error states why the process ended, not the SIGKILL that the program sends afterwards."""
     if work is deaf:
