@@ -43,7 +43,7 @@ def test_the_faster_model(times, seconds, pays, caplog):
     try:
         assert (chosen is not plain) == pays == synk.is_forked()
         said = caplog.records[-1]
-        assert said.levelno == (logging.INFO if pays else logging.WARNING) and "2 ranks" in said.getMessage()
+        assert said.levelno == (logging.INFO if pays else logging.WARNING) and "n_ranks=2" in said.getMessage()
         assert ("3 times as fast" in said.getMessage()) == pays != ("plain model" in said.getMessage())
         assert_same(chosen, plain, 5)
     finally:
