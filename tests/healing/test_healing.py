@@ -324,6 +324,7 @@ def test_a_rank_may_be_killed_more_than_once_in_a_command(tmp_path, names):
     np.testing.assert_array_equal(synk.gather(w, nd_up=1), [np.arange(3.0)] * 3)
 
 
+@pytest.mark.thorough
 def test_kills_at_any_time_end_like_the_undisturbed_training():
     """Kills of ranks, replacements and standbys every 20 to 150 ms do not change the results."""
     synk.fork(3, seed=1)

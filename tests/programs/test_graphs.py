@@ -34,6 +34,7 @@ def checked(seeds, launcher="threads"):
     return tally
 
 
+@pytest.mark.thorough
 def test_threads():
     tally = checked(range(40))
     assert tally.compared > 150 and sum(tally.reasons.values()) < 0.5 * tally.offered, str(tally)

@@ -146,6 +146,7 @@ def test_threads(library):
     assert len(RECIPES) >= 60
 
 
+@pytest.mark.thorough
 def test_processes(library):
     """Check 280 draws."""
     check(library("numpy"), "fork", 2)

