@@ -148,7 +148,7 @@ class PlanBuilder:
             if total and op.name is None:
                 raise ArgumentValueError(
                     "total",
-                    f"False, because {outputs[i].label} has op None, which returns a single result",
+                    f"False, because {outputs[i].label} has op None, whose results cannot be added up",
                     "True",
                     "use another op for the output, or exclude it with output_subset",
                 )
@@ -284,7 +284,7 @@ class PlanBuilder:
             if op.name is None and division.num_slices > 1 and not self._is_same_in_slices(i):
                 raise ArgumentValueError(
                     "num_slices",
-                    f"1, because {outputs[i].label} has op None, which returns a single result",
+                    f"1, because {outputs[i].label} has op None, which returns the master's own result",
                     str(division.num_slices),
                     "use another op for the output, or exclude it with output_subset",
                 )

@@ -1,7 +1,7 @@
 """News: values set on the master by the program, sent to the ranks along with the next command.
 
 For example, a learning rate that changes before each call needs no extra command. Each rank sets the values before it
-runs the command, so all ranks agree even if the command fails. News precede the bytes of a frozen command::
+runs the command, so all ranks agree even if the command fails. The news precedes the bytes of a frozen command::
 
     frozen                        [ pickle of the envelope         ]    begins with \\x80, as pickles do
     with news   [ "N" ][ length ][ pickle of the news ][ same pickle ]
