@@ -231,7 +231,7 @@ def rows_of(shape: Sequence[Placement]) -> Union[None, RowAxis, Unknown]:
             return Unknown("has a shape that depends on the values of rows")
     axes = [axis for axis, length in enumerate(lengths) if length.power != 0]
     if len(axes) > 1:
-        return Unknown("has the number of rows along two axes")
+        return Unknown("has two axes whose lengths depend on the number of rows")
     if not axes:
         return None
     length = lengths[axes[0]]

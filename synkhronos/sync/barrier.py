@@ -148,7 +148,7 @@ class Barrier:
 
     def exchange(self, notice: bytes, pool: Any, pools: Any) -> Tuple[bytes, ...]:
         """Wait as `wait` does; return the notices (messages) of all ranks, in order. Long notices use the pools."""
-        # Two slots alternate with the numbers of barrier and command, which are equal on all ranks even after an abort.
+        # Two slots alternate with the barrier and command numbers, which are equal on all ranks even after an abort.
         # All readers of the slot's last notice have passed the barrier in between.
         turn = (self.command + self.current + 1) % 2  # inlined from `turn_of`
         slots, lengths = self.block.notice_slots[turn], self.block.notice_length[turn]
