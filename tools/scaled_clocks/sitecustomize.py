@@ -9,6 +9,7 @@ Every wait is scaled together with the monotonic clocks, so that both agree. The
 limit of pytest-timeout is scaled only if it becomes longer.
 """
 
+import functools
 import importlib.abc
 import importlib.machinery
 import os
@@ -31,6 +32,7 @@ def scaled(seconds):
 def scale_last(wait):
     """Return a method or function whose last positional argument (if a number) and ``timeout`` are scaled."""
 
+    @functools.wraps(wait)  # so that it can be pickled
     def longer(*args, **others):
         *before, last = args if args else (None,)
         if isinstance(last, (int, float)):
