@@ -40,9 +40,7 @@ PARTS = {
 }
 
 
-@pytest.mark.long(
-    "mean|nccl|functions|hosts|collectives|forms|healing|in graph|profiles"
-)  # (OpenCL compilers take minutes)
+@pytest.mark.long("mean|nccl|functions|hosts|collectives|forms|healing|in graph|profiles")
 @pytest.mark.theano
 @pytest.mark.timeout(1800)  # (OpenCL compilers take minutes beside other programs)
 @pytest.mark.parametrize("part", PARTS)
