@@ -165,7 +165,7 @@ class Verdict(NamedTuple):
     @property
     def met(self):
         """Whether the goal was met."""
-        return bool(self.ratio >= self.limit if self.goal.least else self.ratio <= self.limit)  # not NumPy's, for JSON
+        return self.ratio >= self.limit if self.goal.least else self.ratio <= self.limit
 
 
 def judge(rows):

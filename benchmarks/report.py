@@ -7,6 +7,8 @@ import platform
 import shutil
 from pathlib import Path
 
+import numpy as np
+
 from .at_once import APART, CEILING
 from .contenders import PLAIN
 from .goals import OF_BEST
@@ -213,6 +215,7 @@ def save(rows, verdicts, state, folder):
                 ],
             },
             indent=1,
+            default=np.generic.item,
         )
     )
     try:

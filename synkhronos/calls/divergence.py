@@ -40,7 +40,7 @@ def check_in_sync(function: Any, session: Session, entries: Sequence[SharedEntry
                 name = entry.reference().name or place
                 raise ArgumentValueError(
                     f"shared variable {entry.label(place)}",
-                    f"the same value on all ranks, because the function {function.name or '(unnamed)'} is exact",
+                    f"the same value on all ranks, because the function {function.name or 'without a name'} is exact",
                     f"{value} on rank {rank}, {other} on the master{found.place}",
                     f"synk.broadcast({name}) sends the master's value to all ranks; if every rank has its own rows of "
                     f"{name}, list {name} in sliceable_shareds",

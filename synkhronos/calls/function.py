@@ -108,7 +108,7 @@ class Function:
 
     def __repr__(self) -> str:
         return (
-            f"<synkhronos.Function {self.name or '(unnamed)'}: "
+            f"<synkhronos.Function {self.name or 'without a name'}: "
             f"number of inputs {len(self._arguments.inputs)}, outputs {self.output_modes}>"
         )
 

@@ -148,7 +148,7 @@ class PlanBuilder:
             if total and op.name is None:
                 raise ArgumentValueError(
                     "total",
-                    f"False, because {outputs[i].label} has op None, whose results cannot be added up",
+                    f"False, because {outputs[i].label} has op None, which combines no results",
                     "True",
                     "use another op for the output, or exclude it with output_subset",
                 )

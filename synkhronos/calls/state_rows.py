@@ -91,7 +91,7 @@ def refuse_rows(function: Any, entries: Sequence[SharedEntry]) -> None:
             name = entry.reference().name or "it"
             raise ArgumentValueError(
                 f"shared variable {entry.label()}",
-                f"an input of the function {function.name or '(unnamed)'}, because another function divides its rows",
+                f"an input of the function {function.name or 'without a name'}, because another one divides its rows",
                 "a variable that each rank uses as a whole",
                 f"list synkhronos.sharded({name}, axis={entry.rows.axis}) in the function's inputs, or use as_theano",
             )

@@ -219,6 +219,8 @@ class Program:
                 if devices is not None:
                     session.setup = OpenDevices(devices, hosts is not None)
                     session.run(session.setup, DEVICES_TIMEOUT_S)
+                for function in self.functions:  # built in an earlier session, or before the first
+                    session.prefetch.begin(function.engine)
                 if profiled is not None:
                     profiled.write_if_killed()
             except BaseException:
@@ -231,8 +233,6 @@ class Program:
                 self.profiled = profiled
             self.session, self.exact, self.rows = session, bool(options.get("exact")), options.get("rows")
             self.check = bool(options.get("check")) or check == "1"
-            for function in self.functions:  # built in an earlier session, or before the first
-                session.prefetch.begin(function.engine)
             return session
 
     def _check_device(self, wanted: bool) -> None:

@@ -53,7 +53,7 @@ class RandomStreams:
         for shared in function.common_streams:
             if find(engine, shared) is not None and engine.identity(shared) not in common:
                 raise ArgumentValueError(
-                    f"function {function.name or '(unnamed)'}",
+                    f"function {function.name or 'without a name'}",
                     "separate random streams, because it is exact and draws numbers that all rows share",
                     f"a stream of another function, which was sent to the ranks earlier ({engine.label(shared)})",
                     "build it before the first call to the other function, or use a separate stream in it",
@@ -66,7 +66,7 @@ class RandomStreams:
             user = users.get(engine.identity(shared))
             if user is not None:
                 raise ArgumentValueError(
-                    f"function {function.name or '(unnamed)'}",
+                    f"function {function.name or 'without a name'}",
                     "separate random streams, because each rank draws numbers for its own rows",
                     f"a stream that the exact function{user} uses for numbers that all rows share "
                     f"({engine.label(shared)})",

@@ -402,7 +402,7 @@ class Session:
         by_host: Dict[str, List[int]] = {}
         for rank in self._missing():
             by_host.setdefault(self.launcher.host(rank), []).append(rank)
-        found, counts = [], self._command.counts if self._command is not None else ""
+        found, counts = [], "" if self._command is None else self._command.counts
         for host, ranks in by_host.items():
             done = f" ({min(self._steps_made()[0][rank] for rank in ranks)} {counts})" if host and counts else ""
             found.append(", ".join(f"rank {rank}" for rank in ranks) + (f" on host {host}" if host else "") + done)

@@ -329,7 +329,7 @@ def test_the_log_says_which_host_is_awaited(session, sums, numpy_words, monkeypa
     with caplog.at_level("INFO", "synkhronos"):
         np.testing.assert_array_equal(f(ROWS[:8]), 2 * ROWS[:8])
     said = [message for message in caplog.messages if message.startswith("waiting")]
-    sentence = r"waiting for ranks? .* on host there \(0 modules and functions ready\) in distribute \(\d+ s .*\)"
+    sentence = r"waiting for rank .* on host there \(0 modules and functions ready\) in distribute \(\d+ s .*\)"
     assert said and all(re.fullmatch(sentence, message) for message in said), said
     assert {record.levelname for record in caplog.records} == {"INFO"}
 

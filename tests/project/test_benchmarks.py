@@ -341,6 +341,7 @@ def test_report(tmp_path):
         },
         {"case": start.OF_DATA, "n": 2, "value": 1031.0, "of": 1024.0},
         {"case": "healing: seconds of a death, with a standby", "n": 2, "value": np.median([0.1, 0.2])},
+        {"case": "rows", "n": np.int64(2), "value": np.float32(0.5)},
     ]
     verdicts = goals.judge(rows)
     report.save(rows, verdicts, "quiet", tmp_path)
