@@ -25,7 +25,7 @@ rm -rf "$work/debs" "$work"/root/usr/share "$work"/root/usr/lib/python3.11/confi
 # Leave out packages that are used only for checks, notebooks, plots or documentation.
 left_out="ruff* *mypy* pyright* jedi* parso* debugpy* IPython* ipykernel* jupyter* prompt_toolkit* tornado* *zmq*
     ast_serialize* librt* tzdata* kiwisolver* *sphinx* matplotlib* pandas* sklearn* scikit_learn* *fonttools* fontTools
-    babel pip* PIL pillow* docutils* tests __pycache__"
+    babel mpi4py* pip* PIL pillow* docutils* tests __pycache__"
 set -f # (the patterns are tar's)
 # shellcheck disable=SC2086  # $left_out must be split into words
 tar -C "$site" -c --dereference $(printf -- '--exclude=%s ' $left_out) . | tar -C "$work/site" -x

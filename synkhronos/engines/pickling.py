@@ -33,7 +33,8 @@ RECURSION_LIMIT = 10**6
 # The recursion limit and the stack size of new threads are process-wide.
 _one_at_a_time = threading.Lock()
 
-prepare_thread: Callable[[], object] = bool  #: Called first in each thread of `deep`; opening a CUDA device sets it.
+#: Called in each thread before it uses the device; opening a CUDA device sets it.
+prepare_thread: Callable[[], object] = bool
 
 
 def deep(function: Callable[..., Any], *args: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, List, Optional, Sequence
 from .. import engines
 from ..cluster.environment import settings_of_nccl
 from ..cluster.facts import HostFacts
+from ..engines import pickling
 from ..errors import ArgumentValueError, SynkhronosError
 from ..host import gpus
 from ..host.interfaces import interfaces
@@ -46,7 +47,7 @@ class OpenDevices(Command):
         gpu = importlib.import_module("synkhronos.transports.gpu")  # pygpu, which it imports, is available now
         there = context.transport
         host = there.disconnect() if isinstance(there, gpu.GpuTransport) else there
-        transport = gpu.GpuTransport(host, opened, name)
+        transport = gpu.GpuTransport(host, opened, name, pickling.prepare_thread)
         transport.connect()
         context.transport = transport
 

@@ -122,6 +122,8 @@ class RankContext:
         if self.deposits is not None:
             self.deposits.pending = {}
         try:
+            if self.transport.prepare_thread is not None:
+                self.transport.prepare_thread()
             if envelope.forget:
                 self.forget(envelope.forget)
             begun = self.transport.traffic.begin() if envelope.command.is_counted else None

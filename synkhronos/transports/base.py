@@ -117,9 +117,11 @@ class Transport(ABC):
     """Collectives over lists of arrays; one object per rank. `traffic` counts the bytes moved."""
 
     traffic: TrafficCounter
+    #: Called at the start of each command, in the thread that executes the command.
+    prepare_thread: Optional[Callable[[], object]] = None
 
     def close(self) -> None:  # noqa: B027, most transports have nothing to release
-        """Release resources together with all other ranks; every rank calls this when the session ends normally."""
+        """Release resources; every rank calls this when the session ends normally."""
 
     @abstractmethod
     def exchange(self, notice: Any) -> List[Any]:

@@ -25,8 +25,10 @@ logger = logging.getLogger("synkhronos")
 class GpuTransport(Transport):
     """Collectives over arrays on the rank's device (opened by pygpu) and, through ``host``, on the host."""
 
-    def __init__(self, host: SharedMemoryTransport, context: Any, device: str) -> None:
-        self.host, self.context, self.device = host, context, device
+    def __init__(
+        self, host: SharedMemoryTransport, context: Any, device: str, prepare_thread: Callable[[], object]
+    ) -> None:
+        self.host, self.context, self.device, self.prepare_thread = host, context, device, prepare_thread
         self.nccl: Optional[Clique] = None  # communicator of all devices; if it is None, `why` states the reason
         self.why = ""
         self.traffic = host.traffic
@@ -40,14 +42,13 @@ class GpuTransport(Transport):
 
     def disconnect(self) -> SharedMemoryTransport:
         """Abort the communicator, because a rank may have died; return the transport for host arrays."""
-        if self.nccl is not None:
-            self.nccl.give_up()
+        self.close()
         self.nccl, self.why = None, "another communicator is being opened"
         return self.host
 
     def close(self) -> None:
         if self.nccl is not None:
-            self.nccl.close()
+            self.nccl.give_up()
 
     # -- this rank's arrays --------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ KNOWN = ("int8", "int32", "int64", "uint64", "float16", "float32", "float64")
 MULTI_RANK = "NCCL_MULTI_RANK_GPU_ENABLE"  #: Variable that allows several ranks per device (since NCCL 2.32).
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 EAGER, PAUSE = 0.001, 0.0002  #: Seconds of busy-waiting for a device, then seconds between two checks.
-END_S = 1.0  #: Seconds to wait for the end of a communicator.
+END_S = 1.0  #: Seconds to wait for a communicator to be aborted.
 CUDA_ERROR_NOT_READY = 600  #: Status from cuEventQuery while the device is busy.
 
 _NEUTRAL = {"sum": -0.0, "prod": 1}  # adding 0 would turn a sum of -0 into 0
@@ -101,17 +101,14 @@ class NcclProgress(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Abort the work, so that the device stops waiting for peers; the communicator is not used again."""
-
-    @abstractmethod
-    def destroy(self) -> None:
-        """Destroy the communicator, together with all peers."""
+        """Abort the work, so that the device stops waiting for peers, and free the communicator."""
 
 
 class Cuda(NcclProgress):
-    """Polls a CUDA device, and aborts or destroys NCCL's communicator, through ctypes.
+    """Polls a CUDA device, and aborts NCCL's communicator, through ctypes.
 
-    Freeing pygpu's object would destroy the communicator, and thus wait for lost peers. So the object is kept.
+    ``ncclCommDestroy`` waits for all peers, forever if one has ended. So only ``ncclCommAbort`` is called, and pygpu's
+    object, which would destroy the communicator, is never freed.
     An event on the default stream follows the work of all blocking streams, including pygpu's.
     """
 
@@ -146,14 +143,8 @@ class Cuda(NcclProgress):
         return False
 
     def abort(self) -> None:
-        self._end(self._nccl.ncclCommAbort)
-
-    def destroy(self) -> None:
-        self._end(self._nccl.ncclCommDestroy)
-
-    def _end(self, function: Callable[..., object]) -> None:
-        """Call an NCCL function that may wait for peers; wait at most `END_S` seconds for it to return."""
-        thread = threading.Thread(target=function, args=(self._comm,), name="synkhronos nccl", daemon=True)
+        abort = self._nccl.ncclCommAbort
+        thread = threading.Thread(target=abort, args=(self._comm,), name="synkhronos nccl", daemon=True)
         thread.start()
         thread.join(END_S)
 
@@ -249,12 +240,6 @@ class Clique:
         if not self.broken:
             self.broken = True
             self.progress.abort()
-
-    def close(self) -> None:
-        """Destroy the communicator; all ranks call this when the session ends normally."""
-        if not self.broken:
-            self.broken = True
-            self.progress.destroy()
 
     # -- around NCCL's calls -------------------------------------------------------------------------------------
 

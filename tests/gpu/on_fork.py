@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import psutil
@@ -174,6 +175,34 @@ def test_a_rank_that_dies_frees_the_others():
     synk.fork(devices=[DEVICE] * 2)  # earlier functions are distributed again
     step()
     np.testing.assert_array_equal(synk.gather(w), 2)
+
+
+def test_threads_of_the_program():
+    """Every thread may build functions, call them, and run collectives."""
+    T, failures = theano.tensor, []
+    synk.fork(devices=[DEVICE] * 2)
+    x, w = T.fmatrix("x"), theano.shared(np.ones((50, 3), "float32"), "w")
+    f = synk.function([x], (T.dot(x, w).sum(), "sum"))
+    f(np.ones((4, 50), "float32"))  # a second use of a kernel is what once failed in other threads
+
+    def work(seed):
+        try:
+            rows = np.random.RandomState(seed).rand(9, 50).astype("float32")
+            g = synk.function([x], (T.dot(x, w).sum() * np.float32(seed), "sum"))
+            for _ in range(3):
+                expected = 3 * rows.sum(dtype="float64")
+                np.testing.assert_allclose([f(rows), g(rows)], [expected, seed * expected], rtol=1e-5)
+                synk.all_reduce(w)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    np.testing.assert_array_equal(synk.gather(w, nd_up=1), np.ones((2, 50, 3)))
 
 
 def test_memory_that_a_device_does_not_have():

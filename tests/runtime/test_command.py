@@ -1,6 +1,7 @@
 """Executing a command always returns an answer and releases the other ranks."""
 
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from synkhronos.runtime.context import RankContext
 class Context:
     """A context that records calls."""
 
-    rank, _commitment, deposits, is_over_hosts = 3, 1, None, False
+    rank, _commitment, deposits, is_over_hosts, transport = 3, 1, None, False, SimpleNamespace(prepare_thread=None)
 
     def __init__(self):
         self.calls = []

@@ -11,6 +11,8 @@ from synkhronos.sync.semaphore import WaitPolicy
 
 
 class Transport:
+    prepare_thread = None
+
     def __init__(self):
         self.forgotten = []
 

@@ -30,7 +30,7 @@ class Context:
 
     def __init__(self):
         self.barrier, self.log = self, []
-        self.transport = types.SimpleNamespace(close=lambda: self.log.append("close"))
+        self.transport = types.SimpleNamespace(close=lambda: self.log.append("close"), prepare_thread=None)
 
     def begin(self, number):
         self.log.append(number)

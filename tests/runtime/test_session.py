@@ -266,6 +266,17 @@ class ObservedLock:
         self.release()
 
 
+def test_each_thread_is_prepared_for_the_device(open_session):
+    """A CUDA context must be made current in each thread of the program that runs a command."""
+    session, prepared = open_session("threads"), []
+    session.context.transport.prepare_thread = lambda: prepared.append(threading.get_ident())
+    thread = threading.Thread(target=session.run, args=(Tell(),))
+    thread.start()
+    thread.join()
+    session.run(Tell())
+    assert prepared == [thread.ident, threading.get_ident()]
+
+
 def test_close_waits_for_another_threads_command(open_session, gate):
     session = open_session("fork", 2)
     results = []

@@ -164,6 +164,7 @@ class GraphEngine(Engine):
         inputs = [copy.copy(one) if isinstance(one, self.library.SymbolicInput) else one for one in inputs]
         if kwargs.get("name") is None:
             kwargs["name"] = _place_of_call()
+        pickling.prepare_thread()
         return self.library.function.original(inputs, outputs, updates=list(updates or ()), givens=givens, **kwargs)
 
     def draft(
