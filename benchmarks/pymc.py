@@ -216,7 +216,8 @@ def per_draw(many, few):
 
 def pointwise(n):
     """Return the `Times` to compute the log-likelihoods of all rows for one draw."""
-    model = logistic(*logistic_arrays(100_000))
+    arrays = logistic_arrays(100_000)
+    model = logistic(*arrays)
     draws = 0.1 * np.random.default_rng(1).normal(size=(1, MANY, COLUMNS))
     traces = {
         each: xarray.DataTree.from_dict(
@@ -224,23 +225,32 @@ def pointwise(n):
         )
         for each in (FEW, MANY)
     }
-    plain = functools.partial(pm.compute_log_likelihood, model=model, extend_inferencedata=False, progressbar=False)
-    synk.fork(n, use_gpu=False)
-    try:
-        ours = functools.partial(compute_log_likelihood, model=model, progressbar=False)
-        found = ours(traces[FEW])["log_likelihood"]["y"].values
-        if not np.allclose(found, plain(traces[FEW])["y"].values, rtol=1e-10):
-            raise WrongResult(POINTWISE)
-        settings = {OURS: (ours, 1), **{THREADS.format(k, "s" * (k > 1)): (plain, k) for k in (1, n)}}
-        contenders = {
-            (name, each): Local(functools.partial(compute, traces[each]), before=limited(threads))
-            for name, (compute, threads) in settings.items()
-            for each in (FEW, MANY)
-        }
-        times = measure_in_turn(contenders, 5, 5, warm=0)
-        return {name: per_draw(times[name, MANY], times[name, FEW]) for name in settings}
-    finally:
-        synk.close()
+    shares = [logistic(*of_rank) for of_rank in zip(*[np.array_split(array, n) for array in arrays])]
+    with AtOnce([{each: Local(likelihoods_of(share, traces[each])) for each in traces} for share in shares]) as at_once:
+        synk.fork(n, use_gpu=False)
+        try:
+            ours = functools.partial(compute_log_likelihood, model=model, progressbar=False)
+            found = ours(traces[FEW])["log_likelihood"]["y"].values
+            if not np.allclose(found, likelihoods_of(model, traces[FEW])()["y"].values, rtol=1e-10):
+                raise WrongResult(POINTWISE)
+            contenders = {}
+            for each, trace in traces.items():
+                contenders[OURS, each] = Local(functools.partial(ours, trace), before=limited(1))
+                for k in (1, n):
+                    plain = likelihoods_of(model, trace)
+                    contenders[THREADS.format(k, "s" * (k > 1)), each] = Local(plain, before=limited(k))
+                contenders[CEILING, each] = at_once.contender(each)
+            times = measure_in_turn(contenders, 5, 5, warm=0)
+            return {name: per_draw(times[name, MANY], times[name, FEW]) for name, each in times if each == FEW}
+        finally:
+            synk.close()
+
+
+def likelihoods_of(model, trace):
+    """Return a function without arguments that computes a model's log-likelihoods with PyMC."""
+    return functools.partial(
+        pm.compute_log_likelihood, trace, model=model, extend_inferencedata=False, progressbar=False
+    )
 
 
 def network(n):

@@ -310,6 +310,26 @@ class Data:
         self._check(array, typed, force_cast)
         return array if self._storage.maps(array) else np.asarray(array, self.dtype, order="C")
 
+    def use_huge_pages(self) -> int:
+        """Move the data into pages of 2 MiB, which makes passes over data of many megabytes up to 10 percent faster.
+
+        This takes 1 to 3 seconds per gigabyte, and pays if all rows are read hundreds of times, as by a sampler. The
+        value stays the same. Files and memory with a name are not moved.
+
+        Returns
+        -------
+        int
+            The number of bytes moved: 0 before Linux 6.1, if no such pages are free, or if the data is smaller.
+
+        Examples
+        --------
+        >>> import numpy as np, synkhronos as synk
+        >>> synk.data(np.ones(10)).use_huge_pages()
+        0
+        """
+        memory, pool = self._storage.backing.memory, self._storage.pool
+        return pool.use_huge_pages(memory) if memory is not None and pool.owns(memory) else 0
+
     def free_memory(self) -> None:
         """Release the memory (once its last view is gone) and its name.
 

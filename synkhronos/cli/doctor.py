@@ -48,7 +48,6 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-#: Requirements of the engines, by package name.
 ENGINES = {name: LIBRARIES[name] for name in engines.LIBRARIES}
 
 #: Remedies by pattern in the last error line of an engine's test program; {} stands for the engine's name in capitals.
@@ -404,7 +403,6 @@ CHECKS: Tuple[Callable[[], Finding], ...] = (
 #: Failures of these checks are not reported on a machine without a GPU.
 ONLY_FOR_GPUS = (check_pygpu, check_cuda, check_opencl, check_nccl)
 
-#: Checks that are skipped if a package is not installed.
 ONLY_WITH = {check_theano: "theano", check_lasagne: "theano", check_pytensor: "pytensor", check_pymc: "pymc"}
 
 

@@ -21,7 +21,6 @@ from ..errors import ArgumentError, ArgumentValueError
 RANKS = "1,2,4,8,16,64,1024"
 LINKS = "shared-memory, nccl, nccl:LATENCY,BANDWIDTH or mpi:LATENCY,BANDWIDTH, e.g. mpi:50us,10Gbit"
 
-#: Seconds, and bytes per second, by unit.
 SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 BYTES = {"": 1.0, "mb": 1e6, "gb": 1e9, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
 

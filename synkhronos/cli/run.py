@@ -42,7 +42,6 @@ PROFILE_HELP = """\
 record what every rank does, as fork(profile=FOLDER) does; report.txt, report.html, timeline.json (for Perfetto)
 and profile.json are written to FOLDER when a session ends. FOLDER must not contain a profile yet"""
 
-#: Commands; the first argument is a program or one of these.
 COMMANDS = ("doctor", "predict")
 
 

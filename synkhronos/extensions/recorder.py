@@ -32,10 +32,8 @@ from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError
 
 __all__ = ["PARTS", "Recorder"]
 
-#: The time columns, which add up to ``seconds``.
 PARTS = ("computing", "waiting", "communicating", "loading", "other")
 
-#: The columns that every table has.
 _OWN = ("epoch", "seconds", *PARTS)
 
 #: Time columns by trace point. Unlisted trace points (``command``, ``memory``, ...) do not change the current column.

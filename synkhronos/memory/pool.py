@@ -25,6 +25,7 @@ from ..trace import point
 from .dtypes import own
 from .free_list import FreeList
 from .handles import Handle, address, extent
+from .huge_pages import use_huge_pages
 from .memfd import nameless_file, reserve
 from .posix_names import NamedMemory
 
@@ -164,6 +165,10 @@ class Pool:
     def constant_handle(self, array: NDArray[Any]) -> Handle:
         """Return the handle of an array that is in this pool and is never written again."""
         return self.handle(array)._replace(constant=next(self._constants))
+
+    def use_huge_pages(self, array: NDArray[Any]) -> int:
+        """Move an array in this pool into huge pages, as far as possible; return the number of bytes moved."""
+        return use_huge_pages(self._fd, address(array) - self._address, array.nbytes)
 
     def share(self, name: str, nbytes: int) -> NamedMemory:
         """Create named shared memory outside the pool."""

@@ -20,7 +20,6 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .spans import Recorded, Span, parents
 
-#: Parts of a session's time, in the order of the tables.
 PARTS = ("computing", "communicating", "waiting", "copying", "overhead", "idle")
 
 #: Parts of a command's time; ``commit`` belongs to communicating.

@@ -12,7 +12,6 @@ from typing import Mapping, Optional
 from ..errors import ArgumentValueError
 from ..sync.file_lock import FileLock
 
-#: Name of the file that claims the folder.
 CLAIM = "profile.json"
 
 

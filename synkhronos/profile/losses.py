@@ -7,7 +7,6 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 #: Losses below this share of the time in calls are not reported.
 LEAST_SHARE = 0.005
 
-#: Smallest ratio of rows that explains a difference in computing time.
 _LARGER = 1.05
 
 

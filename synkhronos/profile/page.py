@@ -10,7 +10,6 @@ from .losses import Loss, idle_sentence, short
 
 _COLOURS = dict(zip(PARTS, ("#2f6db3", "#d9822b", "#c23b3b", "#7a5fb0", "#8a8a8a", "#e6e6e6")))
 
-#: Parts of a command, each with the session part that provides its color.
 _PARTS_OF_CALL = (
     ("engine_s", "computing"),
     ("transport_s", "communicating"),

@@ -135,5 +135,4 @@ def _of_command(ring: RingBuffer, context: Any, command: Any, moved: float) -> T
     return name, rows, nbytes, int(moved) if moved > 0 else 0, arrays  # negative after a change of transport
 
 
-#: Observer that records all ranks of this process.
 RECORDING = Recording()

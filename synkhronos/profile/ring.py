@@ -17,7 +17,6 @@ from __future__ import annotations
 import struct
 from typing import Dict, List, NamedTuple, Tuple
 
-#: Indices of a ring's first words.
 WRITTEN, NAME_BYTES, NAMES, OFFSET, ERROR = range(5)
 
 #: Number of levels with recorded open spans; deeper spans are recorded only when they end.
@@ -83,10 +82,8 @@ class RingBuffer:
         self.memory = memory
         self.words = memory[:_NAMES_BEGIN].cast("q")
         self.capacity = (len(memory) - RECORDS_BEGIN) // RECORD_BYTES
-        #: Number of the current or last command.
         self.command = 0
         self.written = int(self.words[WRITTEN])
-        #: Indices of the names written so far.
         self.numbers: Dict[str, int] = {name: number for number, name in enumerate(read(memory).names)}
         self._commands: Dict[Tuple[str, str], int] = {}
         self.number("other")

@@ -44,7 +44,6 @@ from .profiled import SessionProfile, set_clocks
 
 logger = logging.getLogger("synkhronos")
 
-#: Launchers of the other ranks, by their name in `Program.open`.
 LAUNCHERS: Dict[str, Type[Launcher]] = {"fork": ProcessLauncher, "threads": LocalLauncher}
 
 CHECK = "SYNK_CHECK"  #: Environment variable that enables ``check``; set by ``python -m synkhronos --check``.

@@ -17,9 +17,9 @@ PACKAGE = Path(__file__).resolve().parents[2] / "synkhronos"
 #: Maximum number of lines of code in the listed files and folders; a space separates several of them. A file belongs to
 #: the longest of these names that is a prefix of its path.
 BUDGET = {
-    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 771,
+    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 774,
     "reductions/ kernels/ host/": 1198,
-    "memory/": 1105,
+    "memory/": 1143,
     "sync/": 944,
     "runtime/": 1756,
     "transports/": 1515,
@@ -31,7 +31,7 @@ BUDGET = {
     "calls/": 4101,
     "collectives/": 1042,
     "profile/": 1021,
-    "extensions/": 4511,
+    "extensions/": 4515,
     "contrib/": 947,
     "testing/ cli/": 2059,
 }

@@ -13,7 +13,6 @@ from .facts import PACKAGES, MachineFacts, labels
 
 #: Largest accepted difference between clocks; beyond it, files on shared file systems may have future dates.
 CLOCK_TOLERANCE_S = 1.0
-#: Maximum number of host names in a list; longer lists are abbreviated.
 MOST_NAMES = 4
 
 #: Launcher options that let a process use all cores of its host.

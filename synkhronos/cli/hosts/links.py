@@ -12,13 +12,11 @@ import numpy as np
 from ..doctor import OK, WARN, Finding
 from .comparison import joined
 
-#: Message tags: turns, results, measured messages, and facts.
 TURN, RESULT, PING, FACTS = 1, 2, 3, 4
 #: With more hosts than this, each host is measured only with host 0 and with the next host.
 MOST_FOR_ALL_PAIRS = 8
 #: Small messages: size and number. Large messages: size, approximate total seconds, and maximum number.
 PING_BYTES, PINGS, BULK_BYTES, LEAST_SECONDS, MOST_BULKS = 64, 200, 4 << 20, 0.2, 32
-#: Seconds between two polls for a message.
 PAUSE_S = 0.001
 #: A link is slow below this fraction of the median rate, above this latency, or below this number of bytes per second.
 SLOW_PART = 0.5

@@ -9,10 +9,8 @@ from xml.sax.saxutils import escape
 from .model import PARTS
 from .outlook import Outlook
 
-#: Size of the picture and of each of its two plots, and position of the first plot, in pixels.
 WIDTH, HEIGHT, PLOT_WIDTH, PLOT_HEIGHT, LEFT, TOP = 900, 400, 340, 280, 60, 50
 
-#: Colors of the parts of a step.
 COLOURS = dict(zip(PARTS, ("#4477aa", "#66ccee", "#bbbbbb", "#ccbb44", "#ee6677", "#aa3377", "#228833")))
 
 

@@ -38,7 +38,6 @@ class CallGroup(NamedTuple):
     spread: Array  # work of every rank in every call, divided by the median
 
 
-#: Hint if profiles seem to come from different programs.
 HINT = "pass profiles of one program only; if it was edited between runs, name its functions: function(..., name=)"
 
 

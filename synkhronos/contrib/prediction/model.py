@@ -20,10 +20,8 @@ from .links import HostLinkModel, RingModel, SharedMemory
 from .profiles import Key
 from .slowest import slowest
 
-#: Parts of a step's time, in the order of the report's table.
 PARTS = ("computing", "memory", "cores", "waiting", "communicating", "commands", "program")
 
-#: Parts that reduce the speedup.
 LOSSES = PARTS[1:]
 
 

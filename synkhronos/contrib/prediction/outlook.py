@@ -9,7 +9,6 @@ from .model import PARTS, CommunicationRule, Model, RankLayout
 #: At this efficiency or better, only the computation itself counts as the limit.
 GOOD_EFFICIENCY = 0.9
 
-#: Rules that reduce communication, by name.
 RULES = {
     "every 4th step": CommunicationRule(every=4),
     "every 16th step": CommunicationRule(every=16),

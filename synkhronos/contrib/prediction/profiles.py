@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from ...errors import ArgumentValueError
 from ...profile.profile import FORMAT, loaded
 
-#: Hint in messages about unusable profiles.
 HOW_TO = "create a profile with python -m synkhronos --profile DIR program.py"
 
 Key = Tuple[str, str]  # kind and name of a command

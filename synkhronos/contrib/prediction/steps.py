@@ -15,7 +15,6 @@ MIN_STEPS = 5
 #: Number of first calls that are skipped, because they touch memory for the first time.
 WARM_UP_CALLS = 2
 
-#: Kinds of commands that call a function, once or in many steps.
 FUNCTIONS = ("function", "steps")
 
 

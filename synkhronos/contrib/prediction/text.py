@@ -7,7 +7,6 @@ from typing import List, Sequence
 from .model import PARTS, Model
 from .outlook import GOOD_EFFICIENCY, RULES, Outlook
 
-#: Causes of each limit, and remedies.
 ADVICE = {
     "computing": "the work itself, with a fixed part that does not depend on rows; use larger batches",
     "memory": "ranks that compute simultaneously slow each other down (memory, caches, clock rate); use more machines",
@@ -18,7 +17,6 @@ ADVICE = {
     "program": "the program's serial code between calls; use a loader, or many steps in one command",
 }
 
-#: Characters of the plot, by part.
 LETTERS = dict(zip(PARTS, "#mcwx+."))
 WIDTH = 60
 

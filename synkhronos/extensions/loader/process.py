@@ -35,7 +35,6 @@ from .work import Delivery, Ended, Work, serve
 
 #: Seconds between asking a source to stop and killing its process.
 GRACE_S = 1.0
-#: Seconds between checks of an awaited process.
 _LOOK_INTERVAL_S = 0.1
 #: Maximum size of a message; long tracebacks are truncated.
 _MESSAGE_BYTES = 1 << 18

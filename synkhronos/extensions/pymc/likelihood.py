@@ -23,7 +23,6 @@ from .batches import Batches
 from .parameter_checks import ParameterChecks
 from .rows import of_any_rows
 
-#: The error message for a chain in a separate process.
 CHAINS = (
     "this likelihood is computed by the ranks of another process, and a chain (or program) in a separate process "
     "cannot use them: pass cores=1 to pm.sample or pm.sample_smc; the chains then run one after the other, each on all "

@@ -12,7 +12,6 @@ from pytensor.tensor.type import TensorType
 from pytensor.xtensor.basic import xtensor_from_tensor
 from pytensor.xtensor.type import XTensorType
 
-#: Types of arrays, without and with named axes.
 ARRAY_TYPES = (TensorType, XTensorType)
 
 

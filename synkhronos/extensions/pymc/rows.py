@@ -39,7 +39,11 @@ def as_data(values: Sequence[Any], labels: Sequence[str]) -> List[synk.Data]:
             value = np.asarray(value)
             if value.dtype.kind not in "biufc":
                 raise ArgumentTypeError(label, "an array of numbers", f"dtype {value.dtype}", "convert it to numbers")
-        data.append(value if isinstance(value, synk.Data) else synk.data(value, name=label))
+        if isinstance(value, synk.Data):
+            data.append(value)
+        else:
+            data.append(synk.data(value, name=label))
+            data[-1].use_huge_pages()  # samplers read all rows thousands of times
         if not data[-1].shape:
             raise ArgumentValueError(label, "an array with rows", "a number", "write the number into the function")
         if len(data[-1]) != len(data[0]):

@@ -25,7 +25,6 @@ from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 #: The maximum number of elements in a row, as a multiple of the average over the rows.
 MAX_LENGTH = 10
 
-#: The supported uses of sparse matrices.
 PRODUCTS = "dense arrays, or products sparse.dot(matrix, array) of a sparse matrix with one row for each observation"
 
 

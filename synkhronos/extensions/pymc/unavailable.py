@@ -117,7 +117,6 @@ def _of_observed(model: pm.Model) -> None:
         )
 
 
-#: Functions that need a model's rows or its random variables, and their checks.
 GUARDED: Tuple[Tuple[Callable[..., Any], Callable[..., None]], ...] = (
     (pm.sample, _of_sample),
     (log_density.compute_log_density, _of_log_density),

@@ -129,9 +129,7 @@ class Gossip(DrawnRule):
             raise ArgumentValueError("state_is", "'averaged' or 'kept'", "'reset'")
         super().__init__(function, params, state, every, seed, state_is)
         self.probability = real("probability", probability, "more than 0, at most 1", lambda p: 0 < p <= 1)
-        #: The weights alpha, by rank.
         self.alphas = [1 / synk.size()] * synk.size()
-        #: Pairs of sender and receiver in the last exchange.
         self.sent: List[Tuple[int, int]] = []
 
     def _due(self) -> bool:
@@ -201,7 +199,6 @@ class Swap(DrawnRule):
         self, function: Any = None, params: Any = None, state: Any = None, every: int = 1, seed: int = 0
     ) -> None:
         super().__init__(function, params, state, every, seed, "averaged")
-        #: The pairs of the last exchange.
         self.pairs: List[Tuple[int, int]] = []
 
     def _exchange(self) -> None:

@@ -32,7 +32,6 @@ from synkhronos.program.program import PROGRAM
 from .asynchronous import Exchange
 from .variables import assignment, check_params, check_used, floats, like
 
-#: The possible treatments of the state in an exchange.
 STATE_IS = ("averaged", "kept", "reset")
 
 
