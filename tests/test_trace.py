@@ -93,7 +93,7 @@ def test_the_points_of_a_collective(make_world, log):
     labels = {label for _, label, _ in log.seen}
     assert {
         "RankContext.execute",
-        "RankContext.commit",
+        "Transaction.commit",
         "Barrier.wait",
         "SharedMemoryTransport.bind",
         "MasterEnd.send",

@@ -39,7 +39,7 @@ class Peek(Command):
         self.number = number
 
     def run(self, context):
-        engine, variable = context.shareds[self.number]
+        engine, variable = context.registry.shareds[self.number]
         return np.array(engine.get(variable))
 
 
@@ -50,7 +50,7 @@ class Poke(Command):
         self.number, self.values = number, values
 
     def run(self, context):
-        entry = context.shareds[self.number]
+        entry = context.registry.shareds[self.number]
         value = entry.engine.to_device(entry.reference(), np.array(self.values[context.rank]))
         entry.set(value, Origin.OWN)
 
@@ -59,7 +59,7 @@ class Tables(Command):
     """Return the numbers of functions and variables in this rank's tables, and the bytes of its pool."""
 
     def run(self, context):
-        return len(context.functions), len(context.shareds), context.pool.used
+        return len(context.registry.functions), len(context.registry.shareds), context.pool.used
 
 
 #: Maximum number of hosts in a session; then, the number of ranks per host in worlds with several hosts.

@@ -14,7 +14,7 @@ class Rotate(CollectiveCommand):
         handles = context.transport.exchange([context.pool.handle(array) for array in arrays])
         before = [context.pools.attach(handle) for handle in handles[context.rank - 1]]
         results = taken(context, self.numbers, before, [None] * len(before))
-        context.commit_values(self.numbers, results)  # on all ranks, or on none
+        context.transaction.commit_values(context.entries(self.numbers), results)  # on all ranks, or on none
 
 
 def rotate(shared_vars):

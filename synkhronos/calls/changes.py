@@ -43,7 +43,7 @@ def entries_of(session: Session, engine: Any, shareds: Sequence[Any]) -> List[Sh
     if session.size == 1:
         return []
     numbers: Dict[Any, None] = dict.fromkeys(replicator_of(session).find(engine, each) for each in shareds)
-    return [session.context.shareds[number] for number in numbers]
+    return [session.context.registry.shareds[number] for number in numbers]
 
 
 def changed(session: Session, entries: Sequence[SharedEntry]) -> List[SharedEntry]:
@@ -84,26 +84,18 @@ class GiveValues(Command):
         self.numbers, self.others = numbers, others
 
     def run(self, context: RankContext) -> None:
-        is_root, news, origins = context.rank == context.root, [], []
+        is_root, others, entries = context.rank == context.root, [], context.entries(self.numbers)
         for number, pickled, begins in self.others:
-            entry = context.shareds[number]
+            entry = context.registry.shareds[number]
             value = entry.cell[0] if is_root else pickle.loads(pickled)
             if begins is not None:
                 value = jumped_from(begins, entry.engine, entry.reference(), value, context.rank, context.size)
-            news.append((entry, value))
-            origins.append(Origin.COMMON if begins is None else Origin.OWN)
+            others.append((entry, value, Origin.COMMON if begins is None else Origin.OWN))
         keys, arrays = context.bind(self.numbers)
         results = context.transport.broadcast(keys, arrays, context.root)
         if is_root:
-            keep_borrowed([context.shareds[number] for number in self.numbers], results)
-        if context.deposits is not None:
-            context.deposits.record(news)
-
-        def change() -> None:
-            for (entry, value), origin in zip(news, origins):
-                entry.set(value, origin)
-
-        context.commit_values(self.numbers, results, change, same=True)
+            keep_borrowed(entries, results)
+        context.transaction.commit_values(entries, results, others=others, same=True)
 
 
 def send_master_values(
@@ -131,7 +123,7 @@ def send_master_values(
 
 def were_given(session: Session, news: Sequence[News]) -> None:
     """Record that a command has delivered the `News`; values that have changed since then are sent again."""
-    shareds = session.context.shareds
+    shareds = session.context.registry.shareds
     for one in news:
         entry = shareds[one[0]]
         if not entry.may_have_changed():

@@ -26,7 +26,7 @@ from ..runtime.command import Command, CommandStats
 from ..runtime.context import RankContext
 from ..selection import RowRange, moved
 from .division import Division
-from .plan import CallPlan, RankPlan, may_be_refused
+from .plan import CallMemory, CallPlan, RankPlan, may_be_refused
 from .rank_call import call
 
 #: A number below the maximum of every float type; comparing values with it is faster than `numpy.errstate`.
@@ -54,11 +54,11 @@ class CallFunction(Command):
         return f"call of function {self.name}"
 
     def reads(self, context: RankContext) -> Iterable[Any]:
-        plan: CallPlan = self.plan or context.plans[self.place].plan
+        plan: CallPlan = self.plan or context.kept(CallMemory).plans[self.place].plan
         return [*[argument.value for argument in plan.arguments], plan.indices]
 
     def details(self, context: RankContext) -> str:
-        division = (self.plan or context.plans[self.place].plan).division
+        division = (self.plan or context.kept(CallMemory).plans[self.place].plan).division
         return "" if division.weights is None else f"rows {list(division.weights)}"
 
     def amounts(self, context: RankContext) -> CommandStats:
@@ -66,34 +66,30 @@ class CallFunction(Command):
         return CommandStats("function", self.name, -1 if weights is None else int(weights[context.rank]))
 
     def run(self, context: RankContext) -> Any:
-        prepared = self._prepared(context) if self.plan is not None else context.plans[self.place]
+        prepared = self._prepared(context) if self.plan is not None else context.kept(CallMemory).plans[self.place]
         plan: CallPlan = prepared.plan
         values = prepared.values(context)
         if self.plan is not None and may_be_refused(plan, context):
             context.pools.check_room(prepared.far(self.rows))
             context.barrier.wait()  # no rank begins before every host has memory and files for the arguments
         if plan.writes:
-            context.begin_changes(plan.writes)
+            context.transaction.protect(context.entries(plan.writes))
         outputs, change, division = call(prepared, values, self.rows, None, context)
         self.division = division
         if plan.dtypes is None:
             results = reduced(plan, context, outputs, division)
         else:
             results = outputs if context.rank == context.root else _in_bytes(plan, outputs)
-        if plan.writes:
-            change()
-            if plan.replicated_updates is not None:
-                context.transport.agree(f"the end of function {plan.name}")
-            context.commit_changes(plan.writes, results)
-        elif plan.replicated_updates is not None:
-            context.commit(change, label=f"the end of function {plan.name}")
-        elif plan.updates:  # on all ranks or on none, because the slices of a single rank may disagree
-            context.answer_if_committed(results)
-            context.commit(change)
+        if plan.replicated_updates is not None:
+            context.transaction.commit(change, label=f"the end of function {plan.name}")
+            if plan.writes:
+                context.transaction.commit(result=results)
+        elif plan.updates or plan.writes:  # the slices of a single rank may disagree
+            context.transaction.commit(change, result=results)
         return results
 
     def finish(self, results: List[Any], context: RankContext) -> List[Any]:
-        plan: CallPlan = context.plans[self.place].plan if self.plan is None else self.plan
+        plan: CallPlan = context.kept(CallMemory).plans[self.place].plan if self.plan is None else self.plan
         outputs: List[Any] = results[context.root]
         if plan.dtypes is not None:
             for i, op in enumerate(plan.ops):
@@ -111,11 +107,11 @@ class CallFunction(Command):
 
     def _prepared(self, context: RankContext) -> RankPlan:
         if self.plan is None:
-            prepared: RankPlan = context.plans[self.place]
+            prepared: RankPlan = context.kept(CallMemory).plans[self.place]
             return prepared
         prepared = RankPlan(self.plan, context)
         if self.place is not None:
-            context.plans[self.place] = prepared
+            context.kept(CallMemory).plans[self.place] = prepared
         return prepared
 
 
@@ -145,7 +141,7 @@ def presented(plan: CallPlan, context: RankContext, outputs: List[Any]) -> List[
             outputs[i] = moved(output, 0, op.axis) if op.axis and output is not None else output
     if not plan.on_device:
         return outputs
-    entry = context.functions[plan.number]
+    entry = context.registry.functions[plan.number]
     return [
         entry.engine.present(entry.reference(), i if plan.subset is None else plan.subset[i], output)
         for i, output in enumerate(outputs)

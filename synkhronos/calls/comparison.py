@@ -29,7 +29,6 @@ from .rounding import Deviation, coarsest, deviation, pair
 from .serial import Given, call_serially, rows_of_all
 from .variants import Variants
 
-#: Reason why a function with random draws is not compared.
 DRAWS = "it draws random numbers, and every rank draws its own numbers"
 
 
@@ -180,7 +179,7 @@ def _between_ranks(
         for rank, part in enumerate(parts):
             deviates = deviation(part, parts[session.root], eps)
             if deviates is not None:
-                entry = session.context.shareds[each.number]
+                entry = session.context.registry.shareds[each.number]
                 reason = reasons.of_ranks(each.short, entry.origin is Origin.PROGRAM, part.ndim > 0)
                 where = f"on rank {rank} before the call"
                 differences.append(_difference(each.label, where, deviates, "on the master", reason))

@@ -36,7 +36,7 @@ from .function_commands import FreeFunction, ProfileFunctions
 from .local_updates import own_updates
 from .on_step import OnStep
 from .placement_table import PlacementTable, table_of
-from .plan import Plans
+from .plan import CallMemory, Plans
 from .plan_builder import PlanBuilder
 from .progress import StepProgress
 from .rank_values import preserve_values
@@ -178,7 +178,7 @@ class Function:
         session, number = self.program.session, None
         if session is not None and not session.closed and self in replicator_of(session):
             number = replicator_of(session).number(self)
-        nbytes: Any = {} if session is None else session.context.bytes_inside
+        nbytes: Any = {} if session is None else session.context.kept(CallMemory).bytes_inside
         names = [given.name or label for given, label in zip(self._arguments.inputs, self._arguments.labels)]
         outputs = self.engine.outputs(self._compiled)
         return table_of(self, self._variants, names, zip(outputs, self._output_ops), lambda i: nbytes.get((number, i)))

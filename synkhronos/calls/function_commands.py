@@ -6,6 +6,7 @@ from typing import Any, List, Sequence, Tuple
 
 from ..runtime.command import Command
 from ..runtime.context import RankContext
+from .plan import CallMemory
 
 
 class SharedLengths(Command):
@@ -17,7 +18,7 @@ class SharedLengths(Command):
         self.variables = variables  # registry numbers and axes of rows
 
     def run(self, context: RankContext) -> List[int]:
-        return [context.shareds[number].cell[0].shape[axis] for number, axis in self.variables]
+        return [context.registry.shareds[number].cell[0].shape[axis] for number, axis in self.variables]
 
 
 class FreeFunction(Command):
@@ -29,11 +30,11 @@ class FreeFunction(Command):
         self.numbers = numbers
 
     def run(self, context: RankContext) -> None:
+        memory = context.kept(CallMemory)
         for number in self.numbers:
-            entry = context.functions[number]
+            entry = context.registry.functions[number]
             entry.engine.free(entry.reference())
-            for place in [place for place in context.row_buffers if place[0] == number]:
-                del context.row_buffers[place]
+            memory.drop(memory.row_buffers, number)
 
 
 class ProfileFunctions(Command):
@@ -51,10 +52,10 @@ class ProfileFunctions(Command):
         return {"numbers": self.numbers}
 
     def run(self, context: RankContext) -> Any:
-        entries = [context.functions[number] for number in self.numbers]
+        entries = [context.registry.functions[number] for number in self.numbers]
         return entries[0].engine.profile([entry.reference() for entry in entries])
 
     def finish(self, results: List[Any], context: RankContext) -> List[Any]:
-        engine = context.functions[self.numbers[0]].engine
+        engine = context.registry.functions[self.numbers[0]].engine
         results[context.root] = engine.profile(self._compiled)
         return results

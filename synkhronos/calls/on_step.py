@@ -60,8 +60,9 @@ class OnStep:
         for entry in changed:
             entry.updated()  # otherwise, a write into an updated array would be attributed to the function
         self._changed = [(entry, entry.cell[0], entry.borrowed) for entry in changed]
-        if self._session.context.deposits is not None:
-            self._session.context.deposits.leave(changed)
+        deposits = self._session.context.transaction.deposits
+        if deposits is not None:
+            deposits.leave(changed)
         if not self.alone:
             self.alone = [entry.label() for entry in self._others if entry.may_have_changed()]
 

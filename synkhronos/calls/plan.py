@@ -17,8 +17,8 @@ cache               key                                   reused                
                     (as handles), slices, subset          command, pickled              another session
 `RankPlan`          the plan's place, on each rank        attached arrays, this rank's  another plan in that place; the
                                                           parts, weights in collectives function dropped
-``row_buffers``     the function's number and the         memory for the rows that      more bytes of rows; the function
-of the context      argument's, on each rank              indices select                dropped or freed
+``row_buffers`` of  the function's number and the         memory for the rows that      more bytes of rows; the function
+`CallMemory`        argument's, on each rank              indices select                dropped or freed
 ``_is_own`` of the  the compiled function's ``maker``     the list of outputs that      nothing, because compiled
 graph engines       (weakly)                              need no copy                  functions never change
 ==================  ====================================  ============================  ==============================
@@ -40,7 +40,7 @@ from ..memory.handles import FileHandle, Handle, NameHandle
 from ..memory.ranges import Ranges, ranges_of
 from ..reductions import ReduceOp
 from ..runtime.command import Command
-from ..runtime.context import RankContext
+from ..runtime.context import Kept, RankContext
 from ..runtime.news import MAX_NEWS_BYTES, News
 from ..runtime.registry import COMMON, OWN, PROGRAM, RUNNING, SharedEntry
 from ..runtime.session import Session
@@ -99,9 +99,6 @@ class CallPlan(NamedTuple):
     after_collective: Optional[AfterCollective] = None  # set for a sliced call to an exact function
     writes: Sequence[int] = ()  # if dead ranks are replaced: numbers of the variables that a call updates
     rows: Optional[int] = None  # the required number of rows, if any, for a graph that divides rows itself
-
-    def prepared(self, context: RankContext) -> RankPlan:
-        return RankPlan(self, context)
 
 
 class CachedPlan:
@@ -308,7 +305,7 @@ class RankPlan:
             elif kind in ("selected", "batch"):
                 given = value[begin:end]
             elif kind == "state":
-                given = context.shareds[sent].cell[0]
+                given = context.registry.shareds[sent].cell[0]
             else:
                 given = value
             if mutable and kind == "value":
@@ -320,7 +317,7 @@ class RankPlan:
         if shared_rows is not None:
             of_slice = shared_rows.part(*shared_part)
             for number, axis in self.plan.sliceable:
-                entry = context.shareds[number]
+                entry = context.registry.shareds[number]
                 value = moved(entry.cell[0], axis, 0) if axis else entry.cell[0]
                 given = entry.engine.take(value, of_slice)
                 if shared_part[1] and not (weight or given.shape[0]):
@@ -335,11 +332,29 @@ class RankPlan:
         """Return a reusable buffer for rows of the i-th argument; copying them to new memory takes twice as long."""
         shape = (n_rows,) + array.shape[1:]
         nbytes = array.itemsize * math.prod(shape)
-        buffer = context.row_buffers.get((self.plan.number, i))
+        place, buffers = (self.plan.number, i), context.kept(CallMemory).row_buffers
+        buffer = buffers.get(place)
         if buffer is None or buffer.nbytes < nbytes:
-            context.row_buffers.pop((self.plan.number, i), None)  # free the old buffer before allocating
-            buffer = context.row_buffers[self.plan.number, i] = np.empty(nbytes, np.uint8)
+            buffers.pop(place, None)  # free the old buffer before allocating
+            buffer = buffers[place] = np.empty(nbytes, np.uint8)
         return np.ndarray(shape, array.dtype, buffer)
+
+
+class CallMemory(Kept):
+    """Plans, buffers for selected rows, and bytes reduced by collectives, by the number of the graph and their own."""
+
+    of = "function"
+
+    def __init__(self) -> None:
+        self.plans: Dict[Tuple[int, int], RankPlan] = {}
+        self.row_buffers: Dict[Tuple[int, int], np.ndarray[Any, Any]] = {}
+        self.bytes_inside: Dict[Tuple[int, int], int] = {}
+
+    def saved(self) -> Dict[Tuple[int, int], CallPlan]:
+        return {place: prepared.plan for place, prepared in self.plans.items()}
+
+    def restore(self, saved: Dict[Tuple[int, int], CallPlan], context: RankContext) -> None:
+        self.plans = {place: RankPlan(plan, context) for place, plan in saved.items()}
 
 
 def _row_of_none(value: Any) -> np.ndarray[Any, Any]:

@@ -16,7 +16,7 @@ from ..runtime.registry import Origin, SharedEntry, set_all
 from ..selection import moved
 from ..trace import point
 from .division import Division, check_written
-from .plan import CallPlan, RankPlan
+from .plan import CallMemory, CallPlan, RankPlan
 from .slicing import LAST, in_slices
 
 
@@ -50,7 +50,7 @@ def call(
     plan, n_outputs, division = prepared.plan, len(prepared.plan.ops), prepared.plan.division
     if not prepared.pieces:
         return [None] * n_outputs, NOTHING, division
-    entry = context.functions[plan.number]
+    entry = context.registry.functions[plan.number]
     engine, compiled = entry.engine, entry.reference()
 
     def call_slice(i: int) -> Any:
@@ -84,7 +84,7 @@ def call(
 def _in_slices(call_slice: Callable[[int], Any], prepared: RankPlan, context: RankContext) -> Tuple[List[Any], Change]:
     """Call the function slice by slice; return the outputs and the `Change` that applies the accumulated updates."""
     plan, n_outputs = prepared.plan, len(prepared.plan.ops)
-    entries = [context.shareds[number] for number, _ in plan.updates]
+    entries = [context.registry.shareds[number] for number, _ in plan.updates]
     weights = [_weights_of_slice(prepared, i) for i in range(len(prepared.pieces))]
     random = [i for i, entry in enumerate(entries) if entry.engine.is_random(entry.reference())]
     updates = [
@@ -105,7 +105,7 @@ def _in_slices(call_slice: Callable[[int], Any], prepared: RankPlan, context: Ra
             weights,
             list(zip(plan.labels, plan.ops)),
             updates,
-            context.functions[plan.number].engine.accumulator,
+            context.registry.functions[plan.number].engine.accumulator,
         )
     for i, (entry, new) in enumerate(zip(entries, news)):
         if new is not None and i not in random:
@@ -138,7 +138,7 @@ def _in_halves(
     """Run an exact function's graph slice by slice up to the split point, and the rest of the graph once."""
     plan = prepared.plan
     half: Any = plan.after_collective
-    entries = [context.shareds[number] for number, _ in plan.updates]
+    entries = [context.registry.shareds[number] for number, _ in plan.updates]
     random = [i for i, entry in enumerate(entries) if entry.engine.is_random(entry.reference())]
     n_outputs, n_parts, late = len(plan.ops), len(half.ops), {i for i, _ in half.outputs}
     results: List[Any] = []
@@ -152,7 +152,8 @@ def _in_halves(
 
     own = [piece[0] or None for piece in prepared.pieces]
     weights = [[None if k in late else one for k in range(n_outputs)] + [one] * n_parts for one in own]
-    engine, compiled = context.functions[half.number].engine, context.functions[half.number].reference()
+    function = context.registry.functions[half.number]
+    engine, compiled = function.engine, function.reference()
     parts = [(f"part {i}", LAST if op is None else op) for i, op in enumerate(half.ops)]
     with _advanced(entries[i] for i in random):
         outputs, news = in_slices(
@@ -191,7 +192,7 @@ def _weights_of_slice(prepared: RankPlan, i: int) -> List[Optional[float]]:
 
 
 def _change(plan: CallPlan, chosen: Sequence[int], news: Sequence[Any], context: RankContext) -> Change:
-    entries, values = [context.shareds[plan.updates[i][0]] for i in chosen], [news[i] for i in chosen]
+    entries, values = [context.registry.shareds[plan.updates[i][0]] for i in chosen], [news[i] for i in chosen]
     if plan.on_device:
         values = [entry.engine.to_device(entry.reference(), value) for entry, value in zip(entries, values)]
     return Change(entries, values)
@@ -245,10 +246,10 @@ class CollectivesOfCall(RowsOfCall):
             lambda: f"all_reduce {number} ({op}) inside function {self.plan.name}",
         )
         traffic.end("ops.all_reduce", begun)
-        context.drop_undo_log()
+        context.transaction.drop_undo_log()
         for array in results:
             nbytes += array.size * array.dtype.itemsize  # (arrays on a device have no nbytes)
-        context.bytes_inside[function, number] = nbytes
+        context.kept(CallMemory).bytes_inside[function, number] = nbytes
         return results
 
 

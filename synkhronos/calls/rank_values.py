@@ -44,7 +44,7 @@ class SetValues(Command):
         self.numbers, self.handles = numbers, handles
 
     def run(self, context: RankContext) -> None:
-        entries = [context.shareds[number] for number in self.numbers]
+        entries = context.entries(self.numbers)
         values = [np.array(context.pools.attach(handles[context.rank])) for handles in self.handles]
         news = [entry.engine.to_device(entry.reference(), value) for entry, value in zip(entries, values)]
 
@@ -52,12 +52,8 @@ class SetValues(Command):
             for entry, new in zip(entries, news):
                 entry.set(new, Origin.UNDONE)
 
-        if context.deposits is None:
-            context.commit(change)
-        else:
-            context.begin_changes(self.numbers)
-            change()
-            context.commit_changes(self.numbers, None)
+        context.transaction.protect(entries)
+        context.transaction.commit(change)
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def states_of(session: Session, engine: Any, axes: Dict[Any, int], updated: Sequ
     for shared, axis in axes.items():
         number = replicator_of(session).find(engine, shared)
         assert number is not None
-        entry = session.context.shareds[number]
+        entry = session.context.registry.shareds[number]
         if entry.rows is None:
             entry.rows, entry.known = RowsOfRanks(axis), None
             session.caches.pop("collectives", None)  # this cache lists the variable as an ordinary variable
@@ -80,7 +80,7 @@ def axis_of_rows(shared: Any) -> Optional[int]:
     if session is None or session.closed or engine is None:
         return None
     number = replicator_of(session).find(engine, shared)
-    rows = None if number is None else session.context.shareds[number].rows
+    rows = None if number is None else session.context.registry.shareds[number].rows
     return None if rows is None else rows.axis
 
 

@@ -159,17 +159,18 @@ class RunSteps(Command):
             context.pools.check_room(ranges for of_step in far for ranges in of_step)
         shapes = _shapes(steps, prepared, values, context)
         is_root = context.rank == context.root
-        store = context.results = Store(context.pool, shapes, steps.dtypes, steps.counts, keeps_objects=is_root)
+        store = Store(context.pool, shapes, steps.dtypes, steps.counts, keeps_objects=is_root)
+        context.transaction.results = store
         context.barrier.wait()  # no rank begins before all ranks and hosts have enough memory
         if steps.plans[0].writes:
-            context.begin_changes(steps.plans[0].writes, keeps=True)
+            context.transaction.protect(context.entries(steps.plans[0].writes), keeps=True)
         plans = list(steps.plans)
         totals = _Totals(steps, plans, context) if steps.total else None
         n_steps = self._make(prepared, plans, values, store, totals, context)
         found = None if totals is None else totals.finish(n_steps)
         made = StepsAnswer(n_steps, store.stored(), found, plans if is_root else None)
         if steps.plans[0].writes:
-            context.commit_changes(steps.plans[0].writes, made)
+            context.transaction.commit(result=made)
         return made
 
     def _make(
@@ -186,7 +187,7 @@ class RunSteps(Command):
         made, words = barrier.block.steps, barrier.block.words
         collective, on_device = steps.plans[0].replicated_updates is not None, steps.plans[0].on_device
         counts = [plan.division.takes_part(rank) for plan in steps.plans]
-        engine, n_steps = context.functions[steps.plans[0].number].engine, sum(steps.counts)
+        engine, n_steps = context.registry.functions[steps.plans[0].number].engine, sum(steps.counts)
         meets = steps.asks and (collective or steps.is_exact)
         may_end = steps.asks and not meets  # ranks may be at different steps and must agree on the last step
         goes_on, end_of_step = True, f"the end of a step of function {self.name}"
@@ -204,9 +205,8 @@ class RunSteps(Command):
                 plans[division] = _with_division(plans[division], divided)
                 counts[division] = divided.takes_part(rank)
             if collective:
-                context.apply_tentatively(
-                    functools.partial(_undo, steps.begin + i, change, context), change, label=end_of_step
-                )
+                undo = functools.partial(_undo, steps.begin + i, change, context)
+                context.transaction.try_out(undo, change, label=end_of_step)
             else:
                 change()
             made[rank] = steps.begin + i + 1
@@ -232,7 +232,7 @@ class RunSteps(Command):
         if may_end:
             _furthest(n_steps, context)  # other ranks may be waiting to agree on the last step
         if collective:
-            context.commit(label=f"the end of the steps of function {self.name}")
+            context.transaction.commit(label=f"the end of the steps of function {self.name}")
         return n_steps
 
     def finish(self, results: List[StepsAnswer], context: RankContext) -> Tuple[List[Any], Optional[List[int]], int]:
@@ -262,7 +262,7 @@ class RunSteps(Command):
             self.failed_step = None if combiner.failed_step is None else steps.begin + combiner.failed_step
             raise
         finally:
-            context.results = None
+            context.transaction.results = None
         return outputs, rows_taken(plans, divisions), n_steps
 
 
@@ -300,7 +300,7 @@ class _Totals:
 
     def __init__(self, steps: StepSequence, plans: Sequence[CallPlan], context: RankContext) -> None:
         self._steps, self._plans, self._context = steps, plans, context
-        engine = context.functions[steps.plans[0].number].engine
+        engine = context.registry.functions[steps.plans[0].number].engine
         self._accumulators = [None if op.name == "gather" else engine.accumulator(op) for op in steps.ops]
 
     def add(self, division: int, outputs: Sequence[Any]) -> None:
@@ -338,7 +338,7 @@ def _shapes(
         ]
         of_pieces: List[List[Tuple[int, ...]]] = [[()] * len(stores)]
         if steps.shapes is not None and any(stores):
-            engine, compiled = context.functions[steps.shapes]
+            engine, compiled = context.registry.functions[steps.shapes]
             of_pieces = []
             for i in range(len(each.pieces)):
                 arguments = each.slice(i, values, rows, shared_rows, context)
@@ -364,7 +364,7 @@ def _with_first(shape: Tuple[int, ...], axis: int) -> Tuple[int, ...]:
 def _check_lengths(lengths: Sequence[Tuple[int, int, Sequence[int]]], context: RankContext) -> None:
     """Raise if the function has changed the length of a variable, because later steps select its rows."""
     for number, axis, of_ranks in lengths:
-        entry = context.shareds[number]
+        entry = context.registry.shareds[number]
         length = entry.cell[0].shape[axis]
         if length != of_ranks[context.rank]:
             expected = f"{entry.label()} to keep its length, {of_ranks[context.rank]}, because later steps use it"

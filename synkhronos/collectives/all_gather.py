@@ -21,7 +21,7 @@ class AllGather(CollectiveCommand):
     def run(self, context: RankContext) -> None:
         keys, arrays = context.bind(self.numbers)
         results = context.transport.all_gather(keys, arrays, context.name_of(self.numbers), self.on_host)
-        context.commit_values(self.numbers, results, same=True)
+        context.transaction.commit_values(context.entries(self.numbers), results, same=True)
 
 
 def all_gather(shared_vars: Any, nccl: bool = True) -> None:

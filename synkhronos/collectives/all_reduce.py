@@ -11,7 +11,7 @@ from .arguments import checked
 from .command import CollectiveCommand
 from .exchange import ExchangeCommand, parse_exchange
 from .mixing import parse_mixes
-from .started import Started, check_not_started, start, start_key
+from .started import PendingReductions, Started, check_not_started, start, start_key
 
 
 class AllReduceCommand(CollectiveCommand):
@@ -35,17 +35,18 @@ class AllReduceCommand(CollectiveCommand):
     def run(self, context: RankContext) -> None:
         into = self.into or self.numbers
         same = len(self.mixes) == 1 and self.mixes[0].destinations is None
-        begun = context.begun.pop(self.numbers[0], None) if self.started else None
+        pending = context.kept(PendingReductions) if self.started else None
+        begun = None if pending is None else pending.begun.pop(self.numbers[0], None)
         if begun is not None and self.exchange is not None:
             self.exchange.finish(context, self.numbers, into, begun, same)
             return
         if begun is not None:
-            results = context.transport.finish(begun, [context.shareds[number].key for number in into])
-            context.commit_values(into, results, same=same)
+            results = context.transport.finish(begun, [context.registry.shareds[number].key for number in into])
+            context.transaction.commit_values(context.entries(into), results, same=same)
             return
-        if self.started:
+        if pending is not None:
             keys = [start_key(context, number) for number in self.numbers]
-            arrays = [context.started.pop(number) for number in self.numbers]
+            arrays = [pending.copies.pop(number) for number in self.numbers]
         else:
             keys, arrays = context.bind(self.numbers)
         if self.exchange is not None:
@@ -53,12 +54,12 @@ class AllReduceCommand(CollectiveCommand):
             return
         targets = None
         if self.into is not None or self.started:
-            targets = [context.shareds[number].key for number in into]
-        if context.is_over_hosts and context.transport.completes_in_one_round(arrays):
-            context.answer_early_if_committed(None)
+            targets = [context.registry.shareds[number].key for number in into]
+        if context.transport.completes_in_one_round(arrays):
+            context.transaction.promise(ahead=2)
         name_of = context.name_of(self.numbers)
         results = context.transport.all_reduce(keys, arrays, self.op, self.mixes, name_of, targets)
-        context.commit_values(into, results, same=same)
+        context.transaction.commit_values(context.entries(into), results, same=same)
 
     def begin(self, context: RankContext) -> bool:
         """Start reducing the current values in the background; return whether the transport supports this."""
@@ -69,7 +70,7 @@ class AllReduceCommand(CollectiveCommand):
             name_of = context.name_of(self.numbers)
             begun = context.transport.begin(keys, arrays, self.op, self.mixes, name_of)
         if begun is not None:
-            context.begun[self.numbers[0]] = begun
+            context.kept(PendingReductions).begun[self.numbers[0]] = begun
         return begun is not None
 
     def finish(self, results: List[Any], context: RankContext) -> None:

@@ -118,7 +118,7 @@ class Variables:
                 )
         self.numbers = [_number(session, self.engine, *each, unused, argument) for each in zip(variables, self.names)]
         for variable, name, number in zip(variables, self.names, self.numbers):
-            if session.context.shareds[number].rows is not None:
+            if session.context.registry.shareds[number].rows is not None:
                 its = f"{variable.name}." if variable.name else "its "
                 hint = f"use {its}get_value() and {its}set_value(value), which access the rows of all ranks"
                 expected, got = "variables not divided by rows", f"{name}, which is divided (synkhronos.sharded)"

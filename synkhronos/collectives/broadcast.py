@@ -28,7 +28,7 @@ class Broadcast(CollectiveCommand):
         else:
             values = [context.pools.attach(handle) for handle in self.handles]
             results = taken(context, self.numbers, values, [None] * len(values))
-        context.commit_values(self.numbers, results, same=True)
+        context.transaction.commit_values(context.entries(self.numbers), results, same=True)
 
 
 def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:

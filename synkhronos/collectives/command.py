@@ -22,7 +22,7 @@ class CollectiveCommand(Command):
         self.numbers = numbers
 
     def details(self, context: RankContext) -> str:
-        entries = [context.shareds[number] for number in self.numbers[:3]]
+        entries = [context.registry.shareds[number] for number in self.numbers[:3]]
         described = []
         for entry in entries:
             value = entry.cell[0]
@@ -30,7 +30,7 @@ class CollectiveCommand(Command):
         return ", ".join(described) + (f" and {len(self.numbers) - 3} more" if len(self.numbers) > 3 else "")
 
     def amounts(self, context: RankContext) -> CommandStats:
-        values = [context.shareds[number].cell[0] for number in self.numbers]
+        values = [context.registry.shareds[number].cell[0] for number in self.numbers]
         nbytes = sum([value.size * value.dtype.itemsize for value in values if hasattr(value, "dtype")])
         return CommandStats("collective", self.title, -1, nbytes, len(values))
 
@@ -50,7 +50,7 @@ def taken(
     for number, value, selection, axis in zip(numbers, values, rows, axes or [0] * len(numbers)):
         shape = value.shape if selection is None else (len(selection),) + value.shape[1:]
         in_order = (*shape[1 : axis + 1], shape[0], *shape[axis + 1 :]) if axis else shape
-        result = context.transport.allocate(context.shareds[number].key, in_order, value.dtype)
+        result = context.transport.allocate(context.registry.shareds[number].key, in_order, value.dtype)
         rows_first = moved(result, axis, 0) if axis else result
         if selection is None:
             copy_into(rows_first, value)

@@ -17,24 +17,33 @@ The next y_h therefore includes the whole error. For a sum, each of a host's m r
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..reductions import ReduceOp
 from ..reductions.half_precision import FORMATS, rounded
-from ..runtime.context import RankContext
+from ..runtime.context import Kept, RankContext
 from ..runtime.registry import Origin
 from ..transports.base import Key, Pending, Reduction
 from ..transports.value_buffers import participants
 from .arguments import Variables
 
 
+class FeedbackErrors(Kept):
+    """By the numbers of variables: errors of the last exchange that are not stored in variables."""
+
+    loss = "the rank's error feedback of all_reduce(feedback=True) is lost: store it in variables"
+
+    def __init__(self) -> None:
+        self.errors: Dict[int, Any] = {}
+
+
 class ExchangeCommand(NamedTuple):
     """Format of a 16-bit exchange, and the variables for its errors.
 
-    Without a variable, the rank stores the error (`RankContext.errors`). If ``feedback`` is None, errors are dropped.
+    Without a variable, the rank stores the error (`FeedbackErrors`). If ``feedback`` is None, errors are dropped.
     """
 
     form: str
@@ -65,7 +74,7 @@ class ExchangeCommand(NamedTuple):
                 with np.errstate(all="ignore"):
                     np.subtract(value, arriving, out=error)
         keys = self._keys(context, numbers)
-        targets = [context.shareds[number].key for number in into]
+        targets = [context.registry.shareds[number].key for number in into]
         coded, name_of = transport.copies(keys, sent), context.name_of(numbers)
         results = transport.all_reduce(keys, coded, op, mixes, name_of, targets)
         context.barrier.wait()  # all ranks have reduced their shares
@@ -93,18 +102,18 @@ class ExchangeCommand(NamedTuple):
             values, keys = self._values(context, numbers, arrays), self._keys(context, numbers)
             arrays = context.transport.copies(keys, values)
         name_of = context.name_of(numbers)
-        targets = None if into is None else [context.shareds[number].key for number in into]
+        targets = None if into is None else [context.registry.shareds[number].key for number in into]
         return context.transport.begin(keys, arrays, op, mixes, name_of, self.form, keeps_errors, targets)
 
     def finish(self, context: RankContext, numbers: Sequence[int], into: Sequence[int], begun: Any, same: bool) -> None:
         """Complete a started exchange, and commit results and errors; must be the last call in a command."""
         errors = self._places_of_errors(context, numbers, begun.kinds)
-        results = context.transport.finish(begun, [context.shareds[number].key for number in into], errors)
+        results = context.transport.finish(begun, [context.registry.shareds[number].key for number in into], errors)
         self._commit(context, numbers, into, results, errors, same)
 
     @staticmethod
     def _keys(context: RankContext, numbers: Sequence[int]) -> List[Key]:
-        return [(*context.shareds[number].key, "exchanged") for number in numbers]
+        return [(*context.registry.shareds[number].key, "exchanged") for number in numbers]
 
     def _values(self, context: RankContext, numbers: Sequence[int], arrays: Sequence[Any]) -> List[Any]:
         """Return this rank's values plus the errors of the last exchange."""
@@ -118,13 +127,13 @@ class ExchangeCommand(NamedTuple):
     def _error_before(self, context: RankContext, numbers: Sequence[int], i: int, shape: Tuple[int, ...]) -> Any:
         kept = None if self.feedback is None else self.feedback[i]
         if kept is not None:
-            entry = context.shareds[kept]
+            entry = context.registry.shareds[kept]
             before = np.asarray(entry.cell[0])
             if before.shape != shape:
                 expected = f"the shape of {context.name_of(numbers)(i)}, {shape}"
                 raise ArgumentValueError("feedback", expected, f"{entry.label()} of shape {before.shape}")
             return before
-        error = None if self.feedback is None else context.errors.get(numbers[i])
+        error = None if self.feedback is None else context.kept(FeedbackErrors).errors.get(numbers[i])
         return None if error is None or error.shape != shape else error
 
     def _places_of_errors(self, context: RankContext, numbers: Sequence[int], kinds: Sequence[Any]) -> List[Any]:
@@ -135,7 +144,7 @@ class ExchangeCommand(NamedTuple):
             if kept is None:
                 places.append(np.empty(shape, dtype))
             else:
-                places.append(context.transport.allocate(context.shareds[kept].key, shape, dtype))
+                places.append(context.transport.allocate(context.registry.shareds[kept].key, shape, dtype))
             before = self._error_before(context, numbers, i, shape)
             places[-1][...] = 0 if before is None else before
         return places
@@ -156,11 +165,13 @@ class ExchangeCommand(NamedTuple):
 
         def keep_errors() -> None:
             for variable in kept:  # errors differ between ranks
-                context.shareds[variable].origin = Origin.OWN
-            context.errors.update({number: error for variable, number, error in pairs if variable is None})
+                context.registry.shareds[variable].origin = Origin.OWN
+            context.kept(FeedbackErrors).errors.update(
+                {number: error for variable, number, error in pairs if variable is None}
+            )
 
         arrived = Pending([*results.release(), *kept.values()])
-        context.commit_values([*into, *kept], arrived, keep_errors, same=same)
+        context.transaction.commit_values(context.entries([*into, *kept]), arrived, keep_errors, same=same)
 
 
 def parse_exchange(
@@ -185,6 +196,6 @@ def parse_exchange(
         return ExchangeCommand(exchange, [None] * len(variables.numbers))
     errors = variables.check_targets(feedback, "feedback")
     for number in {*errors} & {*targets, *variables.numbers}:
-        name = variables.session.context.shareds[number].label()
+        name = variables.session.context.registry.shareds[number].label()
         raise ArgumentValueError("feedback", "variables for errors only", f"{name}, which stores values or results")
     return ExchangeCommand(exchange, errors)

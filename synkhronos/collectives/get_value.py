@@ -25,7 +25,7 @@ class GetValue(CollectiveCommand):
         keys, arrays = context.bind(self.numbers)
         gathered = context.transport.gather(keys, arrays if is_theirs else [None] * len(keys))
         values = None if gathered is None else [parts[self.rank].copy() for parts in gathered]
-        held = [context.shareds[number] for number in self.states] if is_theirs else []
+        held = context.entries(self.states) if is_theirs else []
         return values, [engine.export(variable) for engine, variable in held]
 
     def finish(self, results: List[Any], context: RankContext) -> Tuple[List[np.ndarray[Any, Any]], List[Any]]:

@@ -27,7 +27,7 @@ class Reduce(CollectiveCommand):
         transport, name_of = context.transport, context.name_of(self.numbers)
         if self.in_place:
             pending = transport.all_reduce(keys, arrays, self.op, [Reduction(destinations=(context.root,))], name_of)
-            context.commit_values(self.numbers, pending)
+            context.transaction.commit_values(context.entries(self.numbers), pending)
             return None
         results = transport.reduce(keys, arrays, [self.op] * len(keys), None, name_of)
         return None if results is None else [np.asarray(result) for result in results]

@@ -30,7 +30,9 @@ class Scatter(CollectiveCommand):
         rows = [selection.part(*bounds[context.rank]) for _, selection, bounds in self.divisions]
         handles = [handle for handle, _, _ in self.divisions]
         values = [context.pools.rows(handle, part) for handle, part in zip(handles, rows)]
-        context.commit_values(self.numbers, taken(context, self.numbers, values, rows, self.axes))
+        context.transaction.commit_values(
+            context.entries(self.numbers), taken(context, self.numbers, values, rows, self.axes)
+        )
 
 
 def scatter(shared_vars: Any, values: Any, batch: Any = None, axis: int = 0) -> None:

@@ -39,15 +39,15 @@ class SetValue(CollectiveCommand):
             dense = [self.numbers[i] for i in chosen]
             values = [context.pools.attach(self.handles[i]) for i in chosen]
             pending = taken(context, dense, values, [self.selections[i] for i in chosen])
-            states = [(context.shareds[self.numbers[i]], state) for i, state in self.states.items()]
+            states = [(context.registry.shareds[self.numbers[i]], state) for i, state in self.states.items()]
 
         def change() -> None:
             for entry, state in states:
                 entry.set(state, Origin.OWN)
             for number in self.numbers:
-                context.shareds[number].origin = Origin.OWN
+                context.registry.shareds[number].origin = Origin.OWN
 
-        context.commit_values(dense, pending, change)
+        context.transaction.commit_values(context.entries(dense), pending, change)
 
 
 @or_rank_first

@@ -15,7 +15,7 @@ class GetShapes(CollectiveCommand):
     title = "get_shapes"
 
     def run(self, context: RankContext) -> List[Tuple[int, ...]]:
-        return [tuple(context.shareds[number].cell[0].shape) for number in self.numbers]
+        return [tuple(context.registry.shareds[number].cell[0].shape) for number in self.numbers]
 
     def finish(self, results: List[Any], context: RankContext) -> List[List[Tuple[int, ...]]]:
         return [list(shapes) for shapes in zip(*results)]

@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Sequence
 
 from ..errors import StateError
 from ..runtime.command import Command
-from ..runtime.context import RankContext
+from ..runtime.context import Kept, RankContext
 from ..transports.base import Key
 from .arguments import Variables
 from .command import CollectiveCommand
@@ -71,12 +71,22 @@ class Started:
 
     def drop(self) -> None:
         """Abandon the collective: store no result, and allow another collective on these variables."""
-        under_way = _under_way(self._session)
+        under_way, copies = _under_way(self._session), self._session.context.kept(PendingReductions).copies
         for number in self._numbers:
             if under_way.get(number) is self:
                 del under_way[number]
-                self._session.context.started.pop(number, None)  # other ranks keep their copies until the next start
+                copies.pop(number, None)  # other ranks keep their copies until the next start
         self._is_over, self._kept = True, []
+
+
+class PendingReductions(Kept):
+    """By the numbers of variables: copied values, and states of `Transport.begin`."""
+
+    loss = "an all_reduce(wait=False) was pending, and the rank's part of it is lost"
+
+    def __init__(self) -> None:
+        self.copies: Dict[int, Any] = {}
+        self.begun: Dict[int, Any] = {}
 
 
 class StartReduction(CollectiveCommand):
@@ -90,13 +100,14 @@ class StartReduction(CollectiveCommand):
         self.reduction = reduction
 
     def run(self, context: RankContext) -> None:
+        pending = context.kept(PendingReductions)
         for number in self.numbers:  # left by an abandoned collective
-            context.begun.pop(number, None)
+            pending.begun.pop(number, None)
         if self.reduction.begin(context):
             return
         keys = [start_key(context, number) for number in self.numbers]
-        values = [context.shareds[number].cell[0] for number in self.numbers]
-        context.started.update(zip(self.numbers, context.transport.copies(keys, values)))
+        values = [entry.cell[0] for entry in context.entries(self.numbers)]
+        pending.copies.update(zip(self.numbers, context.transport.copies(keys, values)))
 
     def finish(self, results: List[Any], context: RankContext) -> None:
         """Return None, because the reduction has only begun."""
@@ -125,7 +136,7 @@ def check_not_started(variables: Variables) -> None:
 
 def start_key(context: RankContext, number: int) -> Key:
     """Return the transport's key for the copy of a variable's value."""
-    return (*context.shareds[number].key, "started")
+    return (*context.registry.shareds[number].key, "started")
 
 
 def _under_way(session: Any) -> Dict[int, Started]:

@@ -41,7 +41,6 @@ from ..runtime.context import RankContext
 from ..runtime.session import Session, check_timeout
 from ..sync.file_lock import FileLock
 
-#: First and longest polling interval of a waiting rank.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2e-5, 1e-3
 
 #: Exchange count of a rank that has finished exchanging.
@@ -223,7 +222,7 @@ class RunAsynchronously(Command):
     ) -> None:
         steps, context = self.steps, region.context
         table, indices = context.pools.attach(steps.table), context.pools.attach(steps.indices)
-        engine, counted = context.functions[steps.plans[0].number].engine, context.barrier.block.steps
+        engine, counted = context.registry.functions[steps.plans[0].number].engine, context.barrier.block.steps
         while True:
             context.barrier.check()
             batch = region.next_batch()

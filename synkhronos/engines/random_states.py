@@ -28,7 +28,6 @@ STEP_MATRIX_1 = np.array([[0, 2**22, 2**7 + 1], [1, 0, 0], [0, 1, 0]], np.uint64
 STEP_MATRIX_2 = np.array([[2**15, 0, 2**15 + 1], [1, 0, 0], [0, 1, 0]], np.uint64)
 #: log2 of the number of steps between two rows of one state, and between two streams (Theano's rng_mrg.py).
 LOG2_ROW_STEPS, LOG2_STREAM_STEPS = 72, 134
-#: log2 of the number of steps of a long jump.
 LOG2_JUMP_STEPS = 166
 
 

@@ -110,9 +110,9 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
     printed = None if config.hosts is None or not config.hosts.own else counter()
     channel = RankEnd(block, config.rank, pool, context.pools, policy, context.leading, printed)
     if config.hosts is not None:
-        context.promises = channel.promise
+        context.transaction.promises = channel.promise
     if config.heals:
-        context.promises, context.deposits = channel.promise, Deposits.of(context)
+        context.transaction.promises, context.transaction.deposits = channel.promise, Deposits.of(context)
     _profiled(config, lambda: serve(context, channel, Preloader(block, watch, channel.may_be_called)))
     for stream in (sys.stdout, sys.stderr):
         try:

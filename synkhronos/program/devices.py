@@ -49,7 +49,7 @@ class OpenDevices(Command):
         host = there.disconnect() if isinstance(there, gpu.GpuTransport) else there
         transport = gpu.GpuTransport(host, opened, name, pickling.prepare_thread)
         transport.connect()
-        context.transport = transport
+        context.use(transport)
 
 
 def _open(engine: Any, rank: int, name: str) -> Any:

@@ -85,13 +85,14 @@ class Distribute(Command):
 
     def run(self, context: RankContext) -> None:
         self.place.enter()
-        if context.replicas is None:
-            context.replicas = ReplicaBuilder(context)
-        source, held, values = context.replicas, dict(context.shareds), []
+        registry = context.registry
+        if registry.replicas is None:
+            registry.replicas = ReplicaBuilder(context)
+        source, held, others = registry.replicas, dict(registry.shareds), []
         for item in self.shareds:
             held[item.number], value = source.shared(item, held, context.rank, context.size)
             if item.value is not None:
-                values.append((held[item.number], value))
+                others.append((held[item.number], value, Origin.COMMON if item.begins is None else Origin.OWN))
         dense = [held[item.number] for item in self.shareds if item.is_dense]
         arrays = context.transport.broadcast(
             [entry.key for entry in dense], [source.value(entry.number) for entry in dense], context.root
@@ -102,16 +103,11 @@ class Distribute(Command):
 
         if context.rank == context.root:
             keep_borrowed(dense, arrays)
-        if context.deposits is not None:
-            context.deposits.record(values)
-        origins = {item.number: Origin.COMMON if item.begins is None else Origin.OWN for item in self.shareds}
 
-        def change() -> None:
-            for entry, value in values:
-                entry.set(value, origins[entry.number])
-            context.registry.add([held[item.number] for item in self.shareds], functions)
+        def add() -> None:
+            registry.add([held[item.number] for item in self.shareds], functions)
 
-        context.commit_entries(dense, arrays, change, same=True)
+        context.transaction.commit_values(dense, arrays, add, others=others, same=True)
 
 
 def keep_borrowed(entries: Sequence[SharedEntry], arrays: Pending) -> None:
@@ -124,7 +120,7 @@ def keep_borrowed(entries: Sequence[SharedEntry], arrays: Pending) -> None:
 class Rejoin(Command):
     """Restore functions, variables and values on replaced ranks; on all other ranks, undo unfinished changes.
 
-    ``held`` maps a replaced rank to the saved values of its variables; ``plans`` are the ranks' cached call plans.
+    ``held`` maps a replaced rank to the saved values of its variables; ``kept`` are the states of features.
     """
 
     title = "restoration of a replaced rank"
@@ -135,34 +131,35 @@ class Rejoin(Command):
         shareds: Sequence[SharedItem],
         functions: Sequence[FunctionItem],
         held: Mapping[int, Mapping[int, Any]],
-        plans: Mapping[Any, Any],
+        kept: Mapping[Any, Any],
         place: ImportPaths,
     ) -> None:
-        self.shareds, self.items, self.held, self.plans = list(shareds), list(functions), held, plans
+        self.shareds, self.items, self.held, self.kept = list(shareds), list(functions), held, kept
         self.place = place
 
     def run(self, context: RankContext) -> None:
-        assert context.deposits is not None
-        context.deposits.restore(even_kept=True)
+        deposits, registry = context.transaction.deposits, context.registry
+        assert deposits is not None
+        deposits.restore(even_kept=True)
         context.transport.forget(("function",))  # collectives in functions keep state that all ranks create together
         if context.rank not in self.held:
             return
         self.place.enter()
-        source = context.replicas = ReplicaBuilder(context)
+        source = registry.replicas = ReplicaBuilder(context)
         found: Dict[int, SharedEntry] = {}
         for item in self.shareds:
             value = None
             if item.storage_of is None:
                 deposit = self.held[context.rank][item.number]
-                value = context.deposits.restored(item.number, deposit, item.on_device)
+                value = deposits.restored(item.number, deposit, item.on_device)
             found[item.number], _ = source.shared(item, found, context.rank, context.size, value)
-        context.registry.add(found.values(), ())
+        registry.add(found.values(), ())
         functions: List[FunctionEntry] = []
         for some in self.items:
             functions += source.functions(some.engine, some.numbers, some.pickled, found, context.pools)
-        context.registry.add((), functions)
-        for place, plan in self.plans.items():
-            context.plans[place] = plan.prepared(context)
+        registry.add((), functions)
+        for kind, saved in self.kept.items():
+            context.kept(kind).restore(saved, context)
 
 
 class ReplicaBuilder(Replicas):

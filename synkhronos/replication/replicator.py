@@ -209,21 +209,21 @@ class Replicator(Replicas):
             numbers.append(number)
         return [self._functions_item(*some) for some in by_engine.values()]
 
-    def rejoin(self, held: Mapping[int, Mapping[int, Any]], plans: Mapping[Any, Any]) -> Rejoin:
-        there = set(self.session.context.functions)
+    def rejoin(self, held: Mapping[int, Mapping[int, Any]], kept: Mapping[Any, Any]) -> Rejoin:
+        there = set(self.session.context.registry.functions)
         shareds = []
-        for number in self.session.context.shareds:  # a base precedes the variables that share its storage
+        for number in self.session.context.registry.shareds:  # a base precedes the variables that share its storage
             sent = self._sent.get(number)
             variable = None if sent is None else sent.variable  # may be garbage-collected at any time
             if sent is not None and variable is not None:
                 blueprint = _pickled(sent.engine, variable, sent.engine.blueprint(variable))
                 base = self._base_of(sent.engine, variable)
                 storage_of = None if base is None or base is sent else base.number
-                on_device = self.session.context.shareds[number].on_device
+                on_device = self.session.context.registry.shareds[number].on_device
                 shareds.append(SharedItem(number, sent.engine, blueprint, None, on_device, storage_of))
         functions = self._functions_items(pair for pair in self._functions.items() if pair[1] in there)
         assert self._place is not None  # set by the first distribution
-        return Rejoin(shareds, functions, held, plans, self._place)
+        return Rejoin(shareds, functions, held, kept, self._place)
 
     def _share_constants(self, function: Any, number: int) -> Dict[int, Any]:
         """Copy a function's large constants to shared memory; return their handles by ``id``."""
@@ -307,7 +307,7 @@ def _pickled(engine: Any, shared: Any, thing: Any) -> bytes:
 
 
 def replicator_of(session: Session) -> Replicator:
-    replicator = session.context.replicas
+    replicator = session.context.registry.replicas
     if not isinstance(replicator, Replicator):
-        replicator = session.context.replicas = Replicator(session)
+        replicator = session.context.registry.replicas = Replicator(session)
     return replicator

@@ -159,4 +159,5 @@ class DepositValues(Command):
         self.numbers = numbers
 
     def run(self, context: RankContext) -> None:
-        context.commit_changes([number for number in self.numbers if number in context.shareds], None)
+        shareds = context.registry.shareds
+        context.transaction.deposit([shareds[number] for number in self.numbers if number in shareds])

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import functools
 import gc
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    ClassVar,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+)
 
-import numpy as np
-
-from ..errors import Aborted, SynkhronosError
+from ..errors import Aborted
 from ..memory.attach import PoolMap
 from ..memory.pool import Pool
 from ..sync.barrier import Barrier
@@ -20,57 +33,54 @@ from ..sync.hosts import Hosts
 from ..sync.link import Link
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
-from ..transports.base import Key, Pending, Transport
+from ..transports.base import Key, Transport
 from ..transports.shared_memory import SharedMemoryTransport
 from .command import Answer, Command, Envelope
-from .deposits import Deposits
-from .failures import encode
 from .news import learn
-from .registry import FunctionEntry, Origin, Registry, Replicas, SharedEntry
+from .registry import Origin, Registry, SharedEntry
+from .transaction import Transaction
 
-MAX_TRIED = 16  #: Maximum number of steps that can be undone; the values from before each step are kept in memory.
+K = TypeVar("K", bound="Kept")
+
+
+class Kept:
+    """The state that a feature keeps on each rank between commands, in dicts: see `RankContext.kept`.
+
+    Keys are the numbers of functions or shared variables (``of``), or tuples that begin with them. ``loss`` describes,
+    as a clause, what the death of a rank would lose.
+    """
+
+    of: ClassVar[str] = "shared"
+    loss: ClassVar[str] = ""
+
+    @staticmethod
+    def drop(table: Dict[Any, Any], number: int) -> None:
+        """Drop the entries of a function or a shared variable."""
+        for key in [key for key in table if key == number or type(key) is tuple and key[0] == number]:
+            del table[key]
+
+    def saved(self) -> Any:
+        """Return what the master sends to a rank that replaces a dead one."""
+
+    def restore(self, saved: Any, context: RankContext) -> None:
+        """Restore the state on a replacement from what `saved` returned."""
 
 
 class RankContext:
     """One rank's state in a session.
 
-    ``pool`` is this rank's memory; ``pools`` maps the memory of all ranks. ``replicas`` builds the registry's
-    entries, on the master from the program's objects and on other ranks from received data. ``leading`` is the
-    `HostRelay` of a rank that leads a host.
-
-    The keys of three tables are the numbers of a function and of its plan, collective or argument: ``plans`` (data that
-    many calls share), ``bytes_inside`` (bytes reduced in the last call), ``row_buffers`` (memory for rows of a batch).
-    The keys of three other tables are the numbers of variables: ``started`` (values copied for a pending
-    ``all_reduce(wait=False)``), ``begun`` (states of `Transport.begin`), ``errors`` (for error feedback).
-
-    ``results`` keeps alive memory that the master may read until the next command. ``promises`` is `RankEnd.promise` on
-    ranks other than the root, if there are several hosts or dead ranks are replaced.
+    ``pool`` is this rank's memory; ``pools`` maps the memory of all ranks. ``registry`` has the rank's functions and
+    variables, and ``transaction`` changes their values. ``leading`` is the `HostRelay` of a rank that leads a host.
     """
 
     def __init__(self, barrier: Barrier, pool: Pool, pools: PoolMap, transport: Transport, registry: Registry) -> None:
         self.rank, self.root, self.size = barrier.rank, barrier.root, barrier.block.size
-        self.barrier, self.pool, self.pools, self.transport = barrier, pool, pools, transport
-        self.is_over_hosts = barrier.block.bridge is not None
-        self.registry = registry
-        self.shareds: Dict[int, SharedEntry] = registry.shareds
-        self.functions: Dict[int, FunctionEntry] = registry.functions
-        self.replicas: Optional[Replicas] = None
-        self.plans: Dict[Tuple[int, int], Any] = {}
-        self.row_buffers: Dict[Tuple[int, int], np.ndarray[Any, Any]] = {}
-        self.bytes_inside: Dict[Tuple[int, int], int] = {}
-        self.started: Dict[int, Any] = {}
-        self.begun: Dict[int, Any] = {}
-        self.errors: Dict[int, Any] = {}
-        self.results: Any = None
-        self.stopped = False
-        self.promises: Optional[Callable[[int, bytes], None]] = None
-        self.deposits: Optional[Deposits] = None
+        self.barrier, self.pool, self.pools, self.registry = barrier, pool, pools, registry
+        self.transaction = Transaction(self.rank, barrier, transport)
+        self.transport = transport
         self.leading: Optional[HostRelay] = None
-        self._changes: Sequence[Callable[[], object]] = ()
-        self._commitment: Optional[int] = None
-        self._promised = 0
-        self._nothing = encode(Answer(self.rank))
-        self._tried: List[Tuple[int, Callable[[], object]]] = []
+        self.stopped = False
+        self._kept: Dict[Type[Kept], Kept] = {}
 
     @classmethod
     def create(
@@ -118,9 +128,7 @@ class RankContext:
 
         Every exception, even KeyboardInterrupt and SystemExit, becomes part of the answer and releases waiting ranks.
         """
-        self.results = None
-        if self.deposits is not None:
-            self.deposits.pending = {}
+        self.transaction.results = None
         try:
             if self.transport.prepare_thread is not None:
                 self.transport.prepare_thread()
@@ -143,9 +151,9 @@ class RankContext:
             self.abort()
             return Answer(self.rank, error=error)
         finally:
-            if self._commitment is not None or self._tried or self.deposits is not None and self.deposits.has_begun:
-                self.settle()
-            if self.is_over_hosts:
+            if self.transaction.is_open:
+                self.transaction.settle()
+            if self.barrier.block.bridge is not None:
                 self.pools.drop_taken()
 
     def abort(self) -> None:
@@ -156,7 +164,26 @@ class RankContext:
         details = command.details(self)
         return f"{command.title} {details}" if details else command.title
 
-    # -- the values of shared variables --------------------------------------------------------------------------
+    # -- what commands use -----------------------------------------------------------------------------------------
+
+    def use(self, transport: Transport) -> None:
+        """Use another transport from now on."""
+        self.transport = self.transaction.transport = transport
+
+    def kept(self, kind: Type[K]) -> K:
+        """Return this rank's state of a feature; it is created at the first use."""
+        found = self._kept.get(kind)
+        if found is None:
+            found = self._kept[kind] = kind()
+        return found  # type: ignore[return-value]  # each class maps to its own instance
+
+    def all_kept(self) -> List[Kept]:
+        """Return the states of all features that are not empty."""
+        return [kept for kept in self._kept.values() if any(vars(kept).values())]
+
+    def entries(self, numbers: Iterable[int]) -> List[SharedEntry]:
+        shareds = self.registry.shareds
+        return [shareds[number] for number in numbers]
 
     def bind(self, numbers: Sequence[int]) -> Tuple[List[Key], List[Any]]:
         """Return the transport's keys for variables, and this rank's values in the transport's memory.
@@ -165,158 +192,31 @@ class RankContext:
         """
         keys, values = [], []
         for number in numbers:
-            entry = self.shareds[number]
+            entry = self.registry.shareds[number]
             keys.append(entry.key)
             values.append(entry.cell[0])
         bound = self.transport.bind(keys, values)
         for number, value, array in zip(numbers, values, bound):
             if array is not value:
-                self.shareds[number].set(array, Origin.MOVED)
+                self.registry.shareds[number].set(array, Origin.MOVED)
         return keys, bound
 
     def name_of(self, numbers: Sequence[int]) -> Callable[[int], str]:
         """Return a function that maps a position in ``numbers`` to the variable's name, for messages."""
-        return lambda i: self.shareds[numbers[i]].label(f"shared_vars[{i}]")
-
-    # -- commits -------------------------------------------------------------------------------------------------
-
-    def commit_values(
-        self, numbers: Sequence[int], results: Pending, *changes: Callable[[], object], same: bool = False
-    ) -> None:
-        """Commit the results of a collective as values of variables, on all ranks or on none; this ends the command.
-
-        A result of None leaves this rank's value unchanged; with ``same`` all ranks have the same results.
-        """
-        if self.promises is not None and self.deposits is None:
-            self.answer_if_committed(None)
-        self.commit_entries(list(map(self.shareds.__getitem__, numbers)), results, *changes, same=same)
-
-    def commit_entries(
-        self, entries: Sequence[SharedEntry], results: Pending, *changes: Callable[[], object], same: bool = False
-    ) -> None:
-        """Commit results as `commit_values` does, even for entries that are not in the registry yet."""
-        for i, entry in enumerate(entries):
-            if entry.on_device:
-                results.bring(i, entry.engine.to_device, entry.reference())
-        if self.deposits is not None:
-            self.deposits.note(entries, results.release())
-            changes = (*changes, self.deposits.apply)
-        origin = Origin.COMMON if same else Origin.OWN
-
-        def change() -> None:
-            for entry, result in zip(entries, results.release()):
-                if result is not None:
-                    self.transport.swap_in(entry.key, result)
-                    entry.set(result, origin)
-                else:
-                    entry.origin = origin
-
-        self.commit(change, *changes)
-
-    @point("commit")
-    def commit(self, *changes: Callable[[], object], label: Optional[str] = None) -> None:
-        """Make changes on all ranks or on none, at the last barrier of a command that changes values.
-
-        Before this barrier, a rank prepares new values next to the current values. ``changes`` only make the new values
-        current: they must not fail, and may be called twice if the master is interrupted. If ranks may differ in the
-        number of their collectives, ``label`` names this commit, and `Transport.agree` compares the labels.
-        """
-        if self.deposits is not None and label is None and self._promised <= self.barrier.current:
-            self.answer_if_committed(None)
-        self._changes, self._commitment = changes, self.barrier.current + 1
-        if label is None:
-            self.barrier.wait()
-        else:
-            try:
-                self.transport.agree(label)
-            except SynkhronosError:  # all ranks have arrived, but not all of them at this commit
-                self._commitment = None
-                raise
-        self.settle()
-
-    def begin_changes(self, numbers: Sequence[int], keeps: bool = False) -> None:
-        """In a session that replaces dead ranks, save variables before a function changes them: see `Deposits`."""
-        assert self.deposits is not None
-        self.deposits.begin([self.shareds[number] for number in numbers], keeps)
-
-    def commit_changes(self, numbers: Sequence[int], result: Any) -> None:
-        """Commit a function's changes on all ranks or on none; ``result`` is the return value of the command."""
-        assert self.deposits is not None
-        self.deposits.stage([self.shareds[number] for number in numbers])
-        self.answer_if_committed(result)
-        self.commit(self.deposits.apply)
-
-    def answer_if_committed(self, result: Any) -> None:
-        """Promise the command's result; it becomes valid if the next barrier, a commit without a label, completes."""
-        number = self.barrier.current + 1
-        if self.promises is not None and not self.barrier.is_complete(number):  # otherwise promised early
-            told = None if self.deposits is None else self.deposits.pending
-            self._promised = number
-            self.promises(number, encode(Answer(self.rank, result, deposits=told)))
-
-    def answer_early_if_committed(self, result: Any) -> None:
-        """Promise the result before a command's first barrier, if nothing can fail between this barrier and the commit.
-
-        If all ranks do so, the root decides both barriers at its own commit, which saves one network round trip.
-        """
-        number = self.barrier.current + 2
-        if self.promises is not None:
-            self.promises(number, self._nothing if result is None else encode(Answer(self.rank, result)))
-        else:  # the root
-            self.barrier.block.promised[self.rank] = number
-
-    @point("commit")
-    def settle(self) -> None:
-        """Apply the changes of a commit if it is complete, else discard them; undo unconfirmed tentative changes."""
-        if self._commitment is not None:
-            if self.barrier.is_complete(self._commitment):
-                for change in self._changes:
-                    change()
-            self._commitment, self._changes = None, ()
-        for number, undo in reversed(self._tried):
-            if not self.barrier.is_complete(number):
-                undo()
-        self._tried = []
-        if self.deposits is not None and self.deposits.has_begun:
-            self.deposits.restore()
-
-    @point("commit")
-    def apply_tentatively(self, undo: Callable[[], object], *changes: Callable[[], object], label: str) -> None:
-        """Make changes now, and undo them unless all ranks reach the next barrier: a commit without its own barrier.
-
-        Used for steps inside one command, where ranks synchronize anyway; the last step must end with `commit`.
-        ``undo`` must not fail, and may be called when only some of the changes, or none, have been made.
-        """
-        self._tried.append((self.barrier.current + 1, undo))  # first, because Ctrl-C may arrive during the changes
-        for change in changes:
-            change()
-        if len(self._tried) >= MAX_TRIED:  # a condition may skip the collectives of many steps
-            self.commit(label=label)
-
-    def drop_undo_log(self) -> None:
-        """Drop the undo log of changes that a later barrier has confirmed, to free the memory of old values."""
-        if self._tried and self.barrier.is_complete(self._tried[-1][0]):
-            self._tried = []
+        return lambda i: self.registry.shareds[numbers[i]].label(f"shared_vars[{i}]")
 
     @point("command")
     def forget(self, things: Iterable[Tuple[str, int]]) -> None:
         """Drop functions and shared variables, identified by ``(kind, number)``, that the program has dropped."""
         for thing in things:
             kind, number = thing
-            if kind == "function":
-                for table in (self.plans, self.row_buffers, self.bytes_inside):
-                    for place in [place for place in table if place[0] == number]:
-                        del table[place]
-            else:
-                if self.deposits is not None:
-                    self.deposits.forget(number)
-                self.started.pop(number, None)
-                self.begun.pop(number, None)
-                self.errors.pop(number, None)
+            if kind == "shared" and self.transaction.deposits is not None:
+                self.transaction.deposits.forget(number)
+            for kept in self._kept.values():
+                for table in vars(kept).values() if kept.of == kind else ():
+                    kept.drop(table, number)
             self.registry.forget(thing)
             self.transport.forget(thing)
-            if self.replicas is not None:
-                self.replicas.forget(thing)
         if self.rank != self.root:
             gc.collect()  # graphs have reference cycles, and a rank may allocate too little to trigger collection
 

@@ -16,7 +16,7 @@ to the state before the command and repeat it. The master, whose death ends the 
 from __future__ import annotations
 
 import pickle
-from typing import Any, Container, Dict, Iterable, List, Sequence, Tuple, Union
+from typing import Any, Container, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -98,12 +98,12 @@ class Deposits:
             if value is not None and (entry in changed or entry.cell[0] is not value):
                 self._aside[entry.number] = None, copy
 
-    def stage(self, entries: Sequence[SharedEntry]) -> None:
-        """Copy the variables' values into memory next to their deposits; must precede the commit."""
+    def stage(self, entries: Optional[Sequence[SharedEntry]] = None) -> None:
+        """Copy values, by default the changed ones, into memory next to their deposits; must precede the commit."""
         if self._is_root:
             return
         staged = []
-        for entry in entries:
+        for entry in self._entries if entries is None else entries:
             value = entry.cell[0]
             if entry.on_device or _is_dense(value) and value.flags.c_contiguous:
                 staged.append((entry, value, self._staged_copy(entry, value)))
@@ -147,10 +147,10 @@ class Deposits:
                 self.pending[entry.number] = self._pool.handle(result)
         self._staged = staged
 
-    def record(self, values: Iterable[Tuple[SharedEntry, Any]]) -> None:
+    def record(self, values: Iterable[Tuple[SharedEntry, Any, Origin]]) -> None:
         """Record new values that do not arrive through the transport."""
         if not self._is_root:
-            for entry, value in values:
+            for entry, value, _ in values:
                 self.pending[entry.number] = dump(value)
 
     def restore(self, even_kept: bool = False) -> None:

@@ -88,10 +88,9 @@ class Healing:
             return "no rank is missing"
         if command.refusal():
             return command.refusal()
-        if context.started or context.begun:
-            return "an all_reduce(wait=False) was pending, and the rank's part of it is lost"
-        if context.errors:
-            return "the rank's error feedback of all_reduce(feedback=True) is lost: store it in variables"
+        for kept in context.all_kept():
+            if kept.loss:
+                return str(kept.loss)
         if self.unsaved:
             names = ", ".join(context.name_of([number])(0) for number in sorted(self.unsaved))
             return f"its values of {names} were not in shared memory"

@@ -33,7 +33,7 @@ def news_of(entry: SharedEntry) -> News:
 def learn(context: Any, news: Sequence[News]) -> None:
     """Set this rank's variables to the values in ``news``."""
     for number, dtype, shape, content in news:
-        entry = context.shareds[number]
+        entry = context.registry.shareds[number]
         value: Any = np.ndarray(shape, dtype, content).copy()
         entry.set(entry.engine.to_device(entry.reference(), value), Origin.COMMON)
 

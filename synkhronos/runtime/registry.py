@@ -248,6 +248,7 @@ class Registry:
     def __init__(self) -> None:
         self.shareds: Dict[int, SharedEntry] = {}
         self.functions: Dict[int, FunctionEntry] = {}
+        self.replicas: Optional[Replicas] = None  # builds the entries, on the master from the program's objects
 
     def __repr__(self) -> str:
         return f"Registry(functions={len(self.functions)}, shareds={len(self.shareds)})"
@@ -259,6 +260,8 @@ class Registry:
     def forget(self, thing: Tuple[str, int]) -> None:
         kind, number = thing
         (self.functions if kind == "function" else self.shareds).pop(number, None)
+        if self.replicas is not None:
+            self.replicas.forget(thing)
 
 
 class Replicas(ABC):
@@ -281,10 +284,11 @@ class Replicas(ABC):
     ) -> List[FunctionEntry]:
         """Return the entries of functions, which may use any variable in ``held``."""
 
-    def rejoin(self, held: Mapping[int, Mapping[int, Any]], plans: Mapping[Any, Any]) -> Any:
+    def rejoin(self, held: Mapping[int, Mapping[int, Any]], kept: Mapping[Any, Any]) -> Any:
         """Return the command that restores functions and values on replacement ranks; called on the master.
 
-        ``held[rank]`` are the deposits of a replaced rank's variables; ``plans`` are the master's cached call plans.
+        ``held[rank]`` are the deposits of a replaced rank's variables; ``kept`` maps the classes of features' states to
+        `Kept.saved`.
         """
         raise NotImplementedError("only the master can build this command")
 

@@ -111,7 +111,7 @@ class Session:
         self.healing: Optional[Healing] = None
         if heal and self.others:
             self.healing = Healing(heal, size)
-            self.context.deposits = Deposits.of(self.context)
+            self.context.transaction.deposits = Deposits.of(self.context)
         self.closed: Optional[str] = None  # the reason, once the session is closed
         self.setup: Optional[Command] = None  # prepares the ranks; repeated whenever a rank is replaced
         #: Called once after the ranks have ended, while their data in the control block still exists.
@@ -499,7 +499,7 @@ class Session:
                     self.channel.wait(rank, number, self._watch_answers)
                 if self.healing is not None:
                     self.healing.note([self._read(rank) for rank in self.others])
-                self.context.settle()
+                self.context.transaction.settle()
                 self.context.barrier.clear()
             done = True
         except _Fatal:
@@ -576,7 +576,7 @@ class Session:
                 self.channel.wait(rank, number, functools.partial(self._watch_survivor, rank))
                 if self._read(rank).error is not None:
                     failed.append(rank)
-        self.context.settle()
+        self.context.transaction.settle()
         return f"rank {failed[0]} also raised an error" if failed else ""
 
     def _watch_survivor(self, rank: int) -> None:
@@ -607,12 +607,13 @@ class Session:
         limit = JOIN_TIMEOUT_S if self.timeout is None else max(self.timeout, LEAST_JOIN_TIMEOUT_S)
         if self.setup is not None:
             self._execute(self.setup, limit)
-        if self.context.replicas is not None:
-            plans = {place: prepared.plan for place, prepared in self.context.plans.items()}
+        replicas = self.context.registry.replicas
+        if replicas is not None:
+            kept = {type(each): each.saved() for each in self.context.all_kept()}
             held = {
                 rank: dict(healing.deposits_by_rank[rank]) for rank in dead
             }  # a copy, because a variable may be dropped meanwhile
-            self._execute(self.context.replicas.rejoin(held, plans), limit)
+            self._execute(replicas.rejoin(held, kept), limit)
 
     def _end(self, why: str) -> None:
         with DeferredSignals():
@@ -620,7 +621,7 @@ class Session:
                 return
             self.closed = why.split(";")[0]
             self.context.abort()
-            self.context.settle()
+            self.context.transaction.settle()
             self.launcher.kill()
             self._tidy()
 
@@ -660,7 +661,7 @@ class Session:
         self.affinity.release()
         # Break reference cycles, so that dropping the last reference frees the memory and descriptors of mappings.
         self.context.barrier.watch = self.context.barrier.watch_alone = _over
-        self.context.replicas = self.context.results = None
+        self.context.registry.replicas = self.context.transaction.results = None
         self.caches.clear()
         profile, self._profile = self._profile, None
         if profile is not None and self._profile_path is not None:

@@ -48,7 +48,6 @@ SESSION_WORDS = (
     ("let_go", "deputy", "the last aborted command that no longer writes into this host's memory"),
 )
 
-#: The words of every rank.
 RANK_WORDS = (
     ("ended", "keeper", "whether the keeper has seen the process end"),
     ("status", "keeper", "its exit code, or the negative signal number"),

@@ -27,7 +27,6 @@ from ..reductions import ReduceOp, compute_dtype, counting, narrowed
 from ..reductions.device import clamp, combine, concatenate, empty, filled, nan_mark, scale
 from .shared_memory import SharedMemoryTransport
 
-#: Types that both NCCL and pygpu support.
 KNOWN = ("int8", "int32", "int64", "uint64", "float16", "float32", "float64")
 
 MULTI_RANK = "NCCL_MULTI_RANK_GPU_ENABLE"  #: Variable that allows several ranks per device (since NCCL 2.32).

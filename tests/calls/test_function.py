@@ -507,7 +507,7 @@ def test_free_reaches_all_ranks(one, words):
     f.free()  # before it is distributed
     assert f(ROWS) == 105
     contexts = [one.session.context] + list(one.session.launcher.contexts.values())
-    compiled = [context.functions[max(context.functions)].reference() for context in contexts]
+    compiled = [context.registry.functions[max(context.registry.functions)].reference() for context in contexts]
 
     def kept():
         return [

@@ -14,7 +14,7 @@ import synkhronos as synk
 from synkhronos import engines
 from synkhronos.calls.arguments import Arguments
 from synkhronos.calls.command import CallFunction
-from synkhronos.calls.plan import MAX_PLANS
+from synkhronos.calls.plan import MAX_PLANS, CallMemory
 from synkhronos.memory.pool import Pool
 from synkhronos.program.program import PROGRAM
 
@@ -106,7 +106,7 @@ def test_values_that_are_not_arrays_are_not_kept(two, travelled, numpy_words):
     f = synk.function([], (numpy_words.apply(len, thing, dtype="int64", ndim=0), "sum"), bcast_inputs=[thing])
     for value in ({1: 1}, {1: 1, 2: 2}, {1: 1}):
         assert f(value) == 2 * len(value)
-    assert travelled == [True] * 3 and not any(context.plans for context in contexts(two))
+    assert travelled == [True] * 3 and not any(context.kept(CallMemory).plans for context in contexts(two))
 
 
 # -- Arguments.taken: the check of a Data --------------------------------------------------------------------------
@@ -298,7 +298,7 @@ def test_another_plan_in_its_place_is_prepared_from_the_start(doubled, two):
         indices = np.arange(n)[::-1]
         np.testing.assert_array_equal(doubled(data, batch=indices), 2.0 * indices)
     for context in contexts(two):
-        assert sorted(place for _, place in context.plans) == list(range(MAX_PLANS))
+        assert sorted(place for _, place in context.kept(CallMemory).plans) == list(range(MAX_PLANS))
 
 
 def test_the_plans_of_a_dropped_function_are_forgotten(two, numpy_words):
@@ -308,11 +308,11 @@ def test_the_plans_of_a_dropped_function_are_forgotten(two, numpy_words):
     f(np.arange(3.0))
     f(np.arange(3.0), batch_s=[[0, 1], [2]])  # another graph, with its own plans
     other(np.arange(3.0))
-    assert [len(context.plans) for context in contexts(two)] == [3, 3]
+    assert [len(context.kept(CallMemory).plans) for context in contexts(two)] == [3, 3]
     del f
     gc.collect()
     np.testing.assert_array_equal(other(np.arange(3.0)), [0, 3, 6])
-    assert [len(context.plans) for context in contexts(two)] == [1, 1]
+    assert [len(context.kept(CallMemory).plans) for context in contexts(two)] == [1, 1]
     again = synk.function([x], (numpy_words.sum(x), "sum"))
     assert again(np.arange(3.0)) == 3
 
@@ -328,4 +328,4 @@ def test_sparse_matrices_are_not_kept(make_world, engine):
     f = synk.function([], symbolic.sp_sum(s), bcast_inputs=[s])
     for value in (1.0, 2.0):
         assert f(sparse.csr_matrix(np.full((2, 2), value))) == 4 * value
-    assert not PROGRAM.session.context.plans
+    assert not PROGRAM.session.context.kept(CallMemory).plans

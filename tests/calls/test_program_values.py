@@ -520,7 +520,7 @@ def test_what_is_only_read_is_not_compared_for_ever(make_world):
     x, w = T.dvector("x"), L.shared(np.ones(3), "w")
     f = synk.function([x], x.sum() + w.sum(), exact=True, mode=L.quick)
     f(np.ones(2))
-    (entry,) = [entry for entry in session.context.shareds.values() if entry.reference() is w]
+    (entry,) = [entry for entry in session.context.registry.shareds.values() if entry.reference() is w]
     for read in (lambda: w.get_value(), lambda: w.get_value(borrow=True).sum(), lambda: w.container.value[0]):
         read()
         f(np.ones(2))

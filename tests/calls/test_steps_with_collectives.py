@@ -14,7 +14,7 @@ import synkhronos as synk
 from synkhronos import in_graph
 from synkhronos.calls.rank_call import Change, CollectivesOfCall
 from synkhronos.errors import WorkerDied, WorkerError
-from synkhronos.runtime.context import MAX_TRIED
+from synkhronos.runtime.transaction import MAX_TRIED
 
 pytestmark = [getattr(pytest.mark, NAME), pytest.mark.thorough("threads-1")]
 
@@ -242,7 +242,7 @@ def test_values_of_one_step_alone_are_kept(make_world, monkeypatch, n):
 
     def counting(self, *args):
         results = right(self, *args)
-        kept.append(len(self.context._tried))
+        kept.append(len(self.context.transaction._tried))
         return results
 
     monkeypatch.setattr(CollectivesOfCall, "all_reduce", counting)

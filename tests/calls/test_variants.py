@@ -220,7 +220,9 @@ def test_free_reaches_all_graphs(make_world, graphs):
     f = graphs.function([x], ((x * 2).sum() + (x * 3).sum(), "sum"), mode=mode)
     assert f(ROWS, num_slices=2) == 140 == f(ROWS)
     contexts = [world.session.context] + list(world.session.launcher.contexts.values())
-    compiled = [context.functions[number].reference() for context in contexts for number in context.functions]
+    compiled = [
+        context.registry.functions[number].reference() for context in contexts for number in context.registry.functions
+    ]
     assert len(compiled) == 4
 
     def kept():
@@ -342,10 +344,10 @@ def test_the_profile_is_of_all_graphs_and_all_ranks(two, theano_words):
         assert f"Time in {f.profile.fct_callcount} calls to Function.__call__" in shown.getvalue()
     assert given.fct_callcount == 6  # the master's own part
     if two.launcher == "threads":  # counts are added by the position of the node
-        for number in two.session.context.functions:
-            here = two.session.context.functions[number].reference()
+        for number in two.session.context.registry.functions:
+            here = two.session.context.registry.functions[number].reference()
             for context in two.session.launcher.contexts.values():
-                there = context.functions[number].reference()
+                there = context.registry.functions[number].reference()
                 assert list(map(str, there.maker.fgraph.toposort())) == list(map(str, here.maker.fgraph.toposort()))
     session = two.session
     synk.close()

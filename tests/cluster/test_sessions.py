@@ -135,7 +135,7 @@ class Exchanges(Command):
         self.payload = payload
 
     def run(self, context):
-        context.answer_if_committed(None)
+        context.transaction.promise(None)
         context.transport.exchange(b"x" * 1_000_000)
 
 
@@ -161,7 +161,7 @@ class FailsAfterMeeting(Command):
         results = context.transport.all_reduce(keys, arrays, ReduceOp("sum"), ALL_ALIKE, str)
         if context.rank == self.rank:
             raise KeyError("after all have met")
-        context.commit_values([self.number], results)
+        context.transaction.commit_values(context.entries([self.number]), results)
 
 
 class Reduces(Command):

@@ -256,7 +256,7 @@ class Put(Command):
         self.numbers, self.function = numbers, function
 
     def run(self, context):
-        shareds = [context.shareds[number] for number in self.numbers]
+        shareds = context.entries(self.numbers)
         for (owner, variable), value in zip(
             shareds, self.function([owner.get(variable) for owner, variable in shareds], context.rank)
         ):

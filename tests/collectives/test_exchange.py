@@ -11,6 +11,7 @@ import table
 from refusals import refuses, reports
 
 import synkhronos as synk
+from synkhronos.collectives.exchange import FeedbackErrors
 from synkhronos.reductions.half_precision import rounded
 
 ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
@@ -174,11 +175,11 @@ def test_errors_that_ranks_keep_end_with_the_shape_the_variable_and_the_session(
     exchanged(w, np.ones(5))
     assert exchanged(w) == first
     for rank in range(2):
-        assert len(context_of(world, rank).errors) == 2
+        assert len(context_of(world, rank).kept(FeedbackErrors).errors) == 2
     del v
     world._functions.pop()
     synk.all_reduce(w)
-    assert [len(context_of(world, rank).errors) for rank in range(2)] == [1, 1]
+    assert [len(context_of(world, rank).kept(FeedbackErrors).errors) for rank in range(2)] == [1, 1]
     make_world("threads", 2)
     assert synk.function([], w.storage is None or (w, None)) and exchanged(w) == first
 
@@ -189,12 +190,12 @@ def test_errors_that_ranks_keep_after_an_exchange_that_fails(make_world):
     w, value = world.shared(np.zeros(1), "w"), np.array([1.0 + 2**-9 + 2**-12])
     synk.broadcast(w, value)
     synk.all_reduce(w, exchange="bfloat16", feedback=True)
-    errors = [context_of(world, rank).errors.copy() for rank in range(2)]
+    errors = [context_of(world, rank).kept(FeedbackErrors).errors.copy() for rank in range(2)]
     synk.set_value(1, w, np.zeros(2))
     with refuses(ValueError, "w", got="float64 (2,) on rank 1"):
         synk.all_reduce(w, exchange="bfloat16", feedback=True)
     for rank in range(2):
-        now = context_of(world, rank).errors
+        now = context_of(world, rank).kept(FeedbackErrors).errors
         assert now.keys() == errors[rank].keys() and all(now[key] is errors[rank][key] for key in now)
 
 

@@ -71,7 +71,7 @@ class Fail(Command):
 
     def run(self, context):
         transport = context.transport
-        _, variable = context.shareds[self.number]
+        _, variable = context.registry.shareds[self.number]
         array = variable.container.storage[0]
         if not self.late:
             if context.rank == self.rank:
@@ -97,7 +97,7 @@ class ReduceValues(Command):
         self.number, self.op, self.weights = number, ReduceOp(op), weights
 
     def run(self, context):
-        _, variable = context.shareds[self.number]
+        _, variable = context.registry.shareds[self.number]
         value = variable.container.storage[0]
         host = np.full(3, float(context.rank))
         key = ("function", 0, 0)

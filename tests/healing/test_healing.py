@@ -173,13 +173,13 @@ class Change(Command):
         self.number, self.value, self.failing, self.gate = number, dump(value), failing, gate
 
     def run(self, context):
-        context.begin_changes([self.number])
-        context.shareds[self.number].cell[0] = load(self.value)
+        context.transaction.protect(context.entries([self.number]))
+        context.registry.shareds[self.number].cell[0] = load(self.value)
         if context.rank == self.failing:
             raise ValueError("of this rank")
         if context.rank == 1 and self.gate is not None:
             self.gate.wait()
-        context.commit_changes([self.number], None)
+        context.transaction.commit()
 
 
 class Layout(Command):
@@ -189,7 +189,7 @@ class Layout(Command):
         self.number = number
 
     def run(self, context):
-        value = context.shareds[self.number].cell[0]
+        value = context.registry.shareds[self.number].cell[0]
         return getattr(value, "strides", None), dump(value)
 
 
@@ -230,7 +230,7 @@ def test_a_value_that_cannot_be_written_to(gate):
     synk.broadcast(w)
     number = replicator_of(PROGRAM.session).find(engine.ENGINE, w)
     value = np.frombuffer(bytes(24))
-    PROGRAM.session.context.shareds[number].cell[0] = value
+    PROGRAM.session.context.registry.shareds[number].cell[0] = value
     killer = threading.Thread(target=lambda: (gate.until_reached(), kill(1), gate.open()))
     killer.start()
     PROGRAM.session.run(Change(number, np.ones(3), gate=gate))

@@ -58,7 +58,7 @@ POINTS = {
         ("engine", "Engine.call"),
         ("collective", "CollectivesOfCall.all_reduce"),
         ("barrier", "Barrier.wait"),
-        ("commit", "RankContext.commit"),
+        ("commit", "Transaction.commit"),
         ("channel", "MasterEnd.send"),
         ("channel", "MasterEnd.wait"),
         ("channel", "RankEnd.wait"),

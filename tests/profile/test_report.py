@@ -56,14 +56,14 @@ def session():
             205,
             235,
             master.doing("Barrier.wait", 206, 211),
-            master.doing("RankContext.commit", 225, 233, master.doing("Barrier.wait", 226, 229)),
+            master.doing("Transaction.commit", 225, 233, master.doing("Barrier.wait", 226, 229)),
             moved=500,
         ),
     )
     other.do("RankEnd.wait", 0, 16)
     other.executing(1, f[1], 18, 94, other.doing("Prepared.slice", 20, 26), other.doing("Engine.call", 28, 90))()
     other.do("RankEnd.wait", 95, 204)
-    other.executing(2, g, 205, 236, other.doing("RankContext.commit", 225, 230), moved=700)()
+    other.executing(2, g, 205, 236, other.doing("Transaction.commit", 225, 230), moved=700)()
     other.do("RankEnd.wait", 236, 240)
     now = 1_000_000 * 240
     return recorded([master.content(), other.content()], 0, now)

@@ -21,7 +21,7 @@ class Peek(Command):
         self.numbers = numbers
 
     def run(self, context):
-        values = [engine.get(variable) for engine, variable in map(context.shareds.get, self.numbers)]
+        values = [engine.get(variable) for engine, variable in map(context.registry.shareds.get, self.numbers)]
         generators = (np.random.RandomState, np.random.Generator)
         return [state_of(value) if isinstance(value, generators) else np.array(value) for value in values]
 

@@ -22,7 +22,7 @@ class Compiled(Command):
     """Return the numbers of Numba's cache hits and misses on this rank, for each function called `NAME`."""
 
     def run(self, context):
-        functions = [entry.reference() for entry in context.functions.values()]
+        functions = [entry.reference() for entry in context.registry.functions.values()]
         stats = [function.vm.jit_fn.stats for function in functions if function.name == NAME]
         assert stats
         return [(sum(each.cache_hits.values()), sum(each.cache_misses.values())) for each in stats]

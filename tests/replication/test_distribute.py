@@ -432,7 +432,7 @@ class Constants(Command):
         begin = np.ndarray((1,), np.uint8, window).__array_interface__["data"][0]
         return [
             0 <= constant.__array_interface__["data"][0] - begin < len(window)
-            for engine, compiled in context.functions.values()
+            for engine, compiled in context.registry.functions.values()
             if engine is not None
             for constant in engine.constants(compiled)
             if constant.nbytes >= 1 << 16

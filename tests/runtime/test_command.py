@@ -14,10 +14,11 @@ from synkhronos.runtime.context import RankContext
 class Context:
     """A context that records calls."""
 
-    rank, _commitment, deposits, is_over_hosts, transport = 3, 1, None, False, SimpleNamespace(prepare_thread=None)
+    rank, transport = 3, SimpleNamespace(prepare_thread=None)
+    barrier = SimpleNamespace(block=SimpleNamespace(bridge=None))
 
     def __init__(self):
-        self.calls = []
+        self.calls, self.transaction, self.is_open = [], self, True
 
     def forget(self, things):
         self.calls.append(("forget", things))

@@ -25,7 +25,8 @@ class Say(Command):
 
 
 class Context:
-    rank, stopped, _commitment, _tried, deposits, is_over_hosts = 1, False, None, (), None, False
+    rank, stopped, block = 1, False, types.SimpleNamespace(bridge=None)
+    transaction = types.SimpleNamespace(is_open=False)
     execute = RankContext.execute
 
     def __init__(self):

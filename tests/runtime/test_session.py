@@ -67,7 +67,7 @@ class Forget(Command):
     """Return the numbers of the rank's functions and variables."""
 
     def run(self, context):
-        return sorted(context.functions), sorted(context.shareds)
+        return sorted(context.registry.functions), sorted(context.registry.shareds)
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_warns_who_is_waited_for(launcher, open_session, clock, gate, monkeypatc
 def test_what_is_forgotten_is_forgotten_by_all(launcher, open_session):
     session = open_session(launcher)
     for number in (1, 2):
-        session.context.functions[number] = session.context.shareds[number] = "thing"
+        session.context.registry.functions[number] = session.context.registry.shareds[number] = "thing"
     session._forget = [("function", 1), ("shared", 2)]
     assert session.run(Forget())[0] == ([2], [1])
     assert session._forget == []

@@ -27,7 +27,7 @@ class Look(Command):
         self.numbers = numbers
 
     def run(self, context):
-        return [np.array(context.shareds[number].cell[0]) for number in self.numbers]
+        return [np.array(context.registry.shareds[number].cell[0]) for number in self.numbers]
 
 
 class Wrong(Exception):

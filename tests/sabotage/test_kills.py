@@ -19,7 +19,7 @@ from synkhronos.errors import WorkerDied, WorkerTimeout
 from synkhronos.processes.launcher import ProcessLauncher
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime import session as session_module
-from synkhronos.runtime.context import RankContext
+from synkhronos.runtime.transaction import Transaction
 
 pytestmark = pytest.mark.slow
 
@@ -54,12 +54,12 @@ def test_other_deaths(victims):
 def test_changes_of_a_command_that_was_given_up_are_found(victims, monkeypatch):
     """The campaign finds changes of aborted commands."""
 
-    def settle(context):
-        for change in context._changes:
+    def settle(transaction):
+        for change in transaction._changes:
             change()
-        context._commitment, context._changes = None, []
+        transaction._commitment, transaction._changes = None, []
 
-    monkeypatch.setattr(RankContext, "settle", settle)
+    monkeypatch.setattr(Transaction, "settle", settle)
     victims.n, victims.rank = 2, 1
     with reports(Wrong, "master"):
         for step, name in enumerate(victims.taken[2, 1]):

@@ -20,7 +20,6 @@ from .lengths import Lengths
 #: Assumed upper bound on lengths and element counts.
 MAX_ELEMENTS = 2**31 - 1
 
-#: Maximum number of successive operations traced back from a value.
 MAX_DEPTH = 12
 
 

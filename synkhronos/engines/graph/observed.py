@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 from ..observer import calling, copied, is_any_observed, note_read, note_written, observer_of
 from .library import Library
 
-#: The attribute of a patch that refers to the replaced method.
 ORIGINAL = "_synkhronos_original"
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from ... import in_graph
 from ...reductions import ReduceOp
 
-#: Number of a collective that has not been ordered.
 UNNUMBERED = -1
 
 

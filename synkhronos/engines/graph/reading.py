@@ -35,7 +35,6 @@ from .written_lengths import (
     times_rows,
 )
 
-#: Maximum number of sets of new replacements tried per operation.
 MAX_TRIALS = 40
 
 

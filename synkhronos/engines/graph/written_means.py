@@ -17,7 +17,6 @@ from .. import exact
 from .library import Library
 from .written_lengths import NONE, Marks, NumberMark, times_rows
 
-#: Maximum number of divisors tried.
 MAX_NUMBERS = 12
 
 

@@ -25,7 +25,6 @@ from .placing import Placing
 from .reading import Reading, WrittenGraph
 from .written_lengths import NONE, Marks, NumberMark, numbers_of
 
-#: Maximum number of passes to find all numbers of rows.
 MAX_PASSES = 20
 
 #: Maximum number of constants that are tried as the number of rows, per operation in an error message.

@@ -131,7 +131,6 @@ _OWN: Dict[Type[Op], Make] = {
     SolveBase: solve,
 }
 
-#: Operations of pytensor-ml.
 _OTHERS: Dict[str, Make] = {
     "pytensor_ml.layers.conv.Im2Col": by_rows([0]),
     "pytensor_ml.layers.conv.Col2Im": by_rows([0]),

@@ -118,7 +118,7 @@ class Visitor(StepHook):
 
     def __init__(self, exchanges: Exchanges, region: AsyncRegion) -> None:
         self.exchanges, self.region, self.context = exchanges, region, region.context
-        self._entries = [region.context.shareds[number] for number in exchanges.numbers]
+        self._entries = [region.context.registry.shareds[number] for number in exchanges.numbers]
         self.arrays = [[region.context.pools.attach(h) for h in handles] for handles in exchanges.handles]
         self.nbytes = sum(array.nbytes for array in self.arrays[0])
         self.n_steps, self.n_exchanges = exchanges.counts[region.rank], 0

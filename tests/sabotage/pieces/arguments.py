@@ -42,7 +42,7 @@ class Put(Command):
 
     def run(self, context: Any) -> None:
         for number, value in zip(self.numbers, self.values[context.rank]):
-            its_engine, variable = context.shareds[number]
+            its_engine, variable = context.registry.shareds[number]
             its_engine.put(variable, np.array(value))
 
 

@@ -1,0 +1,178 @@
+"""Changes of a rank's values that all ranks make, or none does (docs/design.rst has a picture).
+
+A command prepares new values next to the current ones and commits them at its last barrier, which the root decides. If
+dead ranks are replaced, the old values of variables that a function updates are kept until then. Several steps in one
+command are *tried*: their changes are made at once, and undone unless the next barrier is decided.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+from ..errors import SynkhronosError
+from ..sync.barrier import Barrier
+from ..trace import point
+from ..transports.base import Pending, Transport
+from .command import Answer
+from .deposits import Deposits
+from .failures import encode
+from .registry import Origin, SharedEntry
+
+MAX_TRIED = 16  #: Maximum number of steps that can be undone; the values from before each step are kept in memory.
+
+Change = Callable[[], object]  #: Makes prepared values current. It must not fail, and may be called twice.
+Setting = Tuple[SharedEntry, Any, Origin]  #: A variable, its new value, and the value's origin.
+
+
+class Transaction:
+    """The changes of the command that a rank executes; if ``is_open``, `settle` must end it.
+
+    ``promises`` is `RankEnd.promise` on ranks other than the root, if there are several hosts or dead ranks are
+    replaced. ``deposits`` stores old and new values if dead ranks are replaced. ``results`` keeps alive memory that the
+    master may read until the next command.
+    """
+
+    def __init__(self, rank: int, barrier: Barrier, transport: Transport) -> None:
+        self.rank, self.barrier, self.transport = rank, barrier, transport
+        self.promises: Optional[Callable[[int, bytes], None]] = None
+        self.deposits: Optional[Deposits] = None
+        self.results: Any = None
+        self.is_open = False
+        self._changes: Sequence[Change] = ()
+        self._commitment: Optional[int] = None  # the barrier that decides the changes
+        self._tried: List[Tuple[int, Change]] = []  # barriers that confirm a step, and the undo of the step
+
+    def protect(self, entries: Sequence[SharedEntry], keeps: bool = False) -> None:
+        """Keep the values of variables that a function is about to change, if dead ranks are replaced.
+
+        With ``keeps``, an error leaves the new values in place, and only a death undoes the command.
+        """
+        if self.deposits is not None:
+            self.is_open = True
+            self.deposits.begin(entries, keeps)
+
+    def deposit(self, entries: Sequence[SharedEntry]) -> None:
+        """Deposit the variables' values; this ends the command."""
+        assert self.deposits is not None
+        self.deposits.stage(entries)
+        self.commit(self.deposits.apply)
+
+    # -- commits -------------------------------------------------------------------------------------------------
+
+    def commit_values(
+        self,
+        entries: Sequence[SharedEntry],
+        results: Pending,
+        *changes: Change,
+        others: Sequence[Setting] = (),
+        same: bool = False,
+    ) -> None:
+        """Commit the results of a collective as values of variables, on all ranks or on none; this ends the command.
+
+        A result of None leaves this rank's value unchanged; with ``same`` all ranks have the same results. ``others``
+        are values that do not arrive through the transport.
+        """
+        for i, entry in enumerate(entries):
+            if entry.on_device:
+                results.bring(i, entry.engine.to_device, entry.reference())
+        if self.deposits is not None:
+            self.deposits.note(entries, results.release())
+            self.deposits.record(others)
+            changes = (*changes, self.deposits.apply)
+        origin = Origin.COMMON if same else Origin.OWN
+
+        def change() -> None:
+            for entry, result in zip(entries, results.release()):
+                if result is not None:
+                    self.transport.swap_in(entry.key, result)
+                    entry.set(result, origin)
+                else:
+                    entry.origin = origin
+            for entry, value, of_value in others:
+                entry.set(value, of_value)
+
+        self.commit(change, *changes)
+
+    @point("commit")
+    def commit(self, *changes: Change, result: Any = None, label: Optional[str] = None) -> None:
+        """Make changes on all ranks or on none, at a barrier.
+
+        ``result`` is the return value of the command, which this commit ends. If ranks may differ in the number of
+        their collectives, ``label`` names the commit, `Transport.agree` compares the labels, and the command continues.
+        """
+        if label is None:
+            if self.deposits is not None and self.deposits.has_begun:
+                for change in changes:
+                    change()
+                self.deposits.stage()
+                changes = (self.deposits.apply,)
+            if self.promises is not None:
+                self.promise(result)
+        self._changes, self._commitment, self.is_open = changes, self.barrier.current + 1, True
+        if label is None:
+            self.barrier.wait()
+        else:
+            try:
+                self.transport.agree(label)
+            except SynkhronosError:  # all ranks have arrived, but not all of them at this commit
+                self._commitment = None
+                raise
+        self._make_or_undo()
+        self.is_open = self.deposits is not None
+
+    def promise(self, result: Any = None, ahead: int = 1) -> None:
+        """Promise the command's result, which becomes valid if the next barrier completes.
+
+        With ``ahead=2``, it is valid after the second barrier from now; nothing may fail between the two. If all ranks
+        promise None so, the root decides both barriers at its own commit, which saves one network round trip.
+        """
+        number = self.barrier.current + ahead
+        if self.promises is None:
+            if ahead > 1:  # the root
+                self.barrier.block.promised[self.rank] = number
+        elif not self.barrier.is_complete(number):  # otherwise promised ahead
+            deposits = None if self.deposits is None else self.deposits.pending
+            self.promises(number, encode(Answer(self.rank, result, deposits=deposits)))
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    @point("commit")
+    def try_out(self, undo: Change, change: Change, label: str) -> None:
+        """Make a change now, and undo it unless all ranks reach the next barrier: a commit without its own barrier.
+
+        Used for steps inside one command, where ranks synchronize anyway; the last step must end with `commit`.
+        ``undo`` must not fail, and may be called before the change is complete.
+        """
+        self.is_open = True
+        self._tried.append((self.barrier.current + 1, undo))  # first, because Ctrl-C may arrive during the change
+        change()
+        if len(self._tried) >= MAX_TRIED:  # a condition may skip the collectives of many steps
+            self.commit(label=label)
+
+    def drop_undo_log(self) -> None:
+        """Drop the undo log of changes that a later barrier has confirmed, to free the memory of old values."""
+        if self._tried and self.barrier.is_complete(self._tried[-1][0]):
+            self._tried = []
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """End the command: make changes that were decided, and undo all other changes."""
+        self._make_or_undo()
+        if self.deposits is not None:
+            if self.deposits.has_begun:
+                self.deposits.restore()
+            self.deposits.pending = {}
+        self.is_open = False
+
+    @point("commit")
+    def _make_or_undo(self) -> None:
+        if self._commitment is not None:
+            if self.barrier.is_complete(self._commitment):
+                for change in self._changes:
+                    change()
+            self._commitment, self._changes = None, ()
+        for number, undo in reversed(self._tried):
+            if not self.barrier.is_complete(number):
+                undo()
+        self._tried = []
