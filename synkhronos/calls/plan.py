@@ -341,7 +341,7 @@ class RankPlan:
 
 
 class CallMemory(Kept):
-    """Plans, buffers for selected rows, and bytes reduced by collectives, by the number of the graph and their own."""
+    """By the numbers of a graph and of its plan, argument or collective: plans, buffers for rows, bytes reduced."""
 
     of = "function"
 

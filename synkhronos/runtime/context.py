@@ -182,8 +182,7 @@ class RankContext:
         return [kept for kept in self._kept.values() if any(vars(kept).values())]
 
     def entries(self, numbers: Iterable[int]) -> List[SharedEntry]:
-        shareds = self.registry.shareds
-        return [shareds[number] for number in numbers]
+        return list(map(self.registry.shareds.__getitem__, numbers))
 
     def bind(self, numbers: Sequence[int]) -> Tuple[List[Key], List[Any]]:
         """Return the transport's keys for variables, and this rank's values in the transport's memory.

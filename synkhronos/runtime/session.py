@@ -609,7 +609,8 @@ class Session:
             self._execute(self.setup, limit)
         replicas = self.context.registry.replicas
         if replicas is not None:
-            kept = {type(each): each.saved() for each in self.context.all_kept()}
+            saved = [(type(each), each.saved()) for each in self.context.all_kept()]
+            kept = {kind: state for kind, state in saved if state is not None}
             held = {
                 rank: dict(healing.deposits_by_rank[rank]) for rank in dead
             }  # a copy, because a variable may be dropped meanwhile

@@ -1,8 +1,8 @@
 """Changes of a rank's values that all ranks make, or none does (docs/design.rst has a picture).
 
-A command prepares new values next to the current ones and commits them at its last barrier, which the root decides. If
-dead ranks are replaced, the old values of variables that a function updates are kept until then. Several steps in one
-command are *tried*: their changes are made at once, and undone unless the next barrier is decided.
+A command prepares new values next to the current ones and commits them at a barrier, usually its last one, which the
+root decides. If dead ranks are replaced, the old values of variables that a function updates are kept until then. Steps
+in one command are *tried*: their changes are made at once, and undone unless the next barrier is decided.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ class Transaction:
     def deposit(self, entries: Sequence[SharedEntry]) -> None:
         """Deposit the variables' values; this ends the command."""
         assert self.deposits is not None
+        self.is_open = True
         self.deposits.stage(entries)
-        self.commit(self.deposits.apply)
+        self.commit(self.deposits.apply, is_staged=True)
 
     # -- commits -------------------------------------------------------------------------------------------------
 
@@ -66,16 +67,18 @@ class Transaction:
         *changes: Change,
         others: Sequence[Setting] = (),
         same: bool = False,
+        result: Any = None,
     ) -> None:
         """Commit the results of a collective as values of variables, on all ranks or on none; this ends the command.
 
-        A result of None leaves this rank's value unchanged; with ``same`` all ranks have the same results. ``others``
-        are values that do not arrive through the transport.
+        In ``results``, None leaves this rank's value unchanged; with ``same`` all ranks have the same results.
+        ``others`` are values that do not arrive through the transport; ``result`` is the command's return value.
         """
         for i, entry in enumerate(entries):
             if entry.on_device:
                 results.bring(i, entry.engine.to_device, entry.reference())
         if self.deposits is not None:
+            self.is_open = True  # whatever fails from now on
             self.deposits.note(entries, results.release())
             self.deposits.record(others)
             changes = (*changes, self.deposits.apply)
@@ -91,24 +94,28 @@ class Transaction:
             for entry, value, of_value in others:
                 entry.set(value, of_value)
 
-        self.commit(change, *changes)
+        self.commit(change, *changes, result=result, is_staged=True)
 
     @point("commit")
-    def commit(self, *changes: Change, result: Any = None, label: Optional[str] = None) -> None:
+    def commit(
+        self, *changes: Change, result: Any = None, label: Optional[str] = None, is_staged: bool = False
+    ) -> None:
         """Make changes on all ranks or on none, at a barrier.
 
         ``result`` is the return value of the command, which this commit ends. If ranks may differ in the number of
         their collectives, ``label`` names the commit, `Transport.agree` compares the labels, and the command continues.
+        Unless ``is_staged``, the changes of protected values are made first, and the new values staged as deposits.
         """
+        self.is_open = True
         if label is None:
-            if self.deposits is not None and self.deposits.has_begun:
+            if self.deposits is not None and self.deposits.has_begun and not is_staged:
                 for change in changes:
                     change()
                 self.deposits.stage()
                 changes = (self.deposits.apply,)
             if self.promises is not None:
                 self.promise(result)
-        self._changes, self._commitment, self.is_open = changes, self.barrier.current + 1, True
+        self._changes, self._commitment = changes, self.barrier.current + 1
         if label is None:
             self.barrier.wait()
         else:
@@ -123,8 +130,8 @@ class Transaction:
     def promise(self, result: Any = None, ahead: int = 1) -> None:
         """Promise the command's result, which becomes valid if the next barrier completes.
 
-        With ``ahead=2``, it is valid after the second barrier from now; nothing may fail between the two. If all ranks
-        promise None so, the root decides both barriers at its own commit, which saves one network round trip.
+        With ``ahead=2``, over several hosts, it is valid after the second barrier from now; nothing may fail between
+        them. If all ranks do so, with None, the root decides both at its own commit, which saves a network round trip.
         """
         number = self.barrier.current + ahead
         if self.promises is None:
@@ -156,6 +163,7 @@ class Transaction:
 
     # -- the end -------------------------------------------------------------------------------------------------
 
+    @point("commit")
     def settle(self) -> None:
         """End the command: make changes that were decided, and undo all other changes."""
         self._make_or_undo()
@@ -165,7 +173,6 @@ class Transaction:
             self.deposits.pending = {}
         self.is_open = False
 
-    @point("commit")
     def _make_or_undo(self) -> None:
         if self._commitment is not None:
             if self.barrier.is_complete(self._commitment):

@@ -4,7 +4,7 @@ Every rank calls each method that is not marked *local*, in the same order and w
 call handles all its arrays together, so a call with many small arrays costs little more than a call with one.
 
 **All or nothing.** No method changes its input arrays. New values of variables are returned as `Pending`: arrays
-next to the current arrays, complete after the next barrier. `RankContext.commit_values` then makes them current.
+next to the current arrays, complete after the next barrier. `Transaction.commit_values` then makes them current.
 
 **Keys.** A key names the owner of an array (a shared variable, an output), so that later calls can reuse its memory.
 
@@ -246,7 +246,7 @@ class Transport(ABC):
 
     @abstractmethod
     def swap_in(self, key: Key, result: Any) -> None:
-        """Replace the current array of a key with a result; called by `RankContext.commit_values`. Local."""
+        """Replace the current array of a key with a result; called by `Transaction.commit_values`. Local."""
 
     def keeps(self, key: Key, array: Any) -> bool:
         """Return whether an array is the key's current array and the transport references it. Local."""

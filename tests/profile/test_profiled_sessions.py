@@ -4,6 +4,7 @@ Modules: `files`, `folder`, `synkhronos.program.profiled`.
 """
 
 import errno
+import importlib
 import os
 import subprocess
 import sys
@@ -442,3 +443,8 @@ def test_no_command_is_executed_before_points_are_observed(monkeypatch, make_wor
     synk.all_reduce(world.shared(np.zeros(10), "w"))
     synk.close()
     check_flows(read(tmp_path / "p")[1])
+
+
+def test_methods_that_are_left_out_are_trace_points():
+    importlib.import_module("synkhronos.processes.rank_main")  # imports the modules of a rank
+    assert set(recording._LEFT_OUT_METHODS) <= {point.label for point in trace.POINTS}

@@ -1,12 +1,16 @@
 """A transaction: all ranks make the changes of a command, or none does."""
 
+import pickle
+
 import pytest
 
 from synkhronos.errors import Aborted
+from synkhronos.runtime.command import Answer
 from synkhronos.runtime.transaction import MAX_TRIED, Transaction
 from synkhronos.sync.barrier import Barrier
 from synkhronos.sync.control_block import ControlBlock
 from synkhronos.sync.semaphore import WaitPolicy
+from synkhronos.transports.base import Pending
 
 
 class Transport:
@@ -27,8 +31,17 @@ class Deposits:
     def begin(self, entries, keeps):
         self.has_begun = True
 
-    def stage(self):
-        self.log.append("stage")
+    def note(self, entries, results):
+        self.pending[1] = "spare"
+        if "no room" in results:
+            raise MemoryError
+        self.log.append("note")
+
+    def record(self, others):
+        self.log.append("record")
+
+    def stage(self, entries=None):
+        self.log.append("stage" if entries is None else f"stage {entries}")
 
     def apply(self):
         self.log.append("apply")
@@ -157,6 +170,32 @@ def test_a_commit_with_a_label_does_not_end_the_command():
     assert log == ["change", "stage", "apply"]
 
 
+def test_results_of_a_collective_become_deposits():
+    transaction, log = with_deposits()
+    transaction.commit_values([], Pending([]), lambda: log.append("change"))
+    assert log == ["note", "record", "change", "apply"]
+
+
+def test_deposits_of_a_failed_commit_are_forgotten():
+    """Otherwise, the next command's answer would contain values that were never committed."""
+    transaction, _ = with_deposits()
+    with pytest.raises(MemoryError):
+        transaction.commit_values([], Pending(["no room"]))
+    assert transaction.is_open and transaction.deposits.pending
+    transaction.settle()
+    assert not transaction.deposits.pending
+
+
+def test_values_are_deposited_after_failed_steps():
+    """The values of completed steps are staged first, and become deposits once, after the barrier."""
+    transaction, log = with_deposits(2)
+    transaction.barrier.watch = abort
+    transaction.protect([], keeps=True)
+    with pytest.raises(Aborted):
+        transaction.deposit(["w"])
+    assert log == ["stage ['w']"]
+
+
 def test_steps_are_undone_in_reverse_unless_a_later_barrier_is_complete():
     transaction, log = make(size=2), []
     transaction.barrier.watch = abort
@@ -183,6 +222,11 @@ def test_promises_name_the_barrier_that_makes_them_valid():
     transaction.promise("result")
     transaction.promise(ahead=2)
     assert promised == [current + 1, current + 2]
+    answers = []
+    transaction.promises = lambda barrier, payload: answers.append(Answer(*pickle.loads(payload)))
+    transaction.barrier.wait = lambda: None
+    transaction.commit_values([], Pending([]), result="result")
+    assert [answer.result for answer in answers] == ["result"]
     root = make(size=2)
     root.promise()
     assert root.barrier.block.promised[0] == 0
