@@ -18,6 +18,7 @@ stand_ins.install()
 import synkhronos as synk  # noqa: E402, before Theano: it has what Python 3.11 needs
 from synkhronos import trace  # noqa: E402
 from synkhronos.calls.command import CallFunction  # noqa: E402
+from synkhronos.calls.plan import CallMemory  # noqa: E402
 
 import theano  # noqa: E402, isort: skip
 from theano.compile.function_module import Function as TheanoFunction  # noqa: E402, isort: skip
@@ -51,7 +52,9 @@ class Calls(trace.TraceObserver):
         if point.method == "execute":
             command = arguments[0].command
             is_call = isinstance(command, CallFunction)
-            self._inside.append(is_call and len((command.plan or owner.plans[command.place].plan).arguments))
+            self._inside.append(
+                is_call and len((command.plan or owner.kept(CallMemory).plans[command.place].plan).arguments)
+            )
         elif point.name == "engine":
             self._inside.append("engine")
 
