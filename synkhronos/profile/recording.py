@@ -12,7 +12,7 @@ from .ring import MAX_OPEN, NUMBERS, OPEN, OPEN_PLACES, RECORD_BYTES, RECORDS_BE
 
 #: Points that are not recorded; their time counts as the enclosing span's.
 _LEFT_OUT = ("memory", "test")
-_LEFT_OUT_METHODS = ("RankEnd.__init__", "Barrier.begin", "Transaction.settle", "RankContext.forget")
+_LEFT_OUT_METHODS = ("RankEnd.__init__", "Barrier.begin", "Transaction._make_or_undo", "RankContext.forget")
 
 
 class _RecordingLane:

@@ -163,7 +163,6 @@ class Transaction:
 
     # -- the end -------------------------------------------------------------------------------------------------
 
-    @point("commit")
     def settle(self) -> None:
         """End the command: make changes that were decided, and undo all other changes."""
         self._make_or_undo()
@@ -173,6 +172,7 @@ class Transaction:
             self.deposits.pending = {}
         self.is_open = False
 
+    @point("commit")
     def _make_or_undo(self) -> None:
         if self._commitment is not None:
             if self.barrier.is_complete(self._commitment):
