@@ -211,7 +211,8 @@ def test_what_the_program_does_to_them_between_calls(world):
         lambda one: one.canvas.set_value(one.canvas.get_value(borrow=True), borrow=True),
     ):
         got, want = change(ours), change(plain)
-        assert got == want
+        assert (got is None) == (want is None)
+        np.testing.assert_allclose(got or 0, want or 0, rtol=1e-12)  # the values may differ in their last bits
         same(ours.draw(x), plain.draw(x))
         same(ours.values(), plain.values())
 
