@@ -140,7 +140,7 @@ class Cluster:
     def __init__(self, n, rate="unlimited", shared=()):
         self.n, self.names = n, [f"h{i}" for i in range(n)]
         self._commands = []
-        self._folder = tempfile.mkdtemp(prefix="pretend-hosts-", dir="/tmp")
+        self._folder = tempfile.mkdtemp(prefix=f"pretend-hosts-{os.getpid()}-", dir="/tmp")
         self.agent = os.path.join(self._folder, "agent")
         known = [ROOT, sys.prefix, sys.base_prefix, self._folder, *shared]
         config = {

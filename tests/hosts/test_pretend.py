@@ -349,8 +349,8 @@ def children():
 
 
 def folders():
-    """Return the existing folders of pretend hosts."""
-    return set(Path("/tmp").glob("pretend-hosts-*"))
+    """Return the existing folders of this process's pretend hosts; other tests run beside it."""
+    return set(Path("/tmp").glob(f"pretend-hosts-{os.getpid()}-*"))
 
 
 def test_nothing_stays(make_hosts):
