@@ -66,8 +66,11 @@ class CallFunction(Command):
         return CommandStats("function", self.name, -1 if weights is None else int(weights[context.rank]))
 
     def run(self, context: RankContext) -> Any:
-        prepared = self._prepared(context) if self.plan is not None else context.kept(CallMemory).plans[self.place]
-        plan: CallPlan = prepared.plan
+        if self.plan is None:
+            prepared = context.kept(CallMemory).plans[self.place]
+        else:
+            prepared = self._prepared(self.plan, context)
+        plan = prepared.plan
         values = prepared.values(context)
         if self.plan is not None and may_be_refused(plan, context):
             context.pools.check_room(prepared.far(self.rows))
@@ -105,11 +108,9 @@ class CallFunction(Command):
                     outputs[i] = reduce_outputs(op, parts, plan.division.weights, context.root)
         return presented(plan, context, outputs)
 
-    def _prepared(self, context: RankContext) -> RankPlan:
-        if self.plan is None:
-            prepared: RankPlan = context.kept(CallMemory).plans[self.place]
-            return prepared
-        prepared = RankPlan(self.plan, context)
+    def _prepared(self, plan: CallPlan, context: RankContext) -> RankPlan:
+        """Prepare a plan that the ranks do not have yet."""
+        prepared = RankPlan(plan, context)
         if self.place is not None:
             context.kept(CallMemory).plans[self.place] = prepared
         return prepared

@@ -41,7 +41,7 @@ def use_huge_pages(fd: int, start: int, size: int) -> int:
 @contextmanager
 def _aligned(fd: int, start: int, size: int) -> Iterator[int]:
     """Map a range of a file, which starts at a multiple of `HUGE_BYTES`, at such an address; yield the address."""
-    with mmap.mmap(-1, size + HUGE_BYTES) as window:
+    with mmap.mmap(-1, size + HUGE_BYTES) as window:  # closing it also unmaps the file
         address = -(-ctypes.addressof(ctypes.c_char.from_buffer(window)) // HUGE_BYTES) * HUGE_BYTES
         protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED
         if _libc.mmap(address, size, protection, flags, fd, start) != address:

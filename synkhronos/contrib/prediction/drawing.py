@@ -9,6 +9,7 @@ from xml.sax.saxutils import escape
 from .model import PARTS
 from .outlook import Outlook
 
+#: Sizes and positions are in pixels.
 WIDTH, HEIGHT, PLOT_WIDTH, PLOT_HEIGHT, LEFT, TOP = 900, 400, 340, 280, 60, 50
 
 COLOURS = dict(zip(PARTS, ("#4477aa", "#66ccee", "#bbbbbb", "#ccbb44", "#ee6677", "#aa3377", "#228833")))

@@ -9,6 +9,7 @@ from typing import Any, Tuple
 import numpy as np
 from numpy.typing import NDArray
 
+#: Maximum number of simulations, and of random numbers in all of them. If work varies, at least 20 simulations run.
 DRAWS, MAX_NUMBERS = 400, 4_000_000
 
 #: Seconds until Linux moves a waiting process to an idle core. Three processes on two cores take twice as long as one

@@ -27,6 +27,7 @@ _LEFT_OVER = (
 )
 #: Length of the longest vector that is examined as a shape, or as positions in a shape; no array has more axes.
 MAX_ELEMENTS = 64
+#: The factors of a length that is a plain number.
 NONE: FrozenSet[Any] = frozenset()
 
 
