@@ -452,6 +452,12 @@ def a_class_without_parameters():
 
 
 @kind
+def a_padded_class():
+    logits = pt.pad(X @ pm.Normal("w", shape=(3, 3)), ((0, 0), (1, 0)))
+    pm.Categorical("y", logit_p=logits, observed=GROUP)
+
+
+@kind
 def ones_in_the_graph():
     pm.Normal("y", X @ pm.Normal("b", shape=3), pt.ones(N) * pm.HalfNormal("sigma"), observed=REAL)
 

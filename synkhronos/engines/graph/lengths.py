@@ -177,11 +177,11 @@ class Lengths:
             number = self._evaluated(op, [one.number for one in lengths])
             return number if number is None else Product(number.number, lengths[0].factors if number.number else NONE)
         if isinstance(op, scalar.Sub):
-            return None if lengths[1].factors else _less(lengths[0], lengths[1].number)
+            return None if lengths[1].factors else less(lengths[0], lengths[1].number)
         if isinstance(op, scalar.Add):
             others = [one for one in lengths if one.factors]
             more = sum(one.number for one in lengths if not one.factors)
-            return _less(others[0], -more) if len(others) == 1 else None
+            return less(others[0], -more) if len(others) == 1 else None
         return None
 
     def _evaluated(self, op: Any, numbers: Sequence[int]) -> Optional[Product]:
@@ -348,7 +348,7 @@ class Lengths:
             if kept[axis] >= len(entries):
                 return first, kept[axis]
             cut = how_many_less(self, entries[kept[axis]])
-            return None if cut is None else _less(self.axis_length(first, kept[axis]), cut)
+            return None if cut is None else less(self.axis_length(first, kept[axis]), cut)
         if isinstance(op, classes.AdvancedSubtensor):
             return self._before_rows_at(node, axis)
         return self._before_of_own(node, axis, output)
@@ -476,10 +476,11 @@ def broadcastable(variable: Any) -> Tuple[bool, ...]:
     return tuple(getattr(variable.type, "broadcastable", ()))
 
 
-def _less(length: Product, number: int) -> Product:
+def less(length: Product, number: int) -> Product:
+    """Return ``max(length - number, 0)``."""
     if not length.factors:
         return Product(max(length.number - number, 0))
     ((symbol, exponent),) = length.factors if len(length.factors) == 1 else ((None, 0),)
     if isinstance(symbol, ShiftedLength) and length.number == exponent == 1 and number > 0:
-        return _less(symbol.length, symbol.number + number)
+        return less(symbol.length, symbol.number + number)
     return Product.of(ShiftedLength(length, number)) if number else length

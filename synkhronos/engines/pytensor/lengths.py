@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, List, Optional
 
+import numpy as np
 from pytensor.compile.builders import OpFromGraph
 from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.pad import Pad
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.special import LogSoftmax, Softmax
 
 from ...sharding import product
-from ..graph.lengths import Lengths, broadcastable, ndim
+from ..graph.lengths import Lengths, broadcastable, less, ndim
 from .classes import CLASSES
 
 
@@ -26,6 +28,9 @@ def _before(node: Any, axis: int, output: Any) -> Any:
         return None if size is None or axis >= len(size) else size[axis]
     if isinstance(op, (JoinDims, SplitDims)):
         return _before_regrouped(node, axis)
+    added = padding(node)[axis] if isinstance(op, Pad) else None
+    if added is not None:
+        return less(LENGTHS.axis_length(node.inputs[0], axis), -added)
     if isinstance(op, OpFromGraph):
         return _before_inner(node, axis, k)
     return None
@@ -54,6 +59,12 @@ def _before_regrouped(node: Any, axis: int) -> Any:
         return array, axis if axis < op.axis else axis - n + 1
     found = LENGTHS.elements(node.inputs[1])
     return None if found is None or found[axis - op.axis].number < 0 else found[axis - op.axis]
+
+
+def padding(node: Any) -> List[Optional[int]]:
+    """Return the number of elements that a `Pad` adds to each axis; None for all axes if the graph computes them."""
+    widths, n = LENGTHS.constant(node.inputs[1]), ndim(node.inputs[0])
+    return [None] * n if widths is None else np.broadcast_to(widths, (n, 2)).sum(axis=1).tolist()
 
 
 def _before_inner(node: Any, axis: int, k: int) -> Any:

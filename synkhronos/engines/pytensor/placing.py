@@ -10,6 +10,7 @@ from pytensor.graph.op import Op
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor import basic, extra_ops
 from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.pad import Pad
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.signal.conv import Convolve1d, Convolve2d
@@ -22,7 +23,7 @@ from ..graph.placing import Make, Placing
 from ..graph.rules import indices, shapes
 from ..graph.rules.along import along, by_rows, own_axis, solve
 from .classes import CLASSES
-from .lengths import LENGTHS
+from .lengths import LENGTHS, padding
 
 try:
     from pytensor.tensor.linalg import SolveBase
@@ -79,6 +80,11 @@ def _regrouped(node: Any) -> PlacementRule:
     return Inner(PLACING.graph_of(node.inputs, [array.reshape(lengths)]), is_here=True)
 
 
+def _padded(node: Any) -> PlacementRule:
+    names = [axis if added == 0 else MIXED for axis, added in enumerate(padding(node))]
+    return Axes([names, *[[MIXED] * ndim(one) for one in node.inputs[1:]]], [names], reduce=[None])
+
+
 def _convolved(node: Any) -> PlacementRule:
     """Return the rule for a convolution of two arrays; the third input is its border mode."""
     labels: List[List[Any]] = [[MIXED] * ndim(one) for one in node.inputs]
@@ -119,6 +125,7 @@ _OWN: Dict[Type[Op], Make] = {
     JoinDims: _regrouped,
     SplitDims: _regrouped,
     RandomVariable: _drawn,
+    Pad: _padded,
     Convolve1d: _convolved,
     Convolve2d: _convolved,
     CLASSES.Nonzero: _where,
