@@ -24,7 +24,7 @@ from ..sync.control_block import ControlBlock
 from ..sync.rendezvous import CONNECT_TIMEOUT_S
 from . import wire
 from .bulk_transfers import BulkTransfers
-from .environment import chosen_interfaces
+from .environment import listener
 from .facts import HostFacts, differences, facts
 from .loop import EventLoop
 from .spec import SessionSpec
@@ -188,8 +188,7 @@ class _Bridge:
         lines: Dict[int, wire.Line] = {}
         told: Dict[int, HostFacts] = {}
         try:
-            addresses = [str(each.ip) for each in chosen_interfaces(os.environ, interfaces())]
-            for line in wire.host(addresses, self.world.send_address):
+            for line in wire.host(listener(os.environ, interfaces()), self.world.send_address):
                 _, process, of_host = line.receive()
                 lines[process], told[process] = line, of_host
             courier = self.world.courier()

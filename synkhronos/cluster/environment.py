@@ -11,9 +11,11 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ..errors import ArgumentValueError
 from ..host.interfaces import Interface
+from ..sync.rendezvous import Listener
 
 ON_ONE_MACHINE = "SYNK_HOSTS_ON_ONE_MACHINE"  # if "1", each of several processes on one machine counts as a host
 INTERFACE = "SYNK_HOSTS_INTERFACE"  # comma-separated interfaces or networks (10.0.0.0/16) for traffic between hosts
+PORTS = "SYNK_HOSTS_PORTS"  # a port, or a range of ports (50000-50100), at which the first host listens; see `settings`
 
 #: Prefixes of launchers' variables; a child process that inherits these variables could hang in MPI_Init.
 OF_LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "HYD", "PALS_", "SLURM_PMI")
@@ -170,11 +172,17 @@ def settings(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> Dic
     wanted = {f"OMPI_MCA_{name}": str(OPEN_MPI_EAGER_BYTES) for name in OPEN_MPI_EAGER}
     words = environ.get(INTERFACE, "")
     if words:
-        names = ",".join(interface.name for interface in named(words, interfaces))
+        names = ",".join(dict.fromkeys(interface.name for interface in named(words, interfaces)))
         if "OMPI_MCA_btl_tcp_if_exclude" not in environ:  # Open MPI refuses both variables together
             wanted["OMPI_MCA_btl_tcp_if_include"] = names
         wanted["UCX_NET_DEVICES"] = names
         wanted["FI_TCP_IFACE"] = names.split(",")[0]  # libfabric accepts only one interface
+    if environ.get(PORTS, ""):
+        ports = chosen_ports(environ)
+        for version in ("v4", "v6"):
+            wanted[f"OMPI_MCA_btl_tcp_port_min_{version}"] = str(ports[0])
+            wanted[f"OMPI_MCA_btl_tcp_port_range_{version}"] = str(len(ports))
+        wanted["FI_TCP_PORT_LOW_RANGE"], wanted["FI_TCP_PORT_HIGH_RANGE"] = str(ports[0]), str(ports[-1])
     return {name: value for name, value in wanted.items() if name not in environ}
 
 
@@ -183,7 +191,22 @@ def settings_of_nccl(environ: Mapping[str, str], interfaces: Sequence[Interface]
     words = environ.get(INTERFACE, "")
     if not words or "NCCL_SOCKET_IFNAME" in environ:
         return {}
-    return {"NCCL_SOCKET_IFNAME": "=" + ",".join(each.name for each in named(words, interfaces))}
+    return {"NCCL_SOCKET_IFNAME": "=" + ",".join(dict.fromkeys(each.name for each in named(words, interfaces)))}
+
+
+def listener(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> Listener:
+    """Return a listener at the chosen interfaces and ports of this host."""
+    return Listener([str(each.ip) for each in chosen_interfaces(environ, interfaces)], chosen_ports(environ))
+
+
+def chosen_ports(environ: Mapping[str, str]) -> Sequence[int]:
+    """Return the ports that the environment allows for the first host's listener; by default 0, any port."""
+    words = environ.get(PORTS, "").strip()
+    found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", words or "0")
+    first, last = (int(found.group(1)), int(found.group(2) or found.group(1))) if found else (1, 0)
+    if first > last or last > 65535 or words and not first:
+        raise ArgumentValueError(PORTS, "a port, or a range of ports such as 50000-50100", repr(words))
+    return range(first, last + 1)
 
 
 def chosen_interfaces(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> List[Interface]:

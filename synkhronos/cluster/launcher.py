@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from typing import Any, Callable, Dict, Iterable, List, Sequence
 
@@ -16,11 +15,9 @@ from ..processes.rank_main import fatal_error
 from ..runtime.failures import worker_died
 from ..runtime.launcher import Launcher, RankConfig
 from ..sync.control_block import ControlBlock
-from ..sync.link import Link, introduced
-from ..sync.rendezvous import LOOK_EVERY_S, Listener
+from ..sync.link import Link
 from .bridge import Bridge
-from .environment import chosen_interfaces
-from .mpi_thread import LOSS_TIMEOUT_S
+from .environment import listener
 from .spec import SessionSpec
 
 PRINTS_TIMEOUT_S = 2.0  # time limit for the arrival of output from other hosts
@@ -42,24 +39,13 @@ class HostsLauncher(Launcher):
         self.local.start([config for config in configs if config.rank in hosts.near], block, pools)
         self._streams = Streams(hosts.far)
         files = {ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()}
-        addresses = [str(each.ip) for each in chosen_interfaces(os.environ, interfaces())]
-        with Listener(addresses) as listener:  # open only until the first rank of each other host has connected
-            spec = self.spec._replace(meeting=listener.meeting)
+        with listener(os.environ, interfaces()) as meets:  # open only until the first rank of each host has connected
+            spec = self.spec._replace(meeting=meets.meeting)
             self._pids = self.bridge.open(spec, block, self._streams.fds(), files)
-            links: Dict[int, Link] = {}
-            for sock in listener.accept(len(hosts.ranks) - 1, self._check_leaders):
-                links[hosts.of(self._introduced(sock))] = Link(sock)
+            links = {
+                hosts.of(rank): Link(sock) for rank, sock in meets.accept(len(hosts.ranks) - 1, self._check_leaders)
+            }
         self.links = [links[host] for host in sorted(links)]
-
-    def _introduced(self, sock: socket.socket) -> int:
-        try:
-            return introduced(sock)
-        except OSError:  # the host may be lost, which other connections report a little later
-            until = time.monotonic() + LOSS_TIMEOUT_S
-            while time.monotonic() < until:
-                self._check_leaders()
-                time.sleep(LOOK_EVERY_S)
-            raise
 
     def _check_leaders(self) -> None:
         block = self._block

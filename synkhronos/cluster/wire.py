@@ -12,7 +12,7 @@ import socket
 import struct
 import threading
 from collections import deque
-from typing import Any, Callable, Deque, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Iterator, List, Optional, Tuple
 
 from ..sync.rendezvous import Listener, Rendezvous, connect
 
@@ -126,10 +126,10 @@ class Line:
             pass
 
 
-def host(addresses: Sequence[str], tell: Callable[[Rendezvous], int]) -> List[Line]:
-    """Send the rendezvous address with ``tell``, which returns the number of other hosts; return their connections."""
-    with Listener(addresses) as listener:  # open only until all hosts have connected
-        return [Line(sock) for sock in listener.accept(tell(listener.meeting))]
+def host(listener: Listener, tell: Callable[[Rendezvous], int]) -> List[Line]:
+    """Send the rendezvous with ``tell``, which returns the number of other hosts; return the connections to them."""
+    with listener:  # open only until all hosts have connected
+        return [Line(sock) for _, sock in listener.accept(tell(listener.meeting))]
 
 
 def join(meeting: Rendezvous) -> Line:

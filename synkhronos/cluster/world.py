@@ -166,7 +166,7 @@ class StartedWorld(World):
 
     def send_address(self, meeting: Rendezvous) -> int:
         for process in range(1, self.n):
-            told = json.dumps([list(meeting.addresses), meeting.port, meeting.token.hex(), process, self.n])
+            told = json.dumps([meeting.endpoints, meeting.token.hex(), process, self.n])
             variables = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), SYNK_HOST_NAME=self.names[process])
             variables[MEETING] = told
             self.processes.append(
@@ -194,8 +194,8 @@ class ToldWorld(World):
     """The world as seen by a process that a `StartedWorld` has started."""
 
     def __init__(self, told: str) -> None:
-        addresses, port, token, self.process, self.n = json.loads(told)
-        self._meeting = Rendezvous(tuple(addresses), port, bytes.fromhex(token))
+        endpoints, token, self.process, self.n = json.loads(told)
+        self._meeting = Rendezvous(endpoints, bytes.fromhex(token))
 
     def send_address(self, meeting: Rendezvous) -> int:
         raise NotImplementedError("only the first host sends the address")

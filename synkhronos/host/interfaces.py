@@ -1,20 +1,24 @@
-"""The active network interfaces of this machine that have an IPv4 address."""
+"""The active network interfaces of this machine, with their IPv4 and IPv6 addresses."""
 
 from __future__ import annotations
 
 import fcntl
 import socket
 import struct
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
-from typing import List, NamedTuple
+from ipaddress import IPv4Network, IPv6Address, ip_interface
+from typing import Any, List, NamedTuple
 
 # Linux's ioctl requests about an interface, and the flag of an active interface.
 SIOCGIFFLAGS, SIOCGIFADDR, SIOCGIFNETMASK = 0x8913, 0x8915, 0x891B
 IFF_UP = 1
 
+#: Linux's list of IPv6 addresses, the scope of addresses that are valid beyond one link, and flags of addresses that
+#: are duplicates of another machine's address, or may be.
+IF_INET6, GLOBAL_SCOPE, UNUSABLE_FLAGS = "/proc/net/if_inet6", 0x00, 0x08 | 0x40
+
 
 class Interface(NamedTuple):
-    """A network interface: its name and its first IPv4 address with prefix length, as in ``"10.0.0.7/16"``.
+    """A network interface: its name and one of its addresses with prefix length, as in ``"10.0.0.7/16"``.
 
     >>> eth0 = Interface("eth0", "10.0.0.7/16")
     >>> print(eth0, eth0.network, eth0.is_loopback)
@@ -25,24 +29,24 @@ class Interface(NamedTuple):
     address: str
 
     @property
-    def ip(self) -> IPv4Address:
-        return IPv4Interface(self.address).ip
+    def ip(self) -> Any:
+        return ip_interface(self.address).ip
 
     @property
-    def network(self) -> IPv4Network:
-        return IPv4Interface(self.address).network
+    def network(self) -> Any:
+        return ip_interface(self.address).network
 
     @property
     def is_loopback(self) -> bool:
-        return self.ip.is_loopback
+        return bool(self.ip.is_loopback)
 
     def __str__(self) -> str:
         return f"{self.name} ({self.address})"
 
 
 def interfaces() -> List[Interface]:
-    """Return the active interfaces in the system's order; an empty list if the system reports none."""
-    found = []
+    """Return the active interfaces in the system's order: each first IPv4 address, and all global IPv6 addresses."""
+    found, of_ipv6 = [], _ipv6_addresses()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
             try:
@@ -53,8 +57,22 @@ def interfaces() -> List[Interface]:
                         for request in (SIOCGIFADDR, SIOCGIFNETMASK)
                     )
                     found.append(Interface(name, f"{address}/{IPv4Network('0.0.0.0/' + mask).prefixlen}"))
-            except OSError:  # the interface has no address, or was removed meanwhile
+            except OSError:  # the interface has no such address, or was removed meanwhile
                 pass
+            found += [each for each in of_ipv6 if each.name == name]
+    return found
+
+
+def _ipv6_addresses() -> List[Interface]:
+    found = []
+    try:
+        with open(IF_INET6) as lines:
+            for address, _, prefix, scope, flags, name in map(str.split, lines):
+                ip = IPv6Address(int(address, 16))
+                if (ip.is_loopback or int(scope, 16) == GLOBAL_SCOPE) and not int(flags, 16) & UNUSABLE_FLAGS:
+                    found.append(Interface(name, f"{ip}/{int(prefix, 16)}"))
+    except OSError:  # this system has no IPv6
+        pass
     return found
 
 

@@ -22,7 +22,7 @@ from ..runtime.launcher import RankConfig
 from ..runtime.prefetch import Preloader
 from ..runtime.serve import serve
 from ..sync.control_block import FATAL_ERROR_BYTES, ControlBlock
-from ..sync.link import Link, introduce
+from ..sync.link import Link
 from ..sync.rendezvous import connect
 from ..sync.semaphore import WaitPolicy
 from ..trace import log_as_the_environment_says
@@ -100,9 +100,7 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
     pools: Dict[int, Union[int, Pool]] = {**fds, config.rank: pool}
     links: Sequence[Link] = ()
     if config.meeting is not None:
-        sock = connect(config.meeting)
-        introduce(sock, config.rank)
-        links = [Link(sock)]
+        links = [Link(connect(config.meeting, config.rank))]
     context = RankContext.create(config.rank, config.root, block, pool, pools, watch, policy, config.hosts, links=links)
     for ident, fd in fds.items():
         if ident != config.rank:

@@ -17,7 +17,6 @@ import socket
 import struct
 from typing import Any, Callable, List, Tuple
 
-from .rendezvous import PATIENCE_S
 from .semaphore import POLL_INTERVAL_S
 
 #: Maximum payload of a frame: less than the free space of a socket that the kernel reports as writable.
@@ -40,20 +39,6 @@ _OPTIONS = (
 )
 
 _HEADER = struct.Struct("!IIB")
-_RANK = struct.Struct("!I")
-
-
-def introduce(sock: socket.socket, rank: int) -> None:
-    sock.sendall(_RANK.pack(rank))
-
-
-def introduced(sock: socket.socket) -> int:
-    """Return the rank number that a connecting rank sends; raise `OSError` if it does not arrive in time."""
-    sock.settimeout(PATIENCE_S)
-    said = sock.recv(_RANK.size, socket.MSG_WAITALL)
-    if len(said) < _RANK.size:
-        raise ConnectionError("a rank of another host disconnected before it sent its rank number")
-    return int(_RANK.unpack(said)[0])
 
 
 class Link:

@@ -206,7 +206,9 @@ def test_hosts_that_could_not_meet_are_not_told_again(monkeypatch):
     def gone(*arguments):
         raise EOFError("the connection was closed")
 
-    monkeypatch.setattr(wire, "host", lambda addresses, tell: [tell(addresses), SimpleNamespace(receive=gone)][1:])
+    monkeypatch.setattr(
+        wire, "host", lambda meets, tell: [meets.close(), tell(meets), SimpleNamespace(receive=gone)][2:]
+    )
     bridge = _Bridge(None, 0, SimpleNamespace(send_address=tell))
     for _ in range(2):
         with reports(SynkhronosError, "EOFError: the connection was closed"):

@@ -6,10 +6,11 @@ Modules: `synkhronos.host.interfaces`.
 import itertools
 
 import pytest
-from refusals import refuses
+from refusals import refuses, reports
 
 from synkhronos.cluster import environment
 from synkhronos.cluster.environment import ProcessPlace
+from synkhronos.errors import SynkhronosError
 from synkhronos.host.interfaces import Interface, interfaces
 
 
@@ -310,6 +311,55 @@ def test_a_machine_without_a_network_has_itself():
 
 def test_interfaces_of_this_machine():
     found = interfaces()
-    names = [interface.name for interface in found]
-    assert len(set(names)) == len(names) and all(interface.network.prefixlen <= 32 for interface in found)
-    assert Interface("lo", "127.0.0.1/8") in found
+    assert len(set(found)) == len(found) and Interface("lo", "127.0.0.1/8") in found
+    of_ipv4 = [each.name for each in found if each.ip.version == 4]
+    assert len(set(of_ipv4)) == len(of_ipv4)
+
+
+def test_ipv6_addresses_that_other_hosts_can_use(tmp_path, monkeypatch):
+    rows = [
+        ("fd000000000000000000000000000002", "40", "00", "82", "lo"),
+        ("fe80000000000000000000000000fc01", "40", "20", "80", "lo"),  # of one link
+        ("fd000000000000000000000000000003", "40", "00", "40", "lo"),  # not yet known to be unique
+        ("00000000000000000000000000000001", "80", "10", "80", "lo"),
+        ("fd000000000000000000000000000004", "40", "00", "80", "eth77"),  # of an interface that is gone
+    ]
+    (tmp_path / "if_inet6").write_text(
+        "".join(f"{a} 01 {prefix} {scope} {flags} {on}\n" for a, prefix, scope, flags, on in rows)
+    )
+    monkeypatch.setattr("synkhronos.host.interfaces.IF_INET6", str(tmp_path / "if_inet6"))
+    of_lo = [each for each in interfaces() if each.name == "lo" or each.ip.version == 6]
+    assert of_lo == [LO, Interface("lo", "fd00::2/64"), Interface("lo", "::1/128")]
+    assert [each.is_loopback for each in of_lo] == [True, False, True]
+    monkeypatch.setattr("synkhronos.host.interfaces.IF_INET6", str(tmp_path / "none"))
+    assert [each for each in interfaces() if each.name == "lo"] == [LO]
+
+
+@pytest.mark.parametrize("words, ports", [("", [0]), (" 50000 ", [50000]), ("50000-50003", range(50000, 50004))])
+def test_ports(words, ports):
+    assert list(environment.chosen_ports({"SYNK_HOSTS_PORTS": words})) == list(ports)
+    assert list(environment.chosen_ports({})) == [0]
+
+
+@pytest.mark.parametrize("words", ["0", "http", "50010-50000", "70000", "1-70000", "-5", "5-", "1,2"])
+def test_ports_that_are_none(words):
+    with refuses(ValueError, "SYNK_HOSTS_PORTS", "50000-50100", repr(words)):
+        environment.chosen_ports({"SYNK_HOSTS_PORTS": words})
+
+
+def test_mpi_uses_the_same_ports_unless_it_has_its_own():
+    found = environment.settings({"SYNK_HOSTS_PORTS": "50000-50099", "FI_TCP_PORT_LOW_RANGE": "7"}, ALL)
+    of_open_mpi = {
+        f"OMPI_MCA_btl_tcp_port_{name}_{version}": value
+        for name, value in (("min", "50000"), ("range", "100"))
+        for version in ("v4", "v6")
+    }
+    assert found == {**EAGER, **of_open_mpi, "FI_TCP_PORT_HIGH_RANGE": "50099"}
+
+
+def test_the_listener_is_at_the_chosen_interfaces_and_ports():
+    with environment.listener({"SYNK_HOSTS_INTERFACE": "lo"}, [*ALL, Interface("lo", "127.0.0.2/8")]) as found:
+        assert [address for address, _ in found.meeting.endpoints] == ["127.0.0.1", "127.0.0.2"]
+        port = found.meeting.endpoints[0][1]
+        with reports(SynkhronosError, port, "in use"):
+            environment.listener({"SYNK_HOSTS_INTERFACE": "127.0.0.1/32", "SYNK_HOSTS_PORTS": str(port)}, ALL)

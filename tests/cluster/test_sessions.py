@@ -36,6 +36,7 @@ from synkhronos.reductions import ReduceOp
 from synkhronos.runtime import session as session_module
 from synkhronos.runtime.command import Command
 from synkhronos.runtime.context import RankContext
+from synkhronos.sync import rendezvous
 from synkhronos.sync.barrier import BARRIERS_PER_COMMAND
 from synkhronos.sync.hosts import Hosts
 from synkhronos.testing import numpy_engine as engine
@@ -761,6 +762,41 @@ def test_an_interface_that_the_first_host_has_not(monkeypatch):
             synk.fork(1)
     finally:
         PROGRAM.shut_down()
+
+
+def test_strangers_at_the_door_do_not_delay_fork(monkeypatch):
+    """Silent connections are open during all of `fork`, and none of them is ever given up."""
+    PROGRAM.shut_down()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setenv("SYNK_HOSTS_INTERFACE", "lo")
+    monkeypatch.setenv("SYNK_HOSTS_PORTS", str(port))
+    monkeypatch.setattr(rendezvous, "ANSWER_TIMEOUT_S", 1000.0)
+    accepted, done = [], threading.Event()
+
+    def come():
+        while not done.is_set():
+            try:
+                accepted.append(socket.create_connection(("127.0.0.1", port)))
+            except OSError:  # nobody listens now
+                pass
+            time.sleep(0.001)
+
+    stranger = threading.Thread(target=come)
+    stranger.start()
+    PROGRAM.meet(StartedWorld(["host0", "host1"]))
+    try:
+        for _ in range(2):  # the first time, the other host connects too
+            synk.fork(1)
+            assert synk.size() == 2
+            synk.close()
+        assert accepted
+    finally:
+        done.set()
+        stranger.join()
+        PROGRAM.shut_down()
+        for sock in accepted:
+            sock.close()
 
 
 def test_mpi_says_how_many_hosts_there_are_when_it_has_begun(monkeypatch):

@@ -16,7 +16,7 @@ import pytest
 from synkhronos.cluster import wire
 from synkhronos.cluster.wire import Line
 from synkhronos.sync import rendezvous as meetings
-from synkhronos.sync.rendezvous import Rendezvous
+from synkhronos.sync.rendezvous import Listener, Rendezvous
 
 
 @pytest.fixture
@@ -131,18 +131,19 @@ class Harm:
         return self.done.append, (1,)
 
 
-def test_nothing_is_read_of_somebody_without_the_token():
+def test_nothing_is_read_of_somebody_without_the_token(monkeypatch):
+    monkeypatch.setattr(meetings, "ANSWER_TIMEOUT_S", 1.0)
     told, lines = [], []
     host = threading.Thread(
-        target=lambda: lines.extend(wire.host(["127.0.0.1"], lambda meeting: told.append(meeting) or 1))
+        target=lambda: lines.extend(wire.host(Listener(["127.0.0.1"]), lambda meeting: told.append(meeting) or 1))
     )
     host.start()
     while not told:
         time.sleep(0.001)
-    with socket.create_connection(("127.0.0.1", told[0].port), timeout=30) as somebody:
+    with socket.create_connection(told[0].endpoints[0], timeout=30) as somebody:
         somebody.sendall(framed(Harm()) * 2)
     with pytest.raises((AuthenticationError, OSError, EOFError)):
-        Client(("127.0.0.1", told[0].port), authkey=b"guessed").close()
+        Client(told[0].endpoints[0], authkey=b"guessed").close()
     line = wire.join(Rendezvous(*told[0]))
     host.join(30)
     assert not host.is_alive() and len(lines) == 1
@@ -167,26 +168,21 @@ def test_a_lost_peer_is_an_error_though_the_program_ends_by_sigpipe():
 
 
 def test_somebody_else_listens_at_one_of_the_addresses():
-    token, lines = b"t" * 32, []
-    with socket.create_server(("127.0.0.1", 0)) as right:
-        port = right.getsockname()[1]
-        with socket.create_server(("127.0.0.2", port)) as wrong:
+    with Listener(["127.0.0.1"]) as listener, socket.create_server(("127.0.0.2", 0)) as wrong:
 
-            def greet():
-                sock, _ = wrong.accept()
-                sock.sendall(b"\0\0\0\x20" + b"SSH-2.0-something of another kind"[:32])
-                sock.close()
+        def greet():
+            sock, _ = wrong.accept()
+            sock.sendall(b"SSH-2.0-something of another kind, which is as long as the answer of a listener"[:64])
+            sock.close()
 
-            def accept():
-                sock, _ = right.accept()
-                lines.append(Line(meetings.authenticated(sock, token)))
-
-            threads = [threading.Thread(target=each) for each in (greet, accept)]
-            for thread in threads:
-                thread.start()
-            line = wire.join(Rendezvous(("127.0.0.2", "127.0.0.1"), port, token))
-            for thread in threads:
-                thread.join(30)
+        lines = []
+        accept = lambda: lines.extend(Line(sock) for _, sock in listener.accept(1))  # noqa: E731
+        threads = [threading.Thread(target=each) for each in (greet, accept)]
+        for thread in threads:
+            thread.start()
+        line = wire.join(listener.meeting._replace(endpoints=[wrong.getsockname(), *listener.meeting.endpoints]))
+        for thread in threads:
+            thread.join(30)
     line.send("hello")
     assert lines[0].receive() == ("hello",)
     for each in (line, *lines):
@@ -199,6 +195,6 @@ def test_who_listens_may_have_to_wait_for_others_first(monkeypatch):
     with meetings.Listener(["127.0.0.1"]) as listener, ThreadPoolExecutor(1) as thread:
         coming = thread.submit(meetings.connect, listener.meeting)
         time.sleep(2.5)
-        with next(listener.accept(1)) as ours, coming.result() as theirs:
+        with next(listener.accept(1))[1] as ours, coming.result() as theirs:
             theirs.sendall(b"words")
             assert ours.recv(10) == b"words"

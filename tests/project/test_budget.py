@@ -18,13 +18,13 @@ PACKAGE = Path(__file__).resolve().parents[2] / "synkhronos"
 #: the longest of these names that is a prefix of its path.
 BUDGET = {
     "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 774,
-    "reductions/ kernels/ host/": 1198,
+    "reductions/ kernels/ host/": 1211,
     "memory/": 1143,
-    "sync/": 944,
+    "sync/": 1038,
     "runtime/": 1808,
     "transports/": 1515,
-    "cluster/": 2368,
-    "processes/": 851,
+    "cluster/": 2371,
+    "processes/": 849,
     "program/": 825,
     "engines/ sharding/ ops/": 8274,
     "replication/": 460,

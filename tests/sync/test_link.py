@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from synkhronos.sync import rendezvous as meeting
-from synkhronos.sync.link import FRAME_BYTES, Link, introduce, introduced
+from synkhronos.sync.link import FRAME_BYTES, Link
 
 
 def connected():
@@ -77,7 +77,7 @@ def test_who_does_not_read_for_long_is_not_gone(monkeypatch):
     monkeypatch.setattr(meeting, "UNRECEIVED_MS", 300)
     with meeting.Listener(["127.0.0.1"]) as listener, ThreadPoolExecutor(1) as thread:
         coming = thread.submit(meeting.connect, listener.meeting)
-        ours = Link(next(listener.accept(1)))
+        ours = Link(next(listener.accept(1))[1])
         theirs = Link(coming.result())
         sent = ("answers", b"x" * 3_000_000)
         began, waited = time.monotonic(), thread.submit(ours.send, sent, nothing)
@@ -187,13 +187,3 @@ def test_the_end_of_the_other_in_the_middle_of_a_frame(links):
     theirs.receive(pytest.fail)
     theirs.receive(pytest.fail, is_gone=True)
     assert theirs.is_lost
-
-
-def test_who_comes_says_which_rank_it_is():
-    ours, theirs = connected()
-    introduce(ours, 70_000)
-    assert introduced(theirs) == 70_000
-    ours.close()
-    with pytest.raises(ConnectionError):
-        introduced(theirs)
-    theirs.close()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from ipaddress import IPv4Network
-from typing import Callable, Dict, Hashable, Iterable, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Hashable, Iterable, List, Sequence, Tuple
 
 from ...cluster.environment import INTERFACE, ONE_PER_HOST, with_variable
 from ...host.units import readable_bytes
@@ -228,7 +227,7 @@ CHECKS: Tuple[Callable[[List[MachineFacts]], Finding], ...] = (
 )
 
 
-def common_networks(facts: List[MachineFacts]) -> List[IPv4Network]:
+def common_networks(facts: List[MachineFacts]) -> List[Any]:
     """Return the networks where every host has a chosen interface with a unique address."""
     doubtful = {address for _, address, _ in shared_addresses(facts)}
     each = [
@@ -239,7 +238,7 @@ def common_networks(facts: List[MachineFacts]) -> List[IPv4Network]:
         }
         for of in facts
     ]
-    return sorted(set.intersection(*each))
+    return sorted(set.intersection(*each), key=lambda network: (network.version, network))
 
 
 def shared_addresses(facts: List[MachineFacts]) -> List[Tuple[str, str, List[str]]]:
