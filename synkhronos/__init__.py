@@ -10,7 +10,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, List
 
-from .cluster.environment import place
+from .cluster.environment import SLURM_NODES, place
 from .engines import requirements
 from .engines.pytensor import import_check
 from .engines.theano.import_fixes import prepare
@@ -132,7 +132,7 @@ def take_place() -> None:
     if _placed:
         return
     _placed.append(True)
-    if place(os.environ) is not None:
+    if place(os.environ) is not None or SLURM_NODES in os.environ:  # a Slurm job may get advice
         import_module(".program.hosts", __name__).take_place()
 
 

@@ -17,24 +17,8 @@ fail() {
 python=$environment/bin/python
 [ -x "$python" ] || fail "$python does not exist: create .venv with 'make install', or pass another environment"
 
-missing=""
-for package in $packages; do
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q "ok installed" || missing="$missing $package"
-done
-if [ -n "$missing" ]; then
-    command -v apt-get >/dev/null || fail "apt-get was not found: install pygpu, PoCL and CLBlast as described in docs/gpus.rst"
-    as_root=""
-    if [ "$(id -u)" != 0 ]; then
-        sudo -n true 2>/dev/null || fail "the system packages$missing are needed: run this script as root"
-        as_root="sudo -n"
-    fi
-    log=$(mktemp)
-    export DEBIAN_FRONTEND=noninteractive
-    # shellcheck disable=SC2086  # $missing and $as_root must be split into words
-    { $as_root apt-get update && $as_root apt-get install -y --no-install-recommends $missing; } >"$log" 2>&1 \
-        || { tail -n 5 "$log" >&2; fail "apt-get could not install$missing (all of its output is in $log)"; }
-    rm -f "$log"
-fi
+# shellcheck disable=SC2086  # $packages must be split into words
+tools/install_packages.sh $packages || fail "see docs/gpus.rst, which describes how to install pygpu, PoCL and CLBlast"
 
 # Debian's pygpu is compiled for Debian's Python. Link only these packages from Debian's folder, not Debian's NumPy.
 folder=/usr/lib/python3/dist-packages

@@ -24,7 +24,6 @@ from ..sync.control_block import ControlBlock
 from ..sync.rendezvous import CONNECT_TIMEOUT_S
 from . import wire
 from .bulk_transfers import BulkTransfers
-from .environment import listener
 from .facts import HostFacts, differences, facts
 from .loop import EventLoop
 from .spec import SessionSpec
@@ -49,7 +48,14 @@ class Bridge(ChildProcess):
 
     def hosts(self) -> List[HostFacts]:
         """Return the hosts' `HostFacts` in order; raise `SynkhronosError` if a host is missing or versions differ."""
-        found: List[HostFacts] = self._checked(self.ask(("hosts",), (), MEET_TIMEOUT_S))
+        try:
+            answer = self.ask(("hosts",), (), MEET_TIMEOUT_S)
+        except SynkhronosError as error:
+            if self.has_met or self.alive() or not self.world.remedy():
+                raise
+            hint = f"MPI, which may have printed a message, did not start: {self.world.remedy()}"
+            raise SynkhronosError(f"{error}; {hint}") from error
+        found: List[HostFacts] = self._checked(answer)
         self.has_met = True
         return found
 
@@ -188,7 +194,7 @@ class _Bridge:
         lines: Dict[int, wire.Line] = {}
         told: Dict[int, HostFacts] = {}
         try:
-            for line in wire.host(listener(os.environ, interfaces()), self.world.send_address):
+            for line in wire.host(wire.listener_of(os.environ, interfaces()), self.world.send_address):
                 _, process, of_host = line.receive()
                 lines[process], told[process] = line, of_host
             courier = self.world.courier()

@@ -11,10 +11,10 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ..errors import ArgumentValueError
 from ..host.interfaces import Interface
-from ..sync.rendezvous import Listener
 
 ON_ONE_MACHINE = "SYNK_HOSTS_ON_ONE_MACHINE"  # if "1", each of several processes on one machine counts as a host
 INTERFACE = "SYNK_HOSTS_INTERFACE"  # comma-separated interfaces or networks (10.0.0.0/16) for traffic between hosts
+SLURM_NODES = "SLURM_JOB_NUM_NODES"  # Slurm's number of nodes of a job
 PORTS = "SYNK_HOSTS_PORTS"  # a port, or a range of ports (50000-50100), at which the first host listens; see `settings`
 
 #: Prefixes of launchers' variables; a child process that inherits these variables could hang in MPI_Init.
@@ -31,6 +31,14 @@ ONE_PER_HOST = {
     "PMIx": "--map-by ppr:1:node",
     "PMI": "-ppn 1",
     "Slurm": "--ntasks-per-node=1",
+}
+
+#: By launcher: the option that lets a process use all cores of its host.
+UNBOUND = {
+    "Open MPI": "start with --bind-to none",
+    "PMIx": "start with --bind-to none",
+    "PMI": "start with -bind-to none",
+    "Slurm": "start with --cpus-per-task=C, for C cores per host",
 }
 
 
@@ -142,13 +150,34 @@ def wrong_world(mine: ProcessPlace, world_size: int) -> str:
     if mine.n_processes is None or mine.n_processes == world_size:
         return ""
     its = {"Open MPI": "Open MPI", "PMIx": "Open MPI", "PMI": "MPICH (or a derivative)", "Slurm": "Slurm"}
-    remedy = {
-        "Slurm": "select that MPI's process management interface: srun --mpi=pmix (Open MPI 5), or --mpi=pmi2 (MPICH)",
-    }.get(mine.started_by, "use the mpirun of mpi4py's MPI library, usually in the same folder as Python")
     return (
         f"the launcher of {its[mine.started_by]} started {mine.n_processes} processes, but MPI_COMM_WORLD has "
-        f"{world_size}: mpi4py uses a different MPI library; {remedy}"
+        f"{world_size}: mpi4py uses a different MPI library; {remedy(mine)}"
     )
+
+
+def remedy(mine: ProcessPlace) -> str:
+    """Return how to use a launcher that fits mpi4py's MPI library."""
+    if mine.started_by == "Slurm":
+        return (
+            "select that MPI's process management interface: srun --mpi=pmix (Open MPI 5), or --mpi=pmi2 (MPICH); or "
+            "use the mpirun of mpi4py's MPI library inside salloc or sbatch"
+        )
+    return "use the mpirun of mpi4py's MPI library, usually in the same folder as Python"
+
+
+def advice(environ: Mapping[str, str], n_cores: int, n_of_machine: int) -> str:
+    """Return advice if the launcher's options leave nodes of a Slurm job or most cores unused; otherwise, "".
+
+    ``n_cores`` is the number of cores that this process may use, out of ``n_of_machine``.
+    """
+    mine, n_nodes = place(environ), _number(environ, SLURM_NODES) or 1
+    if mine is None and n_nodes > 1 and "SLURM_STEP_NUM_TASKS" not in environ:
+        command = f"srun -N {n_nodes} --ntasks-per-node=1 --cpus-per-task=C python -m synkhronos ..."
+        return f"this Slurm job has {n_nodes} nodes, but the program was started on one of them alone: use {command}"
+    if mine is not None and n_cores == 1 < n_of_machine and not on_one_machine(environ):
+        return f"the launcher lets this process use 1 of {n_of_machine} cores: {UNBOUND[mine.started_by]}"
+    return ""
 
 
 def names_of_launcher(environ: Mapping[str, str]) -> List[str]:
@@ -192,11 +221,6 @@ def settings_of_nccl(environ: Mapping[str, str], interfaces: Sequence[Interface]
     if not words or "NCCL_SOCKET_IFNAME" in environ:
         return {}
     return {"NCCL_SOCKET_IFNAME": "=" + ",".join(dict.fromkeys(each.name for each in named(words, interfaces)))}
-
-
-def listener(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> Listener:
-    """Return a listener at the chosen interfaces and ports of this host."""
-    return Listener([str(each.ip) for each in chosen_interfaces(environ, interfaces)], chosen_ports(environ))
 
 
 def chosen_ports(environ: Mapping[str, str]) -> Sequence[int]:

@@ -17,8 +17,8 @@ from ..runtime.launcher import Launcher, RankConfig
 from ..sync.control_block import ControlBlock
 from ..sync.link import Link
 from .bridge import Bridge
-from .environment import listener
 from .spec import SessionSpec
+from .wire import listener_of
 
 PRINTS_TIMEOUT_S = 2.0  # time limit for the arrival of output from other hosts
 
@@ -39,7 +39,9 @@ class HostsLauncher(Launcher):
         self.local.start([config for config in configs if config.rank in hosts.near], block, pools)
         self._streams = Streams(hosts.far)
         files = {ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()}
-        with listener(os.environ, interfaces()) as meets:  # open only until the first rank of each host has connected
+        with listener_of(
+            os.environ, interfaces()
+        ) as meets:  # open only until the first rank of each host has connected
             spec = self.spec._replace(meeting=meets.meeting)
             self._pids = self.bridge.open(spec, block, self._streams.fds(), files)
             links = {

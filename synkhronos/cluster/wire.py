@@ -12,9 +12,11 @@ import socket
 import struct
 import threading
 from collections import deque
-from typing import Any, Callable, Deque, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Deque, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from ..host.interfaces import Interface
 from ..sync.rendezvous import Listener, Rendezvous, connect
+from .environment import chosen_interfaces, chosen_ports
 
 SIGN_INTERVAL_S = 0.5  # time between two heartbeats
 READ_BYTES = 1 << 16  # maximum number of bytes per read
@@ -124,6 +126,11 @@ class Line:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
+
+
+def listener_of(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> Listener:
+    """Return a listener at the chosen interfaces and ports of this host."""
+    return Listener([str(each.ip) for each in chosen_interfaces(environ, interfaces)], chosen_ports(environ))
 
 
 def host(listener: Listener, tell: Callable[[Rendezvous], int]) -> List[Line]:

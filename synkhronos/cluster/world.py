@@ -55,6 +55,10 @@ class World(ABC):
     def abort(self) -> None:
         """Kill the reachable processes, unless they end by themselves; called if they cannot be asked to end."""
 
+    def remedy(self) -> str:
+        """Return what to try if MPI ends a process or waits forever in its initialization; "" without MPI."""
+        return ""
+
     def launcher(self) -> int:
         """Return the process id of the launcher that started this program and waits for all hosts; 0 if none."""
         return 0
@@ -125,6 +129,9 @@ class MpiWorld(World):
     def abort(self) -> None:
         if self._comm is not None:
             self._comm.Abort(1)
+
+    def remedy(self) -> str:
+        return environment.remedy(self.place)
 
     def launcher(self) -> int:
         pid = os.getppid()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -9,10 +10,13 @@ import threading
 import traceback
 from typing import NoReturn
 
+from ..cluster import environment
 from ..cluster.serve import Server
 from ..cluster.world import MEETING, ToldWorld, World, world_of_process
 from ..errors import ArgumentError, StateError, SynkhronosError
 from .program import PROGRAM
+
+logger = logging.getLogger("synkhronos")
 
 
 def take_place() -> None:
@@ -27,6 +31,10 @@ def take_place() -> None:
             "this program was started on several hosts, and MPI was initialized before synkhronos was imported (by "
             "Theano, if mpi4py is installed): run the program with python -m synkhronos, or import synkhronos first"
         )
+    if world is None or world.process == 0:
+        advice = environment.advice(os.environ, len(os.sched_getaffinity(0)), os.cpu_count() or 1)
+        if advice:
+            logger.warning(advice)
     if world is not None:
         ignore_ends_of_others()
     if world is not None and world.process == 0:

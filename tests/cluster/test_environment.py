@@ -10,6 +10,7 @@ from refusals import refuses, reports
 
 from synkhronos.cluster import environment
 from synkhronos.cluster.environment import ProcessPlace
+from synkhronos.cluster.wire import listener_of
 from synkhronos.errors import SynkhronosError
 from synkhronos.host.interfaces import Interface, interfaces
 
@@ -358,8 +359,30 @@ def test_mpi_uses_the_same_ports_unless_it_has_its_own():
 
 
 def test_the_listener_is_at_the_chosen_interfaces_and_ports():
-    with environment.listener({"SYNK_HOSTS_INTERFACE": "lo"}, [*ALL, Interface("lo", "127.0.0.2/8")]) as found:
+    with listener_of({"SYNK_HOSTS_INTERFACE": "lo"}, [*ALL, Interface("lo", "127.0.0.2/8")]) as found:
         assert [address for address, _ in found.meeting.endpoints] == ["127.0.0.1", "127.0.0.2"]
         port = found.meeting.endpoints[0][1]
         with reports(SynkhronosError, port, "in use"):
-            environment.listener({"SYNK_HOSTS_INTERFACE": "127.0.0.1/32", "SYNK_HOSTS_PORTS": str(port)}, ALL)
+            listener_of({"SYNK_HOSTS_INTERFACE": "127.0.0.1/32", "SYNK_HOSTS_PORTS": str(port)}, ALL)
+
+
+# -- advice ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "environ, words",
+    [
+        ({}, []),
+        ({"SLURM_JOB_NUM_NODES": "1"}, []),
+        ({"SLURM_JOB_NUM_NODES": "4", "SLURM_PROCID": "0"}, ["4 nodes", "srun -N 4 --ntasks-per-node=1"]),
+        ({"SLURM_JOB_NUM_NODES": "4", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, []),  # srun -n 1, as intended
+        ({**open_mpi(), "SLURM_JOB_NUM_NODES": "4"}, ["1 of 16 cores", "--bind-to none"]),  # mpirun in salloc
+        ({**open_mpi(), "SYNK_HOSTS_ON_ONE_MACHINE": "1"}, []),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}, ["1 of 16 cores", "--cpus-per-task=C"]),
+    ],
+)
+def test_advice(environ, words):
+    found = environment.advice(environ, 1, 16)
+    assert bool(found) == bool(words) and all(word in found for word in words), found
+    if "cores" in found:
+        assert environment.advice(environ, 2, 16) == environment.advice(environ, 1, 1) == ""

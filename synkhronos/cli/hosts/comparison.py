@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Callable, Dict, Hashable, Iterable, List, Sequence, Tuple
 
-from ...cluster.environment import INTERFACE, ONE_PER_HOST, with_variable
+from ...cluster.environment import INTERFACE, ONE_PER_HOST, UNBOUND, with_variable
 from ...host.units import readable_bytes
 from ..doctor import ENOUGH_SHM_BYTES, MISSING, OK, WARN, Finding
 from .facts import PACKAGES, MachineFacts, labels
@@ -13,14 +13,6 @@ from .facts import PACKAGES, MachineFacts, labels
 #: Largest accepted difference between clocks; beyond it, files on shared file systems may have future dates.
 CLOCK_TOLERANCE_S = 1.0
 MOST_NAMES = 4
-
-#: Launcher options that let a process use all cores of its host.
-UNBOUND = {
-    "Open MPI": "start with --bind-to none",
-    "PMIx": "start with --bind-to none",
-    "PMI": "start with -bind-to none",
-    "Slurm": "start with --cpus-per-task=C, for C cores per host",
-}
 
 
 def check_processes(facts: List[MachineFacts]) -> Finding:
