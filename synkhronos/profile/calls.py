@@ -22,22 +22,8 @@ from .spans import Recorded, Span, parents
 
 PARTS = ("computing", "communicating", "waiting", "copying", "overhead", "idle")
 
-#: Parts of a command's time; ``commit`` belongs to communicating.
-PARTS_OF_CALL = ("engine", "transport", "wait", "copy", "commit", "overhead")
-
-_PART_OF_POINT = {
-    "engine": "engine",
-    "collective": "transport",
-    "transport": "transport",
-    "barrier": "wait",
-    "commit": "commit",
-    "copy": "copy",
-    "call": "overhead",
-    "replication": "overhead",
-    "other": "overhead",
-}
-
-_PART_OF_SESSION = {
+#: Parts of a command's time, each with the part of the session's time that it belongs to.
+PARTS_OF_CALL = {
     "engine": "computing",
     "transport": "communicating",
     "commit": "communicating",
@@ -45,6 +31,9 @@ _PART_OF_SESSION = {
     "copy": "copying",
     "overhead": "overhead",
 }
+
+#: Parts of a command's time by trace point, if it is not overhead or named like the point.
+_PART_OF_POINT = {"collective": "transport", "barrier": "wait"}
 
 
 class CallRecord(NamedTuple):
@@ -90,13 +79,10 @@ def times(record: Recorded) -> Times:
 
 
 def _runs(lane: Sequence[Span]) -> List[_Run]:
-    spans = sorted(
-        [span for span in lane if span.label == "Session.run" and span.command and not span.is_open],
-        key=lambda span: span.end,
-    )
+    spans = [span for span in lane if span.label == "Session.run" and span.command and not span.is_open]
     calls = {span.command: span for span in lane if span.point == "call" and span.level == 0 and not span.is_open}
     found, before = [], 0
-    for span in spans:
+    for span in sorted(spans, key=lambda span: span.end):
         begin = max(span.begin, before)
         call = calls.get(span.command, span)
         # Commands that a call runs before its main command, such as distributing a function, count separately.
@@ -152,13 +138,16 @@ class _CallLane:
         elif span.is_command:
             part = "transport" if span.label == "collective" else "overhead"
         else:
-            part = _PART_OF_POINT.get(span.point, "overhead")
+            part = _PART_OF_POINT.get(span.point, span.point if span.point in PARTS_OF_CALL else "overhead")
         if span.point == "collective":
             nbytes, arrays = self.inside.get(span.command, (0, 0))
             self.inside[span.command] = nbytes + max(0, span.nbytes), arrays + max(0, span.arrays)
-        self.shares[_PART_OF_SESSION[part]] += own
+        self.shares[PARTS_OF_CALL[part]] += own
         if part != "overhead":
-            self.parts.setdefault(command, dict.fromkeys(PARTS_OF_CALL, 0))[part] += own
+            self._parts_of(command)[part] += own
+
+    def _parts_of(self, command: int) -> Dict[str, int]:
+        return self.parts.setdefault(command, dict.fromkeys(PARTS_OF_CALL, 0))
 
     def _count_wait(self, span: Span, begin: int) -> None:
         """Divide a wait into waiting for the end of the last command, overhead of later commands, and idle time."""
@@ -171,7 +160,7 @@ class _CallLane:
             left -= together
             if run.command == span.command:
                 self.shares["waiting"] += together
-                self.parts.setdefault(run.command, dict.fromkeys(PARTS_OF_CALL, 0))["wait"] += together
+                self._parts_of(run.command)["wait"] += together
             else:
                 self.shares["overhead"] += together
         self.shares["idle"] += max(0, left)

@@ -7,6 +7,7 @@ releases the lock, and the folder can be claimed again. Later sessions of the pr
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Mapping, Optional
 
 from ..errors import ArgumentValueError
@@ -86,8 +87,6 @@ class Claim:
                     file.write(files[name])
                 os.replace(place + ".part", place)
             except OSError:
-                try:
+                with suppress(OSError):
                     os.unlink(place + ".part")
-                except OSError:
-                    pass
                 raise

@@ -156,6 +156,10 @@ def short(name: str) -> str:
     return name.rpartition("/")[2] if name.rpartition(":")[2].isdigit() else name
 
 
+def titled(command: Dict[str, Any]) -> str:
+    return f"{short(command['name'])}{'.steps' if command['kind'] == 'steps' else ''}"
+
+
 def _share(seconds: float, wall: float) -> str:
     share = 100 * seconds / wall if wall else 0.0
     return f"{share:.0f} %" if share >= 9.5 else f"{share:.1f} %"

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from html import escape
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
-from .calls import PARTS
-from .losses import Loss, idle_sentence, short
+from .calls import PARTS, PARTS_OF_CALL
+from .losses import Loss, idle_sentence, titled
 
 _COLOURS = dict(zip(PARTS, ("#2f6db3", "#d9822b", "#c23b3b", "#7a5fb0", "#8a8a8a", "#e6e6e6")))
-
-_PARTS_OF_CALL = (
-    ("engine_s", "computing"),
-    ("transport_s", "communicating"),
-    ("commit_s", "communicating"),
-    ("wait_s", "waiting"),
-    ("copy_s", "copying"),
-    ("overhead_s", "overhead"),
-)
 
 #: Maximum number of plotted commands, longest first, and of plotted calls per command.
 _MAX_PLOTS, _MAX_DRAWN = 6, 400
@@ -49,20 +40,16 @@ def page_body(
     first, *rest = headline.split("\n")
     found = [f'<div class="synkhronos"><style>{_STYLE}</style>', f"<h2>{escape(first)}</h2>"]
     found += [f"<p>{escape(line)}</p>" for line in rest]
-    found += [
-        "<h3>Largest losses</h3>",
-        f"<p>{escape(idle_sentence(profile))}</p>",
-        "<ol>",
-        *(f"<li>{escape(loss.sentence)}</li>" for loss in losses),
-        "</ol>",
-    ]
-    found += ["<h3>Time of each rank</h3>", _key(), _bars(_of_ranks(profile), profile["wall_s"])]
+    found += ["<h3>Largest losses</h3>", f"<p>{escape(idle_sentence(profile))}</p>", "<ol>"]
+    found += [f"<li>{escape(loss.sentence)}</li>" for loss in losses]
+    found += ["</ol>", "<h3>Time of each rank</h3>", _key()]
+    found += [_bars([list(of_rank.items()) for of_rank in profile["shares"]], profile["wall_s"])]
     longest = sorted(profile["commands"], key=lambda command: -command["totals"]["master_s"])[:_MAX_PLOTS]
     for command in longest:
-        name = short(command["name"]) + ".steps" * (command["kind"] == "steps")
-        n = command["recorded"]
-        found += [f"<h3>{escape(name)}: {n:,} call{'s' * (n > 1)}, {command['totals']['master_s']:.3g} s</h3>"]
-        found += [_bars(_of_command(command), command["totals"]["master_s"])]
+        name, totals, n = titled(command), command["totals"], command["recorded"]
+        parts = [[(part, seconds) for seconds in totals[f"{key}_s"]] for key, part in PARTS_OF_CALL.items()]
+        found += [f"<h3>{escape(name)}: {n:,} call{'s' * (n > 1)}, {totals['master_s']:.3g} s</h3>"]
+        found += [_bars(list(zip(*parts)), totals["master_s"])]
         if n > 1:
             found += [_durations(command, profile["wall_s"])]
     for title, rows in tables:
@@ -83,26 +70,13 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
     return "<table>\n" + "\n".join(lines) + "\n</table>"
 
 
-def _of_ranks(profile: Dict[str, Any]) -> List[Tuple[str, List[Tuple[str, float]]]]:
-    return [
-        (f"rank {rank}", [(part, of_rank[part]) for part in PARTS]) for rank, of_rank in enumerate(profile["shares"])
-    ]
-
-
-def _of_command(command: Dict[str, Any]) -> List[Tuple[str, List[Tuple[str, float]]]]:
-    totals = command["totals"]
-    return [
-        (f"rank {rank}", [(part, totals[key][rank]) for key, part in _PARTS_OF_CALL])
-        for rank in range(len(totals["wait_s"]))
-    ]
-
-
-def _bars(bars: Sequence[Tuple[str, Sequence[Tuple[str, float]]]], whole: float) -> str:
+def _bars(bars: Sequence[Sequence[Tuple[str, float]]], whole: float) -> str:
+    """Plot a bar for each rank, composed of parts and their seconds."""
     height = (_BAR + 6) * len(bars)
     found = [f'<svg width="{_LEFT + _WIDTH}" height="{height}" role="img">']
-    for i, (label, parts) in enumerate(bars):
-        y, x = (_BAR + 6) * i, float(_LEFT)
-        found.append(f'<text x="0" y="{y + 13}">{escape(label)}</text>')
+    for rank, parts in enumerate(bars):
+        y, x = (_BAR + 6) * rank, float(_LEFT)
+        found.append(f'<text x="0" y="{y + 13}">rank {rank}</text>')
         for part, seconds in parts:
             width = _WIDTH * seconds / whole if whole else 0.0
             tip = f"{part}: {seconds:.6g} s"

@@ -65,25 +65,11 @@ def _lane(content: Content, now: int) -> List[Span]:
     for record in content.records:
         point, _, rest = content.names[record.name].partition("\t")
         label, _, name = rest.partition("\t")
-        is_open = record.end < 0
-        span = Span(
-            record.begin - content.offset,
-            now if is_open else record.end - content.offset,
-            point,
-            label,
-            name,
-            record.command,
-            record.thread,
-            record.level,
-            *record.numbers,
-            is_open,
-        )
-        found.append(span)
-    return sorted(found, key=_order)
-
-
-def _order(span: Span) -> Tuple[int, int, int]:
-    return span.begin, span.thread, span.level
+        is_open, begin = record.end < 0, record.begin - content.offset
+        end = now if is_open else record.end - content.offset
+        _, _, command, _, thread, level, numbers = record
+        found.append(Span(begin, end, point, label, name, command, thread, level, *numbers, is_open))
+    return sorted(found, key=lambda span: (span.begin, span.thread, span.level))
 
 
 def parents(lane: Sequence[Span]) -> List[Optional[int]]:
