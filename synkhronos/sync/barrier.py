@@ -124,7 +124,9 @@ class Barrier:
 
     def _watch_other(self) -> bool:
         self.watch()
-        # True, for example, if the root was interrupted before it woke this rank.
+        return self._is_over()  # true, for example, if the root was interrupted before it woke this rank
+
+    def _is_over(self) -> bool:
         return self._words[DECIDED] >= self.current or self._words[ABORTED] >= self.command
 
     def check(self) -> None:

@@ -11,7 +11,7 @@ from typing import Callable, Optional
 
 from ..errors import Aborted
 from .barrier import Barrier
-from .control_block import ABORT_REQUESTED, ABORTED, DEATHS, DECIDED
+from .control_block import ABORT_REQUESTED, DEATHS, DECIDED
 from .host_relay import HostRelay
 from .semaphore import WaitPolicy
 
@@ -57,6 +57,3 @@ class BarrierOverHosts(Barrier):
         self._leading.wait(self._is_over, self._watch_other, self.policy)
         if self._words[DECIDED] < self.current:  # otherwise complete, even if the command was aborted later
             raise Aborted
-
-    def _is_over(self) -> bool:
-        return self._words[DECIDED] >= self.current or self._words[ABORTED] >= self.command

@@ -47,6 +47,9 @@ from .hosts import Hosts
 from .link import Link
 from .semaphore import POLL_INTERVAL_S, WaitPolicy
 
+#: By rank: the command of its steps, and the numbers of steps completed and undone.
+Steps = Dict[int, Tuple[int, int, int]]
+
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
@@ -153,22 +156,15 @@ class RootRelay(HostRelay):
 
     def _decided(self, number: int, others: Sequence[int], told: int) -> Tuple[Any, ...]:
         """Return the message about a decided barrier, with notices of ``others``; ``told`` is the last barrier sent."""
-        of = number
-        notices = {rank: self.notice_of(rank, of) for rank in others}
-        if None in notices.values() and told < number - 1:  # both barriers may have been decided together
-            of = number - 1
+        stop = self.block.words[STOP_REQUESTED]
+        for of in range(number, max(told, number - 2), -1):  # two barriers may have been decided together
             notices = {rank: self.notice_of(rank, of) for rank in others}
-        if None in notices.values():
-            notices = {}
-        return "decided", number, self.block.words[STOP_REQUESTED], of, notices
+            if None not in notices.values():
+                return "decided", number, stop, of, notices
+        return "decided", number, stop, number, {}
 
     def on_arrived(
-        self,
-        number: int,
-        notices: Dict[int, Any],
-        promises: Dict[int, Tuple[int, bytes]],
-        steps: Dict[int, Tuple[int, int, int]],
-        printed: Dict[int, int],
+        self, number: int, notices: Dict[int, Any], promises: Dict[int, Tuple[int, bytes]], *news: Dict[int, Any]
     ) -> None:
         """Record ranks that have reached a barrier, and the answers that they promise for this barrier or the next."""
         block = self.block
@@ -176,24 +172,17 @@ class RootRelay(HostRelay):
         for rank, (barrier, payload) in promises.items():
             self._write_answer(rank, payload)
             block.promised[rank] = barrier
-        self._note(steps, printed)
+        self._note(*news)
         for rank in notices:
             block.arrived[rank] = number
 
-    def on_answers(
-        self,
-        number: int,
-        answers: Dict[int, bytes],
-        steps: Dict[int, Tuple[int, int, int]],
-        printed: Dict[int, int],
-    ) -> None:
-        block = self.block
-        self._note(steps, printed)
+    def on_answers(self, number: int, answers: Dict[int, bytes], *news: Dict[int, Any]) -> None:
+        self._note(*news)
         for rank, payload in answers.items():
             self._write_answer(rank, payload)
-            block.finished[rank] = number
+            self.block.finished[rank] = number
 
-    def _note(self, steps: Dict[int, Tuple[int, int, int]], printed: Dict[int, int]) -> None:
+    def _note(self, steps: Steps, printed: Dict[int, int]) -> None:
         self.block.note_steps(steps)
         for rank, nbytes in printed.items():
             self.block.printed[rank] = nbytes
@@ -240,8 +229,7 @@ class LeaderRelay(HostRelay):
                 finished = {}
             if not finished and not is_whole(arrived, block.arrived, living):
                 return  # wait for more arrivals; ranks that have answered arrive at no further barrier
-        for number in sorted(set(arrived.values())):
-            ranks = [rank for rank in arrived if arrived[rank] == number]
+        for number, ranks in by_number(arrived):
             notices = {rank: self.notice_of(rank, number) for rank in ranks}
             promises = {
                 rank: (block.promised[rank], self._answer_of(rank)) for rank in ranks if block.promised[rank] >= number
@@ -250,8 +238,7 @@ class LeaderRelay(HostRelay):
             for rank in ranks:
                 self._arrived[rank] = number
                 self._promised[rank] = promises[rank][0] if rank in promises else 0
-        for number in sorted(set(finished.values())):
-            ranks = [rank for rank in finished if finished[rank] == number]
+        for number, ranks in by_number(finished):
             answers = {rank: self._answer_of(rank) for rank in ranks}
             self._link.send(("answers", number, answers, *self._news()), watch)
             for rank in ranks:
@@ -268,7 +255,7 @@ class LeaderRelay(HostRelay):
         block = self.block
         return bytes(messages.get(block.answer_length[rank], block.answer_slots[rank], self.pools))
 
-    def _news(self) -> Tuple[Dict[int, Tuple[int, int, int]], Dict[int, int]]:
+    def _news(self) -> Tuple[Steps, Dict[int, int]]:
         """Return, by rank, the step counts and printed bytes that have changed since the last message."""
         block, steps, printed = self.block, {}, {}
         for rank in self.hosts.near:
@@ -309,6 +296,11 @@ class LeaderRelay(HostRelay):
         """Return whether all living ranks of this host have answered the last command."""
         block = self.block
         return all(block.ended[rank] or block.finished[rank] >= block.words[COMMAND_NUMBER] for rank in self.hosts.near)
+
+
+def by_number(newer: Dict[int, int]) -> List[Tuple[int, List[int]]]:
+    """Return each of the newer numbers, in increasing order, with its ranks."""
+    return [(number, [rank for rank in newer if newer[rank] == number]) for number in sorted(set(newer.values()))]
 
 
 def newer(words: Any, known: Sequence[int], ranks: Sequence[int]) -> Dict[int, int]:

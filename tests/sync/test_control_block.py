@@ -11,12 +11,11 @@ from synkhronos.sync.control_block import (
     FATAL_ERROR_BYTES,
     NOTICE_BYTES,
     RANK_WORDS,
-    SESSION_WORDS,
     ControlBlock,
 )
 
-SESSION_NAMES = [name for name, _, _ in SESSION_WORDS]
-RANK_NAMES = [name for name, _, _ in RANK_WORDS if not name.startswith("notice")]  # (each notice is a pair of words)
+SESSION_NAMES = [name for name, value in vars(ControlBlock).items() if isinstance(value, property)]
+RANK_NAMES = [name for name in RANK_WORDS if not name.startswith("notice")]  # (each notice is a pair of words)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 17, 200])
