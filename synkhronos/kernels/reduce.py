@@ -151,7 +151,7 @@ def for_kernel(parts: Sequence[Optional[NDArray[Any]]], targets: Sequence[NDArra
 def recipe_of(
     op: ReduceOp, present: Sequence[bool], weights: Optional[Sequence[float]], dtype: np.dtype[Any]
 ) -> Recipe:
-    """Return the kernel's recipe for combining the ranks' values as `reductions.combine_into` does."""
+    """Return the kernel's recipe for combining the ranks' values as `reductions.combine_pieces` does."""
     ranks = [rank for rank, is_there in enumerate(present) if is_there]
     if op.name == "sum":
         return Recipe(_SUM, range(len(ranks)), (), 1.0)

@@ -10,27 +10,23 @@ inputs produce the same bits in every run. `op` lists the operations. `combining
 """
 
 from .accumulator import Accumulator
-from .combining import combine, combine_each, combine_into, combine_pieces, gather_outputs, reduce_outputs
-from .mean import counting, narrowed, scaled_weights
-from .op import COMBINING, IN_GRAPH, MISSING, NAMES, WHOLES, ReduceOp, check_dtype, compute_dtype
+from .combining import combine, combine_each, combine_pieces, reduce_outputs
+from .mean import counting, narrowed
+from .op import COMBINING, IN_GRAPH, MISSING, WHOLES, ReduceOp, check_dtype, compute_dtype
 
 __all__ = [
     "Accumulator",
     "COMBINING",
     "IN_GRAPH",
     "MISSING",
-    "NAMES",
     "ReduceOp",
     "WHOLES",
     "check_dtype",
     "combine",
     "combine_each",
-    "combine_into",
     "combine_pieces",
     "compute_dtype",
     "counting",
-    "gather_outputs",
     "narrowed",
     "reduce_outputs",
-    "scaled_weights",
 ]

@@ -50,18 +50,14 @@ def combine(
         check_dtype(op, dtype, "a value")
     if dtype.kind == "b" and op.name in ("sum", "prod") and not keep_dtype:
         dtype = np.dtype(np.int_)
-    if out is None:
-        result = np.empty(shape, dtype)
-    elif out.shape != shape or out.dtype != dtype:
+    if out is not None and (out.shape != shape or out.dtype != dtype):
         expected = f"{dtype}{shape}, the type and shape of the result of '{op}'"
         raise ArgumentValueError("out", expected, f"{out.dtype}{out.shape}")
-    elif out.flags.c_contiguous and all(_same_or_apart(out, part) for part in present):
-        result = out
-    else:
-        result = np.empty(shape, dtype)
+    in_place = out is not None and out.flags.c_contiguous and all(_same_or_apart(out, part) for part in present)
+    result = out if out is not None and in_place else np.empty(shape, dtype)
     flat = [None if part is None else np.asarray(part).reshape(-1) for part in parts]
     combine_pieces(op, [(flat, [result.reshape(-1)])], weights)
-    if out is None or result is out:
+    if out is None or in_place:
         return result
     np.copyto(out, result)
     return out
@@ -86,30 +82,18 @@ def combine_each(
     return results
 
 
-def combine_into(
-    op: ReduceOp,
-    parts: Sequence[Optional[NDArray[Any]]],
-    weights: Optional[Sequence[Any]],
-    out: NDArray[Any],
-) -> None:
-    """Reduce 1-D contiguous blocks like `combine`, for transports that divide values into blocks.
-
-    Each element depends only on the parts' elements at the same position, so results are bit-identical to those of
-    whole values. (If several parts are NaN, NumPy does not specify the result's sign and payload.) Only weights are
-    checked; do not normalize them, because that would change the rounding. ``out`` must be one of the parts or overlap
-    none of them. Its dtype determines whether a sum of bools is an integer.
-    """
-    combine_pieces(op, [(parts, [out])], weights)
-
-
 def combine_pieces(
     op: ReduceOp,
     pieces: Iterable[Tuple[Sequence[Optional[NDArray[Any]]], Sequence[NDArray[Any]]]],
     weights: Optional[Sequence[Any]],
 ) -> None:
-    """Reduce many blocks like `combine_into`, each into several targets, at little cost per block.
+    """Reduce 1-D contiguous blocks like `combine`, for transports that divide values into blocks.
 
-    ``pieces`` are pairs of parts and targets; the first target may be one of the parts.
+    ``pieces`` are pairs of a block's parts and the targets of its result. The first target must be one of the parts or
+    overlap none of them; its dtype determines whether a sum of bools is an integer. Each element depends only on the
+    parts' elements at the same position, so results are bit-identical to those of whole values. (If several parts are
+    NaN, NumPy does not specify the result's sign and payload.) Only weights are checked; do not normalize them, because
+    that would change the rounding.
     """
     if op.name == "avg":
         checked: Any = None if weights is None else checked_weights(weights)

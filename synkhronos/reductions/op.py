@@ -72,9 +72,8 @@ class ReduceOp:
         else:
             raise ArgumentTypeError(argument, listed(allowed), f"{op!r} of type {type(op).__name__}")
         if parsed.name not in allowed:
-            raise ArgumentValueError(
-                argument, f"{listed(allowed)} (with prefix 'c_' for the CPU transport)", repr(str(op))
-            )
+            expected = f"{listed(allowed)} (with prefix 'c_' for the CPU transport)"
+            raise ArgumentValueError(argument, expected, repr(str(op)))
         return parsed
 
     @classmethod
@@ -108,19 +107,12 @@ def check_dtype(op: ReduceOp, dtype: DTypeLike, label: str, allowed: Collection[
         others = [repr(name) for name in allowed if name not in ("avg", None)]
         if None in allowed:
             others.append("None (the master's own value)")
-        raise ArgumentTypeError(
-            label,
-            "a floating-point type for 'avg', the default op (integers and bools have no average)",
-            str(dtype),
-            f"use the op {', '.join(others[:-1])} or {others[-1]}, or cast {label} to a float",
-        )
+        expected = "a floating-point type for 'avg', the default op (integers and bools have no average)"
+        hint = f"use the op {', '.join(others[:-1])} or {others[-1]}, or cast {label} to a float"
+        raise ArgumentTypeError(label, expected, str(dtype), hint)
     if op.name in COMBINING and dtype.kind not in "biufc":
-        raise ArgumentTypeError(
-            label,
-            f"numbers, as required by '{op}'",
-            str(dtype),
-            "use the op 'gather' or None (the master's own value)",
-        )
+        hint = "use the op 'gather' or None (the master's own value)"
+        raise ArgumentTypeError(label, f"numbers, as required by '{op}'", str(dtype), hint)
 
 
 def compute_dtype(op: ReduceOp, dtype: np.dtype[Any]) -> np.dtype[Any]:
