@@ -21,6 +21,7 @@ MAX_PARTS = 64  # maximum number of ranks whose values the kernel reduces in one
 MAX_RECIPES = 16  # maximum number of cached recipes per group; weights may differ from batch to batch
 
 Piece = Tuple[List[Optional[NDArray[Any]]], List[NDArray[Any]]]  # parts of a block, and targets of their reduction
+KernelPiece = Tuple[List[NDArray[Any]], List[NDArray[Any]]]  # without the parts of ranks that have none
 _SUM, _MIDPOINT, _MEAN = range(3)  # the kernel's operations
 
 
@@ -61,10 +62,8 @@ class Portion:
         self.nbytes = sum([(end - begin) * targets[i][0].itemsize for i, begin, end in self._ranges])
         self._parts = [[None if part is None else part.reshape(-1) for part in of_array] for of_array in parts]
         self._targets = [[target.reshape(-1) for target in of_array] for of_array in targets]
-        nbytes = sum(
-            sum(array.nbytes for array in of_array if array is not None) for of_array in self._parts + self._targets
-        )
-        self._stream = nbytes >= streaming.CACHE_BYTES
+        arrays = [array for of_array in self._parts + self._targets for array in of_array if array is not None]
+        self._stream = sum(array.nbytes for array in arrays) >= streaming.CACHE_BYTES
         self._groups: Optional[List[DtypeGroup]] = None
         self._pieces: Dict[bool, List[Piece]] = {}
 
@@ -85,7 +84,7 @@ class Portion:
 
     def _grouped(self) -> List[DtypeGroup]:
         """Return the kernel's pieces, grouped by dtype, by ranks with values, and by number of targets."""
-        pieces: Dict[Any, List[Tuple[List[NDArray[Any]], List[NDArray[Any]]]]] = {}
+        pieces: Dict[Any, List[KernelPiece]] = {}
         for i, low, high in self._ranges:
             parts, targets = self._parts[i], self._targets[i]
             if for_kernel(parts, targets):
@@ -103,25 +102,16 @@ class Portion:
                 continue
             step = max(1, BLOCK_BYTES // targets[0].itemsize)
             for low in range(begin, end, step):
-                high = min(low + step, end)
-                pieces.append(
-                    (
-                        [None if part is None else part[low:high] for part in parts],
-                        [target[low:high] for target in targets],
-                    )
-                )
+                block = slice(low, min(low + step, end))
+                of_ranks = [None if part is None else part[block] for part in parts]
+                pieces.append((of_ranks, [target[block] for target in targets]))
         return pieces
 
 
 class DtypeGroup:
     """Pieces of one dtype with values from the same ranks (``present``), which the kernel reduces in one call."""
 
-    def __init__(
-        self,
-        present: Tuple[bool, ...],
-        dtype: np.dtype[Any],
-        pieces: List[Tuple[List[NDArray[Any]], List[NDArray[Any]]]],
-    ) -> None:
+    def __init__(self, present: Tuple[bool, ...], dtype: np.dtype[Any], pieces: List[KernelPiece]) -> None:
         self.present, self.dtype = present, dtype
         self._pieces = streaming.kernels.Pieces(pieces, dtype.char)
         self._recipes: Dict[Any, Recipe] = {}

@@ -120,21 +120,6 @@ class _OfObjects(PlacementRule):
         return RuleResult([Unknown("computes with an object that is not an array")] * self.n_outputs)
 
 
-class _Aligned(Elementwise):
-    """Placement rule for an elementwise operation on inputs of different ndim, aligned at the last axis as in NumPy."""
-
-    def __init__(self, broadcastable: Sequence[Sequence[bool]], **kwargs: Any) -> None:
-        ndim = max(map(len, broadcastable))
-        self.missing = [ndim - len(pattern) for pattern in broadcastable]
-        super().__init__([[True] * n + list(pattern) for n, pattern in zip(self.missing, broadcastable)], **kwargs)
-
-    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
-        shifted = [
-            one._replace(axis=one.axis + n) if isinstance(one, Shard) else one for one, n in zip(inputs, self.missing)
-        ]
-        return super().place(shifted, exact)
-
-
 class _Mean(AxisReduction):
     """Placement rule for a mean: a sum, divided by the rank's number of rows if the mean is over rows."""
 
@@ -168,19 +153,22 @@ def _dtype(arg: Any) -> Any:
 Maker = Callable[[Apply], Optional[Description]]
 
 
-def _elementwise(linear: Sequence[Sequence[int]] = (), n_inputs: Optional[int] = None, **kwargs: Any) -> Maker:
-    def make(node: Apply) -> Description:
-        args = node.args[:n_inputs]
-        groups = () if _dtype(node).kind == "b" else linear
-        return Description(_Aligned([_ones(arg) for arg in args], linear=groups, **kwargs), len(args))
+def _aligned(args: Sequence[Any], **kwargs: Any) -> Description:
+    """Return the rule for an elementwise operation on arguments that are aligned at their last axes, as in NumPy."""
+    patterns = [list(_ones(arg)) for arg in args]
+    ndim = max(map(len, patterns))
+    rule = Elementwise([[True] * (ndim - len(pattern)) + pattern for pattern in patterns], **kwargs)
+    rule.inputs = [labels[ndim - len(pattern) :] for labels, pattern in zip(rule.inputs, patterns)]
+    return Description(rule, len(args))
 
-    return make
+
+def _elementwise(linear: Sequence[Sequence[int]] = (), **kwargs: Any) -> Maker:
+    return lambda node: _aligned(node.args, linear=() if _dtype(node).kind == "b" else linear, **kwargs)
 
 
 def _power(node: Apply) -> Description:
     exponent = node.args[1]
-    powers = {0: exponent} if isinstance(exponent, int) else {}
-    return Description(_Aligned([_ones(arg) for arg in node.args], powers=powers), 2)
+    return _aligned(node.args, powers={0: exponent} if isinstance(exponent, int) else {})
 
 
 def _cast(node: Apply) -> Description:
@@ -188,7 +176,7 @@ def _cast(node: Apply) -> Description:
     # Integers of fewer than 64 bits may have wrapped around.
     widens = before.kind in "iu" and before.itemsize < 8 and (after.kind == "f" or after.itemsize > before.itemsize)
     is_linear = (after.kind == "f" or before.kind in "iub" and after.kind in "iu") and not widens
-    return Description(_Aligned([_ones(node.args[0])], linear=[[0]] if is_linear else []), 1)
+    return _aligned(node.args[:1], linear=[[0]] if is_linear else [])
 
 
 def _axes(node: Apply) -> Sequence[int]:
@@ -208,15 +196,11 @@ def _dot(node: Apply) -> Optional[Description]:
     one, other = map(_ones, node.args)
     if not (1 <= len(one) <= 2 and 1 <= len(other) <= 2):
         return None
-    left, right = ["i", "k"][2 - len(one) :], ["k", "j"][: len(other)]
-    names = [_labels(one, left), _labels(other, right)]
-    output = [name if name in names[0] + names[1] else ONE for name in left + right if name != "k"]
+    inputs = "ik"[2 - len(one) :], "kj"[: len(other)]
+    labels = [[ONE if is_one else name for name, is_one in zip(*each)] for each in zip(inputs, (one, other))]
+    output = [name if name in labels[0] + labels[1] else ONE for name in "".join(inputs) if name != "k"]
     is_any = _dtype(node).kind == "b"
-    return Description(Axes(names, [output], [[0], [1]], reduce=["max"] if is_any else None), 2)
-
-
-def _labels(ones: Sequence[bool], names: Sequence[Any]) -> List[Any]:
-    return [ONE if one else name for one, name in zip(ones, names)]
+    return Description(Axes(labels, [output], [[0], [1]], reduce=["max"] if is_any else None), 2)
 
 
 def _subscript(node: Apply) -> Optional[Description]:
