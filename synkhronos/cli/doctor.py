@@ -25,7 +25,7 @@ from typing import Callable, List, NamedTuple, Sequence, Tuple
 
 from synkhronos import engines
 from synkhronos.cluster.environment import for_ranks
-from synkhronos.engines.requirements import LIBRARIES
+from synkhronos.engines.requirements import LIBRARIES, Requirement
 from synkhronos.host import gpus, machine
 from synkhronos.host.units import readable_bytes
 from synkhronos.kernels import copy as streaming
@@ -72,10 +72,8 @@ def check_python() -> Finding:
     here = [fit.title for fit in ENGINES.values() if fit.runs_here()]
     if here:
         return Finding("Python", OK, f"{found}, for {' or '.join(here)}")
-    remedy = (
-        "install Python 3.8 to 3.11 for Theano, or 3.11 to 3.14 for PyTensor, e.g. apt-get install python3.13 "
-        "python3.13-venv"
-    )
+    remedy = "install Python 3.8 to 3.11 for Theano, or 3.11 to 3.14 for PyTensor, e.g. "
+    remedy += "apt-get install python3.13 python3.13-venv"
     return Finding("Python", MISSING, found + ", supported by neither Theano nor PyTensor", remedy)
 
 
@@ -121,18 +119,20 @@ def check_engines() -> Finding:
     unfit = [fit for fit in here.values() if not (fit.runs_here() and fit.takes(numpy))]
     if not unfit:
         return Finding("Engines", OK, text)
-    needs = " and ".join(
-        "{} needs Python {}.{} to {}.{} and NumPy {}".format(
-            fit.title, *fit.pythons[0], *fit.pythons[1], "1.23 at most" if fit.numpys[0] < (2, 0) else "2 or later"
-        )
-        for fit in unfit
-    )
+    needs = " and ".join(map(needs_of, unfit))
     names = [name for name, fit in ENGINES.items() if fit in unfit]
     if len(unfit) < len(here):
         remedy = "create one environment per engine, e.g. with make install ENGINE=" + names[0]
         return Finding("Engines", WARN, f"{text}; {needs}", remedy)
     suitable = [fit for fit in unfit if fit.runs_here()] or [fit for fit in ENGINES.values() if fit.runs_here()]
     return Finding("Engines", MISSING, f"{text}; {needs}", suitable[0].command if suitable else unfit[0].refusal())
+
+
+def needs_of(fit: Requirement) -> str:
+    """Return the versions of Python and NumPy that an engine needs, as text."""
+    (_, first), (_, last) = fit.pythons
+    numpy = "1.23 at most" if fit.numpys[0] < (2, 0) else "2 or later"
+    return f"{fit.title} needs Python 3.{first} to 3.{last} and NumPy {numpy}"
 
 
 def check_theano() -> Finding:
@@ -245,12 +245,9 @@ def check_kernels() -> Finding:
 
 def check_cores() -> Finding:
     """Count the cores that this process may use, by affinity and by cgroup quota."""
-    quota = machine.cpu_quota()
-    budget = machine.core_budget()
-    text = (
-        f"{budget} usable: affinity {len(machine.usable_cores())} of {os.cpu_count() or 1}, quota "
-        f"{('none' if quota is None else f'{quota:.3g}')}"
-    )
+    quota, budget = machine.cpu_quota(), machine.core_budget()
+    text = f"{budget} usable: affinity {len(machine.usable_cores())} of {os.cpu_count() or 1}, quota "
+    text += "none" if quota is None else f"{quota:.3g}"
     if budget == 1:
         remedy = "allow the process to use more cores: taskset -c 0-3 ..., docker run --cpus=4 ..."
         return Finding("Cores", WARN, text + "; CPU ranks would share this core", remedy)
@@ -348,12 +345,11 @@ def check_nccl() -> Finding:
 def check_fork() -> Finding:
     """Report the ranks that ``synkhronos.fork()`` without arguments would start."""
     cores, n_gpus = machine.core_budget(), gpus.count_gpus()
+    devices = f"{n_gpus} GPU{('' if n_gpus == 1 else 's')}"
     if n_gpus and check_cuda().status == OK:
-        return Finding("fork()", OK, f"would use {n_gpus} GPU{('' if n_gpus == 1 else 's')}, one process each")
+        return Finding("fork()", OK, f"would use {devices}, one process each")
     text = f"would use {cores} CPU process{('' if cores == 1 else 'es, one per core')}"
-    if n_gpus:
-        text += f"; the {n_gpus} GPU{('' if n_gpus == 1 else 's')} cannot be used yet; see above"
-    return Finding("fork()", OK, text)
+    return Finding("fork()", OK, text + f"; the {devices} cannot be used yet; see above" * bool(n_gpus))
 
 
 #: All checks, in order: the functions of this module that are called ``check_...``.
@@ -487,13 +483,7 @@ def try_command(*command: str) -> Tuple[int, str]:
     environment["PYTHONPATH"] = os.pathsep.join([above] + [p for p in [environment.get("PYTHONPATH")] if p])
     try:
         done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            universal_newlines=True,
-            env=environment,
-            timeout=CHECK_TIMEOUT_S,
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, timeout=CHECK_TIMEOUT_S
         )
     except (OSError, subprocess.SubprocessError) as error:
         return 1, str(error)

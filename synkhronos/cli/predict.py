@@ -111,13 +111,9 @@ def with_link(model: Model, text: Optional[str], layouts: Sequence[RankLayout]) 
     if text is not None:
         model = model._replace(between=link_of(text, model))
     if hosts > 1 and model.between is None:
-        got = f"none for {hosts} hosts" if text is None else f"{text} for {hosts} hosts"
-        raise ArgumentValueError(
-            "--link",
-            "the link between the hosts, unless the program was profiled on several hosts",
-            got,
-            "measure it with python -m synkhronos doctor under mpirun, then pass e.g. --link mpi:50us,10Gbit",
-        )
+        expected = "the link between the hosts, unless the program was profiled on several hosts"
+        hint = "measure it with python -m synkhronos doctor under mpirun, then pass e.g. --link mpi:50us,10Gbit"
+        raise ArgumentValueError("--link", expected, f"{'none' if text is None else text} for {hosts} hosts", hint)
     if hosts > model.largest.hosts == 1:
         note = "costs of sending data to other hosts are left out, because profiles of one host lack them"
         model = model._replace(notes=[*model.notes, note])

@@ -34,9 +34,7 @@ def count_gpus(root: str = "/") -> int:
 def _gpus_of_nvidia_smi() -> int:
     """Count the GPUs listed by ``nvidia-smi``, for systems without device files (WSL)."""
     try:
-        listing = subprocess.run(
-            ["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True, timeout=20
-        ).stdout
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError):
         return 0
     return len(re.findall(r"^GPU \d+:", listing, flags=re.MULTILINE))

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..reductions import ReduceOp, combine_pieces, counting, narrowed
+from ..reductions import Parts, ReduceOp, Weights, combine_pieces, counting, narrowed
 from ..trace import point
 from . import copy as streaming
 
@@ -48,11 +48,7 @@ class Portion:
     """
 
     def __init__(
-        self,
-        parts: Sequence[Sequence[Optional[NDArray[Any]]]],
-        targets: Sequence[Sequence[NDArray[Any]]],
-        rank: int,
-        ranks: int,
+        self, parts: Sequence[Parts], targets: Sequence[Sequence[NDArray[Any]]], rank: int, ranks: int
     ) -> None:
         self._ranges = []
         for i, begin, end in portions_of(tuple(target[0].nbytes for target in targets), ranks)[rank]:
@@ -68,7 +64,7 @@ class Portion:
         self._pieces: Dict[bool, List[Piece]] = {}
 
     @point("transport")
-    def combine(self, op: ReduceOp, weights: Optional[Sequence[float]]) -> None:
+    def combine(self, op: ReduceOp, weights: Weights) -> None:
         """Reduce the elements into all targets; ``weights`` (for ``avg``, one per rank) are finite and nonnegative."""
         by_kernel = streaming.kernels is not None and op.name in ("avg", "sum")
         if by_kernel:
@@ -116,7 +112,7 @@ class DtypeGroup:
         self._pieces = streaming.kernels.Pieces(pieces, dtype.char)
         self._recipes: Dict[Any, Recipe] = {}
 
-    def combine(self, op: ReduceOp, weights: Optional[Sequence[float]], stream: bool) -> None:
+    def combine(self, op: ReduceOp, weights: Weights, stream: bool) -> None:
         """Reduce all pieces; with ``stream``, use stores that bypass the caches."""
         known = (op.name, None if weights is None else tuple(weights))
         recipe = self._recipes.get(known)
@@ -127,7 +123,7 @@ class DtypeGroup:
         self._pieces.reduce(*recipe, stream)
 
 
-def for_kernel(parts: Sequence[Optional[NDArray[Any]]], targets: Sequence[NDArray[Any]]) -> bool:
+def for_kernel(parts: Parts, targets: Sequence[NDArray[Any]]) -> bool:
     """Return whether the kernel can reduce these parts, which share one shape and dtype."""
     present = [part for part in parts if part is not None]
     return (
@@ -138,9 +134,7 @@ def for_kernel(parts: Sequence[Optional[NDArray[Any]]], targets: Sequence[NDArra
     )
 
 
-def recipe_of(
-    op: ReduceOp, present: Sequence[bool], weights: Optional[Sequence[float]], dtype: np.dtype[Any]
-) -> Recipe:
+def recipe_of(op: ReduceOp, present: Sequence[bool], weights: Weights, dtype: np.dtype[Any]) -> Recipe:
     """Return the kernel's recipe for combining the ranks' values as `reductions.combine_pieces` does."""
     ranks = [rank for rank, is_there in enumerate(present) if is_there]
     if op.name == "sum":

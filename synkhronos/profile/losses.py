@@ -88,11 +88,8 @@ def _cause(command: Dict[str, Any], waiting: int, slowest: int, profile: Dict[st
     totals, rows = command["totals"], command["totals"]["rows"]
     if command["kind"] == "collective":
         return "which starts the collective later"
-    longer = {
-        part: totals[part][slowest] - totals[part][waiting]
-        for part in ("engine_s", "copy_s", "transport_s", "overhead_s")
-    }
-    part = max(longer, key=longer.__getitem__)
+    parts = ("engine_s", "copy_s", "transport_s", "overhead_s")
+    part = max(parts, key=lambda part: totals[part][slowest] - totals[part][waiting])
     if part == "engine_s":
         if rows is not None and rows[slowest] > _LARGER * rows[waiting]:
             return f"whose share of rows is larger ({rows[slowest]:,} compared to {rows[waiting]:,})"
@@ -104,10 +101,8 @@ def _cause(command: Dict[str, Any], waiting: int, slowest: int, profile: Dict[st
             return f"which takes longer to compute {took} because there are more ranks than cores"
         same = " for the same number of rows" if rows is not None else ""
         return f"which takes longer to compute{same} {took}"
-    if part == "copy_s":
-        return "which takes longer to copy rows"
-    if part == "transport_s":
-        return "which takes longer to communicate"
+    if part != "overhead_s":
+        return f"which takes longer to {'copy rows' if part == 'copy_s' else 'communicate'}"
     return "which begins later" if slowest != profile["root"] else "which also does the work around the call"
 
 

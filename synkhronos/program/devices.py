@@ -58,10 +58,7 @@ def _open(engine: Any, rank: int, name: str) -> Any:
 
 
 def choose_devices(
-    devices: Optional[Sequence[str]],
-    use_gpu: Optional[bool],
-    n_ranks: Optional[int],
-    hosts: Sequence[HostFacts] = (),
+    devices: Optional[Sequence[str]], use_gpu: Optional[bool], n_ranks: Optional[int], hosts: Sequence[HostFacts] = ()
 ) -> Optional[List[List[str]]]:
     """Return the devices of every host's ranks (this host's first), or None for CPU processes; see `fork`."""
     # The ranks of this host inherit the current environment, so count the GPUs that are visible in it.

@@ -141,14 +141,10 @@ class SessionProfile:
         link = "shared_memory" if hosts is None else "mpi" if hosts.places else "tcp"
         if getattr(transport, "nccl", None) is not None:
             link = "nccl"
-        return Setting(
-            "+".join(engine.name for engine in engines.loaded()),
-            self._devices,
-            [list(range(session.size))] if hosts is None else [list(ranks) for ranks in hosts.ranks],
-            [] if hosts is None else list(hosts.names),
-            self._cores,
-            link if session.size > 1 else None,
-        )
+        used = "+".join(engine.name for engine in engines.loaded())
+        ranks = [list(range(session.size))] if hosts is None else list(map(list, hosts.ranks))
+        names = [] if hosts is None else list(hosts.names)
+        return Setting(used, self._devices, ranks, names, self._cores, link if session.size > 1 else None)
 
     def _end(self) -> None:
         """Write the profile after the ranks have ended. A failure is only logged, so that the program continues."""

@@ -196,10 +196,8 @@ class Program:
             if self.inside_rank:
                 raise StateError("synkhronos.fork() was called inside a rank: only the master may have a session")
             if self.session is not None and not self.session.closed:
-                raise StateError(
-                    f"synkhronos is forked already (number of ranks: {self.session.size}): "
-                    "call synkhronos.close() before fork()"
-                )
+                text = f"synkhronos is forked already (number of ranks: {self.session.size})"
+                raise StateError(f"{text}: call synkhronos.close() before fork()")
             self._check_device(devices is not None)
             # Do not pass the variable on to programs that this program starts.
             self._profile_to = os.environ.pop(PROFILE, None) or self._profile_to
@@ -239,22 +237,19 @@ class Program:
                 raise StateError(
                     f"a device was opened in this process before synkhronos.fork(), by {foreign}. Child processes "
                     "forked later cannot use devices, and synkhronos opens the master's device itself. Set "
-                    "THEANO_FLAGS=device=cpu,init_gpu_device= (and remove both from .theanorc), and do "
-                    "not call theano.gpuarray.use()"
+                    "THEANO_FLAGS=device=cpu,init_gpu_device= (and remove both from .theanorc), and do not call "
+                    "theano.gpuarray.use()"
                 )
             if device is None:
                 continue
             if not wanted:
                 raise StateError(
-                    f"this process opened {device} in an earlier synkhronos.fork(), and its functions "
-                    "compute there, but CPU processes cannot: pass devices=[...] again, or start a new "
-                    "program"
+                    f"this process opened {device} in an earlier synkhronos.fork(), and its functions compute there, "
+                    "but CPU processes cannot: pass devices=[...] again, or start a new program"
                 )
             if self._keeper is None or not self._keeper.alive():
-                raise StateError(
-                    "the keeper process is gone, and a new one cannot be forked after this process has "
-                    f"opened {device}: start a new program"
-                )
+                reason = f"a new one cannot be forked after this process has opened {device}"
+                raise StateError(f"the keeper process is gone, and {reason}: start a new program")
 
     def _start(
         self, size: int, root: int, launcher: str, devices: bool, hosts: Optional[Hosts], options: SessionOptions
@@ -282,10 +277,9 @@ class Program:
                     pools[rank] = shadow(nameless_file("shadow", 0))
                 elif rank != root:
                     pools[rank] = nameless_file("pool", 0) if processes else Pool(rank)
-            of_program = [*self._inherited, self.pool]
-            for pool in of_program:
-                pools[pool.ident] = pool
-            path, folder, idents = list(sys.path), machine.working_directory(), [pool.ident for pool in of_program]
+            of_program = {pool.ident: pool for pool in [*self._inherited, self.pool]}
+            pools.update(of_program)
+            path, folder = list(sys.path), machine.working_directory()
             profiles = {rank: _profile_path(rank) if options.profile_workers else None for rank in near}
             of_all = RankConfig(root, size, root, [], threads, budget, path, folder, environment_of_ranks(), None)
             of_all = of_all._replace(keep_heap=options.keep_heap, hosts=hosts, heals=options.heal > 0)
@@ -295,15 +289,12 @@ class Program:
                 assert isinstance(starter, ProcessLauncher) and self._bridge is not None
                 modules = [*modules_to_import(), *self._bridge.world.modules]
                 flags = options.pin, options.keep_heap, options.threads, options.profile_workers
-                spec = SessionSpec(hosts, root, idents, path, folder, *flags, modules, span_bytes)
+                spec = SessionSpec(hosts, root, list(of_program), path, folder, *flags, modules, span_bytes)
                 starter = HostsLauncher(starter, self._bridge, spec)
             starter.start(configs, block, pools)
-            if hosts is not None:
-                policy = WaitPolicy.of_hosts()
-            elif processes:
+            policy = WaitPolicy.of_threads() if hosts is None else WaitPolicy.of_hosts()
+            if processes and hosts is None:
                 policy = WaitPolicy.of_processes(size, budget, bool(groups[root]))
-            else:
-                policy = WaitPolicy.of_threads()
             affinity = MasterAffinity(groups[root], threads if processes and size > 1 else None, claims)
             heal = options.heal if processes else 0  # threads cannot be killed
             here = size, root, starter, block, self.pool, pools, policy, affinity
@@ -314,10 +305,8 @@ class Program:
             if block is not None:
                 block.close()
             if isinstance(error, OSError):
-                raise SynkhronosError(
-                    f"the session could not be started (number of ranks: {size}): {error}; "
-                    "see ulimit -n (open files) and df -h /dev/shm"
-                ) from error
+                text = f"the session could not be started (number of ranks: {size}): {error}"
+                raise SynkhronosError(f"{text}; see ulimit -n (open files) and df -h /dev/shm") from error
             raise
         finally:
             for each in pools.values():

@@ -12,15 +12,17 @@ inputs produce the same bits in every run. `op` lists the operations. `combining
 from .accumulator import Accumulator
 from .combining import combine, combine_each, combine_pieces, reduce_outputs
 from .mean import counting, narrowed
-from .op import COMBINING, IN_GRAPH, MISSING, WHOLES, ReduceOp, check_dtype, compute_dtype
+from .op import COMBINING, IN_GRAPH, MISSING, WHOLES, Parts, ReduceOp, Weights, check_dtype, compute_dtype
 
 __all__ = [
     "Accumulator",
     "COMBINING",
     "IN_GRAPH",
     "MISSING",
+    "Parts",
     "ReduceOp",
     "WHOLES",
+    "Weights",
     "check_dtype",
     "combine",
     "combine_each",

@@ -9,18 +9,14 @@ from numpy.typing import NDArray
 
 from ..errors import ArgumentValueError
 from .mean import BLOCK_BYTES, checked_weights, mean_into
-from .op import COMBINING, ReduceOp, check_dtype, compute_dtype, listed
+from .op import COMBINING, Parts, ReduceOp, Weights, check_dtype, compute_dtype, listed
 from .scalars import combine_many, combine_numbers
 
 _UFUNCS: Dict[Optional[str], np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
 def combine(
-    op: ReduceOp,
-    parts: Sequence[Optional[NDArray[Any]]],
-    weights: Optional[Sequence[Any]] = None,
-    out: Optional[NDArray[Any]] = None,
-    keep_dtype: bool = False,
+    op: ReduceOp, parts: Parts, weights: Weights = None, out: Optional[NDArray[Any]] = None, keep_dtype: bool = False
 ) -> NDArray[Any]:
     """Reduce the ranks' values element by element, strictly in rank order: ``op(x_0, ..., x_{n-1})``.
 
@@ -63,9 +59,7 @@ def combine(
     return out
 
 
-def combine_each(
-    op: ReduceOp, parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Sequence[Any]] = None
-) -> NDArray[Any]:
+def combine_each(op: ReduceOp, parts: Parts, weights: Weights = None) -> NDArray[Any]:
     """Combine ``n`` scalars per rank in one pass, bit-identical to separate calls to `combine`.
 
     ``parts`` have shape ``(n,)``, or are None for ranks without a value. The result has shape ``(n,)``.
@@ -82,11 +76,7 @@ def combine_each(
     return results
 
 
-def combine_pieces(
-    op: ReduceOp,
-    pieces: Iterable[Tuple[Sequence[Optional[NDArray[Any]]], Sequence[NDArray[Any]]]],
-    weights: Optional[Sequence[Any]],
-) -> None:
+def combine_pieces(op: ReduceOp, pieces: Iterable[Tuple[Parts, Sequence[NDArray[Any]]]], weights: Weights) -> None:
     """Reduce 1-D contiguous blocks like `combine`, for transports that divide values into blocks.
 
     ``pieces`` are pairs of a block's parts and the targets of its result. The first target must be one of the parts or
@@ -111,7 +101,7 @@ def combine_pieces(
                 np.copyto(target, out)
 
 
-def _fold_into(op: ReduceOp, parts: Sequence[Optional[NDArray[Any]]], out: NDArray[Any]) -> None:
+def _fold_into(op: ReduceOp, parts: Parts, out: NDArray[Any]) -> None:
     """Apply the op's ufunc in rank order; only the last step writes to ``out``, as in `mean.mean_into`."""
     ufunc = _UFUNCS[op.name]
     present = [part for part in parts if part is not None]
@@ -128,7 +118,7 @@ def _fold_into(op: ReduceOp, parts: Sequence[Optional[NDArray[Any]]], out: NDArr
         ufunc(result, present[-1][block], out=out[block], dtype=compute)
 
 
-def gather_outputs(parts: Sequence[Optional[NDArray[Any]]]) -> NDArray[Any]:
+def gather_outputs(parts: Parts) -> NDArray[Any]:
     """Concatenate the ranks' values along the first axis, in rank order; a 0-d value becomes one entry.
 
     >>> gather_outputs([np.array(1.0), None, np.array(2.0)])
@@ -143,13 +133,7 @@ def gather_outputs(parts: Sequence[Optional[NDArray[Any]]]) -> NDArray[Any]:
     return np.concatenate([np.atleast_1d(part) for part in present])
 
 
-def reduce_outputs(
-    op: ReduceOp,
-    parts: Sequence[Optional[NDArray[Any]]],
-    weights: Optional[Sequence[Any]],
-    root: int,
-    keep_dtype: bool = False,
-) -> NDArray[Any]:
+def reduce_outputs(op: ReduceOp, parts: Parts, weights: Weights, root: int, keep_dtype: bool = False) -> NDArray[Any]:
     """Combine the ranks' values of an output, gather them, or select the master's; return a new array.
 
     With op None the result is the value of ``root``, or the first available value if ``root`` has none. The other

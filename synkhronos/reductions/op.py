@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Collection, Optional, Tuple
+from typing import Any, Collection, Optional, Sequence, Tuple
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from ..errors import ArgumentTypeError, ArgumentValueError
+
+Parts = Sequence[Optional[NDArray[Any]]]
+"""The ranks' values of one array; None for a rank without a value."""
+
+Weights = Optional[Sequence[Any]]
+"""The ranks' weights in an average; None if they are equal."""
 
 NAMES: Tuple[Optional[str], ...] = ("avg", "sum", "prod", "min", "max", "gather", None)
 """All ops that users may name."""

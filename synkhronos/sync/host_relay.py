@@ -45,7 +45,7 @@ from .control_block import (
 )
 from .hosts import Hosts
 from .link import Link
-from .semaphore import POLL_INTERVAL_S, WaitPolicy
+from .semaphore import POLL_INTERVAL_S, WaitPolicy, Watch
 
 #: By rank: the command of its steps, and the numbers of steps completed and undone.
 Steps = Dict[int, Tuple[int, int, int]]
@@ -71,12 +71,17 @@ class HostRelay(ABC):
             self._poll.register(link, select.POLLIN | select.POLLRDHUP)
         self._keep: List[Dict[int, Any]] = [{}, {}]  # memory of long notices, by turn and rank
         self._long: Dict[int, Any] = {}  # memory of long answers, by rank
+        self._begin(links)
+
+    @abstractmethod
+    def _begin(self, links: Sequence[Link]) -> None:
+        """Prepare the state of the messages to the other hosts."""
 
     def close(self) -> None:
         while self._links:
             self._links.popitem()[1].close()
 
-    def wait(self, done: Callable[[], object], watch: Callable[[], object], policy: WaitPolicy) -> None:
+    def wait(self, done: Callable[[], object], watch: Watch, policy: WaitPolicy) -> None:
         """Relay messages between block and links until ``done`` or ``watch``, both called repeatedly, returns true."""
         for _ in range(policy.tries):
             self.receive()
@@ -111,7 +116,7 @@ class HostRelay(ABC):
         getattr(self, "on_" + kind)(*what)
 
     @abstractmethod
-    def forward(self, watch: Callable[[], object], is_overdue: bool = False) -> None:
+    def forward(self, watch: Watch, is_overdue: bool = False) -> None:
         """Send changes in the block to other hosts; with ``is_overdue``, even if changes by some ranks are missing."""
 
     def notice_of(self, rank: int, number: int) -> Optional[bytes]:
@@ -134,15 +139,13 @@ class HostRelay(ABC):
 class RootRelay(HostRelay):
     """The root's relay: sends commands and decisions to leaders, and writes arrivals and answers into its block."""
 
-    def __init__(
-        self, rank: int, hosts: Hosts, block: ControlBlock, pool: Pool, pools: PoolMap, links: Sequence[Link]
-    ) -> None:
-        super().__init__(rank, hosts, block, pool, pools, links)
+    def _begin(self, links: Sequence[Link]) -> None:
         # For each link: the ranks on all hosts but the link's, and the last command and decision sent.
+        hosts = self.hosts
         elsewhere = [[rank for rank in range(hosts.size) if rank not in ranks] for ranks in hosts.ranks[1:]]
         self._told = [(link, others, [0, 0]) for link, others in zip(links, elsewhere)]
 
-    def forward(self, watch: Callable[[], object], is_overdue: bool = False) -> None:
+    def forward(self, watch: Watch, is_overdue: bool = False) -> None:
         words = self.block.words
         number, decided = words[COMMAND_NUMBER], words[DECIDED]
         for link, others, told in self._told:
@@ -195,13 +198,10 @@ class RootRelay(HostRelay):
 class LeaderRelay(HostRelay):
     """A leader's relay: writes commands and decisions into its block, and sends arrivals and answers to the root."""
 
-    def __init__(
-        self, rank: int, hosts: Hosts, block: ControlBlock, pool: Pool, pools: PoolMap, links: Sequence[Link]
-    ) -> None:
-        super().__init__(rank, hosts, block, pool, pools, links)
+    def _begin(self, links: Sequence[Link]) -> None:
         (self._link,) = links
-        self._near: Sequence[int] = hosts.near
-        n = hosts.size
+        self._near: Sequence[int] = self.hosts.near
+        n = self.hosts.size
         self._arrived, self._finished, self._promised = [0] * n, [0] * n, [0] * n
         self._steps, self._printed = [(0, 0, 0)] * n, [0] * n
         self._command: Optional[Tuple[int, int, bytes]] = None  # a command not delivered yet
@@ -213,7 +213,7 @@ class LeaderRelay(HostRelay):
         if self._link.is_lost:
             raise SynkhronosError("this rank, which leads the ranks of its host, has lost its connection to the master")
 
-    def forward(self, watch: Callable[[], object], is_overdue: bool = False) -> None:
+    def forward(self, watch: Watch, is_overdue: bool = False) -> None:
         if self._command is not None:
             self._deliver()
         block, near = self.block, self._near

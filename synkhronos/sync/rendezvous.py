@@ -105,12 +105,9 @@ def authenticated(sock: socket.socket, token: bytes, answers_first: bool = False
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNRECEIVED_MS)
     with Connection(os.dup(sock.fileno())) as connection:
         try:
-            if answers_first:
-                answer_challenge(connection, token)
-                deliver_challenge(connection, token)
-            else:
-                deliver_challenge(connection, token)
-                answer_challenge(connection, token)
+            steps = (answer_challenge, deliver_challenge) if answers_first else (deliver_challenge, answer_challenge)
+            for step in steps:
+                step(connection, token)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
         except BaseException:
             sock.close()

@@ -23,20 +23,17 @@ import numpy as np
 
 from ...engines import register
 from .engine import ENGINE, NumpyEngine
-from .function import NumpyFunction, NumpyGraph
-from .graph import Apply, In, NumpyVariable, Shared, apply, shared, variable
+from .function import NumpyFunction
+from .graph import In, Shared, apply, shared, variable
 from .graph import substituted as _substituted
 from .operations import dot, max, mean, random_stream, sum, uniform
 
 __all__ = [
-    "Apply",
     "ENGINE",
     "NumpyFunction",
-    "NumpyGraph",
     "In",
     "NumpyEngine",
     "Shared",
-    "NumpyVariable",
     "_substituted",
     "apply",
     "dot",
