@@ -32,8 +32,9 @@ PARTS_OF_CALL = {
     "overhead": "overhead",
 }
 
-#: Parts of a command's time by trace point, if it is not overhead or named like the point.
-_PART_OF_POINT = {"collective": "transport", "barrier": "wait"}
+#: Parts of a command's time by trace point; all other points are overhead.
+_PART_OF_POINT = {name: name for name in ("engine", "transport", "commit", "copy")}
+_PART_OF_POINT.update(collective="transport", barrier="wait")
 
 
 class CallRecord(NamedTuple):
@@ -103,11 +104,11 @@ class _CallLane:
         self._runs, self._ends = runs, [run.end for run in runs]
         lane, is_root = record.lanes[rank], rank == record.root
         around = parents(lane)
-        own = [max(0, span.end - max(span.begin, record.begin)) for span in lane]  # nested spans are subtracted below
-        for i, span in enumerate(lane):
-            above = around[i]
+        whole = [max(0, span.end - max(span.begin, record.begin)) for span in lane]
+        own = list(whole)
+        for nanoseconds, above in zip(whole, around):
             if above is not None:
-                own[above] -= max(0, span.end - max(span.begin, record.begin))
+                own[above] -= nanoseconds
         covered, last = 0, record.begin
         for i, span in enumerate(lane):
             if span.is_command:
@@ -131,14 +132,13 @@ class _CallLane:
         if span.label == "RankEnd.wait":
             self._count_wait(span, begin)
             return
-        if span.point == "channel":
-            part = "wait" if span.label == "MasterEnd.wait" else "overhead"
-            if span.label.startswith("Fetcher."):
-                part = "transport"
-        elif span.is_command:
-            part = "transport" if span.label == "collective" else "overhead"
-        else:
-            part = _PART_OF_POINT.get(span.point, span.point if span.point in PARTS_OF_CALL else "overhead")
+        part = "overhead"
+        if span.label == "MasterEnd.wait":
+            part = "wait"
+        elif span.label.startswith("Fetcher.") or span.is_command and span.label == "collective":
+            part = "transport"
+        elif span.point in _PART_OF_POINT:
+            part = _PART_OF_POINT[span.point]
         if span.point == "collective":
             nbytes, arrays = self.inside.get(span.command, (0, 0))
             self.inside[span.command] = nbytes + max(0, span.nbytes), arrays + max(0, span.arrays)
@@ -183,11 +183,10 @@ def _call(run: _Run, lanes: Sequence[_CallLane], root: int) -> Optional[CallReco
     own = lanes[root].commands.get(number)
     if own is None:
         return None
-    rows, moved, parts = [], 0, []
+    of_ranks, parts = [lane.commands.get(number) for lane in lanes], []
+    rows = [-1 if here is None else here.rows for here in of_ranks]
+    moved = sum(max(0, here.moved) for here in of_ranks if here is not None)
     for lane in lanes:
-        here = lane.commands.get(number)
-        rows.append(-1 if here is None else here.rows)
-        moved += 0 if here is None else max(0, here.moved)
         of_rank = dict(lane.parts.get(number, dict.fromkeys(PARTS_OF_CALL, 0)))
         of_rank["overhead"] = max(0, end - begin - sum(of_rank.values()))
         parts.append(of_rank)

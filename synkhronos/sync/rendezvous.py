@@ -66,11 +66,9 @@ class Listener:
             except (OSError, EOFError, AuthenticationError):  # a foreign process or a slow peer
                 pass
             if missing and time.monotonic() > until:
-                raise SynkhronosError(
-                    f"other hosts that did not connect to this host within {CONNECT_TIMEOUT_S:g} s: {missing} of {n}; "
-                    f"check that they can reach port {self.meeting.port} of {', '.join(self.meeting.addresses)} "
-                    "(firewall, interfaces)"
-                )
+                text = f"other hosts that did not connect to this host within {CONNECT_TIMEOUT_S:g} s: {missing} of {n}"
+                port = f"port {self.meeting.port} of {', '.join(self.meeting.addresses)}"
+                raise SynkhronosError(f"{text}; check that they can reach {port} (firewall, interfaces)")
 
 
 def connect(meeting: Rendezvous) -> socket.socket:
