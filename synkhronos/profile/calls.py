@@ -18,7 +18,8 @@ import bisect
 import itertools
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from .spans import Recorded, Span, parents
+from .ring import Span
+from .spans import Recorded, parents
 
 PARTS = ("computing", "communicating", "waiting", "copying", "overhead", "idle")
 

@@ -10,7 +10,8 @@ import json
 from typing import Any, Dict, List
 
 from .losses import short
-from .spans import Recorded, Span
+from .ring import Span
+from .spans import Recorded
 
 
 def timeline(record: Recorded, profile: Dict[str, Any]) -> str:
