@@ -441,23 +441,18 @@ def bytes_below(folder: Path) -> int:
 
 def try_memfd() -> None:
     """Allocate a page of anonymous memory (``memfd_create``), map it and write to it."""
-    file = os.memfd_create("synkhronos-doctor")
-    try:
-        os.posix_fallocate(file, 0, mmap.PAGESIZE)
-        with mmap.mmap(file, mmap.PAGESIZE) as pages:
+    with open(os.memfd_create("synkhronos-doctor"), "r+b", buffering=0) as file:
+        os.posix_fallocate(file.fileno(), 0, mmap.PAGESIZE)
+        with mmap.mmap(file.fileno(), mmap.PAGESIZE) as pages:
             pages[0] = 1
-    finally:
-        os.close(file)
 
 
 def try_posix_shared_memory() -> None:
     """Create a page of POSIX shared memory and unlink its name."""
     posix_ipc = import_module("posix_ipc")
     memory = posix_ipc.SharedMemory(None, posix_ipc.O_CREX, size=mmap.PAGESIZE)
-    try:
-        memory.unlink()
-    finally:
-        memory.close_fd()
+    memory.close_fd()
+    memory.unlink()
 
 
 def try_python(*lines: str) -> Tuple[int, str]:

@@ -123,10 +123,10 @@ def with_link(model: Model, text: Optional[str], layouts: Sequence[RankLayout]) 
 def link_of(text: str, model: Model) -> Optional[Union[RingModel, HostLinkModel]]:
     """Parse a link; return None for shared memory."""
     kind, _, figures = text.partition(":")
-    if kind not in ("shared-memory", "nccl", "mpi") or (kind == "shared-memory" and figures):
-        raise ArgumentValueError("--link", LINKS, repr(text))
-    if kind == "shared-memory":
+    if text == "shared-memory":
         return None
+    if kind not in ("nccl", "mpi"):
+        raise ArgumentValueError("--link", LINKS, repr(text))
     if kind == "nccl" and not figures:
         if isinstance(model.between, RingModel):
             return model.between
@@ -149,10 +149,7 @@ def quantity(text: str, units: Dict[str, float]) -> Optional[float]:
     >>> quantity("2ms", SECONDS), quantity("1Gbit", BYTES), quantity("fast", BYTES)
     (0.002, 125000000.0, None)
     """
-    found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z]*)", text.strip().lower())
+    found = re.fullmatch(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?) ?([a-z]*)", text.strip().lower())
     if not found or found.group(2) not in units:
         return None
-    try:
-        return float(found.group(1)) * units[found.group(2)]
-    except ValueError:
-        return None
+    return float(found.group(1)) * units[found.group(2)]

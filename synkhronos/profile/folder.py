@@ -65,10 +65,8 @@ class Claim:
         """Cancel the claim, and remove the profile's files unless an earlier program left an unfinished claim."""
         if not self.is_unfinished:
             for name in (CLAIM, "report.txt", "report.html", "timeline.json"):
-                try:
+                with suppress(OSError):
                     os.unlink(os.path.join(self.path, name))
-                except OSError:
-                    pass
         self.release()
 
     def release(self) -> None:

@@ -149,11 +149,11 @@ def fork(
         raise ArgumentTypeError("options", "synk.Options(...)", _with_type(options))
     settings: Dict[str, Any] = (options or Options())._asdict()
     threads = settings["threads"]
-    for argument, value in {"use_gpu": use_gpu, "exact": exact, "check": check, **settings}.items():
-        if not isinstance(value, (bool, np.bool_)) and not (value is None and argument == "use_gpu"):
-            if argument != "threads":
-                expected = "True, False or None" if argument == "use_gpu" else "True or False"
-                raise ArgumentTypeError(argument, expected, _with_type(value))
+    flags = {"use_gpu": use_gpu is not None and use_gpu, **settings, "threads": False, "exact": exact, "check": check}
+    for argument, value in flags.items():
+        if not isinstance(value, (bool, np.bool_)):
+            expected = "True, False or None" if argument == "use_gpu" else "True or False"
+            raise ArgumentTypeError(argument, expected, _with_type(value))
     n_ranks = None if n_ranks is None else _integer("n_ranks", n_ranks, 1)
     rows = None if rows is None else _integer("rows", rows, 1)
     if profile is not None:

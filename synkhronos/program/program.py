@@ -222,7 +222,7 @@ class Program:
                 for function in self.functions:  # built in an earlier session, or before the first
                     session.prefetch.begin(function.engine)
                 if profiled is not None:
-                    profiled.write_if_killed()
+                    profiled.write_if_killed(session)
                 undo.pop_all()
             self.profiled = profiled or self.profiled
             self.session, self.exact, self.rows = session, bool(options.get("exact")), options.get("rows")

@@ -38,16 +38,13 @@ def _apply(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
     ]
 
 
-def _all_reduce(variables: Sequence[Any], op: str) -> Sequence[Any]:
-    return all_reduce(variables, ReduceOp(op))
-
-
-def _whole_length(lengths: Any, position: int) -> Any:
-    return Apply(whole_length, (lengths, position), lengths.type)
-
-
 def _as_average(part: Any) -> Any:
     return None if part.type.dtype.kind in "biu" else Apply(scaled, (part,), part.type)
 
 
-BUILDER = GraphBuilder(_apply, _all_reduce, _whole_length, _as_average)
+BUILDER = GraphBuilder(
+    _apply,
+    lambda variables, op: all_reduce(variables, ReduceOp(op)),
+    lambda lengths, position: Apply(whole_length, (lengths, position), lengths.type),
+    _as_average,
+)
