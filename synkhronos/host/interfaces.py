@@ -48,8 +48,10 @@ def interfaces() -> List[Interface]:
             try:
                 (flags,) = struct.unpack_from("H", _ask(asking, SIOCGIFFLAGS, name), 16)
                 if flags & IFF_UP:
-                    answers = [_ask(asking, request, name) for request in (SIOCGIFADDR, SIOCGIFNETMASK)]
-                    address, mask = (socket.inet_ntoa(answer[20:24]) for answer in answers)
+                    address, mask = (
+                        socket.inet_ntoa(_ask(asking, request, name)[20:24])
+                        for request in (SIOCGIFADDR, SIOCGIFNETMASK)
+                    )
                     found.append(Interface(name, f"{address}/{IPv4Network('0.0.0.0/' + mask).prefixlen}"))
             except OSError:  # the interface has no address, or was removed meanwhile
                 pass

@@ -15,7 +15,6 @@ import pickle
 import select
 import socket
 import struct
-from contextlib import suppress
 from typing import Any, Callable, List, Tuple
 
 from .rendezvous import PATIENCE_S
@@ -97,8 +96,10 @@ class Link:
 
     def _lose(self) -> None:
         self.is_lost = True
-        with suppress(OSError):
+        try:
             self._socket.shutdown(socket.SHUT_RDWR)  # so that the other end notices immediately
+        except OSError:
+            pass
 
     def receive(self, deal_with: Callable[..., object], is_gone: bool = False) -> None:
         """Call ``deal_with(*message)`` for each message received; with ``is_gone``, no further message can arrive."""

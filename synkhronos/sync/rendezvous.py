@@ -66,9 +66,11 @@ class Listener:
             except (OSError, EOFError, AuthenticationError):  # a foreign process or a slow peer
                 pass
             if missing and time.monotonic() > until:
-                text = f"other hosts that did not connect to this host within {CONNECT_TIMEOUT_S:g} s: {missing} of {n}"
-                port = f"port {self.meeting.port} of {', '.join(self.meeting.addresses)}"
-                raise SynkhronosError(f"{text}; check that they can reach {port} (firewall, interfaces)")
+                raise SynkhronosError(
+                    f"other hosts that did not connect to this host within {CONNECT_TIMEOUT_S:g} s: {missing} of {n}; "
+                    f"check that they can reach port {self.meeting.port} of {', '.join(self.meeting.addresses)} "
+                    "(firewall, interfaces)"
+                )
 
 
 def connect(meeting: Rendezvous) -> socket.socket:
@@ -103,9 +105,12 @@ def authenticated(sock: socket.socket, token: bytes, answers_first: bool = False
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNRECEIVED_MS)
     with Connection(os.dup(sock.fileno())) as connection:
         try:
-            steps = (answer_challenge, deliver_challenge) if answers_first else (deliver_challenge, answer_challenge)
-            for step in steps:
-                step(connection, token)
+            if answers_first:
+                answer_challenge(connection, token)
+                deliver_challenge(connection, token)
+            else:
+                deliver_challenge(connection, token)
+                answer_challenge(connection, token)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
         except BaseException:
             sock.close()

@@ -7,7 +7,6 @@ from ipaddress import IPv4Network
 from typing import Callable, Dict, Hashable, Iterable, List, Sequence, Tuple
 
 from ...cluster.environment import INTERFACE, ONE_PER_HOST, with_variable
-from ...host.interfaces import Interface
 from ...host.units import readable_bytes
 from ..doctor import ENOUGH_SHM_BYTES, MISSING, MOUNT, OK, WARN, Finding
 from .facts import PACKAGES, MachineFacts, labels
@@ -201,11 +200,15 @@ CHECKS: Tuple[Callable[[List[MachineFacts]], Finding], ...] = tuple(
 def common_networks(facts: List[MachineFacts]) -> List[IPv4Network]:
     """Return the networks where every host has a chosen interface with a unique address."""
     doubtful = {address for _, address, _ in shared_addresses(facts)}
-
-    def unique(interface: Interface) -> bool:
-        return str(interface.ip) not in doubtful and not interface.is_loopback
-
-    return sorted(set.intersection(*({one.network for one in of.chosen if unique(one)} for of in facts)))
+    each = [
+        {
+            interface.network
+            for interface in of.chosen
+            if str(interface.ip) not in doubtful and not interface.is_loopback
+        }
+        for of in facts
+    ]
+    return sorted(set.intersection(*each))
 
 
 def shared_addresses(facts: List[MachineFacts]) -> List[Tuple[str, str, List[str]]]:
