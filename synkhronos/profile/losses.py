@@ -19,21 +19,13 @@ class Loss(NamedTuple):
 
 def losses(profile: Dict[str, Any], most: int = 3) -> List[Loss]:
     """Return at most `most` losses of a profile, the largest first."""
-    wall = in_calls(profile)
-    found: List[Loss] = []
-    start = 0.0
-    for command in profile["commands"]:
-        if command["kind"] == "other":
-            start += command["totals"]["master_s"]
-            continue
-        for loss in (_waiting, _communicating, _copying, _overhead):
-            one = loss(command, wall, profile)
-            if one is not None:
-                found.append(one)
-    if start:
-        names = ", ".join(command["name"] for command in profile["commands"] if command["kind"] == "other")
-        found.append(Loss(start, f"{_share(start, wall)} of the time is spent on starting and preparing: {names}."))
-    worth = [loss for loss in found if loss.seconds >= LEAST_SHARE * wall]
+    wall, kinds = in_calls(profile), (_waiting, _communicating, _copying, _overhead)
+    calls = [command for command in profile["commands"] if command["kind"] != "other"]
+    others = [command for command in profile["commands"] if command["kind"] == "other"]
+    found = [loss(command, wall, profile) for command in calls for loss in kinds]
+    start, names = sum(one["totals"]["master_s"] for one in others), ", ".join(one["name"] for one in others)
+    found.append(Loss(start, f"{_share(start, wall)} of the time is spent on starting and preparing: {names}."))
+    worth = [one for one in found if one is not None and one.seconds > 0 and one.seconds >= LEAST_SHARE * wall]
     return sorted(worth, key=lambda loss: -loss.seconds)[:most]
 
 

@@ -13,7 +13,7 @@ from ...errors import ArgumentTypeError, ArgumentValueError
 from ...reductions import IN_GRAPH, ReduceOp, check_dtype
 from ...sharding import Placement, Shard
 from ...trace import point
-from . import collectives, exact, placing
+from . import collectives, placing
 from .function import NumpyFunction, NumpyGraph, given_pairs, graph_of
 from .graph import Apply, In, NumpyVariable, Shared, apply, check, convert, substituted
 from .operations import all_reduce
@@ -110,7 +110,7 @@ class NumpyEngine(Engine):
         return placed(placing.graph_of(snapshot.expressions()), shards)
 
     def completed(self, snapshot: NumpyGraph, shards: Mapping[Any, Shard]) -> Tuple[NumpyGraph, List[Placement]]:
-        return exact.completed(snapshot, shards, self.label, self.is_random)
+        return placing.completed(snapshot, shards, self.label, self.is_random)
 
     def shapes(self, snapshot: NumpyGraph, as_inputs: Sequence[Any]) -> NumpyFunction:
         outputs = [apply(_shape, output, dtype="int64", ndim=1) for output in snapshot.outputs]

@@ -1,4 +1,4 @@
-"""Placement rules for the NumPy engine's operations.
+"""NumPy graphs as graphs of placement rules, with which they are made exact.
 
 Ufuncs that are not in `RULES` are elementwise. Results of other functions, except collectives, are replicated if all
 inputs are replicated arrays, and unknown otherwise.
@@ -13,6 +13,8 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import numpy as np
 
+from ...engines import exact
+from ...reductions import ReduceOp
 from ...sharding import (
     MIXED,
     ONE,
@@ -22,6 +24,7 @@ from ...sharding import (
     Completed,
     Drawn,
     Elementwise,
+    GraphBuilder,
     Moved,
     NestedGraph,
     Node,
@@ -35,8 +38,9 @@ from ...sharding import (
     Subscript,
     Unknown,
 )
+from .function import NumpyGraph
 from .graph import Apply, NumpyVariable, ordered
-from .operations import AllReduce, cast, draw, length
+from .operations import AllReduce, all_reduce, cast, draw, length, scaled, whole_length
 
 
 def graph_of(roots: Sequence[Any]) -> NestedGraph:
@@ -81,6 +85,46 @@ def _is_zero(arg: Any) -> bool:
 def _label(node: Apply) -> str:
     name = getattr(node.function, "__name__", type(node.function).__name__)
     return f"{name} ({node.name})" if node.name else name
+
+
+# -- exact graphs ------------------------------------------------------------------------------------------------------
+
+
+def completed(
+    graph: NumpyGraph, shards: Mapping[Any, Shard], label: Callable[[Any], str], is_random: Callable[[Any], bool]
+) -> Tuple[NumpyGraph, List[Placement]]:
+    """Return the graph with collectives, and the placements of its outputs; see `Engine.completed`."""
+    nodes = graph_of(graph.expressions())
+    found = exact.completed(
+        nodes, exact.propagated(nodes, shards), graph.outputs, graph.updates, shards, BUILDER, label, is_random
+    )
+    updates = [(target, new) for (target, _), new in zip(graph.updates, found.news)]
+    return graph._replace(outputs=found.outputs, updates=updates, halves=found.halves), found.placements
+
+
+def _apply(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
+    one = next(output for output in node.outputs if isinstance(output, Apply))
+    before = one.args[0] if is_element(one) else one
+    args = [new if isinstance(new, NumpyVariable) else arg for new, arg in zip(inputs, before.args)]
+    new = Apply(before.function, (*args, *before.args[len(args) :]), before.type, before.name)
+    if before is one:
+        return [new]
+    return [
+        Apply(output.function, (new,), output.type, output.name) if isinstance(output, Apply) else output
+        for output in node.outputs
+    ]
+
+
+def _as_average(part: Any) -> Any:
+    return None if part.type.dtype.kind in "biu" else Apply(scaled, (part,), part.type)
+
+
+BUILDER = GraphBuilder(
+    _apply,
+    lambda variables, op: all_reduce(variables, ReduceOp(op)),
+    lambda lengths, position: Apply(whole_length, (lengths, position), lengths.type),
+    _as_average,
+)
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
