@@ -461,10 +461,7 @@ def try_python(*lines: str) -> Tuple[int, str]:
 
 
 def tried(failed: Finding, *lines: str, engine: str = "") -> Finding:
-    """Run Python code in a subprocess; return `failed`, with the error and a remedy, or a finding without a problem.
-
-    The text of the finding is the last line of the output. If `engine` is set, `remedy_for` it chooses the remedy.
-    """
+    """Run Python code; return its last line as a finding, or `failed` with the error and `remedy_for` the `engine`."""
     status, text = try_python(*lines)
     if not status:
         return Finding(failed.subject, OK, text)

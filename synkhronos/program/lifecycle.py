@@ -149,7 +149,8 @@ def fork(
         raise ArgumentTypeError("options", "synk.Options(...)", _with_type(options))
     settings: Dict[str, Any] = (options or Options())._asdict()
     threads = settings["threads"]
-    flags = {"use_gpu": use_gpu is not None and use_gpu, **settings, "threads": False, "exact": exact, "check": check}
+    flags = {"use_gpu": False if use_gpu is None else use_gpu, **settings, "exact": exact, "check": check}
+    del flags["threads"]
     for argument, value in flags.items():
         if not isinstance(value, (bool, np.bool_)):
             expected = "True, False or None" if argument == "use_gpu" else "True or False"

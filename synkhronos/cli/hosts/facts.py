@@ -32,10 +32,7 @@ class CompileFolder(NamedTuple):
 
 @dataclass
 class MachineFacts:
-    """Facts that one process reports about its host; by default, facts of this host.
-
-    `process` and `started_by` are as in `ProcessPlace`.
-    """
+    """Facts that one process reports about its host, by default this one; for the first two see `ProcessPlace`."""
 
     process: int
     started_by: str

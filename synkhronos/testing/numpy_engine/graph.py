@@ -14,10 +14,7 @@ from ...errors import ArgumentTypeError
 
 
 class NumpyVariable(NDArrayOperatorsMixin):
-    """Symbolic value; ``type`` is None if the value is not a dense array.
-
-    Operators such as ``array + variable`` call NumPy's functions, which delegate to ``__array_ufunc__``.
-    """
+    """Symbolic value; ``type`` is None if the value is not a dense array."""
 
     __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
 
