@@ -1,4 +1,4 @@
-"""NumPy graphs as graphs of placement rules, with which they are made exact.
+"""NumPy graphs as graphs of placement rules, and the exact graphs that result.
 
 Ufuncs that are not in `RULES` are elementwise. Results of other functions, except collectives, are replicated if all
 inputs are replicated arrays, and unknown otherwise.
