@@ -35,7 +35,7 @@ FETCH_BYTES = 1 << 12  # longer requests to other hosts are sent through the ran
 FATAL_ERROR_BYTES = 1 << 14  # maximum size of the text of an error that ends a rank
 ANNOUNCEMENT_BYTES = 1 << 18  # size of a session's announcements, enough for more than a thousand modules
 
-_N_SESSION_WORDS = 9
+N_SESSION_WORDS = 9
 
 #: The words of the session, as indices of `ControlBlock.words`, with the writer of each. On hosts other than the first,
 #: a deputy replaces the bridge.
@@ -49,7 +49,7 @@ _N_SESSION_WORDS = 9
     STOP_REQUESTED,  # root: the last command whose remaining steps the program has canceled
     ANNOUNCED,  # root: bytes of announcements
     LET_GO,  # deputy: the last aborted command that no longer writes into this host's memory
-) = range(_N_SESSION_WORDS)
+) = range(N_SESSION_WORDS)
 
 
 class _RankWords:
@@ -80,7 +80,7 @@ class _RankWords:
 RANK_WORDS = tuple(_RankWords.__annotations__)
 
 _LINE_WORDS = 8  # words in a cache line
-_SESSION_LINES, _RANK_LINES = (-(-count // _LINE_WORDS) for count in (_N_SESSION_WORDS, len(RANK_WORDS)))
+_SESSION_LINES, _RANK_LINES = (-(-count // _LINE_WORDS) for count in (N_SESSION_WORDS, len(RANK_WORDS)))
 _WORD_BYTES = 8
 
 
@@ -103,18 +103,6 @@ def _regions(size: int, span_bytes: int) -> Tuple[Dict[str, Tuple[int, int, int]
     return found, begin
 
 
-def _session_word(index: int) -> property:
-    """Return a property for a word of the session; hot paths use indices."""
-
-    def read(block: ControlBlock) -> int:
-        return block.words[index]
-
-    def write(block: ControlBlock, value: int) -> None:
-        block.words[index] = value
-
-    return property(read, write)
-
-
 class ControlBlock(_RankWords):
     """Words, semaphores and slots shared by ``size`` ranks; ``fd`` is the descriptor of an existing block.
 
@@ -127,16 +115,6 @@ class ControlBlock(_RankWords):
     `bridge` wakes the bridge or deputy, and `lead` wakes the leading rank. `notice_slots`, `notice_length` and
     `noticed` are indexed by turn and rank.
     """
-
-    decided = _session_word(DECIDED)
-    abort_requested = _session_word(ABORT_REQUESTED)
-    aborted = _session_word(ABORTED)
-    command_number = _session_word(COMMAND_NUMBER)
-    command_length = _session_word(COMMAND_LENGTH)
-    deaths = _session_word(DEATHS)
-    stop_requested = _session_word(STOP_REQUESTED)
-    announced = _session_word(ANNOUNCED)
-    let_go = _session_word(LET_GO)
 
     def __init__(
         self,
@@ -211,7 +189,7 @@ class ControlBlock(_RankWords):
     def reset(self, rank: int) -> None:
         """Reset the words of a dead rank for its replacement, which waits for the next command."""
         self.ended[rank] = self.status[rank] = self.memory[rank] = self.promised[rank] = 0
-        self.finished[rank] = self.command_number
+        self.finished[rank] = self.words[COMMAND_NUMBER]
         self.fatal_error[rank][:] = bytes(len(self.fatal_error[rank]))
         for semaphores in (self.releases, self.commands, self.answers):
             semaphores[rank].drain()
