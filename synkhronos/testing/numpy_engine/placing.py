@@ -13,55 +13,33 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import numpy as np
 
+from ... import sharding
 from ...engines import exact
 from ...reductions import ReduceOp
-from ...sharding import (
-    MIXED,
-    ONE,
-    ZERO,
-    Axes,
-    AxisReduction,
-    Completed,
-    Drawn,
-    Elementwise,
-    GraphBuilder,
-    Moved,
-    NestedGraph,
-    Node,
-    Opaque,
-    Partial,
-    Placement,
-    PlacementRule,
-    RuleResult,
-    ShapeOf,
-    Shard,
-    Subscript,
-    Unknown,
-)
 from .function import NumpyGraph
 from .graph import Apply, NumpyVariable, ordered
 from .operations import AllReduce, all_reduce, cast, draw, length, scaled, whole_length
 
 
-def graph_of(roots: Sequence[Any]) -> NestedGraph:
+def graph_of(roots: Sequence[Any]) -> sharding.NestedGraph:
     """Convert a NumPy graph to a graph of placement rules."""
     order = [node for node in ordered(roots) if isinstance(node, Apply)]
     elements: Dict[Any, Dict[int, Any]] = {}
     for node in order:
         if is_element(node):
             elements.setdefault(node.args[0], {})[_index(node)] = node
-    nodes: List[Node] = []
-    known: Dict[Any, Placement] = {}
+    nodes: List[sharding.Node] = []
+    known: Dict[Any, sharding.Placement] = {}
     for node in order:
         if is_element(node):
             continue
         rule, n_inputs, n_outputs = _described(node)
         inputs = [arg if isinstance(arg, NumpyVariable) else _Constant() for arg in node.args[:n_inputs]]
-        known.update((one, ZERO) for one, arg in zip(inputs, node.args) if _is_zero(arg))
+        known.update((one, sharding.ZERO) for one, arg in zip(inputs, node.args) if _is_zero(arg))
         found = elements.get(node, {})
         outputs = [found.get(i, _Constant()) for i in range(n_outputs)] if found else [node]
-        nodes.append(Node(rule, tuple(inputs), tuple(outputs), partial(_label, node)))
-    return NestedGraph(nodes, [], list(roots), known)
+        nodes.append(sharding.Node(rule, tuple(inputs), tuple(outputs), partial(_label, node)))
+    return sharding.NestedGraph(nodes, [], list(roots), known)
 
 
 class _Constant:
@@ -91,8 +69,11 @@ def _label(node: Apply) -> str:
 
 
 def completed(
-    graph: NumpyGraph, shards: Mapping[Any, Shard], label: Callable[[Any], str], is_random: Callable[[Any], bool]
-) -> Tuple[NumpyGraph, List[Placement]]:
+    graph: NumpyGraph,
+    shards: Mapping[Any, sharding.Shard],
+    label: Callable[[Any], str],
+    is_random: Callable[[Any], bool],
+) -> Tuple[NumpyGraph, List[sharding.Placement]]:
     """Return the graph with collectives, and the placements of its outputs; see `Engine.completed`."""
     nodes = graph_of(graph.expressions())
     found = exact.completed(
@@ -102,7 +83,7 @@ def completed(
     return graph._replace(outputs=found.outputs, updates=updates, halves=found.halves), found.placements
 
 
-def _apply(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
+def _apply(node: sharding.Node, inputs: Sequence[Any]) -> Sequence[Any]:
     one = next(output for output in node.outputs if isinstance(output, Apply))
     before = one.args[0] if is_element(one) else one
     args = [new if isinstance(new, NumpyVariable) else arg for new, arg in zip(inputs, before.args)]
@@ -119,7 +100,7 @@ def _as_average(part: Any) -> Any:
     return None if part.type.dtype.kind in "biu" else Apply(scaled, (part,), part.type)
 
 
-BUILDER = GraphBuilder(
+BUILDER = sharding.GraphBuilder(
     _apply,
     lambda variables, op: all_reduce(variables, ReduceOp(op)),
     lambda lengths, position: Apply(whole_length, (lengths, position), lengths.type),
@@ -133,7 +114,7 @@ BUILDER = GraphBuilder(
 class Description(NamedTuple):
     """The placement rule for a node, the number of leading arguments that it covers, and the number of results."""
 
-    rule: PlacementRule
+    rule: sharding.PlacementRule
     n_inputs: int
     n_outputs: int = 1
 
@@ -142,41 +123,41 @@ def _described(node: Apply) -> Description:
     make = RULES.get(node.function) if isinstance(node.function, Hashable) else None
     if isinstance(node.function, AllReduce):
         n = len(node.args)
-        return Description(Completed(n, node.function.op.name or ""), n, n)
+        return Description(sharding.Completed(n, node.function.op.name or ""), n, n)
     if make is None and isinstance(node.function, np.ufunc) and node.function.nout == 1 and not node.function.signature:
         make = _elementwise()
     found = None if make is None else make(node)
     if found is None or any(isinstance(arg, NumpyVariable) for arg in node.args[found.n_inputs :]):
         n_outputs = 2 if node.type is None else 1
         takes_objects = any(isinstance(arg, NumpyVariable) and arg.type is None for arg in node.args)
-        rule = _OfObjects(n_outputs) if takes_objects else Opaque(n_outputs)
+        rule = _OfObjects(n_outputs) if takes_objects else sharding.Opaque(n_outputs)
         return Description(rule, len(node.args), n_outputs)
     return found
 
 
-class _OfObjects(PlacementRule):
+class _OfObjects(sharding.PlacementRule):
     """Placement rule for an operation on objects, such as states of random number generators."""
 
     def __init__(self, n_outputs: int) -> None:
         self.n_outputs = n_outputs
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
-        return RuleResult([Unknown("computes with an object that is not an array")] * self.n_outputs)
+    def place(self, inputs: Sequence[sharding.Placement], exact: bool) -> sharding.RuleResult:
+        return sharding.RuleResult([sharding.Unknown("computes with an object that is not an array")] * self.n_outputs)
 
 
-class _Mean(AxisReduction):
+class _Mean(sharding.AxisReduction):
     """Placement rule for a mean: a sum, divided by the rank's number of rows if the mean is over rows."""
 
     def __init__(self, ndim: int, axes: Sequence[int]) -> None:
         super().__init__(ndim, axes, "sum")
         self.axes = axes
 
-    def place(self, inputs: Sequence[Placement], exact: bool) -> RuleResult:
+    def place(self, inputs: Sequence[sharding.Placement], exact: bool) -> sharding.RuleResult:
         placed, (one,) = super().place(inputs, exact), inputs
         (found,) = placed.outputs
-        if isinstance(one, Shard) and one.axis in self.axes and isinstance(found, Partial):
+        if isinstance(one, sharding.Shard) and one.axis in self.axes and isinstance(found, sharding.Partial):
             found = found._replace(power=found.power - 1)
-        return RuleResult([found], placed.whole)
+        return sharding.RuleResult([found], placed.whole)
 
 
 def _ones(arg: Any) -> Tuple[bool, ...]:
@@ -201,7 +182,7 @@ def _aligned(args: Sequence[Any], **kwargs: Any) -> Description:
     """Return the rule for an elementwise operation on arguments that are aligned at their last axes, as in NumPy."""
     patterns = [list(_ones(arg)) for arg in args]
     ndim = max(map(len, patterns))
-    rule = Elementwise([[True] * (ndim - len(pattern)) + pattern for pattern in patterns], **kwargs)
+    rule = sharding.Elementwise([[True] * (ndim - len(pattern)) + pattern for pattern in patterns], **kwargs)
     rule.inputs = [labels[ndim - len(pattern) :] for labels, pattern in zip(rule.inputs, patterns)]
     return Description(rule, len(args))
 
@@ -231,7 +212,7 @@ def _axes(node: Apply) -> Sequence[int]:
 def _reduction(op: Optional[str], only_bools: bool = False) -> Maker:
     def make(node: Apply) -> Description:
         known = op if not only_bools or _dtype(node.args[0]).kind == "b" else None
-        return Description(AxisReduction(_ndim(node), _axes(node), known), 1)
+        return Description(sharding.AxisReduction(_ndim(node), _axes(node), known), 1)
 
     return make
 
@@ -241,10 +222,10 @@ def _dot(node: Apply) -> Optional[Description]:
     if not (1 <= len(one) <= 2 and 1 <= len(other) <= 2):
         return None
     inputs = "ik"[2 - len(one) :], "kj"[: len(other)]
-    labels = [[ONE if is_one else name for name, is_one in zip(*each)] for each in zip(inputs, (one, other))]
-    output = [name if name in labels[0] + labels[1] else ONE for name in "".join(inputs) if name != "k"]
+    labels = [[sharding.ONE if is_one else name for name, is_one in zip(*each)] for each in zip(inputs, (one, other))]
+    output = [name if name in labels[0] + labels[1] else sharding.ONE for name in "".join(inputs) if name != "k"]
     is_any = _dtype(node).kind == "b"
-    return Description(Axes(labels, [output], [[0], [1]], reduce=["max"] if is_any else None), 2)
+    return Description(sharding.Axes(labels, [output], [[0], [1]], reduce=["max"] if is_any else None), 2)
 
 
 def _subscript(node: Apply) -> Optional[Description]:
@@ -252,9 +233,9 @@ def _subscript(node: Apply) -> Optional[Description]:
     if not all(type(entry) in (int, slice) for entry in index):
         return None
     entries = [*index, *[slice(None)] * (_ndim(node) - len(index))]
-    before = [axis if entry == slice(None) else MIXED for axis, entry in enumerate(entries)]
+    before = [axis if entry == slice(None) else sharding.MIXED for axis, entry in enumerate(entries)]
     after = [name for name, entry in zip(before, entries) if isinstance(entry, slice)]
-    return Description(Subscript([before], [after], [[0]]), 1)
+    return Description(sharding.Subscript([before], [after], [[0]]), 1)
 
 
 RULES: Mapping[Any, Maker] = {
@@ -283,9 +264,9 @@ RULES: Mapping[Any, Maker] = {
     np.argmax: _reduction(None),
     np.mean: lambda node: Description(_Mean(_ndim(node), _axes(node)), 1),
     np.dot: _dot,
-    np.transpose: lambda node: Description(Moved(_ndim(node), range(_ndim(node))[::-1]), 1),
-    np.shape: lambda node: Description(ShapeOf(_ndim(node)), 1),
-    length: lambda node: Description(ShapeOf(_ndim(node), 0), 1),
+    np.transpose: lambda node: Description(sharding.Moved(_ndim(node), range(_ndim(node))[::-1]), 1),
+    np.shape: lambda node: Description(sharding.ShapeOf(_ndim(node)), 1),
+    length: lambda node: Description(sharding.ShapeOf(_ndim(node), 0), 1),
     operator.getitem: _subscript,
-    draw: lambda node: Description(Drawn([()], node.args[2], [1]), 2, 2),
+    draw: lambda node: Description(sharding.Drawn([()], node.args[2], [1]), 2, 2),
 }
