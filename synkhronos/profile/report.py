@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List
 
+from ..host.units import aligned
 from .calls import PARTS, PARTS_OF_CALL
 from .losses import idle_sentence, known, losses, mean, nbytes, rate, titled
 from .page import page, page_body
@@ -137,14 +138,6 @@ def imbalance_table(profile: Dict[str, Any]) -> List[List[str]]:
         of_mean = f"{100 * computing[rank] / mean(computing):.0f} %" if any(computing) else "-"
         found.append([f"rank {rank}", f"{computing[rank]:.3f}", of_mean, f"{rows[rank]:,}", f"{waiting[rank]:.3f}"])
     return found
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> List[str]:
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]).rstrip()
-        for row in rows
-    ]
 
 
 def _with_percent(seconds: float, wall: float) -> str:

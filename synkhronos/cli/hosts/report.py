@@ -24,6 +24,7 @@ from ...cluster.environment import (
     wrong_world,
 )
 from ...host.interfaces import Interface, interfaces
+from ...host.units import aligned
 from ..doctor import MISSING, Finding, conclusion, installed, show
 from .comparison import CHECKS, joined, short
 from .facts import MachineFacts, gather, labels
@@ -147,8 +148,7 @@ def table_of_hosts(facts: List[MachineFacts]) -> List[str]:
         cores, clock = f"{of.cores} of {of.all_cores}", f"{1e3 * of.clock:+.1f} ms" if of.process else "-"
         interfaces = ", ".join(map(str, of.chosen)) or "none"
         rows.append((label, of.python, cores, short(of.memory), short(of.shm), clock, interfaces))
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return ["  ".join(f"{word:<{width}}" for word, width in zip(row, widths)).rstrip() for row in rows]
+    return aligned(rows, left=len(rows[0]))
 
 
 def title_of_links(names: List[str]) -> str:
