@@ -17,14 +17,15 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from contextlib import suppress
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Callable, List, NamedTuple, Tuple
+from typing import Callable, List, NamedTuple, Sequence, Tuple
 
 from synkhronos import engines
 from synkhronos.cluster.environment import for_ranks
-from synkhronos.engines.requirements import LIBRARIES
+from synkhronos.engines.requirements import LIBRARIES, Requirement
 from synkhronos.host import gpus, machine
 from synkhronos.host.units import readable_bytes
 from synkhronos.kernels import copy as streaming
@@ -37,6 +38,7 @@ MISSING = "missing"  # a problem that must be solved first
 CHECK_TIMEOUT_S = 300
 # Recommended size of /dev/shm, the fallback for memfd; containers have 64 MB by default.
 ENOUGH_SHM_BYTES = 1 << 30
+MOUNT = "mount -o remount,size=4g {}, or docker run --shm-size=4g ..."
 
 
 class Finding(NamedTuple):
@@ -70,10 +72,8 @@ def check_python() -> Finding:
     here = [fit.title for fit in ENGINES.values() if fit.runs_here()]
     if here:
         return Finding("Python", OK, f"{found}, for {' or '.join(here)}")
-    remedy = (
-        "install Python 3.8 to 3.11 for Theano, or 3.11 to 3.14 for PyTensor, e.g. apt-get install python3.13 "
-        "python3.13-venv"
-    )
+    remedy = "install Python 3.8 to 3.11 for Theano, or 3.11 to 3.14 for PyTensor, e.g. "
+    remedy += "apt-get install python3.13 python3.13-venv"
     return Finding("Python", MISSING, found + ", supported by neither Theano nor PyTensor", remedy)
 
 
@@ -119,12 +119,7 @@ def check_engines() -> Finding:
     unfit = [fit for fit in here.values() if not (fit.runs_here() and fit.takes(numpy))]
     if not unfit:
         return Finding("Engines", OK, text)
-    needs = " and ".join(
-        "{} needs Python {}.{} to {}.{} and NumPy {}".format(
-            fit.title, *fit.pythons[0], *fit.pythons[1], "1.23 at most" if fit.numpys[0] < (2, 0) else "2 or later"
-        )
-        for fit in unfit
-    )
+    needs = " and ".join(map(needs_of, unfit))
     names = [name for name, fit in ENGINES.items() if fit in unfit]
     if len(unfit) < len(here):
         remedy = "create one environment per engine, e.g. with make install ENGINE=" + names[0]
@@ -133,9 +128,17 @@ def check_engines() -> Finding:
     return Finding("Engines", MISSING, f"{text}; {needs}", suitable[0].command if suitable else unfit[0].refusal())
 
 
+def needs_of(fit: Requirement) -> str:
+    """Return the versions of Python and NumPy that an engine needs, as text."""
+    (_, first), (_, last) = fit.pythons
+    numpy = "1.23 at most" if fit.numpys[0] < (2, 0) else "2 or later"
+    return f"{fit.title} needs Python 3.{first} to 3.{last} and NumPy {numpy}"
+
+
 def check_theano() -> Finding:
     """Import Theano and compile two small functions with it."""
-    status, text = try_python(
+    found = tried(
+        Finding("Theano", MISSING, ""),
         "import theano, theano.tensor as T",
         "x = T.vector()",
         "assert theano.function([x], x.sum() * 2)([1, 2]) == 6, 'the sum is wrong'",
@@ -143,17 +146,16 @@ def check_theano() -> Finding:
         "assert (f([[[2]], [[3]]]) == [[[4]], [[9]]]).all(), 'a product of batches is wrong'",
         "kind = 'compiles C++' if theano.config.cxx else 'NO C++: very slow'",
         "print('Theano', theano.__version__ + ',', theano.config.device + ',', kind)",
+        engine="theano",
     )
-    if status:
-        return Finding("Theano", MISSING, text, remedy_for("theano", text))
-    if "NO C++" in text:
-        return Finding("Theano", WARN, text, "apt-get install g++")
-    return Finding("Theano", OK, text)
+    is_slow = found.status == OK and "NO C++" in found.text
+    return found._replace(status=WARN, remedy="apt-get install g++") if is_slow else found
 
 
 def check_pytensor() -> Finding:
     """Import PyTensor and compile a small function with its default linker."""
-    status, text = try_python(
+    return tried(
+        Finding("PyTensor", MISSING, ""),
         "import pytensor, pytensor.tensor as pt",
         "x = pt.vector()",
         "f = pytensor.function([x], x.sum() * 2)",
@@ -163,10 +165,8 @@ def check_pytensor() -> Finding:
         "    import numba",
         "    linker += ' with Numba ' + numba.__version__",
         "print('PyTensor', pytensor.__version__ + ',', linker)",
+        engine="pytensor",
     )
-    if status:
-        return Finding("PyTensor", MISSING, text, remedy_for("pytensor", text))
-    return Finding("PyTensor", OK, text)
 
 
 def check_caches() -> Finding:
@@ -195,10 +195,8 @@ def check_caches() -> Finding:
 
 def check_lasagne() -> Finding:
     """Check that Lasagne can be imported."""
-    status, text = try_python("import lasagne", "print('Lasagne', lasagne.__version__)")
-    if status:
-        return Finding("Lasagne", WARN, text, remedy_for("theano", text, 'pip install lasagne "setuptools<81"'))
-    return Finding("Lasagne", OK, text)
+    failed = Finding("Lasagne", WARN, "", 'pip install lasagne "setuptools<81"')
+    return tried(failed, "import lasagne", "print('Lasagne', lasagne.__version__)", engine="theano")
 
 
 def check_pymc() -> Finding:
@@ -209,15 +207,9 @@ def check_pymc() -> Finding:
         return Finding("PyMC", WARN, text, 'pip install "pymc>=6.3,<7"')
     if not installed("nutpie"):
         return Finding("PyMC", WARN, f"{text}; without nutpie, pm.sample uses its own sampler", "pip install nutpie")
-    status, imported = try_python("import nutpie", "print(nutpie.__version__)")
-    if status:
-        return Finding(
-            "PyMC",
-            WARN,
-            f"{text}; nutpie fails: {imported}",
-            remedy_for("pytensor", imported, 'pip install "nutpie>=0.16"'),
-        )
-    return Finding("PyMC", OK, f"{text}, nutpie {imported}")
+    failed = Finding("PyMC", WARN, "", 'pip install "nutpie>=0.16"')
+    found = tried(failed, "import nutpie", "print(nutpie.__version__)", engine="pytensor")
+    return found._replace(text=f"{text}{', nutpie' if found.status == OK else '; nutpie fails:'} {found.text}")
 
 
 def check_blas() -> Finding:
@@ -245,24 +237,17 @@ def check_blas() -> Finding:
 
 def check_kernels() -> Finding:
     """Check that the library's C kernels were built at installation."""
-    if streaming.kernels is None:
-        return Finding(
-            "Kernels",
-            WARN,
-            "not built: large collectives take longer",
-            "install g++ and Python's headers, then reinstall Synkhronos",
-        )
-    return Finding("Kernels", OK, "built")
+    if streaming.kernels is not None:
+        return Finding("Kernels", OK, "built")
+    remedy = "install g++ and Python's headers, then reinstall Synkhronos"
+    return Finding("Kernels", WARN, "not built: large collectives take longer", remedy)
 
 
 def check_cores() -> Finding:
     """Count the cores that this process may use, by affinity and by cgroup quota."""
-    quota = machine.cpu_quota()
-    budget = machine.core_budget()
-    text = (
-        f"{budget} usable: affinity {len(machine.usable_cores())} of {os.cpu_count() or 1}, quota "
-        f"{('none' if quota is None else f'{quota:.3g}')}"
-    )
+    quota, budget = machine.cpu_quota(), machine.core_budget()
+    text = f"{budget} usable: affinity {len(machine.usable_cores())} of {os.cpu_count() or 1}, quota "
+    text += "none" if quota is None else f"{quota:.3g}"
     if budget == 1:
         remedy = "allow the process to use more cores: taskset -c 0-3 ..., docker run --cpus=4 ..."
         return Finding("Cores", WARN, text + "; CPU ranks would share this core", remedy)
@@ -286,8 +271,7 @@ def check_shared_memory(shm: str = "/dev/shm") -> Finding:
     size = room.f_bavail * room.f_frsize
     text = f"{trouble}, POSIX shared memory with {readable_bytes(size)} free in {shm}, {free}"
     if size < ENOUGH_SHM_BYTES:
-        remedy = f"mount -o remount,size=4g {shm}, or docker run --shm-size=4g ..."
-        return Finding("Shared memory", WARN, text, remedy)
+        return Finding("Shared memory", WARN, text, MOUNT.format(shm))
     return Finding("Shared memory", OK, text)
 
 
@@ -304,11 +288,8 @@ def check_gpus() -> Finding:
 
 def check_pygpu() -> Finding:
     """Import pygpu, which Theano uses for GPUs and OpenCL, without opening a device."""
-    status, text = try_python("import pygpu", "print('pygpu', pygpu.__version__)")
-    if status:
-        remedy = "needed only for GPUs: see docs/gpus.rst, or run tools/install_opencl.sh for OpenCL"
-        return Finding("pygpu", WARN, text, remedy)
-    return Finding("pygpu", OK, text)
+    remedy = "needed only for GPUs: see docs/gpus.rst, or run tools/install_opencl.sh for OpenCL"
+    return tried(Finding("pygpu", WARN, "", remedy), "import pygpu", "print('pygpu', pygpu.__version__)")
 
 
 def check_cuda() -> Finding:
@@ -331,14 +312,14 @@ def check_opencl() -> Finding:
 
 def try_device(subject: str, device: str, remedy: str) -> Finding:
     """Multiply two matrices on a device, in a subprocess."""
-    status, text = try_python(
+    return tried(
+        Finding(subject, WARN, "", remedy),
         "import numpy, pygpu, pygpu.blas",
         f"context = pygpu.init({device!r})",
         "a = pygpu.array(numpy.ones((2, 2), 'float32'), context=context)",
         "assert (numpy.asarray(pygpu.blas.gemm(1.0, a, a, 0.0)) == 2).all(), 'the product of matrices is wrong'",
         f"print('{device}: %s' % context.devname.strip('\\0').strip())",
     )
-    return Finding(subject, WARN, text, remedy) if status else Finding(subject, OK, text)
 
 
 def check_nccl() -> Finding:
@@ -346,22 +327,17 @@ def check_nccl() -> Finding:
     wheels = [
         path for folder in sys.path for path in glob.glob(os.path.join(folder, "nvidia", "nccl", "lib", "libnccl.so*"))
     ]
-    for library in ["libnccl.so", "libnccl.so.2", ctypes.util.find_library("nccl")] + wheels:
+    for library in filter(None, ["libnccl.so", "libnccl.so.2", ctypes.util.find_library("nccl"), *wheels]):
+        version = ctypes.c_int()
         try:
-            if library:
-                version = ctypes.c_int()
-                ctypes.CDLL(library).ncclGetVersion(ctypes.byref(version))
-                text = f"version {version.value} ({library})"
-                if library == "libnccl.so":
-                    return Finding("NCCL", OK, text)
-                return Finding(
-                    "NCCL",
-                    WARN,
-                    text + ", but libgpuarray looks for libnccl.so",
-                    "link it under that name in a folder on LD_LIBRARY_PATH: see docs/gpus.rst",
-                )
+            ctypes.CDLL(library).ncclGetVersion(ctypes.byref(version))
         except (OSError, AttributeError):
             continue
+        text = f"version {version.value} ({library})"
+        if library == "libnccl.so":
+            return Finding("NCCL", OK, text)
+        remedy = "link it under that name in a folder on LD_LIBRARY_PATH: see docs/gpus.rst"
+        return Finding("NCCL", WARN, text + ", but libgpuarray looks for libnccl.so", remedy)
     remedy = "needed only for GPUs: apt-get install libnccl2, or pip install nvidia-nccl-cu12"
     return Finding("NCCL", WARN, "not found", remedy)
 
@@ -369,34 +345,16 @@ def check_nccl() -> Finding:
 def check_fork() -> Finding:
     """Report the ranks that ``synkhronos.fork()`` without arguments would start."""
     cores, n_gpus = machine.core_budget(), gpus.count_gpus()
+    devices = f"{n_gpus} GPU{('' if n_gpus == 1 else 's')}"
     if n_gpus and check_cuda().status == OK:
-        return Finding("fork()", OK, f"would use {n_gpus} GPU{('' if n_gpus == 1 else 's')}, one process each")
+        return Finding("fork()", OK, f"would use {devices}, one process each")
     text = f"would use {cores} CPU process{('' if cores == 1 else 'es, one per core')}"
-    if n_gpus:
-        text += f"; the {n_gpus} GPU{('' if n_gpus == 1 else 's')} cannot be used yet; see above"
-    return Finding("fork()", OK, text)
+    return Finding("fork()", OK, text + f"; the {devices} cannot be used yet; see above" * bool(n_gpus))
 
 
-CHECKS: Tuple[Callable[[], Finding], ...] = (
-    check_python,
-    check_packages,
-    check_compiler,
-    check_engines,
-    check_theano,
-    check_pytensor,
-    check_caches,
-    check_lasagne,
-    check_pymc,
-    check_blas,
-    check_kernels,
-    check_cores,
-    check_shared_memory,
-    check_gpus,
-    check_pygpu,
-    check_cuda,
-    check_opencl,
-    check_nccl,
-    check_fork,
+#: All checks, in order: the functions of this module that are called ``check_...``.
+CHECKS: Tuple[Callable[[], Finding], ...] = tuple(
+    function for name, function in globals().items() if name.startswith("check_")
 )
 
 
@@ -416,9 +374,15 @@ def main() -> int:
         if finding.status == OK or check not in ONLY_FOR_GPUS or gpus.count_gpus():
             findings.append(finding)
             print(show(finding), flush=True)
+    line, status = conclusion(findings)
+    print(line)
+    return status
+
+
+def conclusion(findings: Sequence[Finding]) -> Tuple[str, int]:
+    """Return the last line of the output and the exit status: 1 if anything needed is missing, else 0."""
     missing = [finding.subject for finding in findings if finding.status == MISSING]
-    print("Missing: " + ", ".join(missing) if missing else "All required components are present.")
-    return 1 if missing else 0
+    return ("Missing: " + ", ".join(missing), 1) if missing else ("All required components are present.", 0)
 
 
 def show(finding: Finding) -> str:
@@ -470,37 +434,38 @@ def bytes_below(folder: Path) -> int:
     found = 0
     for parent, _, files in os.walk(str(folder)):  # skips folders that other programs remove in the meantime
         for name in files:
-            try:
+            with suppress(OSError):  # removed by a program that is compiling
                 found += os.stat(os.path.join(parent, name)).st_size
-            except OSError:  # removed by a program that is compiling
-                pass
     return found
 
 
 def try_memfd() -> None:
     """Allocate a page of anonymous memory (``memfd_create``), map it and write to it."""
-    file = os.memfd_create("synkhronos-doctor")
-    try:
-        os.posix_fallocate(file, 0, mmap.PAGESIZE)
-        with mmap.mmap(file, mmap.PAGESIZE) as pages:
+    with open(os.memfd_create("synkhronos-doctor"), "r+b", buffering=0) as file:
+        os.posix_fallocate(file.fileno(), 0, mmap.PAGESIZE)
+        with mmap.mmap(file.fileno(), mmap.PAGESIZE) as pages:
             pages[0] = 1
-    finally:
-        os.close(file)
 
 
 def try_posix_shared_memory() -> None:
     """Create a page of POSIX shared memory and unlink its name."""
     posix_ipc = import_module("posix_ipc")
     memory = posix_ipc.SharedMemory(None, posix_ipc.O_CREX, size=mmap.PAGESIZE)
-    try:
-        memory.unlink()
-    finally:
-        memory.close_fd()
+    memory.close_fd()
+    memory.unlink()
 
 
 def try_python(*lines: str) -> Tuple[int, str]:
     """Run Python code in a subprocess after ``import synkhronos``, which prepares Theano; see `try_command`."""
     return try_command(sys.executable, "-c", "\n".join(("import synkhronos",) + lines))
+
+
+def tried(failed: Finding, *lines: str, engine: str = "") -> Finding:
+    """Run Python code; return its last line as a finding, or `failed` with the error and `remedy_for` the `engine`."""
+    status, text = try_python(*lines)
+    if not status:
+        return Finding(failed.subject, OK, text)
+    return failed._replace(text=text, remedy=remedy_for(engine, text, failed.remedy) if engine else failed.remedy)
 
 
 def try_command(*command: str) -> Tuple[int, str]:
@@ -510,13 +475,7 @@ def try_command(*command: str) -> Tuple[int, str]:
     environment["PYTHONPATH"] = os.pathsep.join([above] + [p for p in [environment.get("PYTHONPATH")] if p])
     try:
         done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            universal_newlines=True,
-            env=environment,
-            timeout=CHECK_TIMEOUT_S,
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, timeout=CHECK_TIMEOUT_S
         )
     except (OSError, subprocess.SubprocessError) as error:
         return 1, str(error)

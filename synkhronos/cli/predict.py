@@ -111,13 +111,9 @@ def with_link(model: Model, text: Optional[str], layouts: Sequence[RankLayout]) 
     if text is not None:
         model = model._replace(between=link_of(text, model))
     if hosts > 1 and model.between is None:
-        got = f"none for {hosts} hosts" if text is None else f"{text} for {hosts} hosts"
-        raise ArgumentValueError(
-            "--link",
-            "the link between the hosts, unless the program was profiled on several hosts",
-            got,
-            "measure it with python -m synkhronos doctor under mpirun, then pass e.g. --link mpi:50us,10Gbit",
-        )
+        expected = "the link between the hosts, unless the program was profiled on several hosts"
+        hint = "measure it with python -m synkhronos doctor under mpirun, then pass e.g. --link mpi:50us,10Gbit"
+        raise ArgumentValueError("--link", expected, f"{'none' if text is None else text} for {hosts} hosts", hint)
     if hosts > model.largest.hosts == 1:
         note = "costs of sending data to other hosts are left out, because profiles of one host lack them"
         model = model._replace(notes=[*model.notes, note])
@@ -127,10 +123,10 @@ def with_link(model: Model, text: Optional[str], layouts: Sequence[RankLayout]) 
 def link_of(text: str, model: Model) -> Optional[Union[RingModel, HostLinkModel]]:
     """Parse a link; return None for shared memory."""
     kind, _, figures = text.partition(":")
-    if kind not in ("shared-memory", "nccl", "mpi") or (kind == "shared-memory" and figures):
-        raise ArgumentValueError("--link", LINKS, repr(text))
-    if kind == "shared-memory":
+    if text == "shared-memory":
         return None
+    if kind not in ("nccl", "mpi"):
+        raise ArgumentValueError("--link", LINKS, repr(text))
     if kind == "nccl" and not figures:
         if isinstance(model.between, RingModel):
             return model.between
@@ -153,10 +149,7 @@ def quantity(text: str, units: Dict[str, float]) -> Optional[float]:
     >>> quantity("2ms", SECONDS), quantity("1Gbit", BYTES), quantity("fast", BYTES)
     (0.002, 125000000.0, None)
     """
-    found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z]*)", text.strip().lower())
+    found = re.fullmatch(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?) ?([a-z]*)", text.strip().lower())
     if not found or found.group(2) not in units:
         return None
-    try:
-        return float(found.group(1)) * units[found.group(2)]
-    except ValueError:
-        return None
+    return float(found.group(1)) * units[found.group(2)]

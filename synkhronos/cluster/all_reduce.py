@@ -22,10 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ArgumentTypeError, ArgumentValueError
-from ..kernels.encoding import decode, encode, message_length
+from ..kernels.encoding import FORMATS, decode, encode, message_length
 from ..kernels.reduce import Portion
 from ..reductions import COMBINING, ReduceOp, check_dtype, counting
-from ..reductions.half_precision import FORMATS
 from .operation import BulkOperation, Messages, Ticket, in_bytes
 
 WINDOW_CHUNKS = 4  # maximum number of chunks in progress
@@ -43,7 +42,7 @@ class HostReduction(NamedTuple):
     is rounded once. ``op`` is ``avg``, ``sum``, ``prod``, ``min`` or ``max``. ``weights`` (only for ``avg``): one
     finite, nonnegative number per contributing host, such as its number of rows; by default equal (`reductions.mean`).
 
-    With ``wire`` ``"bfloat16"`` or ``"float16"``, values travel in 16 bits (`reductions.half_precision`). They are
+    With ``wire`` ``"bfloat16"`` or ``"float16"``, values travel in 16 bits (`kernels.encoding`). They are
     reduced in their own dtype, float32 or float64, and the result is encoded once. A host's own values are rounded,
     too, so the result does not depend on the host that reduces. With ``leaves_errors``, the encoding error of a
     contributing host overwrites its ``partial``.

@@ -7,7 +7,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 
 from ..processes.keeper import record_exit
 from ..runtime.exit_status import LOST
-from ..sync.control_block import ABORTED, DECIDED, FATAL_ERROR_BYTES, ControlBlock
+from ..sync.control_block import ABORT_REQUESTED, ABORTED, DECIDED, FATAL_ERROR_BYTES, ControlBlock
 from ..sync.hosts import Hosts
 from .bulk_transfers import BulkTransfers
 from .copying import Copying
@@ -49,8 +49,8 @@ class StandIn(Copying):
         self.block.note_steps(steps)
 
     def on_abort(self, command: int) -> None:
-        if self.block.aborted < command:
-            self.block.abort_requested = max(self.block.abort_requested, command)
+        if self.block.words[ABORTED] < command:
+            self.block.words[ABORT_REQUESTED] = max(self.block.words[ABORT_REQUESTED], command)
             self.block.arrivals.release()
 
     def on_ended(self, ranks: Dict[int, Tuple[int, int, bytes]]) -> None:

@@ -2,7 +2,7 @@
 
 .. math:: y_r := x_r + e_r, \\quad e_r := y_r - C(y_r), \\quad x := C(\\textstyle\\sum_r w_r C(y_r))
 
-C(y) is a value after encoding and decoding (`reductions.half_precision`). The sum is accumulated in the values' dtype
+C(y) is a value after encoding and decoding (`kernels.encoding`). The sum is accumulated in the values' dtype
 and encoded once, so that all ranks get the same bits. With error feedback, the total of a rank's messages equals the
 total of its values, up to the last error (Karimireddy et al., 2019, arXiv 1901.09847).
 
@@ -22,8 +22,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from ..errors import ArgumentTypeError, ArgumentValueError
+from ..kernels.encoding import FORMATS, rounded
 from ..reductions import ReduceOp
-from ..reductions.half_precision import FORMATS, rounded
 from ..runtime.context import Kept, RankContext
 from ..runtime.registry import Origin
 from ..transports.base import Key, Pending, Reduction

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+from contextlib import suppress
 from typing import Collection, Dict, List, Optional, Sequence, Set, Tuple
 
 from .machine import usable_cores
@@ -82,10 +83,8 @@ def _siblings_last(cores: Sequence[int]) -> List[int]:
 def confine(cores: Collection[int]) -> None:
     """Pin this thread, and the threads that it will start, to these cores; do nothing if the cores are unavailable."""
     if cores:
-        try:
+        with suppress(OSError):  # the container's cpuset, or the user's affinity, has changed
             os.sched_setaffinity(0, cores)
-        except OSError:  # the container's cpuset, or the user's affinity, has changed
-            pass
 
 
 class MasterAffinity:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from itertools import takewhile
 from pathlib import Path
 from typing import List, Optional, Sequence
 
@@ -18,30 +19,22 @@ def count_gpus(root: str = "/") -> int:
 
     As in CUDA, the first nonexistent device in ``CUDA_VISIBLE_DEVICES`` ends the list.
     """
-    devices = Path(root, "dev")
-    present = sum(1 for path in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))
-    if not present:
-        present = _gpus_of_nvidia_smi()
+    files = [path for path in Path(root, "dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
+    present = len(files) or _gpus_of_nvidia_smi()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or not present:
         return present
-    count = 0
-    for device in visible.split(","):
-        device = device.strip()
-        by_number = device.isdigit() and int(device) < present
-        by_uuid = device.startswith(("GPU-", "MIG-"))
-        if not (by_number or by_uuid):
-            break
-        count += 1
-    return count
+
+    def exists(device: str) -> bool:
+        return device.startswith(("GPU-", "MIG-")) or device.isdigit() and int(device) < present
+
+    return len(list(takewhile(exists, map(str.strip, visible.split(",")))))
 
 
 def _gpus_of_nvidia_smi() -> int:
     """Count the GPUs listed by ``nvidia-smi``, for systems without device files (WSL)."""
     try:
-        listing = subprocess.run(
-            ["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True, timeout=20
-        ).stdout
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError):
         return 0
     return len(re.findall(r"^GPU \d+:", listing, flags=re.MULTILINE))
@@ -57,17 +50,13 @@ def place(devices: Optional[Sequence[str]], n_ranks: Optional[int], n_gpus: int,
         names = [f"cuda{i}" for i in range(n_gpus)]
         if n_ranks is not None and n_ranks > n_gpus:
             shared = [f"cuda{i % max(1, n_gpus)}" for i in range(n_ranks)]
-            raise ArgumentValueError(
-                "n_ranks",
-                f"at most {n_gpus}, the number of GPUs" + (host and f" on host {host}"),
-                str(n_ranks),
-                f"to share GPUs, list them repeatedly: devices={shared!r}",
-            )
+            expected = f"at most {n_gpus}, the number of GPUs" + (host and f" on host {host}")
+            hint = f"to share GPUs, list them repeatedly: devices={shared!r}"
+            raise ArgumentValueError("n_ranks", expected, str(n_ranks), hint)
         return names[:n_ranks]
     if isinstance(devices, str) or not isinstance(devices, (list, tuple)):
-        raise ArgumentTypeError(
-            "devices", "a list with the name of every rank's device, for example ['cuda0', 'cuda1']", repr(devices)
-        )
+        expected = "a list with the name of every rank's device, for example ['cuda0', 'cuda1']"
+        raise ArgumentTypeError("devices", expected, repr(devices))
     if not devices:
         raise ArgumentValueError("devices", "at least one name", "an empty list")
     for i, name in enumerate(devices):
@@ -76,17 +65,10 @@ def place(devices: Optional[Sequence[str]], n_ranks: Optional[int], n_gpus: int,
         if not _NAMES.fullmatch(name):
             raise ArgumentValueError(f"devices[{i}]", "a name like 'cuda0' or 'opencl0:0'", repr(name))
         if name.startswith("cuda") and int(name[4:]) >= n_gpus:
-            raise ArgumentValueError(
-                f"devices[{i}]",
-                f"a GPU visible on {f'host {host}' if host else 'this machine'} (number of GPUs: {n_gpus})",
-                name,
-                "check CUDA_VISIBLE_DEVICES",
-            )
+            expected = f"a GPU visible on {f'host {host}' if host else 'this machine'} (number of GPUs: {n_gpus})"
+            raise ArgumentValueError(f"devices[{i}]", expected, name, "check CUDA_VISIBLE_DEVICES")
     if n_ranks is not None and n_ranks != len(devices):
-        raise ArgumentValueError(
-            "n_ranks",
-            f"{len(devices)}, the number of names in devices",
-            str(n_ranks),
-            "list every rank's device (repeatedly to share it), or leave out n_ranks",
-        )
+        expected = f"{len(devices)}, the number of names in devices"
+        hint = "list every rank's device (repeatedly to share it), or leave out n_ranks"
+        raise ArgumentValueError("n_ranks", expected, str(n_ranks), hint)
     return list(devices)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+from itertools import chain
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Tuple
 
@@ -49,12 +50,8 @@ def core_budget(root: str = "/") -> int:
 
 def cpu_quota(root: str = "/") -> Optional[float]:
     """Return the CPU quota of the process's control group in cores, or None if there is none."""
-    quotas = []
-    for folder in _control_groups(root, "cpu"):
-        for quota, period in _quota_and_period(folder):
-            if quota > 0 and period > 0:
-                quotas.append(quota / period)
-    return min(quotas) if quotas else None
+    pairs = chain.from_iterable(map(_quota_and_period, _control_groups(root, "cpu")))
+    return min([quota / period for quota, period in pairs if quota > 0 and period > 0], default=None)
 
 
 def available_memory(root: str = "/") -> int:

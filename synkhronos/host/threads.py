@@ -25,10 +25,7 @@ class ThreadLibrary:
         self.get_num_threads, self.set_num_threads = controller.get_num_threads, controller.set_num_threads
         if controller.internal_api == "openblas":
             for form in (
-                "openblas_%s_num_threads",
-                "openblas_%s_num_threads64_",
-                "scipy_openblas_%s_num_threads",
-                "scipy_openblas_%s_num_threads64_",
+                f"{prefix}openblas_%s_num_threads{suffix}" for prefix in ("", "scipy_") for suffix in ("", "64_")
             ):
                 if hasattr(controller.dynlib, form % "set"):
                     self.get_num_threads = getattr(controller.dynlib, form % "get")

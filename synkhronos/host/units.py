@@ -1,6 +1,8 @@
-"""Human-readable sizes of memory."""
+"""Text for readers: sizes of memory, and tables."""
 
 from __future__ import annotations
+
+from typing import List, Sequence
 
 
 def readable_bytes(nbytes: int) -> str:
@@ -13,3 +15,10 @@ def readable_bytes(nbytes: int) -> str:
         if nbytes >= 1 << power:
             return f"{nbytes / (1 << power):.1f} {unit} ({nbytes} bytes)"
     return f"{nbytes} byte{'' if nbytes == 1 else 's'}"
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> List[str]:
+    """Return the lines of a table; the first ``left`` columns are aligned at the left, all others at the right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    fit = [str.ljust] * left + [str.rjust] * len(widths)
+    return ["  ".join(pad(cell, width) for pad, cell, width in zip(fit, row, widths)).rstrip() for row in rows]

@@ -10,7 +10,7 @@
  * The module uses the limited API of Python 3.11, so one build works with Python 3.11 and later; setup.py lists the
  * exceptions. Threads share only `Pieces` objects, which are immutable.
  *
- * Results are bit-identical to `reductions.combine_into`, because the same operations run in the same order, without
+ * Results are bit-identical to `reductions.combine_pieces`, because the same operations run in the same order, without
  * contraction to fused multiply-adds. Only the sign of a weighted mean that is 0 may differ, as it does between
  * versions of NumPy.
  */

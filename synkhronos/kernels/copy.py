@@ -30,10 +30,8 @@ CACHE_BYTES = cache_size()  # size of the largest cache
 def log_missing_kernels() -> None:
     """Log, once, if the C kernels are missing; called by `fork`."""
     if _reasons:
-        logger.warning(
-            "the C kernels are missing (%s), so large collectives are slower; see python -m synkhronos doctor",
-            _reasons.pop(),
-        )
+        words = "the C kernels are missing (%s), so large collectives are slower; see python -m synkhronos doctor"
+        logger.warning(words, _reasons.pop())
 
 
 def copy_into(target: NDArray[Any], source: NDArray[Any]) -> None:

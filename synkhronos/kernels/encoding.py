@@ -1,11 +1,12 @@
-"""Encoding of values in 16 bits for transfers between hosts; `reductions.half_precision` defines the decoded values.
+"""Encoding of values in 16 bits for ``exchange="bfloat16"`` and ``"float16"``; infinities and NaN are unchanged.
 
-==========  ==============================================================
-format      content of a message of n values, in items of 16 bits
-==========  ==============================================================
-bfloat16    n float32 values, rounded to their upper halves
-float16     n values scaled by a power of 2, then the exponent in 2 items
-==========  ==============================================================
+==========  =============  ===================================================================================
+format      unit roundoff  content of a message of n values, in items of 16 bits
+==========  =============  ===================================================================================
+bfloat16    2 ** -8        n float32 values, rounded to their upper halves: to nearest, ties to even
+float16     2 ** -11       n values scaled by a power of 2 to the upper end of the range of float16, then the
+                           exponent in 2 items; the range is down to 2 ** -30 times the largest value
+==========  =============  ===================================================================================
 """
 
 from __future__ import annotations
@@ -16,6 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .copy import kernels
+
+FORMATS = ("bfloat16", "float16")
+
+
+def rounded(values: NDArray[Any], wire: str) -> NDArray[Any]:
+    """Return floating-point values after encoding and decoding, in a new array of the same dtype.
+
+    >>> rounded(np.array([1.0, 1.001, -300.0]), "bfloat16")
+    array([   1.,    1., -300.])
+    """
+    result = np.array(values, np.float32 if values.dtype == np.float16 else values.dtype, order="C").reshape(-1)
+    message = np.empty(message_length(result.size, wire), np.uint16)
+    encode(result, message, wire)
+    decode(message, result, wire)
+    with np.errstate(all="ignore"):
+        return result.reshape(values.shape).astype(values.dtype, copy=False)
 
 
 def message_length(size: int, wire: str) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..reductions import ReduceOp, combine_pieces, counting, narrowed
+from ..reductions import Parts, ReduceOp, Weights, combine_pieces, counting, narrowed
 from ..trace import point
 from . import copy as streaming
 
@@ -21,6 +21,7 @@ MAX_PARTS = 64  # maximum number of ranks whose values the kernel reduces in one
 MAX_RECIPES = 16  # maximum number of cached recipes per group; weights may differ from batch to batch
 
 Piece = Tuple[List[Optional[NDArray[Any]]], List[NDArray[Any]]]  # parts of a block, and targets of their reduction
+KernelPiece = Tuple[List[NDArray[Any]], List[NDArray[Any]]]  # without the parts of ranks that have none
 _SUM, _MIDPOINT, _MEAN = range(3)  # the kernel's operations
 
 
@@ -47,11 +48,7 @@ class Portion:
     """
 
     def __init__(
-        self,
-        parts: Sequence[Sequence[Optional[NDArray[Any]]]],
-        targets: Sequence[Sequence[NDArray[Any]]],
-        rank: int,
-        ranks: int,
+        self, parts: Sequence[Parts], targets: Sequence[Sequence[NDArray[Any]]], rank: int, ranks: int
     ) -> None:
         self._ranges = []
         for i, begin, end in portions_of(tuple(target[0].nbytes for target in targets), ranks)[rank]:
@@ -61,15 +58,13 @@ class Portion:
         self.nbytes = sum([(end - begin) * targets[i][0].itemsize for i, begin, end in self._ranges])
         self._parts = [[None if part is None else part.reshape(-1) for part in of_array] for of_array in parts]
         self._targets = [[target.reshape(-1) for target in of_array] for of_array in targets]
-        nbytes = sum(
-            sum(array.nbytes for array in of_array if array is not None) for of_array in self._parts + self._targets
-        )
-        self._stream = nbytes >= streaming.CACHE_BYTES
+        arrays = [array for of_array in self._parts + self._targets for array in of_array if array is not None]
+        self._stream = sum(array.nbytes for array in arrays) >= streaming.CACHE_BYTES
         self._groups: Optional[List[DtypeGroup]] = None
         self._pieces: Dict[bool, List[Piece]] = {}
 
     @point("transport")
-    def combine(self, op: ReduceOp, weights: Optional[Sequence[float]]) -> None:
+    def combine(self, op: ReduceOp, weights: Weights) -> None:
         """Reduce the elements into all targets; ``weights`` (for ``avg``, one per rank) are finite and nonnegative."""
         by_kernel = streaming.kernels is not None and op.name in ("avg", "sum")
         if by_kernel:
@@ -85,7 +80,7 @@ class Portion:
 
     def _grouped(self) -> List[DtypeGroup]:
         """Return the kernel's pieces, grouped by dtype, by ranks with values, and by number of targets."""
-        pieces: Dict[Any, List[Tuple[List[NDArray[Any]], List[NDArray[Any]]]]] = {}
+        pieces: Dict[Any, List[KernelPiece]] = {}
         for i, low, high in self._ranges:
             parts, targets = self._parts[i], self._targets[i]
             if for_kernel(parts, targets):
@@ -103,30 +98,21 @@ class Portion:
                 continue
             step = max(1, BLOCK_BYTES // targets[0].itemsize)
             for low in range(begin, end, step):
-                high = min(low + step, end)
-                pieces.append(
-                    (
-                        [None if part is None else part[low:high] for part in parts],
-                        [target[low:high] for target in targets],
-                    )
-                )
+                block = slice(low, min(low + step, end))
+                of_ranks = [None if part is None else part[block] for part in parts]
+                pieces.append((of_ranks, [target[block] for target in targets]))
         return pieces
 
 
 class DtypeGroup:
     """Pieces of one dtype with values from the same ranks (``present``), which the kernel reduces in one call."""
 
-    def __init__(
-        self,
-        present: Tuple[bool, ...],
-        dtype: np.dtype[Any],
-        pieces: List[Tuple[List[NDArray[Any]], List[NDArray[Any]]]],
-    ) -> None:
+    def __init__(self, present: Tuple[bool, ...], dtype: np.dtype[Any], pieces: List[KernelPiece]) -> None:
         self.present, self.dtype = present, dtype
         self._pieces = streaming.kernels.Pieces(pieces, dtype.char)
         self._recipes: Dict[Any, Recipe] = {}
 
-    def combine(self, op: ReduceOp, weights: Optional[Sequence[float]], stream: bool) -> None:
+    def combine(self, op: ReduceOp, weights: Weights, stream: bool) -> None:
         """Reduce all pieces; with ``stream``, use stores that bypass the caches."""
         known = (op.name, None if weights is None else tuple(weights))
         recipe = self._recipes.get(known)
@@ -137,7 +123,7 @@ class DtypeGroup:
         self._pieces.reduce(*recipe, stream)
 
 
-def for_kernel(parts: Sequence[Optional[NDArray[Any]]], targets: Sequence[NDArray[Any]]) -> bool:
+def for_kernel(parts: Parts, targets: Sequence[NDArray[Any]]) -> bool:
     """Return whether the kernel can reduce these parts, which share one shape and dtype."""
     present = [part for part in parts if part is not None]
     return (
@@ -148,10 +134,8 @@ def for_kernel(parts: Sequence[Optional[NDArray[Any]]], targets: Sequence[NDArra
     )
 
 
-def recipe_of(
-    op: ReduceOp, present: Sequence[bool], weights: Optional[Sequence[float]], dtype: np.dtype[Any]
-) -> Recipe:
-    """Return the kernel's recipe for combining the ranks' values as `reductions.combine_into` does."""
+def recipe_of(op: ReduceOp, present: Sequence[bool], weights: Weights, dtype: np.dtype[Any]) -> Recipe:
+    """Return the kernel's recipe for combining the ranks' values as `reductions.combine_pieces` does."""
     ranks = [rank for rank, is_there in enumerate(present) if is_there]
     if op.name == "sum":
         return Recipe(_SUM, range(len(ranks)), (), 1.0)

@@ -43,7 +43,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 from ..errors import SynkhronosError
 from ..runtime.launcher import RankConfig
 from ..runtime.prefetch import Preloader
-from ..sync.control_block import ControlBlock
+from ..sync.control_block import DEATHS, ControlBlock
 from . import fd_passing
 from .child_process import ChildProcess
 from .output import redirect
@@ -396,6 +396,6 @@ def record_exit(block: ControlBlock, rank: int, status: int, memory: int = 0) ->
     """Record that a rank has ended, and wake the master, which may be waiting for it."""
     block.status[rank], block.memory[rank] = status, memory
     block.ended[rank] = 1
-    block.deaths = 1
+    block.words[DEATHS] = 1
     block.call_root()
     block.answers[rank].release()

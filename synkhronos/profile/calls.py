@@ -18,26 +18,13 @@ import bisect
 import itertools
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from .spans import Recorded, Span, parents
+from .ring import Span
+from .spans import Recorded, parents
 
 PARTS = ("computing", "communicating", "waiting", "copying", "overhead", "idle")
 
-#: Parts of a command's time; ``commit`` belongs to communicating.
-PARTS_OF_CALL = ("engine", "transport", "wait", "copy", "commit", "overhead")
-
-_PART_OF_POINT = {
-    "engine": "engine",
-    "collective": "transport",
-    "transport": "transport",
-    "barrier": "wait",
-    "commit": "commit",
-    "copy": "copy",
-    "call": "overhead",
-    "replication": "overhead",
-    "other": "overhead",
-}
-
-_PART_OF_SESSION = {
+#: Parts of a command's time, each with the part of the session's time that it belongs to.
+PARTS_OF_CALL = {
     "engine": "computing",
     "transport": "communicating",
     "commit": "communicating",
@@ -45,6 +32,10 @@ _PART_OF_SESSION = {
     "copy": "copying",
     "overhead": "overhead",
 }
+
+#: Parts of a command's time by trace point; all other points are overhead.
+_PART_OF_POINT = {name: name for name in ("engine", "transport", "commit", "copy")}
+_PART_OF_POINT.update(collective="transport", barrier="wait")
 
 
 class CallRecord(NamedTuple):
@@ -90,13 +81,10 @@ def times(record: Recorded) -> Times:
 
 
 def _runs(lane: Sequence[Span]) -> List[_Run]:
-    spans = sorted(
-        [span for span in lane if span.label == "Session.run" and span.command and not span.is_open],
-        key=lambda span: span.end,
-    )
+    spans = [span for span in lane if span.label == "Session.run" and span.command and not span.is_open]
     calls = {span.command: span for span in lane if span.point == "call" and span.level == 0 and not span.is_open}
     found, before = [], 0
-    for span in spans:
+    for span in sorted(spans, key=lambda span: span.end):
         begin = max(span.begin, before)
         call = calls.get(span.command, span)
         # Commands that a call runs before its main command, such as distributing a function, count separately.
@@ -117,11 +105,11 @@ class _CallLane:
         self._runs, self._ends = runs, [run.end for run in runs]
         lane, is_root = record.lanes[rank], rank == record.root
         around = parents(lane)
-        own = [max(0, span.end - max(span.begin, record.begin)) for span in lane]  # nested spans are subtracted below
-        for i, span in enumerate(lane):
-            above = around[i]
+        whole = [max(0, span.end - max(span.begin, record.begin)) for span in lane]
+        own = list(whole)
+        for nanoseconds, above in zip(whole, around):
             if above is not None:
-                own[above] -= max(0, span.end - max(span.begin, record.begin))
+                own[above] -= nanoseconds
         covered, last = 0, record.begin
         for i, span in enumerate(lane):
             if span.is_command:
@@ -145,20 +133,22 @@ class _CallLane:
         if span.label == "RankEnd.wait":
             self._count_wait(span, begin)
             return
-        if span.point == "channel":
-            part = "wait" if span.label == "MasterEnd.wait" else "overhead"
-            if span.label.startswith("Fetcher."):
-                part = "transport"
-        elif span.is_command:
-            part = "transport" if span.label == "collective" else "overhead"
-        else:
-            part = _PART_OF_POINT.get(span.point, "overhead")
+        part = "overhead"
+        if span.label == "MasterEnd.wait":
+            part = "wait"
+        elif span.label.startswith("Fetcher.") or span.is_command and span.label == "collective":
+            part = "transport"
+        elif span.point in _PART_OF_POINT:
+            part = _PART_OF_POINT[span.point]
         if span.point == "collective":
             nbytes, arrays = self.inside.get(span.command, (0, 0))
             self.inside[span.command] = nbytes + max(0, span.nbytes), arrays + max(0, span.arrays)
-        self.shares[_PART_OF_SESSION[part]] += own
+        self.shares[PARTS_OF_CALL[part]] += own
         if part != "overhead":
-            self.parts.setdefault(command, dict.fromkeys(PARTS_OF_CALL, 0))[part] += own
+            self._parts_of(command)[part] += own
+
+    def _parts_of(self, command: int) -> Dict[str, int]:
+        return self.parts.setdefault(command, dict.fromkeys(PARTS_OF_CALL, 0))
 
     def _count_wait(self, span: Span, begin: int) -> None:
         """Divide a wait into waiting for the end of the last command, overhead of later commands, and idle time."""
@@ -171,7 +161,7 @@ class _CallLane:
             left -= together
             if run.command == span.command:
                 self.shares["waiting"] += together
-                self.parts.setdefault(run.command, dict.fromkeys(PARTS_OF_CALL, 0))["wait"] += together
+                self._parts_of(run.command)["wait"] += together
             else:
                 self.shares["overhead"] += together
         self.shares["idle"] += max(0, left)
@@ -194,11 +184,10 @@ def _call(run: _Run, lanes: Sequence[_CallLane], root: int) -> Optional[CallReco
     own = lanes[root].commands.get(number)
     if own is None:
         return None
-    rows, moved, parts = [], 0, []
+    of_ranks, parts = [lane.commands.get(number) for lane in lanes], []
+    rows = [-1 if here is None else here.rows for here in of_ranks]
+    moved = sum(max(0, here.moved) for here in of_ranks if here is not None)
     for lane in lanes:
-        here = lane.commands.get(number)
-        rows.append(-1 if here is None else here.rows)
-        moved += 0 if here is None else max(0, here.moved)
         of_rank = dict(lane.parts.get(number, dict.fromkeys(PARTS_OF_CALL, 0)))
         of_rank["overhead"] = max(0, end - begin - sum(of_rank.values()))
         parts.append(of_rank)

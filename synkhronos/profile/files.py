@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Dict, NamedTuple, Sequence, Tuple
 
 from ..errors import ArgumentValueError
@@ -45,7 +46,5 @@ class Unfinished(NamedTuple):
                 if has_profile(self.folder) or time.monotonic() > until:
                     return
                 time.sleep(0.01)
-        try:
+        with suppress(OSError, MemoryError):
             claim.fill(files_of(*report_of(rings, self.root, self.setting)))
-        except (OSError, MemoryError):
-            pass

@@ -7,6 +7,7 @@ releases the lock, and the folder can be claimed again. Later sessions of the pr
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Mapping, Optional
 
 from ..errors import ArgumentValueError
@@ -64,10 +65,8 @@ class Claim:
         """Cancel the claim, and remove the profile's files unless an earlier program left an unfinished claim."""
         if not self.is_unfinished:
             for name in (CLAIM, "report.txt", "report.html", "timeline.json"):
-                try:
+                with suppress(OSError):
                     os.unlink(os.path.join(self.path, name))
-                except OSError:
-                    pass
         self.release()
 
     def release(self) -> None:
@@ -86,8 +85,6 @@ class Claim:
                     file.write(files[name])
                 os.replace(place + ".part", place)
             except OSError:
-                try:
+                with suppress(OSError):
                     os.unlink(place + ".part")
-                except OSError:
-                    pass
                 raise

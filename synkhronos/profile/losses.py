@@ -19,21 +19,13 @@ class Loss(NamedTuple):
 
 def losses(profile: Dict[str, Any], most: int = 3) -> List[Loss]:
     """Return at most `most` losses of a profile, the largest first."""
-    wall = in_calls(profile)
-    found: List[Loss] = []
-    start = 0.0
-    for command in profile["commands"]:
-        if command["kind"] == "other":
-            start += command["totals"]["master_s"]
-            continue
-        for loss in (_waiting, _communicating, _copying, _overhead):
-            one = loss(command, wall, profile)
-            if one is not None:
-                found.append(one)
-    if start:
-        names = ", ".join(command["name"] for command in profile["commands"] if command["kind"] == "other")
-        found.append(Loss(start, f"{_share(start, wall)} of the time is spent on starting and preparing: {names}."))
-    worth = [loss for loss in found if loss.seconds >= LEAST_SHARE * wall]
+    wall, kinds = in_calls(profile), (_waiting, _communicating, _copying, _overhead)
+    calls = [command for command in profile["commands"] if command["kind"] != "other"]
+    others = [command for command in profile["commands"] if command["kind"] == "other"]
+    found = [loss(command, wall, profile) for command in calls for loss in kinds]
+    start, names = sum(one["totals"]["master_s"] for one in others), ", ".join(one["name"] for one in others)
+    found.append(Loss(start, f"{_share(start, wall)} of the time is spent on starting and preparing: {names}."))
+    worth = [one for one in found if one is not None and one.seconds > 0 and one.seconds >= LEAST_SHARE * wall]
     return sorted(worth, key=lambda loss: -loss.seconds)[:most]
 
 
@@ -88,11 +80,8 @@ def _cause(command: Dict[str, Any], waiting: int, slowest: int, profile: Dict[st
     totals, rows = command["totals"], command["totals"]["rows"]
     if command["kind"] == "collective":
         return "which starts the collective later"
-    longer = {
-        part: totals[part][slowest] - totals[part][waiting]
-        for part in ("engine_s", "copy_s", "transport_s", "overhead_s")
-    }
-    part = max(longer, key=longer.__getitem__)
+    parts = ("engine_s", "copy_s", "transport_s", "overhead_s")
+    part = max(parts, key=lambda part: totals[part][slowest] - totals[part][waiting])
     if part == "engine_s":
         if rows is not None and rows[slowest] > _LARGER * rows[waiting]:
             return f"whose share of rows is larger ({rows[slowest]:,} compared to {rows[waiting]:,})"
@@ -104,10 +93,8 @@ def _cause(command: Dict[str, Any], waiting: int, slowest: int, profile: Dict[st
             return f"which takes longer to compute {took} because there are more ranks than cores"
         same = " for the same number of rows" if rows is not None else ""
         return f"which takes longer to compute{same} {took}"
-    if part == "copy_s":
-        return "which takes longer to copy rows"
-    if part == "transport_s":
-        return "which takes longer to communicate"
+    if part != "overhead_s":
+        return f"which takes longer to {'copy rows' if part == 'copy_s' else 'communicate'}"
     return "which begins later" if slowest != profile["root"] else "which also does the work around the call"
 
 
@@ -154,6 +141,10 @@ def short(name: str) -> str:
     ('train.py:94', 'train')
     """
     return name.rpartition("/")[2] if name.rpartition(":")[2].isdigit() else name
+
+
+def titled(command: Dict[str, Any]) -> str:
+    return f"{short(command['name'])}{'.steps' if command['kind'] == 'steps' else ''}"
 
 
 def _share(seconds: float, wall: float) -> str:

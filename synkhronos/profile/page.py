@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from html import escape
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
-from .calls import PARTS
-from .losses import Loss, idle_sentence, short
+from .calls import PARTS, PARTS_OF_CALL
+from .losses import Loss, idle_sentence, titled
 
 _COLOURS = dict(zip(PARTS, ("#2f6db3", "#d9822b", "#c23b3b", "#7a5fb0", "#8a8a8a", "#e6e6e6")))
-
-_PARTS_OF_CALL = (
-    ("engine_s", "computing"),
-    ("transport_s", "communicating"),
-    ("commit_s", "communicating"),
-    ("wait_s", "waiting"),
-    ("copy_s", "copying"),
-    ("overhead_s", "overhead"),
-)
 
 #: Maximum number of plotted commands, longest first, and of plotted calls per command.
 _MAX_PLOTS, _MAX_DRAWN = 6, 400
@@ -33,36 +24,30 @@ _STYLE = """\
 
 _WIDTH, _LEFT, _BAR = 640, 110, 18
 
+#: A title, and rows of cells; the first row contains the column heads.
+Table = Tuple[str, Sequence[Sequence[str]]]
+
 
 def page(body: str) -> str:
     head = '<meta charset="utf-8"><title>Time report</title>'
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>\n{body}\n</body></html>\n'
 
 
-def page_body(
-    profile: Dict[str, Any],
-    headline: str,
-    tables: Sequence[Tuple[str, Sequence[Sequence[str]]]],
-    losses: Sequence[Loss],
-) -> str:
+def page_body(profile: Dict[str, Any], headline: str, tables: Sequence[Table], losses: Sequence[Loss]) -> str:
     """Return the page's body: headline, losses, plots of all ranks and of the longest commands, and all tables."""
     first, *rest = headline.split("\n")
     found = [f'<div class="synkhronos"><style>{_STYLE}</style>', f"<h2>{escape(first)}</h2>"]
     found += [f"<p>{escape(line)}</p>" for line in rest]
-    found += [
-        "<h3>Largest losses</h3>",
-        f"<p>{escape(idle_sentence(profile))}</p>",
-        "<ol>",
-        *(f"<li>{escape(loss.sentence)}</li>" for loss in losses),
-        "</ol>",
-    ]
-    found += ["<h3>Time of each rank</h3>", _key(), _bars(_of_ranks(profile), profile["wall_s"])]
+    found += ["<h3>Largest losses</h3>", f"<p>{escape(idle_sentence(profile))}</p>", "<ol>"]
+    found += [f"<li>{escape(loss.sentence)}</li>" for loss in losses]
+    found += ["</ol>", "<h3>Time of each rank</h3>", _key()]
+    found += [_bars([list(of_rank.items()) for of_rank in profile["shares"]], profile["wall_s"])]
     longest = sorted(profile["commands"], key=lambda command: -command["totals"]["master_s"])[:_MAX_PLOTS]
     for command in longest:
-        name = short(command["name"]) + ".steps" * (command["kind"] == "steps")
-        n = command["recorded"]
-        found += [f"<h3>{escape(name)}: {n:,} call{'s' * (n > 1)}, {command['totals']['master_s']:.3g} s</h3>"]
-        found += [_bars(_of_command(command), command["totals"]["master_s"])]
+        name, totals, n = titled(command), command["totals"], command["recorded"]
+        parts = [[(part, seconds) for seconds in totals[f"{key}_s"]] for key, part in PARTS_OF_CALL.items()]
+        found += [f"<h3>{escape(name)}: {n:,} call{'s' * (n > 1)}, {totals['master_s']:.3g} s</h3>"]
+        found += [_bars(list(zip(*parts)), totals["master_s"])]
         if n > 1:
             found += [_durations(command, profile["wall_s"])]
     for title, rows in tables:
@@ -76,56 +61,42 @@ def _key() -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    lines = []
-    for i, row in enumerate(rows):
-        tag = "td" if i else "th"
-        lines.append("<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) + "</tr>")
-    return "<table>\n" + "\n".join(lines) + "\n</table>"
+    tags = ["th"] + ["td"] * (len(rows) - 1)
+    lines = ["".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for tag, row in zip(tags, rows)]
+    return "\n".join(["<table>", *(f"<tr>{line}</tr>" for line in lines), "</table>"])
 
 
-def _of_ranks(profile: Dict[str, Any]) -> List[Tuple[str, List[Tuple[str, float]]]]:
-    return [
-        (f"rank {rank}", [(part, of_rank[part]) for part in PARTS]) for rank, of_rank in enumerate(profile["shares"])
-    ]
-
-
-def _of_command(command: Dict[str, Any]) -> List[Tuple[str, List[Tuple[str, float]]]]:
-    totals = command["totals"]
-    return [
-        (f"rank {rank}", [(part, totals[key][rank]) for key, part in _PARTS_OF_CALL])
-        for rank in range(len(totals["wait_s"]))
-    ]
-
-
-def _bars(bars: Sequence[Tuple[str, Sequence[Tuple[str, float]]]], whole: float) -> str:
-    height = (_BAR + 6) * len(bars)
-    found = [f'<svg width="{_LEFT + _WIDTH}" height="{height}" role="img">']
-    for i, (label, parts) in enumerate(bars):
-        y, x = (_BAR + 6) * i, float(_LEFT)
-        found.append(f'<text x="0" y="{y + 13}">{escape(label)}</text>')
+def _bars(bars: Sequence[Sequence[Tuple[str, float]]], whole: float) -> str:
+    """Plot a bar for each rank, composed of parts and their seconds."""
+    found = []
+    for rank, parts in enumerate(bars):
+        y, x = (_BAR + 6) * rank, float(_LEFT)
+        found.append(f'<text x="0" y="{y + 13}">rank {rank}</text>')
         for part, seconds in parts:
             width = _WIDTH * seconds / whole if whole else 0.0
-            tip = f"{part}: {seconds:.6g} s"
-            found.append(
-                f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_BAR}" fill="{_COLOURS[part]}">'
-                f"<title>{tip}</title></rect>"
-            )
+            size = f'width="{width:.1f}" height="{_BAR}" fill="{_COLOURS[part]}"'
+            found.append(f'<rect x="{x:.1f}" y="{y}" {size}><title>{part}: {seconds:.6g} s</title></rect>')
             x += width
-    return "\n".join([*found, "</svg>"])
+    return _svg((_BAR + 6) * len(bars), found)
 
 
 def _durations(command: Dict[str, Any], wall: float) -> str:
     """Plot the durations of the latest calls over the time of the session."""
     calls = command["calls"][-_MAX_DRAWN:]
-    most, height = max(call["master_s"] for call in calls), 70
-    found = [f'<svg width="{_LEFT + _WIDTH}" height="{height + 20}" role="img">']
-    found.append(f'<text x="0" y="13">{most:.3g} s per call</text><text x="0" y="{height}">0 s</text>')
-    found.append(f'<text x="{_LEFT}" y="{height + 14}">called at 0 s</text>')
-    found.append(f'<text x="{_LEFT + _WIDTH}" y="{height + 14}" text-anchor="end">{wall:.3g} s</text>')
-    found.append(f'<line x1="{_LEFT}" y1="{height}" x2="{_LEFT + _WIDTH}" y2="{height}" stroke="#999"/>')
+    most, height, right = max(call["master_s"] for call in calls), 70, _LEFT + _WIDTH
+    found = [
+        f'<text x="0" y="13">{most:.3g} s per call</text><text x="0" y="{height}">0 s</text>',
+        f'<text x="{_LEFT}" y="{height + 14}">called at 0 s</text>',
+        f'<text x="{right}" y="{height + 14}" text-anchor="end">{wall:.3g} s</text>',
+        f'<line x1="{_LEFT}" y1="{height}" x2="{right}" y2="{height}" stroke="#999"/>',
+    ]
     for call in calls:
         x = _LEFT + (_WIDTH * call["begin_s"] / wall if wall else 0.0)
         y = height - (height - 4) * call["master_s"] / most if most else height
         tip = f"at {call['begin_s']:.6g} s: {call['master_s']:.6g} s"
         found.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="#2f6db3"><title>{tip}</title></circle>')
-    return "\n".join([*found, "</svg>"])
+    return _svg(height + 20, found)
+
+
+def _svg(height: int, marks: Sequence[str]) -> str:
+    return "\n".join([f'<svg width="{_LEFT + _WIDTH}" height="{height}" role="img">', *marks, "</svg>"])

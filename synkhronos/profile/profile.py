@@ -9,7 +9,7 @@ import datetime
 import json
 import platform
 import sys
-import time
+import timeit
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
@@ -47,16 +47,11 @@ def profile(record: Recorded, setting: Setting, copy_rate: float) -> Dict[str, A
     return {
         "format": FORMAT,
         "synkhronos": sys.modules[__name__.split(".")[0]].__version__,
-        "engine": setting.engine,
         "python": platform.python_version(),
         "date": datetime.datetime.now().isoformat(timespec="seconds"),
         "ranks": len(record.lanes),
         "root": record.root,
-        "devices": setting.devices,
-        "hosts": setting.hosts,
-        "host_names": setting.host_names,
-        "cores": setting.cores,
-        "link": setting.link,
+        **setting._asdict(),
         "wall_s": _seconds(record.end - record.begin),
         "dropped": sum(record.dropped),
         "clock_error_s": [_seconds(error) for error in record.errors],
@@ -73,7 +68,11 @@ def profile(record: Recorded, setting: Setting, copy_rate: float) -> Dict[str, A
 def _command(kind: str, name: str, count: int, calls: Sequence[CallRecord], begin: int) -> Dict[str, Any]:
     """Summarize the calls of the same kind and name: common facts, totals, and the latest calls one by one."""
     ranks = range(len(calls[0].parts))
-    entry: Dict[str, Any] = {
+    parts = {
+        f"{part}_s": [_seconds(sum(call.parts[rank][part] for call in calls)) for rank in ranks]
+        for part in PARTS_OF_CALL
+    }
+    return {
         "kind": kind,
         "name": name,
         "bytes": max(call.nbytes for call in calls),
@@ -84,6 +83,7 @@ def _command(kind: str, name: str, count: int, calls: Sequence[CallRecord], begi
             "master_s": _seconds(sum(call.end - call.begin for call in calls)),
             "rows": _rows([sum(max(0, call.rows[rank]) for call in calls) for rank in ranks], calls),
             "moved": sum(call.moved for call in calls),
+            **parts,
         },
         "calls": [
             {
@@ -97,9 +97,6 @@ def _command(kind: str, name: str, count: int, calls: Sequence[CallRecord], begi
             for call in calls[-MAX_CALLS:]
         ],
     }
-    for part in PARTS_OF_CALL:
-        entry["totals"][f"{part}_s"] = [_seconds(sum(call.parts[rank][part] for call in calls)) for rank in ranks]
-    return entry
 
 
 def _rows(rows: Sequence[int], calls: Sequence[CallRecord]) -> Any:
@@ -113,12 +110,7 @@ def _seconds(nanoseconds: float) -> float:
 def copy_rate() -> float:
     """Measure the bytes per second that this machine copies."""
     source, target = (np.ones(_COPIED_BYTES, np.uint8) for _ in range(2))
-    took = []
-    for _ in range(3):
-        began = time.perf_counter()
-        np.copyto(target, source)
-        took.append(time.perf_counter() - began)
-    return _COPIED_BYTES / min(took)
+    return _COPIED_BYTES / min(timeit.repeat(lambda: np.copyto(target, source), number=1, repeat=3))
 
 
 def loaded(path: str) -> Dict[str, Any]:

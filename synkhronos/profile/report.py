@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List
 
-from .calls import PARTS
-from .losses import idle_sentence, known, losses, mean, nbytes, rate, short
+from ..host.units import aligned
+from .calls import PARTS, PARTS_OF_CALL
+from .losses import idle_sentence, known, losses, mean, nbytes, rate, titled
 from .page import page, page_body
 
 
@@ -104,7 +105,7 @@ def calls_table(profile: Dict[str, Any]) -> List[List[str]]:
         n = command["count"]
         rows.append(
             [
-                title(command),
+                titled(command),
                 f"{n:,}" if n == command["recorded"] else f"{n:,} ({command['recorded']:,} recorded)",
                 f"{totals['master_s']:.3f}",
                 f"{totals['master_s'] / command['recorded']:.6f}",
@@ -120,10 +121,9 @@ def calls_table(profile: Dict[str, Any]) -> List[List[str]]:
 
 def parts_table(profile: Dict[str, Any]) -> List[List[str]]:
     """Return the column heads, and a row for each recorded command with the parts of its time."""
-    parts = ("engine_s", "transport_s", "commit_s", "wait_s", "copy_s", "overhead_s")
     rows = [["", "computing", "communicating", "commit", "waiting", "copying", "overhead"]]
     for command in profile["commands"]:
-        rows.append([title(command), *(f"{mean(command['totals'][part]):.3f}" for part in parts)])
+        rows.append([titled(command), *(f"{mean(command['totals'][f'{part}_s']):.3f}" for part in PARTS_OF_CALL)])
     return rows
 
 
@@ -138,19 +138,6 @@ def imbalance_table(profile: Dict[str, Any]) -> List[List[str]]:
         of_mean = f"{100 * computing[rank] / mean(computing):.0f} %" if any(computing) else "-"
         found.append([f"rank {rank}", f"{computing[rank]:.3f}", of_mean, f"{rows[rank]:,}", f"{waiting[rank]:.3f}"])
     return found
-
-
-def title(command: Dict[str, Any]) -> str:
-    name = short(command["name"])
-    return f"{name}.steps" if command["kind"] == "steps" else name
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> List[str]:
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]).rstrip()
-        for row in rows
-    ]
 
 
 def _with_percent(seconds: float, wall: float) -> str:

@@ -37,7 +37,6 @@ RECORDS_BEGIN = _NAMES_BEGIN + ALL_NAMES_BYTES
 SPAN, NUMBERS = struct.Struct("<qqIHBB"), struct.Struct("<qqqq")
 RECORD_BYTES = SPAN.size + NUMBERS.size
 _HAVE_NUMBERS = ("command\t", "collective\t")
-_UNKNOWN = (-1, -1, -1, -1)
 _ONE_LENGTH = struct.Struct("<H")
 
 #: Maximum number of spans in the rings of all ranks together, and in one ring; 56 bytes per span.
@@ -49,16 +48,27 @@ def ring_bytes(n_ranks: int) -> int:
     return RECORDS_BEGIN + RECORD_BYTES * min(MAX_SPANS_OF_RANK, MAX_SPANS // n_ranks)
 
 
-class Record(NamedTuple):
-    """A span as stored in a ring."""
+class Span(NamedTuple):
+    """Recorded activity of a rank; numbers are -1 if unknown."""
 
-    begin: int  # nanoseconds of the rank's clock
+    begin: int  # nanoseconds of the master's clock
     end: int  # -1 while the span is open
-    command: int  # number of the current or last command; 0 for a call that ran no command
-    name: int  # index of the name
-    thread: int  # 0 for the first recorded thread of the rank
-    level: int  # nesting depth in the thread
-    numbers: Tuple[int, int, int, int]  # rows, bytes, bytes moved, arrays; -1 if unknown
+    point: str  # the trace point, such as "barrier"
+    label: str  # the method, such as "Barrier.wait", or a command's kind
+    name: str  # a command's function or collective, else ""
+    command: int  # number of the command that contains the span
+    thread: int  # thread of the rank
+    level: int  # nesting depth
+    rows: int = -1
+    nbytes: int = -1
+    moved: int = -1
+    arrays: int = -1
+    is_open: bool = False  # True if the rank was killed during the span or is still in it
+
+    @property
+    def is_command(self) -> bool:
+        """Whether this is the execution of a command."""
+        return self.point == "command"
 
 
 class Content(NamedTuple):
@@ -66,10 +76,9 @@ class Content(NamedTuple):
 
     names: List[str]
     counts: Dict[str, int]  # number of commands by name, including overwritten spans; 0 for other names
-    records: List[Record]  # in the order of their ends, then the open spans
+    spans: List[Span]  # in the order of their ends, then the open spans
     dropped: int  # number of overwritten spans
-    offset: int  # lead of the rank's clock over the master's, in nanoseconds
-    error: int  # largest error of `offset`
+    error: int  # largest error relative to the master's clock, in nanoseconds
 
 
 class RingBuffer:
@@ -138,21 +147,25 @@ def read(memory: memoryview) -> Content:
         names.append(bytes(memory[begin + 2 : begin + 2 + length]).decode("utf-8", "replace"))
         begin += 2 + length
     numbered = {i for i, name in enumerate(names) if name.startswith(_HAVE_NUMBERS)}
-    records: List[Record] = []
+    parts = [[*name.split("\t", 2), "", ""][:3] for name in names]
+    offset = words[OFFSET]
+    spans: List[Span] = []
     ended = [0] * MAX_OPEN  # by level: number of spans written up to the latest span of this level
     for i in range(first, written):
         place = RECORD_BYTES * (i % capacity)
         start, end, command, name, thread, level = SPAN.unpack_from(copied, place)
-        a, b, c, d = NUMBERS.unpack_from(copied, place + SPAN.size) if name in numbered else _UNKNOWN
-        records.append(Record(start, end, command, name, thread, level, (a, b, c, d)))
+        numbers = NUMBERS.unpack_from(copied, place + SPAN.size) if name in numbered else ()
+        point, label, title = parts[name]
+        spans.append(Span(start - offset, end - offset, point, label, title, command, thread, level, *numbers))
         if thread == 0 and level < MAX_OPEN:
             ended[level] = i + 1
     for level, (start, before, name, command) in enumerate(OPEN.iter_unpack(begun)):
         if max(ended[: level + 1]) >= before:
             break
-        records.append(Record(start, -1, command, name, 0, level, _UNKNOWN))
+        point, label, title = parts[name]
+        spans.append(Span(start - offset, -1, point, label, title, command, 0, level, is_open=True))
     counts = {name: int(words[_COUNTS + i]) for i, name in enumerate(names)}
-    return Content(names, counts, records, first, int(words[OFFSET]), int(words[ERROR]))
+    return Content(names, counts, spans, first, words[ERROR])
 
 
 def used(memory: memoryview) -> bytes:

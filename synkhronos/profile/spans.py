@@ -4,30 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from .ring import Content
-
-
-class Span(NamedTuple):
-    """Recorded activity of a rank; numbers are -1 if unknown."""
-
-    begin: int  # nanoseconds of the master's clock
-    end: int
-    point: str  # the trace point, such as "barrier"
-    label: str  # the method, such as "Barrier.wait", or a command's kind
-    name: str  # a command's function or collective, else ""
-    command: int  # number of the command that contains the span
-    thread: int  # thread of the rank
-    level: int  # nesting depth
-    rows: int = -1
-    nbytes: int = -1
-    moved: int = -1
-    arrays: int = -1
-    is_open: bool = False  # True if the rank was killed during the span or is still in it
-
-    @property
-    def is_command(self) -> bool:
-        """Whether this is the execution of a command."""
-        return self.point == "command"
+from .ring import Content, Span
 
 
 class Recorded(NamedTuple):
@@ -44,7 +21,10 @@ class Recorded(NamedTuple):
 
 def recorded(contents: Sequence[Content], root: int, now: int) -> Recorded:
     """Combine the rings of all ranks on one clock; open spans end at `now`."""
-    lanes = [_lane(content, now) for content in contents]
+    lanes = []
+    for content in contents:
+        ended = [span._replace(end=now) if span.is_open else span for span in content.spans]
+        lanes.append(sorted(ended, key=lambda span: (span.begin, span.thread, span.level)))
     firsts = [lane[0].begin for lane in lanes[root : root + 1] if lane]
     # All spans that ended after the oldest remaining span are recorded, with all spans nested in them.
     firsts += [min(span.end for span in lane) for lane, content in zip(lanes, contents) if lane and content.dropped]
@@ -58,32 +38,6 @@ def recorded(contents: Sequence[Content], root: int, now: int) -> Recorded:
             counts[kind, title] = count
     dropped, errors = [content.dropped for content in contents], [content.error for content in contents]
     return Recorded(lanes, root, begin, end, dropped, counts, errors)
-
-
-def _lane(content: Content, now: int) -> List[Span]:
-    found = []
-    for record in content.records:
-        point, _, rest = content.names[record.name].partition("\t")
-        label, _, name = rest.partition("\t")
-        is_open = record.end < 0
-        span = Span(
-            record.begin - content.offset,
-            now if is_open else record.end - content.offset,
-            point,
-            label,
-            name,
-            record.command,
-            record.thread,
-            record.level,
-            *record.numbers,
-            is_open,
-        )
-        found.append(span)
-    return sorted(found, key=_order)
-
-
-def _order(span: Span) -> Tuple[int, int, int]:
-    return span.begin, span.thread, span.level
 
 
 def parents(lane: Sequence[Span]) -> List[Optional[int]]:

@@ -10,7 +10,8 @@ import json
 from typing import Any, Dict, List
 
 from .losses import short
-from .spans import Recorded, Span
+from .ring import Span
+from .spans import Recorded
 
 
 def timeline(record: Recorded, profile: Dict[str, Any]) -> str:
@@ -57,11 +58,8 @@ def _flow(span: Span, rank: int, record: Recorded) -> List[Dict[str, Any]]:
     event = {"name": "command", "cat": "flow", "pid": rank, "tid": span.thread}
     moment = (span.begin - record.begin) / 1e3
     if span.label == "MasterEnd.send":
-        return [
-            {**event, "ph": "s", "id": f"{span.command + 1}.{other}", "ts": moment}
-            for other in range(len(record.lanes))
-            if other != rank
-        ]
+        others = [other for other in range(len(record.lanes)) if other != rank]
+        return [{**event, "ph": "s", "id": f"{span.command + 1}.{other}", "ts": moment} for other in others]
     if rank == record.root:
         return []
     return [{**event, "ph": "f", "bp": "e", "id": f"{span.command}.{rank}", "ts": moment}]

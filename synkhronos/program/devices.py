@@ -38,9 +38,7 @@ class OpenDevices(Command):
         if self.over_hosts:
             os.environ.update(settings_of_nccl(os.environ, interfaces()))
         engine, name = engines.get(ENGINE), self.names[context.rank]
-        opened = None
-        if context.rank != context.root:
-            opened = _open(engine, context.rank, name)
+        opened = None if context.rank == context.root else _open(engine, context.rank, name)
         context.barrier.wait()
         if context.rank == context.root:
             opened = _open(engine, context.rank, name)
@@ -60,10 +58,7 @@ def _open(engine: Any, rank: int, name: str) -> Any:
 
 
 def choose_devices(
-    devices: Optional[Sequence[str]],
-    use_gpu: Optional[bool],
-    n_ranks: Optional[int],
-    hosts: Sequence[HostFacts] = (),
+    devices: Optional[Sequence[str]], use_gpu: Optional[bool], n_ranks: Optional[int], hosts: Sequence[HostFacts] = ()
 ) -> Optional[List[List[str]]]:
     """Return the devices of every host's ranks (this host's first), or None for CPU processes; see `fork`."""
     # The ranks of this host inherit the current environment, so count the GPUs that are visible in it.
@@ -85,16 +80,11 @@ def choose_devices(
                 raise
             missing = str(error)
     if hosts and len({name.startswith("cuda") for of_host in names for name in of_host}) > 1:
-        raise ArgumentValueError(
-            "devices", "devices of one kind on several hosts", repr(devices), "name only cuda or only opencl devices"
-        )
+        hint = "name only cuda or only opencl devices"
+        raise ArgumentValueError("devices", "devices of one kind on several hosts", repr(devices), hint)
     if missing and devices is None and use_gpu is None:
-        logger.warning(
-            "GPUs are not used; CPU processes are started instead: %s (number of GPUs on %s: %d)",
-            missing,
-            "the hosts" if hosts else "this machine",
-            sum(counts),
-        )
+        words = "GPUs are not used; CPU processes are started instead: %s (number of GPUs on %s: %d)"
+        logger.warning(words, missing, "the hosts" if hosts else "this machine", sum(counts))
         return None
     if missing:
         raise SynkhronosError(f"{'devices' if devices is not None else 'use_gpu=True'}: {missing}")

@@ -147,22 +147,25 @@ def fork(
     """
     if options is not None and not isinstance(options, Options):
         raise ArgumentTypeError("options", "synk.Options(...)", _with_type(options))
-    pin, threads, keep_heap, standby, profile_workers = options or Options()
-    flags = {"use_gpu": use_gpu, "profile_workers": profile_workers, "pin": pin, "keep_heap": keep_heap}
-    flags.update(exact=exact, check=check, standby=standby)
+    settings: Dict[str, Any] = (options or Options())._asdict()
+    threads = settings["threads"]
+    flags = {"use_gpu": False if use_gpu is None else use_gpu, **settings, "exact": exact, "check": check}
+    del flags["threads"]
     for argument, value in flags.items():
-        if not isinstance(value, (bool, np.bool_)) and not (value is None and argument == "use_gpu"):
+        if not isinstance(value, (bool, np.bool_)):
             expected = "True, False or None" if argument == "use_gpu" else "True or False"
             raise ArgumentTypeError(argument, expected, _with_type(value))
-    n_ranks = None if n_ranks is None else _positive("n_ranks", n_ranks)
-    rows = None if rows is None else _positive("rows", rows)
+    n_ranks = None if n_ranks is None else _integer("n_ranks", n_ranks, 1)
+    rows = None if rows is None else _integer("rows", rows, 1)
     if profile is not None:
         if not isinstance(profile, (str, os.PathLike)):
             raise ArgumentTypeError("profile", "the path of a folder", _with_type(profile))
         if not os.fspath(profile):
             raise ArgumentValueError("profile", "the path of a folder", "an empty path")
     argument = "heal" if heal is not None else HEAL
-    deaths = _deaths_of_environment() if heal is None else _deaths(argument, heal)
+    in_environment = os.environ.get(HEAL) or "0"
+    default = int(in_environment) if in_environment.isdigit() else in_environment
+    deaths = _integer(argument, default if heal is None else heal, 0)
     there = PROGRAM.all_hosts()
     by_host = choose_devices(devices, use_gpu, n_ranks, there)
     names = None if by_host is None else [name for of_host in by_host for name in of_host]
@@ -180,27 +183,11 @@ def fork(
     check_timeout(timeout)
     if random not in ("split", "same"):
         raise ArgumentValueError("random", "'split' or 'same'", repr(random))
-    if seed is not None:
-        seed = _integer("seed", seed)
-        if seed < 0:
-            raise ArgumentValueError("seed", "0 or more", str(seed))
-    if threads is not None and _positive("threads", threads) > MAX_THREADS:
+    seed = None if seed is None else _integer("seed", seed, 0)
+    if threads is not None and _integer("threads", threads, 1) > MAX_THREADS:
         raise ArgumentValueError("threads", f"at most {MAX_THREADS}", str(threads))
-    settings: Dict[str, Any] = dict(
-        timeout=timeout,
-        pin=bool(pin),
-        threads=threads,
-        profile=bool(profile_workers),
-        seed=seed,
-        random=random,
-        keep_heap=bool(keep_heap),
-        exact=bool(exact),
-        rows=rows,
-        check=bool(check),
-        heal=deaths,
-        standby=bool(standby),
-        profile_to=None if profile is None else os.fspath(profile),
-    )
+    settings.update(timeout=timeout, seed=seed, random=random, exact=exact, rows=rows, check=check, heal=deaths)
+    settings["profile_to"] = None if profile is None else os.fspath(profile)
     if names and use_gpu is None and devices is None:
         try:
             return _ranks(PROGRAM.open(size, root, devices=names, hosts=hosts, **settings))
@@ -386,26 +373,11 @@ def _hosts(there: Sequence[HostFacts], counts: Sequence[int]) -> Optional[Hosts]
     return Hosts.of_counts(tuple(host.name for host in there), tuple(counts), places=places)
 
 
-def _integer(argument: str, value: Any) -> int:
+def _integer(argument: str, value: Any, least: Optional[int] = None) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise ArgumentTypeError(argument, "an int", _with_type(value))
-    return int(value)
-
-
-def _deaths(argument: str, value: Any) -> int:
-    if _integer(argument, value) < 0:
-        raise ArgumentValueError(argument, "0 or more", str(value))
-    return int(value)
-
-
-def _deaths_of_environment() -> int:
-    value = os.environ.get(HEAL) or "0"
-    return _deaths(HEAL, int(value) if value.isdigit() else value)
-
-
-def _positive(argument: str, value: Any) -> int:
-    if _integer(argument, value) < 1:
-        raise ArgumentValueError(argument, "at least 1", str(value))
+    if least is not None and value < least:
+        raise ArgumentValueError(argument, f"at least {least}" if least else "0 or more", str(value))
     return int(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import time
@@ -103,13 +104,11 @@ class SessionProfile:
         self._session, self._cores = session, cores
         self._devices = devices or ["cpu"] * session.size
         RECORDING.add(session.root, session.block.spans[session.root], any_thread=True)
-        session.at_end = self._end
+        session.at_end = functools.partial(self._end, session)
 
-    def write_if_killed(self) -> None:
+    def write_if_killed(self, session: Session) -> None:
         """Arrange for the profile to be written even if this process is killed; requires a started session."""
-        session = self._session
-        assert session is not None
-        session.launcher.write_if_killed(Unfinished(self.folder, session.root, self._setting()).write)
+        session.launcher.write_if_killed(Unfinished(self.folder, session.root, self._setting(session)).write)
 
     def abandon(self) -> None:
         """Cancel the claim on the folder, because the session did not start."""
@@ -132,31 +131,23 @@ class SessionProfile:
             for rank, content in zip(range(session.size), session.run(ReadRings(far))):
                 if content is not None:
                     session.block.spans[rank][: len(content)] = content
-        return report_of(session.block.spans, session.root, self._setting())[0]
+        return report_of(session.block.spans, session.root, self._setting(session))[0]
 
-    def _setting(self) -> Setting:
-        session = self._session
-        assert session is not None
+    def _setting(self, session: Session) -> Setting:
         hosts, transport = session.hosts, session.context.transport
         link = "shared_memory" if hosts is None else "mpi" if hosts.places else "tcp"
         if getattr(transport, "nccl", None) is not None:
             link = "nccl"
-        return Setting(
-            "+".join(engine.name for engine in engines.loaded()),
-            self._devices,
-            [list(range(session.size))] if hosts is None else [list(ranks) for ranks in hosts.ranks],
-            [] if hosts is None else list(hosts.names),
-            self._cores,
-            link if session.size > 1 else None,
-        )
+        used = "+".join(engine.name for engine in engines.loaded())
+        ranks = [list(range(session.size))] if hosts is None else list(map(list, hosts.ranks))
+        names = [] if hosts is None else list(hosts.names)
+        return Setting(used, self._devices, ranks, names, self._cores, link if session.size > 1 else None)
 
-    def _end(self) -> None:
+    def _end(self, session: Session) -> None:
         """Write the profile after the ranks have ended. A failure is only logged, so that the program continues."""
-        session = self._session
-        assert session is not None
         RECORDING.remove(session.root)
         try:
-            self._last, record = report_of(session.block.spans, session.root, self._setting())
+            self._last, record = report_of(session.block.spans, session.root, self._setting(session))
             self._claim.fill(files_of(self._last, record))
         except Exception as error:
             unexpected = not isinstance(error, (OSError, MemoryError))

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import weakref
+from contextlib import ExitStack
 from typing import Any, Dict, List, NamedTuple, Optional, Type
 
 from .. import engines
@@ -54,12 +55,12 @@ DEVICES_TIMEOUT_S = 600.0  #: Time limit for opening the devices; Theano may com
 
 
 class SessionOptions(NamedTuple):
-    """The options of `fork` except ranks and devices."""
+    """The options of `fork` except ranks and devices, and the fields of its `Options`."""
 
     timeout: Optional[float] = None
     pin: bool = True
     threads: Optional[int] = None
-    profile: bool = False  # whether every rank writes a cProfile file
+    profile_workers: bool = False
     seed: Optional[int] = None
     random: str = "split"
     keep_heap: bool = True
@@ -195,21 +196,21 @@ class Program:
             if self.inside_rank:
                 raise StateError("synkhronos.fork() was called inside a rank: only the master may have a session")
             if self.session is not None and not self.session.closed:
-                raise StateError(
-                    f"synkhronos is forked already (number of ranks: {self.session.size}): "
-                    "call synkhronos.close() before fork()"
-                )
+                text = f"synkhronos is forked already (number of ranks: {self.session.size})"
+                raise StateError(f"{text}: call synkhronos.close() before fork()")
             self._check_device(devices is not None)
-            session = profiled = None
-            try:
-                # Do not pass the variable on to programs that this program starts.
-                self._profile_to = os.environ.pop(PROFILE, None) or self._profile_to
-                profile_to = self._profile_to or profile_to  # the command line has precedence
+            # Do not pass the variable on to programs that this program starts.
+            self._profile_to = os.environ.pop(PROFILE, None) or self._profile_to
+            profile_to = self._profile_to or profile_to  # the command line has precedence
+            profiled = None
+            with ExitStack() as undo:
                 if profile_to:
                     profiled = SessionProfile(profile_to, self.profiled)
+                    undo.callback(profiled.abandon)
                     options["recorded"] = True
                 with DeferredSignals():  # otherwise an interrupt could leave a process behind
                     session = self._start(size, root, launcher, devices is not None, hosts, SessionOptions(**options))
+                    undo.callback(session.close, "it could not be started")
                     if profiled is not None:
                         profiled.begin(session, self._cores_of(hosts), devices)
                 session.run(CheckStart(), START_TIMEOUT_S)
@@ -221,15 +222,9 @@ class Program:
                 for function in self.functions:  # built in an earlier session, or before the first
                     session.prefetch.begin(function.engine)
                 if profiled is not None:
-                    profiled.write_if_killed()
-            except BaseException:
-                if session is not None:
-                    session.close("it could not be started")
-                if profiled is not None:
-                    profiled.abandon()
-                raise
-            if profiled is not None:
-                self.profiled = profiled
+                    profiled.write_if_killed(session)
+                undo.pop_all()
+            self.profiled = profiled or self.profiled
             self.session, self.exact, self.rows = session, bool(options.get("exact")), options.get("rows")
             self.check = bool(options.get("check")) or check == "1"
             return session
@@ -242,22 +237,19 @@ class Program:
                 raise StateError(
                     f"a device was opened in this process before synkhronos.fork(), by {foreign}. Child processes "
                     "forked later cannot use devices, and synkhronos opens the master's device itself. Set "
-                    "THEANO_FLAGS=device=cpu,init_gpu_device= (and remove both from .theanorc), and do "
-                    "not call theano.gpuarray.use()"
+                    "THEANO_FLAGS=device=cpu,init_gpu_device= (and remove both from .theanorc), and do not call "
+                    "theano.gpuarray.use()"
                 )
             if device is None:
                 continue
             if not wanted:
                 raise StateError(
-                    f"this process opened {device} in an earlier synkhronos.fork(), and its functions "
-                    "compute there, but CPU processes cannot: pass devices=[...] again, or start a new "
-                    "program"
+                    f"this process opened {device} in an earlier synkhronos.fork(), and its functions compute there, "
+                    "but CPU processes cannot: pass devices=[...] again, or start a new program"
                 )
             if self._keeper is None or not self._keeper.alive():
-                raise StateError(
-                    "the keeper process is gone, and a new one cannot be forked after this process has "
-                    f"opened {device}: start a new program"
-                )
+                reason = f"a new one cannot be forked after this process has opened {device}"
+                raise StateError(f"the keeper process is gone, and {reason}: start a new program")
 
     def _start(
         self, size: int, root: int, launcher: str, devices: bool, hosts: Optional[Hosts], options: SessionOptions
@@ -285,78 +277,36 @@ class Program:
                     pools[rank] = shadow(nameless_file("shadow", 0))
                 elif rank != root:
                     pools[rank] = nameless_file("pool", 0) if processes else Pool(rank)
-            of_program = [*self._inherited, self.pool]
-            for pool in of_program:
-                pools[pool.ident] = pool
-            configs = [
-                RankConfig(
-                    rank,
-                    size,
-                    root,
-                    groups[rank],
-                    threads,
-                    budget,
-                    list(sys.path),
-                    machine.working_directory(),
-                    environment_of_ranks(),
-                    _profile_path(rank) if options.profile else None,
-                    options.keep_heap,
-                    hosts,
-                    heals=options.heal > 0,
-                )
-                for rank in near
-                if rank != root
-            ]
+            of_program = {pool.ident: pool for pool in [*self._inherited, self.pool]}
+            pools.update(of_program)
+            path, folder = list(sys.path), machine.working_directory()
+            profiles = {rank: _profile_path(rank) if options.profile_workers else None for rank in near}
+            of_all = RankConfig(root, size, root, [], threads, budget, path, folder, environment_of_ranks(), None)
+            of_all = of_all._replace(keep_heap=options.keep_heap, hosts=hosts, heals=options.heal > 0)
+            others = [rank for rank in near if rank != root]
+            configs = [of_all._replace(rank=rank, cores=groups[rank], profile=profiles[rank]) for rank in others]
             if hosts is not None:
                 assert isinstance(starter, ProcessLauncher) and self._bridge is not None
-                spec = SessionSpec(
-                    hosts,
-                    root,
-                    [pool.ident for pool in of_program],
-                    list(sys.path),
-                    machine.working_directory(),
-                    options.pin,
-                    options.keep_heap,
-                    options.threads,
-                    options.profile,
-                    [*modules_to_import(), *self._bridge.world.modules],
-                    span_bytes,
-                )
+                modules = [*modules_to_import(), *self._bridge.world.modules]
+                flags = options.pin, options.keep_heap, options.threads, options.profile_workers
+                spec = SessionSpec(hosts, root, list(of_program), path, folder, *flags, modules, span_bytes)
                 starter = HostsLauncher(starter, self._bridge, spec)
             starter.start(configs, block, pools)
-            if hosts is not None:
-                policy = WaitPolicy.of_hosts()
-            elif processes:
+            policy = WaitPolicy.of_threads() if hosts is None else WaitPolicy.of_hosts()
+            if processes and hosts is None:
                 policy = WaitPolicy.of_processes(size, budget, bool(groups[root]))
-            else:
-                policy = WaitPolicy.of_threads()
             affinity = MasterAffinity(groups[root], threads if processes and size > 1 else None, claims)
-            return Session(
-                size,
-                root,
-                starter,
-                block,
-                self.pool,
-                pools,
-                policy,
-                affinity,
-                options.timeout,
-                _profile_path(root) if options.profile else None,
-                options.seed,
-                options.random,
-                hosts,
-                options.heal if processes else 0,  # threads cannot be killed
-            )
+            heal = options.heal if processes else 0  # threads cannot be killed
+            here = size, root, starter, block, self.pool, pools, policy, affinity
+            return Session(*here, options.timeout, profiles[root], options.seed, options.random, hosts, heal)
         except BaseException as error:
             starter.kill()
             claims.release()
             if block is not None:
                 block.close()
             if isinstance(error, OSError):
-                raise SynkhronosError(
-                    f"the session could not be started (number of ranks: {size}): {error}; "
-                    "see ulimit -n (open files) and df -h /dev/shm"
-                ) from error
+                text = f"the session could not be started (number of ranks: {size}): {error}"
+                raise SynkhronosError(f"{text}; see ulimit -n (open files) and df -h /dev/shm") from error
             raise
         finally:
             for each in pools.values():

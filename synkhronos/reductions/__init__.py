@@ -9,28 +9,19 @@ inputs produce the same bits in every run. `op` lists the operations. `combining
     rank 2, without rows                                            None ---+
 """
 
-from .accumulator import Accumulator
-from .combining import combine, combine_each, combine_into, combine_pieces, gather_outputs, reduce_outputs
-from .mean import counting, narrowed, scaled_weights
-from .op import COMBINING, IN_GRAPH, MISSING, NAMES, WHOLES, ReduceOp, check_dtype, compute_dtype
-
-__all__ = [
-    "Accumulator",
-    "COMBINING",
-    "IN_GRAPH",
-    "MISSING",
-    "NAMES",
-    "ReduceOp",
-    "WHOLES",
-    "check_dtype",
-    "combine",
-    "combine_each",
-    "combine_into",
-    "combine_pieces",
-    "compute_dtype",
-    "counting",
-    "gather_outputs",
-    "narrowed",
-    "reduce_outputs",
-    "scaled_weights",
-]
+from .accumulator import Accumulator as Accumulator
+from .combining import combine as combine
+from .combining import combine_each as combine_each
+from .combining import combine_pieces as combine_pieces
+from .combining import reduce_outputs as reduce_outputs
+from .mean import counting as counting
+from .mean import narrowed as narrowed
+from .op import COMBINING as COMBINING
+from .op import IN_GRAPH as IN_GRAPH
+from .op import MISSING as MISSING
+from .op import WHOLES as WHOLES
+from .op import Parts as Parts
+from .op import ReduceOp as ReduceOp
+from .op import Weights as Weights
+from .op import check_dtype as check_dtype
+from .op import compute_dtype as compute_dtype

@@ -9,18 +9,14 @@ from numpy.typing import NDArray
 
 from ..errors import ArgumentValueError
 from .mean import BLOCK_BYTES, checked_weights, mean_into
-from .op import COMBINING, ReduceOp, check_dtype, compute_dtype, listed
+from .op import COMBINING, Parts, ReduceOp, Weights, check_dtype, compute_dtype, listed
 from .scalars import combine_many, combine_numbers
 
 _UFUNCS: Dict[Optional[str], np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
 def combine(
-    op: ReduceOp,
-    parts: Sequence[Optional[NDArray[Any]]],
-    weights: Optional[Sequence[Any]] = None,
-    out: Optional[NDArray[Any]] = None,
-    keep_dtype: bool = False,
+    op: ReduceOp, parts: Parts, weights: Weights = None, out: Optional[NDArray[Any]] = None, keep_dtype: bool = False
 ) -> NDArray[Any]:
     """Reduce the ranks' values element by element, strictly in rank order: ``op(x_0, ..., x_{n-1})``.
 
@@ -50,26 +46,20 @@ def combine(
         check_dtype(op, dtype, "a value")
     if dtype.kind == "b" and op.name in ("sum", "prod") and not keep_dtype:
         dtype = np.dtype(np.int_)
-    if out is None:
-        result = np.empty(shape, dtype)
-    elif out.shape != shape or out.dtype != dtype:
+    if out is not None and (out.shape != shape or out.dtype != dtype):
         expected = f"{dtype}{shape}, the type and shape of the result of '{op}'"
         raise ArgumentValueError("out", expected, f"{out.dtype}{out.shape}")
-    elif out.flags.c_contiguous and all(_same_or_apart(out, part) for part in present):
-        result = out
-    else:
-        result = np.empty(shape, dtype)
+    in_place = out is not None and out.flags.c_contiguous and all(_same_or_apart(out, part) for part in present)
+    result = out if out is not None and in_place else np.empty(shape, dtype)
     flat = [None if part is None else np.asarray(part).reshape(-1) for part in parts]
     combine_pieces(op, [(flat, [result.reshape(-1)])], weights)
-    if out is None or result is out:
+    if out is None or in_place:
         return result
     np.copyto(out, result)
     return out
 
 
-def combine_each(
-    op: ReduceOp, parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Sequence[Any]] = None
-) -> NDArray[Any]:
+def combine_each(op: ReduceOp, parts: Parts, weights: Weights = None) -> NDArray[Any]:
     """Combine ``n`` scalars per rank in one pass, bit-identical to separate calls to `combine`.
 
     ``parts`` have shape ``(n,)``, or are None for ranks without a value. The result has shape ``(n,)``.
@@ -86,30 +76,14 @@ def combine_each(
     return results
 
 
-def combine_into(
-    op: ReduceOp,
-    parts: Sequence[Optional[NDArray[Any]]],
-    weights: Optional[Sequence[Any]],
-    out: NDArray[Any],
-) -> None:
+def combine_pieces(op: ReduceOp, pieces: Iterable[Tuple[Parts, Sequence[NDArray[Any]]]], weights: Weights) -> None:
     """Reduce 1-D contiguous blocks like `combine`, for transports that divide values into blocks.
 
-    Each element depends only on the parts' elements at the same position, so results are bit-identical to those of
-    whole values. (If several parts are NaN, NumPy does not specify the result's sign and payload.) Only weights are
-    checked; do not normalize them, because that would change the rounding. ``out`` must be one of the parts or overlap
-    none of them. Its dtype determines whether a sum of bools is an integer.
-    """
-    combine_pieces(op, [(parts, [out])], weights)
-
-
-def combine_pieces(
-    op: ReduceOp,
-    pieces: Iterable[Tuple[Sequence[Optional[NDArray[Any]]], Sequence[NDArray[Any]]]],
-    weights: Optional[Sequence[Any]],
-) -> None:
-    """Reduce many blocks like `combine_into`, each into several targets, at little cost per block.
-
-    ``pieces`` are pairs of parts and targets; the first target may be one of the parts.
+    ``pieces`` are pairs of a block's parts and the targets of its result. The first target must be one of the parts or
+    overlap none of them; its dtype determines whether a sum of bools is an integer. Each element depends only on the
+    parts' elements at the same position, so results are bit-identical to those of whole values. (If several parts are
+    NaN, NumPy does not specify the result's sign and payload.) Only weights are checked; do not normalize them, because
+    that would change the rounding.
     """
     if op.name == "avg":
         checked: Any = None if weights is None else checked_weights(weights)
@@ -127,7 +101,7 @@ def combine_pieces(
                 np.copyto(target, out)
 
 
-def _fold_into(op: ReduceOp, parts: Sequence[Optional[NDArray[Any]]], out: NDArray[Any]) -> None:
+def _fold_into(op: ReduceOp, parts: Parts, out: NDArray[Any]) -> None:
     """Apply the op's ufunc in rank order; only the last step writes to ``out``, as in `mean.mean_into`."""
     ufunc = _UFUNCS[op.name]
     present = [part for part in parts if part is not None]
@@ -144,7 +118,7 @@ def _fold_into(op: ReduceOp, parts: Sequence[Optional[NDArray[Any]]], out: NDArr
         ufunc(result, present[-1][block], out=out[block], dtype=compute)
 
 
-def gather_outputs(parts: Sequence[Optional[NDArray[Any]]]) -> NDArray[Any]:
+def gather_outputs(parts: Parts) -> NDArray[Any]:
     """Concatenate the ranks' values along the first axis, in rank order; a 0-d value becomes one entry.
 
     >>> gather_outputs([np.array(1.0), None, np.array(2.0)])
@@ -159,13 +133,7 @@ def gather_outputs(parts: Sequence[Optional[NDArray[Any]]]) -> NDArray[Any]:
     return np.concatenate([np.atleast_1d(part) for part in present])
 
 
-def reduce_outputs(
-    op: ReduceOp,
-    parts: Sequence[Optional[NDArray[Any]]],
-    weights: Optional[Sequence[Any]],
-    root: int,
-    keep_dtype: bool = False,
-) -> NDArray[Any]:
+def reduce_outputs(op: ReduceOp, parts: Parts, weights: Weights, root: int, keep_dtype: bool = False) -> NDArray[Any]:
     """Combine the ranks' values of an output, gather them, or select the master's; return a new array.
 
     With op None the result is the value of ``root``, or the first available value if ``root`` has none. The other

@@ -69,39 +69,22 @@ def scale(array: GpuArray, weight: float, total: float = 1.0, dtype: Any = None)
     """Return ``array * weight / total`` in new memory, as a floating-point ``dtype`` (by default the array's own)."""
     dtype = np.dtype(array.dtype if dtype is None else dtype)
     out = empty(array.shape, dtype, array.context)
-    number = np.float64 if dtype == np.float64 else np.float32
-    _run(
-        "out = a * w / t",
-        [
-            (arg("out", dtype, write=True), out),
-            (arg("a", array.dtype, read=True), array),
-            (arg("w", number, scalar=True), number(weight)),
-            (arg("t", number, scalar=True), number(total)),
-        ],
-    )
+    operands = [_written("out", out), _read("a", array), _number("w", weight, dtype), _number("t", total, dtype)]
+    _run("out = a * w / t", operands)
     return out
 
 
 def clamp(array: GpuArray, low: GpuArray, high: GpuArray) -> GpuArray:
     """Clamp an array in place to the range from ``low`` to ``high``, element by element; NaN is kept."""
-    _run(
-        "out = (out < l) ? l : (out > h) ? h : out",
-        [
-            (arg("out", array.dtype, read=True, write=True), array),
-            (arg("l", array.dtype, read=True), low),
-            (arg("h", array.dtype, read=True), high),
-        ],
-    )
+    operands = [_written("out", array, read=True), _read("l", low), _read("h", high)]
+    _run("out = (out < l) ? l : (out > h) ? h : out", operands)
     return array
 
 
 def nan_mark(array: GpuArray) -> GpuArray:
     """Return an array that is NaN where ``array`` is NaN, and 0 elsewhere."""
     out = empty(array.shape, array.dtype, array.context)
-    _run(
-        "out = (a != a) ? a : 0",
-        [(arg("out", array.dtype, write=True), out), (arg("a", array.dtype, read=True), array)],
-    )
+    _run("out = (a != a) ? a : 0", [_written("out", out), _read("a", array)])
     return out
 
 
@@ -117,14 +100,10 @@ def combine(
         raise ArgumentValueError(f"values of '{op}'", "the same shape and type on all ranks", got)
     if out is None:
         out = empty(a.shape, a.dtype, a.context)
-    operands = [(arg("out", a.dtype, read=out is a, write=True), out)]
-    if out is not a:
-        operands.append((arg("a", a.dtype, read=True), a))
-    operands.append((arg("b", a.dtype, read=True), b))
+    operands = [_written("out", out, read=out is a)] + [_read("a", a)] * (out is not a) + [_read("b", b)]
     if op.name == "avg":
-        number = np.float64 if a.dtype == np.float64 else np.float32
-        first, second = narrowed(tuple(map(float, weights)), np.dtype(number))
-        operands += [(arg("v", number, scalar=True), first), (arg("w", number, scalar=True), second)]
+        first, second = narrowed(tuple(map(float, weights)), np.dtype(_precision(a.dtype)))
+        operands += [_number("v", first, a.dtype), _number("w", second, a.dtype)]
     _run("out = " + _EXPRESSIONS[op.name].format(a="out" if out is a else "a"), operands)
     return out
 
@@ -200,6 +179,24 @@ class DeviceAccumulator:
                 raise ArgumentValueError("values of 'gather'", "shapes that differ only in the first axis", got)
             return concatenate(self._collected), self._weight
         return self._collected[0].astype(self._dtype, copy=False), self._weight
+
+
+def _written(name: str, array: GpuArray, read: bool = False) -> Tuple[Any, GpuArray]:
+    return arg(name, array.dtype, read=read, write=True), array
+
+
+def _read(name: str, array: GpuArray) -> Tuple[Any, GpuArray]:
+    return arg(name, array.dtype, read=True), array
+
+
+def _number(name: str, value: float, dtype: Any) -> Tuple[Any, Any]:
+    number = _precision(dtype)
+    return arg(name, number, scalar=True), number(value)
+
+
+def _precision(dtype: Any) -> Any:
+    """Return the type of numbers that are combined with elements of a dtype."""
+    return np.float64 if dtype == np.float64 else np.float32
 
 
 def _run(expression: str, operands: Sequence[Tuple[Any, Any]]) -> None:

@@ -24,19 +24,19 @@ from __future__ import annotations
 import math
 import numbers
 from functools import lru_cache
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ArgumentTypeError, ArgumentValueError
-from .op import AVG, compute_dtype
+from .op import AVG, Parts, Weights, compute_dtype
 
 BLOCK_BYTES = 1 << 18
 """Size of the blocks that are combined one at a time, so that intermediate results stay in the core's cache."""
 
 
-def mean_into(parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Sequence[float]], out: NDArray[Any]) -> None:
+def mean_into(parts: Parts, weights: Weights, out: NDArray[Any]) -> None:
     """Average the ranks' values into ``out``, as defined by this module.
 
     NumPy must be set to ignore floating-point errors. ``parts`` have shape ``(size,)``, or are None for ranks without a
@@ -97,7 +97,7 @@ def _midpoint(first: NDArray[Any], second: NDArray[Any], out: NDArray[Any], scra
         np.multiply(total, 0.5, out=out)
 
 
-def counting(present: Sequence[bool], weights: Optional[Sequence[float]]) -> Tuple[List[int], Tuple[float, ...]]:
+def counting(present: Sequence[bool], weights: Weights) -> Tuple[List[int], Tuple[float, ...]]:
     """Return the ranks that count in an average, and their weights; ``present[r]`` states whether rank r has a value.
 
     >>> counting([True, True, False, True], [2.0, 0.0, 1.0, 1.0])

@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Collection, Optional, Tuple
+from typing import Any, Collection, Optional, Sequence, Tuple
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from ..errors import ArgumentTypeError, ArgumentValueError
+
+Parts = Sequence[Optional[NDArray[Any]]]
+"""The ranks' values of one array; None for a rank without a value."""
+
+Weights = Optional[Sequence[Any]]
+"""The ranks' weights in an average; None if they are equal."""
 
 NAMES: Tuple[Optional[str], ...] = ("avg", "sum", "prod", "min", "max", "gather", None)
 """All ops that users may name."""
@@ -72,9 +78,8 @@ class ReduceOp:
         else:
             raise ArgumentTypeError(argument, listed(allowed), f"{op!r} of type {type(op).__name__}")
         if parsed.name not in allowed:
-            raise ArgumentValueError(
-                argument, f"{listed(allowed)} (with prefix 'c_' for the CPU transport)", repr(str(op))
-            )
+            expected = f"{listed(allowed)} (with prefix 'c_' for the CPU transport)"
+            raise ArgumentValueError(argument, expected, repr(str(op)))
         return parsed
 
     @classmethod
@@ -108,19 +113,12 @@ def check_dtype(op: ReduceOp, dtype: DTypeLike, label: str, allowed: Collection[
         others = [repr(name) for name in allowed if name not in ("avg", None)]
         if None in allowed:
             others.append("None (the master's own value)")
-        raise ArgumentTypeError(
-            label,
-            "a floating-point type for 'avg', the default op (integers and bools have no average)",
-            str(dtype),
-            f"use the op {', '.join(others[:-1])} or {others[-1]}, or cast {label} to a float",
-        )
+        expected = "a floating-point type for 'avg', the default op (integers and bools have no average)"
+        hint = f"use the op {', '.join(others[:-1])} or {others[-1]}, or cast {label} to a float"
+        raise ArgumentTypeError(label, expected, str(dtype), hint)
     if op.name in COMBINING and dtype.kind not in "biufc":
-        raise ArgumentTypeError(
-            label,
-            f"numbers, as required by '{op}'",
-            str(dtype),
-            "use the op 'gather' or None (the master's own value)",
-        )
+        hint = "use the op 'gather' or None (the master's own value)"
+        raise ArgumentTypeError(label, f"numbers, as required by '{op}'", str(dtype), hint)
 
 
 def compute_dtype(op: ReduceOp, dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -7,12 +7,12 @@ ranks, and 1.9 us instead of 25 us over four ranks. Cases that are not simple (s
 from __future__ import annotations
 
 import math
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Optional, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .op import ReduceOp
+from .op import Parts, ReduceOp, Weights
 
 _LIMITS = {np.dtype(np.float32): (1e-37, 3e38), np.dtype(np.float64): (1e-290, 1e290)}
 """By dtype: least and greatest magnitude of numbers whose intermediate results neither overflow nor underflow."""
@@ -21,9 +21,7 @@ _WEIGHT_LIMITS = (1e-15, 1e15)
 """Range of weights whose sums, and products with numbers in `_LIMITS`, cannot underflow or overflow either."""
 
 
-def combine_numbers(
-    op: ReduceOp, parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Sequence[Any]]
-) -> Optional[NDArray[Any]]:
+def combine_numbers(op: ReduceOp, parts: Parts, weights: Weights) -> Optional[NDArray[Any]]:
     """Return the result of `combining.combine` for 0-d arrays, or None if the case is not simple.
 
     Simple cases are ``avg`` and ``sum`` of numbers of normal magnitude with weights of normal magnitude. The steps are
@@ -58,9 +56,7 @@ def combine_numbers(
     return np.array(total, dtype) if least < abs(total) < most else None  # not for 0, which might be -0.0
 
 
-def combine_many(
-    op: ReduceOp, parts: Sequence[Optional[NDArray[Any]]], weights: Optional[Sequence[Any]]
-) -> Optional[Tuple[NDArray[Any], NDArray[np.bool_]]]:
+def combine_many(op: ReduceOp, parts: Parts, weights: Weights) -> Optional[Tuple[NDArray[Any], NDArray[np.bool_]]]:
     """Combine parts of shape ``(n,)`` like `combine_numbers`.
 
     Return the results and a mask of the simple cases (other results are undefined), or None if no case can be simple.

@@ -114,7 +114,7 @@ class RankEnd:
 
     def is_called(self) -> bool:
         block = self.block
-        return bool(block.command_number > block.finished[self.rank])
+        return bool(block.words[COMMAND_NUMBER] > block.finished[self.rank])
 
     def may_be_called(self) -> bool:
         """Return whether this rank should continue with `wait`, because a command has arrived or may arrive soon."""
@@ -129,7 +129,7 @@ class RankEnd:
             else:
                 leader.wait(self.is_called, watch, self.policy)
         self._keep = None
-        number: int = block.command_number
+        number: int = block.words[COMMAND_NUMBER]
         return number
 
     @point("channel")
@@ -138,7 +138,7 @@ class RankEnd:
 
         A cache maps the bytes of a frozen command to its envelope. Entries stay valid, since a command does not change.
         """
-        length, slot = self.block.command_length, self.block.command_slot
+        length, slot = self.block.words[COMMAND_LENGTH], self.block.command_slot
         if not 0 <= length <= FROZEN_BYTES:
             envelope: Envelope = pickle.loads(messages.get(length, slot, self.pools))
             return envelope

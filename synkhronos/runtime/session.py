@@ -36,7 +36,7 @@ from ..host.affinity import MasterAffinity
 from ..host.signals import DeferredSignals
 from ..memory.handles import Handle
 from ..memory.pool import Pool
-from ..sync.control_block import DEATHS, ControlBlock
+from ..sync.control_block import ABORT_REQUESTED, COMMAND_NUMBER, DEATHS, ControlBlock
 from ..sync.hosts import Hosts
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
@@ -448,7 +448,7 @@ class Session:
         self._watch()
         if any(self.block.arrived[rank] > self.context.barrier.current for rank in self.others):
             self.context.abort()  # a rank waits for the master, which has finished
-        if self.block.abort_requested >= self._number:
+        if self.block.words[ABORT_REQUESTED] >= self._number:
             self.context.abort()  # other ranks may still have many steps ahead
 
     def _raise_what_ended(self) -> None:
@@ -489,7 +489,7 @@ class Session:
         """Make the ranks idle again after an interrupt during a command, or end the session."""
         done = False
         try:
-            if self.block.command_number >= number:  # otherwise the command was not sent
+            if self.block.words[COMMAND_NUMBER] >= number:  # otherwise the command was not sent
                 self.context.abort()
                 self._fatal, self._timeout = None, GRACE_S
                 self._restart_clock(time.monotonic())
@@ -525,7 +525,7 @@ class Session:
             return False
         dead = self._lost(error)
         killed = {rank for rank in dead if self.block.ended[rank] and -self.block.status[rank] in KILLED}
-        sent = self.block.command_number >= self._number
+        sent = self.block.words[COMMAND_NUMBER] >= self._number
         deaths: List[SynkhronosError] = [error] * len(dead)
         try:
             why_not = healing.refusal(command, dead, sent, self.context, killed)
@@ -571,7 +571,7 @@ class Session:
         self._fatal = None
         self._restart_clock(time.monotonic())  # survivors finish their computation, with a new timeout
         for rank in self.others:
-            if rank not in dead and self.block.command_number >= number:
+            if rank not in dead and self.block.words[COMMAND_NUMBER] >= number:
                 self.block.commands[rank].release()
                 self.channel.wait(rank, number, functools.partial(self._watch_survivor, rank))
                 if self._read(rank).error is not None:
@@ -600,7 +600,7 @@ class Session:
             self.launcher.end(dead)
             for rank in dead:
                 self.block.reset(rank)
-            self.block.deaths = 0  # safe, because the keeper records the end of a rank before it sets this word
+            self.block.words[DEATHS] = 0  # safe, because the keeper records the end of a rank before it sets this word
             self.context.barrier.clear()
             for rank in dead:
                 self.launcher.replace(rank, healing.ranges(rank), self.pools)

@@ -25,13 +25,13 @@ read the words again; spurious wake-ups are harmless. Ranks that lead a host (`h
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 from ..errors import Aborted, SynkhronosError
 from ..memory import messages
 from ..trace import point
 from .control_block import ABORT_REQUESTED, ABORTED, DEATHS, DECIDED, ControlBlock
-from .semaphore import WaitPolicy
+from .semaphore import WaitPolicy, Watch
 
 #: Maximum number of barriers per command; a barrier's number is command * BARRIERS_PER_COMMAND + index.
 BARRIERS_PER_COMMAND = 1 << 28
@@ -62,9 +62,9 @@ class Barrier:
         block: ControlBlock,
         rank: int,
         root: int,
-        watch: Callable[[], object],
+        watch: Watch,
         policy: WaitPolicy,
-        watch_alone: Optional[Callable[[], object]] = None,
+        watch_alone: Optional[Watch] = None,
     ) -> None:
         self.block, self.rank, self.root = block, rank, root
         self.watch, self.watch_alone, self.policy = watch, watch_alone or watch, policy
@@ -124,7 +124,9 @@ class Barrier:
 
     def _watch_other(self) -> bool:
         self.watch()
-        # True, for example, if the root was interrupted before it woke this rank.
+        return self._is_over()  # true, for example, if the root was interrupted before it woke this rank
+
+    def _is_over(self) -> bool:
         return self._words[DECIDED] >= self.current or self._words[ABORTED] >= self.command
 
     def check(self) -> None:
@@ -160,12 +162,8 @@ class Barrier:
             lengths[rank], self._keep[turn] = messages.put(notice, slots[rank], pool)
         self._noticed[turn][rank] = self.current + 1
         self.wait()
-        return tuple(
-            [
-                bytes(slot[:length] if length >= 0 else messages.get(length, slot, pools))
-                for slot, length in zip(slots, lengths.tolist())
-            ]
-        )
+        found = zip(slots, lengths.tolist())
+        return tuple([bytes(slot[:n] if n >= 0 else messages.get(n, slot, pools)) for slot, n in found])
 
     def is_complete(self, number: int) -> bool:
         """Return whether a barrier was decided; on ranks other than the root, False is final only after an abort."""

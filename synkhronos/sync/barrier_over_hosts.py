@@ -7,13 +7,13 @@ barriers. So the root does not decide k, but continues to k + 1 and decides both
 
 from __future__ import annotations
 
-from typing import Callable, Optional
+from typing import Optional
 
 from ..errors import Aborted
 from .barrier import Barrier
-from .control_block import ABORT_REQUESTED, ABORTED, DEATHS, DECIDED
+from .control_block import ABORT_REQUESTED, DEATHS, DECIDED
 from .host_relay import HostRelay
-from .semaphore import WaitPolicy
+from .semaphore import WaitPolicy, Watch
 
 
 class BarrierOverHosts(Barrier):
@@ -23,12 +23,7 @@ class BarrierOverHosts(Barrier):
     """
 
     def __init__(
-        self,
-        leading: HostRelay,
-        root: int,
-        watch: Callable[[], object],
-        policy: WaitPolicy,
-        watch_alone: Optional[Callable[[], object]] = None,
+        self, leading: HostRelay, root: int, watch: Watch, policy: WaitPolicy, watch_alone: Optional[Watch] = None
     ) -> None:
         super().__init__(leading.block, leading.rank, root, watch, policy, watch_alone)
         self._leading, self._promised = leading, leading.block.promised
@@ -57,6 +52,3 @@ class BarrierOverHosts(Barrier):
         self._leading.wait(self._is_over, self._watch_other, self.policy)
         if self._words[DECIDED] < self.current:  # otherwise complete, even if the command was aborted later
             raise Aborted
-
-    def _is_over(self) -> bool:
-        return self._words[DECIDED] >= self.current or self._words[ABORTED] >= self.command

@@ -35,49 +35,52 @@ FETCH_BYTES = 1 << 12  # longer requests to other hosts are sent through the ran
 FATAL_ERROR_BYTES = 1 << 14  # maximum size of the text of an error that ends a rank
 ANNOUNCEMENT_BYTES = 1 << 18  # size of a session's announcements, enough for more than a thousand modules
 
-#: The words of the session: name, writer, meaning. On hosts other than the first, a deputy replaces the bridge.
-SESSION_WORDS = (
-    ("decided", "root", "the last barrier that the root has decided"),
-    ("abort_requested", "any rank", "the last command that a rank has asked to abort (all write the same number)"),
-    ("aborted", "root", "the last command that the root has aborted"),
-    ("command_number", "root", "the command in progress, or the last command"),
-    ("command_length", "root", "bytes of the command in its slot; negative for the handle of a longer command"),
-    ("deaths", "keeper", "whether the keeper has seen any rank end"),
-    ("stop_requested", "root", "the last command whose remaining steps the program has canceled"),
-    ("announced", "root", "bytes of announcements"),
-    ("let_go", "deputy", "the last aborted command that no longer writes into this host's memory"),
-)
+N_SESSION_WORDS = 9
 
-RANK_WORDS = (
-    ("ended", "keeper", "whether the keeper has seen the process end"),
-    ("status", "keeper", "its exit code, or the negative signal number"),
-    ("memory", "keeper", "its peak memory in bytes; 0 if unknown"),
-    ("arrived", "the rank", "the barrier that it has reached"),
-    ("finished", "the rank", "the command that it has answered"),
-    ("answer_length", "the rank", "bytes of its answer in the slot; negative for a handle"),
-    ("notice_length_0", "the rank", "bytes of its notice in the first slot; negative for a handle"),
-    ("notice_length_1", "the rank", "bytes of its notice in the second slot; negative for a handle"),
-    ("steps_command", "the rank", "the command that the next two words refer to"),
-    ("steps", "the rank", "number of steps of that command that the rank has completed"),
-    ("undone", "the rank", "number of these steps that the rank has undone"),
-    ("noticed_0", "the rank", "the barrier of the notice in the first slot"),
-    ("noticed_1", "the rank", "the barrier of the notice in the second slot"),
-    ("fetch_asked", "the rank", "number of its requests to other hosts"),
-    ("fetch_length", "the rank", "bytes of its request in the slot; negative for a handle"),
-    ("fetch_done", "bridge", "number of answered requests; negative if the slot has a 0-terminated error message"),
-    ("received", "bridge", "bytes received from other hosts for its requests"),
-    ("promised", "the rank", "the barrier whose completion makes the answer slot's content its answer"),
-    ("printed", "the rank", "with several hosts: bytes of its output before its answer"),
-    ("shown", "bridge", "bytes of this output that have reached the first host"),
-)
+#: The words of the session, as indices of `ControlBlock.words`, with the writer of each. On hosts other than the first,
+#: a deputy replaces the bridge.
+(
+    DECIDED,  # root: the last barrier that the root has decided
+    ABORT_REQUESTED,  # any rank: the last command that a rank has asked to abort (all write the same number)
+    ABORTED,  # root: the last command that the root has aborted
+    COMMAND_NUMBER,  # root: the command in progress, or the last command
+    COMMAND_LENGTH,  # root: bytes of the command in its slot; negative for the handle of a longer command
+    DEATHS,  # keeper: whether the keeper has seen any rank end
+    STOP_REQUESTED,  # root: the last command whose remaining steps the program has canceled
+    ANNOUNCED,  # root: bytes of announcements
+    LET_GO,  # deputy: the last aborted command that no longer writes into this host's memory
+) = range(N_SESSION_WORDS)
 
-#: Indices of the session's words in `ControlBlock.words`, for hot paths.
-DECIDED, ABORT_REQUESTED, ABORTED, COMMAND_NUMBER, COMMAND_LENGTH, DEATHS, STOP_REQUESTED, ANNOUNCED, LET_GO = range(
-    len(SESSION_WORDS)
-)
+
+class _RankWords:
+    """The words of the ranks, by rank, with the writer of each."""
+
+    ended: memoryview  # keeper: whether the keeper has seen the process end
+    status: memoryview  # keeper: its exit code, or the negative signal number
+    memory: memoryview  # keeper: its peak memory in bytes; 0 if unknown
+    arrived: memoryview  # the rank: the barrier that it has reached
+    finished: memoryview  # the rank: the command that it has answered
+    answer_length: memoryview  # the rank: bytes of its answer in the slot; negative for a handle
+    notice_length_0: memoryview  # the rank: bytes of its notice in the first slot; negative for a handle
+    notice_length_1: memoryview  # the rank: bytes of its notice in the second slot; negative for a handle
+    steps_command: memoryview  # the rank: the command that the next two words refer to
+    steps: memoryview  # the rank: number of steps of that command that the rank has completed
+    undone: memoryview  # the rank: number of these steps that the rank has undone
+    noticed_0: memoryview  # the rank: the barrier of the notice in the first slot
+    noticed_1: memoryview  # the rank: the barrier of the notice in the second slot
+    fetch_asked: memoryview  # the rank: number of its requests to other hosts
+    fetch_length: memoryview  # the rank: bytes of its request in the slot; negative for a handle
+    fetch_done: memoryview  # bridge: number of answered requests; negative if the slot has a 0-terminated error message
+    received: memoryview  # bridge: bytes received from other hosts for its requests
+    promised: memoryview  # the rank: the barrier whose completion makes the answer slot's content its answer
+    printed: memoryview  # the rank: with several hosts: bytes of its output before its answer
+    shown: memoryview  # bridge: bytes of this output that have reached the first host
+
+
+RANK_WORDS = tuple(_RankWords.__annotations__)
 
 _LINE_WORDS = 8  # words in a cache line
-_SESSION_LINES, _RANK_LINES = (-(-len(words) // _LINE_WORDS) for words in (SESSION_WORDS, RANK_WORDS))
+_SESSION_LINES, _RANK_LINES = (-(-count // _LINE_WORDS) for count in (N_SESSION_WORDS, len(RANK_WORDS)))
 _WORD_BYTES = 8
 
 
@@ -100,20 +103,7 @@ def _regions(size: int, span_bytes: int) -> Tuple[Dict[str, Tuple[int, int, int]
     return found, begin
 
 
-def _session_word(name: str) -> property:
-    """Return a property for a word of the session; hot paths use indices."""
-    index = [word[0] for word in SESSION_WORDS].index(name)
-
-    def read(block: ControlBlock) -> int:
-        return block.words[index]
-
-    def write(block: ControlBlock, value: int) -> None:
-        block.words[index] = value
-
-    return property(read, write)
-
-
-class ControlBlock:
+class ControlBlock(_RankWords):
     """Words, semaphores and slots shared by ``size`` ranks; ``fd`` is the descriptor of an existing block.
 
     ``span_bytes`` (a multiple of 8, or 0) is the memory per rank for recording its activity. With several ``hosts``,
@@ -125,16 +115,6 @@ class ControlBlock:
     `bridge` wakes the bridge or deputy, and `lead` wakes the leading rank. `notice_slots`, `notice_length` and
     `noticed` are indexed by turn and rank.
     """
-
-    decided = _session_word("decided")
-    abort_requested = _session_word("abort_requested")
-    aborted = _session_word("aborted")
-    command_number = _session_word("command_number")
-    command_length = _session_word("command_length")
-    deaths = _session_word("deaths")
-    stop_requested = _session_word("stop_requested")
-    announced = _session_word("announced")
-    let_go = _session_word("let_go")
 
     def __init__(
         self,
@@ -157,21 +137,10 @@ class ControlBlock:
             return [memory[begin + i * nbytes : begin + (i + 1) * nbytes] for i in range(count)]
 
         self.words = memory[: (_SESSION_LINES + _RANK_LINES * size) * _LINE_WORDS * _WORD_BYTES].cast("q")
-        of_ranks = {
-            word[0]: self.words[_SESSION_LINES * _LINE_WORDS + index :: _RANK_LINES * _LINE_WORDS]
-            for index, word in enumerate(RANK_WORDS)
-        }
-        self.ended, self.status, self.memory = of_ranks["ended"], of_ranks["status"], of_ranks["memory"]
-        self.arrived, self.finished = of_ranks["arrived"], of_ranks["finished"]
-        self.answer_length = of_ranks["answer_length"]
-        self.steps_command, self.steps, self.undone = (of_ranks[name] for name in ("steps_command", "steps", "undone"))
-        self.notice_length = of_ranks["notice_length_0"], of_ranks["notice_length_1"]
-
-        self.noticed = of_ranks["noticed_0"], of_ranks["noticed_1"]
-        self.fetch_asked, self.fetch_length, self.fetch_done, self.received = (
-            of_ranks[name] for name in ("fetch_asked", "fetch_length", "fetch_done", "received")
-        )
-        self.promised, self.printed, self.shown = (of_ranks[name] for name in ("promised", "printed", "shown"))
+        for index, name in enumerate(RANK_WORDS):
+            setattr(self, name, self.words[_SESSION_LINES * _LINE_WORDS + index :: _RANK_LINES * _LINE_WORDS])
+        self.notice_length = self.notice_length_0, self.notice_length_1
+        self.noticed = self.noticed_0, self.noticed_1
 
         self.arrivals, *semaphores = [Semaphore(each, create) for each in items("semaphores")]
         self.releases, self.commands, self.answers, self.fetched = (
@@ -220,7 +189,7 @@ class ControlBlock:
     def reset(self, rank: int) -> None:
         """Reset the words of a dead rank for its replacement, which waits for the next command."""
         self.ended[rank] = self.status[rank] = self.memory[rank] = self.promised[rank] = 0
-        self.finished[rank] = self.command_number
+        self.finished[rank] = self.words[COMMAND_NUMBER]
         self.fatal_error[rank][:] = bytes(len(self.fatal_error[rank]))
         for semaphores in (self.releases, self.commands, self.answers):
             semaphores[rank].drain()

@@ -14,7 +14,7 @@ same way, after reducing their values within the host. They wait for the result,
 from __future__ import annotations
 
 import pickle
-from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import SynkhronosError
 from ..memory import messages
@@ -24,6 +24,7 @@ from ..memory.ranges import Ranges
 from ..reductions import ReduceOp
 from ..trace import point
 from .barrier import Barrier
+from .semaphore import Watch
 
 
 class FetchPart(NamedTuple):
@@ -42,7 +43,7 @@ class FetchPart(NamedTuple):
 class Fetcher:
     """One rank's requests to other hosts; methods raise `Aborted` if the command is aborted, or ``watch``'s errors."""
 
-    def __init__(self, barrier: Barrier, pool: Pool, watch: Callable[[], object]) -> None:
+    def __init__(self, barrier: Barrier, pool: Pool, watch: Watch) -> None:
         self._watch = watch
         self._barrier, self._pool, self._block, self._rank = barrier, pool, barrier.block, barrier.rank
         self._keep: Any = None

@@ -45,7 +45,10 @@ from .control_block import (
 )
 from .hosts import Hosts
 from .link import Link
-from .semaphore import POLL_INTERVAL_S, WaitPolicy
+from .semaphore import POLL_INTERVAL_S, WaitPolicy, Watch
+
+#: By rank: the command of its steps, and the numbers of steps completed and undone.
+Steps = Dict[int, Tuple[int, int, int]]
 
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
@@ -68,12 +71,17 @@ class HostRelay(ABC):
             self._poll.register(link, select.POLLIN | select.POLLRDHUP)
         self._keep: List[Dict[int, Any]] = [{}, {}]  # memory of long notices, by turn and rank
         self._long: Dict[int, Any] = {}  # memory of long answers, by rank
+        self._begin(links)
+
+    @abstractmethod
+    def _begin(self, links: Sequence[Link]) -> None:
+        """Prepare the state of the messages to the other hosts."""
 
     def close(self) -> None:
         while self._links:
             self._links.popitem()[1].close()
 
-    def wait(self, done: Callable[[], object], watch: Callable[[], object], policy: WaitPolicy) -> None:
+    def wait(self, done: Callable[[], object], watch: Watch, policy: WaitPolicy) -> None:
         """Relay messages between block and links until ``done`` or ``watch``, both called repeatedly, returns true."""
         for _ in range(policy.tries):
             self.receive()
@@ -108,7 +116,7 @@ class HostRelay(ABC):
         getattr(self, "on_" + kind)(*what)
 
     @abstractmethod
-    def forward(self, watch: Callable[[], object], is_overdue: bool = False) -> None:
+    def forward(self, watch: Watch, is_overdue: bool = False) -> None:
         """Send changes in the block to other hosts; with ``is_overdue``, even if changes by some ranks are missing."""
 
     def notice_of(self, rank: int, number: int) -> Optional[bytes]:
@@ -131,15 +139,13 @@ class HostRelay(ABC):
 class RootRelay(HostRelay):
     """The root's relay: sends commands and decisions to leaders, and writes arrivals and answers into its block."""
 
-    def __init__(
-        self, rank: int, hosts: Hosts, block: ControlBlock, pool: Pool, pools: PoolMap, links: Sequence[Link]
-    ) -> None:
-        super().__init__(rank, hosts, block, pool, pools, links)
+    def _begin(self, links: Sequence[Link]) -> None:
         # For each link: the ranks on all hosts but the link's, and the last command and decision sent.
+        hosts = self.hosts
         elsewhere = [[rank for rank in range(hosts.size) if rank not in ranks] for ranks in hosts.ranks[1:]]
         self._told = [(link, others, [0, 0]) for link, others in zip(links, elsewhere)]
 
-    def forward(self, watch: Callable[[], object], is_overdue: bool = False) -> None:
+    def forward(self, watch: Watch, is_overdue: bool = False) -> None:
         words = self.block.words
         number, decided = words[COMMAND_NUMBER], words[DECIDED]
         for link, others, told in self._told:
@@ -153,22 +159,15 @@ class RootRelay(HostRelay):
 
     def _decided(self, number: int, others: Sequence[int], told: int) -> Tuple[Any, ...]:
         """Return the message about a decided barrier, with notices of ``others``; ``told`` is the last barrier sent."""
-        of = number
-        notices = {rank: self.notice_of(rank, of) for rank in others}
-        if None in notices.values() and told < number - 1:  # both barriers may have been decided together
-            of = number - 1
+        stop = self.block.words[STOP_REQUESTED]
+        for of in range(number, max(told, number - 2), -1):  # two barriers may have been decided together
             notices = {rank: self.notice_of(rank, of) for rank in others}
-        if None in notices.values():
-            notices = {}
-        return "decided", number, self.block.words[STOP_REQUESTED], of, notices
+            if None not in notices.values():
+                return "decided", number, stop, of, notices
+        return "decided", number, stop, number, {}
 
     def on_arrived(
-        self,
-        number: int,
-        notices: Dict[int, Any],
-        promises: Dict[int, Tuple[int, bytes]],
-        steps: Dict[int, Tuple[int, int, int]],
-        printed: Dict[int, int],
+        self, number: int, notices: Dict[int, Any], promises: Dict[int, Tuple[int, bytes]], *news: Dict[int, Any]
     ) -> None:
         """Record ranks that have reached a barrier, and the answers that they promise for this barrier or the next."""
         block = self.block
@@ -176,24 +175,17 @@ class RootRelay(HostRelay):
         for rank, (barrier, payload) in promises.items():
             self._write_answer(rank, payload)
             block.promised[rank] = barrier
-        self._note(steps, printed)
+        self._note(*news)
         for rank in notices:
             block.arrived[rank] = number
 
-    def on_answers(
-        self,
-        number: int,
-        answers: Dict[int, bytes],
-        steps: Dict[int, Tuple[int, int, int]],
-        printed: Dict[int, int],
-    ) -> None:
-        block = self.block
-        self._note(steps, printed)
+    def on_answers(self, number: int, answers: Dict[int, bytes], *news: Dict[int, Any]) -> None:
+        self._note(*news)
         for rank, payload in answers.items():
             self._write_answer(rank, payload)
-            block.finished[rank] = number
+            self.block.finished[rank] = number
 
-    def _note(self, steps: Dict[int, Tuple[int, int, int]], printed: Dict[int, int]) -> None:
+    def _note(self, steps: Steps, printed: Dict[int, int]) -> None:
         self.block.note_steps(steps)
         for rank, nbytes in printed.items():
             self.block.printed[rank] = nbytes
@@ -206,13 +198,10 @@ class RootRelay(HostRelay):
 class LeaderRelay(HostRelay):
     """A leader's relay: writes commands and decisions into its block, and sends arrivals and answers to the root."""
 
-    def __init__(
-        self, rank: int, hosts: Hosts, block: ControlBlock, pool: Pool, pools: PoolMap, links: Sequence[Link]
-    ) -> None:
-        super().__init__(rank, hosts, block, pool, pools, links)
+    def _begin(self, links: Sequence[Link]) -> None:
         (self._link,) = links
-        self._near: Sequence[int] = hosts.near
-        n = hosts.size
+        self._near: Sequence[int] = self.hosts.near
+        n = self.hosts.size
         self._arrived, self._finished, self._promised = [0] * n, [0] * n, [0] * n
         self._steps, self._printed = [(0, 0, 0)] * n, [0] * n
         self._command: Optional[Tuple[int, int, bytes]] = None  # a command not delivered yet
@@ -224,7 +213,7 @@ class LeaderRelay(HostRelay):
         if self._link.is_lost:
             raise SynkhronosError("this rank, which leads the ranks of its host, has lost its connection to the master")
 
-    def forward(self, watch: Callable[[], object], is_overdue: bool = False) -> None:
+    def forward(self, watch: Watch, is_overdue: bool = False) -> None:
         if self._command is not None:
             self._deliver()
         block, near = self.block, self._near
@@ -240,8 +229,7 @@ class LeaderRelay(HostRelay):
                 finished = {}
             if not finished and not is_whole(arrived, block.arrived, living):
                 return  # wait for more arrivals; ranks that have answered arrive at no further barrier
-        for number in sorted(set(arrived.values())):
-            ranks = [rank for rank in arrived if arrived[rank] == number]
+        for number, ranks in by_number(arrived):
             notices = {rank: self.notice_of(rank, number) for rank in ranks}
             promises = {
                 rank: (block.promised[rank], self._answer_of(rank)) for rank in ranks if block.promised[rank] >= number
@@ -250,8 +238,7 @@ class LeaderRelay(HostRelay):
             for rank in ranks:
                 self._arrived[rank] = number
                 self._promised[rank] = promises[rank][0] if rank in promises else 0
-        for number in sorted(set(finished.values())):
-            ranks = [rank for rank in finished if finished[rank] == number]
+        for number, ranks in by_number(finished):
             answers = {rank: self._answer_of(rank) for rank in ranks}
             self._link.send(("answers", number, answers, *self._news()), watch)
             for rank in ranks:
@@ -268,7 +255,7 @@ class LeaderRelay(HostRelay):
         block = self.block
         return bytes(messages.get(block.answer_length[rank], block.answer_slots[rank], self.pools))
 
-    def _news(self) -> Tuple[Dict[int, Tuple[int, int, int]], Dict[int, int]]:
+    def _news(self) -> Tuple[Steps, Dict[int, int]]:
         """Return, by rank, the step counts and printed bytes that have changed since the last message."""
         block, steps, printed = self.block, {}, {}
         for rank in self.hosts.near:
@@ -309,6 +296,11 @@ class LeaderRelay(HostRelay):
         """Return whether all living ranks of this host have answered the last command."""
         block = self.block
         return all(block.ended[rank] or block.finished[rank] >= block.words[COMMAND_NUMBER] for rank in self.hosts.near)
+
+
+def by_number(newer: Dict[int, int]) -> List[Tuple[int, List[int]]]:
+    """Return each of the newer numbers, in increasing order, with its ranks."""
+    return [(number, [rank for rank in newer if newer[rank] == number]) for number in sorted(set(newer.values()))]
 
 
 def newer(words: Any, known: Sequence[int], ranks: Sequence[int]) -> Dict[int, int]:

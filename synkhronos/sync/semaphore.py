@@ -20,6 +20,10 @@ SEMAPHORE_BYTES = 64
 POLL_INTERVAL_S = 0.1  # maximum time between two checks that the peers are alive
 
 
+#: A function that is called repeatedly during a wait; it may raise an error or, in some waits, return True to end it.
+Watch = Callable[[], object]
+
+
 class WaitPolicy(NamedTuple):
     """Waiting policy: how long to spin before blocking.
 
@@ -113,7 +117,7 @@ class Semaphore:
         taken: bool = _clockwait(self._address, time.CLOCK_MONOTONIC, moment) == 0
         return taken
 
-    def wait(self, watch: Callable[[], object], policy: WaitPolicy) -> None:
+    def wait(self, watch: Watch, policy: WaitPolicy) -> None:
         """Wait for a positive count and decrement it; ``watch``, called repeatedly, returns True to end the wait."""
         address, yields = self._address, policy.yields
         for _ in range(policy.tries):

@@ -167,7 +167,7 @@ class Transport(ABC):
         """Start a reduction that `finish` completes; return its state, or None if the transport does not support it.
 
         The state has an attribute ``kinds``: the shape and dtype of every array. ``wire``, one of
-        `reductions.half_precision.FORMATS`, is the transfer format; it requires that `supports_wire` returned True.
+        `kernels.encoding.FORMATS`, is the transfer format; it requires that `supports_wire` returned True.
         ``keeps_errors`` keeps the encoding errors for `finish`. If ``into`` is passed, `finish` must be called next.
         Otherwise, other collectives may run, and the arrays may change, before `finish`. For the rest see `all_reduce`.
         """

@@ -21,8 +21,8 @@ from synkhronos.cluster.mpi_thread import MpiThread
 from synkhronos.cluster.operation import Cancelled
 from synkhronos.cluster.progress import MpiFailed, TransferProgress
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError
+from synkhronos.kernels.encoding import rounded
 from synkhronos.reductions import ReduceOp
-from synkhronos.reductions.half_precision import rounded
 
 pytestmark = pytest.mark.slow
 

@@ -38,6 +38,7 @@ from synkhronos.runtime.command import Command
 from synkhronos.runtime.context import RankContext
 from synkhronos.sync import rendezvous
 from synkhronos.sync.barrier import BARRIERS_PER_COMMAND
+from synkhronos.sync.control_block import COMMAND_NUMBER, DEATHS, DECIDED
 from synkhronos.sync.hosts import Hosts
 from synkhronos.testing import numpy_engine as engine
 from synkhronos.transports.base import ALL_ALIKE
@@ -267,7 +268,7 @@ def test_a_death_elsewhere(session):
         session.run(Act(2, die))
     assert (caught.value.rank, caught.value.pid, caught.value.exitcode) == (2, pid, -signal.SIGKILL)
     del caught
-    assert not PROGRAM.session.block.command_number < 0
+    assert not PROGRAM.session.block.words[COMMAND_NUMBER] < 0
     again = opened()
     assert len(everywhere(again)) == 4
     assert not psutil.pid_exists(pid)
@@ -279,7 +280,7 @@ def test_a_host_that_is_lost(session, when):
     deputy, keeper = PROGRAM.all_hosts()[1].processes
     if when == "before a command":
         os.kill(deputy, signal.SIGKILL)
-        until(lambda: session.block.deaths)
+        until(lambda: session.block.words[DEATHS])
     with reports(WorkerDied, "on host there", "lost") as caught:
         session.run(Act(1, kill, deputy))
     assert not lacks(str(caught.value.__cause__), "host1", "lost")
@@ -298,7 +299,7 @@ def test_an_end_while_the_master_fetches_results(session, what):
 
     def end():
         os.kill(pid, signal.SIGKILL)
-        until(lambda: session.block.deaths)
+        until(lambda: session.block.words[DEATHS])
 
     found = None
     try:
@@ -472,7 +473,7 @@ def test_answers_that_are_known_at_the_last_barrier_do_not_travel_again(world):
     block, answered = world.session.block, {}
     for name, call in calls.items():
         call()
-        answered[name] = [block.finished[rank] == block.command_number for rank in (2, 3)]
+        answered[name] = [block.finished[rank] == block.words[COMMAND_NUMBER] for rank in (2, 3)]
     assert answered == {"all_reduce": [False] * 2, "step": [False] * 2, "gather": [True] * 2}
     np.testing.assert_array_equal(synk.gather(v)[:, 0], 6 + np.arange(0.5, 8, 2))
 
@@ -486,8 +487,8 @@ def test_ranks_arrive_once_for_an_all_reduce_of_small_values(world, n, barriers)
         values = [np.full(n, 10.0 * i + rank, "float32") for rank in range(4)]
         world.set_values(v, values)
         synk.all_reduce(v, "sum")
-        first = block.command_number * BARRIERS_PER_COMMAND
-        assert block.decided == first + 2
+        first = block.words[COMMAND_NUMBER] * BARRIERS_PER_COMMAND
+        assert block.words[DECIDED] == first + 2
         assert [block.arrived[rank] for rank in (0, 2, 3)] == [first + barriers] * 3
         for value in world.values(v):
             np.testing.assert_array_equal(value, np.full(n, 40.0 * i + 6, "float32"))

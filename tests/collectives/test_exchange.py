@@ -1,7 +1,4 @@
-"""`synkhronos.all_reduce` in 16 bits; expected values come from NumPy and, for bfloat16, from explicit arithmetic.
-
-Modules: `synkhronos.reductions.half_precision`.
-"""
+"""`synkhronos.all_reduce` in 16 bits; expected values come from NumPy and, for bfloat16, from explicit arithmetic."""
 
 import functools
 
@@ -12,7 +9,7 @@ from refusals import refuses, reports
 
 import synkhronos as synk
 from synkhronos.collectives.exchange import FeedbackErrors
-from synkhronos.reductions.half_precision import rounded
+from synkhronos.kernels.encoding import rounded
 
 ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 FORMS = pytest.mark.parametrize("form", ROUNDOFF)

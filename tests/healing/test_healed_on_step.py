@@ -15,6 +15,7 @@ import synkhronos as synk
 from synkhronos import trace
 from synkhronos.calls import chunks
 from synkhronos.program.program import PROGRAM
+from synkhronos.sync.control_block import DEATHS
 from synkhronos.testing import numpy_engine as engine
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -153,7 +154,7 @@ def run(program, change, disturb=lambda i: None):
 
 def kill_and_wait(rank):
     kill(rank)
-    until(lambda: PROGRAM.session.block.ended[rank] and PROGRAM.session.block.deaths)  # as seen by the master
+    until(lambda: PROGRAM.session.block.ended[rank] and PROGRAM.session.block.words[DEATHS])  # as seen by the master
 
 
 def check(program, n, changes):

@@ -41,11 +41,13 @@ def slowly():
 
 
 MPI.Finalize = slowly
+import numpy as np
+
 import synkhronos as synk
 from synkhronos.testing import numpy_engine as engine
 
 assert synk.fork(1) == 3
-variable = engine.shared(engine.np.ones(100_000))
+variable = engine.shared(np.ones(100_000))
 synk.function([], [], updates=[(variable, variable + variable)])()
 synk.all_reduce(variable, op="sum")
 assert synk.get_value(2, variable)[0] == 6.0

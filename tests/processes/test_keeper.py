@@ -24,7 +24,7 @@ from synkhronos.processes.keeper import Descriptors, Keeper
 from synkhronos.processes.launcher import ProcessLauncher
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.launcher import RankConfig
-from synkhronos.sync.control_block import ControlBlock
+from synkhronos.sync.control_block import DEATHS, ControlBlock
 
 pytestmark = pytest.mark.slow
 
@@ -82,10 +82,10 @@ def test_ranks_are_children_of_the_keeper(keeper):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
 def test_says_how_a_rank_ended_and_wakes_who_waits(keeper, number):
     launcher, block = start(keeper, 3)
-    assert not block.deaths
+    assert not block.words[DEATHS]
     os.kill(launcher.pid(2), number)
     assert block.answers[2].acquire(60) and block.arrivals.acquire(60)
-    assert block.deaths == 1 and (block.ended[2], block.status[2]) == (1, -number) and not block.ended[1]
+    assert block.words[DEATHS] == 1 and (block.ended[2], block.status[2]) == (1, -number) and not block.ended[1]
     launcher.kill()
 
 

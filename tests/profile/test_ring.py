@@ -27,10 +27,10 @@ def test_what_is_read_is_what_was_written():
     content = rank.content()
     command = "command\tRankContext.execute"
     assert content.names == ["other", command, ENGINE, "command\tfunction\tf", WAIT]
-    assert content.records == [
-        ring.Record(12 * MS, 24 * MS, 3, 2, 0, 1, (-1, -1, -1, -1)),
-        ring.Record(10 * MS, 25 * MS, 3, 3, 0, 0, (7, 8, 9, 10)),
-        ring.Record(30 * MS, 31 * MS, 3, 4, 1, 0, (-1, -1, -1, -1)),
+    assert content.spans == [
+        ring.Span(12 * MS, 24 * MS, "engine", "Engine.call", "", 3, 0, 1),
+        ring.Span(10 * MS, 25 * MS, "command", "function", "f", 3, 0, 0, 7, 8, 9, 10),
+        ring.Span(30 * MS, 31 * MS, "barrier", "Barrier.wait", "", 3, 1, 0),
     ]
     assert content.counts == {"other": 0, command: 0, ENGINE: 0, "command\tfunction\tf": 1, WAIT: 0}
     assert content.dropped == 0
@@ -42,7 +42,7 @@ def test_the_oldest_are_dropped_and_counted():
         rank.executing(i, Command("function", "f"), i, i + 1)()
     content = rank.content()
     # The oldest span may be being overwritten at any time, so the ring returns one span fewer than it has room for.
-    assert [record.begin for record in content.records] == [i * MS for i in range(85, 100)]
+    assert [span.begin for span in content.spans] == [i * MS for i in range(85, 100)]
     assert content.dropped == 85 and content.counts["command\tfunction\tf"] == 100
 
 
@@ -55,7 +55,7 @@ def test_what_has_not_ended_is_there(n_before):
         deep()
 
     def look():
-        found.append([record[:2] + record[4:6] for record in rank.content().records if record.begin > MS])
+        found.append([span[:2] + span[6:8] for span in rank.content().spans if span.begin > MS])
 
     rank.do("Barrier.wait", 5, 10, look, rank.doing("Engine.call", 6, 9, look), look)
     look()
@@ -78,8 +78,8 @@ def test_what_is_nested_deeper_than_there_is_room_is_there_once_it_has_ended():
             found.append(rank.content())
 
     deeper(0)
-    assert [record.level for record in found[0].records] == list(range(ring.MAX_OPEN))
-    assert sorted(record.level for record in rank.content().records) == list(range(ring.MAX_OPEN + 5))
+    assert [span.level for span in found[0].spans] == list(range(ring.MAX_OPEN))
+    assert sorted(span.level for span in rank.content().spans) == list(range(ring.MAX_OPEN + 5))
 
 
 @pytest.mark.parametrize("name", ["x" * 10, "é" * 500])
@@ -100,7 +100,8 @@ def test_what_travels_to_another_host_is_read_there():
     there = memoryview(bytearray(len(rank.memory)))
     used = ring.used(rank.memory)
     there[: len(used)] = used
-    assert ring.read(there) == rank.content() and ring.read(there)[-2:] == (1000, 7)
+    assert ring.read(there) == rank.content() and ring.read(there).error == 7
+    assert [span.begin for span in ring.read(there).spans] == [i * MS - 1000 for i in range(5)]
     assert len(used) < len(rank.memory) / 10
 
 
@@ -110,9 +111,9 @@ def test_a_span_that_is_read_while_others_are_written():
     for i in range(200):
         rank.executing(3 * i, Command("function", "f", 4 * i), i, 2 * i)()
         if random.random_sample() < 0.5:
-            for record in rank.content().records:
-                i_of_it = record.begin // MS
-                assert (record.end, record.command, record.numbers[0]) == (2 * record.begin, 3 * i_of_it, 4 * i_of_it)
+            for span in rank.content().spans:
+                i_of_it = span.begin // MS
+                assert (span.end, span.command, span.rows) == (2 * span.begin, 3 * i_of_it, 4 * i_of_it)
 
 
 def test_what_is_in_progress_when_recording_ends_is_not_written():
@@ -125,4 +126,4 @@ def test_what_is_in_progress_when_recording_ends_is_not_written():
         wait(None)
     finally:
         recording.remove(0)
-    assert [record.end for record in ring.read(memory).records] == [-1]
+    assert [span.end for span in ring.read(memory).spans] == [-1]

@@ -10,6 +10,7 @@ from refusals import refuses, reports
 import synkhronos as synk
 from synkhronos.processes.local import LocalLauncher
 from synkhronos.program.program import PROGRAM, Program
+from synkhronos.sync.control_block import ANNOUNCED
 from synkhronos.testing import numpy_engine
 
 pytestmark = pytest.mark.slow
@@ -145,4 +146,4 @@ def test_a_new_session_announces_modules_of_living_functions(size, announced, mo
     monkeypatch.setattr(function.engine, "watch_modules", lambda tell: tell and tell("a.so"), raising=False)
     monkeypatch.setattr(type(PROGRAM), "functions", [function])  # others may be alive in this process
     session = PROGRAM.open(size, 0, launcher="threads")
-    assert bytes(session.block.announcements[: session.block.announced]) == announced
+    assert bytes(session.block.announcements[: session.block.words[ANNOUNCED]]) == announced

@@ -38,7 +38,8 @@ from synkhronos.runtime.borrowed import Borrowed
 from synkhronos.runtime.registry import RowsOfRanks, SharedEntry
 from synkhronos.selection import Indices, RowRange
 from synkhronos.sharding import Axes, Elementwise, Partial, RuleResult, Subscript, WithinRows, completion, rule
-from synkhronos.testing.numpy_engine import NumpyEngine, NumpyFunction, Shared, _substituted
+from synkhronos.testing.numpy_engine import NumpyEngine, NumpyFunction, Shared
+from synkhronos.testing.numpy_engine.graph import substituted
 from synkhronos.transports.shared_memory import SharedMemoryTransport
 from synkhronos.transports.value_buffers import ArrayBlock, ValueBuffers
 
@@ -400,7 +401,7 @@ def stale_variant(plant):
         return NumpyFunction(
             snapshot._replace(
                 inputs=compiled.inputs,
-                outputs=_substituted(compiled.outputs, frozen),
+                outputs=substituted(compiled.outputs, frozen),
                 updates=compiled.updates,
                 keys=None,
                 single=False,

@@ -20,7 +20,8 @@ from refusals import reports
 
 from synkhronos.kernels import copy as streaming
 from synkhronos.kernels.reduce import Portion
-from synkhronos.reductions import Accumulator, ReduceOp, combine, combine_into, mean, scaled_weights
+from synkhronos.reductions import Accumulator, ReduceOp, combine, combine_pieces, mean
+from synkhronos.reductions.mean import scaled_weights
 
 AVG = ReduceOp("avg")
 FLOATS = ("float16", "float32", "float64")
@@ -45,7 +46,7 @@ def by_blocks(parts, weights):
     out = np.full_like(next(part for part in parts if part is not None), 7)
     for begin in range(0, len(out), 5):
         block = slice(begin, begin + 5)
-        combine_into(AVG, [None if part is None else part[block] for part in parts], weights, out[block])
+        combine_pieces(AVG, [([None if part is None else part[block] for part in parts], [out[block]])], weights)
     return out
 
 

@@ -24,10 +24,10 @@ from synkhronos.reductions import (  # noqa: E402
     ReduceOp,
     check_dtype,
     combine,
-    combine_into,
-    gather_outputs,
+    combine_pieces,
     mean,
 )
+from synkhronos.reductions.combining import gather_outputs  # noqa: E402
 
 AVG, SUM, PROD, MIN, MAX = (ReduceOp(name) for name in ("avg", "sum", "prod", "min", "max"))
 GATHER, NONE = ReduceOp("gather"), ReduceOp(None)
@@ -457,7 +457,7 @@ def test_blocks_have_the_bits_of_the_whole(op, block_bytes, data):
         patch.setattr(mean, "BLOCK_BYTES", block_bytes)
         for start, stop in zip(cuts, cuts[1:]):
             cut = [None if part is None else part[start:stop] for part in parts]
-            combine_into(op, cut, weights, out[start:stop])
+            combine_pieces(op, [(cut, [out[start:stop]])], weights)
     assert bits(out) == bits(whole)
 
 

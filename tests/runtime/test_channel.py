@@ -11,7 +11,7 @@ from synkhronos.memory.pool import Pool
 from synkhronos.processes.rank_main import fatal_error, record_fatal_error
 from synkhronos.runtime.channel import FROZEN_BYTES, MAX_FROZEN, MasterEnd, RankEnd
 from synkhronos.runtime.command import Command, Envelope
-from synkhronos.sync.control_block import ANSWER_BYTES, COMMAND_BYTES, ControlBlock
+from synkhronos.sync.control_block import ANSWER_BYTES, COMMAND_BYTES, COMMAND_NUMBER, ControlBlock
 from synkhronos.sync.semaphore import WaitPolicy
 
 
@@ -66,7 +66,7 @@ class Hot(Command):
 
 def read(channel, payload):
     """Send a command; return the envelope that rank 0 reads."""
-    number = channel.block.command_number + 1
+    number = channel.block.words[COMMAND_NUMBER] + 1
     channel.master.send(number, payload)
     assert channel.ends[0].wait(never) == number
     envelope = channel.ends[0].read()
@@ -145,7 +145,7 @@ def test_no_memory_for_a_long_message(channel):
     channel.master.pool = Pool(1, window=64 << 20)
     with pytest.raises(SharedMemoryError):
         channel.master.send(1, b"x" * (65 << 20))
-    assert channel.block.command_number == 0
+    assert channel.block.words[COMMAND_NUMBER] == 0
     assert not any(semaphore.try_acquire() for semaphore in channel.block.commands)
     end = channel.ends[0]
     end.pool = Pool(0, window=64 << 20)

@@ -4,7 +4,7 @@ import pytest
 
 from synkhronos import engines
 from synkhronos.runtime.prefetch import Announcer, Preloader
-from synkhronos.sync.control_block import ANNOUNCEMENT_BYTES, ControlBlock
+from synkhronos.sync.control_block import ANNOUNCEMENT_BYTES, COMMAND_NUMBER, ControlBlock
 
 
 class Loader:
@@ -40,7 +40,7 @@ def engine(monkeypatch):
 
 def preloader(block, watch):
     """Return rank 1's preloader."""
-    return Preloader(block, watch, lambda: block.command_number > block.finished[1])
+    return Preloader(block, watch, lambda: block.words[COMMAND_NUMBER] > block.finished[1])
 
 
 def test_in_order_and_once(block, engine):
@@ -61,11 +61,11 @@ def test_in_order_and_once(block, engine):
 def test_a_command_comes_first(block, engine):
     Announcer(block).begin(engine)
     preload = preloader(block, lambda: None)
-    block.command_number = 1
+    block.words[COMMAND_NUMBER] = 1
     preload()
     assert engine.preloaded == []
     block.finished[1] = 1
-    engine.preload = lambda file: (engine.preloaded.append(file), setattr(block, "command_number", 2))
+    engine.preload = lambda file: (engine.preloaded.append(file), block.words.__setitem__(COMMAND_NUMBER, 2))
     preload()
     assert engine.preloaded == ["a b.so"]
     engine.tell("c.so")

@@ -361,7 +361,7 @@ def test_profiles(tmp_path, monkeypatch, open_session, gate):
     import pstats
 
     monkeypatch.chdir(tmp_path)
-    session = open_session("fork", 2, profile=True)
+    session = open_session("fork", 2, profile_workers=True)
     gate.open()
     session.run(Pass(1, gate))
     session.run(CheckStart())

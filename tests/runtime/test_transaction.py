@@ -8,7 +8,7 @@ from synkhronos.errors import Aborted
 from synkhronos.runtime.command import Answer
 from synkhronos.runtime.transaction import MAX_TRIED, Transaction
 from synkhronos.sync.barrier import Barrier
-from synkhronos.sync.control_block import ControlBlock
+from synkhronos.sync.control_block import DECIDED, ControlBlock
 from synkhronos.sync.semaphore import WaitPolicy
 from synkhronos.transports.base import Pending
 
@@ -90,7 +90,7 @@ def test_decided_but_interrupted_before_the_changes(rank):
 
     def interrupted():
         transaction.barrier.current += 1
-        transaction.barrier.block.decided = transaction.barrier.current  # as the root does
+        transaction.barrier.block.words[DECIDED] = transaction.barrier.current  # as the root does
         raise KeyboardInterrupt
 
     transaction.barrier.wait = interrupted

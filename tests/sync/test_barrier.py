@@ -9,7 +9,7 @@ import pytest
 from synkhronos.errors import Aborted
 from synkhronos.sync.barrier import BARRIERS_PER_COMMAND, Barrier
 from synkhronos.sync.barrier_over_hosts import BarrierOverHosts
-from synkhronos.sync.control_block import ControlBlock
+from synkhronos.sync.control_block import DEATHS, DECIDED, ControlBlock
 from synkhronos.sync.host_relay import RootRelay
 from synkhronos.sync.hosts import Hosts
 from synkhronos.sync.semaphore import WaitPolicy
@@ -80,7 +80,7 @@ def test_nobody_passes_before_all_have_arrived(n, root):
     for command in (1, 2, 7):
         counts[:] = [0] * n
         assert ranks.run(command, work) == ["done"] * n
-        assert ranks.block.decided == command * BARRIERS_PER_COMMAND + 100
+        assert ranks.block.words[DECIDED] == command * BARRIERS_PER_COMMAND + 100
     assert not ranks.block.arrivals.try_acquire()
     assert not any(gate.try_acquire() for gate in ranks.block.releases)
 
@@ -188,7 +188,7 @@ def test_death_is_noticed_by_the_root():
     def work(barrier):
         if barrier.rank == 2:
             time.sleep(0.02)
-            ranks.block.deaths = 1
+            ranks.block.words[DEATHS] = 1
             ranks.block.arrivals.release()
             raise Died
         try:
@@ -218,7 +218,7 @@ def test_survivors_agree_on_what_took_place(n):
                 for i in range(5):
                     time.sleep(delays[rank][i])
                     if i == place and what == "die":
-                        ranks.block.deaths = 1
+                        ranks.block.words[DEATHS] = 1
                         ranks.block.arrivals.release()
                         raise Died
                     if i == place and what == "abort":
@@ -232,14 +232,14 @@ def test_survivors_agree_on_what_took_place(n):
         results = ranks.run(command, work)
         assert not any(isinstance(result, AssertionError) for result in results), results
         survivors = [rank for rank in range(n) if not isinstance(results[rank], Died)]
-        decided = max(0, ranks.block.decided - command * BARRIERS_PER_COMMAND)
+        decided = max(0, ranks.block.words[DECIDED] - command * BARRIERS_PER_COMMAND)
         for rank in survivors:
             assert passed[rank] == decided, (plans, passed, decided)
             assert ranks.ranks[rank].is_complete(command * BARRIERS_PER_COMMAND + passed[rank]) == (decided > 0)
             assert not ranks.ranks[rank].is_complete(command * BARRIERS_PER_COMMAND + passed[rank] + 1)
         earliest = min([place for what, place in plans if what != "fine"], default=5)
         assert decided == earliest
-        ranks.block.deaths = 0
+        ranks.block.words[DEATHS] = 0
         ranks.ranks[ranks.root].clear()
 
 
@@ -262,7 +262,9 @@ def test_two_barriers_that_are_decided_at_once(n, root):
             barrier.wait = lambda command=command: (pass_barrier(), time.sleep(delays[command][barrier.rank]))
             found.append(barrier.exchange(bytes([command, barrier.rank]), None, None))
             if barrier.rank == root:
-                assert barrier.block.decided < command * BARRIERS_PER_COMMAND, "decided before it knew what it will do"
+                assert barrier.block.words[DECIDED] < command * BARRIERS_PER_COMMAND, (
+                    "decided before it knew what it will do"
+                )
             barrier.wait = pass_barrier
             barrier.wait()
             assert barrier.is_complete(command * BARRIERS_PER_COMMAND + 2)
@@ -293,7 +295,7 @@ def test_two_barriers_are_decided_one_by_one_unless_all_have_agreed(hesitant):
 
     results = ranks.run(1, work)
     assert [type(result) for result in results] == [Died if rank == hesitant else Aborted for rank in range(3)]
-    assert ranks.block.decided == BARRIERS_PER_COMMAND + 1
+    assert ranks.block.words[DECIDED] == BARRIERS_PER_COMMAND + 1
 
 
 @pytest.mark.parametrize("what", ["the root fails", "a rank dies"])
@@ -305,7 +307,7 @@ def test_of_two_barriers_at_once_neither_is_decided_before_the_root_has_come_to_
         try:
             barrier.exchange(b"", None, None)
             if what == "a rank dies":
-                ranks.block.deaths = 1
+                ranks.block.words[DEATHS] = 1
                 barrier.wait()
             raise Aborted
         except Aborted:
@@ -313,4 +315,4 @@ def test_of_two_barriers_at_once_neither_is_decided_before_the_root_has_come_to_
             raise
 
     assert [type(result) for result in ranks.run(1, work)] == [Aborted] * 3
-    assert ranks.block.decided == 0
+    assert ranks.block.words[DECIDED] == 0

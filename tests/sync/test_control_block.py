@@ -8,15 +8,15 @@ from synkhronos.sync.control_block import (
     ANNOUNCEMENT_BYTES,
     ANSWER_BYTES,
     COMMAND_BYTES,
+    DECIDED,
     FATAL_ERROR_BYTES,
+    N_SESSION_WORDS,
     NOTICE_BYTES,
     RANK_WORDS,
-    SESSION_WORDS,
     ControlBlock,
 )
 
-SESSION_NAMES = [name for name, _, _ in SESSION_WORDS]
-RANK_NAMES = [name for name, _, _ in RANK_WORDS if not name.startswith("notice")]  # (each notice is a pair of words)
+RANK_NAMES = [name for name in RANK_WORDS if not name.startswith("notice")]  # (each notice is a pair of words)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 17, 200])
@@ -25,9 +25,8 @@ def test_nothing_overlaps(size):
     ours = ControlBlock(size)
     theirs = ControlBlock(size, os.dup(ours.fd))
     expected = {}
-    for number, name in enumerate(SESSION_NAMES):
-        setattr(ours, name, -number - 1)
-        expected[name] = -number - 1
+    for number in range(N_SESSION_WORDS):
+        ours.words[number] = expected[number] = -number - 1
     for rank in range(size):
         for number, name in enumerate(RANK_NAMES):
             getattr(ours, name)[rank] = 1000 * rank + number
@@ -42,7 +41,7 @@ def test_nothing_overlaps(size):
     for semaphore in [ours.arrivals] + ours.releases + ours.commands + ours.answers:
         semaphore.release()
 
-    assert {name: getattr(theirs, name) for name in SESSION_NAMES} == expected
+    assert {number: theirs.words[number] for number in range(N_SESSION_WORDS)} == expected
     for rank in range(size):
         assert [getattr(theirs, name)[rank] for name in RANK_NAMES] == [1000 * rank + i for i in range(len(RANK_NAMES))]
         assert [theirs.notice_length[turn][rank] for turn in range(2)] == [1000 * rank + 100, 1000 * rank + 101]
@@ -81,8 +80,8 @@ def test_close_twice_and_use_after():
     block.close()
     with pytest.raises(OSError):
         os.fstat(fd)
-    block.decided = 5
-    assert block.decided == 5
+    block.words[DECIDED] = 5
+    assert block.words[DECIDED] == 5
 
 
 def test_every_rank_writes_to_cache_lines_of_its_own():
@@ -91,8 +90,8 @@ def test_every_rank_writes_to_cache_lines_of_its_own():
     for rank in (None, 0, 1, 2):
         block.words[:] = memoryview(bytes(block.words.nbytes)).cast("q")
         if rank is None:
-            for name in SESSION_NAMES:
-                setattr(block, name, 1)
+            for number in range(N_SESSION_WORDS):
+                block.words[number] = 1
         else:
             for words in [getattr(block, name) for name in RANK_NAMES] + [*block.notice_length, *block.noticed]:
                 words[rank] = 1

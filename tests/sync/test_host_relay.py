@@ -20,6 +20,7 @@ from synkhronos.sync.barrier import BARRIERS_PER_COMMAND, Barrier
 from synkhronos.sync.barrier_over_hosts import BarrierOverHosts
 from synkhronos.sync.control_block import (
     ABORTED,
+    ANNOUNCED,
     COMMAND_LENGTH,
     COMMAND_NUMBER,
     DEATHS,
@@ -282,7 +283,7 @@ def test_a_leader_that_loads_modules_meanwhile_sees_that_a_command_comes(make, m
     end = RankEnd(block, 1, world.pools[1], world.known[1], WaitPolicy(1, False), leader)
     words = b"numpy a\nnumpy b\nnumpy c\n"
     block.announcements[: len(words)] = words
-    block.announced = len(words)
+    block.words[ANNOUNCED] = len(words)
     loaded = []
 
     def preload(line):

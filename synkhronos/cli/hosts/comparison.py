@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Hashable, Iterable, List, Sequence, Tupl
 
 from ...cluster.environment import INTERFACE, ONE_PER_HOST, UNBOUND, with_variable
 from ...host.units import readable_bytes
-from ..doctor import ENOUGH_SHM_BYTES, MISSING, OK, WARN, Finding
+from ..doctor import ENOUGH_SHM_BYTES, MISSING, MOUNT, OK, WARN, Finding
 from .facts import PACKAGES, MachineFacts, labels
 
 #: Largest accepted difference between clocks; beyond it, files on shared file systems may have future dates.
@@ -37,13 +37,10 @@ def check_names(facts: List[MachineFacts]) -> Finding:
 
 def check_python(facts: List[MachineFacts]) -> Finding:
     """Check that all hosts have the same version of Python."""
-    if all_same([each.python for each in facts]):
-        return Finding("Python", OK, facts[0].python)
     minors = [tuple(each.python.split(".")[:2]) for each in facts]
-    status = WARN if all_same(minors) else MISSING
-    text = by_value(facts, [each.python for each in facts])
     remedy = "install one version on all hosts, because functions are sent between hosts as Python bytecode"
-    return Finding("Python", status, text, remedy)
+    failed = Finding("Python", WARN if all_same(minors) else MISSING, "", remedy)
+    return compared(facts, [each.python for each in facts], failed)
 
 
 def check_packages(facts: List[MachineFacts]) -> Finding:
@@ -61,30 +58,27 @@ def check_packages(facts: List[MachineFacts]) -> Finding:
 
 def check_library(facts: List[MachineFacts]) -> Finding:
     """Check that all hosts run the same sources of this library."""
-    prints = [each.library for each in facts]
-    if all_same(prints):
-        return Finding("Synkhronos", OK, f"the same sources ({prints[0]})")
-    text = "different sources: " + by_value(facts, prints)
-    return Finding("Synkhronos", MISSING, text, "install the same release on all hosts")
+    prints = [f"sources {each.library}" for each in facts]
+    return compared(facts, prints, Finding("Synkhronos", MISSING, "", "install the same release on all hosts"))
 
 
 def check_machines(facts: List[MachineFacts]) -> Finding:
     """Check that all hosts have the same architecture, byte order and processor."""
-    machines = [each.machine for each in facts]
-    if not all_same(machines):
-        text = by_value(facts, machines)
-        return Finding("Machines", MISSING, text, "use hosts of one kind, because arrays are sent as raw memory")
+    remedy = "use hosts of one kind, because arrays are sent as raw memory"
+    found = compared(facts, [each.machine for each in facts], Finding("Machines", MISSING, "", remedy))
+    if found.status != OK:
+        return found
     processors = [each.processor for each in facts]
-    if not all_same(processors):
-        text = f"{by_value(facts, processors)}, so results of ranks may differ in the last bits"
-        remedy = "use hosts of one kind, for equal speed; each host compiles for its own processor"
-        return Finding("Machines", WARN, text, remedy)
-    return Finding("Machines", OK, f"{machines[0]}, {processors[0]}")
+    if all_same(processors):
+        return Finding("Machines", OK, f"{found.text}, {processors[0]}")
+    text = f"{by_value(facts, processors)}, so results of ranks may differ in the last bits"
+    remedy = "use hosts of one kind, for equal speed; each host compiles for its own processor"
+    return Finding("Machines", WARN, text, remedy)
 
 
 def check_kernels(facts: List[MachineFacts]) -> Finding:
     """Check that the library's C kernels were built on all hosts."""
-    without = [label for label, each in zip(labels(facts), facts) if not each.kernels]
+    without = where(facts, lambda each: not each.kernels)
     if without:
         text = f"not built on {joined(without)}: large collectives take longer there, and all hosts wait"
         remedy = "install g++ and Python's headers there, then reinstall Synkhronos there"
@@ -94,10 +88,8 @@ def check_kernels(facts: List[MachineFacts]) -> Finding:
 
 def check_mpi(facts: List[MachineFacts]) -> Finding:
     """Check that all hosts have the same MPI library in the same version."""
-    libraries = [each.mpi for each in facts]
-    if all_same(libraries):
-        return Finding("MPI", OK, libraries[0])
-    return Finding("MPI", MISSING, by_value(facts, libraries), "install one MPI library, in one version, on all hosts")
+    failed = Finding("MPI", MISSING, "", "install one MPI library, in one version, on all hosts")
+    return compared(facts, [each.mpi for each in facts], failed)
 
 
 def check_cores(facts: List[MachineFacts]) -> Finding:
@@ -105,16 +97,12 @@ def check_cores(facts: List[MachineFacts]) -> Finding:
 
     def is_bound(each: MachineFacts) -> bool:
         most = each.all_cores - 1 if each.started_by in ("Open MPI", "PMIx") else 1
-        return each.cores <= most
+        return each.cores <= most and each.all_cores > 1
 
-    bound = [(label, each) for label, each in zip(labels(facts), facts) if is_bound(each) and each.all_cores > 1]
-    if bound:
-        cores = bound[0][1]
-        text = (
-            f"the process may use {cores.cores} of {cores.all_cores} cores on {joined([label for label, _ in bound])}, "
-            "and all ranks there share these cores"
-        )
-        return Finding("Cores", WARN, text, UNBOUND[cores.started_by])
+    bound = next(filter(is_bound, facts), None)
+    if bound is not None:
+        text = f"the process may use {bound.cores} of {bound.all_cores} cores on {joined(where(facts, is_bound))}"
+        return Finding("Cores", WARN, f"{text}, and all ranks there share these cores", UNBOUND[bound.started_by])
     return Finding("Cores", OK, by_value(facts, [f"{each.cores} of {each.all_cores}" for each in facts]))
 
 
@@ -163,12 +151,12 @@ def check_folders(facts: List[MachineFacts]) -> Finding:
 
 def check_clocks(facts: List[MachineFacts]) -> Finding:
     """Check that the clocks agree."""
-    far = [(label, each) for label, each in zip(labels(facts), facts) if abs(each.clock) > CLOCK_TOLERANCE_S]
-    if far:
-        parts = [
-            f"{label} is {abs(each.clock):.1f} s {'ahead of' if each.clock > 0 else 'behind'} host 0"
-            for label, each in far
-        ]
+    parts = [
+        f"{label} is {abs(each.clock):.1f} s {'ahead of' if each.clock > 0 else 'behind'} host 0"
+        for label, each in zip(labels(facts), facts)
+        if abs(each.clock) > CLOCK_TOLERANCE_S
+    ]
+    if parts:
         text = ", ".join(parts) + ", so shared files seem older or newer than they are"
         return Finding("Clocks", WARN, text, "run chrony or systemd-timesyncd on all hosts")
     worst = max(abs(each.clock) for each in facts)
@@ -187,35 +175,16 @@ def check_memory(facts: List[MachineFacts]) -> Finding:
 
 def check_shared_memory(facts: List[MachineFacts]) -> Finding:
     """Check that ``/dev/shm`` is large enough on hosts without ``memfd_create``."""
-    small = [
-        label
-        for label, each in zip(labels(facts), facts)
-        if not each.memfd and each.shm < ENOUGH_SHM_BYTES and not each.one_machine
-    ]
+    small = where(facts, lambda each: not each.memfd and each.shm < ENOUGH_SHM_BYTES and not each.one_machine)
     if small:
-        text = f"no memfd on {joined(small)}, and a small /dev/shm"
-        return Finding(
-            "Shared memory", WARN, text, "mount -o remount,size=4g /dev/shm, or docker run --shm-size=4g ..."
-        )
+        text, remedy = f"no memfd on {joined(small)}, and a small /dev/shm", MOUNT.format("/dev/shm")
+        return Finding("Shared memory", WARN, text, remedy)
     return Finding("Shared memory", OK, "memfd" if all(each.memfd for each in facts) else "memfd, or a large /dev/shm")
 
 
-CHECKS: Tuple[Callable[[List[MachineFacts]], Finding], ...] = (
-    check_processes,
-    check_names,
-    check_python,
-    check_packages,
-    check_library,
-    check_machines,
-    check_kernels,
-    check_mpi,
-    check_cores,
-    check_gpus,
-    check_interfaces,
-    check_folders,
-    check_clocks,
-    check_memory,
-    check_shared_memory,
+#: All checks, in order: the functions of this module that are called ``check_...``.
+CHECKS: Tuple[Callable[[List[MachineFacts]], Finding], ...] = tuple(
+    function for name, function in globals().items() if name.startswith("check_")
 )
 
 
@@ -243,6 +212,18 @@ def shared_addresses(facts: List[MachineFacts]) -> List[Tuple[str, str, List[str
                 names.setdefault(str(interface.ip), interface.name)
                 on.setdefault(str(interface.ip), []).append(label)
     return [(names[address], address, hosts) for address, hosts in on.items() if len(hosts) > 1]
+
+
+def compared(facts: List[MachineFacts], values: Sequence[str], failed: Finding) -> Finding:
+    """Return a finding without a problem if all hosts have the same value, otherwise `failed` with all values."""
+    if all_same(values):
+        return Finding(failed.subject, OK, values[0])
+    return failed._replace(text=by_value(facts, values))
+
+
+def where(facts: List[MachineFacts], condition: Callable[[MachineFacts], bool]) -> List[str]:
+    """Return the labels of the hosts that meet a condition."""
+    return [label for label, each in zip(labels(facts), facts) if condition(each)]
 
 
 def all_same(values: Sequence[Hashable]) -> bool:

@@ -7,12 +7,14 @@ import os
 import platform
 import re
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, List, Mapping, NamedTuple, Tuple
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Tuple
 
 from ...cluster.environment import ProcessPlace, chosen_interfaces, on_one_machine
-from ...host import gpus, machine
+from ...host import gpus
 from ...host.interfaces import Interface, interfaces
+from ...host.machine import available_memory, usable_cores
 from ...kernels import copy as streaming
 from .. import doctor
 
@@ -28,60 +30,47 @@ class CompileFolder(NamedTuple):
     trouble: str = ""
 
 
-class MachineFacts(NamedTuple):
-    """Facts that one process reports about its host; `process` and `started_by` are as in `ProcessPlace`."""
+@dataclass
+class MachineFacts:
+    """Facts that one process reports about its host, by default this one; for the first two see `ProcessPlace`."""
 
     process: int
     started_by: str
     local_size: int  # number of processes on this machine
     one_machine: bool  # whether each process counts as a host, even on one machine
-    host: str
-    python: str
-    machine: str  # architecture and byte order
-    processor: str  # model
-    versions: Dict[str, str]  # of the installed `PACKAGES`
-    library: str  # fingerprint of this library's sources
-    kernels: bool  # whether the library's C kernels were built
-    memfd: bool  # whether ``memfd_create`` exists
     mpi: str  # name and version
-    cores: int  # usable by this process
-    all_cores: int
-    interfaces: Tuple[Interface, ...]  # interfaces that are up
     chosen: Tuple[Interface, ...]  # interfaces for traffic between hosts
-    folders: Tuple[CompileFolder, ...]  # of the installed engines
     clock: float  # lead of this host's clock over host 0's, in seconds
-    memory: int  # bytes available
-    shm: int  # size of ``/dev/shm`` in bytes
-    n_gpus: int
+    host: str = field(default_factory=platform.node)
+    python: str = field(default_factory=platform.python_version)
+    machine: str = field(default_factory=lambda: f"{platform.machine()}, {sys.byteorder}-endian")
+    processor: str = field(default_factory=lambda: processor())  # model
+    versions: Dict[str, str] = field(
+        default_factory=lambda: {name: doctor.version_of(name) for name in present(PACKAGES)}
+    )
+    library: str = field(default_factory=lambda: fingerprint(Path(__file__).parents[2]))
+    kernels: bool = field(default_factory=lambda: streaming.kernels is not None)  # whether they were built
+    memfd: bool = field(default_factory=lambda: hasattr(os, "memfd_create"))
+    cores: int = field(default_factory=lambda: len(usable_cores()))  # usable by this process
+    all_cores: int = field(default_factory=lambda: os.cpu_count() or 1)
+    folders: Tuple[CompileFolder, ...] = field(
+        default_factory=lambda: tuple(map(compile_folder, present(doctor.ENGINES)))
+    )
+    memory: int = field(default_factory=lambda: available_memory())  # bytes available
+    shm: int = field(default_factory=lambda: size_of_shm())  # size of ``/dev/shm`` in bytes
+    n_gpus: int = field(default_factory=lambda: gpus.count_gpus())
 
 
 def gather(place: ProcessPlace, environ: Mapping[str, str], mpi: str, local_size: int, clock: float) -> MachineFacts:
     """Return the facts of this host; `mpi` is the MPI library's long description of itself."""
-    found = interfaces()
-    return MachineFacts(
-        process=place.process,
-        started_by=place.started_by,
-        local_size=local_size,
-        one_machine=on_one_machine(environ),
-        host=platform.node(),
-        python=platform.python_version(),
-        machine=f"{platform.machine()}, {sys.byteorder}-endian",
-        processor=processor(),
-        versions={name: doctor.version_of(name) for name in PACKAGES if doctor.installed(name)},
-        library=fingerprint(Path(__file__).parents[2]),
-        kernels=streaming.kernels is not None,
-        memfd=hasattr(os, "memfd_create"),
-        mpi=name_of_mpi(mpi),
-        cores=len(machine.usable_cores()),
-        all_cores=os.cpu_count() or 1,
-        interfaces=tuple(found),
-        chosen=tuple(chosen_interfaces(environ, found)),
-        folders=tuple(compile_folder(engine) for engine in doctor.ENGINES if doctor.installed(engine)),
-        clock=clock,
-        memory=machine.available_memory(),
-        shm=size_of_shm(),
-        n_gpus=gpus.count_gpus(),
-    )
+    process, started_by, one_machine = place.process, place.started_by, on_one_machine(environ)
+    chosen = tuple(chosen_interfaces(environ, interfaces()))
+    return MachineFacts(process, started_by, local_size, one_machine, name_of_mpi(mpi), chosen, clock)
+
+
+def present(packages: Iterable[str]) -> List[str]:
+    """Return the packages that are installed."""
+    return list(filter(doctor.installed, packages))
 
 
 def name_of_mpi(text: str) -> str:

@@ -24,7 +24,8 @@ from ...cluster.environment import (
     wrong_world,
 )
 from ...host.interfaces import Interface, interfaces
-from ..doctor import MISSING, Finding, installed, show
+from ...host.units import aligned
+from ..doctor import MISSING, Finding, conclusion, installed, show
 from .comparison import CHECKS, joined, short
 from .facts import MachineFacts, gather, labels
 from .links import FACTS, HostLink, check_links, measure, rate_text, receive
@@ -84,9 +85,9 @@ def examine(comm: Any, facts: List[MachineFacts]) -> int:
     links = measure(comm, comm.size, lambda link: say(line_of_link(link, names)))
     findings.append(check_links(links, names))
     say("", show(findings[-1]))
-    missing = [finding.subject for finding in findings if finding.status == MISSING]
-    say("Missing: " + ", ".join(missing) if missing else "All required components are present.")
-    return 1 if missing else 0
+    line, status = conclusion(findings)
+    say(line)
+    return status
 
 
 def offset_of_clock(comm: Any) -> float:
@@ -112,10 +113,8 @@ def offset_of_clock(comm: Any) -> float:
 
 def silence(place: ProcessPlace, here: str, chosen: Sequence[Interface], seconds: float, one_machine: bool) -> Finding:
     """Return the finding for a host that MPI has not connected to all other hosts."""
-    text = (
-        f"{here} was not connected to all other hosts within {seconds:.0f} s; interfaces that MPI may use: "
-        f"{joined(map(str, chosen)) or 'none'}"
-    )
+    allowed = joined(map(str, chosen)) or "none"
+    text = f"{here} was not connected to all other hosts within {seconds:.0f} s; interfaces that MPI may use: {allowed}"
     network = "lo" if one_machine else str(chosen[0].network) if chosen else "NETWORK/BITS"
     remedy = f"name the network that connects the hosts: {with_variable(place.started_by, INTERFACE, network)}"
     if len(chosen) < 2 and not one_machine:
@@ -146,13 +145,10 @@ def table_of_hosts(facts: List[MachineFacts]) -> List[str]:
     """Return the lines of a table with one row per host."""
     rows = [("host", "Python", "cores", "memory", "/dev/shm", "clock", "interfaces")]
     for label, of in zip(labels(facts), facts):
-        clock = f"{1e3 * of.clock:+.1f} ms" if of.process else "-"
+        cores, clock = f"{of.cores} of {of.all_cores}", f"{1e3 * of.clock:+.1f} ms" if of.process else "-"
         interfaces = ", ".join(map(str, of.chosen)) or "none"
-        rows.append(
-            (label, of.python, f"{of.cores} of {of.all_cores}", short(of.memory), short(of.shm), clock, interfaces)
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(f"{word:<{width}}" for word, width in zip(row, widths)).rstrip() for row in rows]
+        rows.append((label, of.python, cores, short(of.memory), short(of.shm), clock, interfaces))
+    return aligned(rows, left=len(rows[0]))
 
 
 def title_of_links(names: List[str]) -> str:

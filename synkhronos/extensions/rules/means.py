@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentValueError
-from synkhronos.reductions.half_precision import FORMATS
+from synkhronos.kernels.encoding import FORMATS
 
 from .variables import like
 

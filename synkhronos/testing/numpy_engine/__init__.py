@@ -2,6 +2,7 @@
 
 Its graphs consist of plain Python callables on arrays:
 
+>>> import numpy as np
 >>> x = variable("x", "float64", 2)
 >>> w = shared(np.ones(3), "w")
 >>> step = ENGINE.compile([x], mean(dot(x, w)), [(w, w - 0.5)], None)
@@ -19,35 +20,20 @@ A call evaluates the graph of ``step`` from left to right::
          +-- subtract 0.5 ------> the new value of w
 """
 
-import numpy as np
-
 from ...engines import register
-from .engine import ENGINE, NumpyEngine
-from .function import NumpyFunction, NumpyGraph
-from .graph import Apply, In, NumpyVariable, Shared, apply, shared, variable
-from .graph import substituted as _substituted
-from .operations import dot, max, mean, random_stream, sum, uniform
-
-__all__ = [
-    "Apply",
-    "ENGINE",
-    "NumpyFunction",
-    "NumpyGraph",
-    "In",
-    "NumpyEngine",
-    "Shared",
-    "NumpyVariable",
-    "_substituted",
-    "apply",
-    "dot",
-    "max",
-    "mean",
-    "np",
-    "random_stream",
-    "shared",
-    "sum",
-    "uniform",
-    "variable",
-]
+from .engine import ENGINE as ENGINE
+from .engine import NumpyEngine as NumpyEngine
+from .function import NumpyFunction as NumpyFunction
+from .graph import In as In
+from .graph import Shared as Shared
+from .graph import apply as apply
+from .graph import shared as shared
+from .graph import variable as variable
+from .operations import dot as dot
+from .operations import max as max
+from .operations import mean as mean
+from .operations import random_stream as random_stream
+from .operations import sum as sum
+from .operations import uniform as uniform
 
 register(ENGINE.name, __name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from ...engines.base import CollectiveDependence, Collectives
 from .function import NumpyGraph
-from .graph import Apply, NumpyVariable, Shared, ordered
+from .graph import Apply, NumpyVariable, Shared, ordered, substituted
 from .operations import AllReduce, whole_length
 
 FIXED = (False, CollectiveDependence.NONE)
@@ -23,15 +24,8 @@ _PRODUCTS = (np.multiply, np.dot)
 
 def numbered(roots: Sequence[Any]) -> List[Any]:
     """Return the roots of a graph with its collectives numbered in order of execution."""
-    new: Dict[int, Any] = {}
-    n = 0
-    for node in ordered(roots):
-        if isinstance(node, Apply):
-            function = node.function
-            if isinstance(function, AllReduce):
-                function, n = AllReduce(function.op, n), n + 1
-            new[id(node)] = Apply(function, tuple(new.get(id(arg), arg) for arg in node.args), node.type, node.name)
-    return [new.get(id(root), root) for root in roots]
+    numbers = itertools.count()
+    return substituted(roots, (), lambda one: AllReduce(one.op, next(numbers)) if isinstance(one, AllReduce) else one)
 
 
 def needs_call(graph: NumpyGraph) -> bool:
@@ -57,21 +51,19 @@ def survey(graph: NumpyGraph, scattered: Sequence[Any]) -> Optional[Collectives]
     )
     news = [(id(target), id(new)) for target, new in graph.updates]
     known = _dependences(order, of_ranks)
-    of_updates = [known.get(new, FIXED) for _, new in news]
-    degrees = [degree.of_update(differs) for differs, degree in of_updates]
+    degrees = [degree.of_update(differs) for differs, degree in (known.get(new, FIXED) for _, new in news)]
     of_outputs = [known.get(id(output), FIXED)[1] for output in graph.outputs]
+    if graph.halves is not None:
+        return Collectives(ops, graph.halves.replicated_updates, degrees, of_outputs, graph.halves.cut)
     while True:  # updates that differ between ranks make their targets differ, too
-        more = {target for target, new in news if known.get(new, FIXED)[0]} - of_ranks
+        found = [known.get(new, FIXED) for _, new in news]
+        more = {target for (target, _), (differs, _) in zip(news, found) if differs} - of_ranks
         if not more:
             break
         of_ranks |= more
         known = _dependences(order, of_ranks)
-    found = [known.get(new, FIXED) for _, new in news]
     common = [degree != CollectiveDependence.NONE or not differs for differs, degree in found]
-    cut = None
-    if graph.halves is not None:
-        cut, common = graph.halves.cut, graph.halves.replicated_updates
-    return Collectives(ops, common, degrees, of_outputs, cut)
+    return Collectives(ops, common, degrees, of_outputs, None)
 
 
 def _dependences(order: Sequence[Any], of_ranks: Set[int]) -> Dict[int, Tuple[bool, CollectiveDependence]]:
@@ -81,14 +73,11 @@ def _dependences(order: Sequence[Any], of_ranks: Set[int]) -> Dict[int, Tuple[bo
         args = [known[id(arg)] for arg in getattr(node, "args", ()) if isinstance(arg, NumpyVariable)]
         degree = max([of for _, of in args], default=CollectiveDependence.NONE)
         differs = id(node) in of_ranks or any(one for one, _ in args)
-        if isinstance(node, Apply) and isinstance(node.function, AllReduce):
-            differs, degree = (
-                False,
-                max(degree, CollectiveDependence.AFFINE)
-                if node.function.op.name == "avg"
-                else CollectiveDependence.OTHER,
-            )
-        elif isinstance(node, Apply) and node.function is whole_length:
+        function = getattr(node, "function", None)
+        if isinstance(function, AllReduce):
+            least = CollectiveDependence.AFFINE if function.op.name == "avg" else CollectiveDependence.OTHER
+            differs, degree = False, max(degree, least)
+        elif function is whole_length:
             differs = False
         elif degree == CollectiveDependence.AFFINE and not _is_affine(node, known):
             degree = CollectiveDependence.OTHER

@@ -13,10 +13,13 @@ from ...errors import ArgumentTypeError, ArgumentValueError
 from ...reductions import IN_GRAPH, ReduceOp, check_dtype
 from ...sharding import Placement, Shard
 from ...trace import point
-from . import collectives, exact, placing
+from . import collectives, placing
 from .function import NumpyFunction, NumpyGraph, given_pairs, graph_of
 from .graph import Apply, In, NumpyVariable, Shared, apply, check, convert, substituted
 from .operations import all_reduce
+
+#: Variables, each with its new value or with its replacement.
+Pairs = Sequence[Tuple[Any, Any]]
 
 
 class NumpyEngine(Engine):
@@ -57,17 +60,13 @@ class NumpyEngine(Engine):
         type_, name = blueprint
         return Shared(type_, [value] if storage_of is None else storage_of.storage, name)
 
-    def compile(
-        self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
-    ) -> NumpyFunction:
+    def compile(self, inputs: Sequence[Any], outputs: Any, updates: Pairs, givens: Any, **kwargs: Any) -> NumpyFunction:
         return NumpyFunction(self.snapshot(inputs, outputs, updates, givens, **kwargs))
 
     def given_pairs(self, givens: Any) -> List[Tuple[Any, Any]]:
         return given_pairs(givens)
 
-    def snapshot(
-        self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
-    ) -> NumpyGraph:
+    def snapshot(self, inputs: Sequence[Any], outputs: Any, updates: Pairs, givens: Any, **kwargs: Any) -> NumpyGraph:
         return graph_of(inputs, outputs, updates, givens, **kwargs)
 
     def updated_in(self, snapshot: NumpyGraph) -> List[Any]:
@@ -111,7 +110,7 @@ class NumpyEngine(Engine):
         return placed(placing.graph_of(snapshot.expressions()), shards)
 
     def completed(self, snapshot: NumpyGraph, shards: Mapping[Any, Shard]) -> Tuple[NumpyGraph, List[Placement]]:
-        return exact.completed(snapshot, shards, self.label, self.is_random)
+        return placing.completed(snapshot, shards, self.label, self.is_random)
 
     def shapes(self, snapshot: NumpyGraph, as_inputs: Sequence[Any]) -> NumpyFunction:
         outputs = [apply(_shape, output, dtype="int64", ndim=1) for output in snapshot.outputs]
@@ -129,8 +128,8 @@ class NumpyEngine(Engine):
 
     def inputs(self, compiled: Any) -> List[Input]:
         return [
-            Input(given.variable, given.name, given.variable.type, given.mutable, given.value is not None, given.value)
-            for given in compiled.inputs
+            Input(variable, name, variable.type, mutable, value is not None, value)
+            for variable, value, name, mutable in compiled.inputs
         ]
 
     def outputs(self, compiled: Any) -> List[Output]:
@@ -158,12 +157,11 @@ class NumpyEngine(Engine):
     ) -> List[Any]:
         chosen = range(len(compiled.outputs)) if output_subset is None else list(output_subset)
         if not all(0 <= index < len(compiled.outputs) for index in chosen):
-            raise ArgumentValueError(
-                "output_subset", f"indices of outputs (n_outputs={len(compiled.outputs)})", str(output_subset)
-            )
+            expected = f"indices of outputs (n_outputs={len(compiled.outputs)})"
+            raise ArgumentValueError("output_subset", expected, str(output_subset))
         values = [
-            convert(given.type, value, f"input {given.name or given.variable!r}")
-            for given, value in zip(self.inputs(compiled), args)
+            convert(given.variable.type, value, f"input {given.name or given.variable!r}")
+            for given, value in zip(compiled.inputs, args)
         ]
         return compiled.evaluate(values, chosen)
 
@@ -195,12 +193,7 @@ def _new_inputs(variables: Sequence[Any]) -> List[Tuple[Any, NumpyVariable]]:
     return [(variable, NumpyVariable(variable.type, variable.name)) for variable in variables]
 
 
-def _with_inputs(
-    graph: NumpyGraph,
-    outputs: Sequence[Any],
-    updates: Sequence[Tuple[Any, Any]],
-    replaced: Sequence[Tuple[Any, NumpyVariable]],
-) -> NumpyGraph:
+def _with_inputs(graph: NumpyGraph, outputs: Sequence[Any], updates: Pairs, replaced: Pairs) -> NumpyGraph:
     """Return the graph with the given outputs and updates, and with variables replaced by additional inputs."""
     new_values = substituted([new for _, new in updates], replaced)
     return graph._replace(

@@ -47,9 +47,7 @@ def graph_of(
 ) -> NumpyGraph:
     """Build the graph of a function as Theano does; with `inplace`, updates overwrite arrays of equal shapes."""
     wrapped = [given if isinstance(given, In) else In(given) for given in inputs]
-    for index, given in enumerate(wrapped):
-        if not isinstance(given.variable, NumpyVariable):
-            raise ArgumentTypeError(f"inputs[{index}]", "a variable", repr(given.variable))
+    _check_variables("inputs", [given.variable for given in wrapped])
     wrapped = [given._replace(name=given.name or given.variable.name) for given in wrapped]
     keys = sorted(outputs) if isinstance(outputs, dict) else None
     single = isinstance(outputs, NumpyVariable)
@@ -58,9 +56,7 @@ def graph_of(
     else:
         flat = [outputs] if keys is None else [outputs[key] for key in keys]
     replaced = given_pairs(givens)
-    for index, output in enumerate(flat):
-        if not isinstance(output, NumpyVariable):
-            raise ArgumentTypeError(f"outputs[{index}]", "a variable", repr(output))
+    _check_variables("outputs", flat)
     targets, new_values = [], []
     for target, expression in updates or ():
         if not isinstance(target, Shared):
@@ -77,13 +73,8 @@ def graph_of(
     order = ordered(flat + new_values)
     while not no_default_updates:
         # A default update may contain other shared variables with default updates.
-        more = [
-            node
-            for node in order
-            if isinstance(node, Shared)
-            and node.default_update is not None
-            and not any(node is target for target in targets)
-        ]
+        shareds = [node for node in order if isinstance(node, Shared) and node not in targets]
+        more = [node for node in shareds if node.default_update is not None]
         if not more:
             break
         targets += more
@@ -92,14 +83,21 @@ def graph_of(
     return NumpyGraph(wrapped, flat, list(zip(targets, new_values)), keys, single, name, inplace)
 
 
+def _check_variables(argument: str, values: Sequence[Any]) -> None:
+    for index, value in enumerate(values):
+        if not isinstance(value, NumpyVariable):
+            raise ArgumentTypeError(f"{argument}[{index}]", "a variable", repr(value))
+
+
 class NumpyFunction:
     """Compiled function, called like a Theano function."""
 
     def __init__(self, graph: NumpyGraph) -> None:
         order = ordered(graph.expressions())
-        order += [target for target, _ in graph.updates if not any(target is node for node in order)]
+        order += [target for target, _ in graph.updates if target not in order]
+        inputs = [given.variable for given in graph.inputs]
         for node in order:
-            if type(node) is NumpyVariable and not any(node is given.variable for given in graph.inputs):
+            if type(node) is NumpyVariable and node not in inputs:
                 raise ArgumentValueError("inputs", "every variable of the graph", f"inputs without {node!r}")
         self.order = order  # pickled first, which avoids deep recursion
         self.inputs, self.outputs, self.updates, self.keys, self.single, self.name, self.inplace = graph[:7]
@@ -122,9 +120,8 @@ class NumpyFunction:
         try:
             results = self.evaluate(values, chosen)
         finally:
-            for observer in [observer_of(target.storage) for target, _ in self.updates]:
-                if observer is not None:
-                    observer.updated()
+            for observer in filter(None, [observer_of(target.storage) for target, _ in self.updates]):
+                observer.updated()
         if self.keys is not None:
             return {self.keys[index]: result for index, result in zip(chosen, results)}
         return results[0] if self.single and output_subset is None else results
@@ -172,8 +169,7 @@ class NumpyFunction:
 
 
 def _own(value: Any, leaves: Sequence[Any]) -> Any:
-    if isinstance(value, np.ndarray) and any(
-        isinstance(leaf, np.ndarray) and np.may_share_memory(value, leaf) for leaf in leaves
-    ):
-        return value.copy()
-    return value
+    """Return the value, or a copy if it is an array that shares memory with a leaf."""
+    arrays = [leaf for leaf in leaves if isinstance(leaf, np.ndarray)]
+    is_shared = isinstance(value, np.ndarray) and any(np.may_share_memory(value, leaf) for leaf in arrays)
+    return value.copy() if is_shared else value

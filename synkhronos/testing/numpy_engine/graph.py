@@ -6,39 +6,24 @@ import operator
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ...engines.base import ArrayType
 from ...engines.observer import note_read, note_written, observer_of
 from ...errors import ArgumentTypeError
 
 
-class NumpyVariable:
+class NumpyVariable(NDArrayOperatorsMixin):
     """Symbolic value; ``type`` is None if the value is not a dense array."""
 
-    #: Makes NumPy delegate ``array + variable`` to the variable.
-    __array_ufunc__ = None
+    __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
 
     def __init__(self, type: Optional[ArrayType], name: Optional[str] = None) -> None:
         self.type = type
         self.name = name
 
-    def __add__(self, other: Any) -> Apply:
-        return apply(np.add, self, other)
-
-    def __radd__(self, other: Any) -> Apply:
-        return apply(np.add, other, self)
-
-    def __sub__(self, other: Any) -> Apply:
-        return apply(np.subtract, self, other)
-
-    def __rsub__(self, other: Any) -> Apply:
-        return apply(np.subtract, other, self)
-
-    def __mul__(self, other: Any) -> Apply:
-        return apply(np.multiply, self, other)
-
-    def __rmul__(self, other: Any) -> Apply:
-        return apply(np.multiply, other, self)
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Apply:
+        return apply(ufunc, *inputs)
 
     def __getitem__(self, index: Any) -> Apply:
         return apply(operator.getitem, self, index)
@@ -128,17 +113,15 @@ def apply(
 ) -> Apply:
     """Return the expression ``function(*args)``; a trial call on ones determines a missing `dtype` or `ndim`."""
     if dtype is None or ndim is None:
-        types = [
-            arg.type if isinstance(arg, NumpyVariable) else arg if isinstance(arg, np.ndarray) else None for arg in args
-        ]
-        sample = np.asarray(
-            function(
-                *[arg if type_ is None else np.ones((1,) * type_.ndim, type_.dtype) for type_, arg in zip(types, args)]
-            )
-        )
+        sample = np.asarray(function(*map(_sample, args)))
         dtype = sample.dtype if dtype is None else dtype
         ndim = sample.ndim if ndim is None else ndim
     return Apply(function, args, array_type(dtype, ndim), name)
+
+
+def _sample(arg: Any) -> Any:
+    type_ = arg.type if isinstance(arg, NumpyVariable) else arg
+    return np.ones((1,) * type_.ndim, type_.dtype) if isinstance(type_, (ArrayType, np.ndarray)) else arg
 
 
 def array_type(dtype: Any, ndim: int, broadcastable: Optional[Sequence[bool]] = None) -> ArrayType:
@@ -198,12 +181,16 @@ def ordered(roots: Sequence[Any]) -> List[NumpyVariable]:
     return order
 
 
-def substituted(roots: Sequence[Any], givens: Sequence[Tuple[NumpyVariable, Any]]) -> List[Any]:
-    """Substitute the givens in the roots, but not inside the replacements."""
+def substituted(
+    roots: Sequence[Any],
+    givens: Sequence[Tuple[NumpyVariable, Any]],
+    changed: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function,
+) -> List[Any]:
+    """Substitute the givens in the roots, but not inside the replacements, and change the functions of all nodes."""
     new: Dict[int, Any] = {id(old): replacement for old, replacement in givens}
     for node in ordered(roots):
         if isinstance(node, Apply) and id(node) not in new:
-            args = tuple(new.get(id(arg), arg) for arg in node.args)
-            if any(one is not other for one, other in zip(args, node.args)):
-                new[id(node)] = Apply(node.function, args, node.type, node.name)
+            function, args = changed(node.function), tuple(new.get(id(arg), arg) for arg in node.args)
+            if function is not node.function or any(one is not other for one, other in zip(args, node.args)):
+                new[id(node)] = Apply(function, args, node.type, node.name)
     return [new.get(id(root), root) for root in roots]

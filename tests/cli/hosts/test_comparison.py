@@ -46,7 +46,6 @@ def host(process, **changes):
         "mpi": "Open MPI v5.0.11",
         "cores": 16,
         "all_cores": 16,
-        "interfaces": (eth0(process),),
         "chosen": (eth0(process),),
         "folders": (CompileFolder("theano", "/home/me/.theano"),),
         "clock": 0.001 * process,
@@ -227,8 +226,7 @@ FINE = [
     one_kind(cores=8, started_by="Slurm"),  # as requested
     hosts({"cores": 4, "all_cores": 4}, {}),  # unequal hosts
     hosts({"n_gpus": 2}, {"n_gpus": 1}),
-    # Addresses that are unused, differ, or exist on every host.
-    hosts(*({"interfaces": docker(i), "chosen": (eth0(i),)} for i in range(2))),
+    # Addresses that differ, or exist on every host.
     hosts({"chosen": docker(0)}, {"chosen": docker(1, "172.18.0.1/16")}),
     hosts(*({"chosen": (Interface("lo", "127.0.0.1/8"), eth0(i))} for i in range(2))),
     one_kind(local_size=3, one_machine=True, host="node0", chosen=(eth0(0),)),
@@ -300,9 +298,8 @@ def test_pairs(n):
 
 
 def test_facts_of_this_machine():
-    mine = facts.gather(
-        ProcessPlace(1, 2, 1, "PMI"), {"SYNK_HOSTS_ON_ONE_MACHINE": "1"}, "MPICH Version: 5.0.2\n", 2, 0.5
-    )
+    environ = {"SYNK_HOSTS_ON_ONE_MACHINE": "1", "SYNK_HOSTS_INTERFACE": "lo"}
+    mine = facts.gather(ProcessPlace(1, 2, 1, "PMI"), environ, "MPICH Version: 5.0.2\n", 2, 0.5)
     numpy = sys.modules["numpy"].__version__
     assert (mine.process, mine.started_by, mine.local_size, mine.one_machine) == (1, "PMI", 2, True)
     assert (
@@ -310,7 +307,7 @@ def test_facts_of_this_machine():
     )
     assert mine.machine.endswith(sys.byteorder + "-endian") and mine.mpi == "MPICH 5.0.2" and mine.clock == 0.5
     assert mine.cores == len(os.sched_getaffinity(0)) and mine.all_cores == os.cpu_count()
-    assert Interface("lo", "127.0.0.1/8") in mine.interfaces and mine.memory > 0 and mine.shm > 0
+    assert mine.chosen == (Interface("lo", "127.0.0.1/8"),) and mine.memory > 0 and mine.shm > 0
     assert [folder.engine for folder in mine.folders] == [name for name in doctor.ENGINES if doctor.installed(name)]
     assert all(os.access(folder.path, os.W_OK) and not folder.trouble for folder in mine.folders)
 

@@ -1,6 +1,6 @@
 """Placements and exact functions of the NumPy engine, in cases that random programs do not contain.
 
-Modules: `collectives`, `exact`, `operations`, `synkhronos.engines.exact`.
+Modules: `collectives`, `operations`, `synkhronos.engines.exact`.
 """
 
 import operator
