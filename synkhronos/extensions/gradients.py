@@ -2,7 +2,7 @@
 
 import typing
 from collections import OrderedDict
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
 import theano
@@ -10,7 +10,8 @@ import theano.tensor as T
 
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
-from .parameters import check_params, describe, device_of, label, shape_of
+from .scalars import cast
+from .shared_variables import check_params, describe, label
 
 #: The return value of an update rule: ``(grad_updates, param_updates, grad_shared)``.
 Updates = Tuple[Dict[Any, Any], Dict[Any, Any], Any]
@@ -56,6 +57,17 @@ def flat_gradients(loss_or_grads: Any, params: Any) -> Tuple[Dict[Any, Any], Lis
     return grad_updates, [(param, views[param]) for param in params], shared if len(shared) > 1 else shared[0]
 
 
+def for_each_parameter(loss_or_grads: Any, params: Any, step: Callable[..., Any], *scalars: Any) -> Updates:
+    """Return the result of an update rule that takes the same step for each parameter.
+
+    ``step(parameter, gradient, *scalars)`` returns pairs of a shared variable and its new value; it receives the
+    scalars in the parameter's dtype.
+    """
+    grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
+    updates = [update for param, grad in pairs for update in step(param, grad, *cast(param, *scalars))]
+    return grad_updates, OrderedDict(updates), grad_shared
+
+
 def gradients_of(loss_or_grads: Any, params: List[Any]) -> List[Any]:
     """Return one gradient per parameter, with the parameter's dtype and broadcast pattern."""
     for i, param in enumerate(params):
@@ -78,6 +90,17 @@ def gradients_of(loss_or_grads: Any, params: List[Any]) -> List[Any]:
         grads = theano.grad(loss, params, disconnected_inputs="ignore", return_disconnected="None")
         advice = "remove it from params, or make the loss depend on it"
     return [_like(grad, i, param, advice) for i, (grad, param) in enumerate(zip(grads, params))]
+
+
+def shape_of(param: Any) -> Tuple[int, ...]:
+    """Return the shape of a parameter's value, without moving it off its device."""
+    shape: Tuple[int, ...] = param.get_value(borrow=True, return_internal_type=True).shape
+    return shape
+
+
+def device_of(param: Any) -> Any:
+    """Return the device of a shared variable as Theano's ``target``: "cpu", a GPU context, or None (the default)."""
+    return getattr(param.type, "context_name", "cpu")
 
 
 def check_loss(loss: Any, name: str, also: str = "") -> None:

@@ -11,11 +11,11 @@ from typing import Any, Optional, Sequence
 import numpy as np
 
 import synkhronos as synk
-from synkhronos import engines
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
+from synkhronos.extending import find_engine
 
-from .rules.recurrence import real
-from .rules.variables import assignment, check_params, like
+from .arguments import real
+from .shared_variables import assignment, check_params, like
 
 __all__ = ["LearningRate", "rate_at"]
 
@@ -94,7 +94,7 @@ class LearningRate:
     def __init__(self, rate: Any, velocities: Sequence[Any] = ()) -> None:
         (self.rate,) = check_params([rate], "rate")
         self.velocities = check_params(list(velocities), "velocities", allow_none=True)
-        engine: Any = engines.find([rate])
+        engine = find_engine([rate])
         type_ = engine.shared_type(rate)
         if type_.ndim:
             raise ArgumentTypeError("rate", "a 0-dimensional variable", type_.words)

@@ -10,7 +10,7 @@ import theano.tensor as T
 
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
-from .parameters import describe
+from .shared_variables import describe
 
 
 def check_scalars(**given: Any) -> List[Any]:

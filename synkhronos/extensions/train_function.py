@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from functools import cached_property
-from typing import Any, Dict, Iterable, List, Optional, Union
+from typing import Any, List, Optional, Union
 
 from theano.compile.function_module import convert_function_input
 
@@ -12,7 +12,7 @@ import synkhronos as synk
 from synkhronos.errors import ArgumentValueError
 
 from .rules import LocalSGD
-from .rules.variables import floats
+from .shared_variables import floats
 from .step_in_parts import StepInParts
 from .training_graph import TrainingGraph
 
@@ -51,26 +51,16 @@ class TrainFunction:
     """
 
     def __init__(
-        self,
-        graph: TrainingGraph,
-        bcast_inputs: Iterable[Any],
-        givens: Any,
-        sliceable_shareds: List[Any],
-        communicate_every: int,
-        groups: Any,
-        name: str,
-        options: Dict[str, Any],
+        self, graph: TrainingGraph, of_rows: Any, communicate_every: int, groups: Any, name: str, options: Any
     ) -> None:
         self.params, self.state, self.grad_shared = graph.params, graph.state, graph.grad_shared
         self.communicate_every = communicate_every
-        givens = list(givens.items() if isinstance(givens, dict) else givens or ())  # the parts may read them again
-        of_rows = dict(bcast_inputs=list(bcast_inputs), givens=givens, sliceable_shareds=sliceable_shareds)
         self.groups = [[rank] for rank in range(synk.size())] if communicate_every != 1 else groups
         if self.groups is not None:
             options = dict(options, exact=False)  # groups' gradients stay separate, even after `fork(exact=True)`
-        self._settings: Any = (graph, self.groups, name, of_rows, dict(options))
+        self._settings = (graph, self.groups, name, of_rows, options)
         self.function: Optional[synk.Function] = None
-        self._replaced = graph.read_by_step(givens)
+        self._replaced = graph.read_by_step(of_rows["givens"])
         if communicate_every <= 1 and groups is None and not self._replaced:
             updates = graph.updates_in_one(synk.ops.all_reduce if communicate_every else list)
             self.function = synk.function(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, Sequence
+from typing import Any, Callable, Dict, Sequence
 
 import numpy as np
 import theano
 import theano.tensor as T
 
-from synkhronos import selection
-from synkhronos.calls.signature import one_of
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
+from synkhronos.extending import one_of, parse_batch
 
 
 def mean_of(results: Sequence[Any], rows: Sequence[int]) -> Any:
@@ -43,11 +42,11 @@ class TheanoTrainFunction:
     """A serial training step; ``params``, ``state`` and ``grad_shared`` are as in `train_function.TrainFunction`."""
 
     def __init__(
-        self, graph: Any, bcast_inputs: Iterable[Any], givens: Any, sliceable_shareds: Any, name: str, options: Any
+        self, graph: Any, bcast_inputs: Any, givens: Any, sliceable_shareds: Any, name: str, options: Any
     ) -> None:
         self.params, self.state, self.grad_shared = graph.params, graph.state, graph.grad_shared
         self._ops = [op[2:] if op and op.startswith("c_") else op for _, op in graph.outputs]
-        self._inputs, self._bcast = list(graph.inputs), list(bcast_inputs)
+        self._inputs, self._bcast = list(graph.inputs), bcast_inputs
         self._sliceable = sliceable_shareds
         expressions = [output for output, _ in graph.outputs] + list(graph.grad_updates.values())
         inputs = self._inputs + self._bcast
@@ -77,7 +76,7 @@ class TheanoTrainFunction:
         divided = [i for i, variable in enumerate(self._inputs) if variable.ndim and not variable.broadcastable[0]]
         whole = list(args[len(self._inputs) :])
         if batch is not None and divided:
-            rows = selection.parse(batch, min(len(arrays[i]) for i in divided))
+            rows = parse_batch(batch, min(len(arrays[i]) for i in divided))
             for i in divided:
                 arrays[i] = rows.take(arrays[i])
         chosen = self._chosen(one_of("batch_shared", batch_shared, "batch_s", batch_s)) if self._sliceable else None

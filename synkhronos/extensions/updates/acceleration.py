@@ -7,8 +7,8 @@ from typing import Any, Dict, List, Tuple
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
 from ..gradients import Updates
-from ..parameters import check_params, label, state_like
 from ..scalars import cast, check_scalars
+from ..shared_variables import check_params, label, state_like
 from .descent import sgd
 
 

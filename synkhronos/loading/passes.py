@@ -9,11 +9,11 @@ from math import inf
 from operator import index
 from typing import Any, Iterable, Iterator, List, Optional, Sequence
 
-from ...errors import ArgumentTypeError, ArgumentValueError, LoaderError, RemoteTraceback, StateError
-from ...program.program import PROGRAM
-from ...runtime.session import check_timeout
-from ...shared_data import Data
-from ...trace import point
+from ..errors import ArgumentTypeError, ArgumentValueError, LoaderError, RemoteTraceback, StateError
+from ..program.program import PROGRAM
+from ..runtime.session import check_timeout
+from ..shared_data import Data
+from ..trace import point
 from .process import LoaderProcess
 from .work import Work
 
