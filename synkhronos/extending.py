@@ -20,44 +20,25 @@ from typing import Any, Iterable, List, Sequence
 import numpy as np
 
 from . import engines
-from .calls.batches import listed
-from .calls.changes import is_set_by_program
-from .calls.progress import StepProgress
-from .calls.signature import one_of
-from .calls.state_rows import axis_of_rows
-from .collectives.mixing import parse_groups
-from .contrib.asynchronous import AsyncRegion, StepHooks, run_asynchronously
-from .host.signals import DeferredSignals
-from .memory.memfd import check_free, nameless_file
+from .calls.batches import listed as listed
+from .calls.changes import is_set_by_program as is_set_by_program
+from .calls.progress import StepProgress as StepProgress
+from .calls.signature import one_of as one_of
+from .calls.state_rows import axis_of_rows as axis_of_rows
+from .collectives.mixing import parse_groups as parse_groups
+from .contrib.asynchronous import AsyncRegion as AsyncRegion
+from .contrib.asynchronous import StepHooks as StepHooks
+from .contrib.asynchronous import run_asynchronously as run_asynchronously
+from .host.signals import DeferredSignals as DeferredSignals
+from .memory.memfd import check_free as check_free
+from .memory.memfd import nameless_file as nameless_file
 from .program.program import PROGRAM
 from .reductions.half_precision import FORMATS
-from .selection import parse as parse_batch
-from .sharding import Shard
-
-__all__ = [
-    "EXCHANGE_FORMATS",
-    "AsyncRegion",
-    "DeferredSignals",
-    "Shard",
-    "StepHooks",
-    "StepProgress",
-    "axis_of_rows",
-    "built_functions",
-    "check_free",
-    "current_session",
-    "find_engine",
-    "is_set_by_program",
-    "joined_steps",
-    "listed",
-    "nameless_file",
-    "one_of",
-    "one_step",
-    "parse_batch",
-    "parse_groups",
-    "run_asynchronously",
-]
+from .selection import parse
+from .sharding import Shard as Shard
 
 EXCHANGE_FORMATS = tuple(FORMATS)
+parse_batch = parse
 
 
 def find_engine(variables: Iterable[Any]) -> Any:

@@ -1,5 +1,9 @@
 """The names for authors of extensions: all are documented, and results of several commands are joined."""
 
+import ast
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,9 +14,14 @@ from synkhronos.testing import numpy_engine as engine
 X = np.arange(12.0)
 
 
-def test_every_name_is_in_the_table():
-    assert all(f"`{name}`" in extending.__doc__ for name in extending.__all__)
-    assert all(hasattr(extending, name) for name in extending.__all__)
+def test_the_table_names_what_extensions_import():
+    """Every name of the table exists, and extensions import no other names."""
+    names = set(re.findall(r"(?<!`)`(\w+)`(?!`)", extending.__doc__.partition("====")[2]))
+    assert names and all(hasattr(extending, name) for name in names)
+    files = (Path(extending.__file__).parent / "extensions").rglob("*.py")
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text()))]
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "synkhronos.extending"]
+    assert {alias.name for node in imports for alias in node.names} == names
 
 
 def test_session_and_functions(make_world):

@@ -134,9 +134,9 @@ class AsyncRegion:
 class StepHooks:
     """One rank's hooks between asynchronous steps, which may change the shared variables with these ``numbers``.
 
-    The program creates one object. Every rank works with a copy, without attributes whose names begin with "_", and with
-    its ``region``. Access to other ranks' values requires `AsyncRegion.alone`. ``has_begun``: whether the ranks may
-    already have changed values; valid only for the program's object.
+    The program creates one object. Every rank works with a copy, which has the rank's ``region``, and no attributes
+    whose names begin with an underscore. Access to other ranks' values requires `AsyncRegion.alone`. ``has_begun``:
+    whether the ranks may already have changed values; valid only for the program's object.
     """
 
     region: AsyncRegion
@@ -296,10 +296,10 @@ def run_asynchronously(
     ``args``, ``kwargs``, ``batches`` and ``timeout`` are as in `Function.steps`; `AsyncRegion` explains
     ``staleness``. Step numbers in errors count each rank's own steps.
     """
+    independent = "a function that any rank can call independently"
     if function._variants.states:
         label = function.engine.label(next(iter(function._variants.states)), "a shared variable")
-        expected = "a function that any rank can call independently"
-        raise ArgumentValueError("function", expected, f"a function that divides the rows of {label}")
+        raise ArgumentValueError("function", independent, f"a function that divides the rows of {label}")
     if timeout is not None:
         check_timeout(timeout)
     name, values, session = function.name or "without a name", function._bind(tuple(args), kwargs, {}), hooks._session
@@ -313,9 +313,8 @@ def run_asynchronously(
         function._plans_in(session)
         steps = function._planner.steps(function, session, values, of_inputs, None, None, 1, None, False, whole=True)
         if steps.plans[0].replicated_updates is not None:
-            expected = "a function that any rank can call independently"
             got = f"function {name}, which contains collectives (synkhronos.ops, or exact=True)"
-            raise ArgumentValueError("function", expected, got)
+            raise ArgumentValueError("function", independent, got)
         words = AsyncRegion.words(session.pool, session.size)
         command = RunAsynchronously(name, steps, session.pool.handle(words), hooks, staleness)
         outputs, rows, reports = function._run(session, command, timeout, function._variants.updated_in_graph(False))

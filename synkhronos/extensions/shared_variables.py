@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from synkhronos.extending import built_functions, find_engine
 
 def check_params(variables: Any, argument: str = "params", allow_none: bool = False) -> List[Any]:
     """Return shared variables as a list, after checking that each is a distinct dense floating-point array."""
-    if hasattr(variables, "type") or not isinstance(variables, Iterable):  # (variables also have `__iter__`)
+    is_one = hasattr(variables, "type")  # a variable of Theano, which has `__iter__`, too
+    if is_one or isinstance(variables, Mapping) or not isinstance(variables, Iterable):
         raise ArgumentTypeError(argument, "a list of shared variables", describe(variables))
     listed: List[Any] = list(variables)
     if not listed and not allow_none:

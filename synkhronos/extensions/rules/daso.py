@@ -163,7 +163,7 @@ class DASO(Rule):
         self._check_moment("epoch()")
         loss = real("loss", loss, "finite", lambda loss: True)
         self._merge_what_is_begun()
-        self._take_all()
+        self._exchange()
         self._in_epoch = 0
         self.phases.end(loss)
 
@@ -207,7 +207,7 @@ class DASO(Rule):
     def _due(self) -> bool:
         skips, t = self.phases.skips, self._in_epoch
         if skips == BLOCKING:
-            self._take_all()
+            self._exchange()
             return True
         if self._is_time_inside(t):
             synk.all_reduce(self.params, weights=self._inside.weights, groups=self.groups)
@@ -222,9 +222,6 @@ class DASO(Rule):
         return False
 
     def _exchange(self) -> None:
-        self._take_all()
-
-    def _take_all(self) -> None:
         self.means.take(self._rows.weights)
         self._adopt()
         self._end_exchange()

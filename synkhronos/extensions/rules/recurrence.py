@@ -12,21 +12,13 @@ x denotes a rank's parameters, and z is a center that is equal on all ranks. Rul
 from __future__ import annotations
 
 import weakref
-from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError
-from synkhronos.extending import (
-    StepProgress,
-    current_session,
-    joined_steps,
-    listed,
-    one_step,
-    run_asynchronously,
-)
+from synkhronos.extending import StepProgress, current_session, joined_steps, listed, one_step, run_asynchronously
 
 from ..arguments import choice, whole
 from ..shared_variables import assignment, check_params, check_used, floats, like
@@ -34,7 +26,7 @@ from .asynchronous import Exchange
 from .row_count import RowCount
 
 
-class Rule(ABC):
+class Rule:
     """Base class of communication rules: call a rule after each step, instead of averaging gradients in the step.
 
     Parameters
@@ -343,9 +335,9 @@ class Rule(ABC):
         own = [like(param, "own") for param in self.params]
         return assignment(own, self.params), assignment(self.params, own)
 
-    @abstractmethod
     def _exchange(self) -> None:
         """Exchange the parameters between the ranks."""
+        raise NotImplementedError
 
     def _answer(self) -> None:
         """Set the parameters on all ranks to the current weighted mean."""

@@ -154,7 +154,7 @@ def _check_apply(param_updates: Any, params: Any, momentum: Any) -> Tuple[Dict[A
             repr(param_updates),
         )
     updates = OrderedDict(param_updates)
-    params = check_params(updates if params is None else params)
+    params = check_params(list(updates) if params is None else params)
     for i, param in enumerate(params):
         if param not in updates:
             hint = "pass the params that the rule received"
