@@ -42,7 +42,7 @@ parse_batch = parse
 
 
 def find_engine(variables: Iterable[Any]) -> Any:
-    """Return the engine (`synkhronos.engines.base.Engine`) that owns the variables; None if no engine owns any."""
+    """Return the engine (`synkhronos.engines.base.Engine`) of the variables; None if no engine owns any of them."""
     return engines.find(variables)
 
 

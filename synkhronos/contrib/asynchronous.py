@@ -66,24 +66,15 @@ class AsyncRegion:
         for i in range(2):  # one lock for batches, one for exchanges
             self._locks.append(FileLock(context.pools.reopen(handle.pool), handle.offset + i))
 
-    @staticmethod
-    def words(pool: Any, size: int) -> Any:
-        """Allocate and clear the memory of a new region; the caller must keep it alive as long as the region exists."""
-        found = pool.allocate((_COUNTS + size,), np.int64)
-        found[...] = 0
-        return found
-
     def close(self) -> None:
         for lock in self._locks:
             lock.close()
 
     def attach(self, handle: Any) -> Any:
-        """Return the array of a handle from `StepHooks.shared`."""
         return self.context.pools.attach(handle)
 
     @property
     def traffic(self) -> TrafficCounter:
-        """Counter of the bytes that this rank exchanges with other ranks."""
         return self.context.transport.traffic
 
     def next_batch(self) -> Optional[int]:
@@ -193,7 +184,6 @@ class Result(NamedTuple):
     """Result of asynchronous steps; the values of an output are stacked, or listed if their shapes differ."""
 
     outputs: Any  # in the form of one call's outputs, with the values of all batches in order
-    rows: List[int]  # number of rows that each rank computed
     reports: List[Any]  # by rank
 
 
@@ -232,35 +222,39 @@ class RunAsynchronously(Command):
             hooks = copy.copy(self.hooks)
             hooks.begin(region)
             barrier.wait()
-            made = AsyncState([], [], None)
-            self._make(hooks, prepared, values, made)
+            batches, outputs = self._make(hooks, prepared, values)
             hooks.last()
             region.end()
             barrier.wait()
-            made = made._replace(report=hooks.end())
+            made = AsyncState(batches, outputs, hooks.end())
             barrier.wait()  # an answer before this barrier would abort the command while the master waits for a lock
             return made
         finally:
             region.close()
 
-    def _make(self, hooks: StepHooks, prepared: Sequence[RankPlan], values: Sequence[Any], made: AsyncState) -> None:
+    def _make(
+        self, hooks: StepHooks, prepared: Sequence[RankPlan], values: Sequence[Any]
+    ) -> Tuple[List[int], List[List[Any]]]:
+        """Run steps until no batches remain; return the numbers of this rank's batches, and their outputs."""
         steps, region, context = self.steps, hooks.region, hooks.region.context
+        batches: List[int] = []
+        made: List[List[Any]] = []
         table, indices = context.pools.attach(steps.table), context.pools.attach(steps.indices)
         engine, counted = context.registry.functions[steps.plans[0].number].engine, context.barrier.block.steps
         while True:
             context.barrier.check()
             batch = region.next_batch()
             if batch is None:
-                return
+                return batches, made
             hooks.before()
             division, *row = table[batch].tolist()
             each = prepared[division]
             outputs, change, _ = call(each, values, selection(row, indices), None, context)
             change()
-            made.batches.append(batch)
+            batches.append(batch)
             on_host = [engine.to_host(output) for output in presented(each.plan, context, outputs)]
-            made.outputs.append([np.array(one) if isinstance(one, np.ndarray) else one for one in on_host])
-            counted[context.rank] = len(made.batches)
+            made.append([np.array(one) if isinstance(one, np.ndarray) else one for one in on_host])
+            counted[context.rank] = len(batches)
             hooks.after(batch)
 
     def finish(self, results: List[AsyncState], context: RankContext) -> Tuple[List[Any], List[int], List[Any]]:
@@ -315,8 +309,8 @@ def run_asynchronously(
         if steps.plans[0].replicated_updates is not None:
             got = f"function {name}, which contains collectives (synkhronos.ops, or exact=True)"
             raise ArgumentValueError("function", independent, got)
-        words = AsyncRegion.words(session.pool, session.size)
-        command = RunAsynchronously(name, steps, session.pool.handle(words), hooks, staleness)
+        words, handle = hooks.shared(np.zeros(_COUNTS + session.size, np.int64))  # `words` keeps the memory alive
+        command = RunAsynchronously(name, steps, handle, hooks, staleness)
         outputs, rows, reports = function._run(session, command, timeout, function._variants.updated_in_graph(False))
         function.last_rows, function._called_in = rows, weakref.ref(session)
-    return Result(function._form.wrap(outputs, None), rows, reports)
+    return Result(function._form.wrap(outputs, None), reports)

@@ -58,11 +58,7 @@ def flat_gradients(loss_or_grads: Any, params: Any) -> Tuple[Dict[Any, Any], Lis
 
 
 def for_each_parameter(loss_or_grads: Any, params: Any, step: Callable[..., Any], *scalars: Any) -> Updates:
-    """Return the result of an update rule that takes the same step for each parameter.
-
-    ``step(parameter, gradient, *scalars)`` returns pairs of a shared variable and its new value; it receives the
-    scalars in the parameter's dtype.
-    """
+    """Return a rule's result; ``step(param, gradient, *scalars)`` returns updates; scalars have the param's dtype."""
     grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
     updates = [update for param, grad in pairs for update in step(param, grad, *cast(param, *scalars))]
     return grad_updates, OrderedDict(updates), grad_shared

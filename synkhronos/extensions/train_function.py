@@ -152,16 +152,16 @@ class TrainFunction:
         ``(k,)``. Unless ``function`` is exact, ``num_slices`` requires an update rule that is linear in the gradients,
         such as `sgd` or `momentum`. Raises `ValueError` if all steps run in parts.
         """
-        hint = "call the function once for each batch"
-        if self.communicate_every > 1:
-            expected = "1, so that a step is one command"
-            hint += ", or build it with communicate_every=0, pass it to rules.LocalSGD and call the rule's run"
-            raise ArgumentValueError("communicate_every", expected, str(self.communicate_every), hint)
-        if self.function is None and not self._replaced:
-            raise ArgumentValueError("groups", "None, so that a step is one command", repr(self.groups), hint)
         if self.function is None:
-            expected = "no replacement of a variable that the rule's step reads, so that a step is one command"
-            raise ArgumentValueError("givens", expected, f"a replacement of {self._replaced[0]}", hint)
+            hint = "call the function once for each batch"
+            name, expected, got = "groups", "None", repr(self.groups)
+            if self.communicate_every > 1:
+                name, expected, got = "communicate_every", "1", str(self.communicate_every)
+                hint += ", or build it with communicate_every=0, pass it to rules.LocalSGD and call the rule's run"
+            elif self._replaced:
+                name, got = "givens", f"a replacement of {self._replaced[0]}"
+                expected = "no replacement of a variable that the rule's step reads"
+            raise ArgumentValueError(name, f"{expected}, so that a step is one command", got, hint)
         results = self.function.steps(*args, **kwargs)
         self._last = self.function
         return results

@@ -28,24 +28,12 @@ Arrays = List[Any]
 
 
 class Exchange(NamedTuple):
-    """One record in `Rule.log`, the log of an asynchronous run.
+    """One record in `Rule.log`: after the steps of ``batches``, a rank did ``kind``.
 
-    Replaying the records in order, one rank at a time, reproduces the run bit for bit. For each record, the rank runs
-    the steps of ``batches``, then performs ``kind``.
-
-    Attributes
-    ----------
-    order, rank : int
-        The record's position in the run, and its rank.
-    kind : str
-        ``"exchange"`` with the center, ``"send"`` to a mailbox, ``"read"`` from a mailbox, or ``"end"`` of the run,
-        when ASGD copies the center to the rank.
-    batches : tuple of int
-        The batches since the rank's last record, as positions in the ``batches`` of the run.
-    checksum : int
-        CRC-32 of the rank's parameters, followed by the center or mailbox that the rank has written, if any.
-    other : int, optional
-        The receiver of a ``"send"``.
+    Replaying the records in order, one rank at a time, reproduces the run bit for bit. ``kind`` is ``"exchange"`` with
+    the center, ``"send"`` to the mailbox of rank ``other``, ``"read"`` from the rank's mailbox, or ``"end"`` of the
+    run, when ASGD copies the center to the rank. ``batches`` are positions in the ``batches`` of the run. ``checksum``
+    is the CRC-32 of the rank's parameters, followed by the center or mailbox that the rank has written, if any.
     """
 
     order: int
@@ -197,10 +185,7 @@ class DownpourExchanges(ServerExchanges):
 
 
 class MailExchanges(Exchanges):
-    """Messages between ranks; every rank has one mailbox.
-
-    ``receivers[i]``: the receiver's index among the other ranks for batch i, or -1 for no message.
-    """
+    """Messages to mailboxes; ``receivers``: for each batch, an index among the other ranks, or -1 for no message."""
 
     def __init__(self, receivers: Any, weights: Any, values: Arrays, *settings: Any) -> None:
         super().__init__(values, len(weights), *settings)

@@ -17,10 +17,7 @@ from .recurrence import Rule
 
 
 class CentredRule(Rule):
-    """Base class of rules with a center z.
-
-    ``centre`` contains z, one variable per parameter, initialized with the master's values.
-    """
+    """Base class of rules with a center z: in ``centre``, a variable for each parameter, with the master's values."""
 
     def __init__(
         self, function: Any, params: Any, state: Any, every: int, start: int = 0, state_is: str = "kept"
@@ -40,7 +37,7 @@ class CentredRule(Rule):
 class AtOnce(CentredRule):
     """Base class of rules that have a center and exchange all parameters together, with equal weights for all ranks.
 
-    ``factor`` is the rule's coefficient in asynchronous runs, whose exchanges are ``asynchronous_exchanges``.
+    ``factor`` is the rule's coefficient in asynchronous runs.
     """
 
     asynchronous_exchanges: Type[ServerExchanges]

@@ -8,8 +8,6 @@ import synkhronos as synk
 
 
 class RowCount:
-    """Rows of each rank since the last exchange."""
-
     def __init__(self) -> None:
         self.rows: List[float] = [0.0] * synk.size()
 
@@ -28,5 +26,5 @@ class RowCount:
         self.rows = [0.0] * len(self.rows)
 
     def restore(self, rows: Sequence[float]) -> None:
-        """Set the rows from a checkpoint; clear them if they are of a different number of ranks."""
+        """Set the rows from a checkpoint; clear them if the number of ranks is different."""
         self.rows = list(rows) if len(rows) == len(self.rows) else [0.0] * len(self.rows)

@@ -17,7 +17,7 @@ def test_read(tmp_path):
     content = Program().profile(2, 100, steps=7)
     folder = write(tmp_path / "run", content)
     profile = read(folder)
-    assert (profile.ranks, profile.hosts, profile.cores, profile.link) == (2, 1, 4, "shared_memory")
+    assert (profile.layout, profile.link) == ((2, 1, 4, 0), "shared_memory")
     assert profile.copy_rate == 1e10
     train = profile.commands["function", "train"]
     assert train.rows.tolist() == [100] * 7
