@@ -80,6 +80,7 @@ def read(path: Union[str, Path]) -> RunProfile:
 
 
 def parse(content: Dict[str, Any], path: str = "") -> RunProfile:
+    ranks, hosts = int(content["ranks"]), len(content["hosts"])
     on_devices = any(device != "cpu" for device in content["devices"])
     cores = math.inf if on_devices else float(min(content["cores"]))
     commands: Dict[Key, Calls] = {}
@@ -91,7 +92,7 @@ def parse(content: Dict[str, Any], path: str = "") -> RunProfile:
         nbytes[key] = float(command.get("bytes") or 0) / float(calls.steps.max())
     return RunProfile(
         path,
-        RankLayout(int(content["ranks"]), len(content["hosts"]), cores),
+        RankLayout(ranks, hosts, cores),
         content.get("link"),
         (content.get("rates") or {}).get("copy"),
         commands,

@@ -49,7 +49,7 @@ def test_files_of_one_name_stay_two(tmp_path):
 
 def test_devices_have_no_cores_to_share(tmp_path):
     folder = write(tmp_path / "run", Program().profile(2, 100, devices=["cuda0", "cuda1"]))
-    assert read(folder).cores == math.inf
+    assert read(folder).layout.cores == math.inf
 
 
 @pytest.mark.parametrize(
