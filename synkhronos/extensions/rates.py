@@ -11,10 +11,10 @@ from typing import Any, Optional, Sequence
 import numpy as np
 
 import synkhronos as synk
-from synkhronos.errors import ArgumentTypeError, ArgumentValueError
+from synkhronos.errors import ArgumentTypeError
 from synkhronos.extending import find_engine
 
-from .arguments import real
+from .arguments import choice, real
 from .shared_variables import assignment, check_params, like
 
 __all__ = ["LearningRate", "rate_at"]
@@ -53,11 +53,9 @@ def rate_at(
     for name, value in (("epoch", epoch), ("warm_up", warm_up)):
         real(name, value, "at least 0", lambda number: number >= 0)
     part = epoch / warm_up if epoch < warm_up else 1.0
-    if growth == "linear":
+    if choice("growth", growth, "linear", "exponential") == "linear":
         return base_rate * (1 + (factor - 1) * part)
-    if growth == "exponential":
-        return base_rate * float(factor**part)
-    raise ArgumentValueError("growth", "'linear' or 'exponential'", repr(growth))
+    return base_rate * float(factor**part)
 
 
 class LearningRate:

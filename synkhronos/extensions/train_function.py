@@ -71,10 +71,9 @@ class TrainFunction:
                 graph.inputs, graph.results(), updates=updates, name=name, **of_rows, **options
             )
             of_rows["bcast_inputs"] = [_with_value_of(self.function, given) for given in of_rows["bcast_inputs"]]
-        parts = (
-            [] if self.function is not None else [self.gradient_fn, self.step_fn]
-        )  # compile now, to report errors early
-        self._last: synk.Function = self.function or parts[0]
+            self._last = self.function
+        else:
+            self._last, _ = self.gradient_fn, self.step_fn  # compile both now, so that errors are reported early
         self._rule = self._local_sgd() if communicate_every > 1 else None
 
     @cached_property
@@ -160,12 +159,13 @@ class TrainFunction:
         return results
 
     def _in_parts(self, *args: Any, timeout: Optional[float], **kwargs: Any) -> Any:
+        gradient_fn, step_fn = self.gradient_fn, self.step_fn
         try:
-            results = self.gradient_fn(*args, timeout=timeout, **kwargs)
+            results = gradient_fn(*args, timeout=timeout, **kwargs)
             if self.groups is None or any(len(group) > 1 for group in self.groups):
                 averaged = self.grad_shared if self._rows is None else [*self.grad_shared, self._rows]
-                synk.all_reduce(averaged, weights=self.gradient_fn, groups=self.groups)
-            self.step_fn(timeout=timeout)
+                synk.all_reduce(averaged, weights=gradient_fn, groups=self.groups)
+            step_fn(timeout=timeout)
         except BaseException:
             if self._rows is not None and synk.is_forked():
                 synk.broadcast(self._rows, 0)  # discard gradients that perhaps only some ranks have computed

@@ -61,7 +61,7 @@ class Means:
 
     def start(self, weights: Any = None) -> None:
         """Start computing the means of the current values; `arrive` completes the computation."""
-        self.arrive()  # completes means that a Ctrl-C has left pending
+        self._complete()  # means that a Ctrl-C has left pending; they are not used
         if self._note is not None:
             self._note()
         self._under_way = self._all_reduce(weights, wait=False)
@@ -75,17 +75,22 @@ class Means:
 
     def arrive(self) -> bool:
         """Wait until the pending means are in `values`; return whether any were pending. A failure drops the means."""
+        try:
+            were_pending = self._complete()
+            if were_pending:
+                self.then()
+        except BaseException:
+            self.begun = None
+            raise
+        return were_pending
+
+    def _complete(self) -> bool:
         if self._under_way is None:
             return False
         under_way, self._under_way = self._under_way, None
         self._drops.detach()
-        try:
-            under_way.wait()
-            self._finish()
-            self.then()
-        except BaseException:
-            self.begun = None
-            raise
+        under_way.wait()
+        self._finish()
         return True
 
     def _all_reduce(self, weights: Any, **options: Any) -> Any:
