@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import synkhronos as synk
 from synkhronos.extending import parse_groups
@@ -194,32 +194,32 @@ class DASO(Rule):
         self._inside.add(self.function)
         self._in_epoch += n_steps
 
-    def _is_time(self, n_steps: int) -> bool:
+    def _events(self, n_steps: int) -> Tuple[bool, bool, bool, bool]:
+        """Return whether a step ends with a blocking mean, a mean inside groups, a merge, or the start of a mean."""
         skips, t = self.phases.skips, n_steps - self.n_steps + self._in_epoch
         if skips == BLOCKING:
-            return True
-        return self._is_time_inside(t) or t % skips.between == 0 or self.means.is_due(n_steps, skips.wait)
+            return True, False, False, False
+        starts = t % skips.between == 0
+        is_inside = self._meet_inside and (starts or t % skips.inside == 0)
+        return False, is_inside, self.means.is_due(n_steps, skips.wait), starts
 
-    def _is_time_inside(self, t: int) -> bool:
-        skips = self.phases.skips
-        return self._meet_inside and (t % skips.inside == 0 or t % skips.between == 0)
+    def _is_time(self, n_steps: int) -> bool:
+        return any(self._events(n_steps))
 
     def _due(self) -> bool:
-        skips, t = self.phases.skips, self._in_epoch
-        if skips == BLOCKING:
+        is_blocking, is_inside, merges, starts = self._events(self.n_steps)
+        if is_blocking:
             self._exchange()
-            return True
-        if self._is_time_inside(t):
+        if is_inside:
             synk.all_reduce(self.params, weights=self._inside.weights, groups=self.groups)
             self._inside.clear()
-        if self.means.is_due(self.n_steps, skips.wait):
+        if merges:
             self._merge_what_is_begun()
-        if t % skips.between == 0:
+        if starts:
             self.means.start(self._rows.weights)
             self.means.begun = self.n_steps
             self._end_exchange()
-            return True
-        return False
+        return is_blocking or starts
 
     def _exchange(self) -> None:
         self.means.take(self._rows.weights)
