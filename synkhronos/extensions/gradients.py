@@ -18,10 +18,7 @@ Updates = Tuple[Dict[Any, Any], Dict[Any, Any], Any]
 
 
 class FlatGradients(typing.OrderedDict[Any, Any]):
-    """Updates of the flat gradient vectors, ``{flat: gradients}``, and the pieces of each vector.
-
-    ``pieces[flat]`` lists pairs: the view of a gradient that the rule's step reads, and the gradient's expression.
-    """
+    """Updates of flat vectors; ``pieces[flat]``: pairs of a view, which the rule's step reads, and its gradient."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -155,6 +155,11 @@ def make_train_function_theano(
     callable
         ``step(*arrays, batch=None, batch_shared=None, num_slices=1)`` returns the loss, or a list of loss and outputs.
 
+    Raises
+    ------
+    ArgumentTypeError, ArgumentValueError
+        If an argument is invalid.
+
     Examples
     --------
     >>> import synkhronos, numpy as np, theano, theano.tensor as T

@@ -13,10 +13,7 @@ from synkhronos.extending import one_of, parse_batch
 
 
 def mean_of(results: Sequence[Any], rows: Sequence[int]) -> Any:
-    """Return the mean of results, weighted by rows and computed in double precision; exact if all results are equal.
-
-    Independent of `synkhronos.reductions.mean`, to validate it. Results without rows count only if no result has rows.
-    """
+    """Return the mean of results by rows, in double precision, independently of the library's mean, to validate it."""
     counted = [i for i, n in enumerate(rows) if n] or range(len(rows))
     stack = np.stack([results[i] for i in counted])
     weights = np.array([rows[i] or 1 for i in counted], np.float64)

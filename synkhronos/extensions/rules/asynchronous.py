@@ -11,8 +11,6 @@ exchange, and a is a rank's weight in gossip; a sender halves its weight. `Async
     z of the server       [ 0: old ]  [ 1: new, being written ]   which = 0     `which` changes last, so it always
                                                                   which = 1     selects a complete copy
     mailbox of a rank     [ x ] [ weight: 0 if it is empty ]      messages are merged into their weighted mean
-
-When a run ends or fails, the center is copied back into the rule's variables.
 """
 
 from __future__ import annotations

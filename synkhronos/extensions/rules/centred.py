@@ -35,10 +35,7 @@ class CentredRule(Rule):
 
 
 class AtOnce(CentredRule):
-    """Base class of rules that have a center and exchange all parameters together, with equal weights for all ranks.
-
-    ``factor`` is the rule's coefficient in asynchronous runs.
-    """
+    """Base class of rules that have a center and exchange all parameters together, with equal weights for all ranks."""
 
     asynchronous_exchanges: Type[ServerExchanges]
 

@@ -15,10 +15,7 @@ from .row_count import RowCount
 
 
 class Skips(NamedTuple):
-    """Numbers of steps ``between`` means over all ranks and between means ``inside`` groups.
-
-    A mean over all ranks is merged ``wait`` steps after its start. All numbers are 0 for blocking means in every step.
-    """
+    """Steps ``between`` means over all ranks, between means ``inside`` groups, and to ``wait`` for a merge."""
 
     between: int
     inside: int

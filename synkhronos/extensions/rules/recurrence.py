@@ -200,7 +200,6 @@ class Rule:
         self._restore(counters)
 
     def _counted(self) -> Dict[str, Any]:
-        """Return the `counters` of this class."""
         counted = {"steps": self.n_steps, "exchanges": self.n_exchanges, "rows": list(self._rows.rows)}
         return dict(counted, own_steps=list(self._own_steps))
 

@@ -104,8 +104,22 @@ def apply_momentum(param_updates: Any, params: Any = None, momentum: Any = 0.9) 
 def apply_nesterov_momentum(param_updates: Any, params: Any = None, momentum: Any = 0.9) -> Dict[Any, Any]:
     """Add Nesterov momentum to existing updates: ``v := m * v + new(p) - p``, ``p := new(p) + m * v``.
 
-    The original update is ``p := new(p)``. Parameters, results and errors are those of `apply_momentum`. For the
-    sources, see `nesterov_momentum`.
+    The original update is ``p := new(p)``. For the sources, see `nesterov_momentum`.
+
+    Parameters
+    ----------
+    param_updates, params, momentum
+        As for `apply_momentum`.
+
+    Returns
+    -------
+    OrderedDict
+        The updates with momentum, and the updates of ``v``.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentValueError
+        As for `apply_momentum`.
 
     Examples
     --------
