@@ -50,7 +50,7 @@ _HOMES = {
     "hosts": "program.lifecycle",
     "in_sync": "collectives.in_sync",
     "is_forked": "program.lifecycle",
-    "loader": "extensions.loader",
+    "loader": "loading",
     "ops": "ops",
     "rank": "program.lifecycle",
     "reduce": "collectives.reduce",
@@ -91,7 +91,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which cannot 
     from .errors import WorkerDied as WorkerDied
     from .errors import WorkerError as WorkerError
     from .errors import WorkerTimeout as WorkerTimeout
-    from .extensions.loader import loader as loader
+    from .loading import loader as loader
     from .program.lifecycle import close as close
     from .program.lifecycle import fork as fork
     from .program.lifecycle import get_n_gpu as get_n_gpu

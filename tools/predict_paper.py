@@ -17,7 +17,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.report import put  # noqa: E402
 from synkhronos.contrib.prediction.links import RingModel, SharedMemory  # noqa: E402
-from synkhronos.contrib.prediction.model import CommandCost, Model, RankLayout  # noqa: E402
+from synkhronos.contrib.prediction.model import CommandCost, Model  # noqa: E402
+from synkhronos.contrib.prediction.profiles import RankLayout  # noqa: E402
 
 BEGIN = "<!-- written by tools/predict_paper.py: begin -->\n"
 GPUS = 8

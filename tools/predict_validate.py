@@ -30,8 +30,8 @@ from benchmarks.measure import BUSY, stolen  # noqa: E402
 from benchmarks.report import machine, put  # noqa: E402
 from synkhronos.contrib.prediction.fitting import fit  # noqa: E402
 from synkhronos.contrib.prediction.links import HostLinkModel  # noqa: E402
-from synkhronos.contrib.prediction.model import LOSSES, RankLayout  # noqa: E402
-from synkhronos.contrib.prediction.profiles import read  # noqa: E402
+from synkhronos.contrib.prediction.model import LOSSES  # noqa: E402
+from synkhronos.contrib.prediction.profiles import RankLayout, read  # noqa: E402
 
 FOLDER = ROOT / "build" / "predict"
 BEGIN = "<!-- written by make predict-validate: begin -->\n"
@@ -162,8 +162,9 @@ def outcomes(measured):
     models = {}
     for program in dict.fromkeys(point.program for point in FITTED):
         folders = dict.fromkeys(folder_of(point) for point in FITTED if point.program == program)
+        profiles = [read(folder) for folder in folders]
         # The simulated hosts are one machine.
-        models[program] = fit([read(folder)._replace(machines=1) for folder in folders])
+        models[program] = fit([each._replace(layout=each.layout._replace(machines=1)) for each in profiles])
     found = []
     for point in TESTED:
         model = models[point.program]

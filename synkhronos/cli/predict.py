@@ -12,9 +12,9 @@ from typing import Dict, List, NoReturn, Optional, Sequence, Union
 from ..contrib.prediction.drawing import drawing
 from ..contrib.prediction.fitting import fit
 from ..contrib.prediction.links import HostLinkModel, RingModel
-from ..contrib.prediction.model import Model, RankLayout
+from ..contrib.prediction.model import Model
 from ..contrib.prediction.outlook import outlooks
-from ..contrib.prediction.profiles import read
+from ..contrib.prediction.profiles import RankLayout, read
 from ..contrib.prediction.text import report
 from ..errors import ArgumentError, ArgumentValueError
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser().parse_args(arguments)
     try:
         model = fit([read(folder) for folder in given.profiles])
-        cores = read(given.profiles[0]).cores if given.cores is None else positive("--cores", given.cores)
+        cores = read(given.profiles[0]).layout.cores if given.cores is None else positive("--cores", given.cores)
         ranks = numbers("--ranks", given.ranks)
         layouts = layouts_of(ranks, numbers("--hosts", given.hosts), cores)
         model = with_link(model, given.link, layouts)

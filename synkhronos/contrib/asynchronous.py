@@ -7,7 +7,7 @@
     ── barrier: all ranks are ready, or none begins ──
     while batches remain:                                      the next batch
         fetch a batch and call the function on it                and its lock
-        run the hooks (`StepHook`): for example, exchange         the hooks' memory, the number of the next exchange,
+        run the hooks (`StepHooks`): for example, exchange        the hooks' memory, the number of the next exchange,
         values with memory that all ranks share                  a count per rank; and a lock
     run the hook `last`
     ── barrier: all ranks have finished their batches ──
@@ -22,9 +22,9 @@ intervals, and thus notices if the command is aborted because a rank failed, die
 
 from __future__ import annotations
 
+import copy
 import time
 import weakref
-from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -35,11 +35,14 @@ from ..calls.command import presented
 from ..calls.plan import RankPlan
 from ..calls.rank_call import call
 from ..calls.steps import StepSequence
+from ..collectives.arguments import checked
 from ..errors import ArgumentValueError
 from ..runtime.command import Command, CommandStats
 from ..runtime.context import RankContext
-from ..runtime.session import Session, check_timeout
+from ..runtime.registry import Origin
+from ..runtime.session import check_timeout
 from ..sync.file_lock import FileLock
+from ..transports.base import TrafficCounter
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2e-5, 1e-3
 
@@ -63,16 +66,16 @@ class AsyncRegion:
         for i in range(2):  # one lock for batches, one for exchanges
             self._locks.append(FileLock(context.pools.reopen(handle.pool), handle.offset + i))
 
-    @staticmethod
-    def words(pool: Any, size: int) -> Any:
-        """Allocate and clear the memory of a new region; the caller must keep it alive as long as the region exists."""
-        found = pool.allocate((_COUNTS + size,), np.int64)
-        found[...] = 0
-        return found
-
     def close(self) -> None:
         for lock in self._locks:
             lock.close()
+
+    def attach(self, handle: Any) -> Any:
+        return self.context.pools.attach(handle)
+
+    @property
+    def traffic(self) -> TrafficCounter:
+        return self.context.transport.traffic
 
     def next_batch(self) -> Optional[int]:
         """Claim the next batch for this rank; return its number, or None if no batches remain."""
@@ -119,35 +122,52 @@ class AsyncRegion:
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
 
-class StepHooks(ABC):
-    """Factory of `StepHook` objects: picklable, because the master sends it to all ranks."""
+class StepHooks:
+    """One rank's hooks between asynchronous steps, which may change the shared variables with these ``numbers``.
 
-    @property
-    @abstractmethod
-    def writes(self) -> Sequence[int]:
-        """Numbers of the shared variables that the hooks change."""
+    The program creates one object. Every rank works with a copy, which has the rank's ``region``, and no attributes
+    whose names begin with an underscore. Access to other ranks' values requires `AsyncRegion.alone`. ``has_begun``:
+    whether the ranks may already have changed values; valid only for the program's object.
+    """
 
-    @abstractmethod
-    def begin(self, region: AsyncRegion) -> StepHook:
-        """Return the hooks of one rank."""
+    region: AsyncRegion
 
+    def __init__(self, shareds: Sequence[Any]) -> None:
+        variables = checked(shareds)
+        self._session, self.numbers, self.has_begun = variables.session, list(variables.numbers), False
 
-class StepHook(ABC):
-    """Hooks of one rank between asynchronous steps; access to other ranks' values requires `AsyncRegion.alone`."""
+    def __getstate__(self) -> Dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
-    @abstractmethod
+    def shared(self, values: Any) -> Tuple[Any, Any]:
+        """Copy values into an array that all ranks share; return it and its handle, for `AsyncRegion.attach`."""
+        array = self._session.pool.allocate(np.shape(values), np.asarray(values).dtype)
+        array[...] = values
+        return array, self._session.pool.handle(array)
+
+    def values(self) -> List[Any]:
+        """Return this rank's values of the shared variables."""
+        return [np.asarray(entry.engine.to_host(entry.cell[0])) for entry in self._entries]
+
+    def put(self, values: Sequence[Any]) -> None:
+        """Set this rank's values of the shared variables."""
+        for entry, value in zip(self._entries, values):
+            entry.set(entry.engine.to_device(entry.reference(), value), Origin.OWN)
+
+    def begin(self, region: AsyncRegion) -> None:
+        """Run on each rank's copy before its first step."""
+        self.region = region
+        self._entries = [region.context.registry.shareds[number] for number in self.numbers]
+
     def before(self) -> None:
         """Run before each step."""
 
-    @abstractmethod
     def after(self, batch: int) -> None:
         """Run after each step, with the number of its batch."""
 
-    @abstractmethod
     def last(self) -> None:
         """Run after this rank's last step; other ranks may still be working."""
 
-    @abstractmethod
     def end(self) -> Any:
         """Run after all ranks have returned from `last`; return this rank's report to the master."""
 
@@ -164,7 +184,6 @@ class Result(NamedTuple):
     """Result of asynchronous steps; the values of an output are stacked, or listed if their shapes differ."""
 
     outputs: Any  # in the form of one call's outputs, with the values of all batches in order
-    rows: List[int]  # number of rows that each rank computed
     reports: List[Any]  # by rank
 
 
@@ -174,15 +193,15 @@ class RunAsynchronously(Command):
     has_steps = True
     repeats = False
 
-    def __init__(self, name: str, steps: StepSequence, words: Any, visits: StepHooks, staleness: Optional[int]) -> None:
-        self.name, self.steps, self.words, self.visits, self.staleness = name, steps, words, visits, staleness
+    def __init__(self, name: str, steps: StepSequence, words: Any, hooks: StepHooks, staleness: Optional[int]) -> None:
+        self.name, self.steps, self.words, self.hooks, self.staleness = name, steps, words, hooks, staleness
 
     @property
     def title(self) -> str:
         return f"steps of function {self.name}"
 
     def unsaved(self, failed: bool) -> Sequence[int]:
-        return sorted({*self.steps.plans[0].writes, *self.visits.writes})
+        return sorted({*self.steps.plans[0].writes, *self.hooks.numbers})
 
     def details(self, context: RankContext) -> str:
         return f"asynchronous steps: {sum(self.steps.counts)}"
@@ -199,45 +218,44 @@ class RunAsynchronously(Command):
         values = prepared[0].values(context)
         region = AsyncRegion(context, self.words, sum(self.steps.counts), self.staleness)
         try:
-            visit = self.visits.begin(region)
+            self.hooks.has_begun = True
+            hooks = copy.copy(self.hooks)
+            hooks.begin(region)
             barrier.wait()
-            made = AsyncState([], [], None)
-            self._make(region, visit, prepared, values, made)
-            visit.last()
+            batches, outputs = self._make(hooks, prepared, values)
+            hooks.last()
             region.end()
             barrier.wait()
-            made = made._replace(report=visit.end())
+            made = AsyncState(batches, outputs, hooks.end())
             barrier.wait()  # an answer before this barrier would abort the command while the master waits for a lock
             return made
         finally:
             region.close()
 
     def _make(
-        self,
-        region: AsyncRegion,
-        visit: StepHook,
-        prepared: Sequence[RankPlan],
-        values: Sequence[Any],
-        made: AsyncState,
-    ) -> None:
-        steps, context = self.steps, region.context
+        self, hooks: StepHooks, prepared: Sequence[RankPlan], values: Sequence[Any]
+    ) -> Tuple[List[int], List[List[Any]]]:
+        """Run steps until no batches remain; return the numbers of this rank's batches, and their outputs."""
+        steps, region, context = self.steps, hooks.region, hooks.region.context
+        batches: List[int] = []
+        made: List[List[Any]] = []
         table, indices = context.pools.attach(steps.table), context.pools.attach(steps.indices)
         engine, counted = context.registry.functions[steps.plans[0].number].engine, context.barrier.block.steps
         while True:
             context.barrier.check()
             batch = region.next_batch()
             if batch is None:
-                return
-            visit.before()
+                return batches, made
+            hooks.before()
             division, *row = table[batch].tolist()
             each = prepared[division]
             outputs, change, _ = call(each, values, selection(row, indices), None, context)
             change()
-            made.batches.append(batch)
+            batches.append(batch)
             on_host = [engine.to_host(output) for output in presented(each.plan, context, outputs)]
-            made.outputs.append([np.array(one) if isinstance(one, np.ndarray) else one for one in on_host])
-            counted[context.rank] = len(made.batches)
-            visit.after(batch)
+            made.append([np.array(one) if isinstance(one, np.ndarray) else one for one in on_host])
+            counted[context.rank] = len(batches)
+            hooks.after(batch)
 
     def finish(self, results: List[AsyncState], context: RankContext) -> Tuple[List[Any], List[int], List[Any]]:
         """Return each output's values in batch order, the number of rows per rank, and the hooks' reports."""
@@ -260,8 +278,7 @@ def _stacked(values: List[Any]) -> Any:
 
 def run_asynchronously(
     function: Any,
-    session: Session,
-    visits: StepHooks,
+    hooks: StepHooks,
     args: Sequence[Any],
     kwargs: Dict[str, Any],
     batches: Sequence[Any],
@@ -273,13 +290,13 @@ def run_asynchronously(
     ``args``, ``kwargs``, ``batches`` and ``timeout`` are as in `Function.steps`; `AsyncRegion` explains
     ``staleness``. Step numbers in errors count each rank's own steps.
     """
+    independent = "a function that any rank can call independently"
     if function._variants.states:
         label = function.engine.label(next(iter(function._variants.states)), "a shared variable")
-        expected = "a function that any rank can call independently"
-        raise ArgumentValueError("function", expected, f"a function that divides the rows of {label}")
+        raise ArgumentValueError("function", independent, f"a function that divides the rows of {label}")
     if timeout is not None:
         check_timeout(timeout)
-    name, values = function.name or "without a name", function._bind(tuple(args), kwargs, {})
+    name, values, session = function.name or "without a name", function._bind(tuple(args), kwargs, {}), hooks._session
     of_inputs, _ = read_all(batches, None, None)
     if session.hosts is not None:
         raise ArgumentValueError(
@@ -290,11 +307,10 @@ def run_asynchronously(
         function._plans_in(session)
         steps = function._planner.steps(function, session, values, of_inputs, None, None, 1, None, False, whole=True)
         if steps.plans[0].replicated_updates is not None:
-            expected = "a function that any rank can call independently"
             got = f"function {name}, which contains collectives (synkhronos.ops, or exact=True)"
-            raise ArgumentValueError("function", expected, got)
-        words = AsyncRegion.words(session.pool, session.size)
-        command = RunAsynchronously(name, steps, session.pool.handle(words), visits, staleness)
+            raise ArgumentValueError("function", independent, got)
+        words, handle = hooks.shared(np.zeros(_COUNTS + session.size, np.int64))  # `words` keeps the memory alive
+        command = RunAsynchronously(name, steps, handle, hooks, staleness)
         outputs, rows, reports = function._run(session, command, timeout, function._variants.updated_in_graph(False))
         function.last_rows, function._called_in = rows, weakref.ref(session)
-    return Result(function._form.wrap(outputs, None), rows, reports)
+    return Result(function._form.wrap(outputs, None), reports)

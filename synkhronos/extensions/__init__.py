@@ -1,6 +1,7 @@
 """Optional extensions for training, data loading, checkpoints, batch normalization and PyMC models.
 
-``import synkhronos`` does not import these modules. A program imports the modules that it uses::
+``import synkhronos`` does not import these modules. A program imports the modules that it uses. They use only public
+names of `synkhronos` and the names of `synkhronos.extending`::
 
     train.make_train_function      loss, rule --> one call per step
       |-- updates.*                loss, params --> gradients, steps

@@ -34,11 +34,8 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 import synkhronos as synk
-from synkhronos import engines
-from synkhronos.calls.changes import is_set_by_program
-from synkhronos.calls.state_rows import axis_of_rows
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
-from synkhronos.program.program import PROGRAM
+from synkhronos.extending import axis_of_rows, find_engine, is_set_by_program
 
 __all__ = ["load", "save"]
 
@@ -138,7 +135,7 @@ def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any
         raise ArgumentValueError("variables", f"the variables in {path} ({len(found)} in total)", got)
     counters = None if rule is None else _counters(path, arrays, rule)
     values = [_values(path, arrays, name, variable) for name, variable in named]
-    engine: Any = engines.find(variables)
+    engine = find_engine(variables)
     remade, by_one = [], int(arrays["n_ranks"]) == 1
     for i, (_, variable) in enumerate(named):
         of_ranks = values[i]
@@ -163,7 +160,7 @@ def load(path: str, variables: Sequence[Any], rule: Any = None) -> Dict[str, Any
 
 
 def _named(variables: Sequence[Any], rule: Any) -> List[Tuple[str, Any]]:
-    engine: Any = engines.find(variables)
+    engine = find_engine(variables)
     for i, variable in enumerate(variables):
         if engine is None or not engine.is_shared(variable):
             raise ArgumentTypeError(f"variables[{i}]", "a shared variable", repr(variable))
@@ -222,7 +219,7 @@ def _n_ranks() -> int:
 
 
 def _root() -> int:
-    return PROGRAM.session.root if PROGRAM.session is not None and synk.is_forked() else 0
+    return synk.rank() if synk.is_forked() else 0
 
 
 def _get(rank: int, variable: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import typing
 from collections import OrderedDict
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
 import theano
@@ -10,17 +10,15 @@ import theano.tensor as T
 
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
-from .parameters import check_params, describe, device_of, label, shape_of
+from .scalars import cast
+from .shared_variables import check_params, describe, label
 
 #: The return value of an update rule: ``(grad_updates, param_updates, grad_shared)``.
 Updates = Tuple[Dict[Any, Any], Dict[Any, Any], Any]
 
 
 class FlatGradients(typing.OrderedDict[Any, Any]):
-    """Updates of the flat gradient vectors, ``{flat: gradients}``, and the pieces of each vector.
-
-    ``pieces[flat]`` lists pairs: the view of a gradient that the rule's step reads, and the gradient's expression.
-    """
+    """Updates of flat vectors; ``pieces[flat]``: pairs of a view, which the rule's step reads, and its gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,6 +54,13 @@ def flat_gradients(loss_or_grads: Any, params: Any) -> Tuple[Dict[Any, Any], Lis
     return grad_updates, [(param, views[param]) for param in params], shared if len(shared) > 1 else shared[0]
 
 
+def for_each_parameter(loss_or_grads: Any, params: Any, step: Callable[..., Any], *scalars: Any) -> Updates:
+    """Return a rule's result; ``step(param, gradient, *scalars)`` returns updates; scalars have the param's dtype."""
+    grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
+    updates = [update for param, grad in pairs for update in step(param, grad, *cast(param, *scalars))]
+    return grad_updates, OrderedDict(updates), grad_shared
+
+
 def gradients_of(loss_or_grads: Any, params: List[Any]) -> List[Any]:
     """Return one gradient per parameter, with the parameter's dtype and broadcast pattern."""
     for i, param in enumerate(params):
@@ -78,6 +83,17 @@ def gradients_of(loss_or_grads: Any, params: List[Any]) -> List[Any]:
         grads = theano.grad(loss, params, disconnected_inputs="ignore", return_disconnected="None")
         advice = "remove it from params, or make the loss depend on it"
     return [_like(grad, i, param, advice) for i, (grad, param) in enumerate(zip(grads, params))]
+
+
+def shape_of(param: Any) -> Tuple[int, ...]:
+    """Return the shape of a parameter's value, without moving it off its device."""
+    shape: Tuple[int, ...] = param.get_value(borrow=True, return_internal_type=True).shape
+    return shape
+
+
+def device_of(param: Any) -> Any:
+    """Return the device of a shared variable as Theano's ``target``: "cpu", a GPU context, or None (the default)."""
+    return getattr(param.type, "context_name", "cpu")
 
 
 def check_loss(loss: Any, name: str, also: str = "") -> None:

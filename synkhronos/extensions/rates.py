@@ -11,11 +11,11 @@ from typing import Any, Optional, Sequence
 import numpy as np
 
 import synkhronos as synk
-from synkhronos import engines
-from synkhronos.errors import ArgumentTypeError, ArgumentValueError
+from synkhronos.errors import ArgumentTypeError
+from synkhronos.extending import find_engine
 
-from .rules.recurrence import real
-from .rules.variables import assignment, check_params, like
+from .arguments import choice, real
+from .shared_variables import assignment, check_params, like
 
 __all__ = ["LearningRate", "rate_at"]
 
@@ -53,11 +53,9 @@ def rate_at(
     for name, value in (("epoch", epoch), ("warm_up", warm_up)):
         real(name, value, "at least 0", lambda number: number >= 0)
     part = epoch / warm_up if epoch < warm_up else 1.0
-    if growth == "linear":
+    if choice("growth", growth, "linear", "exponential") == "linear":
         return base_rate * (1 + (factor - 1) * part)
-    if growth == "exponential":
-        return base_rate * float(factor**part)
-    raise ArgumentValueError("growth", "'linear' or 'exponential'", repr(growth))
+    return base_rate * float(factor**part)
 
 
 class LearningRate:
@@ -94,7 +92,7 @@ class LearningRate:
     def __init__(self, rate: Any, velocities: Sequence[Any] = ()) -> None:
         (self.rate,) = check_params([rate], "rate")
         self.velocities = check_params(list(velocities), "velocities", allow_none=True)
-        engine: Any = engines.find([rate])
+        engine = find_engine([rate])
         type_ = engine.shared_type(rate)
         if type_.ndim:
             raise ArgumentTypeError("rate", "a 0-dimensional variable", type_.words)

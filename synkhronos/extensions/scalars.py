@@ -1,6 +1,5 @@
 """Scalar options of update rules: numbers, shared variables or 0-dimensional expressions."""
 
-import sys
 from numbers import Real
 from typing import Any, List
 
@@ -8,9 +7,10 @@ import numpy as np
 import theano
 import theano.tensor as T
 
-from synkhronos.errors import ArgumentTypeError, ArgumentValueError
+from synkhronos.errors import ArgumentTypeError
 
-from .parameters import describe
+from .arguments import real
+from .shared_variables import describe
 
 
 def check_scalars(**given: Any) -> List[Any]:
@@ -20,10 +20,7 @@ def check_scalars(**given: Any) -> List[Any]:
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value.item()
         if isinstance(value, Real) and not isinstance(value, bool):
-            number: Any = value
-            if not abs(number) <= sys.float_info.max:
-                raise ArgumentValueError(name, "a finite number", repr(value))
-            checked.append(float(value))
+            checked.append(real(name, value, "a finite number", lambda number: True))
         elif (
             isinstance(value, theano.Variable)
             and getattr(value, "ndim", None) == 0

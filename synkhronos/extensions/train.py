@@ -6,17 +6,17 @@ mean of the gradients inside its graph (`synkhronos.ops.all_reduce`).
 
 from __future__ import annotations
 
-import numbers
 from typing import Any, Dict, Iterable, Optional
 
 import synkhronos as synk
-from synkhronos.collectives.mixing import parse_groups
-from synkhronos.errors import ArgumentTypeError, ArgumentValueError
+from synkhronos.errors import ArgumentValueError
+from synkhronos.extending import parse_groups
 
+from .arguments import whole
 from .average_batch_norm import average_batch_norm
 from .train_function import TrainFunction
 from .train_theano import TheanoTrainFunction
-from .training_graph import training_graph
+from .training_graph import TrainingGraph
 
 __all__ = ["TrainFunction", "average_batch_norm", "make_train_function", "make_train_function_theano"]
 
@@ -107,20 +107,15 @@ def make_train_function(
     >>> w.get_value()
     array([0.33333333, 0.66666667])
     """
-    graph = training_graph(loss, params, x, y, update_rule, args, kwargs, outputs, max_norm)
-    if isinstance(communicate_every, bool) or not isinstance(communicate_every, numbers.Integral):
-        got = f"{communicate_every!r} of type {type(communicate_every).__name__}"
-        raise ArgumentTypeError("communicate_every", "an int", got)
-    if communicate_every < 0:
-        raise ArgumentValueError("communicate_every", "at least 0", str(communicate_every))
+    graph = TrainingGraph(loss, params, x, y, update_rule, args, kwargs, outputs, max_norm)
+    communicate_every = whole("communicate_every", communicate_every, 0)
     if groups is not None:
         groups = parse_groups(groups, synk.size())
         if communicate_every != 1:
             expected = "1 with groups, because groups average their gradients in every step"
             raise ArgumentValueError("communicate_every", expected, str(communicate_every))
-    sliceable = list(sliceable_shareds)
-    options = function_options or {}
-    return TrainFunction(graph, bcast_inputs, givens, sliceable, int(communicate_every), groups, name, options)
+    of_rows = rows_options(bcast_inputs, givens, sliceable_shareds)
+    return TrainFunction(graph, of_rows, communicate_every, groups, name, function_options or {})
 
 
 def make_train_function_theano(
@@ -175,5 +170,12 @@ def make_train_function_theano(
     >>> step(np.eye(4, 2), [1., 2., 0., 0.], batch=[0, 1, 2])
     array(1.66666667)
     """
-    graph = training_graph(loss, params, x, y, update_rule, args, kwargs, outputs, max_norm)
-    return TheanoTrainFunction(graph, bcast_inputs, givens, list(sliceable_shareds), name, function_options or {})
+    graph = TrainingGraph(loss, params, x, y, update_rule, args, kwargs, outputs, max_norm)
+    of_rows = rows_options(bcast_inputs, givens, sliceable_shareds)
+    return TheanoTrainFunction(graph, name=name, options=function_options or {}, **of_rows)
+
+
+def rows_options(bcast_inputs: Iterable[Any], givens: Any, sliceable_shareds: Iterable[Any]) -> Dict[str, Any]:
+    """Return the keywords of `synkhronos.function` for the function of the rows, as lists that can be read again."""
+    pairs = list(givens.items() if isinstance(givens, dict) else givens or ())
+    return dict(bcast_inputs=list(bcast_inputs), givens=pairs, sliceable_shareds=list(sliceable_shareds))

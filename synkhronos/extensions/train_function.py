@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 from functools import cached_property
-from typing import Any, Dict, Iterable, List, Optional, Union
+from typing import Any, List, Optional
 
+import theano
+import theano.tensor as T
 from theano.compile.function_module import convert_function_input
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentValueError
 
 from .rules import LocalSGD
-from .rules.variables import floats
-from .step_in_parts import StepInParts
+from .shared_variables import floats
 from .training_graph import TrainingGraph
 
 
@@ -51,36 +52,49 @@ class TrainFunction:
     """
 
     def __init__(
-        self,
-        graph: TrainingGraph,
-        bcast_inputs: Iterable[Any],
-        givens: Any,
-        sliceable_shareds: List[Any],
-        communicate_every: int,
-        groups: Any,
-        name: str,
-        options: Dict[str, Any],
+        self, graph: TrainingGraph, of_rows: Any, communicate_every: int, groups: Any, name: str, options: Any
     ) -> None:
         self.params, self.state, self.grad_shared = graph.params, graph.state, graph.grad_shared
         self.communicate_every = communicate_every
-        givens = list(givens.items() if isinstance(givens, dict) else givens or ())  # the parts may read them again
-        of_rows = dict(bcast_inputs=list(bcast_inputs), givens=givens, sliceable_shareds=sliceable_shareds)
         self.groups = [[rank] for rank in range(synk.size())] if communicate_every != 1 else groups
+        self._rows: Any = None
         if self.groups is not None:
             options = dict(options, exact=False)  # groups' gradients stay separate, even after `fork(exact=True)`
-        self._settings: Any = (graph, self.groups, name, of_rows, dict(options))
+            # Ranks of a group without rows must not take a step, because their gradient is from an earlier call.
+            self._rows = theano.shared(theano._asarray(0, theano.config.floatX), f"{name}.rows")
+        self._graph, self._of_rows, self._name, self._options = graph, of_rows, name, options
+        self._replaced = graph.read_by_step(of_rows["givens"])
         self.function: Optional[synk.Function] = None
-        self._replaced = graph.read_by_step(givens)
         if communicate_every <= 1 and groups is None and not self._replaced:
             updates = graph.updates_in_one(synk.ops.all_reduce if communicate_every else list)
             self.function = synk.function(
                 graph.inputs, graph.results(), updates=updates, name=name, **of_rows, **options
             )
             of_rows["bcast_inputs"] = [_with_value_of(self.function, given) for given in of_rows["bcast_inputs"]]
-            self._last: Union[synk.Function, StepInParts] = self.function
+            self._last = self.function
         else:
-            self._last = self._parts  # compile now, so that errors are reported early
+            self._last, _ = self.gradient_fn, self.step_fn  # compile both now, so that errors are reported early
         self._rule = self._local_sgd() if communicate_every > 1 else None
+
+    @cached_property
+    def gradient_fn(self) -> synk.Function:
+        graph = self._graph
+        updates: List[Any] = list(graph.grad_updates.items())
+        if self._rows is not None:
+            rows = rows_of(graph.inputs + self._of_rows["sliceable_shareds"])
+            updates.append((self._rows, T.cast(rows, self._rows.dtype), "sum"))
+        name = self._name + " (gradients)"
+        return synk.function(
+            graph.inputs, graph.results(), updates=updates, name=name, **self._of_rows, **self._options
+        )
+
+    @cached_property
+    def step_fn(self) -> synk.Function:
+        updates = list(self._graph.param_updates.items())
+        if self._rows is not None:
+            updates = [(shared, T.switch(self._rows > 0, new, shared)) for shared, new in updates]
+            updates.append((self._rows, T.zeros_like(self._rows)))
+        return synk.function([], updates=updates, name=self._name + " (step)", **self._options)
 
     @property
     def rule(self) -> Optional[LocalSGD]:
@@ -91,19 +105,7 @@ class TrainFunction:
         return self._rule
 
     def _local_sgd(self) -> LocalSGD:
-        return LocalSGD(self._parts.gradient_fn, self.params, floats(self.state), self.communicate_every)
-
-    @cached_property
-    def _parts(self) -> StepInParts:
-        return StepInParts(*self._settings)
-
-    @property
-    def gradient_fn(self) -> synk.Function:
-        return self._parts.gradient_fn
-
-    @property
-    def step_fn(self) -> synk.Function:
-        return self._parts.step_fn
+        return LocalSGD(self.gradient_fn, self.params, floats(self.state), self.communicate_every)
 
     @property
     def last_rows(self) -> Optional[List[int]]:
@@ -147,12 +149,27 @@ class TrainFunction:
             unchanged, with three exceptions: a rank died during the step itself; ``rule`` failed after the step; or,
             with ``communicate_every=0``, some ranks took their own steps.
         """
-        step = self._parts if self.function is None or num_slices != 1 else self.function
         own = dict(batch=batch, batch_shared=batch_shared, batch_s=batch_s, num_slices=num_slices, timeout=timeout)
-        results = step(*args, **own, **kwargs)
-        self._last = step
+        if self.function is None or num_slices != 1:
+            results, self._last = self._in_parts(*args, **own, **kwargs), self.gradient_fn
+        else:
+            results, self._last = self.function(*args, **own, **kwargs), self.function
         if self.rule is not None:
             self.rule()
+        return results
+
+    def _in_parts(self, *args: Any, timeout: Optional[float], **kwargs: Any) -> Any:
+        gradient_fn, step_fn = self.gradient_fn, self.step_fn
+        try:
+            results = gradient_fn(*args, timeout=timeout, **kwargs)
+            if self.groups is None or any(len(group) > 1 for group in self.groups):
+                averaged = self.grad_shared if self._rows is None else [*self.grad_shared, self._rows]
+                synk.all_reduce(averaged, weights=gradient_fn, groups=self.groups)
+            step_fn(timeout=timeout)
+        except BaseException:
+            if self._rows is not None and synk.is_forked():
+                synk.broadcast(self._rows, 0)  # discard gradients that perhaps only some ranks have computed
+            raise
         return results
 
     def steps(self, *args: Any, **kwargs: Any) -> Any:
@@ -162,16 +179,16 @@ class TrainFunction:
         ``(k,)``. Unless ``function`` is exact, ``num_slices`` requires an update rule that is linear in the gradients,
         such as `sgd` or `momentum`. Raises `ValueError` if all steps run in parts.
         """
-        hint = "call the function once for each batch"
-        if self.communicate_every > 1:
-            expected = "1, so that a step is one command"
-            hint += ", or build it with communicate_every=0, pass it to rules.LocalSGD and call the rule's run"
-            raise ArgumentValueError("communicate_every", expected, str(self.communicate_every), hint)
-        if self.function is None and not self._replaced:
-            raise ArgumentValueError("groups", "None, so that a step is one command", repr(self.groups), hint)
         if self.function is None:
-            expected = "no replacement of a variable that the rule's step reads, so that a step is one command"
-            raise ArgumentValueError("givens", expected, f"a replacement of {self._replaced[0]}", hint)
+            hint = "call the function once for each batch"
+            name, expected, got = "groups", "None", repr(self.groups)
+            if self.communicate_every > 1:
+                name, expected, got = "communicate_every", "1", str(self.communicate_every)
+                hint += ", or build it with communicate_every=0, pass it to rules.LocalSGD and call the rule's run"
+            elif self._replaced:
+                name, got = "givens", f"a replacement of {self._replaced[0]}"
+                expected = "no replacement of a variable that the rule's step reads"
+            raise ArgumentValueError(name, f"{expected}, so that a step is one command", got, hint)
         results = self.function.steps(*args, **kwargs)
         self._last = self.function
         return results
@@ -191,3 +208,11 @@ def _with_value_of(function: synk.Function, given: Any) -> Any:
     if given.update is not None and given.value is not None:
         given.value = function.container[given.variable]
     return given
+
+
+def rows_of(variables: List[Any]) -> Any:
+    """Return an expression for the number of a rank's rows in a call; 1 if no input is divided."""
+    for variable in variables:
+        if getattr(variable, "ndim", 0) and not variable.broadcastable[0]:
+            return variable.shape[0]
+    return T.constant(1, dtype="int64")

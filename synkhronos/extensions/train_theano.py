@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, Sequence
+from typing import Any, Callable, Dict, Sequence
 
 import numpy as np
 import theano
 import theano.tensor as T
 
-from synkhronos import selection
-from synkhronos.calls.signature import one_of
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
+from synkhronos.extending import one_of, parse_batch
 
 
 def mean_of(results: Sequence[Any], rows: Sequence[int]) -> Any:
-    """Return the mean of results, weighted by rows and computed in double precision; exact if all results are equal.
-
-    Independent of `synkhronos.reductions.mean`, to validate it. Results without rows count only if no result has rows.
-    """
+    """Return the mean of results by rows, in double precision, independently of the library's mean, to validate it."""
     counted = [i for i, n in enumerate(rows) if n] or range(len(rows))
     stack = np.stack([results[i] for i in counted])
     weights = np.array([rows[i] or 1 for i in counted], np.float64)
@@ -43,14 +39,15 @@ class TheanoTrainFunction:
     """A serial training step; ``params``, ``state`` and ``grad_shared`` are as in `train_function.TrainFunction`."""
 
     def __init__(
-        self, graph: Any, bcast_inputs: Iterable[Any], givens: Any, sliceable_shareds: Any, name: str, options: Any
+        self, graph: Any, bcast_inputs: Any, givens: Any, sliceable_shareds: Any, name: str, options: Any
     ) -> None:
         self.params, self.state, self.grad_shared = graph.params, graph.state, graph.grad_shared
-        self._ops = [op[2:] if op and op.startswith("c_") else op for _, op in graph.outputs]
-        self._inputs, self._bcast = list(graph.inputs), list(bcast_inputs)
+        ops = [op[2:] if op and op.startswith("c_") else op for _, op in graph.outputs]
+        self._ops = ops + ["avg"] * len(graph.grad_shared)
+        self._inputs, self._n_inputs = graph.inputs, len(graph.inputs) + len(bcast_inputs)
         self._sliceable = sliceable_shareds
         expressions = [output for output, _ in graph.outputs] + list(graph.grad_updates.values())
-        inputs = self._inputs + self._bcast
+        inputs = graph.inputs + bcast_inputs
         if givens:
             expressions = theano.clone(expressions, replace=dict(givens))
         if sliceable_shareds:
@@ -70,14 +67,13 @@ class TheanoTrainFunction:
         num_slices: int = 1,
         timeout: Any = None,
     ) -> Any:
-        n_inputs = len(self._inputs) + len(self._bcast)
-        if len(args) != n_inputs:
-            raise ArgumentTypeError("args", f"one argument per input ({n_inputs} in total)", str(len(args)))
+        if len(args) != self._n_inputs:
+            raise ArgumentTypeError("args", f"one argument per input ({self._n_inputs} in total)", str(len(args)))
         arrays = [variable.type.filter(arg) for arg, variable in zip(args, self._inputs)]  # converts as Theano does
         divided = [i for i, variable in enumerate(self._inputs) if variable.ndim and not variable.broadcastable[0]]
         whole = list(args[len(self._inputs) :])
         if batch is not None and divided:
-            rows = selection.parse(batch, min(len(arrays[i]) for i in divided))
+            rows = parse_batch(batch, min(len(arrays[i]) for i in divided))
             for i in divided:
                 arrays[i] = rows.take(arrays[i])
         chosen = self._chosen(one_of("batch_shared", batch_shared, "batch_s", batch_s)) if self._sliceable else None
@@ -91,25 +87,24 @@ class TheanoTrainFunction:
             raise ArgumentValueError("num_slices", expected, str(num_slices))
         results, weights = [], []
         for piece in np.array_split(np.arange(n_rows or 0), num_slices):
-            part = slice(piece[0], piece[-1] + 1) if len(piece) else slice(0, 0)
-            given = [array[part] if i in divided else array for i, array in enumerate(arrays)] + whole
-            results.append(self.gradient_fn(*given, *([] if chosen is None else [chosen[part]])))
+            given = [array[piece] if i in divided else array for i, array in enumerate(arrays)] + whole
+            results.append(self.gradient_fn(*given, *([] if chosen is None else [chosen[piece]])))
             weights.append(len(piece) if n_rows is not None else 1)
-        n_outputs = len(self._ops)
-        for shared, *grads in zip(self.grad_shared, *[result[n_outputs:] for result in results]):
-            shared.set_value(np.asarray(COMBINE["avg"](grads, weights), shared.dtype))
+        n_outputs = len(self._ops) - len(self.grad_shared)
+        combined = [_combined(op, each, weights) for op, each in zip(self._ops, zip(*results))]
+        for shared, gradient in zip(self.grad_shared, combined[n_outputs:]):
+            shared.set_value(gradient)
         self.step_fn()
-        combined = [self._combined(i, [result[i] for result in results], weights) for i in range(n_outputs)]
-        return combined if n_outputs > 1 else combined[0]
-
-    def _combined(self, i: int, results: Sequence[Any], weights: Sequence[int]) -> Any:
-        op = self._ops[i]
-        if op is None or len(results) == 1 and op != "gather":
-            return results[0]
-        return np.asarray(COMBINE[op](results, weights), results[0].dtype)
+        return combined[:n_outputs] if n_outputs > 1 else combined[0]
 
     def _chosen(self, batch_s: Any) -> Any:
         rows = np.arange(len(self._sliceable[0].get_value(borrow=True)))
         if isinstance(batch_s, (list, tuple)) and len(batch_s) == 1 and not isinstance(batch_s[0], (int, np.integer)):
             batch_s = batch_s[0]  # a list of selections by rank, here for one rank
         return rows if batch_s is None else rows[batch_s]
+
+
+def _combined(op: Any, results: Sequence[Any], rows: Sequence[int]) -> Any:
+    if op is None or len(results) == 1 and op != "gather":
+        return results[0]
+    return np.asarray(COMBINE[op](results, rows), results[0].dtype)

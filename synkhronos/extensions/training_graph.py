@@ -3,7 +3,7 @@
 import inspect
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import theano
 import theano.tensor as T
@@ -11,33 +11,54 @@ import theano.tensor as T
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
 from .gradients import check_loss
-from .parameters import check_params, describe
 from .scalars import check_scalars
+from .shared_variables import check_params, describe
 from .train_theano import COMBINE
 
 #: The ops allowed for outputs: those of the serial equivalent, with or without "c_", the prefix for the CPU transport.
 OPS = [prefix + op for prefix in ("", "c_") for op in COMBINE]
 
 
-class TrainingGraph(NamedTuple):
-    """The expressions of one training step.
+class TrainingGraph:
+    """The expressions of one training step, with clipped gradients.
 
     ``inputs`` are divided by rows and contain ``x``, then ``y``. ``outputs`` are pairs of an expression and its op,
-    starting with the loss. ``grad_updates`` maps shared gradients to expressions in terms of the rows.
-    ``param_updates`` maps parameters and state to expressions in terms of gradients; ``rule_updates`` does so without
-    clipping. ``max_norm`` contains the bound for clipping, if any. ``pieces`` is the attribute of `FlatGradients`.
+    starting with the loss. ``grad_updates`` maps shared gradients to expressions in terms of the rows, and
+    ``param_updates`` maps parameters and state to expressions in terms of gradients.
     """
 
-    inputs: List[Any]
-    outputs: List[Tuple[Any, Any]]
-    params: List[Any]
-    grad_updates: Dict[Any, Any]
-    param_updates: Dict[Any, Any]
-    grad_shared: List[Any]
-    state: List[Any]
-    pieces: Dict[Any, List[Tuple[Any, Any]]]
-    rule_updates: Dict[Any, Any]
-    max_norm: List[Any]
+    def __init__(
+        self, loss: Any, params: Any, x: Any, y: Any, rule: Any, args: Any, kwargs: Any, outputs: Any, max_norm: Any
+    ) -> None:
+        self.params = check_params(params)
+        self.inputs = check_inputs("x", x) + check_inputs("y", y)
+        if isinstance(loss, (list, tuple)):
+            hint = "add its entries, or pass additional expressions as outputs"
+            expected = "a 0-dimensional floating-point expression"
+            raise ArgumentTypeError("loss", expected, f"a {type(loss).__name__}", hint)
+        check_loss(loss, "loss")
+        grad_updates, rule_updates, grad_shared = apply_rule(rule, loss, self.params, args, kwargs)
+        self.grad_updates, self._rule_updates = OrderedDict(grad_updates), OrderedDict(rule_updates)
+        self.grad_shared: List[Any] = list(grad_shared) if isinstance(grad_shared, (list, tuple)) else [grad_shared]
+        self._pieces: Dict[Any, List[Tuple[Any, Any]]] = getattr(grad_updates, "pieces", {})
+        self._max_norm = [] if max_norm is None else check_max_norm(max_norm)
+        self.param_updates = self._step(dict(zip(self.grad_shared, clipped(self.grad_shared, *self._max_norm))))
+        for shared, new in self.param_updates.items():
+            for variable in theano.gof.graph.inputs([new]):
+                if not isinstance(variable, (theano.Constant, theano.compile.SharedVariable)):
+                    raise ArgumentValueError(
+                        f"the step of {shared}",
+                        "an expression of shared variables, because the step has no inputs",
+                        f"an expression of {describe(variable)}",
+                        "make it (for example, a learning rate) a shared variable, and change it with "
+                        "synkhronos.broadcast",
+                    )
+        self.state = [shared for shared in self.param_updates if shared not in self.params]
+        self.outputs = [(loss, "avg")] + check_outputs(outputs)
+
+    def _step(self, new: Dict[Any, Any]) -> Dict[Any, Any]:
+        """Return the rule's updates of parameters and state, with new expressions for some variables."""
+        return OrderedDict(zip(self._rule_updates, substituted(list(self._rule_updates.values()), new)))
 
     def results(self) -> Any:
         """Return the outputs in the form that `synkhronos.function` expects: a list, or a single output."""
@@ -45,7 +66,7 @@ class TrainingGraph(NamedTuple):
 
     def read_by_step(self, givens: Sequence[Tuple[Any, Any]]) -> List[Any]:
         """Return the variables that ``givens`` replaces and the rule's step reads."""
-        read = set(theano.gof.graph.ancestors(self.rule_updates.values()))
+        read = set(theano.gof.graph.ancestors(self._rule_updates.values()))
         return [variable for variable, _ in givens if variable in read]
 
     def updates_in_one(self, mean: Callable[[List[Any]], Sequence[Any]]) -> Dict[Any, Any]:
@@ -56,67 +77,19 @@ class TrainingGraph(NamedTuple):
         """
         read: Dict[Any, Any] = OrderedDict()  # maps gradients, as read by the step, to expressions in terms of the rows
         for shared in self.grad_shared:
-            read.update(self.pieces.get(shared) or [(shared, self.grad_updates[shared])])
+            read.update(self._pieces.get(shared) or [(shared, self.grad_updates[shared])])
         means = dict(zip(read, mean(list(read.values()))))
         updates: Dict[Any, Any] = OrderedDict()
         for shared, new in self.grad_updates.items():
-            if shared not in self.pieces and (shared not in means or shared in theano.gof.graph.inputs([new])):
+            if shared not in self._pieces and (shared not in means or shared in theano.gof.graph.inputs([new])):
                 updates[shared] = means.get(shared, new)
         new_values = dict(updates)
-        new_values.update(zip(means, clipped(list(means.values()), *self.max_norm)))
-        for flat, pieces in self.pieces.items():
+        new_values.update(zip(means, clipped(list(means.values()), *self._max_norm)))
+        for flat, pieces in self._pieces.items():
             joined = T.join(0, *[T.flatten(new_values[view]) for view, _ in pieces])
             new_values[flat] = T.patternbroadcast(joined, flat.broadcastable)
-        updates.update(zip(self.rule_updates, substituted(list(self.rule_updates.values()), new_values)))
+        updates.update(self._step(new_values))
         return updates
-
-
-def training_graph(
-    loss: Any,
-    params: Any,
-    x: Any,
-    y: Any,
-    update_rule: Any,
-    args: Tuple[Any, ...],
-    kwargs: Dict[str, Any],
-    outputs: Any,
-    max_norm: Any,
-) -> TrainingGraph:
-    """Return the expressions of a training step: validate all arguments, apply the rule, and clip the gradients."""
-    params = check_params(params)
-    inputs = check_inputs("x", x) + check_inputs("y", y)
-    if isinstance(loss, (list, tuple)):
-        hint = "add its entries, or pass additional expressions as outputs"
-        expected = "a 0-dimensional floating-point expression"
-        raise ArgumentTypeError("loss", expected, f"a {type(loss).__name__}", hint)
-    check_loss(loss, "loss")
-    grad_updates, rule_updates, grad_shared = apply_rule(update_rule, loss, params, args, kwargs)
-    grad_shared = list(grad_shared) if isinstance(grad_shared, (list, tuple)) else [grad_shared]
-    bound = [] if max_norm is None else check_max_norm(max_norm)
-    scaled = dict(zip(grad_shared, clipped(grad_shared, *bound)))
-    param_updates = OrderedDict(zip(rule_updates, substituted(list(rule_updates.values()), scaled)))
-    for shared, new in param_updates.items():
-        for variable in theano.gof.graph.inputs([new]):
-            if not isinstance(variable, (theano.Constant, theano.compile.SharedVariable)):
-                raise ArgumentValueError(
-                    f"the step of {shared}",
-                    "an expression of shared variables, because the step has no inputs",
-                    f"an expression of {describe(variable)}",
-                    "make it (for example, a learning rate) a shared variable, and change it with synkhronos.broadcast",
-                )
-    state = [shared for shared in param_updates if shared not in params]
-    return TrainingGraph(
-        inputs,
-        [(loss, "avg")] + check_outputs(outputs),
-        params,
-        OrderedDict(grad_updates),
-        param_updates,
-        grad_shared,
-        state,
-        getattr(grad_updates, "pieces", {}),
-        OrderedDict(rule_updates),
-        bound,
-    )
 
 
 def check_inputs(name: str, given: Any) -> List[Any]:

@@ -1,6 +1,6 @@
 """Training steps in one command, and the same in parts, compared with plain Theano on all rows.
 
-Modules: `step_in_parts`, `training_graph`.
+Modules: `train_function`, `training_graph`.
 """
 
 from collections import OrderedDict
@@ -332,14 +332,14 @@ def test_a_rank_without_rows_makes_no_step_after_ctrl_c(three_ranks, monkeypatch
 
     def interrupt(*args, **kwargs):
         if after == "step_fn":
-            step._parts.gradient_fn(X, Y, batch=BATCHES[0])  # (as if some ranks had not reached the step)
+            step.gradient_fn(X, Y, batch=BATCHES[0])  # (as if some ranks had not reached the step)
         raise KeyboardInterrupt
 
-    step_fn = step._parts.step_fn
-    monkeypatch.setattr(step._parts, "step_fn", interrupt)
+    step_fn = step.step_fn
+    monkeypatch.setattr(step, "step_fn", interrupt)
     with pytest.raises(KeyboardInterrupt):
         step(X, Y, batch=BATCHES[0])
-    monkeypatch.setattr(step._parts, "step_fn", step_fn)
+    monkeypatch.setattr(step, "step_fn", step_fn)
     before = replicas(model.params, 3)
     step(X, Y, batch=[0])
     (rank,) = (rank for rank in range(3) if step.last_rows[rank])

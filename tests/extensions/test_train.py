@@ -1,6 +1,6 @@
 """Training functions compared with Lasagne's rules in one process, and with ranks simulated one after another.
 
-Modules: `average_batch_norm`, `gradients`, `parameters`, `scalars`, `train_function`, `train_theano`.
+Modules: `average_batch_norm`, `gradients`, `scalars`, `shared_variables`, `train_function`, `train_theano`.
 """
 
 import numpy as np

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import synkhronos
+
 PACKAGE = Path(__file__).parents[2] / "synkhronos"
 
 # Top-level folders and modules of the package, lowest first: each may import modules below it, and its neighbors on the
@@ -24,7 +26,9 @@ LAYERS = [
     ["calls"],
     ["collectives"],
     ["ops"],
-    ["extensions", "testing", "contrib"],
+    ["loading", "contrib"],
+    ["extending"],
+    ["extensions", "testing"],
     ["__init__", "cli", "__main__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -38,8 +42,9 @@ RESTRICTED = {
     "pygpu": {"transports", "engines", "reductions"},
     "mpi4py": {"cluster", "transports", "cli"},
 }
-# Folders that use only the public interface, as programs do.
+# Folders that use only published names, as programs do: the public names of the package, and these modules.
 PUBLIC_USERS = {"extensions"}
+PUBLISHED = {"errors", "ops", "trace", "loading", "extending", "extensions"}
 
 
 def top_level(path):
@@ -106,11 +111,30 @@ def faults(path, text=None):
             sentences.append("{}: only {} may".format(where, " and ".join(sorted(allowed))))
         elif target is None or (target == "__init__" and importer in PUBLIC_USERS):
             continue
+        elif importer in PUBLIC_USERS and target not in PUBLISHED:
+            sentences.append(f"{where}: not a published name, see synkhronos/extending.py")
         elif target not in LEVEL:
             sentences.append(f"{where}: unknown module, give it a place in LAYERS of tests/project/test_imports.py")
         elif LEVEL[target] > LEVEL[importer]:
             sentences.append(f"{where}: imports run downwards, see LAYERS in tests/project/test_imports.py")
     return sentences
+
+
+def private_names(tree, of_self):
+    """Return (name, line) of private attributes in a module: of ``self`` and ``cls``, or of all other objects."""
+    return [
+        (node.attr, node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__")
+        if (getattr(node.value, "id", None) in ("self", "cls")) == of_self
+    ]
+
+
+def defined_in(tree):
+    """Return the private names that a module defines, as attributes of ``self``, functions or variables."""
+    names = {name for name, _ in private_names(tree, of_self=True)}
+    names |= {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    return names | {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -122,6 +146,31 @@ def test_imports_of_module(path):
         f"{top_level(path)} is new: give it a place in LAYERS of tests/project/test_imports.py and in docs/design.rst"
     )
     assert faults(path) == []
+
+
+@pytest.mark.slow
+def test_public_users_read_no_private_attributes():
+    """Extensions use private attributes only of their own objects, and of other libraries' objects."""
+    core, read = set(), []
+    for path in FILES:
+        tree = ast.parse(path.read_text())
+        if top_level(path) not in PUBLIC_USERS:
+            core |= defined_in(tree)
+        else:
+            own = defined_in(tree)
+            where = path.relative_to(PACKAGE)
+            read += [(name, f"{where}:{line}") for name, line in private_names(tree, of_self=False) if name not in own]
+    assert [(name, place) for name, place in read if name in core] == []
+
+
+@pytest.mark.slow
+def test_public_users_use_public_names_of_the_package():
+    used = set()
+    for path in FILES:
+        if top_level(path) in PUBLIC_USERS:
+            nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+            used |= {node.attr for node in nodes if getattr(node.value, "id", None) == "synk"}
+    assert used and used <= set(synkhronos.__all__)
 
 
 @pytest.mark.slow
@@ -168,6 +217,10 @@ def cycle(edges):
         ("engines/theano/engine.py", "def f():\n    from ...runtime.session import current", "imports run downwards"),
         ("runtime/session.py", "import_module('theano')", "only engines and extensions may"),
         ("extensions/updates.py", "import synkhronos as synk\nfrom theano import tensor", None),
+        ("extensions/updates.py", "from synkhronos.errors import StateError", None),
+        ("extensions/updates.py", "from synkhronos.extending import find_engine", None),
+        ("extensions/updates.py", "from synkhronos.runtime.session import x", "not a published name"),
+        ("extensions/updates.py", "from ..program.program import PROGRAM", "not a published name"),
         ("transports/nccl.py", "from pygpu import collectives", None),
         ("errors.py", "from .partition import x", "imports run downwards"),
         ("errors.py", "from synkhronos.runtime.session import x", "imports run downwards"),

@@ -11,8 +11,8 @@ from ...errors import ArgumentValueError
 from . import links
 from .least_squares import nonnegative
 from .links import HostLinkModel, RingModel, SharedMemory
-from .model import CommandCost, Model, RankLayout
-from .profiles import HOW_TO, Array, RunProfile
+from .model import CommandCost, Model
+from .profiles import HOW_TO, Array, RankLayout, RunProfile
 from .steps import Step, StepPart, step_of
 
 #: Lower bound on measured overheads, because `nonnegative` needs positive values.
@@ -81,7 +81,7 @@ def fit(profiles: Sequence[RunProfile]) -> Model:
             f"all calls to {main[1]} have the same number of rows per rank, {rows_of_rank[0]:.0f}, so their fixed time "
             "is unknown and assumed to be 0; also profile other numbers of rows or ranks"
         )
-    if len({profile.ranks_of_machine for profile in profiles}) == 1:
+    if len({profile.layout.of_machine for profile in profiles}) == 1:
         notes.append(
             "all profiles have the same number of ranks per machine, so the mutual slowdown of ranks that share "
             "memory is unknown and assumed to be 0"
@@ -93,7 +93,7 @@ def fit(profiles: Sequence[RunProfile]) -> Model:
         float(np.median([sum(part.per_step * part.after for part in step.parts.values()) for step in steps])),
         memory,
         between,
-        RankLayout(max(profile.ranks for profile in profiles), max(profile.hosts for profile in profiles)),
+        RankLayout(max(each.layout.ranks for each in profiles), max(each.layout.hosts for each in profiles)),
         (rows_of_rank[0], rows_of_rank[-1]),
         notes,
     )
@@ -101,9 +101,9 @@ def fit(profiles: Sequence[RunProfile]) -> Model:
 
 def groups_of(profile: RunProfile, part: StepPart) -> Iterator[CallGroup]:
     """Group a command's calls by their number of rows per rank."""
-    layout = layout_of(profile)
-    crowd = max(1.0, layout.of_machine / profile.cores)
-    rows = np.round(part.rows / profile.ranks)
+    layout = profile.layout
+    crowd = max(1.0, layout.of_machine / layout.cores)
+    rows = np.round(part.rows / layout.ranks)
     for each in np.unique(rows):
         of_these = rows == each
         work = part.work[of_these] / crowd
@@ -120,10 +120,6 @@ def quantiles(spreads: Sequence[Array]) -> Tuple[float, ...]:
     values = np.sort(np.concatenate(list(spreads)))
     number = min(len(values), MAX_QUANTILES)
     return tuple(np.quantile(values, (np.arange(number) + 0.5) / number).tolist())
-
-
-def layout_of(profile: RunProfile) -> RankLayout:
-    return RankLayout(profile.ranks, profile.hosts, profile.cores, profile.machines)
 
 
 def fit_work(groups: Sequence[CallGroup]) -> Tuple[Tuple[float, float], Tuple[float, float]]:
@@ -149,7 +145,7 @@ def fit_work(groups: Sequence[CallGroup]) -> Tuple[Tuple[float, float], Tuple[fl
 
 def fit_overhead(measured: Sequence[Tuple[RunProfile, StepPart]]) -> Tuple[float, float, float]:
     """Fit the overhead for one rank alone, for each additional rank of a host, and for each doubling of hosts."""
-    layouts = [layout_of(profile) for profile, _ in measured]
+    layouts = [profile.layout for profile, _ in measured]
     matrix = np.array([[1.0, layout.of_host - 1, math.log2(layout.hosts)] for layout in layouts])
     values = np.array([max(float(np.median(part.overhead)), LEAST_OVERHEAD_S) for _, part in measured])
     alone, of_rank, of_hosts = nonnegative(matrix, values)
@@ -164,7 +160,7 @@ def fit_row_bytes(
         return 0.0
     found = []
     for profile, _, part in measured:
-        rows = float(np.median(part.rows)) * (1 - 1 / profile.hosts)
+        rows = float(np.median(part.rows)) * (1 - 1 / profile.layout.hosts)
         if rows:
             found.append(float(np.median(part.fetching)) / rows / between.per_byte)
     return float(np.median(found)) if found else 0.0
@@ -178,9 +174,9 @@ def fit_links(
     for profile, step in runs:
         for key, part in step.parts.items():
             seconds, nbytes = float(np.median(part.transport)), profile.nbytes[key]
-            if profile.ranks > 1 and nbytes and seconds > 0:
-                kind = "nccl" if profile.link == "nccl" else "hosts" if profile.hosts > 1 else "memory"
-                seen[kind].append((layout_of(profile), nbytes, seconds))
+            if profile.layout.ranks > 1 and nbytes and seconds > 0:
+                kind = "nccl" if profile.link == "nccl" else "hosts" if profile.layout.hosts > 1 else "memory"
+                seen[kind].append((profile.layout, nbytes, seconds))
     rates = [profile.copy_rate for profile, _ in runs if profile.copy_rate]
     per_byte = 1 / (float(np.median(rates)) if rates else USUAL_COPY_RATE)
     memory = fit_memory([(layout.of_host, nbytes, seconds) for layout, nbytes, seconds in seen["memory"]], per_byte)

@@ -17,7 +17,7 @@ import math
 from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
 from .links import HostLinkModel, RingModel, SharedMemory
-from .profiles import Key
+from .profiles import Key, RankLayout
 from .slowest import slowest
 
 PARTS = ("computing", "memory", "cores", "waiting", "communicating", "commands", "program")
@@ -28,28 +28,6 @@ LOSSES = PARTS[1:]
 #: Beyond this number of ranks per core, reductions slow down no further. On two cores, three ranks took 1.2 to 3 times
 #: as long as their number alone explains (640 KB to 20 MB). For 4, 8 and 16 ranks, the factor was 4 to 7.
 MAX_TURNS = 2.0
-
-
-class RankLayout(NamedTuple):
-    """Distribution of ranks over hosts and machines."""
-
-    ranks: int
-    hosts: int = 1
-    cores: float = math.inf  # of each machine; infinite if every rank has its own device
-    machines: int = 0  # 0: as many as hosts; fewer if hosts are simulated
-
-    @property
-    def of_host(self) -> int:
-        return math.ceil(self.ranks / self.hosts)
-
-    @property
-    def of_machine(self) -> int:
-        return math.ceil(self.ranks / (self.machines or self.hosts))
-
-    @property
-    def at_once(self) -> float:
-        """Number of a machine's ranks that compute at the same time, one on each core."""
-        return min(float(self.of_machine), self.cores)
 
 
 class CommandCost(NamedTuple):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
-from .model import PARTS, CommunicationRule, Model, RankLayout
+from .model import PARTS, CommunicationRule, Model
+from .profiles import RankLayout
 
 #: At this efficiency or better, only the computation itself counts as the limit.
 GOOD_EFFICIENCY = 0.9

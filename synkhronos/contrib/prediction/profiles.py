@@ -34,22 +34,37 @@ class Calls(NamedTuple):
         return Calls(*(each[min(dropped, len(each) // 2) :] for each in self))
 
 
+class RankLayout(NamedTuple):
+    """Distribution of ranks over hosts and machines."""
+
+    ranks: int
+    hosts: int = 1
+    cores: float = math.inf  # of each machine; infinite if every rank has its own device
+    machines: int = 0  # 0: as many as hosts; fewer if hosts are simulated
+
+    @property
+    def of_host(self) -> int:
+        return math.ceil(self.ranks / self.hosts)
+
+    @property
+    def of_machine(self) -> int:
+        return math.ceil(self.ranks / (self.machines or self.hosts))
+
+    @property
+    def at_once(self) -> float:
+        """Number of a machine's ranks that compute at the same time, one on each core."""
+        return min(float(self.of_machine), self.cores)
+
+
 class RunProfile(NamedTuple):
     """Profile of one run of a program."""
 
     path: str
-    ranks: int
-    hosts: int
-    machines: int  # smaller than `hosts` only if hosts are simulated
-    cores: float  # of a machine; infinite if every rank has its own device
+    layout: RankLayout
     link: Optional[str]  # "shared_memory", "nccl", "mpi" or "tcp"; None with a single rank
     copy_rate: Optional[float]  # bytes per second that one core copies
     commands: Dict[Key, Calls]
     nbytes: Dict[Key, float]  # bytes that a rank contributes to collectives in one step of a call
-
-    @property
-    def ranks_of_machine(self) -> int:
-        return math.ceil(self.ranks / self.machines)
 
 
 def read(path: Union[str, Path]) -> RunProfile:
@@ -65,9 +80,9 @@ def read(path: Union[str, Path]) -> RunProfile:
 
 
 def parse(content: Dict[str, Any], path: str = "") -> RunProfile:
-    ranks = int(content["ranks"])
-    hosts = len(content["hosts"])
+    ranks, hosts = int(content["ranks"]), len(content["hosts"])
     on_devices = any(device != "cpu" for device in content["devices"])
+    cores = math.inf if on_devices else float(min(content["cores"]))
     commands: Dict[Key, Calls] = {}
     nbytes: Dict[Key, float] = {}
     called = [command for command in content["commands"] if command["calls"]]
@@ -77,10 +92,7 @@ def parse(content: Dict[str, Any], path: str = "") -> RunProfile:
         nbytes[key] = float(command.get("bytes") or 0) / float(calls.steps.max())
     return RunProfile(
         path,
-        ranks,
-        hosts,
-        hosts,
-        math.inf if on_devices else float(min(content["cores"])),
+        RankLayout(ranks, hosts, cores),
         content.get("link"),
         (content.get("rates") or {}).get("copy"),
         commands,

@@ -65,7 +65,7 @@ def step_of(profile: RunProfile) -> Step:
         if not inside.any():
             continue
         per_step = float(each.steps[inside].sum()) / n_steps
-        parts[key] = part_of(Calls(*(column[inside] for column in each)), per_step, gaps[key], profile.hosts > 1)
+        parts[key] = part_of(Calls(*(column[inside] for column in each)), per_step, gaps[key], profile.layout.hosts > 1)
     rows, counts = np.unique(np.round(calls.rows / calls.steps), return_counts=True)
     return Step(main, float(rows[len(rows) - 1 - int(np.argmax(counts[::-1]))]), parts)
 

@@ -54,6 +54,11 @@ def table(found: Sequence[Outlook]) -> List[str]:
                 each.limit,
             ]
         )
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> List[str]:
+    """Return the lines of a table with columns that are aligned on the right."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
 
@@ -80,10 +85,8 @@ def rules(found: Sequence[Outlook]) -> List[str]:
     rows += [
         [str(each.layout.ranks), milli(each.seconds), *(milli(each.by_rule[name]) for name in names)] for each in helped
     ]
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return ["", "Milliseconds per step if ranks exchanged less (synkhronos.extensions.rules):"] + [
-        "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows
-    ]
+    title = "Milliseconds per step if ranks exchanged less (synkhronos.extensions.rules):"
+    return ["", title, *("  " + line for line in aligned(rows))]
 
 
 def smallest(found: Sequence[Outlook]) -> List[str]:

@@ -20,7 +20,7 @@ from pytensor.tensor.type import TensorType
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentError, ArgumentTypeError, ArgumentValueError
-from synkhronos.sharding import Shard
+from synkhronos.extending import Shard
 
 from .named_axes import ARRAY_TYPES, in_place_of, input_for, lowered
 

@@ -14,11 +14,11 @@ import pytensor.tensor as pt
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
+from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.dispatch.basic import generate_fallback_impl, numba_funcify
 
 import synkhronos as synk
-from synkhronos.engines.pytensor.jax_functions import is_jax
-from synkhronos.memory.memfd import check_free, nameless_file
+from synkhronos.extending import check_free, nameless_file
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -96,7 +96,7 @@ class GatheredDraws:
 def can_be_written(rows: Variable, mode: Mode) -> bool:
     """Return whether ranks can write: all are on this host, JAX is not used, and the type contains a row's shape."""
     shape = rows.type.shape[1:]
-    return len(synk.hosts()) == 1 and None not in shape and 0 not in shape and not is_jax(mode.linker)
+    return len(synk.hosts()) == 1 and None not in shape and 0 not in shape and not isinstance(mode.linker, JAXLinker)
 
 
 class WrittenDraws(GatheredDraws):

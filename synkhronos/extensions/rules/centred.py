@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple, Type
 
 import numpy as np
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentValueError
 
-from .asynchronous import DownpourVisitor, ElasticVisitor, ServerExchanges
+from ..arguments import real
+from ..shared_variables import assignment, like, local_function, number
+from .asynchronous import DownpourExchanges, ElasticExchanges, ServerExchanges
 from .means import Means
-from .recurrence import Rule, real
-from .variables import assignment, like, number
+from .recurrence import Rule
 
 
 class CentredRule(Rule):
-    """Base class of rules with a center z.
-
-    ``centre`` contains z, one variable per parameter, initialized with the master's values.
-    """
+    """Base class of rules with a center z: in ``centre``, a variable for each parameter, with the master's values."""
 
     def __init__(
         self, function: Any, params: Any, state: Any, every: int, start: int = 0, state_is: str = "kept"
@@ -39,13 +37,18 @@ class CentredRule(Rule):
 class AtOnce(CentredRule):
     """Base class of rules that have a center and exchange all parameters together, with equal weights for all ranks."""
 
-    _merge: Any
+    asynchronous_exchanges: Type[ServerExchanges]
 
     def __init__(
-        self, function: Any, params: Any, state: Any, every: int, exchange: Any = None, state_is: str = "kept"
+        self, function: Any, params: Any, state: Any, every: int, factor: float, exchange: Any, state_is: str
     ) -> None:
         super().__init__(function, params, state, every, state_is=state_is)
-        self.means = Means(self.params, exchange)
+        self._factor, self.means = factor, Means(self.params, exchange)
+        self._merge = self._merge_function()
+
+    def _merge_function(self) -> Any:
+        triples = zip(self.params, self.centre, self.means.values)
+        return local_function(update for triple in triples for update in self._updates(*triple))
 
     def _exchange(self) -> None:
         self.means.take()
@@ -55,11 +58,11 @@ class AtOnce(CentredRule):
     def state(self) -> List[Any]:
         return [*super().state, *self.means.state]
 
-    def _server(self, visitor: Any, factor: float, variables: Any, records: bool) -> ServerExchanges:
+    def _exchanges(self, n_batches: int, records: bool) -> ServerExchanges:
         if self.means.exchange is not None:
             raise ArgumentValueError("asynchronous", "False with exchange=, which averages synchronously", "True")
         values = [np.asarray(z.get_value()) for z in self.centre]
-        return ServerExchanges(visitor, factor, values, *self._settings(variables, records))
+        return self.asynchronous_exchanges(values, self._factor, *self._settings(records))
 
     def _adopt_exchanges(self, exchanges: ServerExchanges, is_cut_off: bool) -> None:
         values = exchanges.centre()
@@ -69,11 +72,8 @@ class AtOnce(CentredRule):
             for variable, value in zip(self.centre, values):
                 variable.set_value(value)
 
-    def _function_of(self, updates: Any) -> Any:
-        values = zip(self.params, self.centre, self.means.values)
-        return synk.function([], updates=[update for each in values for update in updates(*each)], exact=False)
-
     def _updates(self, x: Any, z: Any, mean: Any) -> List[Tuple[Any, Any]]:
+        """Return the updates of a parameter x and its center z in an exchange."""
         raise NotImplementedError
 
 
@@ -94,6 +94,8 @@ class EASGD(AtOnce):
         0.9/n by default, as in the paper. It must be less than 2/(n+1), because the center would diverge otherwise.
     """
 
+    asynchronous_exchanges = ElasticExchanges
+
     def __init__(
         self,
         function: Any = None,
@@ -108,15 +110,11 @@ class EASGD(AtOnce):
         alpha = 0.9 / n if alpha is None else alpha
         bound = f"more than 0 and less than 2 / (n + 1) = {2 / (n + 1):.4g} with n = {n} (larger values diverge)"
         self.alpha = real("alpha", alpha, bound, lambda value: 0 < value < 2 / (n + 1))
-        super().__init__(function, params, state, every, exchange=exchange, state_is=state_is)
-        self._merge = self._function_of(self._updates)
+        super().__init__(function, params, state, every, self.alpha, exchange, state_is)
 
     def _updates(self, x: Any, z: Any, mean: Any) -> List[Tuple[Any, Any]]:
         alpha, beta = number(self.alpha, x), number(self.alpha * synk.size(), x)
         return [(x, x - (x - z) * alpha), (z, z + (mean - z) * beta)]
-
-    def _exchanges(self, variables: Any, n_batches: int, records: bool) -> ServerExchanges:
-        return self._server(ElasticVisitor, self.alpha, variables, records)
 
 
 class ASGD(AtOnce):
@@ -135,6 +133,8 @@ class ASGD(AtOnce):
         a learning rate about n times smaller.
     """
 
+    asynchronous_exchanges = DownpourExchanges
+
     def __init__(
         self,
         function: Any = None,
@@ -147,15 +147,11 @@ class ASGD(AtOnce):
     ) -> None:
         rate = 1 / synk.size() if rate is None else rate
         self.rate = real("rate", rate, "more than 0, at most 1", lambda value: 0 < value <= 1)
-        super().__init__(function, params, state, every, exchange=exchange, state_is=state_is)
-        self._merge = self._function_of(self._updates)
+        super().__init__(function, params, state, every, self.rate, exchange, state_is)
 
     def _updates(self, x: Any, z: Any, mean: Any) -> List[Tuple[Any, Any]]:
         new = z + (mean - z) * number(self.rate * synk.size(), x)
         return [(z, new), (x, new * number(1, x))]
-
-    def _exchanges(self, variables: Any, n_batches: int, records: bool) -> ServerExchanges:
-        return self._server(DownpourVisitor, self.rate, variables, records)
 
     def _adopt_exchanges(self, exchanges: ServerExchanges, is_cut_off: bool) -> None:
         super()._adopt_exchanges(exchanges, is_cut_off)

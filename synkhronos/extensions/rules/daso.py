@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import synkhronos as synk
-from synkhronos.collectives.mixing import parse_groups
-from synkhronos.errors import ArgumentValueError
+from synkhronos.extending import parse_groups
 
+from ..arguments import choice, real, whole
+from ..shared_variables import assignment, local_function, nearer
 from .means import Means
-from .recurrence import Rule, real, whole
-from .variables import assignment, like, number
+from .recurrence import Rule
+from .row_count import RowCount
 
 
 class Skips(NamedTuple):
-    """Numbers of steps ``between`` means over all ranks and between means ``inside`` groups.
-
-    A mean over all ranks is merged ``wait`` steps after its start. All numbers are 0 for blocking means in every step.
-    """
+    """Steps ``between`` means over all ranks, between means ``inside`` groups, and to ``wait`` for a merge."""
 
     between: int
     inside: int
@@ -57,7 +55,7 @@ class Phases:
         self.warm_up, self.cool_down, self.epochs = warm_up, cool_down, epochs
         self.largest, self.patience, self.threshold = largest, patience, threshold
         self.epoch, self.best, self.bad = 0, float("inf"), 0
-        self._skips = self._first() if warm_up == 0 else BLOCKING
+        self._skips = self.first() if warm_up == 0 else BLOCKING
 
     @property
     def skips(self) -> Skips:
@@ -69,14 +67,25 @@ class Phases:
         self.best = min(self.best, loss) if improved else self.best
         self.epoch += 1
         if self.epoch == self.warm_up:
-            self._skips, self.bad = self._first(), 0
+            self._skips, self.bad = self.first(), 0
         elif self.epoch > self.warm_up:
             self.bad = 0 if improved else self.bad + 1
             if self.bad > self.patience:
                 self._skips, self.bad = self._next(), 0
 
-    def _first(self) -> Skips:
+    def first(self) -> Skips:
+        """Return the steps of the first phase after the warm-up."""
         return Skips(*[max(1, self.largest // part) for part in (2, 8, 8)])
+
+    @property
+    def counters(self) -> List[Any]:
+        """Numbers that a checkpoint needs."""
+        return [self.epoch, self.best, self.bad, list(self._skips)]
+
+    @counters.setter
+    def counters(self, counters: List[Any]) -> None:
+        self.epoch, self.best, self.bad, skips = counters
+        self._skips = Skips(*skips)
 
     def _next(self) -> Skips:
         between, inside, wait = self._skips
@@ -133,130 +142,100 @@ class DASO(Rule):
         super().__init__(function, params, state, state_is=state_is)
         self.groups = parse_groups([list(range(synk.size()))] if groups is None else groups, synk.size())
         self._meet_inside = any(len(group) > 1 for group in self.groups)  # a single rank needs no mean
-        if merge not in ("delta", "daso"):
-            raise ArgumentValueError("merge", "'delta' or 'daso'", repr(merge))
+        self.merge = choice("merge", merge, "delta", "daso")
         threshold = real("threshold", threshold, "at least 0, less than 1", lambda part: 0 <= part < 1)
         for name, value, least in (("warm_up", warm_up, 0), ("cool_down", cool_down, 0), ("patience", patience, 0)):
             whole(name, value, least)
         if epochs is not None:
             whole("epochs", epochs, 1)
         self.phases = Phases(warm_up, cool_down, epochs, whole("largest", largest, 1), patience, threshold)
-        self.merge = merge
-        self.means = Means(self.params, exchange)
-        self._before = [like(param, "before") for param in self.params]
-        self._note = assignment(self._before, self.params)
+        self.means = Means(self.params, exchange, delayed=True)
         self._adopt = assignment(self.params, self.means.values)
         self._merges: Dict[float, Any] = {}
-        self._in_epoch = 0
-        self._begun: Optional[int] = None
-        self._inside = [0.0] * synk.size()
-        self._merge_function(self.phases._first().wait)  # compile now, not during an epoch
+        self._in_epoch, self._inside = 0, RowCount()
+        self._merge_function(self.phases.first().wait)  # compile now, not during an epoch
 
     def epoch(self, loss: float) -> None:
         """End an epoch with the given loss: average over all ranks, and adapt the exchange intervals."""
         self._check_moment("epoch()")
         loss = real("loss", loss, "finite", lambda loss: True)
         self._merge_what_is_begun()
-        self._take_all()
+        self._exchange()
         self._in_epoch = 0
         self.phases.end(loss)
 
     @property
     def state(self) -> List[Any]:
-        self._arrive()
-        return [*self.means.state, *self.means.values, *self._before]
+        self.means.arrive()
+        return [*self.means.state, *self.means.values, *self.means.before]
 
-    @property
-    def counters(self) -> Dict[str, Any]:
-        phases = self.phases
-        mine = dict(in_epoch=self._in_epoch, begun=self._begun, inside=list(self._inside))
-        return dict(super().counters, **mine, phases=[phases.epoch, phases.best, phases.bad, list(phases._skips)])
+    def _counted(self) -> Dict[str, Any]:
+        mine = dict(in_epoch=self._in_epoch, begun=self.means.begun, inside=list(self._inside.rows))
+        return dict(super()._counted(), **mine, phases=self.phases.counters)
 
-    @counters.setter
-    def counters(self, counters: Dict[str, Any]) -> None:
-        Rule.counters.fset(self, counters)  # type: ignore[attr-defined]
-        self._in_epoch, self._begun = counters["in_epoch"], counters["begun"]
-        inside = counters["inside"]
-        self._inside = list(inside) if len(inside) == len(self._inside) else [0.0] * len(self._inside)
-        self.phases.epoch, self.phases.best, self.phases.bad, skips = counters["phases"]
-        self.phases._skips = Skips(*skips)
+    def _restore(self, counters: Dict[str, Any]) -> None:
+        super()._restore(counters)
+        self._in_epoch, self.means.begun = counters["in_epoch"], counters["begun"]
+        self._inside.restore(counters["inside"])
+        self.phases.counters = counters["phases"]
 
     def finish(self) -> None:
         self._check_moment("finish()")
         self._merge_what_is_begun()
         super().finish()
         self.means.drop()
-        self._inside = [0.0] * len(self._inside)
+        self._inside.clear()
 
     def _count(self, n_steps: int) -> None:
         super()._count(n_steps)
-        self._inside = self._with_rows_of_call(self._inside)
+        self._inside.add(self.function)
         self._in_epoch += n_steps
 
-    def _is_time(self, n_steps: int) -> bool:
+    def _events(self, n_steps: int) -> Tuple[bool, bool, bool, bool]:
+        """Return whether a step ends with a blocking mean, a mean inside groups, a merge, or the start of a mean."""
         skips, t = self.phases.skips, n_steps - self.n_steps + self._in_epoch
         if skips == BLOCKING:
-            return True
-        return self._is_time_inside(t) or t % skips.between == 0 or self._is_merged(n_steps)
+            return True, False, False, False
+        starts = t % skips.between == 0
+        is_inside = self._meet_inside and (starts or t % skips.inside == 0)
+        return False, is_inside, self.means.is_due(n_steps, skips.wait), starts
 
-    def _is_time_inside(self, t: int) -> bool:
-        skips = self.phases.skips
-        return self._meet_inside and (t % skips.inside == 0 or t % skips.between == 0)
-
-    def _is_merged(self, n_steps: int) -> bool:
-        return self._begun is not None and n_steps >= self._begun + self.phases.skips.wait
+    def _is_time(self, n_steps: int) -> bool:
+        return any(self._events(n_steps))
 
     def _due(self) -> bool:
-        skips, t = self.phases.skips, self._in_epoch
-        if skips == BLOCKING:
-            self._take_all()
-            return True
-        if self._is_time_inside(t):
-            synk.all_reduce(self.params, weights=self._inside if any(self._inside) else None, groups=self.groups)
-            self._inside = [0.0] * len(self._inside)
-        if self._is_merged(self.n_steps):
+        is_blocking, is_inside, merges, starts = self._events(self.n_steps)
+        if is_blocking:
+            self._exchange()
+        if is_inside:
+            synk.all_reduce(self.params, weights=self._inside.weights, groups=self.groups)
+            self._inside.clear()
+        if merges:
             self._merge_what_is_begun()
-        if t % skips.between == 0:
-            self._note()
-            self.means.start(self._weights)
-            self._begun = self.n_steps
-            self._exchange_state()
-            self._rows = [0.0] * len(self._rows)
-            self.n_exchanges += 1
-            return True
-        return False
+        if starts:
+            self.means.start(self._rows.weights)
+            self.means.begun = self.n_steps
+            self._end_exchange()
+        return is_blocking or starts
 
     def _exchange(self) -> None:
-        self._take_all()
-
-    def _take_all(self) -> None:
-        self.means.take(self._weights)
+        self.means.take(self._rows.weights)
         self._adopt()
-        self._exchange_state()
-        self.n_exchanges += 1
-        self._rows, self._inside = [[0.0] * len(self._rows) for _ in range(2)]
+        self._end_exchange()
+        self._inside.clear()
 
     def _merge_what_is_begun(self) -> None:
-        if self._begun is not None:
+        if self.means.begun is not None:
             merge = self._merge_function(self.phases.skips.wait)
-            self._arrive()
-            self._begun = None  # before the merge, so that no mean is merged twice after an interrupt
-            merge()
-
-    def _arrive(self) -> None:
-        """Wait for the pending mean, if any; a failure leaves no mean to merge."""
-        try:
             self.means.arrive()
-        except BaseException:
-            self._begun = None
-            raise
+            self.means.begun = None  # before the merge, so that no mean is merged twice after an interrupt
+            merge()
 
     def _merge_function(self, wait: int) -> Any:
         """Return the function that merges a mean started ``wait`` steps ago."""
         part = 1.0 if self.merge == "delta" else len(self.groups) / (2 * wait + len(self.groups))
         if part not in self._merges:
-            bases = self._before if self.merge == "delta" else self.params
+            bases = self.means.before if self.merge == "delta" else self.params
             triples = zip(self.params, self.means.values, bases)
-            updates = [(x, x + (mean - base) * number(part, x)) for x, mean, base in triples]
-            self._merges[part] = synk.function([], updates=updates, exact=False)
+            self._merges[part] = local_function((x, nearer(x, mean, base, part)) for x, mean, base in triples)
         return self._merges[part]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-import synkhronos as synk
 from synkhronos.errors import ArgumentValueError
 
+from ..arguments import choice, real, whole
+from ..shared_variables import like, local_function, n_bytes, nearer, number
 from .centred import CentredRule
 from .means import Means
-from .recurrence import Rule, real, whole
-from .variables import assignment, like, n_bytes, number
+from .row_count import RowCount
 
 Update = Tuple[Any, Any]
 
@@ -73,9 +73,8 @@ class DiLoCo(CentredRule):
         self.outer_rate = real("outer_rate", outer_rate, "more than 0", lambda rate: rate > 0)
         self.outer_momentum = real("outer_momentum", outer_momentum, "at least 0, less than 1", lambda mu: 0 <= mu < 1)
         self.mix = real("mix", mix, "more than 0, at most 1", lambda m: 0 < m <= 1)
-        self.nesterov, self.delay, self.merge = bool(nesterov), whole("delay", delay, 0), merge
-        if merge not in ("delta", "pull"):
-            raise ArgumentValueError("merge", "'delta' or 'pull'", repr(merge))
+        self.nesterov, self.delay = bool(nesterov), whole("delay", delay, 0)
+        self.merge = choice("merge", merge, "delta", "pull")
         if self.delay >= whole("every", every, 1):
             raise ArgumentValueError("delay", f"less than every ({every})", str(delay))
         if whole("fragments", fragments, 1) > every:
@@ -95,35 +94,35 @@ class DiLoCo(CentredRule):
         self._arrive()
         return [*super().state, *self.velocity, *(variable for each in self.fragments for variable in each.state)]
 
-    @property
-    def counters(self) -> Dict[str, Any]:
-        of_fragments = [[each.begun, list(each.rows)] for each in self.fragments]
-        return dict(super().counters, fragments=of_fragments)
+    def _counted(self) -> Dict[str, Any]:
+        of_fragments = [[each.means.begun, list(each.rows.rows)] for each in self.fragments]
+        return dict(super()._counted(), fragments=of_fragments)
 
-    @counters.setter
-    def counters(self, counters: Dict[str, Any]) -> None:
-        Rule.counters.fset(self, counters)  # type: ignore[attr-defined]
+    def _restore(self, counters: Dict[str, Any]) -> None:
+        super()._restore(counters)
         for fragment, (begun, rows) in zip(self.fragments, counters["fragments"]):
-            fragment.begun = begun
-            fragment.rows = list(rows) if len(rows) == len(fragment.rows) else [0.0] * len(fragment.rows)
+            fragment.means.begun = begun
+            fragment.rows.restore(rows)
 
     def _fragment(self, n_steps: int) -> Optional[Fragment]:
         turns = (each for each in self.fragments if (n_steps - each.turn) % self.every == 0)
         return next(turns, None) if n_steps >= self.start else None
 
     def _is_time(self, n_steps: int) -> bool:
-        return self._fragment(n_steps) is not None or any(each.is_due(n_steps) for each in self.fragments)
+        return self._fragment(n_steps) is not None or any(
+            each.means.is_due(n_steps, self.delay) for each in self.fragments
+        )
 
     def _due(self) -> bool:
         for fragment in self.fragments:
-            if fragment.is_due(self.n_steps):
+            if fragment.means.is_due(self.n_steps, self.delay):
                 fragment.merge()
         return self._fragment(self.n_steps) is not None and super()._due()
 
     def _count(self, n_steps: int) -> None:
         super()._count(n_steps)
         for each in self.fragments:
-            each.rows = self._with_rows_of_call(each.rows)
+            each.rows.add(self.function)
 
     def _exchange(self) -> None:
         fragment = self._fragment(self.n_steps)
@@ -133,7 +132,7 @@ class DiLoCo(CentredRule):
     def _arrive(self) -> None:
         """Apply all pending outer steps to the center; the ranks' own values change at the merge."""
         for fragment in self.fragments:
-            fragment.arrive()
+            fragment.means.arrive()
 
     def _answer(self) -> None:
         self._arrive()
@@ -142,7 +141,8 @@ class DiLoCo(CentredRule):
     def finish(self) -> None:
         super().finish()
         for fragment in self.fragments:
-            fragment.begun, fragment.rows = None, [0.0] * len(fragment.rows)  # all ranks now have the consensus
+            fragment.means.begun = None  # all ranks now have the consensus
+            fragment.rows.clear()
 
     def outer_step(self, z: Any, velocity: Any, mean: Any) -> List[Update]:
         """Return the updates of the outer optimizer for one parameter; the center's update is the last."""
@@ -154,65 +154,44 @@ class DiLoCo(CentredRule):
 
 
 class Fragment:
-    """Parameters of a rule (at positions ``numbers``) that are exchanged together, at step ``turn`` of each period.
-
-    ``rows`` counts each rank's rows since the last exchange. ``begun``: the step that started the pending mean, if any.
-    """
+    """Parameters of a rule (at positions ``numbers``) that are exchanged together, at step ``turn`` of each period."""
 
     def __init__(self, rule: DiLoCo, numbers: Sequence[int], turn: int, exchange: Optional[str]) -> None:
-        self.turn, self.delay = turn, rule.delay
-        self.rows, self.begun = [0.0] * synk.size(), None  # type: List[float], Optional[int]
+        self.turn, self.rows = turn, RowCount()
         params, centre, velocity = ([of[i] for i in numbers] for of in (rule.params, rule.centre, rule.velocity))
-        self.means = Means(params, exchange)
+        self.means = Means(params, exchange, delayed=rule.delay > 0)
         steps = [rule.outer_step(*each) for each in zip(centre, velocity, self.means.values)]
         outer = [update for step in steps for update in step]
-        news = [step[-1][1] for step in steps]
-        self._before: List[Any] = []
-        if not self.delay:
-            whole = rule.mix == 1
-            pulled = [(x, z * number(1, x) if whole else _nearer(x, z, x, rule.mix)) for x, z in zip(params, news)]
-            self._step_out = synk.function([], updates=[*outer, *pulled], exact=False)
-            return
-        self._before = [like(param, "before") for param in params]
-        self._note = assignment(self._before, params)
-        self._step_out = synk.function([], updates=outer, exact=False)
-        bases = self._before if rule.merge == "delta" else params
-        merged = [(x, _nearer(x, z, base, rule.mix)) for x, z, base in zip(params, centre, bases)]
-        self._merge = synk.function([], updates=merged, exact=False)
+        self._merge: Any = None
+        if rule.delay:
+            self.means.then = local_function(outer)
+            bases = self.means.before if rule.merge == "delta" else params
+            merged = zip(params, centre, bases)
+            self._merge = local_function((x, nearer(x, z, base, rule.mix)) for x, z, base in merged)
+        else:
+            whole, news = rule.mix == 1, [step[-1][1] for step in steps]
+            pulled = [(x, z * number(1, x) if whole else nearer(x, z, x, rule.mix)) for x, z in zip(params, news)]
+            self._step_out = local_function([*outer, *pulled])
 
     @property
     def state(self) -> List[Any]:
         """Variables for a checkpoint besides the parameters, center and velocity; valid when no mean is pending."""
-        return [*self.means.state, *self._before]
-
-    def is_due(self, n_steps: int) -> bool:
-        return self.begun is not None and n_steps >= self.begun + self.delay
+        return [*self.means.state, *self.means.before]
 
     def exchange(self, n_steps: int) -> None:
         """Compute the mean and perform the outer step; with a delay, only start computing the mean."""
-        weights = self.rows if any(self.rows) else None
-        if self.delay:
-            self._note()
-            self.means.start(weights)
-            self.begun = n_steps
+        if self._merge is not None:
+            self.means.start(self.rows.weights)
+            self.means.begun = n_steps
         else:
-            self.means.take(weights)
+            self.means.take(self.rows.weights)
             self._step_out()
-        self.rows = [0.0] * len(self.rows)
-
-    def arrive(self) -> None:
-        """Apply the pending mean, if any, to the center; a failure leaves no mean to merge."""
-        try:
-            if self.means.arrive():
-                self._step_out()
-        except BaseException:
-            self.begun = None
-            raise
+        self.rows.clear()
 
     def merge(self) -> None:
         """Apply the pending mean to the center, and merge the center into the ranks' own values."""
-        self.arrive()
-        self.begun = None
+        self.means.arrive()
+        self.means.begun = None
         self._merge()
 
 
@@ -253,7 +232,3 @@ def parts_of(sizes: Sequence[int], n_parts: int) -> List[List[int]]:
     for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         min(parts, key=lambda part: (sum(sizes[j] for j in part), len(part))).append(i)
     return [sorted(part) for part in parts]
-
-
-def _nearer(x: Any, z: Any, base: Any, part: float) -> Any:
-    return x + (z - base) * number(part, x)

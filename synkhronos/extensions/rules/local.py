@@ -7,13 +7,14 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 
 import synkhronos as synk
-from synkhronos.collectives.mixing import parse_groups
 from synkhronos.errors import ArgumentValueError
+from synkhronos.extending import parse_groups
 
+from ..arguments import real, whole
+from ..shared_variables import assignment
 from .asynchronous import MailExchanges
 from .means import Means
-from .recurrence import Rule, real, whole
-from .variables import assignment
+from .recurrence import Rule
 
 
 class LocalSGD(Rule):
@@ -60,9 +61,9 @@ class LocalSGD(Rule):
 
     def _exchange(self) -> None:
         if self.means is None:
-            synk.all_reduce(self._mixed, weights=self._weights, groups=self.groups)
+            synk.all_reduce(self._mixed, weights=self._rows.weights, groups=self.groups)
         else:
-            self.means.take(self._weights)
+            self.means.take(self._rows.weights)
             self._adopt()
 
     @property
@@ -81,15 +82,13 @@ class DrawnRule(Rule):
             raise ArgumentValueError("seed", "less than 2 ** 32", str(seed))
         self._random = np.random.RandomState(seed)
 
-    @property
-    def counters(self) -> Dict[str, Any]:
+    def _counted(self) -> Dict[str, Any]:
         state: Any = self._random.get_state(legacy=True)
         kind, keys, *more = state
-        return dict(super().counters, random=[kind, keys.tolist(), *more])
+        return dict(super()._counted(), random=[kind, keys.tolist(), *more])
 
-    @counters.setter
-    def counters(self, counters: Dict[str, Any]) -> None:
-        Rule.counters.fset(self, counters)  # type: ignore[attr-defined]
+    def _restore(self, counters: Dict[str, Any]) -> None:
+        super()._restore(counters)
         kind, keys, *more = counters["random"]
         self._random.set_state((kind, np.array(keys, np.uint32), *more))
 
@@ -154,7 +153,7 @@ class Gossip(DrawnRule):
         synk.all_reduce(self._mixed, weights=matrix)
         self.alphas = alphas
 
-    def _exchanges(self, variables: Any, n_batches: int, records: bool) -> MailExchanges:
+    def _exchanges(self, n_batches: int, records: bool) -> MailExchanges:
         """Draw the receiver for each batch (-1: none), independently of the rank that processes the batch."""
         n = len(self.alphas)
         receivers = np.full(n_batches, -1)
@@ -162,7 +161,7 @@ class Gossip(DrawnRule):
             sends = self._random.rand(n_batches) < self.probability
             receivers = np.where(sends, self._random.randint(n - 1, size=n_batches), -1)
         values = [np.asarray(param.get_value()) for param in self.params]
-        return MailExchanges(receivers, self.alphas, values, *self._settings(variables, records))
+        return MailExchanges(receivers, self.alphas, values, *self._settings(records))
 
     def _adopt_exchanges(self, exchanges: MailExchanges, is_cut_off: bool) -> None:
         self.alphas = exchanges.alphas()
@@ -171,13 +170,11 @@ class Gossip(DrawnRule):
     def _answer_weights(self) -> List[float]:
         return self.alphas
 
-    @property
-    def counters(self) -> Dict[str, Any]:
-        return dict(super().counters, alphas=list(self.alphas))
+    def _counted(self) -> Dict[str, Any]:
+        return dict(super()._counted(), alphas=list(self.alphas))
 
-    @counters.setter
-    def counters(self, counters: Dict[str, Any]) -> None:
-        DrawnRule.counters.fset(self, counters)  # type: ignore[attr-defined]
+    def _restore(self, counters: Dict[str, Any]) -> None:
+        super()._restore(counters)
         n = len(self.alphas)
         self.alphas = list(counters["alphas"]) if len(counters["alphas"]) == n else [1 / n] * n
 

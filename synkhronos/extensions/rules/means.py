@@ -7,53 +7,51 @@ ranks have stayed close to each other. The rounding error is added to the next e
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import synkhronos as synk
-from synkhronos.errors import ArgumentValueError
-from synkhronos.kernels.encoding import FORMATS
+from synkhronos.extending import EXCHANGE_FORMATS
 
-from .variables import like
+from ..arguments import choice
+from ..shared_variables import assignment, like, local_function
 
 
 class Means:
     """Means of variables over the ranks, stored in ``values`` and equal on all ranks.
 
     Variables that are exchanged in 16 bits must be equal on all ranks initially. ``state`` belongs in a checkpoint.
+    With ``delayed``, `start` stores the current values in ``before``. Rules set ``begun``, the step of unmerged means,
+    and ``then``, which is called when pending means arrive.
     """
 
-    def __init__(self, variables: Sequence[Any], exchange: Optional[str] = None) -> None:
-        if exchange is not None and exchange not in list(FORMATS):  # a list, because `exchange` may be unhashable
-            raise ArgumentValueError("exchange", " or ".join(map(repr, FORMATS)), repr(exchange))
-        self.variables, self.exchange = list(variables), exchange
+    def __init__(self, variables: Sequence[Any], exchange: Optional[str] = None, delayed: bool = False) -> None:
+        self.exchange = None if exchange is None else choice("exchange", exchange, *EXCHANGE_FORMATS)
+        self.variables = self._sent = list(variables)
         self.values = [like(variable, "mean") for variable in variables]
-        self._under_way: Any = None
-        self._drops: Any = None
         self.state: List[Any] = []
+        self._options: Dict[str, Any] = {"into": self.values}
         if exchange is not None:
-            self._differences = [like(variable, "difference", zero=True) for variable in variables]
+            self._sent = [like(variable, "difference", zero=True) for variable in variables]
             errors = [like(variable, "error", zero=True) for variable in variables]
             self.state = [*self.values, *errors]
             # Never called, but creates the error variables on all ranks, for a checkpoint loaded before any exchange.
             self._reads_errors = synk.function([], [(error, None) for error in errors])
-            self._coded: Dict[str, Any] = {"exchange": exchange, "feedback": errors}
-            pairs = list(zip(self.values, self.variables, self._differences))
-            self._subtract = synk.function(
-                [], updates=[(difference, value - x) for value, x, difference in pairs], exact=False
-            )
-            self._add = synk.function(
-                [], updates=[(value, value - difference) for value, _, difference in pairs], exact=False
-            )
+            self._options = {"exchange": exchange, "feedback": errors}
+            triples = list(zip(self.values, self.variables, self._sent))
+            self._subtract = local_function((difference, value - x) for value, x, difference in triples)
+            self._add = local_function((value, value - difference) for value, _, difference in triples)
+        self.before = [like(variable, "before") for variable in variables] if delayed else []
+        self._note = assignment(self.before, self.variables) if delayed else None
+        self.begun: Optional[int] = None
+        self.then: Callable[[], object] = lambda: None
+        self._under_way: Any = None
+        self._drops: Any = None
 
     def take(self, weights: Any = None) -> None:
         """Compute the means of the current values, and wait for them."""
         self.drop()
-        if self.exchange is None:
-            synk.all_reduce(self.variables, into=self.values, weights=weights)
-        else:
-            self._subtract()
-            synk.all_reduce(self._differences, weights=weights, **self._coded)
-            self._add()
+        self._all_reduce(weights)
+        self._finish()
 
     def drop(self) -> None:
         """Drop pending means left over from an interrupted step."""
@@ -63,23 +61,43 @@ class Means:
 
     def start(self, weights: Any = None) -> None:
         """Start computing the means of the current values; `arrive` completes the computation."""
-        self.arrive()  # completes means that a Ctrl-C has left pending
-        if self.exchange is None:
-            self._under_way = synk.all_reduce(self.variables, into=self.values, weights=weights, wait=False)
-        else:
-            self._subtract()
-            self._under_way = synk.all_reduce(self._differences, weights=weights, wait=False, **self._coded)
+        self._complete()  # means that a Ctrl-C has left pending; they are not used
+        if self._note is not None:
+            self._note()
+        self._under_way = self._all_reduce(weights, wait=False)
         # Garbage collection of a rule drops its pending mean, so that a new mean can start and `close` need not wait.
         self._drops = weakref.finalize(self, self._under_way.drop)
         self._drops.atexit = False
 
+    def is_due(self, n_steps: int, delay: int) -> bool:
+        """Return whether means were started at least ``delay`` steps ago, and are not merged yet."""
+        return self.begun is not None and n_steps >= self.begun + delay
+
     def arrive(self) -> bool:
-        """Wait until the pending means are in `values`; return whether any were pending."""
+        """Wait until the pending means are in `values`; return whether any were pending. A failure drops the means."""
+        try:
+            were_pending = self._complete()
+            if were_pending:
+                self.then()
+        except BaseException:
+            self.begun = None
+            raise
+        return were_pending
+
+    def _complete(self) -> bool:
         if self._under_way is None:
             return False
         under_way, self._under_way = self._under_way, None
         self._drops.detach()
         under_way.wait()
+        self._finish()
+        return True
+
+    def _all_reduce(self, weights: Any, **options: Any) -> Any:
+        if self.exchange is not None:
+            self._subtract()
+        return synk.all_reduce(self._sent, weights=weights, **self._options, **options)
+
+    def _finish(self) -> None:
         if self.exchange is not None:
             self._add()
-        return True

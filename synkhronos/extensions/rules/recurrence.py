@@ -11,31 +11,22 @@ x denotes a rank's parameters, and z is a center that is equal on all ranks. Rul
 
 from __future__ import annotations
 
-import math
-import numbers
 import weakref
-from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
-
-import numpy as np
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import synkhronos as synk
-from synkhronos.calls.batches import listed
-from synkhronos.calls.progress import StepProgress
-from synkhronos.collectives.arguments import checked
-from synkhronos.contrib.asynchronous import run_asynchronously
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError, StateError
-from synkhronos.program.program import PROGRAM
+from synkhronos.extending import StepProgress, current_session, joined_steps, listed, one_step, run_asynchronously
 
+from ..arguments import choice, whole
+from ..shared_variables import assignment, check_params, check_used, floats, like
 from .asynchronous import Exchange
-from .variables import assignment, check_params, check_used, floats, like
-
-STATE_IS = ("averaged", "kept", "reset")
+from .row_count import RowCount
 
 
-class Rule(ABC):
+class Rule:
     """Base class of communication rules: call a rule after each step, instead of averaging gradients in the step.
 
     Parameters
@@ -64,7 +55,7 @@ class Rule(ABC):
         start: int = 0,
         state_is: str = "kept",
     ) -> None:
-        self._session = weakref.ref(PROGRAM.current())  # raises `StateError` before `fork`
+        self._session = weakref.ref(current_session())  # raises `StateError` before `fork`
         if state is None:
             state = floats(getattr(function, "state", ())) if params is None and hasattr(function, "params") else []
         params = getattr(function, "params", None) if params is None else params
@@ -75,13 +66,11 @@ class Rule(ABC):
         self.params, self.kept = check_params(params, "params"), check_params(state, "state", allow_none=True)
         check_used(self.params, "params")
         check_used(self.kept, "state")
-        if state_is not in STATE_IS:
-            raise ArgumentValueError("state_is", " or ".join(map(repr, STATE_IS)), repr(state_is))
-        self.state_is = state_is
+        self.state_is = choice("state_is", state_is, "averaged", "kept", "reset")
         self.every, self.start = whole("every", every, 1), whole("start", start, 0)
         self.n_steps, self.n_exchanges = 0, 0
         self._in_consensus = False
-        self._rows: List[float] = [0.0] * synk.size()
+        self._rows = RowCount()
         self._own_steps = [0] * synk.size()  # by rank, in asynchronous runs
         #: The exchanges of the last asynchronous run with ``record=True``.
         self.log: List[Exchange] = []
@@ -149,18 +138,20 @@ class Rule(ABC):
 
     def _run(self, args: Any, kwargs: Any, batches: List[Any], progress: StepProgress) -> Any:
         parts: List[Any] = []
-        begin = 0
+        subset, begin = kwargs.get("output_subset"), 0
         while begin < len(batches):
             if self._steps_in_parts:
                 end = begin + 1
-                parts.append(self._called(args, kwargs, batches[begin]))
+                parts.append(
+                    one_step(self._gives_outputs, self.function(*args, batch=batches[begin], **kwargs), subset)
+                )
             else:
                 end = begin + self._until_next(len(batches) - begin)
                 parts.append(self.function.steps(*args, batches=batches[begin:end], **kwargs))
             self._advance(end - begin)
             progress.add(end - begin)
             begin = end
-        return self._joined(parts, kwargs.get("output_subset")) if parts else []
+        return joined_steps(self._gives_outputs, parts, subset) if parts else []
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
@@ -192,7 +183,7 @@ class Rule(ABC):
         self._answer()  # first, because it raises if the rule has no consensus
         if self.kept and self.state_is == "averaged":
             synk.all_reduce(self.kept, weights=self._answer_weights)
-        self._rows = [0.0] * len(self._rows)
+        self._rows.clear()
 
     @property
     def state(self) -> List[Any]:
@@ -202,31 +193,36 @@ class Rule(ABC):
     @property
     def counters(self) -> Dict[str, Any]:
         """Numbers and lists that a checkpoint needs besides the variables."""
-        counted = {"steps": self.n_steps, "exchanges": self.n_exchanges, "rows": list(self._rows)}
-        return dict(counted, own_steps=list(self._own_steps))
+        return self._counted()
 
     @counters.setter
     def counters(self, counters: Dict[str, Any]) -> None:
+        self._restore(counters)
+
+    def _counted(self) -> Dict[str, Any]:
+        counted = {"steps": self.n_steps, "exchanges": self.n_exchanges, "rows": list(self._rows.rows)}
+        return dict(counted, own_steps=list(self._own_steps))
+
+    def _restore(self, counters: Dict[str, Any]) -> None:
+        """Set the `counters` of this class; lists with an entry per rank apply only to the same number of ranks."""
         self.n_steps, self.n_exchanges = counters["steps"], counters["exchanges"]
-        same = len(counters["rows"]) == len(self._rows)
-        self._rows = list(counters["rows"]) if same else [0.0] * len(self._rows)
-        self._own_steps = list(counters["own_steps"]) if same else [0] * len(self._rows)
+        self._rows.restore(counters["rows"])
+        same = len(counters["rows"]) == len(self._own_steps)
+        self._own_steps = list(counters["own_steps"]) if same else [0] * len(self._own_steps)
 
     # -- asynchronous runs ---------------------------------------------------------------------------------------
 
     def _run_asynchronously(self, args: Any, kwargs: Any, batches: List[Any], record: bool, staleness: Any) -> Any:
         """Run the batches asynchronously; afterwards, even after an error, store the shared values in the rule."""
         staleness = None if staleness is None else whole("staleness", staleness, 0)
-        function = self.function if isinstance(self.function, synk.Function) else self.function.function
-        if function is None:
+        if self._in_one is None:
             raise ArgumentValueError("function", "a function whose step is one command", repr(self.function))
         if self.kept and self.state_is != "kept":
             raise ArgumentValueError("state_is", "'kept' in asynchronous runs", repr(self.state_is))
-        variables, timeout = checked(self.params), kwargs.pop("timeout", None)
-        session, before = variables.session, self.counters
-        exchanges = self._exchanges(variables, len(batches), bool(record))
+        timeout, before = kwargs.pop("timeout", None), self.counters
+        exchanges = self._exchanges(len(batches), bool(record))
         try:
-            found = run_asynchronously(function, session, exchanges, args, kwargs, batches, staleness, timeout)
+            found = run_asynchronously(self._in_one, exchanges, args, kwargs, batches, staleness, timeout)
         except BaseException:
             if exchanges.has_begun:
                 self._adopt_exchanges(exchanges, True)
@@ -240,7 +236,7 @@ class Rule(ABC):
             self.log = sorted(line for _, _, lines in found.reports for line in lines)
         return found.outputs
 
-    def _exchanges(self, variables: Any, n_batches: int, records: bool) -> Any:
+    def _exchanges(self, n_batches: int, records: bool) -> Any:
         raise ArgumentValueError(
             "asynchronous",
             f"False, because {type(self).__name__} synchronizes all ranks",
@@ -248,8 +244,8 @@ class Rule(ABC):
             "use EASGD, ASGD or Gossip",
         )
 
-    def _settings(self, variables: Any, records: bool) -> Any:
-        return variables, self.every, self._own_steps, records, f"asynchronous {type(self).__name__}"
+    def _settings(self, records: bool) -> Any:
+        return self.params, self.every, self._own_steps, records, f"asynchronous {type(self).__name__}"
 
     def _adopt_exchanges(self, exchanges: Any, is_cut_off: bool) -> None:
         """Store the shared values of an asynchronous run, complete or interrupted, in the rule."""
@@ -257,33 +253,19 @@ class Rule(ABC):
 
     # -- parts of rules ------------------------------------------------------------------------------------------
 
-    def _joined(self, parts: List[Any], output_subset: Any) -> Any:
-        function = self._gives_outputs
-        form, subset = function._form, None if output_subset is None else function._positions(output_subset)
-        return form.wrap([_joined_output(each) for each in zip(*(form.flat(part, subset) for part in parts))], subset)
+    @property
+    def _in_one(self) -> Optional[synk.Function]:
+        """The function whose call is a whole step in one command; None for a `TrainFunction` that lacks it."""
+        return self.function if isinstance(self.function, synk.Function) else self.function.function
 
     @property
     def _steps_in_parts(self) -> bool:
         """Whether a step takes several commands, as for a `TrainFunction` with groups."""
-        is_one = isinstance(self.function, synk.Function) or self.function.function is not None
-        return not is_one and self.function.communicate_every <= 1
+        return self._in_one is None and self.function.communicate_every <= 1
 
     @property
-    def _gives_outputs(self) -> synk.Function:
-        if isinstance(self.function, synk.Function):
-            return self.function
-        found: synk.Function = self.function.function or self.function.gradient_fn
-        return found
-
-    def _called(self, args: Any, kwargs: Any, batch: Any) -> Any:
-        """Run one step by calling the function; return the outputs in the form of a single step of `steps`."""
-        results, function, chosen = self.function(*args, batch=batch, **kwargs), self._gives_outputs, None
-        if kwargs.get("output_subset") is not None:
-            chosen = function._positions(kwargs["output_subset"])
-        ops = [function.output_modes[i] for i in (range(len(function.output_modes)) if chosen is None else chosen)]
-        values = zip(function._form.flat(results, chosen), ops)
-        of_step = [[value] if str(op).endswith("gather") else np.asarray(value)[None] for value, op in values]
-        return function._form.wrap(of_step, chosen)
+    def _gives_outputs(self) -> Any:
+        return self._in_one or self.function.gradient_fn
 
     def _advance(self, n_steps: int) -> bool:
         """Count steps, and exchange values if due; the caller ensures that no exchange is due before the last step."""
@@ -292,50 +274,41 @@ class Rule(ABC):
         return self._due()
 
     def _count(self, n_steps: int) -> None:
-        self._rows = self._with_rows_of_call(self._rows)
+        self._rows.add(self.function)
         self.n_steps += n_steps
 
     @property
     def is_open(self) -> bool:
-        return synk.is_forked() and self._session() is PROGRAM.session
+        return synk.is_forked() and self._session() is current_session()
 
     def _check_moment(self, what: str) -> None:
         """Raise `StateError` if the rule's session is closed, or if `consensus` is active."""
         name = type(self).__name__
-        PROGRAM.current()  # raises if no session is open
+        current_session()  # raises if no session is open
         if not self.is_open:
             advice = "create a new rule (synkhronos.extensions.checkpoint restores its state)"
             raise StateError(f"{name} belongs to a session that is closed, and its ranks' values are lost: {advice}")
         if self._in_consensus:
             raise StateError(f"{name}: {what} is not allowed inside consensus(), which restores every rank's values")
 
-    def _with_rows_of_call(self, rows: List[float]) -> List[float]:
-        """Return ``rows`` plus the rows of the function's last call."""
-        last = None if self.function is None else self.function.last_rows
-        if last is None or len(last) != len(rows):  # not called yet, or called with a different number of ranks
-            return rows
-        return [before + float(more) for before, more in zip(rows, last)]
-
     def _due(self) -> bool:
         """Exchange values if an exchange is due after this step; return whether the ranks have exchanged values."""
         if not self._is_time(self.n_steps):
             return False
         self._exchange()
+        self._end_exchange()
+        return True
+
+    def _end_exchange(self) -> None:
         self._exchange_state()
         self.n_exchanges += 1
-        self._rows = [0.0] * len(self._rows)
-        return True
+        self._rows.clear()
 
     def _is_time(self, n_steps: int) -> bool:
         return n_steps >= self.start and n_steps % self.every == 0
 
     def _until_next(self, most: int) -> int:
         return next((n for n in range(1, most) if self._is_time(self.n_steps + n)), most)
-
-    @property
-    def _weights(self) -> Optional[List[float]]:
-        """The ranks' weights (their rows since the last exchange); None, for equal weights, if no rows were counted."""
-        return self._rows if any(self._rows) else None
 
     @property
     def _mixed(self) -> List[Any]:
@@ -348,7 +321,7 @@ class Rule(ABC):
     def _exchange_state(self) -> None:
         """Average or reset the state, as ``state_is`` requires."""
         if self.kept and self.state_is == "averaged" and not self._mixes:
-            synk.all_reduce(self.kept, weights=self._weights)
+            synk.all_reduce(self.kept, weights=self._rows.weights)
         elif self.kept and self.state_is == "reset":
             self._reset()
 
@@ -361,9 +334,9 @@ class Rule(ABC):
         own = [like(param, "own") for param in self.params]
         return assignment(own, self.params), assignment(self.params, own)
 
-    @abstractmethod
     def _exchange(self) -> None:
         """Exchange the parameters between the ranks."""
+        raise NotImplementedError
 
     def _answer(self) -> None:
         """Set the parameters on all ranks to the current weighted mean."""
@@ -371,33 +344,4 @@ class Rule(ABC):
 
     @property
     def _answer_weights(self) -> Optional[List[float]]:
-        return self._weights
-
-
-def whole(name: str, value: Any, least: int) -> int:
-    """Return an argument as an int of at least ``least``; raise `TypeError` or `ValueError` otherwise."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise ArgumentTypeError(name, "an int", f"{value!r} of type {type(value).__name__}")
-    if value < least:
-        raise ArgumentValueError(name, f"at least {least}", str(value))
-    return int(value)
-
-
-def real(name: str, value: Any, expected: str, is_right: Callable[[float], bool]) -> float:
-    """Return an argument as a finite float that satisfies ``is_right``; raise `TypeError` or `ValueError` otherwise."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ArgumentTypeError(name, "a number", f"{value!r} of type {type(value).__name__}")
-    try:
-        found = float(value)
-    except OverflowError:  # from a huge int or fraction
-        found = math.inf
-    if not math.isfinite(found) or not is_right(found):
-        raise ArgumentValueError(name, expected, str(value))
-    return found
-
-
-def _joined_output(parts: Sequence[Any]) -> Any:
-    """Return one output of all steps: an array, or a list of arrays if shapes differ between steps."""
-    if all(isinstance(part, np.ndarray) and part.shape[1:] == parts[0].shape[1:] for part in parts):
-        return np.concatenate(parts)
-    return [step for part in parts for step in part]
+        return self._rows.weights

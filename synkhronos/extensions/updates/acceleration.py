@@ -7,8 +7,8 @@ from typing import Any, Dict, List, Tuple
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
 from ..gradients import Updates
-from ..parameters import check_params, label, state_like
 from ..scalars import cast, check_scalars
+from ..shared_variables import check_params, label, state_like
 from .descent import sgd
 
 
@@ -154,7 +154,7 @@ def _check_apply(param_updates: Any, params: Any, momentum: Any) -> Tuple[Dict[A
             repr(param_updates),
         )
     updates = OrderedDict(param_updates)
-    params = check_params(updates if params is None else params)
+    params = check_params(list(updates) if params is None else params)
     for i, param in enumerate(params):
         if param not in updates:
             hint = "pass the params that the rule received"

@@ -1,13 +1,12 @@
 """Adaptive rules: a separate learning rate for every element, based on the magnitude of its past gradients."""
 
-from collections import OrderedDict
-from typing import Any, Dict
+from typing import Any
 
 import theano.tensor as T
 
-from ..gradients import Updates, flat_gradients
-from ..parameters import state_like
-from ..scalars import cast, check_scalars
+from ..gradients import Updates, for_each_parameter
+from ..scalars import check_scalars
+from ..shared_variables import state_like
 
 
 def adagrad(loss_or_grads: Any, params: Any, learning_rate: Any = 1.0, epsilon: Any = 1e-6) -> Updates:
@@ -28,14 +27,13 @@ def adagrad(loss_or_grads: Any, params: Any, learning_rate: Any = 1.0, epsilon: 
     array([ 0.2764, -1.2   ])
     """
     rate, epsilon = check_scalars(learning_rate=learning_rate, epsilon=epsilon)
-    grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
-    param_updates: Dict[Any, Any] = OrderedDict()
-    for param, grad in pairs:
-        a, e = cast(param, rate, epsilon)
-        s = state_like(param, "squares")
-        param_updates[s] = s_new = s + T.sqr(grad)
-        param_updates[param] = param - a * grad / T.sqrt(s_new + e)
-    return grad_updates, param_updates, grad_shared
+
+    def step(p: Any, g: Any, a: Any, e: Any) -> Any:
+        s = state_like(p, "squares")
+        s_new = s + T.sqr(g)
+        return [(s, s_new), (p, p - a * g / T.sqrt(s_new + e))]
+
+    return for_each_parameter(loss_or_grads, params, step, rate, epsilon)
 
 
 def rmsprop(loss_or_grads: Any, params: Any, learning_rate: Any = 1.0, rho: Any = 0.9, epsilon: Any = 1e-6) -> Updates:
@@ -56,14 +54,13 @@ def rmsprop(loss_or_grads: Any, params: Any, learning_rate: Any = 1.0, rho: Any 
     array([ 0.4989, -1.4739])
     """
     rate, rho, epsilon = check_scalars(learning_rate=learning_rate, rho=rho, epsilon=epsilon)
-    grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
-    param_updates: Dict[Any, Any] = OrderedDict()
-    for param, grad in pairs:
-        a, r, r_rest, e = cast(param, rate, rho, 1 - rho, epsilon)
-        s = state_like(param, "mean_square")
-        param_updates[s] = s_new = r * s + r_rest * T.sqr(grad)
-        param_updates[param] = param - a * grad / T.sqrt(s_new + e)
-    return grad_updates, param_updates, grad_shared
+
+    def step(p: Any, g: Any, a: Any, r: Any, r_rest: Any, e: Any) -> Any:
+        s = state_like(p, "mean_square")
+        s_new = r * s + r_rest * T.sqr(g)
+        return [(s, s_new), (p, p - a * g / T.sqrt(s_new + e))]
+
+    return for_each_parameter(loss_or_grads, params, step, rate, rho, 1 - rho, epsilon)
 
 
 def adadelta(
@@ -89,13 +86,11 @@ def adadelta(
     array([ 0.2568, -1.1639])
     """
     rate, rho, epsilon = check_scalars(learning_rate=learning_rate, rho=rho, epsilon=epsilon)
-    grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
-    param_updates: Dict[Any, Any] = OrderedDict()
-    for param, grad in pairs:
-        a, r, r_rest, e = cast(param, rate, rho, 1 - rho, epsilon)
-        s, u = state_like(param, "mean_square"), state_like(param, "mean_square_step")
-        param_updates[s] = s_new = r * s + r_rest * T.sqr(grad)
-        d = grad * T.sqrt(u + e) / T.sqrt(s_new + e)
-        param_updates[u] = r * u + r_rest * T.sqr(d)
-        param_updates[param] = param - a * d
-    return grad_updates, param_updates, grad_shared
+
+    def step(p: Any, g: Any, a: Any, r: Any, r_rest: Any, e: Any) -> Any:
+        s, u = state_like(p, "mean_square"), state_like(p, "mean_square_step")
+        s_new = r * s + r_rest * T.sqr(g)
+        d = g * T.sqrt(u + e) / T.sqrt(s_new + e)
+        return [(s, s_new), (u, r * u + r_rest * T.sqr(d)), (p, p - a * d)]
+
+    return for_each_parameter(loss_or_grads, params, step, rate, rho, 1 - rho, epsilon)

@@ -1,11 +1,11 @@
 """Stochastic gradient descent, with one flat gradient vector or one gradient per parameter."""
 
 from collections import OrderedDict
-from typing import Any, Dict
+from typing import Any, List, Tuple
 
-from ..gradients import Updates, flat_gradients, gradients_of
-from ..parameters import check_params, state_like
+from ..gradients import Updates, for_each_parameter, gradients_of
 from ..scalars import cast, check_scalars
+from ..shared_variables import check_params, state_like
 
 
 def sgd(loss_or_grads: Any, params: Any, learning_rate: Any) -> Updates:
@@ -33,8 +33,7 @@ def sgd(loss_or_grads: Any, params: Any, learning_rate: Any) -> Updates:
     array([2., 2.])
     """
     (rate,) = check_scalars(learning_rate=learning_rate)
-    grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
-    return grad_updates, _descend(pairs, rate), grad_shared
+    return for_each_parameter(loss_or_grads, params, _descend, rate)
 
 
 def sgd_nonflat(loss_or_grads: Any, params: Any, learning_rate: Any) -> Updates:
@@ -68,8 +67,9 @@ def sgd_nonflat(loss_or_grads: Any, params: Any, learning_rate: Any) -> Updates:
     grad_updates = OrderedDict(
         (state_like(param, "gradient"), grad) for param, grad in zip(params, gradients_of(loss_or_grads, params))
     )
-    return grad_updates, _descend(zip(params, grad_updates), rate), list(grad_updates)
+    steps = [_descend(param, grad, *cast(param, rate)) for param, grad in zip(params, grad_updates)]
+    return grad_updates, OrderedDict(update for step in steps for update in step), list(grad_updates)
 
 
-def _descend(pairs: Any, rate: Any) -> Dict[Any, Any]:
-    return OrderedDict((param, param - cast(param, rate)[0] * grad) for param, grad in pairs)
+def _descend(p: Any, g: Any, a: Any) -> List[Tuple[Any, Any]]:
+    return [(p, p - a * g)]

@@ -1,15 +1,15 @@
 """Adam and its variants: momentum combined with a separate learning rate for every element."""
 
 from collections import OrderedDict
-from typing import Any, Dict, Tuple
+from typing import Any
 
 import numpy as np
 import theano
 import theano.tensor as T
 
-from ..gradients import Updates, flat_gradients
-from ..parameters import state_like
+from ..gradients import Updates, for_each_parameter
 from ..scalars import cast, check_scalars
+from ..shared_variables import check_params, state_like
 
 
 def adam(
@@ -39,7 +39,7 @@ def adam(
     >>> w.get_value().round(4)
     array([ 0.8004, -1.8002])
     """
-    return _adam(loss_or_grads, params, learning_rate, beta1, beta2, epsilon, keep_largest=False)
+    return _adam(loss_or_grads, params, learning_rate, beta1, beta2, epsilon, _root_mean_square)
 
 
 def adamax(
@@ -69,19 +69,7 @@ def adamax(
     >>> w.get_value().round(4)
     array([ 0.8052, -1.8025])
     """
-    rate, beta1, beta2, epsilon = check_scalars(learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
-    grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
-    steps, t = _count_steps(pairs)
-    a_t, b1_t = cast(steps, rate, beta1)
-    rate = a_t / (1 - b1_t**t)
-    param_updates: Dict[Any, Any] = OrderedDict([(steps, t)])
-    for param, grad in pairs:
-        a, b1, b1_rest, b2, e = cast(param, rate, beta1, 1 - beta1, beta2, epsilon)
-        m, u = state_like(param, "mean"), state_like(param, "largest")
-        param_updates[m] = m_new = b1 * m + b1_rest * grad
-        param_updates[u] = u_new = T.maximum(b2 * u, abs(grad))
-        param_updates[param] = param - a * m_new / (u_new + e)
-    return grad_updates, param_updates, grad_shared
+    return _adam(loss_or_grads, params, learning_rate, beta1, beta2, epsilon, _largest_magnitude, corrects=False)
 
 
 def amsgrad(
@@ -112,32 +100,47 @@ def amsgrad(
     >>> w.get_value().round(4)
     array([ 0.8004, -1.8002])
     """
-    return _adam(loss_or_grads, params, learning_rate, beta1, beta2, epsilon, keep_largest=True)
+    return _adam(loss_or_grads, params, learning_rate, beta1, beta2, epsilon, _largest_root_mean_square)
 
 
 def _adam(
-    loss_or_grads: Any, params: Any, learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any, keep_largest: Any
+    loss_or_grads: Any, params: Any, rate: Any, beta1: Any, beta2: Any, epsilon: Any, divide: Any, corrects: bool = True
 ) -> Updates:
-    rate, beta1, beta2, epsilon = check_scalars(learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
-    grad_updates, pairs, grad_shared = flat_gradients(loss_or_grads, params)
-    steps, t = _count_steps(pairs)
-    a_t, b1_t, b2_t = cast(steps, rate, beta1, beta2)
-    rate = a_t * T.sqrt(1 - b2_t**t) / (1 - b1_t**t)
-    param_updates: Dict[Any, Any] = OrderedDict([(steps, t)])
-    for param, grad in pairs:
-        a, b1, b1_rest, b2, b2_rest, e = cast(param, rate, beta1, 1 - beta1, beta2, 1 - beta2, epsilon)
-        m, v = state_like(param, "mean"), state_like(param, "mean_square")
-        param_updates[m] = m_new = b1 * m + b1_rest * grad
-        param_updates[v] = divisor = b2 * v + b2_rest * T.sqr(grad)
-        if keep_largest:
-            largest = state_like(param, "largest_mean_square")
-            param_updates[largest] = divisor = T.maximum(largest, divisor)
-        param_updates[param] = param - a * m_new / (T.sqrt(divisor) + e)
-    return grad_updates, param_updates, grad_shared
-
-
-def _count_steps(pairs: Any) -> Tuple[Any, Any]:
-    """Return a shared step counter and its next value, in a dtype wide enough for powers of decay rates near 1."""
-    dtype = theano.scalar.upcast(theano.config.floatX, *[param.dtype for param, _ in pairs])
+    """``divide(p, g, b2, 1 - b2)`` returns updates, and the divisor; ``corrects``: the divisor is zero initially."""
+    rate, beta1, beta2, epsilon = check_scalars(learning_rate=rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+    params = check_params(params)
+    # The dtype of the step counter is wide enough for powers of decay rates near 1.
+    dtype = theano.scalar.upcast(theano.config.floatX, *[param.dtype for param in params])
     steps = theano.shared(np.zeros((), dtype), "steps")
-    return steps, steps + 1
+    t = steps + 1
+    a_t, b1_t, b2_t = cast(steps, rate, beta1, beta2)
+    rate = (a_t * T.sqrt(1 - b2_t**t) if corrects else a_t) / (1 - b1_t**t)
+
+    def step(p: Any, g: Any, a: Any, b1: Any, b1_rest: Any, b2: Any, b2_rest: Any, e: Any) -> Any:
+        m = state_like(p, "mean")
+        m_new = b1 * m + b1_rest * g
+        updates, divisor = divide(p, g, b2, b2_rest)
+        return [(m, m_new), *updates, (p, p - a * m_new / (divisor + e))]
+
+    scalars = (rate, beta1, 1 - beta1, beta2, 1 - beta2, epsilon)
+    grad_updates, param_updates, grad_shared = for_each_parameter(loss_or_grads, params, step, *scalars)
+    return grad_updates, OrderedDict([(steps, t), *param_updates.items()]), grad_shared
+
+
+def _root_mean_square(p: Any, g: Any, b2: Any, b2_rest: Any) -> Any:
+    v = state_like(p, "mean_square")
+    v_new = b2 * v + b2_rest * T.sqr(g)
+    return [(v, v_new)], T.sqrt(v_new)
+
+
+def _largest_root_mean_square(p: Any, g: Any, b2: Any, b2_rest: Any) -> Any:
+    ((v, v_new),), _ = _root_mean_square(p, g, b2, b2_rest)
+    largest = state_like(p, "largest_mean_square")
+    largest_new = T.maximum(largest, v_new)
+    return [(v, v_new), (largest, largest_new)], T.sqrt(largest_new)
+
+
+def _largest_magnitude(p: Any, g: Any, b2: Any, b2_rest: Any) -> Any:
+    u = state_like(p, "largest")
+    u_new = T.maximum(b2 * u, abs(g))
+    return [(u, u_new)], u_new

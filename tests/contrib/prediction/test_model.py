@@ -11,9 +11,9 @@ from synthetic import Program
 
 from synkhronos.contrib.prediction.fitting import fit
 from synkhronos.contrib.prediction.links import HostLinkModel, RingModel, SharedMemory
-from synkhronos.contrib.prediction.model import PARTS, CommandCost, CommunicationRule, Model, RankLayout
+from synkhronos.contrib.prediction.model import PARTS, CommandCost, CommunicationRule, Model
 from synkhronos.contrib.prediction.outlook import limit_of, outlooks
-from synkhronos.contrib.prediction.profiles import parse
+from synkhronos.contrib.prediction.profiles import RankLayout, parse
 
 TRAIN = ("function", "train")
 

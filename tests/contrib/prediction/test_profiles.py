@@ -17,7 +17,7 @@ def test_read(tmp_path):
     content = Program().profile(2, 100, steps=7)
     folder = write(tmp_path / "run", content)
     profile = read(folder)
-    assert (profile.ranks, profile.hosts, profile.cores, profile.link) == (2, 1, 4, "shared_memory")
+    assert (profile.layout, profile.link) == ((2, 1, 4, 0), "shared_memory")
     assert profile.copy_rate == 1e10
     train = profile.commands["function", "train"]
     assert train.rows.tolist() == [100] * 7
@@ -49,7 +49,7 @@ def test_files_of_one_name_stay_two(tmp_path):
 
 def test_devices_have_no_cores_to_share(tmp_path):
     folder = write(tmp_path / "run", Program().profile(2, 100, devices=["cuda0", "cuda1"]))
-    assert read(folder).cores == math.inf
+    assert read(folder).layout.cores == math.inf
 
 
 @pytest.mark.parametrize(

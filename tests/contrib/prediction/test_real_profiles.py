@@ -7,8 +7,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos.contrib.prediction.fitting import fit
-from synkhronos.contrib.prediction.model import RankLayout
-from synkhronos.contrib.prediction.profiles import read
+from synkhronos.contrib.prediction.profiles import RankLayout, read
 from synkhronos.testing import numpy_engine as engine
 
 pytestmark = pytest.mark.slow

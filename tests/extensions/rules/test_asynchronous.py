@@ -1,7 +1,4 @@
-"""Asynchronous runs, repeated bit for bit from their logs, under load; deaths, errors and interrupts in every phase.
-
-Modules: `synkhronos.contrib.asynchronous`.
-"""
+"""Asynchronous runs, repeated bit for bit from their logs, under load; deaths, errors and interrupts in every phase."""
 
 import os
 import signal
@@ -169,14 +166,14 @@ def fail():
 ACTIONS = [die, fail, lambda: os.kill(os.getpid(), signal.SIGINT)]
 
 
-class Deadly(asynchronous.ElasticVisitor):
+class Deadly(asynchronous.ElasticExchanges):
     """A rank of EASGD that dies or stops in its second exchange."""
 
     phase, action = "", staticmethod(die)
 
-    def __init__(self, exchanges, region):
-        super().__init__(exchanges, region)
-        self.phase, self.is_victim, self.turn = exchanges.title, region.rank == 1, 0
+    def begin(self, region):
+        super().begin(region)
+        self.phase, self.is_victim, self.turn = self.title, region.rank == 1, 0
         if self.is_victim and self.phase == "waiting":
             region._wait = self.wait_or_die
         if self.is_victim and self.phase == "taking":
@@ -219,11 +216,11 @@ def of_equal_elements(world):
 @pytest.mark.parametrize("phase", ["holding", "between", "flipped", "waiting", "taking"])
 def test_killed_in_an_exchange(make_world, monkeypatch, phase):
     """After a kill in an exchange, the master has a complete center, nothing hangs, and a new session works."""
-    monkeypatch.setattr("synkhronos.extensions.rules.centred.ElasticVisitor", Deadly)
+    monkeypatch.setattr(rules.EASGD, "asynchronous_exchanges", Deadly)
     world = make_world("fork", 3, 0)
     w, f = of_equal_elements(world)
     rule = rules.EASGD(f, [w], every=1)
-    monkeypatch.setattr(type(rule), "_settings", lambda self, v, r: (v, 1, self._own_steps, r, phase))
+    monkeypatch.setattr(type(rule), "_settings", lambda self, r: (self.params, 1, self._own_steps, r, phase))
     with reports(synk.WorkerDied, "SIGKILL", rank=1, exitcode=-signal.SIGKILL):
         rule.run(np.arange(1.0, 9.0), batches=[[i % 8] for i in range(3000)], asynchronous=True)
     z = rule.centre[0].get_value()
@@ -236,11 +233,11 @@ def test_killed_in_an_exchange(make_world, monkeypatch, phase):
 
 
 def test_a_rank_that_stops_with_the_lock(make_world, monkeypatch):
-    monkeypatch.setattr("synkhronos.extensions.rules.centred.ElasticVisitor", Deadly)
+    monkeypatch.setattr(rules.EASGD, "asynchronous_exchanges", Deadly)
     world = make_world("fork", 2, 0)
     w, f = of_equal_elements(world)
     rule = rules.EASGD(f, [w], every=1)
-    monkeypatch.setattr(type(rule), "_settings", lambda self, v, r: (v, 1, self._own_steps, r, "stopped"))
+    monkeypatch.setattr(type(rule), "_settings", lambda self, r: (self.params, 1, self._own_steps, r, "stopped"))
     clock, other = Clock(), psutil.Process(world.session.launcher.pid(1))
     monkeypatch.setattr("synkhronos.runtime.session.time", clock)
     clock.when(lambda: other.status() == psutil.STATUS_STOPPED, lambda: setattr(clock, "tick", 0.2))

@@ -192,7 +192,7 @@ def test_alpha_of_platoon_diverges_with_six_ranks(make_world, alpha):
     rule = rules.EASGD(training.function, [training.w], every=10)
     assert rule.alpha == pytest.approx(0.15)
     rule.alpha = alpha
-    rule._merge = rule._function_of(rule._updates)
+    rule._merge = rule._merge_function()
     way = [np.linalg.norm(rule.centre[0].get_value() - first_values(0)) for _ in training.run(rule, 3)]
     if alpha == 0.5:
         assert way[0] > 20 and way[1] > 20 * way[0] and way[2] > 20 * way[1]

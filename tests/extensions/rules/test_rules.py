@@ -1,6 +1,6 @@
 """Communication rules, each compared with the same steps and exchanges in a NumPy loop over ranks.
 
-Modules: `centred`, `diloco`, `local`, `means`, `recurrence`, `variables`.
+Modules: `centred`, `diloco`, `local`, `means`, `recurrence`, `row_count`, `synkhronos.extensions.arguments`.
 """
 
 import numpy as np
@@ -167,7 +167,7 @@ def test_easgd_has_the_bound_that_it_says(make_world, n):
     for factor in (0.95, 1.05):
         rule = rules.EASGD(params=[w], every=1, alpha=0.95 * bound)
         rule.alpha = factor * bound  # (bypasses the check)
-        rule._merge = rule._function_of(rule._updates)
+        rule._merge = rule._merge_function()
         world.set_values(w, [np.ones(1)] * n)
         synk.broadcast(rule.centre, [np.full(1, -1.0)])
         for _ in range(60):

@@ -1,7 +1,7 @@
 """Update rules compared with Lasagne's, or with papers where Lasagne has none, and on ranks with serial results.
 
-Modules: `acceleration`, `adaptive`, `descent`, `moments`, `synkhronos.extensions.parameters`,
-`synkhronos.extensions.scalars`.
+Modules: `acceleration`, `adaptive`, `descent`, `moments`, `synkhronos.extensions.scalars`,
+`synkhronos.extensions.shared_variables`.
 """
 
 from collections import OrderedDict

@@ -9,11 +9,11 @@ from math import inf
 from operator import index
 from typing import Any, Iterable, Iterator, List, Optional, Sequence
 
-from ...errors import ArgumentTypeError, ArgumentValueError, LoaderError, RemoteTraceback, StateError
-from ...program.program import PROGRAM
-from ...runtime.session import check_timeout
-from ...shared_data import Data
-from ...trace import point
+from ..errors import ArgumentTypeError, ArgumentValueError, LoaderError, RemoteTraceback, StateError
+from ..program.program import PROGRAM
+from ..runtime.session import check_timeout
+from ..shared_data import Data
+from ..trace import point
 from .process import LoaderProcess
 from .work import Work
 
@@ -92,7 +92,7 @@ def loader(
         raise ArgumentTypeError("source", "a function that makes a batch from an item", repr(source))
     elif not (hasattr(items, "__len__") and hasattr(items, "__getitem__")):
         raise ArgumentTypeError("items", "a sequence", repr(items), "convert it to a list")
-    return Loader(source, items, n_processes, depth, seed, timeout)
+    return Loader(Work(source, items, 0, n_processes, seed, 0), depth, timeout)
 
 
 class Loader:
@@ -106,32 +106,21 @@ class Loader:
         Seconds that the program has waited for batches, in all passes.
     """
 
-    def __init__(
-        self,
-        source: Any,
-        items: Optional[Sequence[Any]],
-        n_processes: int,
-        depth: int,
-        seed: int,
-        timeout: Optional[float],
-    ) -> None:
+    def __init__(self, work: Work, depth: int, timeout: Optional[float]) -> None:
         self.epoch, self.waited, self.closed = 0, 0.0, False
-        self.items, self.timeout = items, timeout
-        self._source, self._n_processes, self._depth, self._seed = source, n_processes, depth, seed
+        self.items, self.timeout = work.items, timeout
+        self._work, self._depth = work, depth
         self._passes: weakref.WeakSet[Pass] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"passes begun: {self.epoch}"
-        return f"<Loader of {getattr(self._source, '__name__', self._source)!r}: {state}>"
+        return f"<Loader of {getattr(self._work.source, '__name__', self._work.source)!r}: {state}>"
 
     @point("loader")
     def __iter__(self) -> Pass:
         if self.closed:
             raise StateError(f"{self!r} is closed and cannot be iterated over")
-        works = [
-            Work(self._source, self.items, first, self._n_processes, self._seed, self.epoch)
-            for first in range(self._n_processes)
-        ]
+        works = [self._work._replace(first=first, epoch=self.epoch) for first in range(self._work.step)]
         begun = Pass(self, works, self._depth)
         self._passes.add(begun)
         self.epoch += 1

@@ -14,9 +14,9 @@ from typing import Any, Deque, Iterator, List, NamedTuple, Optional, Sequence, T
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import ArgumentTypeError
-from ...memory.attach import PoolMap
-from ...runtime.failures import Failure
+from ..errors import ArgumentTypeError
+from ..memory.attach import PoolMap
+from ..runtime.failures import Failure
 
 #: Alignment of arrays in a buffer: one cache line.
 _ALIGNMENT_BYTES = 64

@@ -22,15 +22,15 @@ from typing import Any, Deque, Dict, Optional
 
 from numpy.typing import NDArray
 
-from ...errors import LoaderError
-from ...host.signals import DeferredSignals
-from ...host.threads import limit_threads
-from ...memory.attach import PoolMap
-from ...memory.lending import Lender
-from ...memory.pool import Pool
-from ...processes.child_process import fork
-from ...processes.rank_main import die_with_parent, take_default_signals
-from ...runtime.exit_status import describe_end
+from ..errors import LoaderError
+from ..host.signals import DeferredSignals
+from ..host.threads import limit_threads
+from ..memory.attach import PoolMap
+from ..memory.lending import Lender
+from ..memory.pool import Pool
+from ..processes.child_process import fork
+from ..processes.rank_main import die_with_parent, take_default_signals
+from ..runtime.exit_status import describe_end
 from .work import Delivery, Ended, Work, serve
 
 #: Seconds between asking a source to stop and killing its process.

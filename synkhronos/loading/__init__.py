@@ -6,9 +6,9 @@
         f(x, y)  batch 0, no copy            shared memory; makes batch 2      batch 3
         f(x, y)  batch 1                     ... up to `depth` ahead
 
-Modules: `loading` (public interface), `process` (the program's side of a loader process), `work` (the process itself).
+Modules: `passes` (public interface), `process` (the program's side of a loader process), `work` (the process itself).
 """
 
-from .loading import Loader, loader
+from .passes import Loader, loader
 
 __all__ = ["Loader", "loader"]

@@ -1,6 +1,7 @@
 """Loaders: all batches arrive unchanged and in order; failures are reported; nothing is left behind.
 
-Modules: `loading`, `process`, `work`, `synkhronos.processes.child_process`.
+Modules: `passes`, `process`, `work`, `synkhronos.processes.child_process`,
+`synkhronos.extensions.loader`.
 """
 
 import os
@@ -22,19 +23,25 @@ from refusals import refuses, reports
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
-from synkhronos.extensions.loader import loading, process
+from synkhronos.loading import passes, process
 from synkhronos.program.program import PROGRAM
 from synkhronos.testing import numpy_engine as engine
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def batch(i, rows=None):
     """Return batch i: two arrays, whose number of rows depends on i."""
     rows = (3, 50, 1, 400, 7, 0, 90)[i % 7] if rows is None else rows
     return np.full((rows, 5), i, "float32"), np.arange(rows, dtype="int16") + i
+
+
+def test_the_former_name():
+    from synkhronos.extensions import loader
+
+    assert loader.loader is synk.loader and loader.Loader is passes.Loader
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
@@ -274,7 +281,7 @@ def test_a_batch_that_is_late(find_leftovers, monkeypatch):
         time.sleep(1000)
 
     clock = Clock()
-    monkeypatch.setattr(loading, "time", clock)
+    monkeypatch.setattr(passes, "time", clock)
     monkeypatch.setattr(process, "time", clock)
     begun = iter(synk.loader(source, timeout=0.3))
     next(begun)
