@@ -44,6 +44,7 @@ class Library(NamedTuple):
     InverseShare: Type[Any]
     Share: Type[Any]
     TakeShare: Type[Any]
+    Draft: Type[Any]
     #: See `Lengths.counted` and `Lengths.checked`.
     counted: Callable[..., Any]
     checked: Callable[..., Any]

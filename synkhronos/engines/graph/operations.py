@@ -196,6 +196,18 @@ class PutShareOp(ShareOp):
         return [put(inputs[0], points[1]) if self.is_connected(points[1]) else points[1]]
 
 
+class DraftOp(GraphOperation):
+    """Operation that represents a whole graph in a function that is compiled only for its inputs and output types."""
+
+    def results(self, expressions: Sequence[Any], inputs: Sequence[Any]) -> List[Any]:
+        """Return variables with the types and names of the expressions, computed from the inputs of their graph."""
+        results: List[Any] = self.names.Apply(self, inputs, [one.type(one.name) for one in expressions]).outputs
+        return results
+
+    def perform(self, node: Any, inputs: Sequence[Any], outputs: List[List[Any]]) -> None:
+        raise AssertionError("a draft is never called")
+
+
 class WholeLengthOp(GraphOperation):
     """Operation that scales a length, or an element of a vector of lengths, from the rank's rows to all rows."""
 

@@ -39,7 +39,7 @@ class Snapshot(NamedTuple):
         This is necessary if the graph has collectives, and for exact functions, because replicated updates must stay
         equal on all ranks and the graph may contain checks.
         """
-        return self.halves is not None or collectives.needs_call(library, self.expressions())
+        return self.halves is not None or bool(collectives.of_calls(library, self.expressions()))
 
 
 def take(

@@ -34,7 +34,7 @@ from .. import random_states
 from ..base import Collectives
 from ..graph.affine import Affine
 from ..graph.catching import Catcher
-from ..graph.collectives import needs_call
+from ..graph.collectives import of_calls
 from ..graph.engine import GraphEngine
 from ..graph.flags import CompileFlags
 from ..graph.library import Library
@@ -45,7 +45,7 @@ from .classes import CLASSES, is_sparse
 from .formulas import with_formulas
 from .hidden import refuse_hidden
 from .lengths import LENGTHS
-from .operations import AllReduce, InverseShare, Share, TakeShare, WholeLength
+from .operations import AllReduce, Draft, InverseShare, Share, TakeShare, WholeLength
 from .placing import PLACING
 from .rewrites import rewritten
 from .shapes import by_shapes_of_inputs, shapes_of
@@ -90,6 +90,7 @@ class PyTensorEngine(GraphEngine):
         InverseShare=InverseShare,
         Share=Share,
         TakeShare=TakeShare,
+        Draft=Draft,
         counted=LENGTHS.counted,
         checked=LENGTHS.checked,
         graph_of=lambda outputs: PLACING.graph_of([], outputs),
@@ -139,7 +140,7 @@ class PyTensorEngine(GraphEngine):
             given = outputs if isinstance(outputs, (list, tuple)) else [] if outputs is None else [outputs]
             found = [each.variable if isinstance(each, SymbolicOutput) else each for each in given]
             found += [new for _, new in updates]
-            if needs_call(self.library, [each for each in found if isinstance(each, Variable)]):
+            if of_calls(self.library, [each for each in found if isinstance(each, Variable)]):
                 jax_functions.refuse_collectives()
         compiled = super().compile(inputs, outputs, updates, givens, **kwargs)
         if jax_functions.is_jax(linker):

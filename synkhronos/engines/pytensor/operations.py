@@ -10,13 +10,14 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.tensor.type import TensorType, discrete_dtypes
 
-from ..graph.operations import AllReduceOp, InverseShareOp, Names, PutShareOp, ShareOp, TakeShareOp, WholeLengthOp
+from ..graph import operations
+from ..graph.operations import Names
 
 NAMES = Names(Apply, tensor, discrete_dtypes, DisconnectedType, grad_not_implemented, lambda: str(config.floatX))
-Share = ShareOp
+Share = operations.ShareOp
 
 
-class AllReduce(AllReduceOp, Op):  # type: ignore[misc]  # no types without PyTensor
+class AllReduce(operations.AllReduceOp, Op):  # type: ignore[misc]  # no types without PyTensor
     names = NAMES
 
     def pullback(
@@ -30,7 +31,7 @@ class AllReduce(AllReduceOp, Op):  # type: ignore[misc]  # no types without PyTe
         return self.tangents(tangents)
 
 
-class TakeShare(TakeShareOp, Op):  # type: ignore[misc]  # no types without PyTensor
+class TakeShare(operations.TakeShareOp, Op):  # type: ignore[misc]  # no types without PyTensor
     names = NAMES
 
     def make_node(self, array: Any) -> Apply:
@@ -49,7 +50,7 @@ class TakeShare(TakeShareOp, Op):  # type: ignore[misc]  # no types without PyTe
         return self.tangents(tangents)
 
 
-class PutShare(PutShareOp, Op):  # type: ignore[misc]  # no types without PyTensor
+class PutShare(operations.PutShareOp, Op):  # type: ignore[misc]  # no types without PyTensor
     names = NAMES
     take = TakeShare
 
@@ -71,9 +72,13 @@ class PutShare(PutShareOp, Op):  # type: ignore[misc]  # no types without PyTens
 TakeShare.put = PutShare
 
 
-class WholeLength(WholeLengthOp, Op):  # type: ignore[misc]  # no types without PyTensor
+class WholeLength(operations.WholeLengthOp, Op):  # type: ignore[misc]  # no types without PyTensor
     names = NAMES
 
 
-class InverseShare(InverseShareOp, Op):  # type: ignore[misc]  # no types without PyTensor
+class InverseShare(operations.InverseShareOp, Op):  # type: ignore[misc]  # no types without PyTensor
+    names = NAMES
+
+
+class Draft(operations.DraftOp, Op):  # type: ignore[misc]  # no types without PyTensor
     names = NAMES

@@ -37,7 +37,7 @@ from . import gpu, modules, pickling_repairs, repairs, scans
 from .classes import CLASSES
 from .formulas import with_formulas
 from .lengths import LENGTHS
-from .operations import AllReduce, InverseShare, Share, TakeShare, WholeLength
+from .operations import AllReduce, Draft, InverseShare, Share, TakeShare, WholeLength
 from .placing import PLACING
 from .rewrites import rewritten
 from .shapes import by_shapes_of_inputs, shapes_of
@@ -87,6 +87,7 @@ class TheanoEngine(GraphEngine):
         InverseShare=InverseShare,
         Share=Share,
         TakeShare=TakeShare,
+        Draft=Draft,
         counted=LENGTHS.counted,
         checked=LENGTHS.checked,
         graph_of=lambda outputs: PLACING.graph_of([], outputs),

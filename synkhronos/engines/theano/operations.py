@@ -8,13 +8,14 @@ from theano import config, tensor
 from theano.gof import Apply, Op, Variable
 from theano.gradient import DisconnectedType, grad_not_implemented
 
-from ..graph.operations import AllReduceOp, InverseShareOp, Names, PutShareOp, ShareOp, TakeShareOp, WholeLengthOp
+from ..graph import operations
+from ..graph.operations import Names
 
 NAMES = Names(Apply, tensor, tensor.discrete_dtypes, DisconnectedType, grad_not_implemented, lambda: str(config.floatX))
-Share = ShareOp
+Share = operations.ShareOp
 
 
-class AllReduce(AllReduceOp, Op):  # type: ignore[misc]  # Theano has no types
+class AllReduce(operations.AllReduceOp, Op):  # type: ignore[misc]  # Theano has no types
     names = NAMES
     _f16_ok = True
 
@@ -25,7 +26,7 @@ class AllReduce(AllReduceOp, Op):  # type: ignore[misc]  # Theano has no types
         return self.tangents(eval_points)
 
 
-class TakeShare(TakeShareOp, Op):  # type: ignore[misc]
+class TakeShare(operations.TakeShareOp, Op):  # type: ignore[misc]
     names = NAMES
 
     def make_node(self, array: Any) -> Apply:
@@ -39,7 +40,7 @@ class TakeShare(TakeShareOp, Op):  # type: ignore[misc]
         return self.tangents(eval_points)
 
 
-class PutShare(PutShareOp, Op):  # type: ignore[misc]
+class PutShare(operations.PutShareOp, Op):  # type: ignore[misc]
     names = NAMES
     take = TakeShare
 
@@ -57,9 +58,13 @@ class PutShare(PutShareOp, Op):  # type: ignore[misc]
 TakeShare.put = PutShare
 
 
-class WholeLength(WholeLengthOp, Op):  # type: ignore[misc]
+class WholeLength(operations.WholeLengthOp, Op):  # type: ignore[misc]
     names = NAMES
 
 
-class InverseShare(InverseShareOp, Op):  # type: ignore[misc]
+class InverseShare(operations.InverseShareOp, Op):  # type: ignore[misc]
+    names = NAMES
+
+
+class Draft(operations.DraftOp, Op):  # type: ignore[misc]
     names = NAMES
