@@ -34,7 +34,7 @@ def of_calls(library: Library, outputs: Sequence[Any]) -> List[Any]:
 
 def inside(library: Library, node: Any) -> List[Any]:
     """Return the operations in a node's inner graph that depend on the current call; see `of_calls`."""
-    outputs = library.inner_outputs(node.op)
+    outputs = library.scans.inner_outputs(node.op)
     return of_calls(library, outputs) if outputs else []
 
 
@@ -72,7 +72,7 @@ def in_order(
         if isinstance(node.op, library.AllReduce):
             results, after = node.op.in_order(next(numbers), inputs, before)
         elif reduces(library, inside(library, node)):
-            results, after = library.scan_in_order(
+            results, after = library.scans.in_order(
                 node.op, inputs, before, lambda inner, state: in_order(library, inner, state, numbers)
             )
         elif any(one is not other for one, other in zip(inputs, node.inputs)):

@@ -111,9 +111,8 @@ def _of_node(library: Library, node: Any, inputs: List[Dependence]) -> Dependenc
         return Dependence(
             differs, CollectiveDependence.OTHER if degree == CollectiveDependence.OTHER else CollectiveDependence.NONE
         )
-    if degree == CollectiveDependence.AFFINE and not any(
-        all(one == FIXED or i in group for i, one in enumerate(inputs)) for group in library.affine_inputs(node)
-    ):
+    groups = library.before_rounding.affine(node) if degree == CollectiveDependence.AFFINE else [range(len(inputs))]
+    if not any(all(one == FIXED or i in group for i, one in enumerate(inputs)) for group in groups):
         degree = CollectiveDependence.OTHER
     return Dependence(differs, degree)
 
@@ -140,10 +139,10 @@ def _check(library: Library, outputs: Sequence[Any], known: Mapping[Any, Depende
                 f"the number of steps of scan {node.op}",
                 "depends on scattered values or on how many rows a rank has, so ranks take different numbers of steps",
             )
-        inner = library.inner_outputs(node.op)
-        changing = library.changing_in_scan(node, lambda variable: known.get(variable, FIXED).differs)
+        inner = library.scans.inner_outputs(node.op)
+        changing = library.scans.changing(node, lambda variable: known.get(variable, FIXED).differs)
         inner_known = dependences(library, inner, dict.fromkeys(changing, OF_A_RANK))
-        if library.is_while(node.op) and inner_known.get(inner[-1], FIXED).differs:
+        if library.scans.is_while(node.op) and inner_known.get(inner[-1], FIXED).differs:
             _refuse(
                 f"the condition of scan {node.op} (until)",
                 "depends on scattered values, so ranks take different numbers of steps",

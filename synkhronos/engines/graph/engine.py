@@ -7,7 +7,6 @@ import copy
 import io
 import pickle
 import sys
-from abc import abstractmethod
 from typing import (
     Any,
     Callable,
@@ -28,7 +27,7 @@ import numpy as np
 
 from ...errors import ArgumentTypeError, ArgumentValueError
 from ...reductions import IN_GRAPH, ReduceOp, check_dtype
-from ...sharding import Placement, Shard, Stream
+from ...sharding import Placement, PlacementRule, Shard, Stream
 from ...trace import point
 from .. import pickling
 from ..base import ArrayType, Collectives, Engine, Input, Output, Sharding
@@ -449,6 +448,12 @@ class GraphEngine(Engine):
     def sharding(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> Sharding:
         return table.sharding(self.library, snapshot, shards, self.label, self.array_type)
 
+    def is_operation(self, cls: Any) -> bool:
+        return isinstance(cls, type) and issubclass(cls, self.library.Op)
+
+    def add_rule(self, cls: Any, make: Callable[[Any, Sequence[int], Sequence[int]], PlacementRule]) -> None:
+        self.library.placing.add_rule(cls, make)
+
     def shapes(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
         return snapshots.compile_shapes(self.library, snapshot, as_inputs)
 
@@ -461,10 +466,6 @@ class GraphEngine(Engine):
             for variable in variables
             if isinstance(variable, self.library.Constant) and type(variable.data) is np.ndarray
         ]
-
-    @abstractmethod
-    def reduce(self, thing: Any) -> Any:
-        """Return the ``__reduce__`` value of an object that the library cannot pickle; else NotImplemented."""
 
     def restored(self, maker: Any, name: Optional[str], trust_input: bool) -> Any:
         """Create the function of a maker, and set its name and ``trust_input``, which makers do not store."""
@@ -483,7 +484,7 @@ class GraphEngine(Engine):
             # The library's own pickles contain the values of all inputs and compare them on loading. This fails for
             # NaN, or if a rank's replica has another shape. The maker already contains storages and defaults.
             return _restore, (self, thing.maker, thing.name, thing.trust_input)
-        return self.reduce(thing)
+        return self.library.reduce(thing)
 
     def dumps(
         self,

@@ -9,47 +9,35 @@ import weakref
 from functools import partial
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
-from pytensor import config, shared
-from pytensor.compile.aliasing import alias_root
-from pytensor.compile.debug.debugmode import DebugMode
-from pytensor.compile.executor import Function
-from pytensor.compile.io import In, Out, SymbolicInput, SymbolicOutput
-from pytensor.compile.maker import function
+from pytensor import config
+from pytensor.compile import aliasing, executor, io, maker, mode, rebuild, sharedvalue
+from pytensor.compile.debug import debugmode
+from pytensor.compile.io import SymbolicInput, SymbolicOutput
 from pytensor.compile.mode import Mode, get_mode
-from pytensor.compile.rebuild import rebuild_collect_shared
-from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.op import Op
+from pytensor.graph import basic, op
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import graph_inputs
-from pytensor.link.basic import Container
-from pytensor.scan.op import Scan
+from pytensor.link import basic as link
+from pytensor.tensor import sharedvar
 from pytensor.tensor.random.type import RandomGeneratorType
-from pytensor.tensor.shape import Shape, Shape_i
-from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.type import TensorType
 
 from ...errors import ArgumentTypeError, ArgumentValueError
-from ...sharding import PlacementRule
 from .. import random_states
 from ..base import Collectives
-from ..graph.affine import Affine
 from ..graph.catching import Catcher
+from ..graph.classes import table
 from ..graph.collectives import of_calls
 from ..graph.engine import GraphEngine
 from ..graph.flags import CompileFlags
 from ..graph.library import Library
 from ..graph.precision import BeforeRounding
 from ..graph.snapshot import Snapshot
-from . import jax_functions, jit, pickling_repairs, repairs, scans
+from . import formulas, jax_functions, jit, operations, pickling_repairs, repairs, rewrites, shapes
 from .classes import CLASSES, is_sparse
-from .formulas import with_formulas
 from .hidden import refuse_hidden
-from .lengths import LENGTHS
-from .operations import AllReduce, Draft, InverseShare, Share, TakeShare, WholeLength
 from .placing import PLACING
-from .rewrites import rewritten
-from .shapes import by_shapes_of_inputs, shapes_of
-from .traversal import io_toposort
+from .scans import SCANS
 from .written_rows import WRITTEN_ROWS
 
 
@@ -57,55 +45,21 @@ class PyTensorEngine(GraphEngine):
     """Engine that compiles with PyTensor's own ``function``."""
 
     name = "pytensor"
-    library = Library(
+    library = table(
+        Library,
+        *(aliasing, basic, op, debugmode, executor, io, maker, mode, rebuild, sharedvalue, link, sharedvar, operations),
+        *(rewrites, formulas, shapes, pickling_repairs),
         flags=CompileFlags(lambda: config._config_var_dict, config.change_flags),
-        Variable=Variable,
-        Constant=Constant,
-        SharedVariable=SharedVariable,
-        TensorSharedVariable=TensorSharedVariable,
-        Container=Container,
-        TensorType=TensorType,
-        Function=Function,
-        SymbolicInput=SymbolicInput,
-        SymbolicOutput=SymbolicOutput,
-        In=In,
-        Out=Out,
-        function=Catcher(function),
-        shared=shared,
-        convert_function_input=lambda given: given if isinstance(given, SymbolicInput) else In(given),
-        rebuild_collect_shared=rebuild_collect_shared,
-        alias_root=alias_root,
-        get_mode=get_mode,
+        function=Catcher(maker.function),
+        convert_function_input=lambda given: given if isinstance(given, SymbolicInput) else io.In(given),
         without_test_values=contextlib.nullcontext,
         graph_inputs=lambda outputs: list(graph_inputs(outputs)),
-        io_toposort=io_toposort,
-        DebugMode=DebugMode,
-        IfElse=CLASSES.IfElse,
-        Scan=Scan,
-        cast=CLASSES.tensor.cast,
-        Shape=Shape,
-        Shape_i=Shape_i,
-        AllReduce=AllReduce,
-        WholeLength=WholeLength,
-        InverseShare=InverseShare,
-        Share=Share,
-        TakeShare=TakeShare,
-        Draft=Draft,
-        counted=LENGTHS.counted,
-        checked=LENGTHS.checked,
-        graph_of=lambda outputs: PLACING.graph_of([], outputs),
-        rewritten=rewritten,
-        with_formulas=with_formulas,
+        placing=PLACING,
         written_rows=WRITTEN_ROWS,
-        affine_inputs=Affine(CLASSES),
         before_rounding=BeforeRounding(CLASSES),
-        by_shapes_of_inputs=by_shapes_of_inputs,
-        inner_outputs=scans.inner_outputs,
-        scan_in_order=scans.in_order,
-        changing_in_scan=scans.changing,
-        is_while=scans.is_while,
-        shapes_of=shapes_of,
+        scans=SCANS,
         small=Mode(linker="py", optimizer=None),
+        **vars(CLASSES),
     )
     forms_of_outputs = ("unpack_single",)
     profile_key = staticmethod(lambda graph, node: (graph, node))
@@ -209,12 +163,6 @@ class PyTensorEngine(GraphEngine):
             jax_functions.refuse_collectives()
         return super().collectives(snapshot, scattered)
 
-    def is_operation(self, cls: Any) -> bool:
-        return isinstance(cls, type) and issubclass(cls, Op)
-
-    def add_rule(self, cls: Any, make: Callable[[Any, Sequence[int], Sequence[int]], PlacementRule]) -> None:
-        PLACING.add_rule(cls, make)
-
     # -- random streams ------------------------------------------------------------------------------------------
 
     def is_random(self, shared: Any) -> bool:
@@ -225,9 +173,6 @@ class PyTensorEngine(GraphEngine):
 
     def reseeded(self, shared: Any, value: Any, seed: int, index: int) -> Any:
         return random_states.seeded_generator(value, seed, index)
-
-    def reduce(self, thing: Any) -> Any:
-        return pickling_repairs.reduce(thing)
 
 
 def _on_ranks(owner: Callable[[], Any]) -> Any:
