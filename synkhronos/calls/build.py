@@ -144,7 +144,11 @@ def function(
         variables, givens = engine.with_any_rows(variables, axes, givens, written.rows)
     # The ranks call another graph. Only `as_theano` and comparisons need this one, so a draft suffices until they do.
     is_draft = exact or written is not None
-    compiled = (engine.draft if is_draft else engine.compile)(variables, parsed.variables, pairs, givens, **kwargs)
+    definition = (variables, parsed.variables, pairs, givens)
+    if is_draft:
+        compiled, snapshot = engine.draft(*definition, **kwargs)
+    else:
+        compiled, snapshot = engine.compile(*definition, **kwargs), engine.snapshot(*definition, **kwargs)
     given_updates = [
         (shared, _update_op(op, _update(i, shared, engine), engine.shared_type(shared)))
         for i, (op, (shared, _)) in enumerate(zip(update_ops, pairs))
@@ -154,12 +158,11 @@ def function(
     scattered = arguments.scattered()
     sliceable = _with_rows(sliceable_shareds, engine, compiled, "sliceable_shareds")
     of_calls = _with_rows(states, engine, compiled, "inputs", sliceable)
-    snapshot = engine.snapshot(variables, parsed.variables, pairs, givens, **kwargs)
     shards = {variable: Shard(axis) for variable, axis in {**scattered, **sliceable, **of_calls}.items()}
     own = None if exact else own_positions(ops, len(engine.updated_in(snapshot)))
     snapshot, read = read_rows(engine, written, snapshot, shards, own)
     if read is None and is_draft and not exact:
-        is_draft, compiled = False, engine.compile(variables, parsed.variables, pairs, givens, **kwargs)
+        is_draft, compiled = False, engine.compile(*definition, **kwargs)
     outputs_of = engine.outputs(compiled)
     advise = functools.lru_cache(None)(
         functools.partial(_advice, engine, snapshot, shards, arguments, ops, outputs_of, bool(exact))

@@ -204,9 +204,13 @@ class Engine(ABC):
 
     def draft(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
-    ) -> Any:
-        """Compile a function with `compile`'s interface and errors; compilation may be faster, and calls slower."""
-        return self.compile(inputs, outputs, updates, givens, **kwargs)
+    ) -> Tuple[Any, Any]:
+        """Return a function's `snapshot`, and a function with its inputs and output types that is never called.
+
+        The arguments and errors are those of `compile`.
+        """
+        compiled = self.compile(inputs, outputs, updates, givens, **kwargs)
+        return compiled, self.snapshot(inputs, outputs, updates, givens, **kwargs)
 
     def with_states(self, inputs: Sequence[Any]) -> List[Any]:
         """Return inputs that store their values in shared variables; all graphs of a function must use the result."""

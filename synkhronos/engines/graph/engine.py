@@ -169,33 +169,16 @@ class GraphEngine(Engine):
 
     def draft(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
-    ) -> Any:
-        kwargs.update(mode=self.library.small, profile=None)
-        if not givens:
-            # If there is an error, compile the program's own graph, so that the error names its operations.
-            with contextlib.suppress(Exception):
-                return self.compile(inputs, *self._as_one_operation(outputs, updates), givens, **kwargs)
-        return self.compile(inputs, outputs, updates, givens, **kwargs)
-
-    def _as_one_operation(self, outputs: Any, updates: Sequence[Tuple[Any, Any]]) -> Tuple[Any, List[Tuple[Any, Any]]]:
-        """Return outputs and updates of the same types, computed from the same variables by a single operation."""
-        library, roots = self.library, [new for _, new in updates]
-        roots += outputs.values() if isinstance(outputs, dict) else outputs if isinstance(outputs, list) else [outputs]
-        variables = [getattr(one, "variable", one) for one in roots]
-        variables = [one for one in variables if isinstance(one, library.Variable)]
-        inputs = [one for one in library.graph_inputs(variables) if not isinstance(one, library.Constant)]
-        images = dict(zip(variables, library.Draft().results(variables, inputs)))
-
-        def image(one: Any) -> Any:
-            if isinstance(one, library.SymbolicOutput):
-                return library.Out(images[one.variable], one.borrow)
-            return images.get(one, one)
-
-        if isinstance(outputs, dict):
-            outputs = {key: image(one) for key, one in outputs.items()}
-        else:
-            outputs = list(map(image, outputs)) if isinstance(outputs, list) else image(outputs)
-        return outputs, [(target, image(new)) for target, new in updates]
+    ) -> Tuple[Any, Snapshot]:
+        own = dict(kwargs, mode=self.library.small, profile=None)
+        # If there is an error, compile the program's own graph, so that the error names its operations.
+        with contextlib.suppress(Exception):
+            snapshot = self.snapshot(inputs, outputs, updates, givens, **kwargs)
+            if not any(map(states.state_of, inputs)):
+                graph = snapshots.as_one_operation(self.library, snapshot, outputs)
+                return self.compile(inputs, *graph, givens, **{"no_default_updates": True, **own}), snapshot
+        compiled = self.compile(inputs, outputs, updates, givens, **own)
+        return compiled, self.snapshot(inputs, outputs, updates, givens, **kwargs)
 
     def with_states(self, inputs: Sequence[Any]) -> List[Any]:
         return states.with_states(self.library, inputs)

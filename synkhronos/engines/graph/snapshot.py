@@ -95,6 +95,19 @@ def take(
     )
 
 
+def as_one_operation(library: Library, snapshot: Snapshot, outputs: Any) -> Tuple[Any, List[Tuple[Any, Any]]]:
+    """Return outputs, in the form of ``outputs``, and updates with the same types, computed by a single operation."""
+    expressions = snapshot.expressions()
+    inputs = [one for one in library.graph_inputs(expressions) if not isinstance(one, library.Constant)]
+    after = snapshot.with_expressions(library, library.Draft().results(expressions, inputs))
+    found: Any = after.outputs
+    if isinstance(outputs, dict):
+        found = dict(zip(sorted(outputs), found))
+    elif not isinstance(outputs, (list, tuple)):
+        found = found[0] if found else None
+    return found, after.updates
+
+
 def compile_variant(
     library: Library,
     snapshot: Snapshot,

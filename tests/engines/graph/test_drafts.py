@@ -31,7 +31,7 @@ def described(compiled):
 )
 def test_a_draft_describes_the_function_without_its_graph(form):
     x, loss, updates = program()
-    draft = L.engine.draft([x], form(loss), updates, None, name="f")
+    draft, _ = L.engine.draft([x], form(loss), updates, None, name="f")
     assert [type(node.op) for node in draft.maker.fgraph.apply_nodes] == [L.engine.library.Draft]
     assert described(draft) == described(L.engine.compile([x], form(loss), updates, None, name="f"))
     assert draft.unpack_single == (form(loss) is loss)
@@ -43,7 +43,7 @@ def test_defaults_and_givens_are_those_of_the_function():
     value = 2.0 if IS_THEANO else None  # (PyTensor's inputs have no defaults)
     inputs = [x, L.In(offset, value=value)]
     for outputs, givens in (([loss + offset], None), ([loss + offset], [(loss, default + x.sum() + updates[0][0][0])])):
-        draft = L.engine.draft(inputs, outputs, updates, givens)
+        draft, _ = L.engine.draft(inputs, outputs, updates, givens)
         assert described(draft) == described(L.engine.compile(inputs, outputs, updates, givens))
         assert [one.default for one in L.engine.inputs(draft)] == [None, value]
 
