@@ -121,8 +121,9 @@ class WrittenRowsReader:
         if isinstance(node.op, self.classes.Scan):
             return self.are_properties(self.classes.steps(node.op).outputs)
         unwritten = self.without_rows_of(node.op)
-        by_rows = [[Shard(axis)] * len(node.inputs) for axis in (0, 1)]
-        return unwritten is not None and any(unwritten(node, placements) is not None for placements in by_rows)
+        if unwritten is None:
+            return False
+        return any(unwritten(node, [Shard(axis)] * len(node.inputs)) is not None for axis in (0, 1))
 
     def inside(
         self, node: Any, placements: Sequence[Placement], rows: Optional[int], expected: Mapping[int, int]
