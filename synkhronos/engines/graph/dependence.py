@@ -8,6 +8,7 @@ from ...errors import ArgumentValueError
 from ..base import CollectiveDependence, Collectives
 from .collectives import inside, of_calls, reduces, unconditional
 from .library import Library
+from .shapes import by_shapes_of_inputs
 from .snapshot import Snapshot
 
 
@@ -154,7 +155,7 @@ def _differs(library: Library, variable: Any, known: Mapping[Any, Dependence], i
     """Return whether a condition or step count differs between ranks; input shapes differ only in row counts."""
     if not known.get(variable, FIXED).differs or is_inner:
         return known.get(variable, FIXED).differs
-    by_shapes = library.by_shapes_of_inputs(variable)
+    by_shapes = by_shapes_of_inputs(library, variable)
     return dependences(library, [by_shapes], known).get(by_shapes, FIXED).differs
 
 

@@ -50,11 +50,12 @@ class Library(Classes):
     written_rows: Any
     #: Maps a partial, and a predicate for partials, to the wider value before rounding; see `graph.precision`.
     before_rounding: Any
-    #: Maps an expression to an equivalent expression that uses only shapes of the graph's inputs, if possible.
-    by_shapes_of_inputs: Callable[..., Any]
+    #: Replaces shapes in a graph with shapes of its inputs where they can be inferred.
+    infer_shapes: Callable[[Any], None]
+    clone_replace: Callable[..., Any]
+    FunctionGraph: Type[Any]
+    ShapeFeature: Type[Any]
     scans: Scans
-    #: Maps variables to their shapes, as int64 vectors.
-    shapes_of: Callable[..., Any]
     #: Returns the ``__reduce__`` value of an object that the library cannot pickle, else NotImplemented.
     reduce: Callable[[Any], Any]
     #: The mode for functions that are called rarely or never: it compiles quickly, without optimization.

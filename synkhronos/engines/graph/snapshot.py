@@ -9,6 +9,7 @@ from ...sharding import Placement
 from ..exact import SplitGraph
 from . import collectives, states
 from .library import Library
+from .shapes import shapes_of
 
 
 class Snapshot(NamedTuple):
@@ -182,7 +183,7 @@ def compile_shapes(library: Library, snapshot: Snapshot, as_inputs: Sequence[Any
     replaced = [(shared, shared.type(shared.name)) for shared in as_inputs]
     return library.function.original(
         snapshot.inputs + [library.In(variable, autoname=False) for _, variable in replaced],
-        library.shapes_of([output.variable for output in snapshot.outputs]),
+        shapes_of(library, [output.variable for output in snapshot.outputs]),
         givens=replaced,
         no_default_updates=True,
         on_unused_input="ignore",

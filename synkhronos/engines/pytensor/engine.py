@@ -14,12 +14,13 @@ from pytensor.compile import aliasing, executor, io, maker, mode, rebuild, share
 from pytensor.compile.debug import debugmode
 from pytensor.compile.io import SymbolicInput, SymbolicOutput
 from pytensor.compile.mode import Mode, get_mode
-from pytensor.graph import basic, op
+from pytensor.graph import basic, fg, op, replace
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import graph_inputs
 from pytensor.link import basic as link
 from pytensor.tensor import sharedvar
 from pytensor.tensor.random.type import RandomGeneratorType
+from pytensor.tensor.rewriting import shape
 from pytensor.tensor.type import TensorType
 
 from ...errors import ArgumentTypeError, ArgumentValueError
@@ -33,7 +34,7 @@ from ..graph.flags import CompileFlags
 from ..graph.library import Library
 from ..graph.precision import BeforeRounding
 from ..graph.snapshot import Snapshot
-from . import formulas, jax_functions, jit, operations, pickling_repairs, repairs, rewrites, shapes
+from . import formulas, jax_functions, jit, operations, pickling_repairs, repairs, rewrites
 from .classes import CLASSES, is_sparse
 from .hidden import refuse_hidden
 from .placing import PLACING
@@ -48,7 +49,7 @@ class PyTensorEngine(GraphEngine):
     library = table(
         Library,
         *(aliasing, basic, op, debugmode, executor, io, maker, mode, rebuild, sharedvalue, link, sharedvar, operations),
-        *(rewrites, formulas, shapes, pickling_repairs),
+        *(fg, replace, shape, rewrites, formulas, pickling_repairs),
         flags=CompileFlags(lambda: config._config_var_dict, config.change_flags),
         function=Catcher(maker.function),
         convert_function_input=lambda given: given if isinstance(given, SymbolicInput) else io.In(given),

@@ -11,7 +11,7 @@ from theano import configparser, gof
 from theano.compile import debugmode, function_module, io, mode, sharedvalue
 from theano.compile.pfunc import rebuild_collect_shared
 from theano.gof import graph, vm
-from theano.tensor import sharedvar
+from theano.tensor import opt, sharedvar
 from theano.tensor.raw_random import RandomStateType
 
 from ...errors import ArgumentTypeError
@@ -24,7 +24,7 @@ from ..graph.engine import Blueprint, GraphEngine
 from ..graph.flags import CompileFlags
 from ..graph.library import Library
 from ..graph.precision import BeforeRounding
-from . import formulas, gpu, modules, operations, pickling_repairs, repairs, rewrites, shapes
+from . import formulas, gpu, modules, operations, pickling_repairs, repairs, rewrites
 from .classes import CLASSES
 from .placing import PLACING
 from .scans import SCANS
@@ -42,7 +42,7 @@ class TheanoEngine(GraphEngine):
     library = table(
         Library,
         *(gof, function_module, io, mode, sharedvalue, sharedvar, debugmode, operations),
-        *(rewrites, formulas, shapes, pickling_repairs),
+        *(opt, rewrites, formulas, pickling_repairs),
         flags=CompileFlags(_parameters, theano.change_flags),
         # Find the function through its module, because a program may have assigned synkhronos.function to
         # theano.function before this import. The attribute theano.compile.function is the function, not its module.
@@ -50,6 +50,7 @@ class TheanoEngine(GraphEngine):
         rebuild_collect_shared=rebuild_collect_shared,
         without_test_values=lambda: theano.change_flags(compute_test_value="off"),
         graph_inputs=graph.inputs,
+        clone_replace=theano.clone,
         placing=PLACING,
         written_rows=WRITTEN_ROWS,
         before_rounding=BeforeRounding(CLASSES),
