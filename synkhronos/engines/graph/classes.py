@@ -33,10 +33,13 @@ class ScanParts(NamedTuple):
 
 
 def table(kind: Type[Table], *modules: Any, **own: Any) -> Table:
-    """Return a table with the entries ``own``; modules, the first first, define all other entries by their names."""
-    names = [field.name for field in dataclasses.fields(kind)]
-    defined = {name: vars(module)[name] for module in reversed(modules) for name in names if name in vars(module)}
-    return kind(**{**defined, **own})
+    """Return a table with the entries ``own``; each other entry is the only object that modules define by its name."""
+    entries = dict(own)
+    for name in {field.name for field in dataclasses.fields(kind)} - set(own):
+        found = [vars(module)[name] for module in modules if name in vars(module)]
+        assert found and all(one is found[0] for one in found), f"{name}: {found}"
+        entries[name] = found[0]
+    return kind(**entries)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -49,7 +49,7 @@ class PyTensorEngine(GraphEngine):
     library = table(
         Library,
         *(aliasing, basic, op, debugmode, executor, io, maker, mode, rebuild, sharedvalue, link, sharedvar, operations),
-        *(fg, replace, shape, rewrites, formulas, pickling_repairs),
+        *(fg, replace, shape, rewrites, formulas),
         flags=CompileFlags(lambda: config._config_var_dict, config.change_flags),
         function=Catcher(maker.function),
         convert_function_input=lambda given: given if isinstance(given, SymbolicInput) else io.In(given),
@@ -59,6 +59,7 @@ class PyTensorEngine(GraphEngine):
         written_rows=WRITTEN_ROWS,
         before_rounding=BeforeRounding(CLASSES),
         scans=SCANS,
+        reduce=pickling_repairs.reduce,
         small=Mode(linker="py", optimizer=None),
         **vars(CLASSES),
     )

@@ -41,8 +41,8 @@ class TheanoEngine(GraphEngine):
     name = "theano"
     library = table(
         Library,
-        *(gof, function_module, io, mode, sharedvalue, sharedvar, debugmode, operations),
-        *(opt, rewrites, formulas, pickling_repairs),
+        *(operations, rewrites, formulas),
+        *(gof, function_module, io, mode, sharedvalue, sharedvar, debugmode, opt),
         flags=CompileFlags(_parameters, theano.change_flags),
         # Find the function through its module, because a program may have assigned synkhronos.function to
         # theano.function before this import. The attribute theano.compile.function is the function, not its module.
@@ -55,6 +55,7 @@ class TheanoEngine(GraphEngine):
         written_rows=WRITTEN_ROWS,
         before_rounding=BeforeRounding(CLASSES),
         scans=SCANS,
+        reduce=pickling_repairs.reduce,
         small=mode.Mode(linker="py", optimizer=None),
         **vars(CLASSES),
     )
