@@ -205,10 +205,7 @@ class Engine(ABC):
     def draft(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
     ) -> Tuple[Any, Any]:
-        """Return a function's `snapshot`, and a function with its inputs and output types that is never called.
-
-        The arguments and errors are those of `compile`.
-        """
+        """Return a function with the inputs, output types and errors of `compile`, but not for calls; and a `snapshot`."""
         compiled = self.compile(inputs, outputs, updates, givens, **kwargs)
         return compiled, self.snapshot(inputs, outputs, updates, givens, **kwargs)
 

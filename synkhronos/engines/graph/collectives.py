@@ -19,10 +19,7 @@ from .library import Library
 
 
 def of_calls(library: Library, outputs: Sequence[Any]) -> List[Any]:
-    """Return a graph's operations that depend on the current call: collectives, shares of rows, and numbers of rows.
-
-    Operations of inner graphs are included; collectives are in the order of their numbers.
-    """
+    """Return the operations that depend on the current call, including inner ones, in the order of collectives."""
     found: List[Any] = []
     for node in library.io_toposort([], outputs):
         if isinstance(node.op, (library.AllReduce, library.WholeLength, library.InverseShare, library.Share)):

@@ -25,8 +25,8 @@ class Scans(NamedTuple):
     inner_inputs: Callable[[Any], Sequence[Any]]
     #: Returns the outputs of an operation's inner graph; () if it has none.
     inner_outputs: Callable[[Any], Sequence[Any]]
-    #: Maps a scan and the inputs and outputs of an inner graph to a scan with the same settings and this graph. If the
-    #: argument ``has_token`` is True, the graph has the token as an additional state, after all other states.
+    #: Maps a scan, and inputs and outputs of an inner graph, to a scan with this graph. If ``has_token`` is True, the
+    #: graph has the token as an additional state, after all other states.
     remade: Callable[..., Any]
     #: Maps an initial token and a number of steps to the array of the additional state.
     states: Callable[[Any, Any], Any]
