@@ -205,7 +205,7 @@ class Engine(ABC):
     def draft(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
     ) -> Tuple[Any, Any]:
-        """Return a function with the inputs, output types and errors of `compile`, but not for calls; and a `snapshot`."""
+        """Return a function with the inputs, outputs and errors of `compile`, but not for calls, and a `snapshot`."""
         compiled = self.compile(inputs, outputs, updates, givens, **kwargs)
         return compiled, self.snapshot(inputs, outputs, updates, givens, **kwargs)
 
