@@ -26,7 +26,7 @@ BUDGET = {
     "cluster/": 2368,
     "processes/": 851,
     "program/": 825,
-    "engines/ sharding/ ops/": 8000,
+    "engines/ sharding/ ops/": 8004,
     "replication/": 460,
     "calls/": 4099,
     "collectives/": 1057,

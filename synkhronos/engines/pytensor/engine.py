@@ -82,16 +82,7 @@ class PyTensorEngine(GraphEngine):
         if isinstance(outputs, dict):
             hint = "PyTensor's functions cannot return dicts"
             raise ArgumentTypeError("outputs", "a variable or a list of variables", "a dict", hint)
-        mode = get_mode(kwargs.get("mode"))
-        if not isinstance(mode, Mode):
-            raise ArgumentTypeError("mode", "a PyTensor mode, or the name of a mode", repr(mode))
-        linker = mode.linker
-        if not jit.is_known(linker):
-            raise ArgumentValueError(
-                "mode",
-                "a mode that compiles with Numba (NUMBA, the default), C or Python (CVM, FAST_COMPILE), or JAX (JAX)",
-                f"a mode with the linker {type(linker).__name__}",
-            )
+        linker = _linker_of(kwargs.get("mode"))
         if jax_functions.is_jax(linker):  # JAX would raise its own error before `collectives` is called
             given = outputs if isinstance(outputs, (list, tuple)) else [] if outputs is None else [outputs]
             found = [each.variable if isinstance(each, SymbolicOutput) else each for each in given]
@@ -156,6 +147,7 @@ class PyTensorEngine(GraphEngine):
     def snapshot(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
     ) -> Snapshot:
+        _linker_of(kwargs.get("mode"))
         found = super().snapshot(inputs, outputs, updates, givens, **kwargs)
         refuse_hidden(found.expressions())
         return found
@@ -175,6 +167,21 @@ class PyTensorEngine(GraphEngine):
 
     def reseeded(self, shared: Any, value: Any, seed: int, index: int) -> Any:
         return random_states.seeded_generator(value, seed, index)
+
+
+def _linker_of(mode: Any) -> Any:
+    """Return the linker of a mode, or raise an error if functions of this mode cannot run on ranks."""
+    mode = get_mode(mode)
+    if not isinstance(mode, Mode):
+        raise ArgumentTypeError("mode", "a PyTensor mode, or the name of a mode", repr(mode))
+    linker = mode.linker
+    if not jit.is_known(linker):
+        raise ArgumentValueError(
+            "mode",
+            "a mode that compiles with Numba (NUMBA, the default), C or Python (CVM, FAST_COMPILE), or JAX (JAX)",
+            f"a mode with the linker {type(linker).__name__}",
+        )
+    return linker
 
 
 def _on_ranks(owner: Callable[[], Any]) -> Any:
