@@ -1,6 +1,7 @@
 """Benchmark of ``exact=True``: epochs with Adam, building of functions, calls after `set_value` of a learning rate."""
 
 import functools
+import gc
 
 import numpy as np
 import theano
@@ -62,8 +63,9 @@ def building(make, builds):
                 function(task.inputs, task.loss, updates=updates, **options)
 
         contenders = {
-            "synkhronos": Local(functools.partial(build, synk.function, exact=True)),
-            PLAIN: Local(functools.partial(build, theano.function)),
+            # A full collection of garbage takes as long as a build, and would occur in every second or third of them.
+            "synkhronos": Local(functools.partial(build, synk.function, exact=True), before=gc.collect),
+            PLAIN: Local(functools.partial(build, theano.function), before=gc.collect),
         }
         return measure_in_turn(contenders, builds, rounds=builds, warm=0)
 

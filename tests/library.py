@@ -156,7 +156,7 @@ class PyTensorLibrary:
         self.In, self.shared, self.function, self.as_op = pytensor.In, pytensor.shared, pytensor.function, wrap_py
         self.Out, self.Mode, self.VMLinker, self.DebugMode = pytensor.Out, Mode, VMLinker, DebugMode
         self.UnusedInputError, self.generic = UnusedInputError, generic
-        self.until, self.ifelse, self.Print, self.io_toposort = until, ifelse, Print, engine.io_toposort
+        self.until, self.ifelse, self.Print, self.io_toposort = until, ifelse, Print, engine.ENGINE.library.io_toposort
         self.CAReduce, self.or_ = CAReduce, or_
         self.OpFromGraph, self.Op, self.Apply = OpFromGraph, Op, Apply
         self.engine, self.placing, self.formulas = engine.ENGINE, placing.PLACING, formulas.with_formulas

@@ -142,9 +142,7 @@ def function(
     written = WrittenRows.of(rows)
     if written is not None:
         variables, givens = engine.with_any_rows(variables, axes, givens, written.rows)
-    # The ranks call another graph. Only `as_theano` and comparisons need this one, so a draft suffices until they do.
-    is_draft = exact or written is not None
-    compiled = (engine.draft if is_draft else engine.compile)(variables, parsed.variables, pairs, givens, **kwargs)
+    compiled, snapshot = engine.draft(variables, parsed.variables, pairs, givens, **kwargs)
     given_updates = [
         (shared, _update_op(op, _update(i, shared, engine), engine.shared_type(shared)))
         for i, (op, (shared, _)) in enumerate(zip(update_ops, pairs))
@@ -154,12 +152,9 @@ def function(
     scattered = arguments.scattered()
     sliceable = _with_rows(sliceable_shareds, engine, compiled, "sliceable_shareds")
     of_calls = _with_rows(states, engine, compiled, "inputs", sliceable)
-    snapshot = engine.snapshot(variables, parsed.variables, pairs, givens, **kwargs)
     shards = {variable: Shard(axis) for variable, axis in {**scattered, **sliceable, **of_calls}.items()}
     own = None if exact else own_positions(ops, len(engine.updated_in(snapshot)))
     snapshot, read = read_rows(engine, written, snapshot, shards, own)
-    if read is None and is_draft and not exact:
-        is_draft, compiled = False, engine.compile(variables, parsed.variables, pairs, givens, **kwargs)
     outputs_of = engine.outputs(compiled)
     advise = functools.lru_cache(None)(
         functools.partial(_advice, engine, snapshot, shards, arguments, ops, outputs_of, bool(exact))
@@ -195,7 +190,10 @@ def function(
     cut = None if variants.collectives is None else variants.collectives.cut
     if cut is not None and cut.why_not:
         logger.info("function %s cannot be called in slices (num_slices): %s", name, cut.why_not)
-    if is_draft:
+    if variants.is_first_serial:
+        compiled = engine.compile(variables, parsed.variables, pairs, givens, **kwargs)
+    else:
+        # Ranks call another graph, so the draft suffices until `as_theano` or a comparison needs the serial function.
         # Record the default updates now, because the program may change them before the function is compiled.
         given_targets = [shared for shared, _ in pairs]
         more = [one for one in engine.updated_in(snapshot) if not any(one is shared for shared in given_targets)]

@@ -79,11 +79,14 @@ class Variants:
         """The number of rows that every call must have; None if any number is allowed."""
         return None if self.written is None else self.written.rows
 
+    @property
+    def is_first_serial(self) -> bool:
+        """Whether ranks call the serial function if a call requests neither slices nor rows of shared variables."""
+        return self.collectives is None and self.written is None and not self.engine.has_late_outputs(self.snapshot)
+
     def first(self, compiled: Any) -> Any:
-        """Return the function that ranks call if a call requests neither slices nor rows of shared variables."""
-        if self.collectives is None and self.written is None and not self.engine.has_late_outputs(self.snapshot):
-            return compiled
-        return self.engine.variant(self.snapshot, False, [])
+        """Return the function that ranks call in this case; ``compiled`` is the serial function."""
+        return compiled if self.is_first_serial else self.engine.variant(self.snapshot, False, [])
 
     def get(self, sliced: bool) -> CompiledGraph:
         """Return the graph for calls in slices, or for calls that only select rows; compile it on first use."""

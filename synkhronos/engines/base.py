@@ -204,9 +204,10 @@ class Engine(ABC):
 
     def draft(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
-    ) -> Any:
-        """Compile a function with `compile`'s interface and errors; compilation may be faster, and calls slower."""
-        return self.compile(inputs, outputs, updates, givens, **kwargs)
+    ) -> Tuple[Any, Any]:
+        """Return a function with the inputs, outputs and errors of `compile`, but not for calls, and a `snapshot`."""
+        compiled = self.compile(inputs, outputs, updates, givens, **kwargs)
+        return compiled, self.snapshot(inputs, outputs, updates, givens, **kwargs)
 
     def with_states(self, inputs: Sequence[Any]) -> List[Any]:
         """Return inputs that store their values in shared variables; all graphs of a function must use the result."""

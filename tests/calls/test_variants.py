@@ -39,13 +39,18 @@ def graphs(words_of):
 
 @pytest.fixture
 def compilations(monkeypatch):
-    """Return a list of the names of functions that Theano compiles on the master, in order."""
+    """Return a list of the names of functions that Theano compiles on the master, in order, without drafts."""
     pfunc = pytest.importorskip("theano.compile.pfunc")
+    from synkhronos.engines.theano.operations import Draft
+
     names, original = [], pfunc.orig_function
 
-    def counted(*args, name=None, **kwargs):
-        names.append(name)
-        return original(*args, name=name, **kwargs)
+    def counted(inputs, outputs, *args, name=None, **kwargs):
+        given = outputs if isinstance(outputs, list) else [outputs]
+        nodes = [getattr(one, "variable", one).owner for one in given]
+        if not any(node is not None and isinstance(node.op, Draft) for node in nodes):
+            names.append(name)
+        return original(inputs, outputs, *args, name=name, **kwargs)
 
     monkeypatch.setattr(pfunc, "orig_function", counted)
     return names
@@ -90,6 +95,19 @@ def test_one_graph_at_function_and_others_when_a_call_needs_them(two, theano_wor
     two.session = PROGRAM.open(2, 1, launcher="threads")
     assert f(ROWS, batch_s=[0, 1])[0] == 34 and f(ROWS[:4], batch_s=[0, 1], num_slices=2)[0] == 16
     assert len(compilations) == 3  # distributed again, but not compiled again
+
+
+@pytest.mark.theano
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_function_with_collectives_has_no_serial_function_until_it_is_needed(two, theano_words, compilations, exact):
+    x, w = theano_words.variable("x"), two.shared(np.zeros(()), "w")
+    total = x.sum() if exact else synk.ops.all_reduce(x.sum(), "sum")
+    del compilations[:]
+    f = theano_words.function([x], total, updates=[(w, w + total)], name="f", exact=exact)
+    assert f(ROWS) == ROWS.sum() and w.get_value() == ROWS.sum()
+    assert compilations == ["f"]
+    assert f.as_theano(ROWS) == ROWS.sum() and w.get_value() == 2 * ROWS.sum()
+    assert compilations == ["f", "f"]
 
 
 def test_variants_are_compiled_from_the_function_as_it_was(world, words):

@@ -1,6 +1,6 @@
 """The shapes of a function's outputs equal those of NumPy's arrays; finding them changes nothing and computes little.
 
-Modules: `synkhronos.engines.theano.shapes`.
+Modules: `synkhronos.engines.graph.shapes`.
 """
 
 import numpy as np
@@ -101,9 +101,9 @@ class TestTheano:
         y = x
         for _ in range(3000):
             y = y * 2 + x
-        from synkhronos.engines.theano.shapes import shapes_of
+        from synkhronos.engines.graph.shapes import shapes_of
 
-        (shape,) = shapes_of([y])
+        (shape,) = shapes_of(engines.find([x]).library, [y])
         assert shape.eval({x: np.ones(7)}).tolist() == [7]
 
     def test_of_what_is_no_array(self, theano):

@@ -277,7 +277,7 @@ def operations(outputs):
     """Yield the nodes of a graph and its inner graphs."""
     for node in L.io_toposort(L.inputs(outputs), outputs):
         yield node
-        yield from operations(list(L.engine.library.inner_outputs(node.op)))
+        yield from operations(list(L.engine.library.scans.inner_outputs(node.op)))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

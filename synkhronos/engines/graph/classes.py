@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
+import dataclasses
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
+
+Table = TypeVar("Table", bound="Classes")
 
 #: A tuple of classes, for use with `isinstance`; () if the library has no such operation.
 Kinds = Tuple[Type[Any], ...]
@@ -29,7 +32,18 @@ class ScanParts(NamedTuple):
         return self.n_mit_mot + self.n_mit_sot + self.n_sit_sot
 
 
-class Classes(NamedTuple):
+def table(kind: Type[Table], *modules: Any, **own: Any) -> Table:
+    """Return a table with the entries ``own``; each other entry is the only object that modules define by its name."""
+    entries = dict(own)
+    for name in {field.name for field in dataclasses.fields(kind)} - set(own):
+        found = [vars(module)[name] for module in modules if name in vars(module)]
+        assert found and all(one is found[0] for one in found), f"{name}: {found}"
+        entries[name] = found[0]
+    return kind(**entries)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Classes:
     """The operations of a tensor library, under Theano's names."""
 
     #: The library's modules ``tensor`` and ``scalar``.

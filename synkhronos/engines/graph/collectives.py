@@ -15,35 +15,29 @@ from __future__ import annotations
 from itertools import count
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
-from ...reductions import ReduceOp
 from .library import Library
 
 
-def ops_in(library: Library, outputs: Sequence[Any]) -> List[ReduceOp]:
-    """Return the ops of a graph's collectives, including those of inner graphs, in the order of their numbers."""
-    ops: List[ReduceOp] = []
+def of_calls(library: Library, outputs: Sequence[Any]) -> List[Any]:
+    """Return the operations that depend on the current call, including inner ones, in the order of collectives."""
+    found: List[Any] = []
     for node in library.io_toposort([], outputs):
-        if isinstance(node.op, library.AllReduce):
-            ops.append(node.op.op)
+        if isinstance(node.op, (library.AllReduce, library.WholeLength, library.InverseShare, library.Share)):
+            found.append(node.op)
         else:
-            ops += ops_in(library, library.inner_outputs(node.op))
-    return ops
+            found += inside(library, node)
+    return found
 
 
-def needs_call(library: Library, outputs: Sequence[Any]) -> bool:
-    """Return whether a graph has operations that depend on the current call: collectives, or queries for row counts."""
-    return any(
-        isinstance(node.op, (library.AllReduce, library.WholeLength, library.InverseShare, library.Share))
-        or needs_call(library, library.inner_outputs(node.op))
-        for node in library.io_toposort([], outputs)
-    )
+def inside(library: Library, node: Any) -> List[Any]:
+    """Return the operations in a node's inner graph that depend on the current call; see `of_calls`."""
+    outputs = library.scans.inner_outputs(node.op)
+    return of_calls(library, outputs) if outputs else []
 
 
-def divides(library: Library, outputs: Sequence[Any]) -> bool:
-    return any(
-        isinstance(node.op, library.Share) or divides(library, library.inner_outputs(node.op))
-        for node in library.io_toposort([], outputs)
-    )
+def reduces(library: Library, operations: Sequence[Any]) -> bool:
+    """Return whether there is a collective among operations from `of_calls`."""
+    return any(isinstance(one, library.AllReduce) for one in operations)
 
 
 def unconditional(library: Library, outputs: Sequence[Any]) -> Set[Any]:
@@ -74,8 +68,8 @@ def in_order(
         before = token if node in always else None
         if isinstance(node.op, library.AllReduce):
             results, after = node.op.in_order(next(numbers), inputs, before)
-        elif ops_in(library, library.inner_outputs(node.op)):
-            results, after = library.scan_in_order(
+        elif reduces(library, inside(library, node)):
+            results, after = library.scans.in_order(
                 node.op, inputs, before, lambda inner, state: in_order(library, inner, state, numbers)
             )
         elif any(one is not other for one, other in zip(inputs, node.inputs)):

@@ -6,8 +6,9 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 from ...errors import ArgumentValueError
 from ..base import CollectiveDependence, Collectives
-from .collectives import divides, needs_call, ops_in, unconditional
+from .collectives import inside, of_calls, reduces, unconditional
 from .library import Library
+from .shapes import by_shapes_of_inputs
 from .snapshot import Snapshot
 
 
@@ -32,10 +33,10 @@ def survey(
 ) -> Optional[Collectives]:
     """Describe the collectives of a function; see `Engine.collectives`."""
     roots = snapshot.expressions()
-    if not snapshot.is_joint(library):
+    operations = of_calls(library, roots)
+    if not operations and snapshot.halves is None:
         return None
-    ops = ops_in(library, roots)
-    if isinstance(snapshot.settings["mode"], library.DebugMode) and needs_call(library, roots):
+    if isinstance(snapshot.settings["mode"], library.DebugMode) and operations:
         raise ArgumentValueError(
             "mode",
             "a mode that computes each operation once, because all ranks execute operations of synkhronos.ops together",
@@ -50,7 +51,7 @@ def survey(
     of_updates = [known.get(new, FIXED) for _, new in snapshot.updates]
     degrees = [of_update.degree.of_update(of_update.differs) for of_update in of_updates]
     of_outputs = [known.get(output.variable, FIXED).degree for output in snapshot.outputs]
-    later = _with_updates(library, snapshot, of_ranks)
+    later = _with_updates(library, snapshot, of_ranks, known)
     _check(library, roots, later)
     # A step counter is equal on all ranks only if ranks without rows also update it.
     differ = [later.get(new, FIXED).differs for _, new in snapshot.updates]
@@ -58,21 +59,24 @@ def survey(
     cut = None
     if snapshot.halves is not None:
         cut, common = snapshot.halves.cut, snapshot.halves.replicated_updates
-    return Collectives(ops, common, degrees, of_outputs, cut, divides(library, roots))
+    ops = [one.op for one in operations if isinstance(one, library.AllReduce)]
+    return Collectives(ops, common, degrees, of_outputs, cut, any(isinstance(one, library.Share) for one in operations))
 
 
 def _is_state(library: Library, variable: Any, is_random: Callable[[Any], bool]) -> bool:
     return isinstance(variable, library.SharedVariable) and is_random(variable)
 
 
-def _with_updates(library: Library, snapshot: Snapshot, of_ranks: Mapping[Any, Dependence]) -> Dict[Any, Dependence]:
+def _with_updates(
+    library: Library, snapshot: Snapshot, of_ranks: Mapping[Any, Dependence], known: Dict[Any, Dependence]
+) -> Dict[Any, Dependence]:
     """Return the dependences after local updates have made more shared variables differ between ranks."""
     while True:
-        known = dependences(library, snapshot.expressions(), of_ranks)
         more = [one for one, new in snapshot.updates if known.get(new, FIXED).differs and one not in of_ranks]
         if not more:
             return known
         of_ranks = {**of_ranks, **dict.fromkeys(more, OF_A_RANK)}
+        known = dependences(library, snapshot.expressions(), of_ranks)
 
 
 def dependences(library: Library, outputs: Sequence[Any], given: Mapping[Any, Dependence]) -> Dict[Any, Dependence]:
@@ -98,18 +102,18 @@ def _of_node(library: Library, node: Any, inputs: List[Dependence]) -> Dependenc
         return FIXED
     if isinstance(node.op, (library.Share, library.InverseShare)):
         return Dependence(True, degree)
-    inner = library.inner_outputs(node.op)
-    if ops_in(library, inner) or divides(library, inner):
-        return Dependence(True if divides(library, inner) else differs, CollectiveDependence.OTHER)
+    inner = inside(library, node)
+    divides = any(isinstance(one, library.Share) for one in inner)
+    if divides or reduces(library, inner):
+        return Dependence(divides or differs, CollectiveDependence.OTHER)
     if isinstance(node.op, library.Shape_i) and node.op.i != inputs[0].axis and node.inputs[0].owner is None:
         return FIXED  # shapes of scattered inputs differ only in the number of rows
     if isinstance(node.op, (library.Shape, library.Shape_i)):
         return Dependence(
             differs, CollectiveDependence.OTHER if degree == CollectiveDependence.OTHER else CollectiveDependence.NONE
         )
-    if degree == CollectiveDependence.AFFINE and not any(
-        all(one == FIXED or i in group for i, one in enumerate(inputs)) for group in library.affine_inputs(node)
-    ):
+    groups = library.before_rounding.affine(node) if degree == CollectiveDependence.AFFINE else [range(len(inputs))]
+    if not any(all(one == FIXED or i in group for i, one in enumerate(inputs)) for group in groups):
         degree = CollectiveDependence.OTHER
     return Dependence(differs, degree)
 
@@ -122,8 +126,7 @@ def _check(library: Library, outputs: Sequence[Any], known: Mapping[Any, Depende
             in_branches = [one for one in library.io_toposort([], node.inputs[1:]) if one not in always]
             if any(_is_collective(library, one) for one in in_branches):
                 _refuse(f"the condition of {node.op}", "depends on scattered values, so ranks take different branches")
-        inner = library.inner_outputs(node.op)
-        if not ops_in(library, inner):
+        if not reduces(library, inside(library, node)):
             continue
         if not isinstance(node.op, library.Scan):
             raise ArgumentValueError(
@@ -137,9 +140,10 @@ def _check(library: Library, outputs: Sequence[Any], known: Mapping[Any, Depende
                 f"the number of steps of scan {node.op}",
                 "depends on scattered values or on how many rows a rank has, so ranks take different numbers of steps",
             )
-        changing = library.changing_in_scan(node, lambda variable: known.get(variable, FIXED).differs)
+        inner = library.scans.inner_outputs(node.op)
+        changing = library.scans.changing(node, lambda variable: known.get(variable, FIXED).differs)
         inner_known = dependences(library, inner, dict.fromkeys(changing, OF_A_RANK))
-        if library.is_while(node.op) and inner_known.get(inner[-1], FIXED).differs:
+        if library.scans.is_while(node.op) and inner_known.get(inner[-1], FIXED).differs:
             _refuse(
                 f"the condition of scan {node.op} (until)",
                 "depends on scattered values, so ranks take different numbers of steps",
@@ -151,12 +155,12 @@ def _differs(library: Library, variable: Any, known: Mapping[Any, Dependence], i
     """Return whether a condition or step count differs between ranks; input shapes differ only in row counts."""
     if not known.get(variable, FIXED).differs or is_inner:
         return known.get(variable, FIXED).differs
-    by_shapes = library.by_shapes_of_inputs(variable)
+    by_shapes = by_shapes_of_inputs(library, variable)
     return dependences(library, [by_shapes], known).get(by_shapes, FIXED).differs
 
 
 def _is_collective(library: Library, node: Any) -> bool:
-    return isinstance(node.op, library.AllReduce) or bool(ops_in(library, library.inner_outputs(node.op)))
+    return isinstance(node.op, library.AllReduce) or reduces(library, inside(library, node))
 
 
 def _refuse(what: str, why: str) -> None:

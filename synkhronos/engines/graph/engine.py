@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import pickle
 import sys
-from abc import abstractmethod
 from typing import (
     Any,
     Callable,
@@ -27,7 +27,7 @@ import numpy as np
 
 from ...errors import ArgumentTypeError, ArgumentValueError
 from ...reductions import IN_GRAPH, ReduceOp, check_dtype
-from ...sharding import Placement, Shard, Stream
+from ...sharding import Placement, PlacementRule, Shard, Stream
 from ...trace import point
 from .. import pickling
 from ..base import ArrayType, Collectives, Engine, Input, Output, Sharding
@@ -169,8 +169,16 @@ class GraphEngine(Engine):
 
     def draft(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
-    ) -> Any:
-        return self.compile(inputs, outputs, updates, givens, **dict(kwargs, mode=self.library.small, profile=None))
+    ) -> Tuple[Any, Snapshot]:
+        own = dict(kwargs, mode=self.library.small, profile=None)
+        # If there is an error, compile the program's own graph, so that the error names its operations.
+        with contextlib.suppress(Exception):
+            snapshot = self.snapshot(inputs, outputs, updates, givens, **kwargs)
+            if not any(map(states.state_of, inputs)):
+                graph = snapshots.as_one_operation(self.library, snapshot, outputs)
+                return self.compile(inputs, *graph, givens, **{"no_default_updates": True, **own}), snapshot
+        compiled = self.compile(inputs, outputs, updates, givens, **own)
+        return compiled, self.snapshot(inputs, outputs, updates, givens, **kwargs)
 
     def with_states(self, inputs: Sequence[Any]) -> List[Any]:
         return states.with_states(self.library, inputs)
@@ -423,6 +431,12 @@ class GraphEngine(Engine):
     def sharding(self, snapshot: Snapshot, shards: Mapping[Any, Shard]) -> Sharding:
         return table.sharding(self.library, snapshot, shards, self.label, self.array_type)
 
+    def is_operation(self, cls: Any) -> bool:
+        return isinstance(cls, type) and issubclass(cls, self.library.Op)
+
+    def add_rule(self, cls: Any, make: Callable[[Any, Sequence[int], Sequence[int]], PlacementRule]) -> None:
+        self.library.placing.add_rule(cls, make)
+
     def shapes(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
         return snapshots.compile_shapes(self.library, snapshot, as_inputs)
 
@@ -435,10 +449,6 @@ class GraphEngine(Engine):
             for variable in variables
             if isinstance(variable, self.library.Constant) and type(variable.data) is np.ndarray
         ]
-
-    @abstractmethod
-    def reduce(self, thing: Any) -> Any:
-        """Return the ``__reduce__`` value of an object that the library cannot pickle; else NotImplemented."""
 
     def restored(self, maker: Any, name: Optional[str], trust_input: bool) -> Any:
         """Create the function of a maker, and set its name and ``trust_input``, which makers do not store."""
@@ -457,7 +467,7 @@ class GraphEngine(Engine):
             # The library's own pickles contain the values of all inputs and compare them on loading. This fails for
             # NaN, or if a rank's replica has another shape. The maker already contains storages and defaults.
             return _restore, (self, thing.maker, thing.name, thing.trust_input)
-        return self.reduce(thing)
+        return self.library.reduce(thing)
 
     def dumps(
         self,

@@ -154,7 +154,7 @@ class _Images:
         self._wider: Dict[Any, Any] = {}
         self.builder = GraphBuilder(
             *(self.apply, self.all_reduce, self.whole_length, self.as_average),
-            *(library.counted, library.checked, self.template),
+            *(library.placing.lengths.counted, library.placing.lengths.checked, self.template),
         )
 
     def is_part(self, variable: Any) -> bool:
@@ -179,7 +179,7 @@ class _Images:
             wider = self.library.before_rounding.accumulated(made)
             if wider is not None:
                 self._is_part[wider] = True
-                new = [self.library.cast(wider, made.outputs[0].dtype)]
+                new = [self.library.tensor.cast(wider, made.outputs[0].dtype)]
         for one, old in zip(new, node.outputs):
             one.name = old.name
             self._is_part[one] = isinstance(of(old), Partial) and any(takes)
@@ -189,7 +189,7 @@ class _Images:
         wide = [self.before_rounding(one) for one in variables]
         results: Sequence[Any] = self.library.AllReduce(ReduceOp(op), len(wide))(*wide, return_list=True)
         return [
-            result if one.dtype == result.dtype else self.library.cast(result, one.dtype)
+            result if one.dtype == result.dtype else self.library.tensor.cast(result, one.dtype)
             for one, result in zip(variables, results)
         ]
 

@@ -18,7 +18,7 @@ class Names(NamedTuple):
     Apply: Type[Any]
     tensor: Any
     discrete_dtypes: Sequence[str]
-    DisconnectedType: Type[Any]
+    disconnected_type: Any
     grad_not_implemented: Callable[..., Any]
     float_dtype: Callable[[], str]  # of gradients with respect to integers
 
@@ -33,7 +33,7 @@ class GraphOperation:
         return False
 
     def is_connected(self, variable: Any) -> bool:
-        return variable is not None and not isinstance(variable.type, self.names.DisconnectedType)
+        return variable is not None and not isinstance(variable.type, type(self.names.disconnected_type))
 
 
 class AllReduceOp(GraphOperation):
@@ -101,7 +101,7 @@ class AllReduceOp(GraphOperation):
                 results[i] = names.tensor.zeros_like(variable, dtype=names.float_dtype())
         return self._reduced(results, lambda i: inputs[i].dtype not in names.discrete_dtypes)
 
-    def tangents(self, points: Sequence[Any]) -> List[Any]:
+    def tangents(self, inputs: Sequence[Any], points: Sequence[Any]) -> List[Any]:
         """Reduce the directions of the R-operator; leave None and disconnected directions unchanged."""
         if self.op.name in ("min", "max"):
             raise NotImplementedError(f"all_reduce with {self.op.name!r} has no R-operator: use 'avg' or 'sum'")
@@ -162,7 +162,7 @@ class TakeShareOp(ShareOp):
         (gradient,) = output_grads
         return [type(self).put(self.axis)(inputs[0], gradient) if self.is_connected(gradient) else gradient]
 
-    def tangents(self, points: Sequence[Any]) -> List[Any]:
+    def tangents(self, inputs: Sequence[Any], points: Sequence[Any]) -> List[Any]:
         (point,) = points
         take: Any = self
         return [take(point) if self.is_connected(point) else point]
@@ -189,11 +189,23 @@ class PutShareOp(ShareOp):
     def gradients(self, inputs: Sequence[Any], output_grads: Sequence[Any]) -> List[Any]:
         (gradient,) = output_grads
         rows = type(self).take(self.axis)(gradient) if self.is_connected(gradient) else gradient
-        return [self.names.DisconnectedType()(), rows]
+        return [self.names.disconnected_type(), rows]
 
     def tangents(self, inputs: Sequence[Any], points: Sequence[Any]) -> List[Any]:
         put: Any = self
         return [put(inputs[0], points[1]) if self.is_connected(points[1]) else points[1]]
+
+
+class DraftOp(GraphOperation):
+    """Operation that represents a whole graph in a function that is compiled only for its inputs and output types."""
+
+    def results(self, expressions: Sequence[Any], inputs: Sequence[Any]) -> List[Any]:
+        """Return variables with the types and names of the expressions, computed from the inputs of their graph."""
+        results: List[Any] = self.names.Apply(self, inputs, [one.type(one.name) for one in expressions]).outputs
+        return results
+
+    def perform(self, node: Any, inputs: Sequence[Any], outputs: List[List[Any]]) -> None:
+        raise AssertionError("a draft is never called")
 
 
 class WholeLengthOp(GraphOperation):

@@ -9,6 +9,7 @@ from ...sharding import Placement
 from ..exact import SplitGraph
 from . import collectives, states
 from .library import Library
+from .shapes import shapes_of
 
 
 class Snapshot(NamedTuple):
@@ -39,7 +40,7 @@ class Snapshot(NamedTuple):
         This is necessary if the graph has collectives, and for exact functions, because replicated updates must stay
         equal on all ranks and the graph may contain checks.
         """
-        return self.halves is not None or collectives.needs_call(library, self.expressions())
+        return self.halves is not None or bool(collectives.of_calls(library, self.expressions()))
 
 
 def take(
@@ -93,6 +94,19 @@ def take(
         [(target, new_values[target]) for target, _ in collected],
         dict(mode=library.get_mode(mode), name=name, accept_inplace=accept_inplace, profile=profile),
     )
+
+
+def as_one_operation(library: Library, snapshot: Snapshot, outputs: Any) -> Tuple[Any, List[Tuple[Any, Any]]]:
+    """Return outputs, in the form of ``outputs``, and updates with the same types, computed by a single operation."""
+    expressions = snapshot.expressions()
+    inputs = [one for one in library.graph_inputs(expressions) if not isinstance(one, library.Constant)]
+    after = snapshot.with_expressions(library, library.Draft().results(expressions, inputs))
+    found: Any = after.outputs
+    if isinstance(outputs, dict):
+        found = dict(zip(sorted(outputs), found))
+    elif not isinstance(outputs, (list, tuple)):
+        found = found[0] if found else None
+    return found, after.updates
 
 
 def compile_variant(
@@ -169,7 +183,7 @@ def compile_shapes(library: Library, snapshot: Snapshot, as_inputs: Sequence[Any
     replaced = [(shared, shared.type(shared.name)) for shared in as_inputs]
     return library.function.original(
         snapshot.inputs + [library.In(variable, autoname=False) for _, variable in replaced],
-        library.shapes_of([output.variable for output in snapshot.outputs]),
+        shapes_of(library, [output.variable for output in snapshot.outputs]),
         givens=replaced,
         no_default_updates=True,
         on_unused_input="ignore",

@@ -114,10 +114,16 @@ class WrittenRowsReader:
         return list(found)[:MAX_NUMBERS]
 
     def are_properties(self, outputs: Sequence[Any]) -> bool:
-        """Return whether a graph has operations that may store a number of rows as a property."""
-        return bool(self.without_rows) and any(
-            self.without_rows_of(node.op) is not None for node in self.classes.io_toposort([], outputs)
-        )
+        """Return whether a graph has operations that store a length, which may be a number of rows, as a property."""
+        return bool(self.without_rows) and any(map(self._is_property, self.classes.io_toposort([], outputs)))
+
+    def _is_property(self, node: Any) -> bool:
+        if isinstance(node.op, self.classes.Scan):
+            return self.are_properties(self.classes.steps(node.op).outputs)
+        unwritten = self.without_rows_of(node.op)
+        if unwritten is None:
+            return False
+        return any(unwritten(node, [Shard(axis)] * len(node.inputs)) is not None for axis in (0, 1))
 
     def inside(
         self, node: Any, placements: Sequence[Placement], rows: Optional[int], expected: Mapping[int, int]

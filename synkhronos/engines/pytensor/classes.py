@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
-from pytensor import printing, scalar, tensor
-from pytensor.compile.builders import OpFromGraph
-from pytensor.compile.ops import DeepCopyOp, ViewOp
+from pytensor import printing, raise_op, scalar, tensor
+from pytensor.compile import builders
+from pytensor.compile import ops as compile_ops
+from pytensor.compile.ops import ViewOp
+from pytensor.graph import basic
 from pytensor.graph.basic import Apply, Constant
-from pytensor.raise_op import Assert
-from pytensor.scan.op import Scan
-from pytensor.tensor import basic, blas, extra_ops, math, subtensor
-from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
-from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.scan import op as scan_op
+from pytensor.tensor import basic as tensor_basic
+from pytensor.tensor import blas, elemwise, extra_ops, math, subtensor
+from pytensor.tensor import type as type_module
 from pytensor.tensor.sort import ArgSortOp, SortOp
-from pytensor.tensor.type import TensorType, discrete_dtypes, float_dtypes
+from pytensor.tensor.type import TensorType
 
-from ..graph.classes import Classes, ScanParts
-from .operations import AllReduce, InverseShare, PutShare, TakeShare, WholeLength
+from ..graph.classes import Classes, ScanParts, table
+from . import operations, traversal
 from .traversal import io_toposort
 
 try:
@@ -80,58 +82,26 @@ def _steps(op: Any) -> ScanParts:
     )
 
 
-CLASSES = Classes(
+# The attribute pytensor.tensor.shape is a function, not this module.
+shape = importlib.import_module("pytensor.tensor.shape")
+CLASSES = table(
+    Classes,
+    *(tensor_basic, math, shape, basic, compile_ops, elemwise, subtensor, raise_op, extra_ops, builders, scan_op),
+    *(type_module, operations, traversal),
     tensor=tensor,
     scalar=scalar,
-    io_toposort=io_toposort,
-    discrete_dtypes=discrete_dtypes,
-    float_dtypes=float_dtypes,
     Maximum=scalar.ScalarMaximum,
     Minimum=scalar.ScalarMinimum,
     rounds=(scalar.Floor, scalar.Ceil, scalar.RoundHalfToEven, scalar.RoundHalfAwayFromZero, scalar.Trunc),
     powers={scalar.Sqr: 2, scalar.Sqrt: 0.5, scalar.Abs: 1, scalar.Reciprocal: -1, scalar.Sign: 0},
-    Constant=Constant,
-    TensorType=TensorType,
-    Alloc=basic.Alloc,
-    AllocEmpty=basic.AllocEmpty,
-    ARange=basic.ARange,
-    Assert=Assert,
     argmaxes=(math.Argmax,),
-    CAReduce=CAReduce,
-    CumOp=extra_ops.CumOp,
-    DeepCopyOp=DeepCopyOp,
-    DimShuffle=DimShuffle,
-    Dot=math.Dot,
-    Elemwise=Elemwise,
     IfElse=IfElse,
-    Join=basic.Join,
-    MakeVector=basic.MakeVector,
-    Nonzero=basic.Nonzero,
-    OpFromGraph=OpFromGraph,
-    Reshape=Reshape,
-    Scan=Scan,
-    ScalarFromTensor=basic.ScalarFromTensor,
-    Shape=Shape,
-    Shape_i=Shape_i,
     sorts=(SortOp, ArgSortOp),
-    SpecifyShape=SpecifyShape,
-    Split=basic.Split,
-    TensorFromScalar=basic.TensorFromScalar,
-    Subtensor=subtensor.Subtensor,
-    IncSubtensor=subtensor.IncSubtensor,
-    AdvancedSubtensor=subtensor.AdvancedSubtensor,
-    AdvancedIncSubtensor=subtensor.AdvancedIncSubtensor,
     rows_at=tuple(getattr(subtensor, name) for name in ("AdvancedSubtensor1",) if hasattr(subtensor, name)),
     inc_rows_at=tuple(getattr(subtensor, name) for name in ("AdvancedIncSubtensor1",) if hasattr(subtensor, name)),
     views=(printing.Print, extra_ops.CpuContiguous),
     rebroadcasts=(ViewOp,),
     batched_dots=(blas.BatchedDot,),
-    AllReduce=AllReduce,
-    WholeLength=WholeLength,
-    InverseShare=InverseShare,
-    TakeShare=TakeShare,
-    PutShare=PutShare,
-    get_idx_list=subtensor.get_idx_list,
     advanced_entries=_advanced_entries,
     joined=_joined,
     axis_of=_axis_of,

@@ -9,47 +9,36 @@ import weakref
 from functools import partial
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
-from pytensor import config, shared
-from pytensor.compile.aliasing import alias_root
-from pytensor.compile.debug.debugmode import DebugMode
-from pytensor.compile.executor import Function
-from pytensor.compile.io import In, Out, SymbolicInput, SymbolicOutput
-from pytensor.compile.maker import function
+from pytensor import config
+from pytensor.compile import aliasing, executor, io, maker, mode, rebuild, sharedvalue
+from pytensor.compile.debug import debugmode
+from pytensor.compile.io import SymbolicInput, SymbolicOutput
 from pytensor.compile.mode import Mode, get_mode
-from pytensor.compile.rebuild import rebuild_collect_shared
-from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.op import Op
+from pytensor.graph import basic, fg, op, replace
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import graph_inputs
-from pytensor.link.basic import Container
-from pytensor.scan.op import Scan
+from pytensor.link import basic as link
+from pytensor.tensor import sharedvar
 from pytensor.tensor.random.type import RandomGeneratorType
-from pytensor.tensor.shape import Shape, Shape_i
-from pytensor.tensor.sharedvar import TensorSharedVariable
+from pytensor.tensor.rewriting import shape
 from pytensor.tensor.type import TensorType
 
 from ...errors import ArgumentTypeError, ArgumentValueError
-from ...sharding import PlacementRule
 from .. import random_states
 from ..base import Collectives
-from ..graph.affine import Affine
 from ..graph.catching import Catcher
-from ..graph.collectives import needs_call
+from ..graph.classes import table
+from ..graph.collectives import of_calls
 from ..graph.engine import GraphEngine
 from ..graph.flags import CompileFlags
 from ..graph.library import Library
 from ..graph.precision import BeforeRounding
 from ..graph.snapshot import Snapshot
-from . import jax_functions, jit, pickling_repairs, repairs, scans
+from . import formulas, jax_functions, jit, operations, pickling_repairs, repairs, rewrites
 from .classes import CLASSES, is_sparse
-from .formulas import with_formulas
 from .hidden import refuse_hidden
-from .lengths import LENGTHS
-from .operations import AllReduce, InverseShare, Share, TakeShare, WholeLength
 from .placing import PLACING
-from .rewrites import rewritten
-from .shapes import by_shapes_of_inputs, shapes_of
-from .traversal import io_toposort
+from .scans import SCANS
 from .written_rows import WRITTEN_ROWS
 
 
@@ -57,54 +46,22 @@ class PyTensorEngine(GraphEngine):
     """Engine that compiles with PyTensor's own ``function``."""
 
     name = "pytensor"
-    library = Library(
+    library = table(
+        Library,
+        *(aliasing, basic, op, debugmode, executor, io, maker, mode, rebuild, sharedvalue, link, sharedvar, operations),
+        *(fg, replace, shape, rewrites, formulas),
         flags=CompileFlags(lambda: config._config_var_dict, config.change_flags),
-        Variable=Variable,
-        Constant=Constant,
-        SharedVariable=SharedVariable,
-        TensorSharedVariable=TensorSharedVariable,
-        Container=Container,
-        TensorType=TensorType,
-        Function=Function,
-        SymbolicInput=SymbolicInput,
-        SymbolicOutput=SymbolicOutput,
-        In=In,
-        Out=Out,
-        function=Catcher(function),
-        shared=shared,
-        convert_function_input=lambda given: given if isinstance(given, SymbolicInput) else In(given),
-        rebuild_collect_shared=rebuild_collect_shared,
-        alias_root=alias_root,
-        get_mode=get_mode,
+        function=Catcher(maker.function),
+        convert_function_input=lambda given: given if isinstance(given, SymbolicInput) else io.In(given),
         without_test_values=contextlib.nullcontext,
         graph_inputs=lambda outputs: list(graph_inputs(outputs)),
-        io_toposort=io_toposort,
-        DebugMode=DebugMode,
-        IfElse=CLASSES.IfElse,
-        Scan=Scan,
-        cast=CLASSES.tensor.cast,
-        Shape=Shape,
-        Shape_i=Shape_i,
-        AllReduce=AllReduce,
-        WholeLength=WholeLength,
-        InverseShare=InverseShare,
-        Share=Share,
-        TakeShare=TakeShare,
-        counted=LENGTHS.counted,
-        checked=LENGTHS.checked,
-        graph_of=lambda outputs: PLACING.graph_of([], outputs),
-        rewritten=rewritten,
-        with_formulas=with_formulas,
+        placing=PLACING,
         written_rows=WRITTEN_ROWS,
-        affine_inputs=Affine(CLASSES),
         before_rounding=BeforeRounding(CLASSES),
-        by_shapes_of_inputs=by_shapes_of_inputs,
-        inner_outputs=scans.inner_outputs,
-        scan_in_order=scans.in_order,
-        changing_in_scan=scans.changing,
-        is_while=scans.is_while,
-        shapes_of=shapes_of,
+        scans=SCANS,
+        reduce=pickling_repairs.reduce,
         small=Mode(linker="py", optimizer=None),
+        **vars(CLASSES),
     )
     forms_of_outputs = ("unpack_single",)
     profile_key = staticmethod(lambda graph, node: (graph, node))
@@ -125,21 +82,12 @@ class PyTensorEngine(GraphEngine):
         if isinstance(outputs, dict):
             hint = "PyTensor's functions cannot return dicts"
             raise ArgumentTypeError("outputs", "a variable or a list of variables", "a dict", hint)
-        mode = get_mode(kwargs.get("mode"))
-        if not isinstance(mode, Mode):
-            raise ArgumentTypeError("mode", "a PyTensor mode, or the name of a mode", repr(mode))
-        linker = mode.linker
-        if not jit.is_known(linker):
-            raise ArgumentValueError(
-                "mode",
-                "a mode that compiles with Numba (NUMBA, the default), C or Python (CVM, FAST_COMPILE), or JAX (JAX)",
-                f"a mode with the linker {type(linker).__name__}",
-            )
+        linker = _linker_of(kwargs.get("mode"))
         if jax_functions.is_jax(linker):  # JAX would raise its own error before `collectives` is called
             given = outputs if isinstance(outputs, (list, tuple)) else [] if outputs is None else [outputs]
             found = [each.variable if isinstance(each, SymbolicOutput) else each for each in given]
             found += [new for _, new in updates]
-            if needs_call(self.library, [each for each in found if isinstance(each, Variable)]):
+            if of_calls(self.library, [each for each in found if isinstance(each, Variable)]):
                 jax_functions.refuse_collectives()
         compiled = super().compile(inputs, outputs, updates, givens, **kwargs)
         if jax_functions.is_jax(linker):
@@ -199,6 +147,7 @@ class PyTensorEngine(GraphEngine):
     def snapshot(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
     ) -> Snapshot:
+        _linker_of(kwargs.get("mode"))
         found = super().snapshot(inputs, outputs, updates, givens, **kwargs)
         refuse_hidden(found.expressions())
         return found
@@ -207,12 +156,6 @@ class PyTensorEngine(GraphEngine):
         if jax_functions.is_jax(snapshot.settings["mode"].linker) and snapshot.is_joint(self.library):
             jax_functions.refuse_collectives()
         return super().collectives(snapshot, scattered)
-
-    def is_operation(self, cls: Any) -> bool:
-        return isinstance(cls, type) and issubclass(cls, Op)
-
-    def add_rule(self, cls: Any, make: Callable[[Any, Sequence[int], Sequence[int]], PlacementRule]) -> None:
-        PLACING.add_rule(cls, make)
 
     # -- random streams ------------------------------------------------------------------------------------------
 
@@ -225,8 +168,20 @@ class PyTensorEngine(GraphEngine):
     def reseeded(self, shared: Any, value: Any, seed: int, index: int) -> Any:
         return random_states.seeded_generator(value, seed, index)
 
-    def reduce(self, thing: Any) -> Any:
-        return pickling_repairs.reduce(thing)
+
+def _linker_of(mode: Any) -> Any:
+    """Return the linker of a mode, or raise an error if functions of this mode cannot run on ranks."""
+    mode = get_mode(mode)
+    if not isinstance(mode, Mode):
+        raise ArgumentTypeError("mode", "a PyTensor mode, or the name of a mode", repr(mode))
+    linker = mode.linker
+    if not jit.is_known(linker):
+        raise ArgumentValueError(
+            "mode",
+            "a mode that compiles with Numba (NUMBA, the default), C or Python (CVM, FAST_COMPILE), or JAX (JAX)",
+            f"a mode with the linker {type(linker).__name__}",
+        )
+    return linker
 
 
 def _on_ranks(owner: Callable[[], Any]) -> Any:

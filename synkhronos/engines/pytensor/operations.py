@@ -2,78 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence
+from typing import Any, Sequence
 
 from pytensor import config, tensor
-from pytensor.gradient import DisconnectedType, disconnected_type, grad_not_implemented
+from pytensor.gradient import disconnected_type, grad_not_implemented
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.tensor.type import TensorType, discrete_dtypes
 
-from ..graph.operations import AllReduceOp, InverseShareOp, Names, PutShareOp, ShareOp, TakeShareOp, WholeLengthOp
+from ..graph import operations
+from ..graph.operations import Names
 
-NAMES = Names(Apply, tensor, discrete_dtypes, DisconnectedType, grad_not_implemented, lambda: str(config.floatX))
-Share = ShareOp
+NAMES = Names(Apply, tensor, discrete_dtypes, disconnected_type, grad_not_implemented, lambda: str(config.floatX))
+Share = operations.ShareOp
 
 
-class AllReduce(AllReduceOp, Op):  # type: ignore[misc]  # no types without PyTensor
+class Differentiable(operations.GraphOperation, Op):  # type: ignore[misc]  # no types without PyTensor
     names = NAMES
 
-    def pullback(
-        self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
-    ) -> List[Variable]:
+    def pullback(self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]) -> Any:
         return self.gradients(inputs, cotangents)
 
-    def pushforward(
-        self, inputs: Sequence[Variable], outputs: Sequence[Variable], tangents: Sequence[Variable]
-    ) -> List[Variable]:
-        return self.tangents(tangents)
+    def pushforward(self, inputs: Sequence[Variable], outputs: Sequence[Variable], tangents: Sequence[Variable]) -> Any:
+        return self.tangents(inputs, tangents)
 
 
-class TakeShare(TakeShareOp, Op):  # type: ignore[misc]  # no types without PyTensor
+class AllReduce(operations.AllReduceOp, Differentiable):
     names = NAMES
 
+
+class TakeShare(operations.TakeShareOp, Differentiable):
     def make_node(self, array: Any) -> Apply:
         array = tensor.as_tensor_variable(array)
         shape = [None if axis == self.axis else length for axis, length in enumerate(array.type.shape)]
         return Apply(self, [array], [TensorType(array.dtype, shape=tuple(shape))()])
 
-    def pullback(
-        self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
-    ) -> List[Variable]:
-        return self.gradients(inputs, cotangents)
 
-    def pushforward(
-        self, inputs: Sequence[Variable], outputs: Sequence[Variable], tangents: Sequence[Variable]
-    ) -> List[Variable]:
-        return self.tangents(tangents)
-
-
-class PutShare(PutShareOp, Op):  # type: ignore[misc]  # no types without PyTensor
-    names = NAMES
+class PutShare(operations.PutShareOp, Differentiable):
     take = TakeShare
 
     def make_node(self, like: Any, rows: Any) -> Apply:
         like, rows = tensor.as_tensor_variable(like), tensor.as_tensor_variable(rows)
         return Apply(self, [like, rows], [TensorType(rows.dtype, shape=like.type.shape)()])
 
-    def pullback(
-        self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
-    ) -> List[Variable]:
-        return [disconnected_type(), *self.gradients(inputs, cotangents)[1:]]
-
-    def pushforward(
-        self, inputs: Sequence[Variable], outputs: Sequence[Variable], tangents: Sequence[Variable]
-    ) -> List[Variable]:
-        return self.tangents(inputs, tangents)
-
 
 TakeShare.put = PutShare
 
 
-class WholeLength(WholeLengthOp, Op):  # type: ignore[misc]  # no types without PyTensor
+class WholeLength(operations.WholeLengthOp, Op):  # type: ignore[misc]  # no types without PyTensor
     names = NAMES
 
 
-class InverseShare(InverseShareOp, Op):  # type: ignore[misc]  # no types without PyTensor
+class InverseShare(operations.InverseShareOp, Op):  # type: ignore[misc]  # no types without PyTensor
+    names = NAMES
+
+
+class Draft(operations.DraftOp, Op):  # type: ignore[misc]  # no types without PyTensor
     names = NAMES

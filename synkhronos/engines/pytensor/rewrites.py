@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, List, Optional, Sequence, Tuple
 
 from pytensor import config
-from pytensor.compile.mode import Mode
+from pytensor.compile.mode import Mode, optdb
 from pytensor.graph.basic import Constant, clone_get_equiv
 from pytensor.graph.features import PreserveVariableAttributes
 from pytensor.graph.fg import FunctionGraph
@@ -43,3 +43,7 @@ def rewritten(outputs: Sequence[Any], mode: Any, left_out: Optional[Sequence[str
         new = dict(zip(fgraph.inputs, inputs))
         clone_get_equiv(fgraph.inputs, fgraph.outputs, copy_inputs=False, copy_orphans=False, memo=new)
     return [new[one] for one in fgraph.outputs], mode
+
+
+def infer_shapes(fgraph: Any) -> None:
+    optdb.query(RewriteDatabaseQuery(include=["ShapeOpt", "canonicalize"])).rewrite(fgraph)

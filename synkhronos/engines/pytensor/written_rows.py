@@ -11,9 +11,9 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.type import TensorType
 
 from ..graph.written_rows import WrittenRowsReader
-from . import scans
 from .classes import CLASSES
 from .placing import PLACING
+from .scans import SCANS
 from .traversal import io_toposort
 
 #: Operations that build their own graph; older versions of PyTensor lack them.
@@ -35,7 +35,7 @@ def _remade(op: Any, node: Any, inputs: Sequence[Any]) -> Any:
         pairs += [(state.outer, inner, int(state.has_steps)) for state in loop.states for inner in state.inputs]
         shapes = {loop.graph.inputs[inner]: _shape(inputs[outer])[skipped:] for outer, inner, skipped in pairs}
         found = _with_lengths(loop.graph.inputs, loop.graph.outputs, shapes)
-        op = op if found is None else scans.with_inside(op, *found)
+        op = op if found is None else SCANS.remade(op, *found)
     return op.make_node(*inputs)
 
 
@@ -62,4 +62,4 @@ def _with_lengths(
     return own, [new.get(one, one) for one in outputs]
 
 
-WRITTEN_ROWS = WrittenRowsReader(PLACING, (RandomVariable,), _remade, scans.with_inside)
+WRITTEN_ROWS = WrittenRowsReader(PLACING, (RandomVariable,), _remade, SCANS.remade)

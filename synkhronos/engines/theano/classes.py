@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Any, List, Optional, Sequence, Tuple
 
-from theano import gradient, printing, scalar, tensor
-from theano.compile.builders import OpFromGraph
-from theano.compile.ops import DeepCopyOp, Rebroadcast, Shape, Shape_i, SpecifyShape, ViewOp
-from theano.gof import Constant
-from theano.gof.graph import io_toposort
-from theano.ifelse import IfElse
-from theano.scan_module.scan_op import Scan
-from theano.tensor import basic, blas, extra_ops, opt, subtensor
-from theano.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from theano import gradient, ifelse, printing, scalar, tensor
+from theano.compile import builders
+from theano.compile import ops as compile_ops
+from theano.compile.ops import Rebroadcast, ViewOp
+from theano.gof import Constant, graph
+from theano.scan_module import scan_op
+from theano.tensor import basic, blas, elemwise, extra_ops, opt, subtensor
+from theano.tensor.elemwise import DimShuffle
 from theano.tensor.sort import ArgSortOp, SortOp
 
-from ..graph.classes import Classes, ScanParts
-from .operations import AllReduce, InverseShare, PutShare, TakeShare, WholeLength
+from ..graph.classes import Classes, ScanParts, table
+from . import operations
 
 
 def _advanced_entries(node: Any, first: int) -> Optional[List[Any]]:
@@ -55,47 +54,16 @@ def _steps(op: Any) -> ScanParts:
     return ScanParts(**{name: getattr(op, name) for name in ScanParts._fields})
 
 
-CLASSES = Classes(
+CLASSES = table(
+    Classes,
+    *(basic, scalar.basic, graph, compile_ops, elemwise, subtensor, opt, extra_ops, ifelse, builders, scan_op, tensor),
+    operations,
     tensor=tensor,
     scalar=scalar,
-    io_toposort=io_toposort,
-    discrete_dtypes=tensor.discrete_dtypes,
-    float_dtypes=tensor.float_dtypes,
-    Maximum=scalar.Maximum,
-    Minimum=scalar.Minimum,
     rounds=(scalar.Floor, scalar.Ceil, scalar.RoundHalfToEven, scalar.RoundHalfAwayFromZero, scalar.Trunc),
     powers={scalar.Sqr: 2, scalar.Sqrt: 0.5, scalar.Abs: 1, scalar.Inv: -1, scalar.Sgn: 0},
-    Constant=Constant,
-    TensorType=tensor.TensorType,
-    Alloc=basic.Alloc,
-    AllocEmpty=basic.AllocEmpty,
-    ARange=basic.ARange,
-    Assert=opt.Assert,
     argmaxes=(basic.MaxAndArgmax, basic.Argmax),
-    CAReduce=CAReduce,
-    CumOp=extra_ops.CumOp,
-    DeepCopyOp=DeepCopyOp,
-    DimShuffle=DimShuffle,
-    Dot=basic.Dot,
-    Elemwise=Elemwise,
-    IfElse=IfElse,
-    Join=basic.Join,
-    MakeVector=opt.MakeVector,
-    Nonzero=basic.Nonzero,
-    OpFromGraph=OpFromGraph,
-    Reshape=basic.Reshape,
-    Scan=Scan,
-    ScalarFromTensor=basic.ScalarFromTensor,
-    Shape=Shape,
-    Shape_i=Shape_i,
     sorts=(SortOp, ArgSortOp),
-    SpecifyShape=SpecifyShape,
-    Split=basic.Split,
-    TensorFromScalar=basic.TensorFromScalar,
-    Subtensor=subtensor.Subtensor,
-    IncSubtensor=subtensor.IncSubtensor,
-    AdvancedSubtensor=subtensor.AdvancedSubtensor,
-    AdvancedIncSubtensor=subtensor.AdvancedIncSubtensor,
     rows_at=(subtensor.AdvancedSubtensor1,),
     inc_rows_at=(subtensor.AdvancedIncSubtensor1,),
     views=(
@@ -105,12 +73,6 @@ CLASSES = Classes(
     ),
     rebroadcasts=(Rebroadcast, ViewOp),
     batched_dots=(blas.BatchedDot,),
-    AllReduce=AllReduce,
-    WholeLength=WholeLength,
-    InverseShare=InverseShare,
-    TakeShare=TakeShare,
-    PutShare=PutShare,
-    get_idx_list=subtensor.get_idx_list,
     advanced_entries=_advanced_entries,
     joined=_joined,
     axis_of=_axis_of,

@@ -7,40 +7,27 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 import theano
-from theano import configparser
-from theano.compile.debugmode import DebugMode
-from theano.compile.function_module import Function, alias_root, convert_function_input
-from theano.compile.io import SymbolicInput, SymbolicOutput
-from theano.compile.mode import Mode, get_mode
-from theano.compile.ops import Shape, Shape_i
+from theano import configparser, gof
+from theano.compile import debugmode, function_module, io, mode, sharedvalue
 from theano.compile.pfunc import rebuild_collect_shared
-from theano.compile.sharedvalue import SharedVariable
-from theano.gof import Constant, Container, Op, Variable, graph, vm
-from theano.ifelse import IfElse
-from theano.scan_module.scan_op import Scan
-from theano.tensor import TensorType
+from theano.gof import graph, vm
+from theano.tensor import opt, sharedvar
 from theano.tensor.raw_random import RandomStateType
-from theano.tensor.sharedvar import TensorSharedVariable
 
 from ...errors import ArgumentTypeError
 from ...reductions import ReduceOp
-from ...sharding import PlacementRule
 from .. import random_states
 from ..base import Input
-from ..graph.affine import Affine
 from ..graph.catching import Catcher
+from ..graph.classes import table
 from ..graph.engine import Blueprint, GraphEngine
 from ..graph.flags import CompileFlags
 from ..graph.library import Library
 from ..graph.precision import BeforeRounding
-from . import gpu, modules, pickling_repairs, repairs, scans
+from . import formulas, gpu, modules, operations, pickling_repairs, repairs, rewrites
 from .classes import CLASSES
-from .formulas import with_formulas
-from .lengths import LENGTHS
-from .operations import AllReduce, InverseShare, Share, TakeShare, WholeLength
 from .placing import PLACING
-from .rewrites import rewritten
-from .shapes import by_shapes_of_inputs, shapes_of
+from .scans import SCANS
 from .written_rows import WRITTEN_ROWS
 
 
@@ -52,56 +39,25 @@ class TheanoEngine(GraphEngine):
     """Engine that compiles with Theano's own ``function``."""
 
     name = "theano"
-    library = Library(
+    library = table(
+        Library,
+        *(operations, rewrites, formulas),
+        *(gof, function_module, io, mode, sharedvalue, sharedvar, debugmode, opt),
         flags=CompileFlags(_parameters, theano.change_flags),
-        Variable=Variable,
-        Constant=Constant,
-        SharedVariable=SharedVariable,
-        TensorSharedVariable=TensorSharedVariable,
-        Container=Container,
-        TensorType=TensorType,
-        Function=Function,
-        SymbolicInput=SymbolicInput,
-        SymbolicOutput=SymbolicOutput,
-        In=theano.In,
-        Out=theano.Out,
         # Find the function through its module, because a program may have assigned synkhronos.function to
         # theano.function before this import. The attribute theano.compile.function is the function, not its module.
         function=Catcher(importlib.import_module("theano.compile.function").function),
-        shared=theano.shared,
-        convert_function_input=convert_function_input,
         rebuild_collect_shared=rebuild_collect_shared,
-        alias_root=alias_root,
-        get_mode=get_mode,
         without_test_values=lambda: theano.change_flags(compute_test_value="off"),
         graph_inputs=graph.inputs,
-        io_toposort=graph.io_toposort,
-        DebugMode=DebugMode,
-        IfElse=IfElse,
-        Scan=Scan,
-        cast=CLASSES.tensor.cast,
-        Shape=Shape,
-        Shape_i=Shape_i,
-        AllReduce=AllReduce,
-        WholeLength=WholeLength,
-        InverseShare=InverseShare,
-        Share=Share,
-        TakeShare=TakeShare,
-        counted=LENGTHS.counted,
-        checked=LENGTHS.checked,
-        graph_of=lambda outputs: PLACING.graph_of([], outputs),
-        rewritten=rewritten,
-        with_formulas=with_formulas,
+        clone_replace=theano.clone,
+        placing=PLACING,
         written_rows=WRITTEN_ROWS,
-        affine_inputs=Affine(CLASSES),
         before_rounding=BeforeRounding(CLASSES),
-        by_shapes_of_inputs=by_shapes_of_inputs,
-        inner_outputs=scans.inner_outputs,
-        scan_in_order=scans.in_order,
-        changing_in_scan=scans.changing,
-        is_while=scans.is_while,
-        shapes_of=shapes_of,
-        small=Mode(linker="py", optimizer=None),
+        scans=SCANS,
+        reduce=pickling_repairs.reduce,
+        small=mode.Mode(linker="py", optimizer=None),
+        **vars(CLASSES),
     )
     #: Virtual machines that accept an ``output_subset``; Theano lacks ``CVM`` without a C++ compiler.
     lazy_linkers = tuple(getattr(vm, name) for name in ("CVM", "Stack") if hasattr(vm, name))
@@ -174,12 +130,6 @@ class TheanoEngine(GraphEngine):
     def is_out_of_memory(self, error: BaseException) -> bool:
         return gpu.is_out_of_memory(error)
 
-    def is_operation(self, cls: Any) -> bool:
-        return isinstance(cls, type) and issubclass(cls, Op)
-
-    def add_rule(self, cls: Any, make: Callable[[Any, Sequence[int], Sequence[int]], PlacementRule]) -> None:
-        PLACING.add_rule(cls, make)
-
     # -- random streams ------------------------------------------------------------------------------------------
 
     def is_random(self, shared: Any) -> bool:
@@ -220,9 +170,6 @@ class TheanoEngine(GraphEngine):
 
     def open_device(self, name: str) -> Any:
         return gpu.open_device(name)
-
-    def reduce(self, thing: Any) -> Any:
-        return pickling_repairs.reduce(thing)
 
     def watch_modules(self, tell: Optional[Callable[[str], object]]) -> None:
         modules.watch(tell)

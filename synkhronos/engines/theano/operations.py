@@ -2,64 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 from theano import config, tensor
 from theano.gof import Apply, Op, Variable
 from theano.gradient import DisconnectedType, grad_not_implemented
 
-from ..graph.operations import AllReduceOp, InverseShareOp, Names, PutShareOp, ShareOp, TakeShareOp, WholeLengthOp
+from ..graph import operations
+from ..graph.operations import Names
 
-NAMES = Names(Apply, tensor, tensor.discrete_dtypes, DisconnectedType, grad_not_implemented, lambda: str(config.floatX))
-Share = ShareOp
+NAMES = Names(
+    Apply, tensor, tensor.discrete_dtypes, DisconnectedType(), grad_not_implemented, lambda: str(config.floatX)
+)
+Share = operations.ShareOp
 
 
-class AllReduce(AllReduceOp, Op):  # type: ignore[misc]  # Theano has no types
+class Differentiable(operations.GraphOperation, Op):  # type: ignore[misc]  # Theano has no types
     names = NAMES
-    _f16_ok = True
 
-    def grad(self, inputs: Sequence[Variable], output_grads: Sequence[Variable]) -> List[Variable]:
+    def grad(self, inputs: Sequence[Variable], output_grads: Sequence[Variable]) -> Any:
         return self.gradients(inputs, output_grads)
 
-    def R_op(self, inputs: Sequence[Variable], eval_points: Sequence[Optional[Variable]]) -> List[Optional[Variable]]:
-        return self.tangents(eval_points)
+    def R_op(self, inputs: Sequence[Variable], eval_points: Sequence[Optional[Variable]]) -> Any:
+        return self.tangents(inputs, eval_points)
 
 
-class TakeShare(TakeShareOp, Op):  # type: ignore[misc]
-    names = NAMES
+class AllReduce(operations.AllReduceOp, Differentiable):
+    _f16_ok = True
 
+
+class TakeShare(operations.TakeShareOp, Differentiable):
     def make_node(self, array: Any) -> Apply:
         array = tensor.as_tensor_variable(array)
         return Apply(self, [array], [array.type()])
 
-    def grad(self, inputs: Sequence[Variable], output_grads: Sequence[Variable]) -> List[Variable]:
-        return self.gradients(inputs, output_grads)
 
-    def R_op(self, inputs: Sequence[Variable], eval_points: Sequence[Optional[Variable]]) -> List[Optional[Variable]]:
-        return self.tangents(eval_points)
-
-
-class PutShare(PutShareOp, Op):  # type: ignore[misc]
-    names = NAMES
+class PutShare(operations.PutShareOp, Differentiable):
     take = TakeShare
 
     def make_node(self, like: Any, rows: Any) -> Apply:
         like, rows = tensor.as_tensor_variable(like), tensor.as_tensor_variable(rows)
         return Apply(self, [like, rows], [tensor.TensorType(rows.dtype, like.broadcastable)()])
 
-    def grad(self, inputs: Sequence[Variable], output_grads: Sequence[Variable]) -> List[Variable]:
-        return self.gradients(inputs, output_grads)
-
-    def R_op(self, inputs: Sequence[Variable], eval_points: Sequence[Optional[Variable]]) -> List[Optional[Variable]]:
-        return self.tangents(inputs, eval_points)
-
 
 TakeShare.put = PutShare
 
 
-class WholeLength(WholeLengthOp, Op):  # type: ignore[misc]
+class WholeLength(operations.WholeLengthOp, Op):  # type: ignore[misc]
     names = NAMES
 
 
-class InverseShare(InverseShareOp, Op):  # type: ignore[misc]
+class InverseShare(operations.InverseShareOp, Op):  # type: ignore[misc]
+    names = NAMES
+
+
+class Draft(operations.DraftOp, Op):  # type: ignore[misc]
     names = NAMES

@@ -42,6 +42,10 @@ def rewritten(outputs: Sequence[Any], mode: Any, left_out: Optional[Sequence[str
     return [new[one] for one in fgraph.outputs], mode
 
 
+def infer_shapes(fgraph: Any) -> None:
+    optdb.query(Query(include=["ShapeOpt", "canonicalize"])).optimize(fgraph)
+
+
 def _tag_softmax(fgraph: Any) -> None:
     """Tag each softmax that Theano has not merged into a cross-entropy; `formulas` makes its logarithm stable."""
     for node in fgraph.apply_nodes:

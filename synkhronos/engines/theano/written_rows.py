@@ -11,8 +11,8 @@ from theano.tensor.nnet import abstract_conv, conv
 
 from ...sharding import Placement, Shard
 from ..graph.written_rows import WrittenRowsReader
-from . import scans
 from .placing import PLACING
+from .scans import SCANS
 
 
 def _remade(op: Any, node: Any, inputs: Sequence[Any]) -> Any:
@@ -61,6 +61,6 @@ WRITTEN_ROWS = WrittenRowsReader(
     PLACING,
     (mrg_uniform_base, raw_random.RandomFunction),
     _remade,
-    scans.with_inside,
+    SCANS.remade,
     {abstract_conv.BaseAbstractConv: _without_rows, conv.ConvOp: _old_without_rows},
 )

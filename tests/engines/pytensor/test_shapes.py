@@ -7,7 +7,8 @@ pytestmark = pytest.mark.pytensor
 pytensor = pytest.importorskip("pytensor")
 pt = pytest.importorskip("pytensor.tensor")
 
-from synkhronos.engines.pytensor.shapes import shapes_of  # noqa: E402
+from synkhronos.engines.graph.shapes import shapes_of  # noqa: E402
+from synkhronos.engines.pytensor.engine import ENGINE  # noqa: E402
 
 X = np.arange(12.0).reshape(4, 3) - 5
 
@@ -22,12 +23,12 @@ def test_of_many_operations():
         x[x.sum(axis=1) > 0],
         x.mean(),
     ]
-    found = pytensor.function([x, n], shapes_of(variables))(X, 3)
+    found = pytensor.function([x, n], shapes_of(ENGINE.library, variables))(X, 3)
     assert [tuple(shape.tolist()) for shape in found] == [(3, 4), (3,), (4, 5), (3, 6), (2, 3), ()]
 
 
 def test_nothing_large_is_computed():
     n = pt.lscalar("n")
     big = pt.zeros((n, n))
-    found = pytensor.function([n], shapes_of([pt.exp(big).T, pt.dot(big, big)]))(10**9)
+    found = pytensor.function([n], shapes_of(ENGINE.library, [pt.exp(big).T, pt.dot(big, big)]))(10**9)
     assert [tuple(shape.tolist()) for shape in found] == [(10**9, 10**9)] * 2

@@ -1,7 +1,8 @@
 """Collectives inside Theano's functions: its optimizations, linkers, loops, conditions, gradients and errors.
 
 Modules: `operations`, `scans`, `synkhronos.engines.graph.affine`, `synkhronos.engines.graph.collectives`,
-`synkhronos.engines.graph.dependence`, `synkhronos.engines.graph.operations`, `classes`.
+`synkhronos.engines.graph.dependence`, `synkhronos.engines.graph.operations`, `synkhronos.engines.graph.scans`,
+`classes`.
 """
 
 from __future__ import annotations
