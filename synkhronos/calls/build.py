@@ -143,6 +143,7 @@ def function(
     if written is not None:
         variables, givens = engine.with_any_rows(variables, axes, givens, written.rows)
     compiled, snapshot = engine.draft(variables, parsed.variables, pairs, givens, **kwargs)
+    kwargs.update(engine.settings_after_draft(snapshot))
     given_updates = [
         (shared, _update_op(op, _update(i, shared, engine), engine.shared_type(shared)))
         for i, (op, (shared, _)) in enumerate(zip(update_ops, pairs))

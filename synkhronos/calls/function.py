@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
@@ -46,6 +47,8 @@ from .steps import RunSteps, StepSequence
 from .variants import Variants, Written
 
 logger = logging.getLogger("synkhronos")
+
+_COMPILING = threading.RLock()  #: Held while a serial function is compiled on first use.
 
 
 class Function:
@@ -116,7 +119,9 @@ class Function:
     def compiled(self) -> Any:
         """The engine's function on the master, for example for ``debugprint``; the first access may compile it."""
         if self._compile_own is not None:
-            self._compiled, self._compile_own = self._compile_own(), None
+            with _COMPILING:
+                if self._compile_own is not None:  # otherwise another thread has just compiled it
+                    self._compiled, self._compile_own = self._compile_own(), None
         return self._compiled
 
     @property
@@ -282,7 +287,7 @@ class Function:
         if name in ("value", "container", "input_storage"):  # the program can read and write any variable through them
             for shared in self._shareds:
                 note_read(self.engine.storage(shared))
-        # Programs that display objects probe private names, which must not trigger compilation of an exact function.
+        # Programs that display objects probe private names, which must not compile the serial function.
         return getattr(self._compiled if name.startswith("_") else self.compiled, name)
 
     if TYPE_CHECKING:  # listed by name, because otherwise a type checker would accept every attribute

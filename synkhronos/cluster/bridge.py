@@ -53,7 +53,7 @@ class Bridge(ChildProcess):
         except SynkhronosError as error:
             if self.has_met or self.alive() or not self.world.remedy():
                 raise
-            hint = f"MPI, which may have printed a message, did not start: {self.world.remedy()}"
+            hint = f"MPI may have ended it, with a message of its own: {self.world.remedy()}"
             raise SynkhronosError(f"{error}; {hint}") from error
         found: List[HostFacts] = self._checked(answer)
         self.has_met = True

@@ -14,8 +14,9 @@ from ..host.interfaces import Interface
 
 ON_ONE_MACHINE = "SYNK_HOSTS_ON_ONE_MACHINE"  # if "1", each of several processes on one machine counts as a host
 INTERFACE = "SYNK_HOSTS_INTERFACE"  # comma-separated interfaces or networks (10.0.0.0/16) for traffic between hosts
+OF_RANKS = "MPI4PY_RC_INITIALIZE"  # mpi4py's variable, which is "false" in ranks and in the processes that they start
 SLURM_NODES = "SLURM_JOB_NUM_NODES"  # Slurm's number of nodes of a job
-PORTS = "SYNK_HOSTS_PORTS"  # a port, or a range of ports (50000-50100), at which the first host listens; see `settings`
+PORTS = "SYNK_HOSTS_PORTS"  # a range of ports (50000-50100) at which the first host and MPI listen; see `settings`
 
 #: Prefixes of launchers' variables; a child process that inherits these variables could hang in MPI_Init.
 OF_LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "HYD", "PALS_", "SLURM_PMI")
@@ -171,6 +172,8 @@ def advice(environ: Mapping[str, str], n_cores: int, n_of_machine: int) -> str:
 
     ``n_cores`` is the number of cores that this process may use, out of ``n_of_machine``.
     """
+    if environ.get(OF_RANKS) == "false":  # a rank, or a program that it started
+        return ""
     mine, n_nodes = place(environ), _number(environ, SLURM_NODES) or 1
     if mine is None and n_nodes > 1 and "SLURM_STEP_NUM_TASKS" not in environ:
         command = f"srun -N {n_nodes} --ntasks-per-node=1 --cpus-per-task=C python -m synkhronos ..."
@@ -193,7 +196,7 @@ def for_ranks(environ: Mapping[str, str]) -> Dict[str, str]:
     """
     removed = set(names_of_launcher(environ))
     kept = {name: value for name, value in environ.items() if name not in removed}
-    return {**kept, "MPI4PY_RC_INITIALIZE": "false"}
+    return {**kept, OF_RANKS: "false"}
 
 
 def settings(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> Dict[str, str]:
@@ -206,7 +209,7 @@ def settings(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> Dic
             wanted["OMPI_MCA_btl_tcp_if_include"] = names
         wanted["UCX_NET_DEVICES"] = names
         wanted["FI_TCP_IFACE"] = names.split(",")[0]  # libfabric accepts only one interface
-    if environ.get(PORTS, ""):
+    if environ.get(PORTS, "").strip():
         ports = chosen_ports(environ)
         for version in ("v4", "v6"):
             wanted[f"OMPI_MCA_btl_tcp_port_min_{version}"] = str(ports[0])
@@ -224,12 +227,14 @@ def settings_of_nccl(environ: Mapping[str, str], interfaces: Sequence[Interface]
 
 
 def chosen_ports(environ: Mapping[str, str]) -> Sequence[int]:
-    """Return the ports that the environment allows for the first host's listener; by default 0, any port."""
+    """Return the ports that the environment allows; by default 0, any port. MPI needs one besides the first host."""
     words = environ.get(PORTS, "").strip()
-    found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", words or "0")
-    first, last = (int(found.group(1)), int(found.group(2) or found.group(1))) if found else (1, 0)
-    if first > last or last > 65535 or words and not first:
-        raise ArgumentValueError(PORTS, "a port, or a range of ports such as 50000-50100", repr(words))
+    if not words:
+        return (0,)
+    found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", words)
+    first, last = map(int, found.groups()) if found else (0, 0)
+    if not 0 < first < last <= 65535:
+        raise ArgumentValueError(PORTS, "a range of two or more ports, such as 50000-50100", repr(words))
     return range(first, last + 1)
 
 

@@ -129,8 +129,9 @@ class Line:
 
 
 def listener_of(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> Listener:
-    """Return a listener at the chosen interfaces and ports of this host."""
-    return Listener([str(each.ip) for each in chosen_interfaces(environ, interfaces)], chosen_ports(environ))
+    """Return a listener at the chosen interfaces and ports of this host; peers try IPv4 addresses first."""
+    addresses = sorted([each.ip for each in chosen_interfaces(environ, interfaces)], key=lambda ip: int(ip.version))
+    return Listener(list(map(str, addresses)), chosen_ports(environ))
 
 
 def host(listener: Listener, tell: Callable[[Rendezvous], int]) -> List[Line]:

@@ -209,6 +209,10 @@ class Engine(ABC):
         compiled = self.compile(inputs, outputs, updates, givens, **kwargs)
         return compiled, self.snapshot(inputs, outputs, updates, givens, **kwargs)
 
+    def settings_after_draft(self, snapshot: Any) -> Mapping[str, Any]:
+        """Return keyword arguments for compiling a drafted function, even after the program has changed the flags."""
+        return {}
+
     def with_states(self, inputs: Sequence[Any]) -> List[Any]:
         """Return inputs that store their values in shared variables; all graphs of a function must use the result."""
         return list(inputs)

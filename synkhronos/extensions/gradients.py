@@ -85,6 +85,16 @@ def gradients_of(loss_or_grads: Any, params: List[Any]) -> List[Any]:
     return [_like(grad, i, param, advice) for i, (grad, param) in enumerate(zip(grads, params))]
 
 
+def state_like(param: Any, what: str) -> Any:
+    """Return a zero-initialized shared variable of a parameter's type, for the state of an update rule."""
+    return theano.shared(
+        np.zeros(shape_of(param), param.dtype),
+        f"{param.name}.{what}" if param.name else what,
+        broadcastable=param.broadcastable,
+        target=device_of(param),
+    )
+
+
 def shape_of(param: Any) -> Tuple[int, ...]:
     """Return the shape of a parameter's value, without moving it off its device."""
     shape: Tuple[int, ...] = param.get_value(borrow=True, return_internal_type=True).shape

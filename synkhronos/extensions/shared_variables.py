@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import AbstractSet as Set
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from synkhronos.extending import built_functions, find_engine
 def check_params(variables: Any, argument: str = "params", allow_none: bool = False) -> List[Any]:
     """Return shared variables as a list, after checking that each is a distinct dense floating-point array."""
     is_one = hasattr(variables, "type")  # a variable of Theano, which has `__iter__`, too
-    if is_one or isinstance(variables, Mapping) or not isinstance(variables, Iterable):
+    if is_one or isinstance(variables, (Mapping, Set)) or not isinstance(variables, Iterable):
         raise ArgumentTypeError(argument, "a list of shared variables", describe(variables))
     listed: List[Any] = list(variables)
     if not listed and not allow_none:
@@ -76,11 +77,6 @@ def like(variable: Any, what: str, zero: bool = False) -> Any:
     made = engine.build(engine.blueprint(variable), np.zeros_like(value) if zero else value)
     made.name = f"{variable.name}.{what}" if variable.name else what
     return made
-
-
-def state_like(param: Any, what: str) -> Any:
-    """Return a shared variable of a parameter's type for the state of an update rule, initially zero."""
-    return like(param, what, zero=True)
 
 
 def n_bytes(variable: Any) -> int:

@@ -62,7 +62,7 @@ class TrainFunction:
             options = dict(options, exact=False)  # groups' gradients stay separate, even after `fork(exact=True)`
             # Ranks of a group without rows must not take a step, because their gradient is from an earlier call.
             self._rows = theano.shared(theano._asarray(0, theano.config.floatX), f"{name}.rows")
-        self._graph, self._of_rows, self._name, self._options = graph, of_rows, name, options
+        self._graph, self._of_rows, self._name, self._options = graph, of_rows, name, dict(options)
         self._replaced = graph.read_by_step(of_rows["givens"])
         self.function: Optional[synk.Function] = None
         if communicate_every <= 1 and groups is None and not self._replaced:

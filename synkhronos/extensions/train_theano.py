@@ -86,10 +86,11 @@ class TheanoTrainFunction:
             expected = f"1, because outputs[{self._ops.index(None) - 1}] has op None, which combines no results"
             raise ArgumentValueError("num_slices", expected, str(num_slices))
         results, weights = [], []
-        for piece in np.array_split(np.arange(n_rows or 0), num_slices):
+        for rows in np.array_split(np.arange(n_rows or 0), num_slices):
+            piece = slice(rows[0], rows[-1] + 1) if len(rows) else slice(0)
             given = [array[piece] if i in divided else array for i, array in enumerate(arrays)] + whole
             results.append(self.gradient_fn(*given, *([] if chosen is None else [chosen[piece]])))
-            weights.append(len(piece) if n_rows is not None else 1)
+            weights.append(len(rows) if n_rows is not None else 1)
         n_outputs = len(self._ops) - len(self.grad_shared)
         combined = [_combined(op, each, weights) for op, each in zip(self._ops, zip(*results))]
         for shared, gradient in zip(self.grad_shared, combined[n_outputs:]):

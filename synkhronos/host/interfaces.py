@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import socket
 import struct
@@ -13,8 +14,8 @@ SIOCGIFFLAGS, SIOCGIFADDR, SIOCGIFNETMASK = 0x8913, 0x8915, 0x891B
 IFF_UP = 1
 
 #: Linux's list of IPv6 addresses, the scope of addresses that are valid beyond one link, and flags of addresses that
-#: are duplicates of another machine's address, or may be.
-IF_INET6, GLOBAL_SCOPE, UNUSABLE_FLAGS = "/proc/net/if_inet6", 0x00, 0x08 | 0x40
+#: are temporary, or duplicates of another machine's address, or may be.
+IF_INET6, GLOBAL_SCOPE, UNUSABLE_FLAGS = "/proc/net/if_inet6", 0x00, 0x01 | 0x08 | 0x40
 
 
 class Interface(NamedTuple):
@@ -45,21 +46,23 @@ class Interface(NamedTuple):
 
 
 def interfaces() -> List[Interface]:
-    """Return the active interfaces in the system's order: each first IPv4 address, and all global IPv6 addresses."""
-    found, of_ipv6 = [], _ipv6_addresses()
+    """Return the active interfaces in the system's order: each first IPv4 address, and first global IPv6 address."""
+    found, all_of_ipv6 = [], _ipv6_addresses()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
-            try:
+            with contextlib.suppress(OSError):  # the interface has no IPv4 address, or was removed meanwhile
                 (flags,) = struct.unpack_from("H", _ask(asking, SIOCGIFFLAGS, name), 16)
-                if flags & IFF_UP:
+                if not flags & IFF_UP:
+                    continue
+                of_ipv6 = [each for each in all_of_ipv6 if each.name == name]
+                try:
                     address, mask = (
                         socket.inet_ntoa(_ask(asking, request, name)[20:24])
                         for request in (SIOCGIFADDR, SIOCGIFNETMASK)
                     )
                     found.append(Interface(name, f"{address}/{IPv4Network('0.0.0.0/' + mask).prefixlen}"))
-            except OSError:  # the interface has no such address, or was removed meanwhile
-                pass
-            found += [each for each in of_ipv6 if each.name == name]
+                finally:
+                    found += of_ipv6[:1]
     return found
 
 

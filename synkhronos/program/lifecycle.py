@@ -164,7 +164,8 @@ def fork(
             raise ArgumentValueError("profile", "the path of a folder", "an empty path")
     argument = "heal" if heal is not None else HEAL
     in_environment = os.environ.get(HEAL) or "0"
-    default = int(in_environment) if in_environment.isdigit() else in_environment
+    is_number = in_environment.isascii() and in_environment.isdecimal()
+    default = int(in_environment) if is_number else in_environment
     deaths = _integer(argument, default if heal is None else heal, 0)
     there = PROGRAM.all_hosts()
     by_host = choose_devices(devices, use_gpu, n_ranks, there)

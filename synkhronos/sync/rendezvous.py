@@ -5,9 +5,10 @@
     peer                                                listener
     hello: 32 random bytes, the peer's number   --->
                                                 <---    32 random bytes, HMAC(token, "listener", hello, these bytes)
-    HMAC(token, "peer", hello, the listener's)  --->    done
+    HMAC(token, "peer", hello, the listener's)  --->
+                                                <---    one byte: accepted
 
-A trusted channel, such as MPI, distributes the endpoints and the token. Nothing else is read before both ends have
+A trusted channel distributes the endpoints and the token. Nothing else is read before both ends have
 proved that they have the token. The listener serves all connections at once, each with one time limit, so that foreign
 connections delay nobody; it closes once all peers have connected. The kernel detects the end of a peer's process
 immediately. ``TCP_USER_TIMEOUT`` lets it detect a cut cable within seconds while data is being sent; `link` disables
@@ -33,13 +34,19 @@ from ..errors import SynkhronosError
 CONNECT_TIMEOUT_S = 60.0  # time limit for all peers to connect
 ANSWER_TIMEOUT_S = 5.0  # time limit for each end of a handshake, as a whole
 TURN_TIMEOUT_S = 180.0  # time limit for a listener that first waits until other hosts have loaded modules
+REACH_TIMEOUT_S = 2.0  # time limit for reaching one of the listener's addresses
 LOOK_EVERY_S = 0.1  # time between checks that the missing peers can still connect
 UNRECEIVED_MS = 3500  # time limit for the acknowledgment of sent data
 
-#: Maximum number of unfinished handshakes; a further connection ends the oldest. (Most processes may open 1,024 files.)
+#: Maximum number of unfinished handshakes, or twice the number of peers; a further connection ends the oldest handshake
+#: with the address that has most of them. (Most processes may open 1,024 files.)
 MAX_HANDSHAKES = 256
 
+#: The process or the system has no more files or memory for a connection.
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
 RANDOM_BYTES = PROOF_BYTES = 32
+ACCEPTED = b"\1"
 _HELLO = struct.Struct(f"!{RANDOM_BYTES}sI")
 
 
@@ -62,9 +69,11 @@ class Listener:
             try:
                 self._sockets.append(_bound(address, ports))
             except OSError as error:
-                wrong.append(f"{address}: {error}")
+                wrong.append(f"at {address}: {error}")
         if not self._sockets:
-            raise SynkhronosError(f"this host cannot listen: {'; '.join(wrong) or 'no network interface is active'}")
+            wrong = wrong or ["because no network interface is active"]
+            raise SynkhronosError(f"this host cannot listen {'; '.join(wrong)}")
+        self._wrong = "".join(f"this host cannot listen {each}; " for each in wrong)
         endpoints = [sock.getsockname()[:2] for sock in self._sockets]
         self.meeting = Rendezvous(tuple(endpoints), secrets.token_bytes(32))
 
@@ -88,26 +97,36 @@ class Listener:
         handshakes: List[Handshake] = []  # the unfinished ones, the oldest first
         selector = selectors.DefaultSelector()
 
-        def end(handshake: Handshake, reason: str = "") -> socket.socket:
-            selector.unregister(handshake.sock)
+        def end(handshake: Handshake, reason: str) -> None:
             handshakes.remove(handshake)
+            selector.unregister(handshake.sock)
             if reason:
                 refused[f"{handshake.address}: {reason}"] += 1
                 handshake.sock.close()
-            return handshake.sock
 
-        for sock in self._sockets:
-            selector.register(sock, selectors.EVENT_READ)
+        def begin(listening: Any) -> None:
+            try:
+                sock, (address, *_) = listening.accept()
+            except OSError as error:
+                if error.errno in EXHAUSTED:
+                    refused[f"this host: {error} (see ulimit -n)"] += 1
+                    if handshakes:
+                        end(_of_most(handshakes), "ended, because this host cannot open more files")
+                    else:
+                        time.sleep(LOOK_EVERY_S)
+                return  # otherwise the connection is already gone
+            if len(handshakes) >= max(MAX_HANDSHAKES, 2 * n):
+                end(_of_most(handshakes), "many unfinished connections")
+            handshakes.append(Handshake(sock, address, self.meeting.token))
+            selector.register(sock, selectors.EVENT_READ, handshakes[-1])
+
         try:
+            for listening in self._sockets:
+                selector.register(listening, selectors.EVENT_READ)
             while missing:
                 for key, _ in selector.select(LOOK_EVERY_S):
                     if key.data is None:
-                        accepted = _accepted(key.fileobj)
-                        if accepted is not None:
-                            if len(handshakes) >= MAX_HANDSHAKES:
-                                end(handshakes[0], "many unfinished connections")
-                            handshakes.append(Handshake(accepted, self.meeting.token))
-                            selector.register(accepted, selectors.EVENT_READ, handshakes[-1])
+                        begin(key.fileobj)
                     elif key.data in handshakes:  # otherwise it has ended in this turn
                         try:
                             number = key.data.advance()
@@ -115,22 +134,22 @@ class Listener:
                             end(key.data, str(error))
                             continue
                         if number is not None:
-                            sock = end(key.data)
-                            sock.setblocking(True)
+                            end(key.data, "")
+                            key.data.sock.setblocking(True)
                             missing -= 1
-                            yield number, sock
+                            yield number, key.data.sock
+                            if not missing:
+                                return
                 now = time.monotonic()
-                for handshake in list(handshakes):
-                    if now >= handshake.until:
-                        end(handshake, f"no handshake within {ANSWER_TIMEOUT_S:g} s")
-                if missing:
-                    watch()
-                    if now > until:
-                        raise SynkhronosError(self._missing(missing, n, refused))
+                for handshake in [each for each in handshakes if now >= each.until]:
+                    end(handshake, f"no handshake within {ANSWER_TIMEOUT_S:g} s")
+                watch()
+                if now > until:
+                    raise SynkhronosError(self._missing(missing, n, refused))
         finally:
-            for handshake in list(handshakes):
-                end(handshake).close()
             selector.close()
+            for handshake in handshakes:
+                handshake.sock.close()
 
     def _missing(self, missing: int, n: int, refused: Counter[str]) -> str:
         ends = ", ".join(f"{address} port {port}" for address, port in self.meeting.endpoints)
@@ -138,6 +157,7 @@ class Listener:
         return (
             f"other hosts that did not connect to this host within {CONNECT_TIMEOUT_S:g} s: {missing} of {n}; "
             + (f"it refused other connections ({others}); " if others else "")
+            + self._wrong
             + f"check that the hosts can reach {ends} (interfaces, firewall)"
         )
 
@@ -145,10 +165,12 @@ class Listener:
 class Handshake:
     """The listener's end of one handshake, until a time limit; it never waits."""
 
-    def __init__(self, sock: socket.socket, token: bytes) -> None:
-        self.sock, self.address, self._token = sock, sock.getpeername()[0], token
+    def __init__(self, sock: socket.socket, address: str, token: bytes) -> None:
+        self.sock, self.address, self._token = sock, address, token
         self.until = time.monotonic() + ANSWER_TIMEOUT_S
         self._received, self._random = b"", secrets.token_bytes(RANDOM_BYTES)
+        sock.setblocking(False)
+        _prepare(sock)
 
     def advance(self) -> Optional[int]:
         """Read what has arrived; return the peer's number once it has proved that it has the token, else None."""
@@ -162,11 +184,12 @@ class Handshake:
         self._received += content
         hello, proof = self._received[: _HELLO.size], self._received[_HELLO.size :]
         if is_greeting and len(hello) == _HELLO.size:
-            self.sock.send(self._random + _proof(self._token, b"listener", hello, self._random))
+            self.sock.send(self._random + _proof(self._token, b"listener", hello, self._random), socket.MSG_NOSIGNAL)
         if len(proof) < PROOF_BYTES:
             return None
         if not hmac.compare_digest(proof, _proof(self._token, b"peer", hello, self._random)):
             raise AuthenticationError("a wrong token, for example of another program")
+        self.sock.send(ACCEPTED, socket.MSG_NOSIGNAL)
         return int(_HELLO.unpack(hello)[1])
 
 
@@ -189,16 +212,10 @@ def _bound(address: str, ports: Sequence[int]) -> socket.socket:
     raise OSError(f"all ports from {ports[0]} to {ports[-1]} are in use")
 
 
-def _accepted(listening: Any) -> Optional[socket.socket]:
-    """Return a new connection; None if it is already gone, or if no more files can be opened for now."""
-    try:
-        sock: socket.socket = listening.accept()[0]
-        _prepare(sock)
-        sock.setblocking(False)
-        sock.getpeername()
-        return sock
-    except OSError:
-        return None
+def _of_most(handshakes: Sequence[Handshake]) -> Handshake:
+    """Return the oldest handshake with the address that has most of them."""
+    counts = Counter([each.address for each in handshakes])
+    return max(handshakes, key=lambda each: counts[each.address])  # the first of several
 
 
 def _prepare(sock: socket.socket) -> None:
@@ -213,7 +230,8 @@ def connect(meeting: Rendezvous, number: int = 0) -> socket.socket:
         reasons, is_there = [], False
         for address, port in meeting.endpoints:
             try:
-                return _introduced(socket.create_connection((address, port), timeout=5.0), meeting.token, number)
+                sock = socket.create_connection((address, port), timeout=REACH_TIMEOUT_S)
+                return _introduced(sock, meeting.token, number)
             except (OSError, AuthenticationError) as error:
                 is_there = is_there or is_worth_another_try(error, time.monotonic() - began)
                 reasons.append(f"{address} port {port}: {error}")
@@ -225,8 +243,8 @@ def is_worth_another_try(error: BaseException, waited: float) -> bool:
     """Return whether an error, ``waited`` seconds after the first attempt, may mean that the listener is busy."""
     if isinstance(error, BlockingIOError):  # the listener has not begun the handshake yet
         return waited < TURN_TIMEOUT_S
-    is_refused = isinstance(error, ConnectionRefusedError)
-    return isinstance(error, ConnectionError) and not is_refused and waited < ANSWER_TIMEOUT_S  # it ended the handshake
+    has_ended = isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError)
+    return (has_ended or isinstance(error, socket.timeout)) and waited < CONNECT_TIMEOUT_S  # many others connect
 
 
 def _introduced(sock: socket.socket, token: bytes, number: int) -> socket.socket:
@@ -234,23 +252,30 @@ def _introduced(sock: socket.socket, token: bytes, number: int) -> socket.socket
     try:
         _prepare(sock)
         hello = _HELLO.pack(secrets.token_bytes(RANDOM_BYTES), number)
-        sock.sendall(hello)
-        answer, until = b"", time.monotonic() + ANSWER_TIMEOUT_S
-        while len(answer) < RANDOM_BYTES + PROOF_BYTES:
-            sock.settimeout(max(0.0, until - time.monotonic()))
-            try:
-                content = sock.recv(RANDOM_BYTES + PROOF_BYTES - len(answer))
-            except (socket.timeout, BlockingIOError):
-                raise BlockingIOError(f"no answer within {ANSWER_TIMEOUT_S:g} s") from None
-            if not content:
-                raise ConnectionError("disconnected during the handshake")
-            answer += content
+        sock.sendall(hello, socket.MSG_NOSIGNAL)
+        answer = _received(sock, RANDOM_BYTES + PROOF_BYTES)
         random, proof = answer[:RANDOM_BYTES], answer[RANDOM_BYTES:]
         if not hmac.compare_digest(proof, _proof(token, b"listener", hello, random)):
             raise AuthenticationError("another program listens there")
+        sock.sendall(_proof(token, b"peer", hello, random), socket.MSG_NOSIGNAL)
+        _received(sock, len(ACCEPTED))
         sock.settimeout(None)
-        sock.sendall(_proof(token, b"peer", hello, random))
         return sock
     except BaseException:
         sock.close()
         raise
+
+
+def _received(sock: socket.socket, n: int) -> bytes:
+    """Return the next ``n`` bytes from the listener; raise `BlockingIOError` if they do not arrive in time."""
+    found, until = b"", time.monotonic() + ANSWER_TIMEOUT_S
+    while len(found) < n:
+        sock.settimeout(max(1e-3, until - time.monotonic()))
+        try:
+            content = sock.recv(n - len(found))
+        except socket.timeout:
+            raise BlockingIOError(f"no answer within {ANSWER_TIMEOUT_S:g} s") from None
+        if not content:
+            raise ConnectionError("disconnected during the handshake")
+        found += content
+    return found

@@ -3,7 +3,9 @@
 Modules: `synkhronos.host.interfaces`.
 """
 
+import contextlib
 import itertools
+import socket
 
 import pytest
 from refusals import refuses, reports
@@ -324,25 +326,28 @@ def test_ipv6_addresses_that_other_hosts_can_use(tmp_path, monkeypatch):
         ("fd000000000000000000000000000003", "40", "00", "40", "lo"),  # not yet known to be unique
         ("00000000000000000000000000000001", "80", "10", "80", "lo"),
         ("fd000000000000000000000000000004", "40", "00", "80", "eth77"),  # of an interface that is gone
+        ("fd000000000000000000000000000006", "40", "00", "01", "lo"),  # temporary
     ]
     (tmp_path / "if_inet6").write_text(
         "".join(f"{a} 01 {prefix} {scope} {flags} {on}\n" for a, prefix, scope, flags, on in rows)
     )
     monkeypatch.setattr("synkhronos.host.interfaces.IF_INET6", str(tmp_path / "if_inet6"))
     of_lo = [each for each in interfaces() if each.name == "lo" or each.ip.version == 6]
-    assert of_lo == [LO, Interface("lo", "fd00::2/64"), Interface("lo", "::1/128")]
-    assert [each.is_loopback for each in of_lo] == [True, False, True]
+    assert of_lo == [LO, Interface("lo", "fd00::2/64")]
+    assert [each.is_loopback for each in of_lo] == [True, False]
     monkeypatch.setattr("synkhronos.host.interfaces.IF_INET6", str(tmp_path / "none"))
     assert [each for each in interfaces() if each.name == "lo"] == [LO]
 
 
-@pytest.mark.parametrize("words, ports", [("", [0]), (" 50000 ", [50000]), ("50000-50003", range(50000, 50004))])
+@pytest.mark.parametrize("words, ports", [("", [0]), (" ", [0]), (" 50000-50003 ", range(50000, 50004))])
 def test_ports(words, ports):
     assert list(environment.chosen_ports({"SYNK_HOSTS_PORTS": words})) == list(ports)
     assert list(environment.chosen_ports({})) == [0]
 
 
-@pytest.mark.parametrize("words", ["0", "http", "50010-50000", "70000", "1-70000", "-5", "5-", "1,2"])
+@pytest.mark.parametrize(
+    "words", ["0", "50000", "50000-50000", "http", "50010-50000", "0-9", "1-70000", "-5", "5-", "1,2"]
+)
 def test_ports_that_are_none(words):
     with refuses(ValueError, "SYNK_HOSTS_PORTS", "50000-50100", repr(words)):
         environment.chosen_ports({"SYNK_HOSTS_PORTS": words})
@@ -361,9 +366,12 @@ def test_mpi_uses_the_same_ports_unless_it_has_its_own():
 def test_the_listener_is_at_the_chosen_interfaces_and_ports():
     with listener_of({"SYNK_HOSTS_INTERFACE": "lo"}, [*ALL, Interface("lo", "127.0.0.2/8")]) as found:
         assert [address for address, _ in found.meeting.endpoints] == ["127.0.0.1", "127.0.0.2"]
-        port = found.meeting.endpoints[0][1]
-        with reports(SynkhronosError, port, "in use"):
-            listener_of({"SYNK_HOSTS_INTERFACE": "127.0.0.1/32", "SYNK_HOSTS_PORTS": str(port)}, ALL)
+    with socket.create_server(("127.0.0.1", 0)) as taken, contextlib.ExitStack() as others:
+        port = taken.getsockname()[1]
+        with contextlib.suppress(OSError):
+            others.enter_context(socket.create_server(("127.0.0.1", port - 1)))
+        with reports(SynkhronosError, f"{port - 1} to {port} are in use"):
+            listener_of({"SYNK_HOSTS_INTERFACE": "127.0.0.1/32", "SYNK_HOSTS_PORTS": f"{port - 1}-{port}"}, ALL)
 
 
 # -- advice ------------------------------------------------------------------------------------------------------------

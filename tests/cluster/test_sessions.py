@@ -771,7 +771,7 @@ def test_strangers_at_the_door_do_not_delay_fork(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     monkeypatch.setenv("SYNK_HOSTS_INTERFACE", "lo")
-    monkeypatch.setenv("SYNK_HOSTS_PORTS", str(port))
+    monkeypatch.setenv("SYNK_HOSTS_PORTS", f"{port}-{port + 1}")
     monkeypatch.setattr(rendezvous, "ANSWER_TIMEOUT_S", 1000.0)
     accepted, done = [], threading.Event()
 

@@ -105,6 +105,34 @@ NETWORKS = {
             head(200),
         ],
     ),
+    **{
+        f"padding {kind.__name__}": (
+            "images",
+            lambda kind=kind, options=options: [
+                layers.Conv2D("first", in_channels=1, out_channels=2, kernel_size=3),
+                kind("pad", padding=1, **options),
+                layers.Conv2D("second", in_channels=2, out_channels=2, kernel_size=3),
+                layers.Flatten,
+                head(72),
+            ],
+        )
+        for kind, options in (
+            (layers.ZeroPad2D, {}),
+            (layers.ConstantPad2D, {"value": 2.0}),
+            (layers.ReplicationPad2D, {}),
+            (layers.ReflectionPad2D, {}),
+        )
+    },
+    "convolutions, same size": (
+        "images",
+        lambda: [
+            layers.Conv2D("first", in_channels=1, out_channels=2, kernel_size=3, padding="same"),
+            relu(),
+            layers.Conv2D("second", in_channels=2, out_channels=2, kernel_size=3, padding="same"),
+            layers.Flatten,
+            head(128),
+        ],
+    ),
     "upsampling": ("images", lambda: [layers.Upsample2D("up", scale_factor=2), layers.Flatten, head(256)]),
     "upsampling, bilinear": (
         "images",
@@ -188,18 +216,6 @@ def plateau():
     return optim.reduce_on_plateau(optim.sgd(scale * 0.05), scale, patience=2)
 
 
-#: Layers that are refused, each with a word of the reason.
-REFUSED = {
-    "zeros around": (lambda: [layers.ZeroPad2D("pad", padding=1), layers.Flatten, head(100)], "Alloc"),
-    "constants around": (
-        lambda: [layers.ConstantPad2D("pad", padding=1, value=2.0), layers.Flatten, head(100)],
-        "Alloc",
-    ),
-    "edges around": (lambda: [layers.ReplicationPad2D("pad", padding=1), layers.Flatten, head(100)], "Alloc"),
-    "mirrored": (lambda: [layers.ReflectionPad2D("pad", padding=1), layers.Flatten, head(100)], "positions"),
-    "convolution, same": (lambda: [convolution(padding="same"), layers.Flatten, head(128)], "Alloc"),
-}
-
 RULES = {
     "sgd": lambda: optim.sgd(0.05),
     "adam": lambda: optim.adam(1e-2),
@@ -241,7 +257,7 @@ LOSSES = {
 }
 
 #: Tests of these cases run in every tier; tests of other cases run in `make test-long`.
-NOT_LONG = "^(mlp|batch norm|convolution|max pool of sequences|lstm|embedding|transformer)$"
+NOT_LONG = "^(mlp|batch norm|convolution|padding ReflectionPad2D|max pool of sequences|lstm|embedding|transformer)$"
 RULES_NOT_LONG = "^(sgd|adamw|rprop|clip_by_global_norm|apply_if_finite)$"
 
 
@@ -321,14 +337,6 @@ def test_losses(threads, loss):
 def test_on_processes_too(world, network):
     step = equals_plain(*NETWORKS[network], RULES["adam"])
     assert len(step.sharding().collectives) == {"mlp": 1, "batch norm": 5}[network]
-
-
-@pytest.mark.long(but="^mirrored$")
-@pytest.mark.parametrize("layer", REFUSED)
-def test_what_is_refused(threads, layer):
-    made, word = REFUSED[layer]
-    with reports(ValueError, "rows", word), synk.functions():
-        compiled("images", made(), optim.adam(1e-2))
 
 
 @pytest.mark.long

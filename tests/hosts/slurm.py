@@ -11,6 +11,7 @@ import time
 import psutil
 
 PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "salloc", "scancel", "sinfo", "squeue")
+PMIX = f"/usr/lib/{os.uname().machine}-linux-gnu/pmix2/lib/libpmix.so"  # which Debian's plugin loads
 UP_TIMEOUT_S, JOB_TIMEOUT_S = 30, 120
 
 CONFIG = """
@@ -45,7 +46,11 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 def lacking():
     """Return what is missing for Slurm on this machine, in one sentence, or "" if nothing is."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
-    return f"Slurm's {', '.join(missing)} were not found: run tools/install_slurm.sh" if missing else ""
+    if missing:
+        return f"Slurm's {', '.join(missing)} were not found: run tools/install_slurm.sh"
+    if not os.path.exists(PMIX):
+        return f"Slurm's library for --mpi=pmix was not found ({PMIX}): run tools/install_slurm.sh"
+    return ""
 
 
 class Slurm:

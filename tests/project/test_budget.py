@@ -18,24 +18,24 @@ PACKAGE = Path(__file__).resolve().parents[2] / "synkhronos"
 #: the longest of these names that is a prefix of its path.
 BUDGET = {
     "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 774,
-    "reductions/ kernels/ host/": 1102,
+    "reductions/ kernels/ host/": 1105,
     "memory/": 1143,
-    "sync/": 988,
+    "sync/": 1005,
     "runtime/": 1808,
     "transports/": 1515,
-    "cluster/": 2402,
+    "cluster/": 2408,
     "processes/": 849,
-    "program/": 741,
-    "engines/ sharding/ ops/": 8004,
+    "program/": 742,
+    "engines/ sharding/ ops/": 8027,
     "replication/": 460,
-    "calls/": 4098,
+    "calls/": 4103,
     "collectives/": 1057,
     "profile/": 921,
     "loading/": 416,
     "extending.py": 44,
-    "extensions/": 3930,
+    "extensions/": 3936,
     "contrib/": 943,
-    "testing/ cli/": 1867,
+    "testing/ cli/": 1872,
 }
 
 #: Tokens that do not count as code.

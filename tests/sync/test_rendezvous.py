@@ -2,8 +2,9 @@
 
 import contextlib
 import random
-import select
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -214,25 +215,96 @@ def test_who_was_too_slow_comes_again(monkeypatch):
 
     monkeypatch.setattr(meetings, "ANSWER_TIMEOUT_S", 0.2)
     monkeypatch.setattr(meetings, "_proof", late)
-    with Listener([HERE]) as listener:
-        found = []
-        thread = threading.Thread(target=lambda: found.append(_tried_again(listener.meeting)))
-        thread.start()
+    with Listener([HERE]) as listener, ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(connect, listener.meeting)
         _, sock = next(listener.accept(1))
-        thread.join()
-    found[0].sendall(b"here")
-    assert sock.recv(4) == b"here" and not slow
-    for each in (sock, *found):
-        each.close()
+        with sock, coming.result(30) as peer:
+            peer.sendall(b"here")
+            assert sock.recv(4) == b"here" and not slow
 
 
-def _tried_again(meeting):
-    """Connect; connect again if the listener has closed the connection after the handshake."""
-    sock = connect(meeting)
-    if select.select([sock], [], [], 1)[0]:
-        sock.close()
-        sock = connect(meeting)
-    return sock
+def test_more_peers_than_handshakes_at_once(monkeypatch, accepting):
+    """All peers wait before the listener accepts, and none believes that it is connected when it is not."""
+    monkeypatch.setattr(meetings, "MAX_HANDSHAKES", 3)
+    n, silent = 12, 20
+    with Listener([HERE]) as listener, ThreadPoolExecutor(n) as threads:
+        others = strangers(listener, silent)
+        coming = [threads.submit(connect, listener.meeting, number) for number in range(n)]
+        time.sleep(0.2)
+        found = dict(accepting(listener, n).result(60))
+        assert sorted(found) == list(range(n))
+        for number, each in enumerate(coming):
+            with each.result(30) as peer:
+                peer.sendall(b"%d" % number)
+                assert found[number].recv(10) == b"%d" % number
+        for other in others:
+            other.close()
+
+
+def test_no_more_than_the_expected_peers(accepting):
+    with Listener([HERE]) as listener:
+        endpoint, token = listener.meeting.endpoints[0], listener.meeting.token
+        socks = [socket.create_connection(endpoint) for _ in range(3)]
+        found = accepting(listener, 1)
+        for sock in socks:
+            sock.sendall(b"h" * 36)
+        proofs = []
+        for sock in socks:
+            answer = b""
+            while len(answer) < 64:
+                answer += sock.recv(64 - len(answer))
+            proofs.append(meetings._proof(token, b"peer", b"h" * 36, answer[:32]))
+        for sock, proof in zip(socks, proofs):
+            with contextlib.suppress(OSError):
+                sock.sendall(proof)
+        assert len(found.result(30)) == 1
+        for sock in socks:
+            sock.close()
+
+
+OUT_OF_FILES = """
+import resource, sys, time
+from synkhronos.sync.rendezvous import Listener, connect
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+with Listener(["127.0.0.1"]) as listener:
+    print(listener.meeting.endpoints[0][1], listener.meeting.token.hex(), flush=True)
+    sys.stdin.readline()
+    ((number, sock),) = listener.accept(1)
+    print(number, time.process_time() < 5, flush=True)
+"""
+
+
+def test_a_process_that_may_open_few_files():
+    """Handshakes end early if no more files can be opened, and the peer still connects."""
+    command = [sys.executable, "-c", OUT_OF_FILES]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        port, token = process.stdout.readline().split()
+        meeting = Rendezvous([(HERE, int(port))], bytes.fromhex(token))
+        others = [socket.create_connection((HERE, int(port))) for _ in range(200)]
+        with ThreadPoolExecutor(1) as thread:
+            coming = thread.submit(connect, meeting, 9)
+            print("go", file=process.stdin, flush=True)
+            assert process.stdout.readline().split() == ["9", "True"]
+            coming.result(30).close()
+        for other in others:
+            other.close()
+
+
+def test_a_stranger_that_disconnects_does_not_end_the_program():
+    """Programs may restore SIGPIPE, so that ``| head`` ends them."""
+    program = (
+        "import signal, socket, struct, threading; from synkhronos.sync.rendezvous import Listener, connect\n"
+        "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
+        "with Listener(['127.0.0.1']) as listener:\n"
+        "    for _ in range(20):\n"
+        "        sock = socket.create_connection(listener.meeting.endpoints[0]); sock.sendall(b'h' * 36)\n"
+        "        sock.shutdown(socket.SHUT_WR)\n"
+        "        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)); sock.close()\n"
+        "    coming = threading.Thread(target=lambda: connect(listener.meeting)); coming.start()\n"
+        "    print(len(list(listener.accept(1)))); coming.join()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, universal_newlines=True)
+    assert (done.returncode, done.stdout) == (0, "1\n")
 
 
 def test_nobody_listens():
@@ -280,9 +352,12 @@ def test_a_range_of_ports():
             Listener([HERE], [port])
 
 
-def test_an_address_that_is_not_there():
+def test_an_address_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(meetings, "CONNECT_TIMEOUT_S", 0.1)
     with Listener([HERE, "192.0.2.1"]) as listener:  # an address for documentation, which no machine has
         assert [address for address, _ in listener.meeting.endpoints] == [HERE]
+        with reports(SynkhronosError, "cannot listen at 192.0.2.1"):
+            list(listener.accept(1))
     with reports(SynkhronosError, "192.0.2.1", "cannot listen"):
         Listener(["192.0.2.1"])
     with reports(SynkhronosError, "no network interface"):

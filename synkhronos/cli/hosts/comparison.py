@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any, Callable, Dict, Hashable, Iterable, List, Sequence, Tuple
 
 from ...cluster.environment import INTERFACE, ONE_PER_HOST, UNBOUND, with_variable
@@ -119,6 +120,8 @@ def check_interfaces(facts: List[MachineFacts]) -> Finding:
     """Check that the hosts share a network, and that no two of them have the same address."""
     if any(each.one_machine for each in facts) or len(facts) < 2:
         return Finding("Interfaces", OK, ", ".join(map(str, facts[0].chosen)) or "none")
+    if "Open MPI" in facts[0].mpi:  # usually without IPv6
+        facts = [replace(of, chosen=tuple(one for one in of.chosen if one.ip.version == 4)) for of in facts]
     common = common_networks(facts)
     option = str(common[0]) if common else "NETWORK/BITS"
     for name, address, on in shared_addresses(facts):

@@ -117,7 +117,7 @@ def silence(place: ProcessPlace, here: str, chosen: Sequence[Interface], seconds
     text = f"{here} was not connected to all other hosts within {seconds:.0f} s; interfaces that MPI may use: {allowed}"
     network = "lo" if one_machine else str(chosen[0].network) if chosen else "NETWORK/BITS"
     remedy = f"name the network that connects the hosts: {with_variable(place.started_by, INTERFACE, network)}"
-    if len(chosen) < 2 and not one_machine:
+    if len({each.name for each in chosen}) < 2 and not one_machine:
         remedy = "check cables and firewalls: MPI needs TCP connections to any port between all hosts"
     return Finding("MPI", MISSING, text, remedy)
 

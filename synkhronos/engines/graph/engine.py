@@ -170,7 +170,7 @@ class GraphEngine(Engine):
     def draft(
         self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Tuple[Any, Any]], givens: Any, **kwargs: Any
     ) -> Tuple[Any, Snapshot]:
-        own = dict(kwargs, mode=self.library.small, profile=None)
+        own = dict(kwargs, mode=self.library.small, profile=False)
         # If there is an error, compile the program's own graph, so that the error names its operations.
         with contextlib.suppress(Exception):
             snapshot = self.snapshot(inputs, outputs, updates, givens, **kwargs)
@@ -180,7 +180,12 @@ class GraphEngine(Engine):
         compiled = self.compile(inputs, outputs, updates, givens, **own)
         return compiled, self.snapshot(inputs, outputs, updates, givens, **kwargs)
 
+    def settings_after_draft(self, snapshot: Snapshot) -> Dict[str, Any]:
+        return {"mode": snapshot.settings["mode"], "on_unused_input": "ignore"}  # the draft has checked the inputs
+
     def with_states(self, inputs: Sequence[Any]) -> List[Any]:
+        """See `Engine.with_states`. The inputs are copies, so that the program cannot change them later."""
+        inputs = [copy.copy(one) if isinstance(one, self.library.SymbolicInput) else one for one in inputs]
         return states.with_states(self.library, inputs)
 
     def is_implicit(self, given: Any) -> bool:

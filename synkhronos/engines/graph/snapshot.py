@@ -99,6 +99,8 @@ def take(
 def as_one_operation(library: Library, snapshot: Snapshot, outputs: Any) -> Tuple[Any, List[Tuple[Any, Any]]]:
     """Return outputs, in the form of ``outputs``, and updates with the same types, computed by a single operation."""
     expressions = snapshot.expressions()
+    if any(getattr(node.op, "destroy_map", None) for node in library.io_toposort([], expressions)):
+        raise ValueError("the graph contains operations in place, which the library may refuse")
     inputs = [one for one in library.graph_inputs(expressions) if not isinstance(one, library.Constant)]
     after = snapshot.with_expressions(library, library.Draft().results(expressions, inputs))
     found: Any = after.outputs

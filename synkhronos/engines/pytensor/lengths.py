@@ -31,6 +31,8 @@ def _before(node: Any, axis: int, output: Any) -> Any:
     added = padding(node)[axis] if isinstance(op, Pad) else None
     if added is not None:
         return less(LENGTHS.axis_length(node.inputs[0], axis), -added)
+    if k == 0 and padded_by(node) is not None:
+        return node.inputs[0], axis
     if isinstance(op, OpFromGraph):
         return _before_inner(node, axis, k)
     return None
@@ -65,6 +67,14 @@ def padding(node: Any) -> List[Optional[int]]:
     """Return the number of elements that a `Pad` adds to each axis; None for all axes if the graph computes them."""
     widths, n = LENGTHS.constant(node.inputs[1]), ndim(node.inputs[0])
     return [None] * n if widths is None else np.broadcast_to(widths, (n, 2)).sum(axis=1).tolist()
+
+
+def padded_by(node: Any) -> Any:
+    """Return the node of a `Pad` if ``node`` computes its gradient, from its inputs, output and output gradient."""
+    output = node.inputs[-2] if len(node.inputs) > 2 else None
+    pad: Any = getattr(output, "owner", None)
+    is_pad = pad is not None and isinstance(pad.op, Pad) and isinstance(node.op, OpFromGraph)
+    return pad if is_pad and list(pad.inputs) == list(node.inputs[:-2]) else None
 
 
 def _before_inner(node: Any, axis: int, k: int) -> Any:

@@ -6,6 +6,7 @@ import math
 from functools import partial
 from typing import Any, Dict, List, Optional, Type
 
+from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.op import Op
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor import basic, extra_ops
@@ -20,10 +21,10 @@ from pytensor.tensor.type_other import NoneTypeT
 from ...sharding import MIXED, ONE, Axes, Coordinates, Drawn, Inner, PlacementRule
 from ..graph.lengths import broadcastable, ndim
 from ..graph.placing import Make, Placing
-from ..graph.rules import indices, shapes
+from ..graph.rules import indices, nested, shapes
 from ..graph.rules.along import along, by_rows, own_axis, solve
 from .classes import CLASSES
-from .lengths import LENGTHS, padding
+from .lengths import LENGTHS, padded_by, padding
 
 try:
     from pytensor.tensor.linalg import SolveBase
@@ -85,6 +86,15 @@ def _padded(node: Any) -> PlacementRule:
     return Axes([names, *[[MIXED] * ndim(one) for one in node.inputs[1:]]], [names], reduce=[None])
 
 
+def _from_graph(node: Any) -> PlacementRule:
+    pad = padded_by(node)
+    if pad is None:
+        return nested.inner(LENGTHS, PLACING.graph_of, node)
+    rule: Any = _padded(pad)  # rows that are independent have independent gradients
+    outputs = [rule.inputs[0], *[[] for _ in node.outputs[1:]]]
+    return Axes([*rule.inputs, rule.outputs[0], rule.outputs[0]], outputs, [[len(node.inputs) - 1]])
+
+
 def _convolved(node: Any) -> PlacementRule:
     """Return the rule for a convolution of two arrays; the third input is its border mode."""
     labels: List[List[Any]] = [[MIXED] * ndim(one) for one in node.inputs]
@@ -126,6 +136,7 @@ _OWN: Dict[Type[Op], Make] = {
     SplitDims: _regrouped,
     RandomVariable: _drawn,
     Pad: _padded,
+    OpFromGraph: _from_graph,
     Convolve1d: _convolved,
     Convolve2d: _convolved,
     CLASSES.Nonzero: _where,

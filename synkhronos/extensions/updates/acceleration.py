@@ -6,9 +6,9 @@ from typing import Any, Dict, List, Tuple
 
 from synkhronos.errors import ArgumentTypeError, ArgumentValueError
 
-from ..gradients import Updates
+from ..gradients import Updates, state_like
 from ..scalars import cast, check_scalars
-from ..shared_variables import check_params, label, state_like
+from ..shared_variables import check_params, label
 from .descent import sgd
 
 

@@ -4,9 +4,8 @@ from typing import Any
 
 import theano.tensor as T
 
-from ..gradients import Updates, for_each_parameter
+from ..gradients import Updates, for_each_parameter, state_like
 from ..scalars import check_scalars
-from ..shared_variables import state_like
 
 
 def adagrad(loss_or_grads: Any, params: Any, learning_rate: Any = 1.0, epsilon: Any = 1e-6) -> Updates:

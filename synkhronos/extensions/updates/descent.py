@@ -3,9 +3,9 @@
 from collections import OrderedDict
 from typing import Any, List, Tuple
 
-from ..gradients import Updates, for_each_parameter, gradients_of
+from ..gradients import Updates, for_each_parameter, gradients_of, state_like
 from ..scalars import cast, check_scalars
-from ..shared_variables import check_params, state_like
+from ..shared_variables import check_params
 
 
 def sgd(loss_or_grads: Any, params: Any, learning_rate: Any) -> Updates:

@@ -7,9 +7,9 @@ import numpy as np
 import theano
 import theano.tensor as T
 
-from ..gradients import Updates, for_each_parameter
+from ..gradients import Updates, for_each_parameter, state_like
 from ..scalars import cast, check_scalars
-from ..shared_variables import check_params, state_like
+from ..shared_variables import check_params
 
 
 def adam(

@@ -22,7 +22,9 @@ class NumpyVariable(NDArrayOperatorsMixin):
         self.type = type
         self.name = name
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Apply:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if method != "__call__" or kwargs or ufunc.nout != 1:
+            return NotImplemented
         return apply(ufunc, *inputs)
 
     def __getitem__(self, index: Any) -> Apply:

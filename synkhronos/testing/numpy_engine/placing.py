@@ -183,7 +183,8 @@ def _aligned(args: Sequence[Any], **kwargs: Any) -> Description:
     patterns = [list(_ones(arg)) for arg in args]
     ndim = max(map(len, patterns))
     rule = sharding.Elementwise([[True] * (ndim - len(pattern)) + pattern for pattern in patterns], **kwargs)
-    rule.inputs = [labels[ndim - len(pattern) :] for labels, pattern in zip(rule.inputs, patterns)]
+    # (a number keeps its labels, all of axes of length 1, so that it may be a length)
+    rule.inputs = [labels[ndim - len(pattern or labels) :] for labels, pattern in zip(rule.inputs, patterns)]
     return Description(rule, len(args))
 
 
