@@ -16,7 +16,7 @@ ON_ONE_MACHINE = "SYNK_HOSTS_ON_ONE_MACHINE"  # if "1", each of several processe
 INTERFACE = "SYNK_HOSTS_INTERFACE"  # comma-separated interfaces or networks (10.0.0.0/16) for traffic between hosts
 OF_RANKS = "MPI4PY_RC_INITIALIZE"  # mpi4py's variable, which is "false" in ranks and in the processes that they start
 SLURM_NODES = "SLURM_JOB_NUM_NODES"  # Slurm's number of nodes of a job
-PORTS = "SYNK_HOSTS_PORTS"  # a range of ports (50000-50100) at which the first host and MPI listen; see `settings`
+PORTS = "SYNK_HOSTS_PORTS"  # range of ports (50000-50100) of the first host's listener and of MPI
 
 #: Prefixes of launchers' variables; a child process that inherits these variables could hang in MPI_Init.
 OF_LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "HYD", "PALS_", "SLURM_PMI")

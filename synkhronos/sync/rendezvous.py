@@ -8,9 +8,9 @@
     HMAC(token, "peer", hello, the listener's)  --->
                                                 <---    one byte: accepted
 
-A trusted channel distributes the endpoints and the token. Nothing else is read before both ends have
-proved that they have the token. The listener serves all connections at once, each with one time limit, so that foreign
-connections delay nobody; it closes once all peers have connected. The kernel detects the end of a peer's process
+A trusted channel distributes the endpoints and the token. Nothing else is read before both ends have proved that they
+have the token. The listener serves all connections at once, each with one time limit, so that foreign connections do
+not delay the peers. It closes once all peers have connected. The kernel detects the end of a peer's process
 immediately. ``TCP_USER_TIMEOUT`` lets it detect a cut cable within seconds while data is being sent; `link` disables
 this timeout again.
 """
@@ -42,7 +42,7 @@ UNRECEIVED_MS = 3500  # time limit for the acknowledgment of sent data
 #: with the address that has most of them. (Most processes may open 1,024 files.)
 MAX_HANDSHAKES = 256
 
-#: The process or the system has no more files or memory for a connection.
+#: Errors if the process or the system lacks files or memory for a connection.
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 RANDOM_BYTES = PROOF_BYTES = 32

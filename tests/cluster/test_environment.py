@@ -370,7 +370,7 @@ def test_the_listener_is_at_the_chosen_interfaces_and_ports():
         port = taken.getsockname()[1]
         with contextlib.suppress(OSError):
             others.enter_context(socket.create_server(("127.0.0.1", port - 1)))
-        with reports(SynkhronosError, f"{port - 1} to {port} are in use"):
+        with reports(SynkhronosError, f"{port - 1} to {port}"):
             listener_of({"SYNK_HOSTS_INTERFACE": "127.0.0.1/32", "SYNK_HOSTS_PORTS": f"{port - 1}-{port}"}, ALL)
 
 

@@ -348,7 +348,7 @@ def test_a_range_of_ports():
         with Listener([HERE], ports) as listener:
             ((_, found),) = listener.meeting.endpoints
             assert found in ports[1:]
-        with reports(SynkhronosError, HERE, f"{port} to {port} are in use"):
+        with reports(SynkhronosError, HERE, f"{port} to {port}"):
             Listener([HERE], [port])
 
 
@@ -360,5 +360,5 @@ def test_an_address_that_is_not_there(monkeypatch):
             list(listener.accept(1))
     with reports(SynkhronosError, "192.0.2.1", "cannot listen"):
         Listener(["192.0.2.1"])
-    with reports(SynkhronosError, "no network interface"):
+    with reports(SynkhronosError, "interface"):
         Listener([])
