@@ -14,7 +14,6 @@ from ..host.interfaces import Interface
 
 ON_ONE_MACHINE = "SYNK_HOSTS_ON_ONE_MACHINE"  # if "1", each of several processes on one machine counts as a host
 INTERFACE = "SYNK_HOSTS_INTERFACE"  # comma-separated interfaces or networks (10.0.0.0/16) for traffic between hosts
-OF_RANKS = "MPI4PY_RC_INITIALIZE"  # mpi4py's variable, which is "false" in ranks and in the processes that they start
 SLURM_NODES = "SLURM_JOB_NUM_NODES"  # Slurm's number of nodes of a job
 PORTS = "SYNK_HOSTS_PORTS"  # range of ports (50000-50100) of the first host's listener and of MPI
 
@@ -172,8 +171,6 @@ def advice(environ: Mapping[str, str], n_cores: int, n_of_machine: int) -> str:
 
     ``n_cores`` is the number of cores that this process may use, out of ``n_of_machine``.
     """
-    if environ.get(OF_RANKS) == "false":  # a rank, or a program that it started
-        return ""
     mine, n_nodes = place(environ), _number(environ, SLURM_NODES) or 1
     if mine is None and n_nodes > 1 and "SLURM_STEP_NUM_TASKS" not in environ:
         command = f"srun -N {n_nodes} --ntasks-per-node=1 --cpus-per-task=C python -m synkhronos ..."
@@ -194,9 +191,9 @@ def for_ranks(environ: Mapping[str, str]) -> Dict[str, str]:
     With these variables, a rank that imports ``mpi4py.MPI`` would impersonate this process, and wait forever while
     holding the GIL. An added variable keeps mpi4py from initializing MPI in ranks.
     """
-    removed = set(names_of_launcher(environ))
+    removed = {*names_of_launcher(environ), SLURM_NODES}  # without the number of nodes, ranks get no `advice`
     kept = {name: value for name, value in environ.items() if name not in removed}
-    return {**kept, OF_RANKS: "false"}
+    return {**kept, "MPI4PY_RC_INITIALIZE": "false"}
 
 
 def settings(environ: Mapping[str, str], interfaces: Sequence[Interface]) -> Dict[str, str]:

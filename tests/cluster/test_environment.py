@@ -392,5 +392,6 @@ def test_the_listener_is_at_the_chosen_interfaces_and_ports():
 def test_advice(environ, words):
     found = environment.advice(environ, 1, 16)
     assert bool(found) == bool(words) and all(word in found for word in words), found
+    assert environment.advice(environment.for_ranks(environ), 1, 16) == ""  # a program that a rank starts
     if "cores" in found:
         assert environment.advice(environ, 2, 16) == environment.advice(environ, 1, 1) == ""
