@@ -140,6 +140,7 @@ def test_scancel(slurm, python):
     assert process.communicate(timeout=30) and process.returncode != 0
 
 
+@pytest.mark.timeout(300)
 def test_a_signal_and_the_time_limit(slurm, python):
     """A signal reaches the program, and the other hosts' processes ignore it; at the limit, Slurm ends the job."""
     process, number = waiting(slurm, python, "--time=1")
