@@ -39,14 +39,11 @@ class HostsLauncher(Launcher):
         self.local.start([config for config in configs if config.rank in hosts.near], block, pools)
         self._streams = Streams(hosts.far)
         files = {ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()}
-        with listener_of(
-            os.environ, interfaces()
-        ) as meets:  # open only until the first rank of each host has connected
-            spec = self.spec._replace(meeting=meets.meeting)
+        with listener_of(os.environ, interfaces()) as listener:  # open until each host's first rank has connected
+            spec = self.spec._replace(meeting=listener.meeting)
             self._pids = self.bridge.open(spec, block, self._streams.fds(), files)
-            links = {
-                hosts.of(rank): Link(sock) for rank, sock in meets.accept(len(hosts.ranks) - 1, self._check_leaders)
-            }
+            leaders = listener.accept(len(hosts.ranks) - 1, self._check_leaders)
+            links = {hosts.of(rank): Link(sock) for rank, sock in leaders}
         self.links = [links[host] for host in sorted(links)]
 
     def _check_leaders(self) -> None:

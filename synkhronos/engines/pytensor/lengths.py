@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Tuple
 
 import numpy as np
 from pytensor.compile.builders import OpFromGraph
@@ -30,7 +30,7 @@ def _before(node: Any, axis: int, output: Any) -> Any:
         return _before_regrouped(node, axis)
     added = padding(node)[axis] if isinstance(op, Pad) else None
     if added is not None:
-        return less(LENGTHS.axis_length(node.inputs[0], axis), -added)
+        return less(LENGTHS.axis_length(node.inputs[0], axis), -sum(added))
     if k == 0 and padded_by(node) is not None:
         return node.inputs[0], axis
     if isinstance(op, OpFromGraph):
@@ -63,10 +63,10 @@ def _before_regrouped(node: Any, axis: int) -> Any:
     return None if found is None or found[axis - op.axis].number < 0 else found[axis - op.axis]
 
 
-def padding(node: Any) -> List[Optional[int]]:
-    """Return the number of elements that a `Pad` adds to each axis; None for all axes if the graph computes them."""
+def padding(node: Any) -> List[Optional[Tuple[int, int]]]:
+    """Return how many elements a `Pad` adds before and after each axis; None for all axes if the graph computes it."""
     widths, n = LENGTHS.constant(node.inputs[1]), ndim(node.inputs[0])
-    return [None] * n if widths is None else np.broadcast_to(widths, (n, 2)).sum(axis=1).tolist()
+    return [None] * n if widths is None else [tuple(pair) for pair in np.broadcast_to(widths, (n, 2)).tolist()]
 
 
 def padded_by(node: Any) -> Any:

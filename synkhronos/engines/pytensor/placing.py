@@ -82,7 +82,7 @@ def _regrouped(node: Any) -> PlacementRule:
 
 
 def _padded(node: Any) -> PlacementRule:
-    names = [axis if added == 0 else MIXED for axis, added in enumerate(padding(node))]
+    names = [axis if added == (0, 0) else MIXED for axis, added in enumerate(padding(node))]
     return Axes([names, *[[MIXED] * ndim(one) for one in node.inputs[1:]]], [names], reduce=[None])
 
 
@@ -91,7 +91,7 @@ def _from_graph(node: Any) -> PlacementRule:
     if pad is None:
         return nested.inner(LENGTHS, PLACING.graph_of, node)
     rule: Any = _padded(pad)  # rows that are independent have independent gradients
-    outputs = [rule.inputs[0], *[[] for _ in node.outputs[1:]]]
+    outputs = [rule.inputs[0], *[[MIXED] * ndim(one) for one in node.outputs[1:]]]
     return Axes([*rule.inputs, rule.outputs[0], rule.outputs[0]], outputs, [[len(node.inputs) - 1]])
 
 

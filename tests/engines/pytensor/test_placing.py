@@ -62,6 +62,7 @@ GRAPHS = [
     Case("padded beside the rows", "Shard(0) Shard(0) Shard(0) Shard(1)", lambda p: [pt.pad(p.rows(3), ((0, 0), (1, 2)), constant_values=2.0), pt.pad(p.rows(3), ((0, 0), (1, 1)), mode="reflect"), pt.pad(p.rows(3), 0), pt.pad(p.rows(3, 2, axis=1), ((0, 2), (0, 0), (0, 1)), mode="mean")], empty=False),
     Case("padded, and combined with rows", "Shard(0) Shard(0)", lambda p: [pt.pad(x, ((0, 0), (1, 0))) + y for x in [p.rows(3)] for y in (p.rows(4), p.all(4) * pt.ones((x.shape[0], 1)))], empty=False),
     Case("gradients of padded values", "Partial(avg) Shard(0) Partial(avg)", lambda p: [each for x in [p.rows(3)] for w in [p.all(3, 2)] for each in (*T.grad(T.sqr(pt.pad(x @ w, ((0, 0), (1, 2)))).mean(), [w, x]), T.grad(T.sqr(pt.pad(x @ w, ((0, 0), (1, 1)), mode="reflect")).mean(), w))], "Partial(sum) Shard(0) Partial(sum)", empty=False),
+    Case("gradients of what is padded with", "Partial(sum) Partial(sum)", lambda p: [T.grad((pt.pad(p.rows(3), ((0, 0), (1, 2)), constant_values=c) ** 3).sum(), c) for c in (p.all(), p.all(2, 2))], empty=False),
     Case("padded rows", "Unknown Unknown", lambda p: [pt.pad(p.rows(3), ((1, 0), (0, 0)), mode=mode) for mode in ("constant", "edge")], empty=False),
     Case("padded parts", "Unknown Replicate", lambda p: [pt.pad(p.rows(3).sum(0), 1, constant_values=1.0), pt.pad(p.all(3), 1)], "Replicate Replicate", empty=False),
     Case("broadcast to rows", S, lambda p: [pt.broadcast_to(p.all(3), (x.shape[0], 3)) for x in [p.rows(2)]]),
