@@ -70,11 +70,15 @@ def padding(node: Any) -> List[Optional[Tuple[int, int]]]:
 
 
 def padded_by(node: Any) -> Any:
-    """Return the node of a `Pad` if ``node`` computes its gradient, from its inputs, output and output gradient."""
+    """Return the node of a `Pad` if ``node`` computes its gradient, from its inputs, output and output gradient.
+
+    The first output is the gradient of the padded array, unless its elements are integers, which have no gradient.
+    """
     output = node.inputs[-2] if len(node.inputs) > 2 else None
     pad: Any = getattr(output, "owner", None)
     is_pad = pad is not None and isinstance(pad.op, Pad) and isinstance(node.op, OpFromGraph)
-    return pad if is_pad and list(pad.inputs) == list(node.inputs[:-2]) else None
+    has_gradient = is_pad and pad.inputs[0].dtype in CLASSES.float_dtypes
+    return pad if has_gradient and list(pad.inputs) == list(node.inputs[:-2]) else None
 
 
 def _before_inner(node: Any, axis: int, k: int) -> Any:
