@@ -22,6 +22,7 @@ import numpy as np
 from . import engines
 from .calls.batches import listed as listed
 from .calls.changes import is_set_by_program as is_set_by_program
+from .calls.chunks import joined
 from .calls.progress import StepProgress as StepProgress
 from .calls.signature import one_of as one_of
 from .calls.state_rows import axis_of_rows as axis_of_rows
@@ -60,7 +61,7 @@ def joined_steps(function: Any, parts: Sequence[Any], output_subset: Any = None)
     """Return the results of several calls of ``function.steps`` as the result of one call for all their steps."""
     chosen = _chosen(function, output_subset)
     outputs = zip(*(function._form.flat(part, chosen) for part in parts))
-    return function._form.wrap([_joined(each) for each in outputs], chosen)
+    return function._form.wrap([joined(each) for each in outputs], chosen)
 
 
 def one_step(function: Any, results: Any, output_subset: Any = None) -> Any:
@@ -74,10 +75,3 @@ def one_step(function: Any, results: Any, output_subset: Any = None) -> Any:
 
 def _chosen(function: Any, output_subset: Any) -> Any:
     return None if output_subset is None else function._positions(output_subset)
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    """Return one output of all steps: an array, or a list of arrays if shapes differ between steps."""
-    if all(isinstance(part, np.ndarray) and part.shape[1:] == parts[0].shape[1:] for part in parts):
-        return np.concatenate(parts)
-    return [step for part in parts for step in part]

@@ -53,14 +53,14 @@ def run_in_chunks(
         return found[0]
     rows = [each.rows for each in found if each.rows is not None]
     return Results(
-        [_joined(parts) for parts in zip(*[each.outputs for each in found])],
+        [joined(parts) for parts in zip(*[each.outputs for each in found])],
         [sum(of_rank) for of_rank in zip(*rows)] if rows else None,
         n_steps,
         found[-1].has_ended,
     )
 
 
-def _joined(parts: Sequence[Any]) -> Any:
+def joined(parts: Sequence[Any]) -> Any:
     """Return the values of an output over all steps, in the form that a single command returns."""
     if all(isinstance(part, np.ndarray) for part in parts) and len({part.shape[1:] for part in parts}) == 1:
         return np.concatenate(parts)

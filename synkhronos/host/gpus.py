@@ -34,10 +34,10 @@ def count_gpus(root: str = "/") -> int:
 def _gpus_of_nvidia_smi() -> int:
     """Count the GPUs listed by ``nvidia-smi``, for systems without device files (WSL)."""
     try:
-        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20).stdout
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError):
         return 0
-    return len(re.findall(r"^GPU \d+:", listing, flags=re.MULTILINE))
+    return len(re.findall(rb"^GPU \d+:", listing, flags=re.MULTILINE))
 
 
 def place(devices: Optional[Sequence[str]], n_ranks: Optional[int], n_gpus: int, host: str = "") -> List[str]:

@@ -2,7 +2,7 @@
 
 It is an unnamed file that all ranks and the keeper map. Other modules implement the protocols. ::
 
-    first lines   words of the session (`SESSION_WORDS`)
+    first lines   words of the session
     lines of r    words of rank r (`RANK_WORDS`)
     semaphores    arrivals | releases, by rank | commands, by rank | answers, by rank | fetched, by rank
     command       the command in progress, or its handle if it is long
@@ -13,8 +13,8 @@ It is an unnamed file that all ranks and the keeper map. Other modules implement
     announcements modules that ranks can load while they wait: see `runtime.prefetch`
     spans         by rank: its recorded activity, if any: see `profile`
 
-A line is a cache line of eight 64-bit words, so that ranks do not slow each other down by writing. The tables list the
-writer of each word. Apart from resets and copies from other hosts, only ``abort_requested`` has several writers.
+A line is a cache line of eight 64-bit words, so that ranks do not slow each other down by writing. Comments
+name the writer of each word. Apart from resets and copies from other hosts, only `ABORT_REQUESTED` has several writers.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import List, Sequence
 
+from ...host.units import aligned
 from .model import PARTS, Model
 from .outlook import GOOD_EFFICIENCY, RULES, Outlook
 
@@ -54,13 +55,7 @@ def table(found: Sequence[Outlook]) -> List[str]:
                 each.limit,
             ]
         )
-    return aligned(rows)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> List[str]:
-    """Return the lines of a table with columns that are aligned on the right."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
+    return aligned(rows, left=0)
 
 
 def plot(found: Sequence[Outlook]) -> List[str]:
@@ -86,7 +81,7 @@ def rules(found: Sequence[Outlook]) -> List[str]:
         [str(each.layout.ranks), milli(each.seconds), *(milli(each.by_rule[name]) for name in names)] for each in helped
     ]
     title = "Milliseconds per step if ranks exchanged less (synkhronos.extensions.rules):"
-    return ["", title, *("  " + line for line in aligned(rows))]
+    return ["", title, *("  " + line for line in aligned(rows, left=0))]
 
 
 def smallest(found: Sequence[Outlook]) -> List[str]:

@@ -70,10 +70,7 @@ def padding(node: Any) -> List[Optional[Tuple[int, int]]]:
 
 
 def padded_by(node: Any) -> Any:
-    """Return the node of a `Pad` if ``node`` computes its gradient, from its inputs, output and output gradient.
-
-    The first output is the gradient of the padded array, unless its elements are integers, which have no gradient.
-    """
+    """Return the node of a `Pad` of floats if ``node`` computes its gradients, that of the padded array first."""
     output = node.inputs[-2] if len(node.inputs) > 2 else None
     pad: Any = getattr(output, "owner", None)
     is_pad = pad is not None and isinstance(pad.op, Pad) and isinstance(node.op, OpFromGraph)
