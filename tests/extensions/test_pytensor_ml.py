@@ -123,6 +123,24 @@ NETWORKS = {
             (layers.ReflectionPad2D, {}),
         )
     },
+    **{
+        f"padding {kind.__name__}": (
+            "sequences",
+            lambda kind=kind, options=options: [
+                layers.Conv1D("first", in_channels=4, out_channels=2, kernel_size=2),
+                kind("pad", padding=1, **options),
+                layers.Conv1D("second", in_channels=2, out_channels=2, kernel_size=2),
+                layers.Flatten,
+                head(10),
+            ],
+        )
+        for kind, options in (
+            (layers.ZeroPad1D, {}),
+            (layers.ConstantPad1D, {"value": 2.0}),
+            (layers.ReplicationPad1D, {}),
+            (layers.ReflectionPad1D, {}),
+        )
+    },
     "convolutions, same size": (
         "images",
         lambda: [
