@@ -86,9 +86,9 @@ def test_what_is_accumulated_is_one_command():
 
 
 def test_arrays_of_different_shapes_become_a_list():
-    joined = chunks._joined([np.zeros((2, 3)), np.ones((1, 4))])
+    joined = chunks.joined([np.zeros((2, 3)), np.ones((1, 4))])
     assert [each.shape for each in joined] == [(3,), (3,), (4,)]
-    joined = chunks._joined([np.zeros(2), [np.zeros(3)]])
+    joined = chunks.joined([np.zeros(2), [np.zeros(3)]])
     assert [each.shape for each in joined] == [(), (), (3,)]
 
 

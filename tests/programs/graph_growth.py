@@ -11,7 +11,7 @@ import graph_words
 import numpy as np
 import pytest
 from graph_values import Computed
-from graph_words import L
+from graph_words import IS_THEANO, L
 from graphs import Graph, Input, Line, Step
 
 import synkhronos as synk
@@ -646,6 +646,13 @@ def solution(g):
     return f"solved({g.one(2, 'f')})"
 
 
+def padded(g):
+    x = g.one([1, 2, 3], "f")
+    widths = [(0, 0) if g.chance(50) else (g.random.randint(2), g.random.randint(3)) for _ in g.shape_of(x)]
+    mode = g.choice(["constant", "edge", "mean", "maximum", "linear_ramp", "reflect", "symmetric", "wrap"])
+    return f"padded({x}, {widths}, {mode!r})"
+
+
 def scanned(g):
     x, y = g.one([1, 2, 3], newest=0.8), g.one()
     text = g.choice(
@@ -705,4 +712,5 @@ OPERATIONS = [
     *[log_sum_exp] * 3, softmax, *[product] * 5, batched, *[axes_mixed] * 3, *[reshaped] * 4, flattened, *[joined] * 2,
     split, repeated, *[taken] * 3, positions, *[indexed] * 3, *[mask] * 4, *[changed] * 2, *[filled] * 3, *[counted] * 2,
     ordered, solution, *[scanned] * 2, *[gradient] * 5, *[model_gradient] * 3, condition,
+    *[padded] * (not IS_THEANO),
 ]  # fmt: skip

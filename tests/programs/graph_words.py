@@ -24,6 +24,11 @@ def solved(x):
     return solve(T.dot(y.T, y) + 3 * T.eye(x.shape[1], dtype=x.dtype), x.T)
 
 
+def padded(x, widths, mode):
+    """Return x with more elements before and after some of its axes, which only PyTensor supports."""
+    return L.module.tensor.pad(x, widths, mode=mode)
+
+
 def until_small(x):
     """Return x times a power of two, computed by a loop that ends on a condition."""
     return L.scan(lambda h: (h * 0.5, L.until(abs(h).max() < 0.5)), outputs_info=[x], n_steps=4)[0][-1]
