@@ -201,6 +201,8 @@ def _change(plan: CallPlan, chosen: Sequence[int], news: Sequence[Any], context:
 class RowsOfCall(in_graph.CurrentCall):
     """The rank's rows in a call that only computes output shapes: collectives return their inputs unchanged."""
 
+    reduces = False
+
     def __init__(
         self,
         plan: CallPlan,
@@ -233,6 +235,8 @@ class RowsOfCall(in_graph.CurrentCall):
 class CollectivesOfCall(RowsOfCall):
     """The collectives inside one call, executed by the rank's transport."""
 
+    reduces = True
+
     @point("collective")
     def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
         function, context, nbytes = self.plan.number, self.context, 0
@@ -251,6 +255,15 @@ class CollectivesOfCall(RowsOfCall):
             nbytes += array.size * array.dtype.itemsize  # (arrays on a device have no nbytes)
         context.kept(CallMemory).bytes_inside[function, number] = nbytes
         return results
+
+    def note_reduced(self, number: int, nbytes: int) -> None:
+        context = self.context
+        traffic, moved = context.transport.traffic, nbytes * (context.size - 1) / context.size
+        begun = traffic.begin()
+        traffic.add(moved, moved)
+        traffic.end("ops.all_reduce", begun)
+        context.transaction.drop_undo_log()
+        context.kept(CallMemory).bytes_inside[self.plan.number, number] = nbytes
 
 
 def inside(

@@ -14,6 +14,7 @@ from ..errors import ArgumentTypeError, ArgumentValueError, SynkhronosError
 from ..reductions import Accumulator, ReduceOp
 from ..sharding import Placement, PlacementRule, Shard
 from . import get, home_of
+from .observer import settle
 
 
 class ArrayType(NamedTuple):
@@ -163,7 +164,9 @@ class Engine(ABC):
 
     def get(self, shared: Any) -> Any:
         """Return the variable's current value, on the host or on the device, without copying."""
-        return self.storage(shared)[0]
+        storage = self.storage(shared)
+        settle(storage)
+        return storage[0]
 
     def put(self, shared: Any, value: Any) -> None:
         """Store ``value``, a result of `coerce`, `to_device` or `get`, without copying or checking it."""
@@ -487,6 +490,10 @@ class Engine(ABC):
     def to_host(self, value: Any) -> Any:
         """Copy a device array to the host; return anything else unchanged."""
         return np.asarray(value) if self.is_on_device(value) else value
+
+    def for_program(self, value: Any) -> Any:
+        """Return a variable's value in the form that the program's own functions need, if ranks store another form."""
+        return value
 
     def check_devices(self) -> str:
         """Return a sentence that explains why devices cannot be used, with the remedy; "" if they can."""

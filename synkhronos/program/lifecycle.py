@@ -13,6 +13,7 @@ import numpy as np
 from ..cluster.facts import HostFacts
 from ..errors import ArgumentTypeError, ArgumentValueError, StateError, SynkhronosError
 from ..host import gpus, machine
+from ..mesh import devices as mesh
 from ..runtime.context import RankContext
 from ..runtime.serve import served
 from ..runtime.session import Session, check_timeout
@@ -168,11 +169,16 @@ def fork(
     default = int(in_environment) if is_number else in_environment
     deaths = _integer(argument, default if heal is None else heal, 0)
     there = PROGRAM.all_hosts()
-    by_host = choose_devices(devices, use_gpu, n_ranks, there)
-    names = None if by_host is None else [name for of_host in by_host for name in of_host]
-    counts = [len(of_host) for of_host in by_host] if by_host else _ranks_by_host(there, n_ranks)
+    root = _integer("master_rank", master_rank)
+    if mesh.is_wanted(devices):
+        settings["launcher"] = starter = mesh.launcher_of(devices, n_ranks, use_gpu, deaths, bool(there), root)
+        by_host, names, counts = None, None, [starter.mesh.size]
+    else:
+        by_host = choose_devices(devices, use_gpu, n_ranks, there)
+        names = None if by_host is None else [name for of_host in by_host for name in of_host]
+        counts = [len(of_host) for of_host in by_host] if by_host else _ranks_by_host(there, n_ranks)
     size, hosts = sum(counts), _hosts(there, counts)
-    root, n_near = _integer("master_rank", master_rank), counts[0]
+    n_near = counts[0]
     if not 0 <= root < n_near:
         raise ArgumentValueError("master_rank", f"an int from 0 to {n_near - 1} (local ranks: {n_near})", str(root))
     _check_files(size, machine.descriptor_limit(), DESCRIPTORS_PER_RANK)

@@ -52,6 +52,10 @@ class Launcher(ABC):
         """Return the error to raise if `is_alive` is false."""
         return SynkhronosError("the launcher has ended")
 
+    def engine(self, engine: Any) -> Any:
+        """Return the engine that the ranks use for functions and variables of ``engine``; raise if there is none."""
+        return engine
+
     @abstractmethod
     def pid(self, rank: int) -> int:
         """Return the id of a rank's process or thread."""

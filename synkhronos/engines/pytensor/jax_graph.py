@@ -1,0 +1,206 @@
+"""A PyTensor function's graph as JAX computes it, for one rank or for several ranks in lockstep.
+
+The graph is rewritten for JAX, and every node is converted by PyTensor's own `jax_funcify`. Operations of
+`synkhronos.ops` ask the current `Trace`, which a caller sets while JAX traces the function.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import warnings
+from abc import ABC, abstractmethod
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import jax.numpy as jnp
+import numpy as np
+from pytensor.compile.mode import JAX
+from pytensor.graph.basic import Constant
+from pytensor.graph.fg import FunctionGraph
+from pytensor.link.jax.dispatch import jax_funcify, jax_typify
+from pytensor.link.jax.dispatch.shape import JAXShapeTuple
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.type import TensorType
+
+from ...errors import ArgumentTypeError, ArgumentValueError
+from ...reductions import ReduceOp
+from .operations import AllReduce, InverseShare, PutShare, TakeShare, WholeLength
+
+
+class Trace(ABC):
+    """The ranks' rows and collectives, for the operations that JAX traces; ``rank`` is a position in lockstep."""
+
+    rank = 0
+
+    @abstractmethod
+    def all_reduce(self, op: ReduceOp, of_ranks: Sequence[Sequence[Any]]) -> List[List[Any]]:
+        """Reduce the arrays of the traced ranks over all ranks; return the results of each traced rank."""
+
+    @abstractmethod
+    def share(self, length: int) -> Tuple[Any, int]:
+        """Return the start, which may be traced, and the number of the rank's rows among ``length`` rows."""
+
+    @abstractmethod
+    def whole_length(self, length: Any) -> Any:
+        """Convert a length that is proportional to the rank's rows into the length for all rows."""
+
+    @abstractmethod
+    def inverse_share(self) -> float:
+        """Return the number of all rows divided by the number of the rank's rows."""
+
+
+class _Tracing(threading.local):
+    trace: Any = None
+
+
+_tracing = _Tracing()
+
+
+class JaxGraph:
+    """The graph of a compiled function: its inputs (explicit and shared), outputs, and new values of updates.
+
+    ``random`` and ``static`` are positions of inputs: of random states, and of integers that determine shapes, for
+    which JAX needs Python numbers. ``updates`` maps positions of inputs to positions of results. ``sources`` maps the
+    positions of results that are random states to the inputs from which they were drawn; `evaluate` omits these results
+    (None). ``reads_rows`` means that the graph depends on the division of rows.
+    """
+
+    def __init__(self, compiled: Any, name: str) -> None:
+        given = compiled.maker.inputs
+        targets = [i for i, one in enumerate(given) if one.update is not None]
+        results = [output.variable for output in compiled.maker.outputs] + [given[i].update for i in targets]
+        self.name, self.n_outputs = name, len(compiled.maker.outputs)
+        self.graph = FunctionGraph([one.variable for one in given], results, clone=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            JAX.optimizer.rewrite(self.graph)
+        inputs = self.graph.inputs
+        self.explicit = [i for i, one in enumerate(given) if not one.implicit]
+        #: The storages of shared variables, and of inputs that keep their value between calls.
+        self.cells = {i: one.value.storage for i, one in enumerate(given) if hasattr(one.value, "storage")}
+        self.updates = {i: self.n_outputs + k for k, i in enumerate(targets)}
+        self.random = [i for i, one in enumerate(inputs) if isinstance(one.type, RandomType)]
+        self.static = [i for i, one in enumerate(inputs) if self._is_static(one)]
+        self.sources = {
+            i: self._source(one) for i, one in enumerate(self.graph.outputs) if isinstance(one.type, RandomType)
+        }
+        self.dtypes = [str(one.dtype) if isinstance(one.type, TensorType) else None for one in self.graph.outputs]
+        self.order = self.graph.toposort()
+        kinds = TakeShare, PutShare, WholeLength, InverseShare
+        self.reads_rows = any(isinstance(node.op, kinds) for node in self.order)
+        self._functions = {node: self._converted(node) for node in self.order}
+        constants = {one for node in self.order for one in node.inputs if isinstance(one, Constant)}
+        constants.update(one for one in self.graph.outputs if isinstance(one, Constant))
+        self._constants = {one: jax_typify(one.data, variable=one, storage=[one.data]) for one in constants}
+        for one in inputs:
+            if not isinstance(one.type, (TensorType, RandomType)):
+                got = f"{one.name or one} of type {one.type}"
+                raise ArgumentTypeError(f"function {name}", "dense arrays and random states, for JAX", got)
+
+    def _is_static(self, variable: Any) -> bool:
+        clients = [node for node, _ in self.graph.clients[variable]]
+        return bool(clients) and all(isinstance(getattr(node, "op", None), JAXShapeTuple) for node in clients)
+
+    def _source(self, variable: Any) -> int:
+        """Return the position of the input from which a random state follows."""
+        while variable.owner is not None:
+            variable = next(one for one in variable.owner.inputs if isinstance(one.type, RandomType))
+        if variable not in self.graph.inputs:
+            expected = "random states that follow from the states of shared variables, for JAX"
+            raise ArgumentValueError(f"function {self.name}", expected, f"the constant state {variable}")
+        return self.graph.inputs.index(variable)
+
+    def _converted(self, node: Any) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # PyTensor warns of every assertion that JAX cannot check
+                return jax_funcify(node.op, node=node, storage_map={})
+        except NotImplementedError as error:
+            reason = str(error).split("\n")[0]
+            hint = "replace the operation, or fork processes instead of devices='jax'"
+            expected = "operations that PyTensor converts for JAX"
+            raise ArgumentValueError(f"function {self.name}", expected, f"{node.op} ({reason})", hint) from error
+
+    def evaluate(self, of_ranks: Sequence[Sequence[Any]], trace: Trace) -> List[List[Any]]:
+        """Compute the results from the values of all inputs of one or more ranks; in JAX, while it traces."""
+        environments: List[Dict[Any, Any]] = [
+            {**self._constants, **dict(zip(self.graph.inputs, values))} for values in of_ranks
+        ]
+        before, _tracing.trace = _tracing.trace, trace
+        try:
+            for node in self.order:
+                given = [[environment[one] for one in node.inputs] for environment in environments]
+                if isinstance(node.op, AllReduce):
+                    found = trace.all_reduce(node.op.op, [values[: node.op.n] for values in given])
+                    made = [[*some, *values[node.op.n :]] for some, values in zip(found, given)]
+                else:
+                    made = []
+                    for trace.rank, values in enumerate(given):  # noqa: B020, the trace is for one rank after another
+                        result = self._functions[node](*values)
+                        made.append(list(result) if len(node.outputs) > 1 else [result])
+                for environment, values in zip(environments, made):
+                    environment.update(zip(node.outputs, values))
+        finally:
+            _tracing.trace = before
+        return [
+            [self._of_type(i, environment[one]) for i, one in enumerate(self.graph.outputs)]
+            for environment in environments
+        ]
+
+    def _of_type(self, i: int, value: Any) -> Any:
+        """Return a result in the dtype of its variable, which JAX's own rules of promotion may not have kept."""
+        return None if i in self.sources else jnp.asarray(value, self.dtypes[i])
+
+
+def key_of(generator: np.random.Generator) -> Tuple[Any, np.random.Generator]:
+    """Return a key for JAX's random numbers, drawn from a generator, and the generator after the draw."""
+    after = copy.deepcopy(generator)
+    word = int(after.bit_generator.random_raw())
+    return np.array([word >> 32, word & 0xFFFFFFFF], np.uint32), after
+
+
+@jax_funcify.register(AllReduce)
+def _all_reduce(op: Any, **_: Any) -> Any:
+    """Convert a collective inside a loop or a condition; `JaxGraph.evaluate` computes all other collectives."""
+
+    def reduce(*values: Any) -> Any:
+        (results,) = _tracing.trace.all_reduce(op.op, [values[: op.n]])
+        found = [*results, *values[op.n :]]
+        return found[0] if len(found) == 1 else tuple(found)
+
+    return reduce
+
+
+@jax_funcify.register(TakeShare)
+def _take_share(op: Any, **_: Any) -> Any:
+    def take(array: Any) -> Any:
+        begin, n_rows = _tracing.trace.share(array.shape[op.axis])
+        return jnp.take(array, begin + jnp.arange(n_rows), axis=op.axis)
+
+    return take
+
+
+@jax_funcify.register(PutShare)
+def _put_share(op: Any, **_: Any) -> Any:
+    def put(like: Any, rows: Any) -> Any:
+        begin, n_rows = _tracing.trace.share(like.shape[op.axis])
+        place = (slice(None),) * op.axis + (begin + jnp.arange(n_rows),)
+        return jnp.zeros(like.shape, rows.dtype).at[place].set(rows)
+
+    return put
+
+
+@jax_funcify.register(WholeLength)
+def _whole_length(op: Any, **_: Any) -> Any:
+    def whole(lengths: Any) -> Any:
+        if jnp.ndim(lengths) == 0:
+            return _tracing.trace.whole_length(lengths)
+        place: Optional[int] = op.position
+        return jnp.asarray(lengths).at[place].set(_tracing.trace.whole_length(lengths[place]))
+
+    return whole
+
+
+@jax_funcify.register(InverseShare)
+def _inverse_share(op: Any, **_: Any) -> Any:
+    return lambda part: jnp.asarray(_tracing.trace.inverse_share(), "float64")

@@ -1,0 +1,208 @@
+"""The engine of a session on a mesh: PyTensor's, except that the ranks compute with JAX.
+
+::
+
+    every rank's thread     its arrays, on its device
+    functions with          left in the mesh  ->  the root's thread computes all ranks' results  ->  every rank takes
+    collectives                                   in one call                                        its own
+    other functions         computed by every rank on its own device
+
+A shared variable is on its rank's device after the first call that uses it, until a collective or the program sets it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import weakref
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import jax
+import numpy as np
+
+from .. import in_graph
+from ..engines.observer import observer_of
+from ..engines.pytensor.jax_graph import JaxGraph, key_of
+from ..runtime.registry import Origin, SharedEntry
+from ..runtime.serve import served
+from .mesh import JaxMesh
+from .program import Part, Program
+
+
+class RankFunction(NamedTuple):
+    """A function on one rank: its program, and the rank's storages by the position of the input."""
+
+    program: Program
+    cells: Mapping[int, List[Any]]
+
+
+class MeshEngine:
+    """PyTensor's engine for the ranks of a session on a mesh; ``root`` is the rank of the program."""
+
+    def __init__(self, engine: Any, mesh: JaxMesh, root: int) -> None:
+        self.engine, self.mesh, self.root = engine, mesh, root
+        self._number = next(_numbers)
+        _engines[self._number] = self
+        self._programs: weakref.WeakKeyDictionary[Any, RankFunction] = weakref.WeakKeyDictionary()
+        self._sent: Dict[int, Program] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def __reduce__(self) -> Any:
+        return _engine_of, (self._number,)
+
+    # -- functions -----------------------------------------------------------------------------------------------
+
+    def function(self, compiled: Any) -> RankFunction:
+        """Return the master's function on the mesh; raise ArgumentError if JAX cannot compute it."""
+        found = self._programs.get(compiled.maker)
+        if found is None:
+            graph = JaxGraph(compiled, self.engine.function_name(compiled) or "without a name")
+            found = self._programs[compiled.maker] = RankFunction(Program(graph, self.mesh), graph.cells)
+        return found
+
+    def reference(self, owner: Any) -> Callable[[], Any]:
+        living = weakref.ref(owner)
+
+        def on_ranks() -> Any:
+            there = living()
+            return None if there is None else self.function(there.on_ranks)
+
+        return on_ranks
+
+    def warm_up(self, compiled: Any) -> None:
+        """Do nothing, because JAX compiles a function when it is first called."""
+
+    def constants(self, compiled: Any) -> List[Any]:
+        return []
+
+    def free(self, function: RankFunction) -> None:
+        function.program.free()
+
+    def profile(self, compiled: Sequence[Any]) -> None:
+        """Return None, because JAX does not report the times of operations."""
+
+    def dumps(
+        self, compiled: Sequence[Any], numbers: Mapping[Any, int], variables: Mapping[int, int], constants: Any
+    ) -> bytes:
+        found = []
+        for function in map(self.function, compiled):
+            self._sent[id(function.program)] = function.program
+            places = {i: numbers[id(cell)] for i, cell in function.cells.items()}
+            found.append((id(function.program), places))
+        return pickle.dumps(found)
+
+    def loads(self, data: Any, replicas: Mapping[int, Any], constant: Any) -> List[Any]:
+        return [
+            RankFunction(self._sent[key], {i: self.engine.storage(replicas[number]) for i, number in places.items()})
+            for key, places in pickle.loads(data)
+        ]
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def call(self, function: RankFunction, args: Sequence[Any], output_subset: Optional[Sequence[int]] = None) -> Any:
+        call: Any = in_graph.current()
+        context = served(False)
+        rank = self.root if context is None else context.rank
+        graph = function.program.graph
+        part, drawn = self._part(function, args, rank, call)
+        if call is not None and call.reduces:
+            results = self._together(function.program, part, rank)
+        else:
+            results = function.program.alone(rank, part)
+        for i, source in graph.sources.items():
+            results[i] = drawn[source]
+        for i, cell in function.cells.items():
+            if i in graph.updates:
+                cell[0] = results[graph.updates[i]]
+            elif i in graph.explicit:  # an input that keeps its value stores the value of the call
+                cell[0] = args[graph.explicit.index(i)]
+        chosen = range(graph.n_outputs) if output_subset is None else output_subset
+        # New values of variables stay on the device, unless slices accumulate them on the host.
+        stays = graph.n_outputs
+        if call is not None and call.reduces and call.plan.division.num_slices == 1:
+            stays = len(call.plan.ops)
+        return [_on_host(results[i]) if k < stays else results[i] for k, i in enumerate(chosen)]
+
+    def _part(
+        self, function: RankFunction, args: Sequence[Any], rank: int, call: Any
+    ) -> Tuple[Part, Dict[int, np.random.Generator]]:
+        """Return a rank's part of a call, and the random states after it by input."""
+        graph, values, drawn = function.program.graph, {}, {}
+        given = dict(zip(graph.explicit, args))
+        for i in range(len(graph.explicit) + len(function.cells)):
+            if i not in given and i not in function.cells:
+                break
+            value = given[i] if i in given else function.cells[i][0]
+            if i in graph.static:
+                values[i] = int(value)
+            elif i in graph.random:
+                key, drawn[i] = key_of(value)
+                values[i] = self.mesh.put(key, rank)
+            else:
+                values[i] = self.mesh.put(value, rank)
+                if i not in given and values[i] is not value:
+                    self._keep(function.cells[i], values[i])
+        static = tuple(values[i] for i in graph.static)
+        ordered = [None if i in graph.static else values[i] for i in sorted(values)]
+        return Part(ordered, static, call), drawn
+
+    @staticmethod
+    def _keep(cell: List[Any], value: Any) -> None:
+        """Store a shared variable's value on the device, so that later calls need not copy it again."""
+        entry = observer_of(cell)
+        if not isinstance(entry, SharedEntry):
+            cell[0] = value
+        elif entry.borrowed is None:  # otherwise the program may write to its array at any time
+            entry.set(value, Origin.MOVED)
+
+    def _together(self, program: Program, part: Part, rank: int) -> List[Any]:
+        """Compute a function with collectives on all ranks; every rank's thread calls this."""
+        mesh, barrier = self.mesh, part.call.context.barrier
+        mesh.parts[rank] = part
+        barrier.wait()
+        if rank == self.root:
+            parts, mesh.parts = mesh.parts, [None] * mesh.size
+            mesh.results = program.together(parts, self.root)
+        barrier.wait()
+        return list(mesh.results[rank])
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+
+    # -- values --------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def is_on_device(value: Any) -> bool:
+        return isinstance(value, jax.Array)
+
+    def to_host(self, value: Any) -> Any:
+        return _on_host(value)
+
+    def for_program(self, value: Any) -> Any:
+        return _on_host(value)
+
+    def to_device(self, shared: Any, value: Any) -> Any:
+        return _on_host(value)
+
+    def take(self, array: Any, rows: Any) -> Any:
+        return self.engine.take(np.asarray(array), rows)
+
+    def export(self, shared: Any) -> Any:
+        value = self.engine.storage(shared)[0]
+        return _on_host(value) if isinstance(value, jax.Array) else self.engine.export(shared)
+
+
+def _on_host(value: Any) -> Any:
+    """Return a device's array as a NumPy array of its own; return any other value unchanged."""
+    return np.array(value) if isinstance(value, jax.Array) else value
+
+
+_numbers = itertools.count()
+#: The engines of open sessions, for commands that are pickled within this process.
+_engines: "weakref.WeakValueDictionary[int, MeshEngine]" = weakref.WeakValueDictionary()
+
+
+def _engine_of(number: int) -> MeshEngine:
+    return _engines[number]
