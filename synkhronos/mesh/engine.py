@@ -166,6 +166,8 @@ class MeshEngine:
             parts, mesh.parts = mesh.parts, [None] * mesh.size
             mesh.results = program.together(parts, self.root)
         barrier.wait()
+        for number, nbytes in program.reduced.items():
+            part.call.note_reduced(number, nbytes)
         return list(mesh.results[rank])
 
     def is_out_of_memory(self, error: BaseException) -> bool:

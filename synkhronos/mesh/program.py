@@ -44,6 +44,7 @@ class Program:
     def __init__(self, graph: JaxGraph, mesh: JaxMesh) -> None:
         self.graph, self.mesh = graph, mesh
         self._forms: Dict[Any, Form] = {}
+        self.reduced: Dict[int, int] = {}  # by collective: its bytes in the last common call
         self._uneven: Set[Any] = set()  # keys of calls whose rows are found to be uneven while JAX traces
 
     def free(self) -> None:
@@ -142,7 +143,7 @@ class Program:
             result = run(form)
         finally:
             form.rows.calls = []
-        self._forms[key] = form
+        self._forms[key], self.reduced = form, form.rows.reduced
         return result
 
     def _shapes(self, parts: Sequence[Part]) -> Any:

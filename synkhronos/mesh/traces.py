@@ -17,12 +17,20 @@ class Rows:
     """The rows of the ranks in a call, by the rules of `in_graph`.
 
     ``calls`` are the traced ranks' calls, or None for a function that reads no rows. ``lengths`` are the lengths of the
-    arrays that the traced program divides, which later calls check without another trace.
+    arrays that the traced program divides, which later calls check without another trace. ``reduced`` are the bytes of
+    each collective.
     """
 
     def __init__(self) -> None:
         self.calls: List[Any] = []
         self.lengths: List[int] = []
+        self.reduced: Dict[int, int] = {}
+
+    def noted(self, number: int, values: Sequence[Any]) -> List[Any]:
+        """Return the arrays of a collective, and record their size."""
+        arrays = [jnp.asarray(value) for value in values]
+        self.reduced[number] = sum(array.size * array.dtype.itemsize for array in arrays)
+        return arrays
 
     def of_ranks(self, length: int) -> List[Tuple[int, int]]:
         """Return every rank's start and end among ``length`` rows; the calls may set their weights."""
@@ -37,7 +45,7 @@ class OneRank(Trace):
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
 
-    def all_reduce(self, op: ReduceOp, of_ranks: Sequence[Sequence[Any]]) -> List[List[Any]]:
+    def all_reduce(self, number: int, op: ReduceOp, of_ranks: Sequence[Sequence[Any]]) -> List[List[Any]]:
         return [list(values) for values in of_ranks]
 
     def share(self, length: int) -> Tuple[Any, int]:
@@ -64,9 +72,9 @@ class Together(OneRank):
         super().__init__(rows)
         self._starts = starts  # this rank's first row, traced; None if the call itself divides rows
 
-    def all_reduce(self, op: ReduceOp, of_ranks: Sequence[Sequence[Any]]) -> List[List[Any]]:
-        name, size = op.name or "", len(self.rows.calls)
-        return [[_on_mesh(name, jnp.asarray(value), size) for value in of_ranks[0]]]
+    def all_reduce(self, number: int, op: ReduceOp, of_ranks: Sequence[Sequence[Any]]) -> List[List[Any]]:
+        values = self.rows.noted(number, of_ranks[0])
+        return [[_on_mesh(op.name or "", value, len(self.rows.calls)) for value in values]]
 
     def share(self, length: int) -> Tuple[Any, int]:
         bounds = self.rows.of_ranks(length)
@@ -81,17 +89,18 @@ class Together(OneRank):
 class Lockstep(OneRank):
     """All ranks, one after another, node by node on one device: for ranks with different numbers of rows."""
 
-    def all_reduce(self, op: ReduceOp, of_ranks: Sequence[Sequence[Any]]) -> List[List[Any]]:
+    def all_reduce(self, number: int, op: ReduceOp, of_ranks: Sequence[Sequence[Any]]) -> List[List[Any]]:
         if len(of_ranks) != len(self.rows.calls):
             size = len(self.rows.calls)
             expected = f"a number of rows that {size} ranks can share evenly, because a collective is inside a loop"
             raise ArgumentValueError("the arguments", expected, "rows that cannot be divided evenly, on devices of JAX")
+        arrays = [self.rows.noted(number, values) for values in of_ranks]
         weights = self.rows.calls[0].weights
         weights = [1] * len(of_ranks) if weights is None or not any(weights) else list(weights)
         counted = [rank for rank, weight in enumerate(weights) if weight]
         results = []
         for i in range(len(of_ranks[0])):
-            values = [jnp.asarray(of_ranks[rank][i]) for rank in counted]
+            values = [arrays[rank][i] for rank in counted]
             results.append(_reduced(op.name or "", values, [weights[rank] for rank in counted]))
         return [results] * len(of_ranks)
 

@@ -27,6 +27,7 @@ from ..host.affinity import CoreClaims, MasterAffinity
 from ..host.heap import keep_freed_memory
 from ..host.signals import DeferredSignals
 from ..kernels.copy import log_missing_kernels
+from ..mesh.devices import check_fork
 from ..memory.memfd import nameless_file
 from ..memory.pool import Pool
 from ..processes.keeper import Keeper
@@ -332,6 +333,7 @@ class Program:
                 self._keeper.end()
                 self._keeper = None
         if self._keeper is None:
+            check_fork()
             self._keeper = Keeper(self.enter_rank)
         return self._keeper
 

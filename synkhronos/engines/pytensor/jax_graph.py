@@ -33,7 +33,7 @@ class Trace(ABC):
     rank = 0
 
     @abstractmethod
-    def all_reduce(self, op: ReduceOp, of_ranks: Sequence[Sequence[Any]]) -> List[List[Any]]:
+    def all_reduce(self, number: int, op: ReduceOp, of_ranks: Sequence[Sequence[Any]]) -> List[List[Any]]:
         """Reduce the arrays of the traced ranks over all ranks; return the results of each traced rank."""
 
     @abstractmethod
@@ -131,7 +131,7 @@ class JaxGraph:
             for node in self.order:
                 given = [[environment[one] for one in node.inputs] for environment in environments]
                 if isinstance(node.op, AllReduce):
-                    found = trace.all_reduce(node.op.op, [values[: node.op.n] for values in given])
+                    found = trace.all_reduce(node.op.number, node.op.op, [values[: node.op.n] for values in given])
                     made = [[*some, *values[node.op.n :]] for some, values in zip(found, given)]
                 else:
                     made = []
@@ -164,7 +164,7 @@ def _all_reduce(op: Any, **_: Any) -> Any:
     """Convert a collective inside a loop or a condition; `JaxGraph.evaluate` computes all other collectives."""
 
     def reduce(*values: Any) -> Any:
-        (results,) = _tracing.trace.all_reduce(op.op, [values[: op.n]])
+        (results,) = _tracing.trace.all_reduce(op.number, op.op, [values[: op.n]])
         found = [*results, *values[op.n :]]
         return found[0] if len(found) == 1 else tuple(found)
 
