@@ -349,6 +349,9 @@ class Engine(ABC):
         No output shares memory with a shared variable, another output or a buffer that the next call overwrites.
         """
 
+    def note_graph(self, compiled: Any, snapshot: Any) -> None:  # noqa: B027, only engines of graphs need it
+        """Record that the function that ranks call, ``compiled``, was compiled from this snapshot."""
+
     def after_collective(self, snapshot: Any, as_inputs: Sequence[Any]) -> Any:
         """Compile the part of an exact function that a sliced call computes once, after all slices (`Collectives.cut`).
 

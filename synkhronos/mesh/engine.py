@@ -58,7 +58,8 @@ class MeshEngine:
         """Return the master's function on the mesh; raise ArgumentError if JAX cannot compute it."""
         found = self._programs.get(compiled.maker)
         if found is None:
-            graph = JaxGraph(compiled, self.engine.function_name(compiled) or "without a name")
+            name = self.engine.function_name(compiled) or "without a name"
+            graph = JaxGraph(self.engine.sources[compiled.maker], name)
             found = self._programs[compiled.maker] = RankFunction(Program(graph, self.mesh), graph.cells)
         return found
 
@@ -116,8 +117,6 @@ class MeshEngine:
         for i, cell in function.cells.items():
             if i in graph.updates:
                 cell[0] = results[graph.updates[i]]
-            elif i in graph.explicit:  # an input that keeps its value stores the value of the call
-                cell[0] = args[graph.explicit.index(i)]
         chosen = range(graph.n_outputs) if output_subset is None else output_subset
         # New values of variables stay on the device, unless slices accumulate them on the host.
         stays = graph.n_outputs
@@ -132,8 +131,6 @@ class MeshEngine:
         graph, values, drawn = function.program.graph, {}, {}
         given = dict(zip(graph.explicit, args))
         for i in range(len(graph.explicit) + len(function.cells)):
-            if i not in given and i not in function.cells:
-                break
             value = given[i] if i in given else function.cells[i][0]
             if i in graph.static:
                 values[i] = int(value)

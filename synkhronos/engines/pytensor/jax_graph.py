@@ -15,8 +15,11 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import jax.numpy as jnp
 import numpy as np
 from pytensor.compile.mode import JAX
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant
 from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import graph_inputs
 from pytensor.link.jax.dispatch import jax_funcify, jax_typify
 from pytensor.link.jax.dispatch.shape import JAXShapeTuple
 from pytensor.tensor.random.type import RandomType
@@ -24,6 +27,7 @@ from pytensor.tensor.type import TensorType
 
 from ...errors import ArgumentTypeError, ArgumentValueError
 from ...reductions import ReduceOp
+from ..graph.snapshot import Source
 from .operations import AllReduce, InverseShare, PutShare, TakeShare, WholeLength
 
 
@@ -65,20 +69,23 @@ class JaxGraph:
     (None). ``reads_rows`` means that the graph depends on the division of rows.
     """
 
-    def __init__(self, compiled: Any, name: str) -> None:
-        given = compiled.maker.inputs
-        targets = [i for i, one in enumerate(given) if one.update is not None]
-        results = [output.variable for output in compiled.maker.outputs] + [given[i].update for i in targets]
-        self.name, self.n_outputs = name, len(compiled.maker.outputs)
-        self.graph = FunctionGraph([one.variable for one in given], results, clone=True)
+    def __init__(self, source: Source, name: str) -> None:
+        targets = [target for target, _ in source.updates]
+        results = [output.variable for output in source.outputs] + [new for _, new in source.updates]
+        results = clone_replace(results, replace=list(source.givens), rebuild_strict=False)
+        explicit = [one.variable for one in source.inputs]
+        shareds = [one for one in graph_inputs([*results, *targets]) if isinstance(one, SharedVariable)]
+        shareds = [one for one in dict.fromkeys([*shareds, *targets]) if one not in explicit]
+        self.name, self.n_outputs = name, len(source.outputs)
+        self.explicit = list(range(len(explicit)))
+        #: The storages of shared variables by the positions of the inputs.
+        self.cells = {i: one.container.storage for i, one in enumerate(shareds, len(explicit))}
+        self.updates = {len(explicit) + shareds.index(one): self.n_outputs + k for k, one in enumerate(targets)}
+        self.graph = FunctionGraph([*explicit, *shareds], results, clone=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             JAX.optimizer.rewrite(self.graph)
         inputs = self.graph.inputs
-        self.explicit = [i for i, one in enumerate(given) if not one.implicit]
-        #: The storages of shared variables, and of inputs that keep their value between calls.
-        self.cells = {i: one.value.storage for i, one in enumerate(given) if hasattr(one.value, "storage")}
-        self.updates = {i: self.n_outputs + k for k, i in enumerate(targets)}
         self.random = [i for i, one in enumerate(inputs) if isinstance(one.type, RandomType)]
         self.static = [i for i, one in enumerate(inputs) if self._is_static(one)]
         self.sources = {
