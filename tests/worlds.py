@@ -208,7 +208,9 @@ PYTENSOR_WORLDS = [
 if MESH:
     WORLDS, THEANO_WORLDS = [], []
     PYTENSOR_WORLDS = [
-        pytest.param(("mesh", MESH, root, "pytensor"), marks=pytest.mark.pytensor, id=f"mesh-{MESH}-root{root}-pytensor")
+        pytest.param(
+            ("mesh", MESH, root, "pytensor"), marks=pytest.mark.pytensor, id=f"mesh-{MESH}-root{root}-pytensor"
+        )
         for root in sorted({0, MESH // 2})
     ]
 #: Parameters of a test: all engines, or the installed engines, for tests that use one engine after another.

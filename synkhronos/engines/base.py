@@ -259,6 +259,18 @@ class Engine(ABC):
         No output shares memory with an input, a current or former shared value, or a buffer that the next call reuses.
         """
 
+    #: Whether `call_together` exists, which computes a call of all ranks in one thread.
+    calls_together = False
+
+    def call_together(
+        self, ranks: Sequence[int], functions: Sequence[Any], args: Sequence[Any], calls: Sequence[Any], subset: Any
+    ) -> Tuple[List[List[Any]], Callable[[], object]]:
+        """Call a function on several ranks; return the results as `call` does, and the change of the ranks' values.
+
+        Lists are by rank, in the order of ``ranks``. ``calls`` are the `in_graph` calls, or None without collectives.
+        """
+        raise NotImplementedError(f"the engine {self.name!r} calls each rank's function separately")
+
     def on_ranks(self, compiled: Any) -> Any:
         """Return the function for `call` on ranks: it shares ``compiled``'s storages and leaves results on devices."""
         return compiled

@@ -41,7 +41,9 @@ def choose(devices: Any, n_ranks: Optional[int]) -> List[Any]:
     forced = FORCED.search(os.environ.get("XLA_FLAGS", ""))
     if devices == JAX and n_ranks is None and forced is not None and int(forced.group(1)) >= MANY_DEVICES:
         expected = "the number of ranks, because XLA_FLAGS forces so many CPU devices (as pymc.sampling.jax does)"
-        raise ArgumentValueError("n_ranks", expected, f"None, with {forced.group(0)}", "pass n_ranks, or unset the flag")
+        raise ArgumentValueError(
+            "n_ranks", expected, f"None, with {forced.group(0)}", "pass n_ranks, or unset the flag"
+        )
     jax: Any = importlib.import_module("jax")
     if jax.process_count() > 1:
         raise ArgumentValueError("devices", "devices of one process", f"{jax.process_count()} processes of JAX")

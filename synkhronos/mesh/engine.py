@@ -32,6 +32,7 @@ from .program import Part, Program
 class RankFunction(NamedTuple):
     """A function on one rank: its program, and the rank's storages by the position of the input."""
 
+    rank: int
     program: Program
     cells: Mapping[int, List[Any]]
 
@@ -60,7 +61,7 @@ class MeshEngine:
         if found is None:
             name = self.engine.function_name(compiled) or "without a name"
             graph = JaxGraph(self.engine.sources[compiled.maker], name)
-            found = self._programs[compiled.maker] = RankFunction(Program(graph, self.mesh), graph.cells)
+            found = self._programs[compiled.maker] = RankFunction(self.root, Program(graph, self.mesh), graph.cells)
         return found
 
     def reference(self, owner: Any) -> Callable[[], Any]:
@@ -95,40 +96,83 @@ class MeshEngine:
         return pickle.dumps(found)
 
     def loads(self, data: Any, replicas: Mapping[int, Any], constant: Any) -> List[Any]:
+        context: Any = served(False)
         return [
-            RankFunction(self._sent[key], {i: self.engine.storage(replicas[number]) for i, number in places.items()})
+            RankFunction(
+                context.rank,
+                self._sent[key],
+                {i: self.engine.storage(replicas[number]) for i, number in places.items()},
+            )
             for key, places in pickle.loads(data)
         ]
+
+    calls_together = True
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def call(self, function: RankFunction, args: Sequence[Any], output_subset: Optional[Sequence[int]] = None) -> Any:
         call: Any = in_graph.current()
-        context = served(False)
-        rank = self.root if context is None else context.rank
-        graph = function.program.graph
-        part, drawn = self._part(function, args, rank, call)
+        program, rank = function.program, function.rank
+        part, drawn = self._part(function, args, call)
         if call is not None and call.reduces:
-            results = self._together(function.program, part, rank)
+            results = self._in_threads(program, part, rank)
         else:
-            results = function.program.alone(rank, part)
+            results = program.alone(rank, part)
+        self._complete(function, results, drawn)()
+        return self._chosen(program.graph, results, call, output_subset)
+
+    def call_together(
+        self,
+        ranks: Sequence[int],
+        functions: Sequence[RankFunction],
+        args: Sequence[Any],
+        calls: Sequence[Any],
+        subset: Any,
+    ) -> Tuple[List[List[Any]], Callable[[], object]]:
+        program = functions[0].program
+        parts, drawn = zip(*map(self._part, functions, args, calls))
+        if len(ranks) == self.mesh.size and (calls[0] is not None or program.is_even(parts)):
+            results = program.together(parts, self.root)
+            for call in calls:
+                self._note_reduced(program, call)
+        else:
+            results = [program.alone(rank, part) for rank, part in zip(ranks, parts)]
+        changes = list(map(self._complete, functions, results, drawn))
+        chosen = [self._chosen(program.graph, some, call, subset) for some, call in zip(results, calls)]
+
+        def change() -> None:
+            for one in changes:
+                one()
+
+        return chosen, change
+
+    @staticmethod
+    def _complete(function: RankFunction, results: List[Any], drawn: Mapping[int, Any]) -> Callable[[], None]:
+        """Add random states to the results, and return the function that stores the updates that the graph contains."""
+        graph = function.program.graph
         for i, source in graph.sources.items():
             results[i] = drawn[source]
-        for i, cell in function.cells.items():
-            if i in graph.updates:
-                cell[0] = results[graph.updates[i]]
-        chosen = range(graph.n_outputs) if output_subset is None else output_subset
-        # New values of variables stay on the device, unless slices accumulate them on the host.
-        stays = graph.n_outputs
+
+        def store() -> None:
+            for i, k in graph.updates.items():
+                function.cells[i][0] = results[k]
+
+        return store
+
+    @staticmethod
+    def _chosen(graph: JaxGraph, results: Sequence[Any], call: Any, subset: Optional[Sequence[int]]) -> List[Any]:
+        """Return the chosen outputs, on the host; new values of variables stay on the device unless in slices."""
+        chosen = range(graph.n_outputs) if subset is None else subset
+        n_hosted = graph.n_outputs
         if call is not None and call.reduces and call.plan.division.num_slices == 1:
-            stays = len(call.plan.ops)
-        return [_on_host(results[i]) if k < stays else results[i] for k, i in enumerate(chosen)]
+            n_hosted = len(call.plan.ops)
+        return [_on_host(results[i]) if k < n_hosted else results[i] for k, i in enumerate(chosen)]
 
     def _part(
-        self, function: RankFunction, args: Sequence[Any], rank: int, call: Any
+        self, function: RankFunction, args: Sequence[Any], call: Any
     ) -> Tuple[Part, Dict[int, np.random.Generator]]:
         """Return a rank's part of a call, and the random states after it by input."""
-        graph, values, drawn = function.program.graph, {}, {}
+        graph, values, drawn, rank = function.program.graph, {}, {}, function.rank
         given = dict(zip(graph.explicit, args))
         for i in range(len(graph.explicit) + len(function.cells)):
             value = given[i] if i in given else function.cells[i][0]
@@ -154,7 +198,7 @@ class MeshEngine:
         elif entry.borrowed is None:  # otherwise the program may write to its array at any time
             entry.set(value, Origin.MOVED)
 
-    def _together(self, program: Program, part: Part, rank: int) -> List[Any]:
+    def _in_threads(self, program: Program, part: Part, rank: int) -> List[Any]:
         """Compute a function with collectives on all ranks; every rank's thread calls this."""
         mesh, barrier = self.mesh, part.call.context.barrier
         mesh.parts[rank] = part
@@ -163,9 +207,13 @@ class MeshEngine:
             parts, mesh.parts = mesh.parts, [None] * mesh.size
             mesh.results = program.together(parts, self.root)
         barrier.wait()
+        self._note_reduced(program, part.call)
+        return mesh.results[rank]
+
+    @staticmethod
+    def _note_reduced(program: Program, call: Any) -> None:
         for number, nbytes in program.reduced.items():
-            part.call.note_reduced(number, nbytes)
-        return list(mesh.results[rank])
+            call.note_reduced(number, nbytes)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import jax
 
 from ..errors import ArgumentTypeError
 from ..processes.local import LocalLauncher
+from ..runtime.context import RankContext
 from ..runtime.launcher import RankConfig
 from ..sync.control_block import ControlBlock
 from .engine import MeshEngine
@@ -21,11 +22,18 @@ class MeshLauncher(LocalLauncher):
         super().__init__()
         self.mesh, self.root = JaxMesh(devices), root
         self._engines: Dict[str, MeshEngine] = {}
+        self._is_recorded = False  # whether every rank records its own activity, for a profile
 
     def start(self, configs: List[RankConfig], block: ControlBlock, pools: Dict[int, Any]) -> None:
         # Without this setting, JAX would silently compute float64 and int64 in 32 bits.
         jax.config.update("jax_enable_x64", True)
+        self._is_recorded = len(block.spans[self.root]) > 0
         super().start(configs, block, pools)
+
+    def all_contexts(self, own: RankContext) -> Optional[List[RankContext]]:
+        if self._is_recorded or len(self.contexts) < self.mesh.size - 1:
+            return None
+        return [own if rank == self.root else self.contexts[rank] for rank in range(self.mesh.size)]
 
     def engine(self, engine: Any) -> MeshEngine:
         if engine.name != "pytensor":

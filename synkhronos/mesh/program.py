@@ -66,18 +66,20 @@ class Program:
     def together(self, parts: Sequence[Part], root: int) -> List[List[Any]]:
         """Compute all ranks' results; return them by rank."""
         key = parts[0].static, self._shapes(parts)
-        if self._is_even(parts) and key not in self._uneven:
+        if self.is_even(parts) and key not in self._uneven:
             try:
                 return self._on_mesh(parts)
             except Uneven:  # nothing was computed
                 self._uneven.add(key)
         return self._in_lockstep(parts, root)
 
-    def _is_even(self, parts: Sequence[Part]) -> bool:
+    def is_even(self, parts: Sequence[Part]) -> bool:
         """Return whether all ranks compute the same program with arrays of the same shapes and with equal weights."""
         first = parts[0]
-        weights, shapes = first.call.weights, [getattr(value, "shape", None) for value in first.values]
-        sizes = {None if part.call.rows is None else part.call.rows[1] - part.call.rows[0] for part in parts}
+        weights = None if first.call is None else first.call.weights
+        shapes = [getattr(value, "shape", None) for value in first.values]
+        rows = [None if part.call is None else part.call.rows for part in parts]
+        sizes = {None if one is None else one[1] - one[0] for one in rows}
         return (
             len(sizes) == 1
             and (weights is None or len(set(weights)) == 1 and weights[0] > 0)
@@ -87,7 +89,7 @@ class Program:
 
     def _on_mesh(self, parts: Sequence[Part]) -> List[List[Any]]:
         first, mesh, calls = parts[0], self.mesh, [part.call for part in parts]
-        rows = first.call.rows if self.graph.reads_rows else None
+        rows = first.call.rows if self.graph.reads_rows and first.call is not None else None
         starts = None if rows is None else [part.call.rows[0] for part in parts]
         key = "together", first.static, rows and (rows[1] - rows[0], rows[2]), self._shapes([first])
 

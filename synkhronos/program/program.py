@@ -27,9 +27,9 @@ from ..host.affinity import CoreClaims, MasterAffinity
 from ..host.heap import keep_freed_memory
 from ..host.signals import DeferredSignals
 from ..kernels.copy import log_missing_kernels
-from ..mesh.devices import check_fork
 from ..memory.memfd import nameless_file
 from ..memory.pool import Pool
+from ..mesh.devices import check_fork
 from ..processes.keeper import Keeper
 from ..processes.launcher import ProcessLauncher
 from ..processes.local import LocalLauncher

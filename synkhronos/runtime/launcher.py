@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import SynkhronosError
 from ..memory.attach import PoolMap
 from ..sync.hosts import Hosts
 from ..sync.link import Link
 from ..sync.rendezvous import Rendezvous
+
+if TYPE_CHECKING:
+    from .context import RankContext
 
 
 class RankConfig(NamedTuple):
@@ -51,6 +54,13 @@ class Launcher(ABC):
     def error(self) -> SynkhronosError:
         """Return the error to raise if `is_alive` is false."""
         return SynkhronosError("the launcher has ended")
+
+    def all_contexts(self, own: RankContext) -> Optional[List[RankContext]]:
+        """Return all ranks' contexts in rank order if this thread may execute commands for all ranks; else None.
+
+        ``own`` is the caller's own context. The other ranks then wait for commands.
+        """
+        return None
 
     def engine(self, engine: Any) -> Any:
         """Return the engine that the ranks use for functions and variables of ``engine``; raise if there is none."""

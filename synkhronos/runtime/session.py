@@ -48,7 +48,7 @@ from .exit_status import LOST
 from .failures import Failure, add_failures, add_note, add_steps, worker_died, worker_error
 from .healing import Healing
 from .launcher import Launcher
-from .news import News, attached
+from .news import News, attached, learn
 from .prefetch import Announcer
 
 logger = logging.getLogger("synkhronos")
@@ -238,6 +238,11 @@ class Session:
             self._forget.append(self.dropped.popleft())
             if self.healing is not None:
                 self.healing.forget(self._forget[-1])
+        contexts = None if self._forget else self.launcher.all_contexts(self.context)
+        if contexts is not None:
+            together = self._execute_together(command, contexts, news)
+            if together is not None:
+                return together
         enclosed = () if self.hosts is None else self._enclosed(command)
         envelope, payload = Envelope(self._forget, command, enclosed, news=news), command.frozen
         if self._forget or enclosed or payload is None:
@@ -295,6 +300,16 @@ class Session:
             self.context.barrier.clear()
             self._raise(command, own, answers)
         return results
+
+    def _execute_together(
+        self, command: Command, contexts: Sequence[RankContext], news: Sequence[News]
+    ) -> Optional[List[Any]]:
+        """Execute the command here for all ranks, without sending it; return None if the ranks must execute it."""
+        self._command = command
+        for context in contexts:
+            if news and context is not self.context:
+                learn(context, news)
+        return command.run_together(contexts, self.root)
 
     def _enclosed(self, command: Command) -> Sequence[Tuple[Handle, bytes]]:
         found, left = [], ENCLOSED_BYTES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import copy
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ...sharding import Placement

@@ -91,7 +91,6 @@ class JaxGraph:
         self.sources = {
             i: self._source(one) for i, one in enumerate(self.graph.outputs) if isinstance(one.type, RandomType)
         }
-        self.dtypes = [str(one.dtype) if isinstance(one.type, TensorType) else None for one in self.graph.outputs]
         self.order = self.graph.toposort()
         kinds = TakeShare, PutShare, WholeLength, InverseShare
         self.reads_rows = any(isinstance(node.op, kinds) for node in self.order)
@@ -133,7 +132,7 @@ class JaxGraph:
         environments: List[Dict[Any, Any]] = [
             {**self._constants, **dict(zip(self.graph.inputs, values))} for values in of_ranks
         ]
-        before, _tracing.trace = _tracing.trace, trace
+        before, _tracing.trace, outputs = _tracing.trace, trace, self.graph.outputs
         try:
             for node in self.order:
                 given = [[environment[one] for one in node.inputs] for environment in environments]
@@ -146,17 +145,21 @@ class JaxGraph:
                         result = self._functions[node](*values)
                         made.append(list(result) if len(node.outputs) > 1 else [result])
                 for environment, values in zip(environments, made):
-                    environment.update(zip(node.outputs, values))
+                    environment.update(zip(node.outputs, map(_of_type, node.outputs, values)))
         finally:
             _tracing.trace = before
         return [
-            [self._of_type(i, environment[one]) for i, one in enumerate(self.graph.outputs)]
+            [None if i in self.sources else jnp.asarray(environment[one], one.dtype) for i, one in enumerate(outputs)]
             for environment in environments
         ]
 
-    def _of_type(self, i: int, value: Any) -> Any:
-        """Return a result in the dtype of its variable, which JAX's own rules of promotion may not have kept."""
-        return None if i in self.sources else jnp.asarray(value, self.dtypes[i])
+
+def _of_type(variable: Any, value: Any) -> Any:
+    """Return a value in the dtype of its variable; JAX's rules of promotion differ from PyTensor's, e.g. for sums."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is None or not isinstance(variable.type, TensorType) or dtype == variable.type.dtype:
+        return value
+    return value.astype(variable.type.dtype)
 
 
 def key_of(generator: np.random.Generator) -> Tuple[Any, np.random.Generator]:
