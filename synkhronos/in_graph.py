@@ -47,8 +47,8 @@ class CurrentCall(ABC):
         """Return the start and end of this rank's rows in a replicated array; subclasses check its ``length``."""
         return 0, length
 
-    def note_reduced(self, number: int, nbytes: int) -> None:
-        """Record a collective of this call that the engine itself has computed; ``nbytes`` is the size of its arrays."""
+    def note_reduced(self, number: int, nbytes: int) -> None:  # noqa: B027, only sessions count
+        """Record a collective that the engine itself has computed; ``nbytes`` is the size of its arrays."""
 
     def __enter__(self) -> CurrentCall:
         self._outer, _thread.call = _thread.call, self

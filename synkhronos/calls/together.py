@@ -24,7 +24,7 @@ from .rank_call import NOTHING, CollectivesOfCall, change_of, explain
 
 
 class AllRanks(NamedTuple):
-    """The results of a call on all ranks: outputs and changes by rank, and the division that the graph may have made."""
+    """The results of a call: outputs and changes by rank, and the division, which the graph may have made."""
 
     outputs: List[List[Any]]
     changes: List[Callable[[], object]]

@@ -172,22 +172,19 @@ class MeshEngine:
         self, function: RankFunction, args: Sequence[Any], call: Any
     ) -> Tuple[Part, Dict[int, np.random.Generator]]:
         """Return a rank's part of a call, and the random states after it by input."""
-        graph, values, drawn, rank = function.program.graph, {}, {}, function.rank
-        given = dict(zip(graph.explicit, args))
-        for i in range(len(graph.explicit) + len(function.cells)):
-            value = given[i] if i in given else function.cells[i][0]
-            if i in graph.static:
-                values[i] = int(value)
-            elif i in graph.random:
-                key, drawn[i] = key_of(value)
-                values[i] = self.mesh.put(key, rank)
-            else:
-                values[i] = self.mesh.put(value, rank)
-                if i not in given and values[i] is not value:
-                    self._keep(function.cells[i], values[i])
-        static = tuple(values[i] for i in graph.static)
-        ordered = [None if i in graph.static else values[i] for i in sorted(values)]
-        return Part(ordered, static, call), drawn
+        graph, drawn = function.program.graph, {}
+        values: List[Any] = [*args, *[cell[0] for cell in function.cells.values()]]
+        for i in graph.random:
+            values[i], drawn[i] = key_of(values[i])
+        static = tuple(int(values[i]) for i in graph.static)
+        moving = [i for i in range(len(values)) if i not in graph.static]
+        for i, value in zip(moving, self.mesh.put([values[i] for i in moving], function.rank)):
+            if i in function.cells and i not in drawn and value is not values[i]:
+                self._keep(function.cells[i], value)
+            values[i] = value
+        for i in graph.static:
+            values[i] = None
+        return Part(values, static, call), drawn
 
     @staticmethod
     def _keep(cell: List[Any], value: Any) -> None:

@@ -25,12 +25,17 @@ class JaxMesh:
         self.parts: List[Any] = [None] * self.size
         self.results: List[Any] = []
 
-    def put(self, value: Any, rank: int) -> Any:
-        """Return a copy of an array on a rank's device; an array that is on this device is returned unchanged."""
-        if isinstance(value, jax.Array):
-            return value if value.devices() == {self.devices[rank]} else jax.device_put(value, self.devices[rank])
-        # JAX may use the memory of an array that it receives at any later time, so it receives a private copy.
-        return jax.device_put(np.array(value), self.devices[rank])
+    def put(self, values: Sequence[Any], rank: int) -> List[Any]:
+        """Return copies of arrays on a rank's device; arrays that are on this device are returned unchanged."""
+        device = self.devices[rank]
+        found = list(values)
+        away = [i for i, one in enumerate(found) if not (isinstance(one, jax.Array) and one.devices() == {device})]
+        if away:
+            # JAX may use the memory of an array that it receives at any later time, so it receives a private copy.
+            given = [found[i] if isinstance(found[i], jax.Array) else np.array(found[i]) for i in away]
+            for i, put in zip(away, jax.device_put(given, device)):
+                found[i] = put
+        return found
 
     def joined(self, of_ranks: Sequence[Any]) -> Any:
         """Return one array made of every rank's array, of equal shapes, without copying."""

@@ -90,7 +90,7 @@ class Program:
     def _on_mesh(self, parts: Sequence[Part]) -> List[List[Any]]:
         first, mesh, calls = parts[0], self.mesh, [part.call for part in parts]
         rows = first.call.rows if self.graph.reads_rows and first.call is not None else None
-        starts = None if rows is None else [part.call.rows[0] for part in parts]
+        starts = [part.call.rows[0] for part in parts] if rows is not None and self.graph.divides_rows else None
         key = "together", first.static, rows and (rows[1] - rows[0], rows[2]), self._shapes([first])
 
         def make() -> Form:
@@ -103,7 +103,9 @@ class Program:
 
         def run(form: Form) -> List[List[Any]]:
             values = [None if one is None else mesh.joined(of_ranks) for one, *of_ranks in _columns(parts)]
-            start = None if starts is None else mesh.joined([mesh.put(np.int64(s), r) for r, s in enumerate(starts)])
+            start = None
+            if starts is not None:
+                start = mesh.joined([mesh.put([np.int64(first)], rank)[0] for rank, first in enumerate(starts)])
             of_results = [
                 [None] * len(parts) if result is None else mesh.parted(result)
                 for result in form.compiled(values, start)
@@ -123,12 +125,8 @@ class Program:
             return Form(jax.jit(lambda values: self._evaluate(values, static, trace)), trace.rows)
 
         def run(form: Form) -> List[List[Any]]:
-            given = [[None if value is None else mesh.put(value, root) for value in part.values] for part in parts]
-            found = form.compiled(given)
-            return [
-                [None if result is None else mesh.put(result, rank) for result in results]
-                for rank, results in enumerate(found)
-            ]
+            found = form.compiled([_put(mesh, part.values, root) for part in parts])
+            return [_put(mesh, results, rank) for rank, results in enumerate(found)]
 
         return self._run(key, make, calls, run)
 
@@ -167,6 +165,12 @@ class Program:
                 full[i] = {"jax_state": full[i]}
             given.append(full)
         return self.graph.evaluate(given, trace)
+
+
+def _put(mesh: JaxMesh, values: Sequence[Any], rank: int) -> List[Any]:
+    """Return the values on a rank's device; None stays None."""
+    there = iter(mesh.put([value for value in values if value is not None], rank))
+    return [None if value is None else next(there) for value in values]
 
 
 def _columns(parts: Sequence[Part]) -> List[List[Any]]:

@@ -116,7 +116,7 @@ def _on_mesh(name: str, value: Any, size: int) -> Any:
     dtype, wide = value.dtype, _wide(value, name)
     if name == "avg":
         return (jax.lax.psum(wide, AXIS) / size).astype(dtype)
-    return _ON_MESH["max" if name == "sum" and dtype == bool else name](wide, AXIS).astype(dtype)
+    return _ON_MESH["max" if name == "sum" and dtype.kind == "b" else name](wide, AXIS).astype(dtype)
 
 
 def _reduced(name: str, values: Sequence[Any], weights: Sequence[float]) -> Any:
@@ -124,13 +124,13 @@ def _reduced(name: str, values: Sequence[Any], weights: Sequence[float]) -> Any:
     if name == "avg":
         scaled = jnp.asarray(weights, "float64").astype(wide.real.dtype).reshape((-1,) + (1,) * (wide.ndim - 1))
         return ((wide * scaled).sum(0) / scaled.sum()).astype(dtype)
-    if name == "sum" and dtype != bool:
+    if name == "sum" and dtype.kind != "b":
         return wide.sum(0).astype(dtype)
     return (wide.min(0) if name == "min" else wide.max(0)).astype(dtype)
 
 
 def _wide(value: Any, name: str) -> Any:
     """Return a value in a type that JAX can reduce without losing more than a rounding error."""
-    if value.dtype == bool:
+    if value.dtype.kind == "b":
         return value.astype("int8")
     return value.astype("float32") if value.dtype == "float16" and name in ("avg", "sum") else value

@@ -66,7 +66,8 @@ class JaxGraph:
     ``random`` and ``static`` are positions of inputs: of random states, and of integers that determine shapes, for
     which JAX needs Python numbers. ``updates`` maps positions of inputs to positions of results. ``sources`` maps the
     positions of results that are random states to the inputs from which they were drawn; `evaluate` omits these results
-    (None). ``reads_rows`` means that the graph depends on the division of rows.
+    (None). ``reads_rows`` means that the graph depends on the division of rows, and ``divides_rows`` that it takes a
+    rank's rows of an array.
     """
 
     def __init__(self, source: Source, name: str) -> None:
@@ -94,6 +95,7 @@ class JaxGraph:
         self.order = self.graph.toposort()
         kinds = TakeShare, PutShare, WholeLength, InverseShare
         self.reads_rows = any(isinstance(node.op, kinds) for node in self.order)
+        self.divides_rows = any(isinstance(node.op, kinds[:2]) for node in self.order)
         self._functions = {node: self._converted(node) for node in self.order}
         constants = {one for node in self.order for one in node.inputs if isinstance(one, Constant)}
         constants.update(one for one in self.graph.outputs if isinstance(one, Constant))
