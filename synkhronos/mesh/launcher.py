@@ -35,6 +35,9 @@ class MeshLauncher(LocalLauncher):
             return None
         return [own if rank == self.root else self.contexts[rank] for rank in range(self.mesh.size)]
 
+    def admit(self, function: Any) -> None:
+        self.engine(function.engine).function(function.on_ranks)
+
     def engine(self, engine: Any) -> MeshEngine:
         if engine.name != "pytensor":
             hint = "build the function with PyTensor, or fork processes instead of devices='jax'"

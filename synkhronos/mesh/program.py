@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from ..engines.pytensor.jax_graph import JaxGraph
+from ..errors import ArgumentValueError
 from .mesh import JaxMesh
 from .traces import Lockstep, OneRank, Rows, Together, Uneven
 
@@ -141,6 +142,11 @@ class Program:
             for length in form.rows.lengths:  # the calls check their rows, and set their weights
                 form.rows.of_ranks(length)
             result = run(form)
+        except (jax.errors.JAXTypeError, NotImplementedError, IndexError) as error:  # while JAX traces the graph
+            expected = "shapes, slices and conditions that follow from the arguments' shapes, as JAX requires"
+            hint = "pass the rows themselves, or fork processes instead of devices='jax'"
+            got = str(error).split("\n")[0]
+            raise ArgumentValueError(f"function {self.graph.name}", expected, got, hint) from error
         finally:
             form.rows.calls = []
         self._forms[key], self.reduced = form, form.rows.reduced

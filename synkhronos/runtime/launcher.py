@@ -62,6 +62,9 @@ class Launcher(ABC):
         """
         return None
 
+    def admit(self, function: Any) -> None:  # noqa: B027, most launchers run every function
+        """Raise an error if the ranks cannot run a function, which the program has just built."""
+
     def engine(self, engine: Any) -> Any:
         """Return the engine that the ranks use for functions and variables of ``engine``; raise if there is none."""
         return engine
