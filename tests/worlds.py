@@ -206,6 +206,8 @@ PYTENSOR_WORLDS = [
     for world in (("fork", 1, 0, "pytensor"), ("fork", 2, 0, "pytensor"), ("fork", 3, 2, "pytensor"))
 ]
 if MESH:
+    import jax  # noqa: F401, it sets environment variables, which no test may change
+
     WORLDS, THEANO_WORLDS = [], []
     PYTENSOR_WORLDS = [
         pytest.param(

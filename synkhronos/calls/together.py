@@ -18,6 +18,7 @@ from ..errors import prefixed
 from ..reductions import reduce_outputs
 from ..runtime.context import RankContext
 from ..selection import moved
+from ..transports.shared_memory import check_same
 from .division import Division
 from .plan import CallPlan, RankPlan
 from .rank_call import NOTHING, CollectivesOfCall, change_of, explain
@@ -95,6 +96,9 @@ def combined(plan: CallPlan, found: AllRanks, root: int) -> List[Any]:
     for i, op in enumerate(plan.ops):
         if op.name is not None:
             parts = [None if one[i] is None else np.asarray(one[i]) for one in found.outputs]
-            with prefixed(f"{plan.labels[i]} of function {plan.name}"):
+            label = f"{plan.labels[i]} of function {plan.name}"
+            if op.name != "gather":
+                check_same(parts, lambda _, label=label: label, i)  # type: ignore[misc]
+            with prefixed(label):
                 outputs[i] = reduce_outputs(op, parts, found.division.weights, root)
     return outputs

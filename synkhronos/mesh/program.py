@@ -18,6 +18,7 @@ import numpy as np
 
 from ..engines.pytensor.jax_graph import JaxGraph
 from ..errors import ArgumentValueError
+from ..runtime.failures import add_note
 from .mesh import JaxMesh
 from .traces import Lockstep, OneRank, Rows, Together, Uneven
 
@@ -81,8 +82,11 @@ class Program:
         shapes = [getattr(value, "shape", None) for value in first.values]
         rows = [None if part.call is None else part.call.rows for part in parts]
         sizes = {None if one is None else one[1] - one[0] for one in rows}
+        arrays = [shape for shape in shapes if shape is not None]
         return (
             len(sizes) == 1
+            and bool(arrays)  # XLA cannot compile a program on a mesh without arguments or with empty ones
+            and not any(0 in shape for shape in arrays)
             and (weights is None or len(set(weights)) == 1 and weights[0] > 0)
             and all([getattr(value, "shape", None) for value in part.values] == shapes for part in parts[1:])
             and all(part.static == first.static for part in parts)
@@ -147,6 +151,10 @@ class Program:
             hint = "pass the rows themselves, or fork processes instead of devices='jax'"
             got = str(error).split("\n")[0]
             raise ArgumentValueError(f"function {self.graph.name}", expected, got, hint) from error
+        except Exception as error:
+            if self.graph.failed:
+                add_note(error, f"in {self.graph.failed} of function {self.graph.name}, while JAX compiled it")
+            raise
         finally:
             form.rows.calls = []
         self._forms[key], self.reduced = form, form.rows.reduced

@@ -11,10 +11,10 @@ import synkhronos as synk
 
 ROWS = np.random.default_rng(0).normal(size=(24, 3))
 SUMS = ROWS @ [1.0, -2.0, 3.0]
-COUNTS = [24, 23, 7, 2, 1]  # with some of them, ranks have different numbers of rows, or none
+COUNTS = [24, 7, 1]  # with some of them, ranks have different numbers of rows, or none
 
 
-@pytest.fixture(params=sorted({1, 2, 3, jax.local_device_count()}))
+@pytest.fixture(params=sorted({2, jax.local_device_count()}))
 def n(request):
     with synk.fork(request.param, devices="jax", master_rank=request.param // 2) as n:
         yield n
@@ -142,6 +142,17 @@ def test_rows_of_shared_variables(n):
     near(f(batch_shared=[1, 0])[0], np.sum([part[:2].sum(0) for part in parts], 0))
 
 
+def test_empty_arrays_and_no_arguments(n):
+    x = pt.dmatrix("x")
+    f = synk.function([x], [x.sum(), (x, "gather")])
+    for found, wanted in zip(f(ROWS[:0]), [0.0, ROWS[:0]]):
+        near(found, wanted)
+    near(synk.function([], pt.arange(3.0).sum())(), 3.0)
+    w = pytensor.shared(0.0, "w")
+    synk.function([], updates=[(w, synk.ops.all_reduce(pt.constant(np.array(2.0)), "sum"))])()
+    near(synk.gather(w), [2.0 * n] * n)
+
+
 def test_random_numbers(n):
     x, _, w = variables()
     stream = RandomStream(3)
@@ -163,7 +174,7 @@ def test_comparison_and_placements(n):
     loss = pt.sqr(x @ w - y).mean()
     train = synk.function([x, y], loss, updates=[(w, w - 0.1 * pt.grad(loss, w))], exact=True)
     assert train.compare(ROWS, SUMS) and train.compare(ROWS[:7], SUMS[:7])
-    assert train.sharding().collectives[0].nbytes == 24
+    assert train.sharding().nbytes == 24
     assert synk.traffic()["ops.all_reduce"].read == [2 * 24 * (n - 1) / n] * n
 
 

@@ -129,10 +129,11 @@ def test_shapes_that_depend_on_values():
 
 def test_errors_of_the_graph_change_nothing():
     x, y, w = pt.dmatrix("x"), pt.dvector("y"), pytensor.shared(np.zeros(3), "w")
-    f = synk.function([x, y], (x @ y).sum(), bcast_inputs=[], updates=[(w, w + x.sum(0))], exact=False)
+    f = synk.function([x, y], ((x @ y).sum(), "sum"), updates=[(w, w + x.sum(0))], exact=False, name="f")
     synk.fork(2, devices="jax")
-    with pytest.raises(ValueError):
+    with pytest.raises(TypeError, match="incompatible shapes") as caught:
         f(np.ones((4, 2)), np.ones(4))  # a rank's x has 2 columns, and its y has 2 rows, but w has 3 elements
+    assert any("Add" in note and "function f" in note for note in caught.value.__notes__)
     np.testing.assert_array_equal(synk.gather(w), np.zeros((2, 3)))
 
 

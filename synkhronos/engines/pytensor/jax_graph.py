@@ -78,6 +78,7 @@ class JaxGraph:
         shareds = [one for one in graph_inputs([*results, *targets]) if isinstance(one, SharedVariable)]
         shareds = [one for one in dict.fromkeys([*shareds, *targets]) if one not in explicit]
         self.name, self.n_outputs = name, len(source.outputs)
+        self.failed = ""  # the node that JAX could not trace
         self.explicit = list(range(len(explicit)))
         #: The storages of shared variables by the positions of the inputs.
         self.cells = {i: one.container.storage for i, one in enumerate(shareds, len(explicit))}
@@ -137,6 +138,7 @@ class JaxGraph:
         before, _tracing.trace, outputs = _tracing.trace, trace, self.graph.outputs
         try:
             for node in self.order:
+                self.failed = str(node)
                 given = [[environment[one] for one in node.inputs] for environment in environments]
                 if isinstance(node.op, AllReduce):
                     found = trace.all_reduce(node.op.number, node.op.op, [values[: node.op.n] for values in given])
@@ -148,6 +150,7 @@ class JaxGraph:
                         made.append(list(result) if len(node.outputs) > 1 else [result])
                 for environment, values in zip(environments, made):
                     environment.update(zip(node.outputs, map(_of_type, node.outputs, values)))
+            self.failed = ""
         finally:
             _tracing.trace = before
         return [
