@@ -287,6 +287,10 @@ class Engine(ABC):
         """Return the rows that a `Selection` picks from a shared variable's value; they stay on the host or device."""
         return rows.take(array)
 
+    def constant(self, rank: int, handle: Any, array: Any) -> Any:
+        """Return a constant array of the host, or the copy of it that the rank keeps on its device."""
+        return array
+
     def accumulator(self, op: ReduceOp, keep_dtype: bool = False) -> Any:
         """Return an object like `Accumulator` for the values of slices, on the host or on the device."""
         return Accumulator(op, keep_dtype)

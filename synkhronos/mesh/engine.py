@@ -18,6 +18,7 @@ import weakref
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .. import in_graph
@@ -25,6 +26,7 @@ from ..engines.observer import observer_of
 from ..engines.pytensor.jax_graph import JaxGraph, key_of
 from ..runtime.registry import Origin, SharedEntry
 from ..runtime.serve import served
+from ..selection import RowRange
 from .mesh import JaxMesh
 from .program import Part, Program
 
@@ -46,6 +48,8 @@ class MeshEngine:
         _engines[self._number] = self
         self._programs: weakref.WeakKeyDictionary[Any, RankFunction] = weakref.WeakKeyDictionary()
         self._sent: Dict[int, Program] = {}
+        #: Copies of constant Data on devices, by rank and handle, while a function's plan uses them.
+        self._constants: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
@@ -230,8 +234,18 @@ class MeshEngine:
     def to_device(self, shared: Any, value: Any) -> Any:
         return _on_host(value)
 
+    def constant(self, rank: int, handle: Any, array: Any) -> Any:
+        key = rank, handle
+        found = self._constants.get(key)
+        if found is None:
+            found = self._constants[key] = self.mesh.put([array], rank)[0]
+        return found
+
     def take(self, array: Any, rows: Any) -> Any:
-        return self.engine.take(np.asarray(array), rows)
+        if not isinstance(array, jax.Array) or isinstance(rows, RowRange):
+            return self.engine.take(array, rows)
+        # (indices are sent as an argument: a constant would be compiled into a new program in every call)
+        return jnp.take(array, jax.device_put(np.array(rows.numbers), *array.devices()), axis=0, mode="clip")
 
     def export(self, shared: Any) -> Any:
         value = self.engine.storage(shared)[0]

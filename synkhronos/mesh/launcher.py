@@ -35,6 +35,10 @@ class MeshLauncher(LocalLauncher):
             return None
         return [own if rank == self.root else self.contexts[rank] for rank in range(self.mesh.size)]
 
+    def release(self, own: RankContext) -> None:
+        for entry in own.registry.shareds.values():
+            entry.settle()
+
     def admit(self, function: Any) -> None:
         self.engine(function.engine).function(function.on_ranks)
 

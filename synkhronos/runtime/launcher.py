@@ -96,6 +96,9 @@ class Launcher(ABC):
         Its argument is `ControlBlock.spans`. It is not called if no process of the session outlives the master.
         """
 
+    def release(self, own: RankContext) -> None:  # noqa: B027, most launchers have no values of the program
+        """At the end of the session, return the values of the program's variables to the host's memory."""
+
     @abstractmethod
     def join(self, seconds: float) -> bool:
         """Wait up to ``seconds`` until all ranks have ended; return whether they have."""

@@ -679,8 +679,7 @@ class Session:
         self.context.barrier.watch = self.context.barrier.watch_alone = _over
         self.context.registry.replicas = self.context.transaction.results = None
         self.caches.clear()
-        for entry in self.context.registry.shareds.values():
-            entry.settle()  # the program's variables outlive the session
+        self.launcher.release(self.context)
         profile, self._profile = self._profile, None
         if profile is not None and self._profile_path is not None:
             profile.dump_stats(self._profile_path)

@@ -6,8 +6,10 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.tensor.random.utils import RandomStream
+from refusals import refuses
 
 import synkhronos as synk
+from synkhronos.mesh.mesh import JaxMesh
 
 ROWS = np.random.default_rng(0).normal(size=(24, 3))
 SUMS = ROWS @ [1.0, -2.0, 3.0]
@@ -153,6 +155,41 @@ def test_empty_arrays_and_no_arguments(n):
     near(synk.gather(w), [2.0 * n] * n)
 
 
+@pytest.mark.parametrize("batch", [None, 7, slice(3, 9), slice(None, None, -2), [5, 1, 7, 2, 11, 0]], ids=str)
+def test_data_on_devices(n, batch, monkeypatch):
+    """Calls select rows on the device: only the rows' numbers are sent."""
+    x, _, _ = variables()
+    data = synk.data(ROWS, device=True)
+    f = synk.function([x], [x.sum(0), (x, "gather")])
+    selected = ROWS[: batch if isinstance(batch, int) else len(ROWS)]
+    selected = selected if batch is None or isinstance(batch, int) else ROWS[batch]
+    sent, put = [], JaxMesh.put
+
+    def record(self, values, rank):
+        sent.extend(value.size for value in values if not isinstance(value, jax.Array))
+        return put(self, values, rank)
+
+    for call in (1, 2):
+        found = f(data, batch=batch)
+        near(found[0], selected.sum(0))
+        near(found[1], selected)
+        monkeypatch.setattr(JaxMesh, "put", record)
+        assert call == 1 or sent == []
+    near(f(data, num_slices=2)[0], ROWS.sum(0))
+    near(f.steps(data, batches=[[0, 1, 2], [3, 4, 5]])[0], [ROWS[:3].sum(0), ROWS[3:6].sum(0)])
+
+
+def test_data_on_devices_is_constant(n):
+    data = synk.data(ROWS, device=True)
+    assert data.constant
+    with pytest.raises(synk.StateError):
+        data[0] = 1
+    with refuses(ValueError, argument="device", got="True"):
+        synk.data(shape=(2, 3), device=True)
+    with refuses(TypeError, argument="device", got="'gpu'"):
+        synk.data(ROWS, device="gpu")
+
+
 def test_random_numbers(n):
     x, _, w = variables()
     stream = RandomStream(3)
@@ -174,7 +211,7 @@ def test_comparison_and_placements(n):
     loss = pt.sqr(x @ w - y).mean()
     train = synk.function([x, y], loss, updates=[(w, w - 0.1 * pt.grad(loss, w))], exact=True)
     assert train.compare(ROWS, SUMS) and train.compare(ROWS[:7], SUMS[:7])
-    assert train.sharding().nbytes == 24
+    assert train.sharding().nbytes == [24]
     assert synk.traffic()["ops.all_reduce"].read == [2 * 24 * (n - 1) / n] * n
 
 

@@ -98,15 +98,15 @@ VALUES = """
     try:
         synk.broadcast(of_jax)
     except TypeError as error:
-        assert "of_jax, which is not a dense array" in str(error) and "shared(np.asarray(value))" in str(error), error
+        assert "of_jax" in str(error) and "which is not a dense array" in str(error) and "shared(np.asarray(value))" in str(error), error
     else:
         raise AssertionError("not refused")
 """
 
 FORKED_AFTER = """
     import jax.numpy as jnp
-    f = synk.function([v], v * 2, mode="JAX", name="f")
     synk.fork(2, use_gpu=False)
+    f = synk.function([v], v * 2, mode="JAX", name="f")
     same(f(np.arange(5.0)), 2 * np.arange(5.0))
     float(jnp.ones(3).sum())  # from here on, JAX is running
     synk.close()
