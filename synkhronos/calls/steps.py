@@ -372,7 +372,7 @@ class _Totals:
         return [None if each is None else each.finish()[0] for each in self._accumulators]
 
     def plan(self, n_steps: int) -> Tuple[CallPlan, Division]:
-        """Return the plan and the division with which all ranks' values are reduced."""
+        """Return the plan and the division for the reduction of all ranks' values."""
         weights = rows_taken(self._plans, self._steps.divisions(self._context, n_steps))
         ops = [ReduceOp(None) if op.name == "gather" else op for op in self._steps.ops]
         plan = self._plans[0]._replace(ops=ops)

@@ -63,7 +63,7 @@ def call_together(
         raise
     first = calls[0]
     if first is not None and division.weights is None and first.weights is not None:
-        division = division._replace(weights=first.weights)
+        division = division._replace(weights=list(map(int, first.weights)))
     found = AllRanks([[None] * n_outputs for _ in contexts], [NOTHING] * len(contexts), division)
     for rank, of_rank in zip(calling, results):
         for k, axis in prepared[rank].moved:

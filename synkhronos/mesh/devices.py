@@ -40,7 +40,7 @@ def choose(devices: Any, n_ranks: Optional[int]) -> List[Any]:
             raise SynkhronosError(f"devices: JAX's devices need {title}, which is not installed: pip install {name}")
     forced = FORCED.search(os.environ.get("XLA_FLAGS", ""))
     if devices == JAX and n_ranks is None and forced is not None and int(forced.group(1)) >= MANY_DEVICES:
-        expected = "the number of ranks, because XLA_FLAGS forces so many CPU devices (as pymc.sampling.jax does)"
+        expected = "the number of ranks, because XLA_FLAGS forces 100 CPU devices or more (as pymc.sampling.jax does)"
         raise ArgumentValueError(
             "n_ranks", expected, f"None, with {forced.group(0)}", "pass n_ranks, or unset the flag"
         )

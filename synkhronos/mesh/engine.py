@@ -28,14 +28,14 @@ from ..runtime.registry import Origin, SharedEntry
 from ..runtime.serve import served
 from ..selection import RowRange
 from .mesh import JaxMesh
-from .program import Part, Program
+from .program import MeshProgram, Part
 
 
 class RankFunction(NamedTuple):
     """A function on one rank: its program, and the rank's storages by the position of the input."""
 
     rank: int
-    program: Program
+    program: MeshProgram
     cells: Mapping[int, List[Any]]
 
 
@@ -47,7 +47,7 @@ class MeshEngine:
         self._number = next(_numbers)
         _engines[self._number] = self
         self._programs: weakref.WeakKeyDictionary[Any, RankFunction] = weakref.WeakKeyDictionary()
-        self._sent: Dict[int, Program] = {}
+        self._sent: Dict[int, MeshProgram] = {}
         #: Copies of constant Data on devices, by rank and handle, while a function's plan uses them.
         self._constants: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
 
@@ -65,7 +65,7 @@ class MeshEngine:
         if found is None:
             name = self.engine.function_name(compiled) or "without a name"
             graph = JaxGraph(self.engine.sources[compiled.maker], name)
-            found = self._programs[compiled.maker] = RankFunction(self.root, Program(graph, self.mesh), graph.cells)
+            found = self._programs[compiled.maker] = RankFunction(self.root, MeshProgram(graph, self.mesh), graph.cells)
         return found
 
     def reference(self, owner: Any) -> Callable[[], Any]:
@@ -199,7 +199,7 @@ class MeshEngine:
         elif entry.borrowed is None:  # otherwise the program may write to its array at any time
             entry.set(value, Origin.MOVED)
 
-    def _in_threads(self, program: Program, part: Part, rank: int) -> List[Any]:
+    def _in_threads(self, program: MeshProgram, part: Part, rank: int) -> List[Any]:
         """Compute a function with collectives on all ranks; every rank's thread calls this."""
         mesh, barrier = self.mesh, part.call.context.barrier
         mesh.parts[rank] = part
@@ -209,10 +209,11 @@ class MeshEngine:
             mesh.results = program.together(parts, self.root)
         barrier.wait()
         self._note_reduced(program, part.call)
-        return mesh.results[rank]
+        results: List[Any] = mesh.results[rank]
+        return results
 
     @staticmethod
-    def _note_reduced(program: Program, call: Any) -> None:
+    def _note_reduced(program: MeshProgram, call: Any) -> None:
         for number, nbytes in program.reduced.items():
             call.note_reduced(number, nbytes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Sequence
 
 import jax
 
@@ -30,9 +30,11 @@ class MeshLauncher(LocalLauncher):
         self._is_recorded = len(block.spans[self.root]) > 0
         super().start(configs, block, pools)
 
-    def all_contexts(self, own: RankContext) -> Optional[List[RankContext]]:
-        if self._is_recorded or len(self.contexts) < self.mesh.size - 1:
-            return None
+    @property
+    def has_contexts(self) -> bool:  # type: ignore[override]
+        return not self._is_recorded and len(self.contexts) == self.mesh.size - 1
+
+    def all_contexts(self, own: RankContext) -> List[RankContext]:
         return [own if rank == self.root else self.contexts[rank] for rank in range(self.mesh.size)]
 
     def release(self, own: RankContext) -> None:

@@ -6,12 +6,12 @@
     together   jit(shard_map) of one rank's function, once for all ranks; a collective is psum, pmin or pmax
     lockstep   jit of all ranks' functions on the root's device: if ranks have different numbers of rows
 
-A compiled form is cached under everything that is part of the traced program but of no array: see `Program._form`.
+A compiled form is cached under everything that is part of the traced program but of no array: see `MeshProgram._form`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Set, Tuple, TypeVar
 
 import jax
 import numpy as np
@@ -21,6 +21,8 @@ from ..errors import ArgumentValueError
 from ..runtime.failures import add_note
 from .mesh import JaxMesh
 from .traces import Lockstep, OneRank, Rows, Together, Uneven
+
+T = TypeVar("T")
 
 MAX_FORMS = 32  #: Maximum number of compiled forms of a function; the oldest is dropped.
 
@@ -33,19 +35,19 @@ class Part(NamedTuple):
     call: Any
 
 
-class Form(NamedTuple):
+class CompiledForm(NamedTuple):
     """A compiled form, and the rows of the calls that it is used in."""
 
     compiled: Callable[..., Any]
     rows: Rows
 
 
-class Program:
+class MeshProgram:
     """The compiled forms of one graph."""
 
     def __init__(self, graph: JaxGraph, mesh: JaxMesh) -> None:
         self.graph, self.mesh = graph, mesh
-        self._forms: Dict[Any, Form] = {}
+        self._forms: Dict[Any, CompiledForm] = {}
         self.reduced: Dict[int, int] = {}  # by collective: its bytes in the last common call
         self._uneven: Set[Any] = set()  # keys of calls whose rows are found to be uneven while JAX traces
 
@@ -59,11 +61,11 @@ class Program:
         rows = None if call is None else call.rows
         key = "alone", part.static, rows, self._shapes([part])
 
-        def make() -> Form:
+        def make() -> CompiledForm:
             trace = OneRank(Rows())
-            return Form(jax.jit(lambda values: self._evaluate([values], [part.static], trace)[0]), trace.rows)
+            return CompiledForm(jax.jit(lambda values: self._evaluate([values], [part.static], trace)[0]), trace.rows)
 
-        return self._run(key, make, [call], lambda form: form.compiled(list(part.values)))
+        return self._run(key, make, [call], lambda form: list(form.compiled(list(part.values))))
 
     def together(self, parts: Sequence[Part], root: int) -> List[List[Any]]:
         """Compute all ranks' results; return them by rank."""
@@ -98,15 +100,15 @@ class Program:
         starts = [part.call.rows[0] for part in parts] if rows is not None and self.graph.divides_rows else None
         key = "together", first.static, rows and (rows[1] - rows[0], rows[2]), self._shapes([first])
 
-        def make() -> Form:
+        def make() -> CompiledForm:
             found = Rows()
 
             def one(values: Sequence[Any], start: Any) -> List[Any]:
                 return self._evaluate([values], [first.static], Together(found, start))[0]
 
-            return Form(mesh.common(one), found)
+            return CompiledForm(mesh.common(one), found)
 
-        def run(form: Form) -> List[List[Any]]:
+        def run(form: CompiledForm) -> List[List[Any]]:
             values = [None if one is None else mesh.joined(of_ranks) for one, *of_ranks in _columns(parts)]
             start = None
             if starts is not None:
@@ -125,17 +127,19 @@ class Program:
         static = [part.static for part in parts]
         key = "lockstep", tuple(static), rows, weights and tuple(weights), self._shapes(parts)
 
-        def make() -> Form:
+        def make() -> CompiledForm:
             trace = Lockstep(Rows())
-            return Form(jax.jit(lambda values: self._evaluate(values, static, trace)), trace.rows)
+            return CompiledForm(jax.jit(lambda values: self._evaluate(values, static, trace)), trace.rows)
 
-        def run(form: Form) -> List[List[Any]]:
+        def run(form: CompiledForm) -> List[List[Any]]:
             found = form.compiled([_put(mesh, part.values, root) for part in parts])
             return [_put(mesh, results, rank) for rank, results in enumerate(found)]
 
         return self._run(key, make, calls, run)
 
-    def _run(self, key: Any, make: Callable[[], Form], calls: Sequence[Any], run: Callable[[Form], Any]) -> Any:
+    def _run(
+        self, key: Any, make: Callable[[], CompiledForm], calls: Sequence[Any], run: Callable[[CompiledForm], T]
+    ) -> T:
         form = self._forms.get(key)
         if form is None:
             form = make()

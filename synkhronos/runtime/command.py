@@ -69,8 +69,8 @@ class Command(ABC):
     def run_together(self, contexts: Sequence[RankContext], root: int) -> Optional[List[Any]]:
         """Execute the command for all ranks in this thread, and return their results; changes values last.
 
-        Called instead of `run` if `Launcher.all_contexts` returns the ranks' contexts. Return None, and do nothing, if
-        the ranks must execute the command themselves.
+        Called instead of `run` if `Launcher.has_contexts`. Return None, and do nothing, if the ranks must execute the
+        command themselves.
         """
         return None
 

@@ -42,6 +42,8 @@ class Launcher(ABC):
     """
 
     links: Sequence[Link] = ()
+    #: Whether the master may execute commands for all ranks (`Command.run_together`), with their `all_contexts`.
+    has_contexts = False
 
     @abstractmethod
     def start(self, configs: List[RankConfig], block: Any, pools: Dict[int, Any]) -> None:
@@ -55,12 +57,9 @@ class Launcher(ABC):
         """Return the error to raise if `is_alive` is false."""
         return SynkhronosError("the launcher has ended")
 
-    def all_contexts(self, own: RankContext) -> Optional[List[RankContext]]:
-        """Return all ranks' contexts in rank order if this thread may execute commands for all ranks; else None.
-
-        ``own`` is the caller's own context. The other ranks then wait for commands.
-        """
-        return None
+    def all_contexts(self, own: RankContext) -> List[RankContext]:
+        """Return the contexts of all ranks, which wait for commands, in rank order; ``own`` is the caller's context."""
+        return [own]
 
     def admit(self, function: Any) -> None:  # noqa: B027, most launchers run every function
         """Raise an error if the ranks cannot run a function, which the program has just built."""

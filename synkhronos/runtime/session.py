@@ -238,9 +238,8 @@ class Session:
             self._forget.append(self.dropped.popleft())
             if self.healing is not None:
                 self.healing.forget(self._forget[-1])
-        contexts = None if self._forget else self.launcher.all_contexts(self.context)
-        if contexts is not None:
-            together = self._execute_together(command, contexts, news)
+        if self.launcher.has_contexts and not self._forget:
+            together = self._execute_together(command, news)
             if together is not None:
                 return together
         enclosed = () if self.hosts is None else self._enclosed(command)
@@ -301,11 +300,9 @@ class Session:
             self._raise(command, own, answers)
         return results
 
-    def _execute_together(
-        self, command: Command, contexts: Sequence[RankContext], news: Sequence[News]
-    ) -> Optional[List[Any]]:
+    def _execute_together(self, command: Command, news: Sequence[News]) -> Optional[List[Any]]:
         """Execute the command here for all ranks, without sending it; return None if the ranks must execute it."""
-        self._command = command
+        self._command, contexts = command, self.launcher.all_contexts(self.context)
         for context in contexts:
             if news and context is not self.context:
                 learn(context, news)

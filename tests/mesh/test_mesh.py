@@ -1,4 +1,9 @@
-"""Sessions on JAX's devices, in a pytest of their own: a process in which JAX runs can fork no ranks afterwards."""
+"""Sessions on JAX's devices, in a pytest of their own: a process in which JAX runs can fork no ranks afterwards.
+
+Modules: `synkhronos.mesh.devices`, `synkhronos.mesh.launcher`, `synkhronos.mesh.mesh`, `synkhronos.mesh.program`,
+`synkhronos.mesh.traces`, `synkhronos.mesh.engine`, `synkhronos.engines.pytensor.jax_graph`,
+`synkhronos.calls.together`.
+"""
 
 import importlib.util
 import os
@@ -54,13 +59,13 @@ def run(n, *arguments):
 
 @pytest.mark.parametrize("file", ["functions", "sessions"])
 def test_on_three_devices(file):
-    run(3, str(HERE / f"on_{file}.py"))
+    run(3, str(HERE / f"mesh_{file}.py"))
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("file", ["functions", "sessions"])
 def test_on_eight_devices(file):
-    run(8, str(HERE / f"on_{file}.py"))
+    run(8, str(HERE / f"mesh_{file}.py"))
 
 
 @pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.thorough)])

@@ -44,7 +44,7 @@ class Snapshot(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The expressions from which a function was compiled; ``givens`` replace variables in them."""
+    """The expressions of a function before compilation; ``givens`` replace variables in them."""
 
     inputs: Sequence[Any]
     outputs: Sequence[Any]

@@ -63,10 +63,9 @@ _tracing = _Tracing()
 class JaxGraph:
     """The graph of a compiled function: its inputs (explicit and shared), outputs, and new values of updates.
 
-    ``random`` and ``static`` are positions of inputs: of random states, and of integers that determine shapes, for
-    which JAX needs Python numbers. ``updates`` maps positions of inputs to positions of results. ``sources`` maps the
-    positions of results that are random states to the inputs from which they were drawn; `evaluate` omits these results
-    (None). ``reads_rows`` means that the graph depends on the division of rows, and ``divides_rows`` that it takes a
+    ``random`` and ``static`` are positions of inputs: random states, and integers that determine shapes (JAX needs them
+    as Python numbers). ``updates`` maps positions of inputs to positions of results. ``sources`` maps the positions of
+    results that are random states to the inputs with the earlier states; `evaluate` omits these results (None). ``reads_rows`` means that the graph depends on the division of rows, and ``divides_rows`` that it takes a
     rank's rows of an array.
     """
 
@@ -111,13 +110,14 @@ class JaxGraph:
         return bool(clients) and all(isinstance(getattr(node, "op", None), JAXShapeTuple) for node in clients)
 
     def _source(self, variable: Any) -> int:
-        """Return the position of the input from which a random state follows."""
+        """Return the position of the input with the earlier state of a random state."""
         while variable.owner is not None:
             variable = next(one for one in variable.owner.inputs if isinstance(one.type, RandomType))
         if variable not in self.graph.inputs:
             expected = "random states that follow from the states of shared variables, for JAX"
             raise ArgumentValueError(f"function {self.name}", expected, f"the constant state {variable}")
-        return self.graph.inputs.index(variable)
+        position: int = self.graph.inputs.index(variable)
+        return position
 
     def _converted(self, node: Any) -> Any:
         try:
@@ -174,7 +174,6 @@ def key_of(generator: np.random.Generator) -> Tuple[Any, np.random.Generator]:
     return np.array([word >> 32, word & 0xFFFFFFFF], np.uint32), after
 
 
-@jax_funcify.register(AllReduce)
 def _all_reduce(op: Any, **_: Any) -> Any:
     """Convert a collective inside a loop or a condition; `JaxGraph.evaluate` computes all other collectives."""
 
@@ -186,7 +185,6 @@ def _all_reduce(op: Any, **_: Any) -> Any:
     return reduce
 
 
-@jax_funcify.register(TakeShare)
 def _take_share(op: Any, **_: Any) -> Any:
     def take(array: Any) -> Any:
         begin, n_rows = _tracing.trace.share(array.shape[op.axis])
@@ -195,7 +193,6 @@ def _take_share(op: Any, **_: Any) -> Any:
     return take
 
 
-@jax_funcify.register(PutShare)
 def _put_share(op: Any, **_: Any) -> Any:
     def put(like: Any, rows: Any) -> Any:
         begin, n_rows = _tracing.trace.share(like.shape[op.axis])
@@ -205,7 +202,6 @@ def _put_share(op: Any, **_: Any) -> Any:
     return put
 
 
-@jax_funcify.register(WholeLength)
 def _whole_length(op: Any, **_: Any) -> Any:
     def whole(lengths: Any) -> Any:
         if jnp.ndim(lengths) == 0:
@@ -216,6 +212,15 @@ def _whole_length(op: Any, **_: Any) -> Any:
     return whole
 
 
-@jax_funcify.register(InverseShare)
 def _inverse_share(op: Any, **_: Any) -> Any:
     return lambda part: jnp.asarray(_tracing.trace.inverse_share(), "float64")
+
+
+for operation, conversion in (
+    (AllReduce, _all_reduce),
+    (TakeShare, _take_share),
+    (PutShare, _put_share),
+    (WholeLength, _whole_length),
+    (InverseShare, _inverse_share),
+):
+    jax_funcify.register(operation)(conversion)
