@@ -8,7 +8,7 @@ import re
 import sys
 from typing import Any, List, Optional
 
-from ..errors import ArgumentTypeError, ArgumentValueError, StateError, SynkhronosError
+from ..errors import ArgumentTypeError, ArgumentValueError, SynkhronosError
 
 JAX = "jax"  #: The value of ``devices`` that selects all devices of JAX.
 FORCED = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
@@ -25,12 +25,6 @@ def is_wanted(devices: Any) -> bool:
 def _is_device(thing: Any) -> bool:
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(thing, jax.Device)
-
-
-def is_jax_running() -> bool:
-    """Return whether this process has initialized a back-end of JAX, whose threads do not survive a fork."""
-    bridge: Any = sys.modules.get("jax._src.xla_bridge")
-    return bridge is not None and bool(bridge.backends_are_initialized())
 
 
 def choose(devices: Any, n_ranks: Optional[int]) -> List[Any]:
@@ -88,12 +82,3 @@ def launcher_of(
         expected = f"an int from 0 to {len(found) - 1} (number of ranks: {len(found)})"
         raise ArgumentValueError("master_rank", expected, str(root))
     return importlib.import_module("synkhronos.mesh.launcher").MeshLauncher(found, root)
-
-
-def check_fork() -> None:
-    """Raise `StateError` if this process can no longer fork processes, because JAX is running."""
-    if is_jax_running():
-        raise StateError(
-            "no processes can be forked now, because JAX is running in this process and its threads would not survive: "
-            "call synkhronos.fork() before the first use of JAX, or fork(devices='jax')"
-        )

@@ -47,7 +47,7 @@ class MeshEngine:
         self._number = next(_numbers)
         _engines[self._number] = self
         self._programs: weakref.WeakKeyDictionary[Any, RankFunction] = weakref.WeakKeyDictionary()
-        self._sent: Dict[int, MeshProgram] = {}
+        self._sent: weakref.WeakValueDictionary[int, MeshProgram] = weakref.WeakValueDictionary()
         #: Copies of constant Data on devices, by rank and handle, while a function's plan uses them.
         self._constants: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
 
@@ -209,7 +209,7 @@ class MeshEngine:
             mesh.results = program.together(parts, self.root)
         barrier.wait()
         self._note_reduced(program, part.call)
-        results: List[Any] = mesh.results[rank]
+        results, mesh.results[rank] = mesh.results[rank], []
         return results
 
     @staticmethod

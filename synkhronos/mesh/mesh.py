@@ -23,7 +23,7 @@ class JaxMesh:
         self.mesh = Mesh(np.array(self.devices), (AXIS,))
         self._own = NamedSharding(self.mesh, PartitionSpec())
         self.parts: List[Any] = [None] * self.size
-        self.results: List[Any] = []
+        self.results: List[List[Any]] = []
 
     def put(self, values: Sequence[Any], rank: int) -> List[Any]:
         """Return copies of arrays on a rank's device; arrays that are on this device are returned unchanged."""

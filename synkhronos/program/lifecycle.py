@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -58,7 +58,7 @@ def fork(
     use_gpu: Optional[bool] = None,
     master_rank: int = 0,
     *,
-    devices: Optional[Sequence[str]] = None,
+    devices: Union[None, str, Sequence[Any]] = None,
     seed: Optional[int] = None,
     random: str = "split",
     timeout: Optional[float] = None,
@@ -91,6 +91,7 @@ def fork(
         The device of every rank on each host, e.g. ``["cuda0", "cuda1"]`` or ``["opencl0:0", "opencl0:0"]``; several
         ranks may share one. By default, all GPUs in ``CUDA_VISIBLE_DEVICES``. Theano then places new shared variables
         and the computations of new functions on the rank's device. The master keeps its device in later sessions.
+        ``"jax"``, or a list of JAX's devices: ranks without processes, for PyTensor functions (:ref:`mesh`).
     seed : int, optional
         Nonnegative seed of the program's random streams, applied when a stream is first sent to the ranks. With the
         same number of ranks, the same seed produces the same numbers, if functions are built in the same order. By

@@ -29,7 +29,6 @@ from ..host.signals import DeferredSignals
 from ..kernels.copy import log_missing_kernels
 from ..memory.memfd import nameless_file
 from ..memory.pool import Pool
-from ..mesh.devices import check_fork
 from ..processes.keeper import Keeper
 from ..processes.launcher import ProcessLauncher
 from ..processes.local import LocalLauncher
@@ -333,7 +332,6 @@ class Program:
                 self._keeper.end()
                 self._keeper = None
         if self._keeper is None:
-            check_fork()
             self._keeper = Keeper(self.enter_rank)
         return self._keeper
 

@@ -65,8 +65,9 @@ class JaxGraph:
 
     ``random`` and ``static`` are positions of inputs: random states, and integers that determine shapes (JAX needs them
     as Python numbers). ``updates`` maps positions of inputs to positions of results. ``sources`` maps the positions of
-    results that are random states to the inputs with the earlier states; `evaluate` omits these results (None). ``reads_rows`` means that the graph depends on the division of rows, and ``divides_rows`` that it takes a
-    rank's rows of an array.
+    results that are random states to the inputs with the earlier states; `evaluate` omits these results (None).
+    ``reads_rows`` means that the graph depends on the division of rows, and ``divides_rows`` that it takes a rank's
+    rows of an array.
     """
 
     def __init__(self, source: Source, name: str) -> None:
