@@ -14,7 +14,7 @@ from graph_tally import reason_of
 from graph_values import ERRORS, Expected, Recipe
 from graph_words import L, mode_of
 from recipe_library import Peek, Quiet
-from worlds import LINKER, over_hosts
+from worlds import LINKER, opened, over_hosts
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentError
@@ -45,6 +45,9 @@ NOT_OURS = (
     "a position that was computed from a row's position is negative or too large",
     *CASTS,
 )
+
+#: A note to errors of JAX, which computes fewer graphs than PyTensor; every value that it does compute is compared.
+WHILE_JAX_COMPILED = "while JAX compiled it"
 
 
 class WrongGraph(AssertionError):
@@ -171,8 +174,8 @@ class _Check:
             self.session = over_hosts(COUNTS_OF[graph.n], min(graph.root, COUNTS_OF[graph.n][0] - 1))
         else:  # (a single rank is on one host)
             launcher = "fork" if self.launcher == "hosts" else self.launcher
-            self.session = PROGRAM.open(graph.n, graph.root, launcher=launcher)
-        if self.launcher != "threads":
+            self.session = opened(launcher, graph.n, graph.root)
+        if self.launcher not in ("threads", "mesh"):
             self.session.run(Quiet())
 
     def _build(self):
@@ -335,6 +338,7 @@ class _Check:
         known = [text for text in NOT_OURS if text in str(error)]
         if isinstance(error, ArgumentError):
             known = [f"{error.expected}, got {error.got}"]
+        known += [first_line(error) for note in getattr(error, "__notes__", ()) if WHILE_JAX_COMPILED in note]
         if not known:
             raise self.wrong(f"call raises {type(error).__name__}", f"{self.where}: {str(error)[-3000:]}") from error
         self.found.refused_calls.append(reason_of(Exception(known[0])))
