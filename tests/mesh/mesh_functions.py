@@ -9,6 +9,8 @@ from pytensor.tensor.random.utils import RandomStream
 from refusals import refuses
 
 import synkhronos as synk
+from synkhronos.extensions import checkpoint
+from synkhronos.extensions.rules import EASGD
 from synkhronos.mesh.mesh import JaxMesh
 
 ROWS = np.random.default_rng(0).normal(size=(24, 3))
@@ -16,9 +18,10 @@ SUMS = ROWS @ [1.0, -2.0, 3.0]
 COUNTS = [24, 7, 1]  # with some of them, ranks have different numbers of rows, or none
 
 
-@pytest.fixture(params=sorted({2, jax.local_device_count()}))
-def n(request):
-    with synk.fork(request.param, devices="jax", master_rank=request.param // 2) as n:
+@pytest.fixture
+def n():
+    """Return the number of ranks of a session on all devices; the program is the rank in the middle."""
+    with synk.fork(devices="jax", master_rank=jax.local_device_count() // 2) as n:
         yield n
 
 
@@ -204,6 +207,34 @@ def test_random_numbers(n):
     assert synk.in_sync(w) and 0 < w.get_value().min() and w.get_value().max() < 3
     states = [synk.get_value(f.get_shared()[0], rank).bit_generator.state["state"]["state"] for rank in range(n)]
     assert len(set(states)) == n
+
+
+def test_rules_of_communication(n):
+    """EASGD: the ranks' parameters and a center attract each other after every second step."""
+    x, y, w = variables()
+    f = synk.function([x, y], updates=[(w, w - 0.1 * pt.grad(pt.sqr(x @ w - y).mean(), w))], exact=False)
+    rule = EASGD(f, [w], every=2, alpha=0.2)
+    own, center = np.zeros((n, 3)), np.zeros(3)
+    for step in range(4):
+        f(ROWS, SUMS)
+        rule()
+        for rank, (rows, sums) in enumerate(zip(np.split(ROWS, n), np.split(SUMS, n))):
+            own[rank] -= 0.2 * rows.T @ (rows @ own[rank] - sums) / len(rows)
+        if step % 2:
+            own, center = own - 0.2 * (own - center), center + 0.2 * (own - center).sum(0)
+    near(synk.gather(w), own)
+    synk.broadcast(w)
+
+
+def test_checkpoints(n, tmp_path):
+    x, _, w = variables()
+    f = synk.function([x], updates=[(w, w + x.sum(0))], exact=False)
+    f(ROWS)
+    before = synk.gather(w)
+    checkpoint.save(str(tmp_path / "values.npz"), [w])
+    f(ROWS)
+    checkpoint.load(str(tmp_path / "values.npz"), [w])
+    near(synk.gather(w), before)
 
 
 def test_comparison_and_placements(n):

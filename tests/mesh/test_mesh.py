@@ -63,9 +63,9 @@ def test_on_three_devices(file):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("file", ["functions", "sessions"])
-def test_on_eight_devices(file):
-    run(8, str(HERE / f"mesh_{file}.py"))
+@pytest.mark.parametrize("n, file", [(1, "functions"), (2, "functions"), (8, "functions"), (8, "sessions")])
+def test_on_other_numbers_of_devices(n, file):
+    run(n, str(HERE / f"mesh_{file}.py"))
 
 
 @pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.thorough)])
