@@ -147,7 +147,8 @@ class JaxGraph:
                 else:
                     made = []
                     for trace.rank, values in enumerate(given):  # noqa: B020, the trace is for one rank after another
-                        result = self._functions[node](*values)
+                        # PyTensor's conversions change random states (dicts) in place, which other nodes may use, too.
+                        result = self._functions[node](*[dict(one) if type(one) is dict else one for one in values])
                         made.append(list(result) if len(node.outputs) > 1 else [result])
                 for environment, values in zip(environments, made):
                     environment.update(zip(node.outputs, map(_of_type, node.outputs, values)))
