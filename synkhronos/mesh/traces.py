@@ -78,12 +78,12 @@ class Together(OneRank):
 
     def share(self, length: int) -> Tuple[Any, int]:
         bounds = self.rows.of_ranks(length)
-        n_rows = {end - begin for begin, end in bounds}
-        if len(n_rows) > 1:
-            raise Uneven
-        n = n_rows.pop()
-        begin = jax.lax.axis_index(AXIS) * n if self._starts is None else self._starts
-        return begin, n
+        n = bounds[0][1] - bounds[0][0]
+        if self._starts is not None and all(end - begin == n for begin, end in bounds):
+            return self._starts, n
+        if bounds != [(rank * n, (rank + 1) * n) for rank in range(len(bounds))]:
+            raise Uneven  # for example, a rank without rows takes the first row, which does not count
+        return jax.lax.axis_index(AXIS) * n, n
 
 
 class Lockstep(OneRank):

@@ -188,9 +188,12 @@ class JaxGraph:
                 else:
                     made = []
                     for trace.rank, values in enumerate(given):  # noqa: B020, the trace is for one rank after another
+                        # PyTensor's conversions change random states (dicts) in place, which other nodes may use, too.
+                        values = [dict(one) if type(one) is dict else one for one in values]
                         # Shapes must remain numbers; within `jit`, JAX would make unknown numbers of them.
-                        is_known = node in self._of_shapes and not any(isinstance(one, jax.core.Tracer) for one in values)
-                        with jax.ensure_compile_time_eval() if is_known else contextlib.nullcontext():
+                        is_known = not any(isinstance(one, jax.core.Tracer) for one in values)
+                        at_once = is_known and node in self._of_shapes
+                        with jax.ensure_compile_time_eval() if at_once else contextlib.nullcontext():
                             result = self._functions[node](*values)
                         made.append(list(result) if len(node.outputs) > 1 else [result])
                 for environment, values in zip(environments, made):
