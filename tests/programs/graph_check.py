@@ -99,6 +99,11 @@ def namespace_of(graph):
     return names
 
 
+def namespace_tensors(graph):
+    """Return all variables of a graph that have a dtype."""
+    return [one for one in namespace_of(graph).values() if isinstance(getattr(one, "dtype", None), str)]
+
+
 class _Records(logging.Handler):
     """A context that collects the library's log records and passes them to no other handler."""
 
@@ -289,7 +294,7 @@ class _Check:
             if not isinstance(error, ArgumentError):
                 return False
             after = self._look()
-            if any(not _same(held[name], after[name]) for name in held):
+            if any(not self._is_unchanged(held[name], after[name]) for name in held):
                 raise self.wrong("refused, and changed", f"{self.where}: {held!r:.300}, {after!r:.300}") from error
             for name, variable in variables.items():  # as if the step had not run
                 variable.set_value(before[name])
@@ -308,6 +313,12 @@ class _Check:
                 self._compare(f"output {name}" + f" of step {k}" * (step.how == "steps"), actual, expected[k][i])
         self._compare_variables(states)
         return True
+
+    def _is_unchanged(self, held, after):
+        """Return whether ranks have their values; JAX may refuse a call when ranks already have the program's values."""
+        if self.launcher == "mesh":
+            held = [one if _same([one], [other]) else held[self.graph.root] for one, other in zip(held, after)]
+        return _same(held, after)
 
     def _of_calls(self, step, result, number):
         found = [result] if step.how == "call" else list(result)
@@ -393,8 +404,18 @@ class _Check:
         else:
             self.found.undecided += 1
         difference = expected.differs(actual)
-        if difference is not None:
+        if difference is not None and self.launcher == "mesh" and self._is_narrow(actual, expected.value):
+            self.found.undecided += 1
+        elif difference is not None:
             raise self.wrong("value", f"{self.where}: {what}: {difference}")
+
+    def _is_narrow(self, actual, value):
+        """Return whether a value agrees in 16 bits, and the graph has functions of types with 8 bits.
+
+        NumPy computes these functions in float16, PyTensor rounds the result up to float32, and JAX computes in float32.
+        """
+        small = any(np.dtype(one.dtype).itemsize == 1 for one in namespace_tensors(self.graph))
+        return small and np.shape(actual) == np.shape(value) and np.allclose(actual, value, rtol=4e-3, equal_nan=True)
 
     def _look(self):
         """Return the values of all ranks' shared variables, by name."""
