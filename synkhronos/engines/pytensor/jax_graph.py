@@ -38,8 +38,7 @@ from ...reductions import ReduceOp
 from ..graph.snapshot import Source
 from .operations import AllReduce, InverseShare, PutShare, TakeShare, WholeLength
 
-#: Operations whose own conversions compute float64 in 32 bits (`jax.nn.dot_product_attention`); their definitions, in
-#: simpler operations, are converted instead.
+#: Operations whose own conversions compute float64 in 32 bits (`jax.nn.dot_product_attention`).
 ROUNDED = ("AttentionLayer",)
 
 
@@ -96,6 +95,7 @@ class JaxGraph:
         self.cells = {i: one.container.storage for i, one in enumerate(shareds, len(explicit))}
         self.updates = {len(explicit) + shareds.index(one): self.n_outputs + k for k, one in enumerate(targets)}
         self.graph = FunctionGraph([*explicit, *shareds], results, clone=True)
+        self._expand()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             JAX.optimizer.rewrite(self.graph)
@@ -119,6 +119,16 @@ class JaxGraph:
                 got = f"{one.name or one} of type {one.type}"
                 raise ArgumentTypeError(f"function {name}", "dense arrays and random states, for JAX", got)
 
+    def _expand(self) -> None:
+        """Replace operations that are defined by graphs by these graphs, unless JAX has an equal operation."""
+        while True:
+            found = [node for node in self.graph.toposort() if isinstance(node.op, OpFromGraph) and _is_defined(node)]
+            if not found:
+                return
+            for node in found:
+                new = clone_replace(node.op.inner_outputs, dict(zip(node.op.inner_inputs, node.inputs)))
+                self.graph.replace_all(list(zip(node.outputs, new)), import_missing=True)
+
     def _is_static(self, variable: Any) -> bool:
         clients = [node for node, _ in self.graph.clients[variable]]
         return bool(clients) and all(isinstance(getattr(node, "op", None), JAXShapeTuple) for node in clients)
@@ -137,8 +147,6 @@ class JaxGraph:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PyTensor warns of every assertion that JAX cannot check
-                if type(node.op).__name__ in ROUNDED and node.outputs[0].dtype == "float64":
-                    return jax_funcify.dispatch(OpFromGraph)(node.op, node=node)
                 return jax_funcify(node.op, node=node, storage_map={})
         except NotImplementedError as error:
             reason = str(error).split("\n")[0]
@@ -207,10 +215,16 @@ class JaxGraph:
         ]
 
 
+def _is_defined(node: Any) -> bool:
+    """Return whether only the definition of an operation computes the same as PyTensor does."""
+    is_rounded = type(node.op).__name__ in ROUNDED and node.outputs[0].dtype == "float64"
+    return is_rounded or jax_funcify.dispatch(type(node.op)) is jax_funcify.dispatch(OpFromGraph)
+
+
 def _is_of_shapes(node: Any) -> bool:
-    """Return whether a node computes only integers or bools with at most one axis."""
+    """Return whether a node computes only integers or bools with at most two axes, such as shapes and widths of padding."""
     return all(
-        isinstance(one.type, TensorType) and one.type.dtype in discrete_dtypes and one.type.ndim < 2
+        isinstance(one.type, TensorType) and one.type.dtype in discrete_dtypes and one.type.ndim < 3
         for one in node.outputs
     )
 
