@@ -21,7 +21,9 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import graph_inputs
 from pytensor.link.jax.dispatch import jax_funcify, jax_typify
+from pytensor.link.jax.dispatch.random import jax_sample_fn
 from pytensor.link.jax.dispatch.shape import JAXShapeTuple
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 
@@ -124,6 +126,8 @@ class JaxGraph:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PyTensor warns of every assertion that JAX cannot check
+                if isinstance(node.op, RandomVariable):  # otherwise, PyTensor looks the distribution up in every trace
+                    jax_sample_fn(node.op, node=node)
                 return jax_funcify(node.op, node=node, storage_map={})
         except NotImplementedError as error:
             reason = str(error).split("\n")[0]
