@@ -247,7 +247,9 @@ def check_jax() -> Finding:
     if forced is not None and int(forced.group(1)) >= MANY_DEVICES:
         return Finding("JAX", WARN, text, "unset XLA_FLAGS, or pass the number of ranks: fork(2, devices='jax')")
     if gpus.count_gpus():
-        return Finding("JAX", WARN, text + "; JAX does not use the GPUs", 'pip install "jax[cuda13]", see docs/gpus.rst')
+        return Finding(
+            "JAX", WARN, text + "; JAX does not use the GPUs", 'pip install "jax[cuda13]", see docs/gpus.rst'
+        )
     return Finding("JAX", OK, text + "; JAX_NUM_CPU_DEVICES sets the number of CPU devices")
 
 

@@ -150,7 +150,7 @@ class MeshProgram:
             for length in form.rows.lengths:  # the calls check their rows, and set their weights
                 form.rows.of_ranks(length)
             result = run(form)
-        except (jax.errors.JAXTypeError, NotImplementedError, IndexError) as error:  # while JAX traces the graph
+        except (jax.errors.JAXTypeError, IndexError) as error:  # while JAX traces the graph
             expected = "shapes, slices and conditions that follow from the arguments' shapes, as JAX requires"
             hint = "pass the rows themselves, or fork processes instead of devices='jax'"
             got = str(error).split("\n")[0]

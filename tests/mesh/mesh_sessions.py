@@ -118,6 +118,14 @@ def test_operations_that_jax_lacks():
         before(np.ones(4))
 
 
+def test_distributions_that_jax_lacks():
+    rng = pytensor.shared(np.random.default_rng(0), "rng")
+    number = pt.random.hypergeometric(5, 6, 3, rng=rng)
+    synk.fork(2, devices="jax")
+    with refuses(ValueError, argument="function f", got="hypergeometric"):
+        synk.function([], (number, None), name="f")
+
+
 def test_shapes_that_depend_on_values():
     v, i, w = pt.dvector("v"), pt.lscalar("i"), pytensor.shared(0.0, "w")
     f = synk.function([v, i], (v[:i].sum(), "sum"), updates=[(w, w + 1)], name="f")

@@ -24,13 +24,16 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import graph_inputs
 from pytensor.link.jax.dispatch import jax_funcify, jax_typify
+from pytensor.link.jax.dispatch.random import jax_sample_fn
 from pytensor.link.jax.dispatch.shape import JAXShapeTuple
 from pytensor.scalar.basic import Cast, Switch, discrete_dtypes, upcast
 from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.math import Dot
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.rewriting.ofg import inline_ofg_node
 from pytensor.tensor.type import TensorType
 
 from ...errors import ArgumentTypeError, ArgumentValueError
@@ -126,8 +129,7 @@ class JaxGraph:
             if not found:
                 return
             for node in found:
-                new = clone_replace(node.op.inner_outputs, dict(zip(node.op.inner_inputs, node.inputs)))
-                self.graph.replace_all(list(zip(node.outputs, new)), import_missing=True)
+                self.graph.replace_all(list(zip(node.outputs, inline_ofg_node(node))), import_missing=True)
 
     def _is_static(self, variable: Any) -> bool:
         clients = [node for node, _ in self.graph.clients[variable]]
@@ -147,6 +149,8 @@ class JaxGraph:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PyTensor warns of every assertion that JAX cannot check
+                if isinstance(node.op, RandomVariable):  # otherwise, PyTensor looks the distribution up in every trace
+                    jax_sample_fn(node.op, node=node)
                 return jax_funcify(node.op, node=node, storage_map={})
         except NotImplementedError as error:
             reason = str(error).split("\n")[0]
@@ -222,11 +226,9 @@ def _is_defined(node: Any) -> bool:
 
 
 def _is_of_shapes(node: Any) -> bool:
-    """Return whether a node computes only integers or bools with at most two axes, such as shapes and widths of padding."""
-    return all(
-        isinstance(one.type, TensorType) and one.type.dtype in discrete_dtypes and one.type.ndim < 3
-        for one in node.outputs
-    )
+    """Return whether a node computes only integers or bools with at most two axes, such as shapes and paddings."""
+    types = [one.type for one in node.outputs]
+    return all(getattr(one, "dtype", "") in discrete_dtypes and getattr(one, "ndim", 0) < 3 for one in types)
 
 
 def _as_type(value: Any, dtype: str) -> Any:
