@@ -30,8 +30,9 @@ NETWORKS = {
 
 
 def missing():
-    """Return the name of a missing library; None if all are installed."""
-    return next((name for name in ("jax", "pytensor_ml") if importlib.util.find_spec(name) is None), None)
+    """Return the name of a missing package; None if all are installed."""
+    needed = {"jax": "jax", "pytensor_ml": "pytensor-ml"}
+    return next((package for name, package in needed.items() if importlib.util.find_spec(name) is None), None)
 
 
 def run(groups, n=2, networks=tuple(NETWORKS), repeats=100):
