@@ -297,7 +297,9 @@ demo.build_mlp.__defaults__ = ({units},)
 if {is_wrong}:
     functions = synkhronos.functions
     synkhronos.functions = lambda: functions(exact=False)
-agree, _ = demo.main(**parse(new_parser("", demo.DEFAULTS)))
+parser = new_parser("", demo.DEFAULTS)
+parser.add_argument("--devices")
+agree, _ = demo.main(**parse(parser))
 sys.exit(0 if agree else "its results differ from the serial program's")
 """
 
@@ -329,6 +331,20 @@ def test_small_mlp_by_pytensor(tmp_path, is_wrong):
     else:
         assert all(accuracy > 70 for accuracy in accuracies)
         assert re.search(r"^speedup over plain PyTensor, \d+ BLAS threads? .*: \d+\.\d\d$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.thorough
+@pytest.mark.pytensor
+@needs_mlxtend
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs JAX: pip install jax")
+def test_small_mlp_on_devices_of_jax(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "3")
+    program = tmp_path / "changed.py"
+    program.write_text(CHANGED.format(folder=str(DEMOS), units=(784, 48, 32, 10), is_wrong=False))
+    done, accuracies = run_of_pytensor(program, "--epochs", "2", "--devices", "jax")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(accuracy > 70 for accuracy in accuracies)
 
 
 @pytest.mark.thorough

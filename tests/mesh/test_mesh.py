@@ -69,14 +69,14 @@ def test_on_other_numbers_of_devices(n, file):
 
 
 @pytest.mark.parametrize(
-    "networks, n",
-    [("convolution or transformer", 2), pytest.param("mlp or norm or lstm or pool", 3, marks=pytest.mark.thorough)],
+    "networks",
+    ["convolution or transformer", pytest.param("mlp or norm or lstm or pool", marks=pytest.mark.thorough)],
 )
-def test_networks_of_pytensor_ml(networks, n):
+def test_networks_of_pytensor_ml(networks):
     """Attention and convolutions have conversions of their own for JAX."""
     pytest.importorskip("pytensor_ml")
     chosen = f"test_networks and ({networks})"
-    run(n, "-k", chosen, "-m", "not thorough and not long", "tests/extensions/test_pytensor_ml.py")
+    run(3, "-k", chosen, "-m", "not thorough and not long", "tests/extensions/test_pytensor_ml.py")
 
 
 def test_models_of_pymc():
