@@ -33,12 +33,15 @@ def test_value_and_gradient(n, kind):
     plain = quietly(KINDS[kind])
     parallel = quietly(data_parallel, plain)
     serial, ours = (model.logp_dlogp_function(ravel_inputs=True) for model in (plain, parallel))
-    start = DictToArrayBijection.map(plain.initial_point()).data
+    values = plain.initial_point()
+    start = DictToArrayBijection.map({one.name: values[one.name] for one in plain.continuous_value_vars}).data
     for function in (serial, ours):
-        function.set_extra_values({})
+        function.set_extra_values(values)
+    # PyTensor's gradient of probit differs by 4e-7 from the exact one, and JAX's by other 4e-7.
+    tolerance = 1e-6 if kind == "probit" else 1e-10
     for point in (start, start + 0.1):
         for wanted, found in zip(serial(point), ours(point)):
-            np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-10)
+            np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("sampler", ["pymc", pytest.param("nutpie", marks=pytest.mark.thorough)])
