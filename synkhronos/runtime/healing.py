@@ -4,9 +4,9 @@
 
     session   a rank has died, or is stuck
     heal      can it be replaced?                `Healing.refusal`; if not, the session ends with the reason
-              the other ranks become idle        ranks that did not finish the command undo it
-              the keeper forks a new rank        with the old rank's number, memory and control words
-              `Rejoin`                           the new rank loads the functions and the deposited values
+              the other ranks become idle        they undo the command, except for completed steps
+              a standby process takes its place  with the old rank's number, memory and control words
+              `Rejoin`                           the others undo completed steps; the new one loads functions, deposits
     run       the command is repeated
 """
 

@@ -28,7 +28,7 @@ BUDGET = {
     "program/": 742,
     "engines/ sharding/ ops/": 8028,
     "replication/": 460,
-    "calls/": 4103,
+    "calls/": 4106,
     "collectives/": 1057,
     "profile/": 921,
     "loading/": 416,
