@@ -122,10 +122,10 @@ class Group(ChildProcess):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def end(self, why: str = "") -> None:
-        """Wait for the end of the group; kill it if it is computing. Idempotent."""
+        """Wait for the end of the group; kill it if it is computing, or late. Idempotent."""
         self.hang_up(why)
         until = time.monotonic() + GRACE_S
-        while self.alive() and time.monotonic() < until:
+        while self.alive() and not self.is_computing() and time.monotonic() < until:
             time.sleep(0.001)
         if self.alive():
             os.kill(self.pid, signal.SIGKILL)

@@ -39,13 +39,13 @@ def faster(model: pm.Model, ranks: int, build: Callable[[], pm.Model], groups: O
         hint = "leave out ranks=, or call synkhronos.close() first"
         raise ArgumentValueError("ranks", f"{synk.size()}, the number of ranks of the session", str(ranks), hint)
     parallel = build()
-    plain_s = seconds_per_gradient(model)  # before `fork`, which limits the threads of the master
     if groups is not None:
         start_groups(parallel, int(groups), int(ranks))
-    elif starts:
-        synk.fork(int(ranks))
     pays = False
     try:
+        plain_s = seconds_per_gradient(model)  # before `fork`, which limits the threads of the master
+        if starts and groups is None:
+            synk.fork(int(ranks))
         parallel_s = seconds_per_gradient(parallel)
         pays = plain_s > GAIN * parallel_s
     finally:

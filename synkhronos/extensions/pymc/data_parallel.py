@@ -79,9 +79,9 @@ def data_parallel(
         compiled and measured, and a message in the log states their times. If the ranks are not more than 1.1 times as
         fast, the given model is returned, and the started ranks are stopped.
     groups : int, optional
-        For a model, with ``ranks``: the number of groups to start, each with this number of ranks (`synkhronos.Groups`).
-        Chains in several threads (nutpie) then run at once, each on the ranks of a free group. Pass the number of
-        chains. No session may be open. `synkhronos.close` ends the groups.
+        For a model, with ``ranks``: the number of groups (`synkhronos.Groups`) to start, each with that many ranks.
+        Chains in several threads (nutpie) then run at once, each on the ranks of a free group, so pass the number of
+        chains that run at once. No session may be open. `synkhronos.close` ends the groups.
 
     Returns
     -------
