@@ -3,15 +3,16 @@
 python -m benchmarks.chains                               # two chains, groups of one and of two ranks
 python -m benchmarks.chains --chains 4 --ranks 1 2 4      # on a machine with 16 cores
 
-Variants take turns in rounds. Every round samples the same draws: the seed is fixed, and the tree sizes are compared.
-The table contains the median time of sampling, without compilation and without the start of the groups, and the median
-of the rounds' ratios to the faster of plain PyMC's two variants. "1 x r" is a single chain on r ranks. On c times as
-many cores, c chains on r ranks each take about this time, if the memory's bandwidth suffices.
+Variants take turns, in random order in each round. Every round samples the same draws: the seed is fixed, and the
+numbers of gradients are compared. The table contains the median time of sampling, without compilation and the start of
+groups, and the median of the rounds' ratios to the faster of plain PyMC's two variants. On as many cores as ranks, each
+of several chains should take the time of a single chain on as many ranks, if the memory's bandwidth suffices.
 """
 
 import argparse
 import contextlib
 import os
+import random
 import sys
 import time
 
@@ -64,13 +65,15 @@ def measured(rows, chains, ranks, rounds, draws):
     found = {(of, name): [] for of in (1, chains) for name in PLAIN}
     found.update({shape: [] for shape in shapes})
     for number in range(rounds):
-        for of, name in [key for key in found if key not in shapes]:
-            with threadpoolctl.threadpool_limits(PLAIN[name]):
-                found[of, name].append(plain(of))
-        for shape in shapes:
-            with groups_of(parallel, *shape):
-                ours(shape[0], 2)  # distributes the function
-                found[shape].append(ours(shape[0]))
+        for key in random.sample(list(found), len(found)):
+            of, kind = key
+            if key in shapes:
+                with groups_of(parallel, of, kind):
+                    ours(of, 2)  # distributes the function
+                    found[key].append(ours(of))
+            else:
+                with threadpoolctl.threadpool_limits(PLAIN[kind]):
+                    found[key].append(plain(of))
         print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
     return found
 

@@ -8,5 +8,5 @@
     ranks           |-- new processes -------|      |-- new processes -------|
     groups                                     or  |-- Groups() ... close() -|        each a process with a session
 
-`program` defines ``PROGRAM``, `lifecycle` and `groups` define the public functions, and `devices` opens the ranks' devices.
+`program` defines ``PROGRAM``, `lifecycle` and `groups` define the public names, and `devices` opens the ranks' devices.
 """
