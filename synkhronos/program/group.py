@@ -94,12 +94,12 @@ class Group(ChildProcess):
         finally:
             self._streams.forward(True)
         result, failure, kind, attributes, is_over = pickle.loads(payload)
+        if is_over:
+            self.end("its session was closed" if failure is None else failure.summary.split(";")[0])
         if failure is None:
             return pickle.loads(result)
         raised = kind.__new__(kind, f"group {self.number}: {failure.summary.replace(NEW_SESSION, 'the group ends')}")
         vars(raised).update(attributes)
-        if is_over:
-            self.end(str(raised).split(";")[0])
         raise raised from RemoteTraceback(f"Traceback of group {self.number}:\n{failure.text}")
 
     def _lost(self, error: Exception) -> SynkhronosError:
@@ -169,8 +169,9 @@ def _lead(
     gc.freeze()
     if from_main:
         die_with_parent(program)  # the signal is tied to the forking thread; other threads may end earlier
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program handles Ctrl-C
     take_default_signals()
-    signal.signal(signal.SIGINT, lambda *_: None)  # the program handles Ctrl-C
+    signal.signal(signal.SIGINT, lambda *_: None)  # SIG_IGN would be inherited by programs that the function starts
     redirect(streams)
     _send(sock, 0, _answer(start, NO_ARGUMENTS))
     while not _is_over():

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import gates
@@ -397,6 +398,12 @@ def test_again_and_a_session_after(make):
         assert total(1.0) == (ROWS.sum(), 2)
 
 
+def test_a_function_that_closes_its_session(make):
+    with make(2) as groups:
+        assert groups(synk.close) is None
+        assert groups(total, 1.0) == (ROWS.sum(), 1)
+
+
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
@@ -457,24 +464,50 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_nothing_outlives_the_program(end, tmp_path):
-    program = f"""
-import os, sys, threading, time
-import synkhronos as synk
-groups = synk.Groups(time.sleep, 2, 2)
-groups(0)
-print(os.getpid(), flush=True)
-{ENDS[end]}
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
-    session = int(done.stdout)
-    try:
-        gates.until(lambda: not members(session))
-    finally:
-        for pid in members(session):
+def test_nothing_outlives_the_program(end, program):
+    started = program(ENDS[end])
+    started.communicate()
+    gates.until(lambda: not members(started.pid))
+
+
+def test_ctrl_c_in_a_terminal(program):
+    """All processes receive the signal; the program handles it, and the groups continue."""
+    started = program("""
+try:
+    print("now", flush=True)
+    groups(1000)
+except KeyboardInterrupt:
+    print("interrupted", groups(0), flush=True)
+    sys.stdin.readline()
+groups.close()
+""")
+    assert started.stdout.readline() == b"now\n"
+    time.sleep(0.2)  # usually, the call is in progress by then; the result must not depend on it
+    os.killpg(started.pid, signal.SIGINT)
+    assert started.stdout.readline() == b"interrupted None\n"
+    out, err = started.communicate(b"\n")
+    assert (started.returncode, out, err) == (0, b"", b"")
+    gates.until(lambda: not members(started.pid))
+
+
+@pytest.fixture
+def program():
+    """Return a function that starts a program with groups of `time.sleep`, in a session of processes of its own."""
+    started = []
+
+    def start(code):
+        begin = "import os, sys, threading, time\nimport synkhronos as synk\ngroups = synk.Groups(time.sleep, 2, 2)\n"
+        command = [sys.executable, "-c", begin + "groups(0)\nprint('started', flush=True)\n" + code]
+        pipes = {each: subprocess.PIPE for each in ("stdin", "stdout", "stderr")}
+        started.append(subprocess.Popen(command, start_new_session=True, **pipes))
+        assert started[-1].stdout.readline() == b"started\n"
+        return started[-1]
+
+    yield start
+    for each in started:
+        for pid in members(each.pid):
             kill(pid)
+        each.communicate()
 
 
 def members(session):

@@ -57,7 +57,7 @@ def gradient_of(model):
 
 
 @pytest.mark.usefixtures("nothing_compiled")
-@pytest.mark.thorough("(hurdle|several).*1$")
+@pytest.mark.thorough("several.*1$")
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("kind", ["logistic", "linear", "hierarchical", "several_observed"])
 def test_values_of_calls_at_once(kind, ranks):
