@@ -155,8 +155,8 @@ def fork(
         if not isinstance(value, (bool, np.bool_)):
             expected = "True, False or None" if argument == "use_gpu" else "True or False"
             raise ArgumentTypeError(argument, expected, _with_type(value))
-    n_ranks = None if n_ranks is None else _integer("n_ranks", n_ranks, 1)
-    rows = None if rows is None else _integer("rows", rows, 1)
+    n_ranks = None if n_ranks is None else integer("n_ranks", n_ranks, 1)
+    rows = None if rows is None else integer("rows", rows, 1)
     if profile is not None:
         if not isinstance(profile, (str, os.PathLike)):
             raise ArgumentTypeError("profile", "the path of a folder", _with_type(profile))
@@ -166,13 +166,13 @@ def fork(
     in_environment = os.environ.get(HEAL) or "0"
     is_number = in_environment.isascii() and in_environment.isdecimal()
     default = int(in_environment) if is_number else in_environment
-    deaths = _integer(argument, default if heal is None else heal, 0)
+    deaths = integer(argument, default if heal is None else heal, 0)
     there = PROGRAM.all_hosts()
     by_host = choose_devices(devices, use_gpu, n_ranks, there)
     names = None if by_host is None else [name for of_host in by_host for name in of_host]
     counts = [len(of_host) for of_host in by_host] if by_host else _ranks_by_host(there, n_ranks)
     size, hosts = sum(counts), _hosts(there, counts)
-    root, n_near = _integer("master_rank", master_rank), counts[0]
+    root, n_near = integer("master_rank", master_rank), counts[0]
     if not 0 <= root < n_near:
         raise ArgumentValueError("master_rank", f"an int from 0 to {n_near - 1} (local ranks: {n_near})", str(root))
     _check_files(size, machine.descriptor_limit(), DESCRIPTORS_PER_RANK)
@@ -184,8 +184,8 @@ def fork(
     check_timeout(timeout)
     if random not in ("split", "same"):
         raise ArgumentValueError("random", "'split' or 'same'", repr(random))
-    seed = None if seed is None else _integer("seed", seed, 0)
-    if threads is not None and _integer("threads", threads, 1) > MAX_THREADS:
+    seed = None if seed is None else integer("seed", seed, 0)
+    if threads is not None and integer("threads", threads, 1) > MAX_THREADS:
         raise ArgumentValueError("threads", f"at most {MAX_THREADS}", str(threads))
     settings.update(timeout=timeout, seed=seed, random=random, exact=exact, rows=rows, check=check, heal=deaths)
     settings["profile_to"] = None if profile is None else os.fspath(profile)
@@ -210,7 +210,7 @@ def _ranks(session: Session) -> Ranks:
 
 
 def close() -> None:
-    """Stop the other ranks and release their resources; this also happens at exit.
+    """Stop the other ranks and all `Groups`, and release their resources; this also happens at exit.
 
     Functions and data stay valid. After another `fork`, they are distributed again at their next use.
 
@@ -374,7 +374,7 @@ def _hosts(there: Sequence[HostFacts], counts: Sequence[int]) -> Optional[Hosts]
     return Hosts.of_counts(tuple(host.name for host in there), tuple(counts), places=places)
 
 
-def _integer(argument: str, value: Any, least: Optional[int] = None) -> int:
+def integer(argument: str, value: Any, least: Optional[int] = None) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise ArgumentTypeError(argument, "an int", _with_type(value))
     if least is not None and value < least:

@@ -88,6 +88,7 @@ class Program:
 
     def __init__(self) -> None:
         self.session: Optional[Session] = None
+        self.groups: Any = None  # the open `Groups`
         self.inside_rank = False
         self.exact = False  # `exact`, `rows` and `check` are settings of the last `fork`
         self.rows: Optional[int] = None
@@ -154,6 +155,8 @@ class Program:
     def current(self) -> Session:
         """Return the open session, or raise `StateError`."""
         session = self.session
+        if session is None and self.groups is not None:
+            raise StateError("groups are running, and only for their function: call synkhronos.close() and fork()")
         if session is None:
             raise StateError("synkhronos is not forked: call synkhronos.fork() first")
         if session.closed:
@@ -198,6 +201,8 @@ class Program:
             if self.session is not None and not self.session.closed:
                 text = f"synkhronos is forked already (number of ranks: {self.session.size})"
                 raise StateError(f"{text}: call synkhronos.close() before fork()")
+            if self.groups is not None:
+                raise StateError("groups are running: call synkhronos.close() before fork()")
             self._check_device(devices is not None)
             # Do not pass the variable on to programs that this program starts.
             self._profile_to = os.environ.pop(PROFILE, None) or self._profile_to
@@ -228,6 +233,27 @@ class Program:
             self.session, self.exact, self.rows = session, bool(options.get("exact")), options.get("rows")
             self.check = bool(options.get("check")) or check == "1"
             return session
+
+    def admit(self, groups: Any) -> None:
+        """Record groups that are about to start; raise `StateError` if they cannot run in this process."""
+        opened = [engine.opened_device() for engine in engines.loaded() if engine.opened_device() is not None]
+        with self._lock:
+            if self.inside_rank:
+                raise StateError("synkhronos.Groups was called inside a rank: only the master may start groups")
+            if self.session is not None and not self.session.closed:
+                raise StateError("a session is open: call synkhronos.close() before synkhronos.Groups")
+            if self.groups is not None:
+                raise StateError("other groups are running: call synkhronos.close() before synkhronos.Groups")
+            if self.world is not None:
+                raise StateError("groups run on one host, but this program was started on several: use a session")
+            if opened:
+                raise StateError(f"groups compute on CPUs, but this process has opened {opened[0]}: use a session")
+            self.groups = groups
+
+    def dismiss(self, groups: Any) -> None:
+        """Forget groups that have ended."""
+        if self.groups is groups:
+            self.groups = None
 
     def _check_device(self, wanted: bool) -> None:
         """Raise `StateError` if a device that this process has opened conflicts with the session."""
@@ -329,7 +355,7 @@ class Program:
         return self._keeper
 
     def close(self, wait_s: float = -1) -> None:
-        """Close the session, if any, and remove the names of Data (`share_as`); the keeper stays for the next session.
+        """Close the session or groups, if any, and remove the names of Data (`share_as`); the keeper stays.
 
         `Session.close` documents ``wait_s``.
         """
@@ -339,6 +365,8 @@ class Program:
                 session.close(wait_s=wait_s)
                 if self.session is session:  # another thread may have started the next session
                     self.session = None
+            if self.groups is not None:
+                self.groups.close()
         finally:
             if self._pool is not None:
                 self._pool.unshare()
@@ -368,6 +396,7 @@ class Program:
         if self.profiled is not None:
             self.profiled.detach_after_fork()
         self._keeper = self._bridge = self.session = self._pool = self.profiled = self._profile_to = None
+        self.groups = None
         self._lock = threading.Lock()
 
     def enter_rank(self) -> None:

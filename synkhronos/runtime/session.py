@@ -45,7 +45,7 @@ from .command import SHORT_S, Answer, Command, DepositValues, Envelope, Stop
 from .context import RankContext
 from .deposits import Deposits
 from .exit_status import LOST
-from .failures import Failure, add_failures, add_note, add_steps, worker_died, worker_error
+from .failures import NEW_SESSION, Failure, add_failures, add_note, add_steps, worker_died, worker_error
 from .healing import Healing
 from .launcher import Launcher
 from .news import News, attached
@@ -475,8 +475,7 @@ class Session:
         ranks = "\n".join(f"rank {rank} (pid {self.launcher.pid(rank)}): {doing[rank]}" for rank in missing)
         late = "no rank finished a step of {} within" if any(self._steps) else "{} did not finish within"
         error = WorkerTimeout(
-            f"{late.format(self._title)} {self._deadline - self._moved:.6g} s; the session is closed: "
-            f"call synkhronos.fork() to start a new one. Missing:\n{ranks}",
+            f"{late.format(self._title)} {self._deadline - self._moved:.6g} s; {NEW_SESSION}. Missing:\n{ranks}",
             missing[0] if missing else self.root,
             self._updates,
         )

@@ -17,15 +17,15 @@ PACKAGE = Path(__file__).resolve().parents[2] / "synkhronos"
 #: Maximum number of lines of code in the listed files and folders; a space separates several of them. A file belongs to
 #: the longest of these names that is a prefix of its path.
 BUDGET = {
-    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 774,
-    "reductions/ kernels/ host/": 1105,
+    "errors.py trace.py in_graph.py __init__.py __main__.py selection.py partition.py shared_data.py": 776,
+    "reductions/ kernels/ host/": 1108,
     "memory/": 1143,
     "sync/": 1005,
     "runtime/": 1808,
     "transports/": 1515,
     "cluster/": 2402,
-    "processes/": 849,
-    "program/": 742,
+    "processes/": 850,
+    "program/": 1017,
     "engines/ sharding/ ops/": 8028,
     "replication/": 460,
     "calls/": 4106,
@@ -33,7 +33,7 @@ BUDGET = {
     "profile/": 921,
     "loading/": 416,
     "extending.py": 41,
-    "extensions/": 3936,
+    "extensions/": 3969,
     "contrib/": 941,
     "testing/ cli/": 1872,
 }
