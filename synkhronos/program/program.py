@@ -290,6 +290,7 @@ class Program:
                 modules = [*modules_to_import(), *self._bridge.world.modules]
                 flags = options.pin, options.keep_heap, options.threads, options.profile_workers
                 spec = SessionSpec(hosts, root, list(of_program), path, folder, *flags, modules, span_bytes)
+                spec = spec._replace(heals=options.heal > 0, standby=options.heal > 0 and options.standby)
                 starter = HostsLauncher(starter, self._bridge, spec)
             starter.start(configs, block, pools)
             policy = WaitPolicy.of_threads() if hosts is None else WaitPolicy.of_hosts()
