@@ -6,18 +6,23 @@ Modules: `synkhronos.cluster.launcher`, `synkhronos.runtime.healing`, `synkhrono
 import logging
 import os
 import signal
+import socket
+import threading
+import time
 
 import numpy as np
 import psutil
 import pytest
-from gates import until
-from killer import Killer, flat, kill, pid_of
-from refusals import lacks
-from test_healing import ROUNDS, training
+from clocks import Clock
+from gates import Gate, until
+from killer import Killer, Terror, flat, kill, pid_of
+from refusals import lacks, reports
+from workload import ROUNDS, Fragile, training
 from worlds import over_hosts
 
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
+from synkhronos.runtime import session as session_module
 from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
 
@@ -32,6 +37,15 @@ def closed():
     synk.close()
     yield
     synk.close()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Return a fake clock for the timeouts of sessions."""
+    clock = Clock()
+    monkeypatch.setattr(session_module, "time", clock)
+    monkeypatch.setattr(session_module, "STACKS_TIMEOUT_S", 30.0)
+    return clock
 
 
 def forked(counts=(2, 2), heal=1, **options):
@@ -107,13 +121,15 @@ def test_several_deaths_at_once(ranks):
 
 
 class Exchange(Command):
-    """Exchange long notices at the last barrier, and return their hash."""
+    """Exchange long notices; return the length and the different bytes of each."""
 
     title = "exchange of long notices"
 
     def run(self, context):
         found = context.transport.exchange(np.full(LONG, context.rank, np.uint8).tobytes())
-        return [(len(notice), set(notice)) for notice in found]
+        result = [(len(notice), set(notice)) for notice in found]
+        assert result == [(LONG, {rank}) for rank in range(context.size)]  # even if a rank has died meanwhile
+        return result
 
 
 class Fatal(Command):
@@ -172,3 +188,177 @@ def test_a_leader_that_dies_with_a_message(kind, when, count, tmp_path):
     check(w, 4, 4)
     expected = np.arange(16.0).reshape(4, 4).sum(axis=0) * 16
     np.testing.assert_array_equal(synk.gather(v, nd_up=1), [expected] * 4)
+
+
+@pytest.mark.parametrize("standby", [True, False])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_processes_that_die_while_they_replace_a_rank(rank, standby, tmp_path, caplog):
+    forked(heal=3, standby=standby)
+    w, x = engine.shared(np.zeros(3), "w"), engine.variable("x", "float64", 1)
+    fragile = engine.apply(Fragile(str(tmp_path)), x, dtype="float64", ndim=1)
+    f = synk.function([x], (fragile, "gather"), updates=[(w, w + 1)])
+    f(np.arange(4.0))
+    for i in range(2):
+        (tmp_path / str(i)).touch()
+    kill(rank)
+    with caplog.at_level(logging.WARNING, "synkhronos"):
+        np.testing.assert_array_equal(f(np.arange(4.0)), np.arange(4.0))
+    check(w, 4, 2)
+    assert not lacks(caplog.records[0].getMessage(), "in restoration of a replaced rank", "(deaths: 3 of at most 3)")
+
+
+class Slow(Command):
+    """Wait at a gate on one rank, without a barrier."""
+
+    title = "slow"
+
+    def __init__(self, rank, gate):
+        self.rank, self.gate = rank, gate
+
+    def run(self, context):
+        if context.rank == self.rank:
+            self.gate.wait()
+        return context.rank
+
+
+@pytest.mark.parametrize("heal", [0, 1])
+def test_a_leader_that_dies_after_its_own_answer(heal, tmp_path):
+    """Another rank of its host is still computing, and can no longer answer through it."""
+    session, gate = forked(heal=heal), Gate(tmp_path / "gate")
+    counting()
+
+    def act():
+        gate.until_reached()
+        until(lambda: session.channel.has_answered(2, session._number))
+        end(2)
+        gate.open()
+
+    helper = threading.Thread(target=act)
+    helper.start()
+    try:
+        if heal:
+            assert session.run(Slow(3, gate)) == [0, 1, 2, 3]
+            assert len(session.healing.deaths) == 1
+        else:
+            with reports(synk.WorkerDied, "SIGKILL", rank=2):
+                session.run(Slow(3, gate))
+    finally:
+        gate.open()
+        helper.join()
+
+
+class Results(Command):
+    """Return the handles of all ranks' arrays to the master, which calls ``meanwhile`` and then reads the arrays."""
+
+    title = "results"
+
+    def __init__(self, meanwhile):
+        self.meanwhile = meanwhile
+
+    def __reduce__(self):
+        return Results, (None,)
+
+    def run(self, context):
+        array = context.transport.allocate(("of a test",), (5,), np.dtype("f8"))
+        array[:] = context.rank
+        return context.pool.handle(array)
+
+    def finish(self, results, context):
+        self.meanwhile()
+        return [context.pools.attach(handle)[0] for handle in results]
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_rank_that_dies_while_the_program_fetches_its_results(rank):
+    """The results are in memory that outlives the rank, so the command is not repeated."""
+    session = forked()
+    w, _ = counting()
+    assert session.run(Results(lambda: end(rank))) == [0, 1, 2, 3]
+    assert not session.healing.deaths
+    check(w, 4, 1)
+    assert len(session.healing.deaths) == 1
+
+
+class CutLink(Command):
+    """Shut down the link of a leader, once, and wait at a barrier."""
+
+    title = "cut link"
+
+    def __init__(self, path, rank):
+        self.path, self.rank = path, rank
+
+    def run(self, context):
+        if context.rank == self.rank and self.path.exists():
+            self.path.unlink()
+            context.leading._link._socket.shutdown(socket.SHUT_RDWR)
+        context.barrier.wait()
+
+
+@pytest.mark.parametrize("lost_by", ["the master", "the leader"])
+def test_a_lost_link_is_replaced(lost_by, tmp_path):
+    session = forked()
+    w, f = counting()
+    if lost_by == "the master":
+        (link,) = session.context.leading._links.values()
+        link._socket.shutdown(socket.SHUT_RDWR)
+        f()
+    else:
+        (tmp_path / "link").touch()
+        session.run(CutLink(tmp_path / "link", 2))
+    check(w, 4, 1 + (lost_by == "the master"))
+    assert not lacks(session.healing.deaths[0], "rank 2", "exit code")
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_a_rank_that_is_stuck(rank, clock):
+    session = forked(timeout=1.5)
+    w, f = counting()
+    stuck = psutil.Process(pid_of(rank))
+    stuck.suspend()
+    clock.when(lambda: stuck.status() == "stopped" and session._missing() == [rank], lambda: clock.advance(1.6))
+    f()
+    assert not stuck.is_running() and len(session.healing.deaths) == 1
+    check(w, 4, 2)
+
+
+@pytest.fixture
+def whole():
+    """Start all hosts again after a test that has lost one of them."""
+    yield
+    synk.close()
+    PROGRAM.shut_down()
+
+
+def test_a_lost_host_ends_the_session(whole):
+    session = forked(heal=9)
+    _, f = counting()
+    server, _ = PROGRAM.all_hosts()[1].processes
+    os.kill(server, signal.SIGKILL)
+    with pytest.raises(synk.WorkerDied) as caught:
+        for _ in range(100):
+            f()
+    assert not lacks(str(caught.value), "on host host1", "lost")
+    assert not lacks(str(caught.value.__notes__), "host host1 is lost") and session.closed
+
+
+def test_the_keeper_of_another_host_is_killed(whole):
+    session = forked(heal=9)
+    _, f = counting()
+    os.kill(PROGRAM.all_hosts()[1].processes[1], signal.SIGKILL)
+    with pytest.raises(synk.WorkerDied) as caught:
+        for _ in range(10000):
+            f()
+    assert not lacks(str(caught.value.__cause__) + str(caught.value), "the keeper process", "on host host1")
+    assert session.closed
+    over_hosts((2, 2))
+
+
+@pytest.mark.thorough
+def test_kills_at_any_time_on_all_hosts_end_like_the_undisturbed_training():
+    expected = undisturbed((2, 2), ROUNDS)
+    session = forked(heal=1000)
+    hosts = PROGRAM.all_hosts()[1:2]
+    with Terror(session.others, 40, hosts=hosts) as terror:
+        found = flat(training(ROUNDS, lambda: time.sleep(0.01)))
+    assert found == expected
+    assert 0 < len(session.healing.deaths) <= terror.kills
