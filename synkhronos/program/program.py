@@ -254,7 +254,7 @@ class Program:
                 raise StateError(f"the keeper process is gone, and {reason}: start a new program")
 
     def _start_until_connected(self, *start: Any) -> Session:
-        """Start a session; again if a rank of another host dies before its host has connected, at most ``heal`` times."""
+        """Start a session; up to ``heal`` times again if a rank of another host dies before its host has connected."""
         deaths: List[str] = []
         while True:
             try:

@@ -85,7 +85,9 @@ def main(record, per_host, width, heal, started=0):
             file.flush()
 
         try:
-            play(say, os.path.join(os.path.dirname(record), "killed"), int(per_host), int(width), int(heal), int(started))
+            play(
+                say, os.path.join(os.path.dirname(record), "killed"), int(per_host), int(width), int(heal), int(started)
+            )
         except BaseException:
             say("wrong", text=traceback.format_exc())
             raise

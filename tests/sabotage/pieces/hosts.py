@@ -313,10 +313,13 @@ def check_healed(case: Case, stage: Stage, ready: Dict[str, Any]) -> Outcome:
     for _ in range(N_OF_HEALED):
         time.sleep(draw.uniform(0.0, 0.5) * ready["seconds"])
         host = draw.randrange(case.hosts)
-        if host or case.per_host > 1:
-            kill(case._replace(what=RANK, draw=draw.random()), stage, host, ready)
-        if "told" in stage.lines():
+        if {"told", "wrong"} & {*stage.lines()}:
             break
+        if host or case.per_host > 1:
+            try:
+                kill(case._replace(what=RANK, draw=draw.random()), stage, host, ready)
+            except (psutil.NoSuchProcess, Wrong):  # the program has ended
+                break
     stage.killed.touch()
     works = stage.until(PATIENCE, "told", "works")
     if works is None or works["what"] == "told":
