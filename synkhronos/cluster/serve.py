@@ -17,7 +17,7 @@ from ..processes.keeper import Keeper
 from ..processes.launcher import ProcessLauncher
 from ..profile import ring
 from ..runtime.launcher import Ranges, RankConfig
-from ..sync.control_block import ControlBlock
+from ..sync.control_block import COMMAND_NUMBER, DECIDED, ControlBlock
 from ..sync.rendezvous import Rendezvous
 from . import wire
 from .bulk_transfers import BulkTransfers
@@ -179,5 +179,19 @@ class Server:
             return f"ranks on host {deputy.hosts.names[deputy.hosts.own]} could not be replaced: {error}"
 
     def inspect(self, about: Tuple[Sequence[int], float]) -> Dict[int, str]:
-        """Return the activity of ranks, with their Python stacks; ``about``: the ranks and a time limit in seconds."""
-        return {} if self.launcher is None else self.launcher.inspect(*about)
+        """Return the activity of ranks, with their Python stacks; "" for a rank that waits for its leader.
+
+        ``about``: the ranks and a time limit in seconds.
+        """
+        (ranks, seconds), deputy, launcher = about, self.deputy, self.launcher
+        if deputy is None or launcher is None:
+            return {}
+        block, words = deputy.block, deputy.block.words
+        waiting = [
+            rank
+            for rank in ranks
+            if rank != deputy.hosts.near[0]  # the leader has forwarded its state, unless it is late
+            and (block.arrived[rank] > words[DECIDED] or block.finished[rank] >= words[COMMAND_NUMBER])
+        ]
+        found = launcher.inspect([rank for rank in ranks if rank not in waiting], seconds)
+        return {**found, **dict.fromkeys(waiting, "")}

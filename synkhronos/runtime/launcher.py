@@ -68,7 +68,10 @@ class Launcher(ABC):
 
     @abstractmethod
     def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
-        """Return each rank's activity as text, including its Python stacks if it reports them within ``seconds``."""
+        """Return each rank's activity as text, including its Python stacks if it reports them within ``seconds``.
+
+        The text is empty if a rank of another host is known to wait for other ranks.
+        """
 
     @abstractmethod
     def forward(self, idle: bool = False) -> None:

@@ -474,8 +474,9 @@ class Session:
         return error
 
     def _late(self) -> WorkerTimeout:
-        missing = self._late_ranks = self._missing()
+        missing = self._missing()
         doing = self.launcher.inspect(missing, STACKS_TIMEOUT_S)
+        missing = self._late_ranks = [rank for rank in missing if doing[rank]] or missing  # a leader may be late alone
         ranks = "\n".join(f"rank {rank} (pid {self.launcher.pid(rank)}): {doing[rank]}" for rank in missing)
         late = "no rank finished a step of {} within" if any(self._steps) else "{} did not finish within"
         error = WorkerTimeout(

@@ -3,6 +3,7 @@
 Modules: `synkhronos.cluster.launcher`, `synkhronos.runtime.healing`, `synkhronos.runtime.session`.
 """
 
+import gc
 import logging
 import os
 import signal
@@ -21,6 +22,7 @@ from workload import ROUNDS, Fragile, training
 from worlds import over_hosts
 
 import synkhronos as synk
+from synkhronos.cluster.bridge import Bridge
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime import session as session_module
 from synkhronos.runtime.command import Command
@@ -309,13 +311,15 @@ def test_a_lost_link_is_replaced(lost_by, tmp_path):
     assert not lacks(session.healing.deaths[0], "rank 2", "exit code")
 
 
-@pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.parametrize("rank", [1, 2, 3])
 def test_a_rank_that_is_stuck(rank, clock):
+    """Other ranks of its host wait, even if it is their leader and does not forward their messages."""
     session = forked(timeout=1.5)
     w, f = counting()
     stuck = psutil.Process(pid_of(rank))
     stuck.suspend()
-    clock.when(lambda: stuck.status() == "stopped" and session._missing() == [rank], lambda: clock.advance(1.6))
+    missing = [2, 3] if rank == 2 else [rank]
+    clock.when(lambda: stuck.status() == "stopped" and session._missing() == missing, lambda: clock.advance(1.6))
     f()
     assert not stuck.is_running() and len(session.healing.deaths) == 1
     check(w, 4, 2)
@@ -362,3 +366,71 @@ def test_kills_at_any_time_on_all_hosts_end_like_the_undisturbed_training():
         found = flat(training(ROUNDS, lambda: time.sleep(0.01)))
     assert found == expected
     assert 0 < len(session.healing.deaths) <= terror.kills
+
+
+@pytest.mark.parametrize("heal", [0, 1])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_a_death_in_fork_before_the_host_has_connected(rank, heal, monkeypatch, caplog):
+    begin = Bridge.open
+
+    def open_and_kill(self, *arguments):
+        monkeypatch.setattr(Bridge, "open", begin)
+        pids = begin(self, *arguments)
+        os.kill(pids[rank], signal.SIGKILL)
+        return pids
+
+    monkeypatch.setattr(Bridge, "open", open_and_kill)
+    if not heal:
+        with reports(synk.WorkerDied, "on host host1", "SIGKILL", rank=rank):
+            forked(heal=0)
+    else:
+        with caplog.at_level(logging.WARNING, "synkhronos"):
+            session = forked(heal=1)
+        assert not lacks(caplog.records[0].getMessage(), f"rank {rank}", "SIGKILL")
+        assert len(session.healing.deaths) == 1
+        check(counting()[0], 4, 1)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_close_after_a_death(rank):
+    session = forked()
+    counting()
+    pids = [pid_of(each) for each in session.others]
+    end(rank)
+    synk.close()
+    assert session.closed and not any(map(psutil.pid_exists, pids))
+
+
+def files_of(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def test_replacements_leave_no_open_files():
+    session = forked(heal=100)
+    w, f = counting()
+    processes = [os.getpid(), PROGRAM.keeper_pid, PROGRAM._bridge.pid, *PROGRAM.all_hosts()[1].processes]
+    for i in range(6):
+        for rank in session.others:
+            end(rank)
+            f()
+        if i == 2:
+            gc.collect()
+            before = list(map(files_of, processes))
+    gc.collect()
+    assert list(map(files_of, processes)) == before
+    check(w, 4, 1 + 6 * 3)
+
+
+def test_constant_data_and_rows_of_data(tmp_path):
+    """A replaced rank fetches the program's data again."""
+    forked(heal=100)
+    x, w = engine.variable("x", "float64", 2), engine.shared(np.zeros(2), "w")
+    f = synk.function([x], (x, "gather"), updates=[(w, w + engine.sum(x))], exact=False)
+    rows = np.arange(4000.0).reshape(2000, 2)
+    np.save(tmp_path / "rows.npy", rows)
+    for data in (synk.data(rows, constant=True), synk.data(rows), synk.data(str(tmp_path / "rows.npy"))):
+        for rank in (None, 1, 2, 3):
+            if rank:
+                kill(rank)
+            batch = np.random.RandomState(rank).permutation(2000)[:100]
+            np.testing.assert_array_equal(f(data, batch=batch), rows[batch])
