@@ -344,7 +344,7 @@ def test_a_session_that_is_closed_meanwhile(monkeypatch):
 
     def replace_slowly(*given):
         signal.raise_signal(signal.SIGALRM)
-        replace(*given)
+        return replace(*given)
 
     monkeypatch.setattr(PROGRAM.session.launcher, "replace", replace_slowly)
     before = signal.signal(signal.SIGALRM, lambda *_: synk.close())
@@ -635,7 +635,7 @@ def test_a_rank_that_computes_finishes_first(tmp_path, monkeypatch):
     session = PROGRAM.session
     watch = session._watch_survivor
     # The survivor continues when another rank has died and the master waits for the survivor.
-    monkeypatch.setattr(session, "_watch_survivor", lambda rank: (computes.open(), watch(rank)))
+    monkeypatch.setattr(session, "_watch_survivor", lambda *about: (computes.open(), watch(*about)))
 
     def die():
         dies.until_reached()
