@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import traceback
 from abc import ABC, abstractmethod
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 from ..memory.attach import PoolMap
 from ..sync.control_block import ControlBlock
@@ -60,6 +60,18 @@ class Copying(ABC):
         self.ended = True
         self.requests.end()
         self.memory.clear()
+
+    def give_up(self) -> None:
+        """Report the block's state, and abort all requests; all hosts must do this before dead ranks are replaced."""
+        self._look(True)
+        self.requests.give_up_all()
+
+    def drain(self, seconds: float, turn: Callable[[float], object]) -> bool:
+        """``turn`` the loop until MPI writes into no memory of this host; return whether it stopped in time."""
+        until = time.monotonic() + seconds
+        while self.requests.is_draining and not self.ended and time.monotonic() < until:
+            turn(self.keep_time())
+        return not self.requests.is_draining
 
     def _on_bell(self) -> None:
         self.block.bridge.drain()

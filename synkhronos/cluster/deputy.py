@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import deque
-from typing import Deque, Dict, Optional, Set, Tuple
+from typing import Deque, Dict, Iterable, Optional, Set, Tuple
 
 from ..memory.memfd import give_back
 from ..processes.keeper import record_exit
@@ -43,7 +43,7 @@ class Deputy(Copying):
         self._steps = [(0, 0, 0)] * hosts.size
         self._ended: Set[int] = set()
         self._abort_sent = 0
-        self._aborted: Deque[Tuple[int, int, int]] = deque()  # aborted commands not yet announced to the ranks
+        self._aborted: Deque[Tuple[int, int]] = deque()  # aborted commands not yet announced to the ranks
         self._printed = {(rank, i): 0 for rank in hosts.near for i in range(2)}
 
     def fail(self, reason: str) -> None:
@@ -108,17 +108,29 @@ class Deputy(Copying):
     # -- messages from the first host ---------------------------------------------------------------------------------
 
     def on_aborted(self, command: int, decided: int, reductions: int) -> None:
-        """Queue an abort until barrier ``decided`` is complete here; ``reductions`` is the next reduction's number."""
-        self._aborted.append((command, decided, reductions))
+        """Abort a command's requests, and the command itself once barrier ``decided`` is complete here.
+
+        ``reductions`` is the next reduction's number. No rank needs a reply to a request from before that barrier. Its
+        completion may have to wait until a dead leader is replaced, which requires that requests are aborted.
+        """
+        if self.requests.bulk is not None:
+            self.requests.bulk.reductions = reductions
+        self.requests.abort(command)
+        self._aborted.append((command, decided))
         self._look(False)
+
+    def expect(self, ranks: Iterable[int], command: int) -> None:
+        """Prepare for processes that replace ended ranks, and execute commands after number ``command``."""
+        for rank in ranks:
+            self.block.reset(rank, command)
+            self._ended.discard(rank)
+        self.block.words[DEATHS] = 0
+        if any(self.block.ended[rank] for rank in self.hosts.near):  # the keeper sets this before the word
+            self.block.words[DEATHS] = 1
 
     def _abort(self) -> None:
         """Abort commands on this host's ranks once the decisions of all earlier barriers have arrived."""
         words = self.block.words
         while self._aborted and words[DECIDED] >= self._aborted[0][1]:
-            command, _, reductions = self._aborted.popleft()
-            words[ABORTED] = max(words[ABORTED], command)
-            if self.requests.bulk is not None:
-                self.requests.bulk.reductions = reductions
-            self.requests.look_at_aborted()
+            words[ABORTED] = max(words[ABORTED], self._aborted.popleft()[0])
             self.wake(self.hosts.near)

@@ -74,6 +74,11 @@ class Requests:
                 self._give_up(everything=True)
             self._ended = True
 
+    def give_up_all(self) -> None:
+        """Abort all requests, and reductions of earlier commands; the other hosts must do the same."""
+        with self._lock:
+            self._give_up(everything=True)
+
     def look(self) -> None:
         """Process an abort, if any, and new requests of this host's ranks."""
         block = self.block
@@ -333,8 +338,10 @@ class Requests:
     # -- aborting -------------------------------------------------------------------------------------------------
 
     def look_at_aborted(self) -> None:
-        """If a command was aborted, abort all its requests."""
-        aborted = self.block.words[ABORTED]
+        self.abort(self.block.words[ABORTED])
+
+    def abort(self, aborted: int) -> None:
+        """Abort all requests of commands up to number ``aborted``."""
         if aborted > self._given_up:
             with self._lock:
                 self._given_up = aborted

@@ -117,7 +117,8 @@ def fork(
         Maximum number of dead ranks to replace; default: environment variable ``SYNK_HEAL``, or 0. A new process
         replaces a rank that died or did not answer in time, and restores its values. The command is then repeated
         and takes effect on all ranks or none. Updated variables need memory for one additional copy on the master and
-        two on every other rank, and copying takes time. Not available with several hosts. See :doc:`fault_tolerance`.
+        two on every other rank, and copying takes time. A rank is replaced on its host; a lost host ends the session.
+        See :doc:`fault_tolerance`.
     options : Options, optional
         Expert options: cores, threads, memory, the spare process, cProfile files.
 
@@ -178,9 +179,6 @@ def fork(
     _check_files(size, machine.descriptor_limit(), DESCRIPTORS_PER_RANK)
     for host in there:
         _check_files(size, host.files, DESCRIPTORS_PER_RANK_OF_HOSTS, f" on host {host.name}")
-    if deaths and hosts is not None:
-        hint = "ranks are replaced only if all of them run on one host"
-        raise ArgumentValueError(argument, "0 with several hosts", str(deaths), hint)
     check_timeout(timeout)
     if random not in ("split", "same"):
         raise ArgumentValueError("random", "'split' or 'same'", repr(random))

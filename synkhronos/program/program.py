@@ -21,7 +21,7 @@ from ..cluster.host_memory import shadow
 from ..cluster.launcher import HostsLauncher
 from ..cluster.spec import SessionSpec, modules_to_import
 from ..cluster.world import World, environment_of_ranks
-from ..errors import ArgumentValueError, StateError, SynkhronosError
+from ..errors import ArgumentValueError, StateError, SynkhronosError, WorkerDied
 from ..host import machine
 from ..host.affinity import CoreClaims, MasterAffinity
 from ..host.heap import keep_freed_memory
@@ -34,6 +34,7 @@ from ..processes.launcher import ProcessLauncher
 from ..processes.local import LocalLauncher
 from ..profile.ring import ring_bytes
 from ..runtime.command import CheckStart
+from ..runtime.exit_status import LOST
 from ..runtime.launcher import Launcher, RankConfig
 from ..runtime.session import GRACE_S, Session
 from ..sync.control_block import ControlBlock
@@ -214,7 +215,8 @@ class Program:
                     undo.callback(profiled.abandon)
                     options["recorded"] = True
                 with DeferredSignals():  # otherwise an interrupt could leave a process behind
-                    session = self._start(size, root, launcher, devices is not None, hosts, SessionOptions(**options))
+                    start = size, root, launcher, devices is not None, hosts, SessionOptions(**options)
+                    session = self._start_until_connected(*start)
                     undo.callback(session.close, "it could not be started")
                     if profiled is not None:
                         profiled.begin(session, self._cores_of(hosts), devices)
@@ -277,6 +279,22 @@ class Program:
                 reason = f"a new one cannot be forked after this process has opened {device}"
                 raise StateError(f"the keeper process is gone, and {reason}: start a new program")
 
+    def _start_until_connected(self, *start: Any) -> Session:
+        """Start a session; up to ``heal`` times again if a rank of another host dies before its host has connected."""
+        deaths: List[str] = []
+        while True:
+            try:
+                session = self._start(*start)
+            except WorkerDied as error:
+                deaths.append(str(error).partition("; the session is closed")[0])
+                if error.exitcode == LOST or len(deaths) > start[-1].heal:
+                    raise
+                logger.warning("%s: the ranks are started again (deaths: %d)", deaths[-1], len(deaths))
+            else:
+                if session.healing is not None:
+                    session.healing.deaths += deaths
+                return session
+
     def _start(
         self, size: int, root: int, launcher: str, devices: bool, hosts: Optional[Hosts], options: SessionOptions
     ) -> Session:
@@ -316,6 +334,7 @@ class Program:
                 modules = [*modules_to_import(), *self._bridge.world.modules]
                 flags = options.pin, options.keep_heap, options.threads, options.profile_workers
                 spec = SessionSpec(hosts, root, list(of_program), path, folder, *flags, modules, span_bytes)
+                spec = spec._replace(heals=options.heal > 0, standby=options.heal > 0 and options.standby)
                 starter = HostsLauncher(starter, self._bridge, spec)
             starter.start(configs, block, pools)
             policy = WaitPolicy.of_threads() if hosts is None else WaitPolicy.of_hosts()

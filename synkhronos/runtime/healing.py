@@ -68,7 +68,8 @@ class Healing:
 
     def common_value(self, number: int, pools: Any) -> Any:
         """Return the deposited value, in host memory, of a variable that is equal on all ranks; do not write to it."""
-        deposit = next(of_rank[number] for of_rank in self.deposits_by_rank if number in of_rank)  # the master has none
+        deposits = [of_rank[number] for of_rank in self.deposits_by_rank if number in of_rank]  # the master has none
+        deposit = min(deposits, key=pools.is_far)
         return pools.attach(deposit) if isinstance(deposit, Handle) else load(deposit)
 
     def refusal(

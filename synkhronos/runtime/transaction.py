@@ -132,7 +132,10 @@ class Transaction:
 
         With ``ahead=2``, over several hosts, it is valid after the second barrier from now; nothing may fail between
         them. If all ranks do so, with None, the root decides both at its own commit, which saves a network round trip.
+        If dead ranks are replaced, this has no effect, because the answer must contain the new deposits.
         """
+        if ahead > 1 and self.deposits is not None:
+            return
         number = self.barrier.current + ahead
         if self.promises is None:
             if ahead > 1:  # the root

@@ -186,13 +186,15 @@ class ControlBlock(_RankWords):
                 _, self.steps[rank], self.undone[rank] = made
                 self.steps_command[rank] = made[0]
 
-    def reset(self, rank: int) -> None:
-        """Reset the words of a dead rank for its replacement, which waits for the next command."""
+    def reset(self, rank: int, command: int) -> None:
+        """Reset the words of a dead rank for its replacement, which executes commands after number ``command``."""
         self.ended[rank] = self.status[rank] = self.memory[rank] = self.promised[rank] = 0
-        self.finished[rank] = self.words[COMMAND_NUMBER]
+        self.answer_length[rank] = 0  # first, because a leader may forward this answer
+        self.finished[rank] = command
         self.fatal_error[rank][:] = bytes(len(self.fatal_error[rank]))
-        for semaphores in (self.releases, self.commands, self.answers):
-            semaphores[rank].drain()
+        for each in (self.releases[rank], self.commands[rank], self.answers[rank]):
+            if isinstance(each, Semaphore):  # eventfds also wake other ranks
+                each.drain()
 
     def close(self) -> None:
         """Close the descriptor; the memory stays mapped as long as this object exists."""

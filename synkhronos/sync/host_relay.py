@@ -166,6 +166,20 @@ class RootRelay(HostRelay):
                 return "decided", number, stop, of, notices
         return "decided", number, stop, number, {}
 
+    def reconnect(self, leader: int, link: Link) -> None:
+        """Use a new link to a host whose leader was replaced; repeat the last command and decision there."""
+        host = self.hosts.of(leader) - 1
+        old, others, _ = self._told[host]
+        try:
+            self._poll.unregister(old)
+        except (KeyError, ValueError):  # unregistered after its loss
+            pass
+        self._links = {fd: each for fd, each in self._links.items() if each is not old}
+        old.close()
+        self._links[link.fileno()] = link
+        self._poll.register(link, select.POLLIN | select.POLLRDHUP)
+        self._told[host] = link, others, [0, 0]
+
     def on_arrived(
         self, number: int, notices: Dict[int, Any], promises: Dict[int, Tuple[int, bytes]], *news: Dict[int, Any]
     ) -> None:
@@ -202,7 +216,8 @@ class LeaderRelay(HostRelay):
         (self._link,) = links
         self._near: Sequence[int] = self.hosts.near
         n = self.hosts.size
-        self._arrived, self._finished, self._promised = [0] * n, [0] * n, [0] * n
+        self._arrived, self._finished, self._promised = list(self.block.arrived), [0] * n, [0] * n
+        self._finished[self.rank] = self.block.finished[self.rank]  # unless 0, of a previous process
         self._steps, self._printed = [(0, 0, 0)] * n, [0] * n
         self._command: Optional[Tuple[int, int, bytes]] = None  # a command not delivered yet
         self._long_command: Any = None
