@@ -25,7 +25,7 @@ BUDGET = {
     "transports/": 1515,
     "cluster/": 2402,
     "processes/": 850,
-    "program/": 1017,
+    "program/": 1018,
     "engines/ sharding/ ops/": 8028,
     "replication/": 460,
     "calls/": 4103,
