@@ -247,9 +247,9 @@ def check_model(piece: Piece, seed: int, number: int, tally: Any) -> None:
         check(program, library, tally, piece.launcher)
     except Wrong as wrong:
         print(f"\nWRONG: seed {seed}, session {piece.name} {number}")
-        print(program.text(library))
+        print(program.text(library, wrong.call))
         small, found = smallest(program, wrong, library, piece.launcher)
-        print(f"\nA smaller program:\n{small.text(library)}")
+        print(f"\nA smaller program:\n{small.text(library, found.call)}")
         raise found from wrong
 
 

@@ -59,11 +59,13 @@ class Graph:
     def inputs(self, role):
         return [leaf for leaf in self.program.leaves if leaf.role == role]
 
-    def serial(self, outputs, updates):
+    def serial(self, outputs, updates, **options):
         outputs, updates = self.arguments(outputs, updates)
         inputs = [self[leaf.name] for role in ("rows", "all") for leaf in self.inputs(role)]
         givens = [(self[a], self[b]) for a, b in self.program.givens]
-        return self.library.function(inputs, outputs, updates=updates, givens=givens, on_unused_input="ignore")
+        return self.library.function(
+            inputs, outputs, updates=updates, givens=givens, on_unused_input="ignore", **options
+        )
 
     def exact(self, outputs, updates):
         outputs, updates = self.arguments(outputs, updates)
@@ -102,7 +104,8 @@ class Tally:
         return [
             f"{n['built'] + n['refused']:,} models: {n['refused']:,} were refused, and {n['targets']:,} outputs and"
             f" updates of the others were built. {n['calls']:,} calls were compared, with {n['values']:,} values;"
-            f" {n['rounding']:,} of these depend on rounding. {n['refused calls']:,} calls were refused."
+            f" {n['rounding']:,} of these depend on rounding,"
+            f" and {n['rewrites']:,} on rewrites such as 0 / 0 = 0. {n['refused calls']:,} calls were refused."
         ]
 
 
@@ -145,23 +148,35 @@ def quiet():
         logger.setLevel(level)
 
 
+def serial_function(graph, outputs, updates):
+    """Return the serial function; None if the library cannot build it."""
+    try:
+        return graph.serial(outputs, updates)
+    except Exception:
+        return None
+
+
 def check(program, library, tally, launcher="threads"):
     """Compare all calls of a program; raise `Wrong` for the first difference."""
     with quiet():
         open_session(program.ranks, program.root, launcher)
         ours, theirs = Graph(program, library), Graph(program, library)
-        exact, outputs, updates = built(ours, program, tally)
+        try:
+            exact, outputs, updates = built(ours, program, tally)
+        except Exception as error:
+            if serial_function(theirs, program.outputs, program.updates) is not None:
+                raise Wrong(f"{type(error).__name__} when built: {str(error)[:300]}", "all", None) from error
+            exact, outputs, updates = None, (), ()
         if exact is None:
             tally.counts["refused"] += 1
             return
-        try:
-            serial = theirs.serial(outputs, updates)
-        except Exception:  # an engine's own bug
+        serial = serial_function(theirs, outputs, updates)
+        if serial is None:
             tally.counts["no serial function"] += 1
             return
         tally.counts["built"] += 1
         tally.counts["targets"] += len(outputs) + len(updates)
-        comparison = Comparison(program, ours, theirs, exact, serial, outputs, tally)
+        comparison = Comparison(program, library, ours, theirs, exact, serial, outputs, updates, tally)
         for call in program.calls:
             comparison.call(call)
 
@@ -169,8 +184,9 @@ def check(program, library, tally, launcher="threads"):
 class Comparison:
     """Both functions of a program, call by call."""
 
-    def __init__(self, program, ours, theirs, exact, serial, outputs, tally):
-        self.program, self.exact, self.serial, self.outputs, self.tally = program, exact, serial, outputs, tally
+    def __init__(self, program, library, ours, theirs, exact, serial, outputs, updates, tally):
+        self.program, self.library, self.exact, self.serial, self.tally = program, library, exact, serial, tally
+        self.outputs, self.updates, self.graph, self.plain = outputs, updates, theirs, None
         used = exact.get_shared()
         self.ours = {name: shared for name, shared in ours.shareds().items() if shared in used}
         self.theirs = {name: theirs[name] for name in self.ours}
@@ -189,7 +205,7 @@ class Comparison:
                         shared.set_value(leaf.value(0, call.seed))
         data = [leaf.value(call.rows, call.seed) for leaf in self.leaves]
         before = self.state()
-        expected = self.attempt(lambda: self.serially(call, data))
+        expected = self.attempt(lambda: self.serially(call, data, self.serial))
         after = self.state()
         found = self.attempt(lambda: self.in_parallel(call, data))
         if isinstance(found, Exception):
@@ -228,10 +244,14 @@ class Comparison:
             p, s = np.asarray(p), np.asarray(s)
             if (p.dtype, p.shape) != (s.dtype, s.shape):
                 raise Wrong(f"{p.dtype}{p.shape} instead of {s.dtype}{s.shape}", name, call)
-            if not self.is_rounding(call, data, before, name, step, p, s):
+            if self.is_rounding(call, data, before, name, step, p, s):
+                reason = "rounding"
+            elif self.close(p, self.repeated(call, data, before, name, step, self.without_rewrites)):
+                reason = "rewrites"
+            else:
                 raise Wrong(f"{p.tolist()} instead of {s.tolist()}", name, call)
-            self.tally.counts["rounding"] += 1
-            self.tally.examples[f"rounding {len(self.tally.examples)}"] = (self.program, call, name, p, s)
+            self.tally.counts[reason] += 1
+            self.tally.examples[f"{reason} {len(self.tally.examples)}"] = (self.program, call, name, p, s)
 
     def close(self, value, expected, rtol=None):
         value, expected = np.asarray(value), np.asarray(expected)
@@ -248,17 +268,30 @@ class Comparison:
         r = np.random.RandomState(0)
         spread = np.zeros(value.shape)
         for _ in range(4):
-            self.restore({key: self.jittered(r, array) for key, array in before.items()})
-            results = self.attempt(lambda: self.serially(call, [self.jittered(r, array) for array in data]))
-            if isinstance(results, Exception):
+            state = {key: self.jittered(r, array) for key, array in before.items()}
+            other = self.repeated(call, [self.jittered(r, array) for array in data], state, name, step, self.serial)
+            if other is None:
                 return True
-            other = self.state()[name] if name in before else results[self.outputs.index(name)][step]
             change = np.asarray(np.abs(np.asarray(other, complex) - np.asarray(expected, complex)))
             change[np.isnan(np.asarray(other, complex)) != np.isnan(np.asarray(expected, complex))] = np.inf
             spread = np.fmax(spread, change)
         away = np.abs(np.asarray(value, complex) - np.asarray(expected, complex))
         same = np.isclose(value, expected, self.rounding[0], equal_nan=True)
         return bool(np.all(same | (away <= AMPLIFICATION * spread) | np.isinf(spread)))
+
+    def repeated(self, call, data, state, name, step, function):
+        """Return a value of another call to the serial function, or to one without rewrites; None if it fails."""
+        self.restore(state)
+        results = self.attempt(lambda: self.serially(call, data, function))
+        if isinstance(results, Exception):
+            return None
+        return self.theirs[name].get_value() if name in state else results[self.outputs.index(name)][step]
+
+    def without_rewrites(self, *data):
+        """Call the serial function without the library's rewrites, which may fold 0 / 0 to 0."""
+        if self.plain is None:
+            self.plain = self.graph.serial(self.outputs, self.updates, mode=self.library.UNOPTIMIZED)
+        return self.plain(*data)
 
     def jittered(self, r, array):
         if array.dtype.kind not in "fc":
@@ -284,12 +317,12 @@ class Comparison:
     def selected(self, data, rows):
         return [array.take(rows, leaf.axis) if leaf.role == "rows" else array for leaf, array in zip(self.leaves, data)]
 
-    def serially(self, call, data):
+    def serially(self, call, data, function):
         if call.form == "batch":
             choice = slice(call.choice) if isinstance(call.choice, int) else call.choice
             data = self.selected(data, np.arange(call.rows)[choice])
         calls = [self.selected(data, rows) for rows in call.choice] if call.form == "steps" else [data]
-        return list(zip(*[self.serial(*one) for one in calls]))
+        return list(zip(*[function(*one) for one in calls]))
 
     def in_parallel(self, call, data):
         """Return the results of each output, in all steps."""

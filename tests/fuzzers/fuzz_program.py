@@ -128,8 +128,8 @@ class Program(NamedTuple):
         leaves = tuple(leaf for leaf in self.leaves if leaf.name in found)
         return self._replace(lines=tuple(reversed(lines)), leaves=leaves)
 
-    def text(self, library):
-        """Return a program that builds both functions and prints the results of each call."""
+    def text(self, library, wrong=None):
+        """Return a program that builds both functions and prints the results of the wrong call, or of each call."""
         names = {role: [x for x in self.leaves if x.role == role] for role in ("rows", "all", "shared")}
         rows = [x.name if x.axis == 0 else f"synk.sharded({x.name}, axis={x.axis})" for x in names["rows"]]
         everywhere = ", ".join(x.name for x in names["all"])
@@ -144,7 +144,7 @@ class Program(NamedTuple):
             f"synk.fork({self.ranks}, master_rank={self.root})",
             f"exact = synk.function([{', '.join(rows)}], bcast_inputs=[{everywhere}], {common}, exact=True{fixed})",
         ]
-        for call in self.calls:
+        for call in self.calls if wrong not in self.calls else [wrong]:
             arguments = ", ".join(literal(x.value(call.rows, call.seed)) for x in (*names["rows"], *names["all"]))
             lines += [f"# {call}", f"print(serial({arguments}))", f"print(exact({arguments}))"]
         return "\n".join(lines)
@@ -172,9 +172,9 @@ class Author:
     def program(self):
         """Return a program; None if no phrase fits."""
         rng = self.rng
-        for _ in range(rng.randint(1, 7)):
+        for _ in range(rng.randint(1, 9)):
             self.extend(self.library.PHRASES)
-        for _ in range(rng.randint(0, 3)):
+        for _ in range(rng.choice([0, 1, 1, 2, 3])):
             self.extend(self.library.ENDINGS)
         made = [value for value in self.values if value.name.startswith("v")]
         if not made:
@@ -289,7 +289,7 @@ class Author:
         letters = letters.split()
         kind = f"l{next((d for value in given for d in value.dims if d != 'n'), 3)}" if kind == "l" else kind or "f"
         found = [value for value in self.values if value.kind == kind and self.fits(value.dims, letters, lengths)]
-        if found and rng.random() < 0.75:
+        if found and rng.random() < 0.85:
             value = rng.choice(found[-6:])
             lengths.update((letter, d) for letter, d in zip(letters, value.dims) if letter.isalpha() and letter != "n")
             return value

@@ -23,6 +23,9 @@ function, shared, cast = pytensor.function, pytensor.shared, pt.cast
 grad, hessian, jacobian = pytensor.grad, pytensor.gradient.hessian, pt.jacobian
 nan, inf = np.nan, np.inf
 
+#: Mode that computes a graph as it was written.
+UNOPTIMIZED = pytensor.compile.mode.Mode(linker="py", optimizer=None)
+
 #: Errors of expressions that PyTensor rejects, for the author of this file.
 FAILED = {}
 
@@ -41,9 +44,9 @@ def along(x, *dims):
     return px.as_xtensor(x, dims=dims)
 
 
-def hvp(loss, x, y):
-    """Return a product of a Hessian and a vector of the shape of ``y``."""
-    return grad((grad(loss, x) * pt.cos(pt.arange(x.size)).reshape(x.shape)).sum(), x)
+def hvp(loss, x):
+    """Return a product of a Hessian and a vector."""
+    return grad((grad(loss, x) * pytensor.gradient.disconnected_grad(pt.cos(x))).sum(), x)
 
 
 def op(f, *xs):
@@ -148,7 +151,7 @@ SEQUENCES = [
     ("n d; d", "n d", "scan(lambda h, b: pt.tanh(h * b), [], [{0}], [{1}], n_steps=3)[-1]"),
     ("n d; d", "d", "scan(lambda h, x: h + 0.1 * (x * h).<<mean|sum>>(axis=0), [], [{1}], [{0}], n_steps=2)[-1]"),
     ("n d; d", "d", "scan(lambda b, x: b * x.sum(0), [{1}[None] * 2], [None], [{0}])[0]"),
-    ("n d; d", "", "scan(lambda b, s, x: s + b * x.sum(), [{1}], [pt.constant(0.0)], [{0}])[-1]"),
+    ("n d; d", "", "scan(lambda b, s, x: s + cast(b * x.sum(), 'float64'), [{1}], [pt.constant(0.0)], [{0}])[-1]"),
     ("n d; d", "d", "scan(lambda b, x: pt.sqr(x * b).sum(), [{1}], [None], [{0}])"),
     ("n d", "n d", "scan(lambda x, h: h + x, [{0}], [pt.zeros_like({0}[0])])"),
     ("n d", "d", "scan(lambda x, h: h + x, [{0}], [pt.zeros_like({0}[0])])[-1]"),
@@ -317,11 +320,72 @@ REDUCTIONS = [
     ("n", "", "pt.sum(pt.sort({0}) * pt.arange({0}.shape[0]))"),
 ]
 
+#: Statistics and algorithms: k-means, IRLS, principal components, histograms, one-hot codes, ranks, moving averages.
+ALGORITHMS = [
+    (
+        "n d; c d",
+        "c d",
+        """k = pt.argmin((({0}[:, None] - {1}[None]) ** 2).sum(axis=2), axis=1)
+        z = pt.eq({k}[:, None], pt.arange({1}.shape[0])) * 1.0
+        pt.dot({z}.T, {0}) / pt.maximum({z}.sum(axis=0), 1)[:, None]""",
+    ),
+    (
+        "n d; d; b:n",
+        "d",
+        """p = pt.sigmoid(pt.dot({0}, {1}))
+        h = pt.dot({0}.T * {p} * (1 - {p}), {0}) + pt.eye({1}.shape[0])
+        {1} + pt.linalg.solve({h}, pt.dot({0}.T, {2} - {p}))""",
+    ),
+    (
+        "n d; c d; c",
+        "c",
+        """e = {2} - 0.5 * (({0}[:, None] - {1}[None]) ** 2).sum(axis=2)
+        z = pt.exp({e} - pt.logsumexp({e}, axis=1, keepdims=True))
+        {z}.<<sum|mean>>(axis=0) / {z}.shape[0]""",
+    ),
+    ("n d", "n", "abs(pt.dot({0} - {0}.mean(axis=0), pt.linalg.eigh(pt.cov({0}, rowvar=False))[1][:, -1]))"),
+    ("c; l:n; n", "c", "pt.bincount({1}, weights={2}, minlength=9)[:{0}.shape[0]] + {0}"),
+    ("n; c", "n", "{1}[pt.clip(pt.floor({0}), 0, {1}.shape[0] - 1).astype('int64')]"),
+    ("c; l:n", "n c", "pt.set_subtensor(pt.zeros(({1}.shape[0], {0}.shape[0]))[pt.arange({1}.shape[0]), {1}], 1)"),
+    ("n d", "n d", "pt.argsort(pt.argsort({0}, axis=1), axis=1) * 1.0"),
+    ("n d", "n d", "{0}[:, ::-1].cumsum(axis=1)[:, ::-1]"),
+    ("n d", "n", "pt.sort({0}, axis=1)[:, -1] - pt.sort({0}, axis=1)[:, 0]"),
+    ("n d", "d d", "pt.dot({0}.T, {0}) / pt.outer({0}.std(axis=0) + 1, {0}.std(axis=0) + 1)"),
+    ("n d", "n d d", "{0}[:, None, :] - {0}[:, :, None]"),
+    ("n d", "d", "{0}[None].mean(axis=(0, 1))"),
+    ("n d; n d", "n d", "pt.stack([{0}, {1}], axis=<<0).max(axis=0|1).mean(axis=1|-1).sum(axis=-1>>)"),
+    ("n d; n", "d", "({0} * {1}[:, None]).sum(axis=0) / pt.abs({1}).sum()"),
+    ("n d", "2", "{0}.shape * 1.0"),
+    ("n d", "", "<<{0}.size|{0}.shape[0] - 1|{0}.shape[0] ** 2|{0}.shape.prod()|{0}.shape[0] % 3>> * 0.5"),
+    (
+        "n d",
+        "n d",
+        "{0} * <<pt.minimum({0}.shape[0], 3)|1.0 / {0}.shape[0] ** 2|({0}.shape[0] > 3)|{0}.shape[0] // 2>>",
+    ),
+    ("n d", "n d", "pt.switch(pt.eq({0}.shape[0], {0}.shape[1]), {0}, {0} * 2)"),
+    ("n d", "d", "{0}.sum(axis=0) / pt.maximum({0}.shape[0] - 1, 1)"),
+    ("n d; ", "n d", "{0} - {1} ** {0}.shape[0]"),
+    ("n d", "n d", "pt.switch({0} > {0}.mean(axis=0) + {0}.std(axis=0), {0}.mean(axis=0), {0})"),
+    ("n d; d", "", "({0} - {1}).<<max|min>>(axis=0).<<sum|max>>() * {1}.sum()"),
+    ("n d", "d", "255 - (-{0}).max(axis=0)"),
+    ("n d", "n d", "{0} / pt.maximum(1, pt.sqrt(pt.sqr({0}).sum()) / {c})"),
+    ("n d", "", "pt.sqr({0} / {0}.sum()).sum()"),
+    ("n d e", "d", "pt.sqr({0}.mean(axis=0)).<<sum|max>>(axis=1)"),
+    ("n t; b:n t", "", "({0} * {1}).sum() / {1}.sum()"),
+    ("n t; b:n t", "n", "pt.take_along_axis({0}, ({1}.sum(axis=1) - 1)[:, None] % {0}.shape[1], axis=1)[:, 0]"),
+    ("n t; b:n t", "", "{0}[{1}].<<sum|mean|var>>()"),
+    ("n t; b:n t", "n t", "pt.set_subtensor({0}[{1}], <<0|{0}[{1}] * 2|{c}>>)"),
+]
+
 IMAGES = [
     ("n d; e", "n", "pt.signal.convolve1d({0}, {1}, mode='<<full|same>>').<<sum|max>>(axis=-1)"),
     ("n d; n e", "n", "pt.signal.convolve1d({0}, {1}, mode='full').<<sum|max>>(axis=-1)"),
     ("n; e", "", "pt.signal.convolve1d({0}, {1}, mode='full').sum()"),
-    ("n h w; 2 2", "n", "pt.signal.convolve2d({0}, {1}, mode='<<full|same>>').<<sum|max>>(axis=(1, 2))"),
+    (
+        "n h w; 2 2",
+        "n",
+        "pt.signal.convolve2d({0}, {1}, mode='<<full|same>>', method='direct').<<sum|max>>(axis=(1, 2))",
+    ),
     ("n h w; n 2 2", "n", "pt.signal.convolve2d({0}, {1}, mode='full', method='direct').max(axis=(1, 2))"),
     ("n h 4", "n h", "{0}.reshape(({0}.shape[0], {0}.shape[1], 2, 2)).max(axis=3)[:, :, <<0|1>>]"),
     ("n 4 4", "n 2 2", "{0}.reshape(({0}.shape[0], 2, 2, 2, 2)).<<max|mean|sum>>(axis=(2, 4))"),
@@ -338,8 +402,8 @@ LABELLED = [
     ("n d", "n", "along({0}, 'row', 'col').isel(col=<<0|-1>>).values"),
     ("n d", "d", "along({0}, 'row', 'col').isel(row=0).values"),
     ("n d; n d", "", "(along({0}, 'row', 'col') - along({1}, 'row', 'col').mean()).var().values"),
-    ("n d e", "n", "along({0}, 'row', 'a', 'b').stack(c=['a', 'b']).mean('c').values"),
-    ("n d e", "", "along({0}, 'row', 'a', 'b').stack(c=['row', 'b']).max('c').sum().values"),
+    ("n d e", "n", "along({0}, 'row', 'a', 'b').stack({'c': ['a', 'b']}).mean('c').values"),
+    ("n d e", "", "along({0}, 'row', 'a', 'b').stack({'c': ['row', 'b']}).max('c').sum().values"),
     ("n d; c d; l:n", "n", "pt.sum({0}, axis=1) + along({1}, 'c', 'd').mean('d').values[{2} * 0]"),
     ("n d; n", "d", "along({0}, 'i', 'j').dot(along({1}, 'i'), dim='i').values"),
 ]
@@ -367,9 +431,9 @@ ENDINGS = [
     ("n d; @", "@", "grad(pt.<<sum|mean|max>>(<<{0}|pt.tanh({0})|{0} ** 2>>), {1})"),
     ("d; @", "@", "grad(pt.<<sum|mean>>(<<{0}|pt.tanh({0})>>), {1})"),
     ("d e; @", "@", "grad(pt.<<sum|mean>>(<<{0}|pt.tanh({0})>>), {1})"),
-    ("n; @", "@", "hvp({0}.<<sum|mean>>(), {1}, {1})"),
-    ("n d; @", "@", "hvp(pt.tanh({0}).<<sum|mean>>(), {1}, {1})"),
-    ("; @", "@", "hvp({0}, {1}, {1})"),
+    ("n; @", "@", "hvp({0}.<<sum|mean>>(), {1})"),
+    ("n d; @", "@", "hvp(pt.tanh({0}).<<sum|mean>>(), {1})"),
+    ("; @", "@", "hvp({0}, {1})"),
     ("n; d", "d", "pt.diagonal(hessian({0}.sum(), {1}))"),
     ("n; d", "d d", "jacobian(grad({0}.<<sum|mean>>(), {1}), {1}, vectorize=True)"),
     ("d; e", "d e", "jacobian({0}, {1}, vectorize=<<True|False>>)"),
@@ -383,8 +447,12 @@ ENDINGS = [
 ]
 
 PHRASES = [
-    *LOSSES * 2, *MODELS * 2, *SEQUENCES, *LINEAR, *SHAPES, *ELEMENTS * 2, *REDUCTIONS * 2,
+    *LOSSES * 2, *MODELS * 2, *ALGORITHMS * 2, *SEQUENCES, *LINEAR, *SHAPES, *ELEMENTS * 2, *REDUCTIONS * 2,
     *IMAGES, *LABELLED, *RANDOM, *CONDITIONS, *ENDINGS,
 ]  # fmt: skip
 
-NAMES = {key: value for key, value in globals().items() if not key.startswith("__") and not key.isupper()}
+NAMES = {
+    "np": np, "pytensor": pytensor, "pt": pt, "px": px, "nan": nan, "inf": inf, "shared": shared, "cast": cast,
+    "grad": grad, "hessian": hessian, "jacobian": jacobian, "hvp": hvp, "scan": scan, "op": op, "each": each,
+    "along": along, "ifelse": ifelse, "RandomStream": RandomStream,
+}  # fmt: skip

@@ -21,6 +21,9 @@ from fuzz_theano import *"""
 function, shared, cast, grad = theano.function, theano.shared, T.cast, theano.grad
 nan, inf = np.nan, np.inf
 
+#: Mode that computes a graph as it was written.
+UNOPTIMIZED = theano.Mode(linker="py", optimizer=None)
+
 #: Errors of expressions that Theano rejects, for the author of this file.
 FAILED = {}
 
@@ -36,8 +39,7 @@ def scan(step, sequences, start, others=(), **options):
 
 def hvp(loss, x):
     """Return a product of a Hessian and a vector."""
-    v = T.cos(T.arange(x.size)).reshape(x.shape, x.ndim)
-    return grad((grad(loss, x) * v).sum(), x)
+    return grad((grad(loss, x) * theano.gradient.disconnected_grad(T.cos(x))).sum(), x)
 
 
 def gauss_newton(y, x):
@@ -330,6 +332,58 @@ REDUCTIONS = [
     ("n d", "d", "T.max_and_argmax({0}, axis=0)[<<0|1>>] * 1.0"),
 ]
 
+#: Statistics and algorithms: k-means, IRLS, principal components, histograms, one-hot codes, ranks, moving averages.
+ALGORITHMS = [
+    (
+        "n d; c d",
+        "c d",
+        """k = T.argmin((({0}[:, None] - {1}.dimshuffle('x', 0, 1)) ** 2).sum(axis=2), axis=1)
+        z = T.eq({k}[:, None], T.arange({1}.shape[0]).dimshuffle('x', 0)) * 1.0
+        T.dot({z}.T, {0}) / T.maximum({z}.sum(axis=0), 1)[:, None]""",
+    ),
+    (
+        "n d; d; b:n",
+        "d",
+        """p = nnet.sigmoid(T.dot({0}, {1}))
+        h = T.dot({0}.T * {p} * (1 - {p}), {0}) + T.eye({1}.shape[0])
+        {1} + T.slinalg.solve({h}, T.dot({0}.T, {2} - {p}))""",
+    ),
+    (
+        "n d; c d; c",
+        "c",
+        """e = {2} - 0.5 * (({0}[:, None] - {1}.dimshuffle('x', 0, 1)) ** 2).sum(axis=2)
+        z = nnet.softmax({e})
+        {z}.<<sum|mean>>(axis=0) / {z}.shape[0]""",
+    ),
+    ("n d", "n", "abs(T.dot({0} - {0}.mean(axis=0), T.nlinalg.eigh(T.dot({0}.T, {0}))[1][:, -1]))"),
+    ("c; l:n; n", "c", "T.extra_ops.bincount({1}, weights={2}, minlength=9)[:{0}.shape[0]] + {0}"),
+    ("n; c", "n", "{1}[T.clip(T.floor({0}), 0, {1}.shape[0] - 1).astype('int64')]"),
+    ("c; l:n", "n c", "T.set_subtensor(T.zeros(({1}.shape[0], {0}.shape[0]))[T.arange({1}.shape[0]), {1}], 1)"),
+    ("n d", "n d", "T.argsort(T.argsort({0}, axis=1), axis=1) * 1.0"),
+    ("n d", "n d", "{0}[:, ::-1].cumsum(axis=1)[:, ::-1] * 2"),
+    ("n d", "n", "T.sort({0}, axis=1)[:, -1] - T.sort({0}, axis=1)[:, 0]"),
+    ("n d", "d d", "T.dot({0}.T, {0}) / T.outer({0}.std(axis=0) + 1, {0}.std(axis=0) + 1)"),
+    ("n d", "n d d", "{0}[:, None, :] - {0}[:, :, None]"),
+    ("n d", "d", "{0}[None].mean(axis=(0, 1))"),
+    ("n d; n d", "n d", "T.stack([{0}, {1}], axis=<<0).max(axis=0|1).mean(axis=1|-1).sum(axis=-1>>)"),
+    ("n d; n", "d", "({0} * {1}[:, None]).sum(axis=0) / T.abs({1}).sum()"),
+    ("n d", "2", "{0}.shape * 1.0"),
+    ("n d", "", "<<{0}.size|{0}.shape[0] - 1|{0}.shape[0] ** 2|{0}.shape.prod()|{0}.shape[0] % 3>> * 0.5"),
+    ("n d", "n d", "{0} * <<T.minimum({0}.shape[0], 3)|1.0 / {0}.shape[0] ** 2|({0}.shape[0] > 3)|{0}.shape[0] // 2>>"),
+    ("n d", "n d", "T.switch(T.eq({0}.shape[0], {0}.shape[1]), {0}, {0} * 2)"),
+    ("n d", "d", "{0}.sum(axis=0) / T.maximum({0}.shape[0] - 1, 1)"),
+    ("n d; ", "n d", "{0} - {1} ** {0}.shape[0]"),
+    ("n d", "n d", "T.switch({0} > {0}.mean(axis=0) + {0}.std(axis=0), {0}.mean(axis=0), {0})"),
+    ("n d; d", "", "({0} - {1}).<<max|min>>(axis=0).<<sum|max>>() * {1}.sum()"),
+    ("n d", "d", "255 - (-{0}).max(axis=0)"),
+    ("n d", "n d", "{0} / T.maximum(1, T.sqrt(T.sqr({0}).sum()) / {c})"),
+    ("n d", "", "T.sqr({0} / {0}.sum()).sum()"),
+    ("n d e", "d", "T.sqr({0}.mean(axis=0)).<<sum|max>>(axis=1)"),
+    ("n t; b:n t", "", "({0} * {1}).sum() / {1}.sum()"),
+    ("n t; b:n t", "", "{0}[{1}.nonzero()].<<sum|mean|var>>()"),
+    ("n t; b:n t", "n t", "T.set_subtensor({0}[{1}.nonzero()], <<0|{0}[{1}.nonzero()] * 2|{c}>>)"),
+]
+
 IMAGES = [
     (
         "n 2 3 4; 3 2 2 2",
@@ -419,9 +473,13 @@ ENDINGS = [
 ]
 
 PHRASES = [
-    *LOSSES * 2, *MODELS * 2, *SEQUENCES, *LINEAR, *SHAPES, *ELEMENTS * 2, *REDUCTIONS * 2,
+    *LOSSES * 2, *MODELS * 2, *ALGORITHMS * 2, *SEQUENCES, *LINEAR, *SHAPES, *ELEMENTS * 2, *REDUCTIONS * 2,
     *IMAGES, *RANDOM, *CONDITIONS, *ENDINGS,
 ]  # fmt: skip
 
-NAMES = {key: value for key, value in globals().items() if not key.startswith("__") and not key.isupper()}
-NAMES["T"] = T
+NAMES = {
+    "np": np, "theano": theano, "T": T, "nnet": nnet, "bn": bn, "nan": nan, "inf": inf, "shared": shared, "cast": cast,
+    "grad": grad, "hvp": hvp, "gauss_newton": gauss_newton, "scan": scan, "op": op, "ifelse": ifelse,
+    "pool_2d": pool_2d, "images2neibs": images2neibs, "RandomStreams": RandomStreams,
+    "MRG_RandomStreams": MRG_RandomStreams,
+}  # fmt: skip
