@@ -240,7 +240,7 @@ def check_model(piece: Piece, seed: int, number: int, tally: Any) -> None:
     from fuzz_shrinking import smallest
 
     library = importlib.import_module(f"fuzz_{piece.engine}")
-    program = Author(library, f"{seed} {piece.name} {number}").program()
+    program = Author(library, f"{seed} {piece.name}", number).program()
     if program is None:
         return
     try:

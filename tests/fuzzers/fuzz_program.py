@@ -42,6 +42,9 @@ DATA = {
 #: Numbers of rows of calls; many equal the lengths of other axes.
 ROWS = [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 7, 9, 12]
 
+#: Number of consecutive programs with the same ranks.
+PROGRAMS_PER_SESSION = 25
+
 KINDS = {"f": "f", "i": "iu", "b": "b", "z": "c"}
 
 
@@ -158,12 +161,15 @@ class Author:
     library
         Module with the vocabulary: PHRASES, ENDINGS, NAMES, HEADER, and `variable`.
     seed : str
-        Selects the program.
+    number : int
+        Together, they select the program. Consecutive programs have the same ranks and root.
     """
 
-    def __init__(self, library, seed):
-        self.library, self.rng = library, random.Random(seed)
-        rng = self.rng
+    def __init__(self, library, seed, number):
+        self.library, self.rng = library, random.Random(f"{seed} {number}")
+        rng, rng_of_world = self.rng, random.Random(f"{seed} world {number // PROGRAMS_PER_SESSION}")
+        ranks = rng_of_world.choice([1, 2, 2, 3, 3, 4])
+        self.world = ranks, rng_of_world.choice([0, rng_of_world.randrange(ranks)])
         self.sizes = rng.sample([1, 2, 3, 4, 5], 3)
         self.rows = rng.choice([2, 3, 4, 5, 6, 7]) if rng.random() < 0.12 else None
         self.leaves, self.lines, self.values = [], [], []
@@ -183,11 +189,9 @@ class Author:
         outputs = tuple(value.name for value in rng.sample(last, min(len(last), rng.randint(1, 3))))
         updates = tuple(self.updates(made))
         calls = tuple(self.calls())
-        ranks = rng.choice([1, 2, 2, 2, 3, 3, 4])
-        root = rng.choice([0, 0, rng.randrange(ranks)])
         givens = self.givens()
         lines, leaves = tuple(self.lines), tuple(self.leaves)
-        program = Program(leaves, lines, outputs, updates, calls, ranks, root, self.rows, givens)
+        program = Program(leaves, lines, outputs, updates, calls, *self.world, self.rows, givens)
         return program.needed()
 
     def givens(self):
@@ -288,7 +292,9 @@ class Author:
         kind, _, letters = pattern.rpartition(":")
         letters = letters.split()
         kind = f"l{next((d for value in given for d in value.dims if d != 'n'), 3)}" if kind == "l" else kind or "f"
+        taken = given if rng.random() < 0.7 else []
         found = [value for value in self.values if value.kind == kind and self.fits(value.dims, letters, lengths)]
+        found = [value for value in found if value not in taken]
         if found and rng.random() < 0.85:
             value = rng.choice(found[-6:])
             lengths.update((letter, d) for letter, d in zip(letters, value.dims) if letter.isalpha() and letter != "n")

@@ -377,6 +377,45 @@ ALGORITHMS = [
     ("n t; b:n t", "n t", "pt.set_subtensor({0}[{1}], <<0|{0}[{1}] * 2|{c}>>)"),
 ]
 
+#: Programs in which rows meet rows or their positions; the lengths may agree by chance. Most must be refused.
+TRAPS = [
+    ("n d", "n d", "<<{0} @ {0}|{0} + {0}.T|pt.tril({0})|pt.fill_diagonal({0}, 9)|{0} * pt.identity_like({0})>>"),
+    ("n d", "", "<<pt.diagonal({0}).sum()|pt.linalg.det({0})|pt.linalg.norm({0}, ord=2)|pt.trace({0})>>"),
+    ("n d; l:n", "n d", "<<{0}[{1}]|{0}[pt.argsort({1})]|{0}[pt.argsort({0}[:, 0])]|{0}[pt.arange({0}.shape[0])[::-1]]>>"),
+    ("n d; l:n", "n n", "{0}[:, {1}]"),
+    ("d c; l:n", "d n", "<<{0}[:, {1} % {0}.shape[1]]|pt.take({0}, {1} % {0}.shape[1], axis=1)>>"),
+    ("c; l:n", "n", "pt.take({0}, {1} * 3 - 5, mode='<<wrap|clip>>')"),
+    ("c d; l:n; n", "c d", "pt.<<inc|set>>_subtensor({0}[{1} % {0}.shape[0], {1} % {0}.shape[1]], {2})"),
+    ("c d; l:n; n c", "c d", "pt.inc_subtensor({0}[:, {1} % {0}.shape[1]], {2}.T)"),
+    ("c; l:n", "c", "pt.<<set|inc>>_subtensor(pt.zeros_like({0})[{1}], 1.0)"),
+    ("n d", "n d", "RandomStream(4).permutation({0})"),
+    ("n d", "", "RandomStream(4).<<permutation({0})|normal({0}.mean(axis=0), 1e-30)>>.sum()"),
+    ("n d", "n", "RandomStream(4).categorical(pt.special.softmax({0}, axis=1)) * 0.0"),
+    ("n d; d", "n d", "RandomStream(4).multivariate_normal({0}, pt.eye({1}.shape[0]) * 1e-40)"),
+    ("n; d", "", "pt.searchsorted(pt.sort({0}), {1}).sum() * 1.0"),
+    ("n d", "n", "pt.cumsum({0}, axis=0)[-1].sum() + {0}[:, 0]"),
+    ("n", "", "<<pt.flatnonzero({0} > 0)|pt.nonzero_values({0})>>.<<sum|max>>() * 1.0"),
+    ("n d; n d", "", "pt.<<allclose({0}, {1})|all(pt.isclose({0}, {0}))|all(pt.eq({0}, {1}))>> * 1.0"),
+    ("n d", "", "pt.specify_shape({0}, (None, {0}.type.shape[1])).sum()"),
+    ("n d", "n d", "pt.specify_shape({0}, ({N}, None)) * 2"),
+    ("n d; n d", "n", "pt.einsum('...i,...i->...', {0}, {1})"),
+    ("n d; c n", "c d", "pt.dot({1}, {0})"),
+    ("n d; n n", "n d", "pt.dot({1}, {0})"),
+    ("n d", "n d", "pt.linalg.<<qr({0})[0]|svd({0}, full_matrices=False)[0]|pinv({0}).T>>"),
+    ("n d", "", "pt.linspace(0, 1, {0}.shape[0]).sum() * {0}.sum()"),
+    ("n d", "d d", "pt.eye({0}.shape[0], {0}.shape[1])[:1].T * {0}.sum()"),
+    ("n d", "d", "{0}.max(axis=0) - {0}.min(axis=0) + {0}[<<0|-1>>] * 0"),
+    ("n; n", "n", "pt.switch(pt.eq(pt.arange({0}.shape[0]), 0), {1}, {0})"),
+    ("n d", "n d", "pt.join_dims({0}[:, None], 0, 2) + pt.split_dims({0}, axis=0, shape=({0}.shape[0], 1))[:, 0]"),
+    ("n d d", "n d", "pt.join_dims({0}, 0, 2)[:{0}.shape[0]]"),
+    ("n d", "n d", "pt.concatenate([{0}[:, -1:], {0}[:, :-1]], axis=1)"),
+    ("n d", "d", "pt.mean({0}[{0}[:, 0] > {0}[:, 0].mean()], axis=0)"),
+    ("n d", "n d", "{0} - {0}[{0}[:, 0] > 0].sum(axis=0)"),
+    ("n d", "", "pt.max({0}, axis=0).argmax() * 1.0"),
+    ("n d", "n", "{0}[pt.arange({0}.shape[0]), pt.argmax({0}, axis=1)]"),
+    ("n d", "n", "{0}[pt.arange({0}.shape[0]), {0}.mean(axis=0).argmax()]"),
+]
+
 IMAGES = [
     ("n d; e", "n", "pt.signal.convolve1d({0}, {1}, mode='<<full|same>>').<<sum|max>>(axis=-1)"),
     ("n d; n e", "n", "pt.signal.convolve1d({0}, {1}, mode='full').<<sum|max>>(axis=-1)"),
@@ -447,7 +486,7 @@ ENDINGS = [
 ]
 
 PHRASES = [
-    *LOSSES * 2, *MODELS * 2, *ALGORITHMS * 2, *SEQUENCES, *LINEAR, *SHAPES, *ELEMENTS * 2, *REDUCTIONS * 2,
+    *LOSSES * 2, *MODELS * 2, *ALGORITHMS * 2, *TRAPS, *SEQUENCES, *LINEAR, *SHAPES, *ELEMENTS * 2, *REDUCTIONS * 2,
     *IMAGES, *LABELLED, *RANDOM, *CONDITIONS, *ENDINGS,
 ]  # fmt: skip
 

@@ -19,7 +19,7 @@ pytestmark = [getattr(pytest.mark, NAME), pytest.mark.filterwarnings("ignore")]
 
 def models(seed, number):
     """Return random programs."""
-    found = (Author(library, f"{seed} {i}").program() for i in range(number))
+    found = (Author(library, seed, i).program() for i in range(number))
     return [program for program in found if program is not None]
 
 
