@@ -2,16 +2,16 @@
 
 A phrase describes its arguments, its result, and the expression that a user would write::
 
-    ("n d; d e", "n e", "pt.tanh(pt.dot({0}, {1}))")
+    n d; d e -> n e: pt.tanh(pt.dot({0}, {1}))
 
 ``n`` is the number of rows, every other letter stands for one length, and a number for itself. A prefix names the dtype
-of an argument: ``i:`` integers, ``b:`` bools, ``z:`` complex numbers, ``l:`` labels below the first length that is not ``n``,
-and ``@`` is a variable to differentiate by. Without a prefix, an argument is a float. Further marks of an expression:
+of an argument: ``i:`` integers, ``b:`` bools, ``z:`` complex numbers, ``l:`` labels below the first length that is not
+``n``, and ``@`` is a variable to differentiate by. Without a prefix, an argument is a float. Further marks:
 
 ======================= ================================================================================================
-``<<tanh|exp>>``        one of these texts
+``<<tanh|exp>>``        one of these texts; ``SAFE`` and ``ELEMENTWISE`` are one of the names in these lists
 ``{c}``, ``{N}``        a random constant; the number of rows as a literal (only in programs with a fixed number)
-``a = ...`` (a line)    an intermediate value, which later lines name ``{a}``
+lines below, indented   ``a = ...`` is an intermediate value, which later lines name ``{a}``; the last line is the result
 ======================= ================================================================================================
 """
 
@@ -50,6 +50,20 @@ KINDS = {"f": "f", "i": "iu", "b": "b", "z": "c"}
 
 class Unsuitable(Exception):
     """A phrase does not fit the values of the program."""
+
+
+def parsed(table, **lists):
+    """Return the phrases of a table as tuples of arguments, result and expression."""
+    found = []
+    for line in filter(str.strip, table.split("\n")):
+        if not line.startswith("    "):
+            arguments, _, rest = line.partition("->")
+            result, _, line = rest.partition(":")
+            found.append([arguments.strip(), result.strip(), ""])
+        for name, words in lists.items():
+            line = line.replace(name, f"<<{'|'.join(words.split())}>>")
+        found[-1][2] += line.strip() + "\n"
+    return [tuple(phrase) for phrase in found]
 
 
 class Leaf(NamedTuple):
@@ -228,7 +242,7 @@ class Author:
         for number in range(rng.randint(2, 4)):
             rows, seed = self.rows or rng.choice(ROWS), rng.randrange(10**6)
             form, choice = rng.choice(["plain"] * 5 + ["slices", "batch", "steps"]), None
-            if self.rows and form != "plain":
+            if self.rows or not any(leaf.role == "rows" for leaf in self.leaves):
                 form = "plain"
             if form == "slices":
                 choice = rng.choice([2, 3])
@@ -260,7 +274,9 @@ class Author:
         lengths, given = {}, []
         for pattern in arguments.split(";"):
             given.append(self.argument(pattern.strip(), lengths, given))
-        text = re.sub(r"<<(.*?)>>", lambda found: self.rng.choice(found.group(1).split("|")), text, flags=re.DOTALL)
+        text = re.sub(
+            r"<<(.*?)>>", lambda found: self.rng.choice(found.group(1).split("|")).strip(), text, flags=re.DOTALL
+        )
         names = {"N": self.rows, "c": self.rng.choice(["0.5", "-1.5", "2.", "0.1", "3"])}
         names.update(lengths)
         names.update({str(i): value.name for i, value in enumerate(given)})
