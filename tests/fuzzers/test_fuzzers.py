@@ -9,12 +9,19 @@ import pytest
 from fuzz_check import Tally, Wrong, check
 from fuzz_program import Author, Program
 from fuzz_shrinking import smallest
-from library import NAME
+from library import NAME, L
 
 from synkhronos.sharding import placements
 
 library = importlib.import_module(f"fuzz_{NAME}")
 pytestmark = [getattr(pytest.mark, NAME), pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(autouse=True)
+def python_code():
+    """Run Python code; ``make prove`` also compiles functions, and applies all rewrites."""
+    with L.compiled_quickly():
+        yield
 
 
 def models(seed, number):
@@ -44,7 +51,7 @@ def test_a_planted_fault_is_found_and_reduced(monkeypatch):
         try:
             check(program, library, Tally())
         except Wrong as wrong:
-            small, found = smallest(program, wrong, library, attempts=60)
+            small, found = smallest(program, wrong, library, attempts=30)
             assert len(small.lines) <= len(program.lines) and len(small.calls) == 1
             assert "instead of" in found.what or "differs" in found.what
             return

@@ -26,7 +26,7 @@ BUDGET = {
     "cluster/": 2402,
     "processes/": 849,
     "program/": 742,
-    "engines/ sharding/ ops/": 8028,
+    "engines/ sharding/ ops/": 8037,
     "replication/": 460,
     "calls/": 4103,
     "collectives/": 1057,
