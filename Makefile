@@ -69,8 +69,8 @@ check: install-test
 	$(BIN) -m mypy
 	$(BIN) -m pytest --doctest-modules synkhronos tests/project/test_imports.py
 
-# Test 100,000 draws of random programs and 20,000 random graphs with the installed engines in three hours, and write results
-# into docs/reliability.md. A run resumes after an interruption. PROVE="--draws 5000 --no-write" takes minutes.
+# Test 100,000 draws of random programs, 20,000 random graphs and 20,000 random models with the installed engines, and write
+# results into docs/reliability.md. A run resumes after an interruption. PROVE="--draws 5000 --no-write" takes minutes.
 prove: install-test
 	$(BIN) tools/prove.py $(PROVE)
 

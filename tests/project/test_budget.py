@@ -26,7 +26,7 @@ BUDGET = {
     "cluster/": 2517,
     "processes/": 862,
     "program/": 1032,
-    "engines/ sharding/ ops/": 8028,
+    "engines/ sharding/ ops/": 8037,
     "replication/": 460,
     "calls/": 4106,
     "collectives/": 1058,
