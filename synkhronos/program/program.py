@@ -157,7 +157,7 @@ class Program:
         """Return the open session, or raise `StateError`."""
         session = self.session
         if session is None and self.groups is not None:
-            raise StateError("groups are running, and only for their function: call synkhronos.close() and fork()")
+            raise StateError("groups run only their function: call synkhronos.close() and synkhronos.fork() first")
         if session is None:
             raise StateError("synkhronos is not forked: call synkhronos.fork() first")
         if session.closed:
