@@ -34,6 +34,13 @@ pytestmark = pytest.mark.slow
 LONG = 40_000
 
 
+@pytest.fixture(autouse=True, scope="module")
+def keeper():
+    """End the keeper after this file, because ranks of later files would not inherit Theano's cache of modules."""
+    yield
+    PROGRAM.shut_down()
+
+
 @pytest.fixture(autouse=True)
 def closed():
     synk.close()
