@@ -83,12 +83,12 @@ PIECES = (
     Piece("graphs", "fork", "pytensor", "", 1800),
     Piece("graphs", "fork", "pytensor", "c", 150),
     Piece("graphs", "fork", "pytensor", "numba", 150),
-    Piece("models", "threads", "theano", "", 7500),
+    Piece("models", "threads", "theano", "", 7550),
     Piece("models", "fork", "theano", "", 400),
-    Piece("models", "fork", "theano", "c", 100),
-    Piece("models", "threads", "pytensor", "", 11500),
+    Piece("models", "fork", "theano", "c", 50),
+    Piece("models", "threads", "pytensor", "", 11550),
     Piece("models", "fork", "pytensor", "", 400),
-    Piece("models", "fork", "pytensor", "numba", 100),
+    Piece("models", "fork", "pytensor", "numba", 50),
 )
 LABELS_OF_KINDS = {"": "random programs", "graphs": "random graphs", "models": "random models"}
 BY_NAME = {piece.name: piece for piece in PIECES}
