@@ -13,12 +13,14 @@ handle all other events: deaths, aborts, output, fetches.
 message      from, to        content
 ===========  ==============  ===============================================================================
 ``command``  root, leader    a command, and the number of the last aborted command
-``decided``  root, leader    completion of a barrier; the notices of ranks on other hosts
+``notices``  root, leader    notices of the root's host, if they are long, before a barrier is decided
+``decided``  root, leader    completion of a barrier; the other notices of ranks on other hosts
 ``arrived``  leader, root    arrivals of its host's ranks at a barrier; their notices and promised answers
 ``answers``  leader, root    answers of its host's ranks to a command
 ===========  ==============  ===============================================================================
 
-A rank's *notice* is its message to all ranks at a barrier. Receiving a message twice has no further effect.
+A rank's *notice* is its message to all ranks at a barrier. Receiving a message twice has no further effect. Long
+notices, which contain values, travel in both directions at once: the root does not wait for arrivals on other hosts.
 """
 
 from __future__ import annotations
@@ -51,6 +53,9 @@ from .semaphore import POLL_INTERVAL_S, WaitPolicy, Watch
 Steps = Dict[int, Tuple[int, int, int]]
 
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+
+#: Minimum size of a host's notices for a message of their own. Sending fewer bytes takes less time than a message.
+EARLY_BYTES = 1 << 12
 
 
 class HostRelay(ABC):
@@ -115,6 +120,15 @@ class HostRelay(ABC):
     def _deal_with(self, kind: str, *what: Any) -> None:
         getattr(self, "on_" + kind)(*what)
 
+    def _send(self, link: Link, message: Tuple[Any, ...], watch: Watch) -> None:
+        """Send a message; meanwhile, receive, because the other end may send, too, and not read before."""
+
+        def look() -> None:
+            self.receive()
+            watch()
+
+        link.send(message, look)
+
     @abstractmethod
     def forward(self, watch: Watch, is_overdue: bool = False) -> None:
         """Send changes in the block to other hosts; with ``is_overdue``, even if changes by some ranks are missing."""
@@ -140,28 +154,45 @@ class RootRelay(HostRelay):
     """The root's relay: sends commands and decisions to leaders, and writes arrivals and answers into its block."""
 
     def _begin(self, links: Sequence[Link]) -> None:
-        # For each link: the ranks on all hosts but the link's, and the last command and decision sent.
+        # For each link: the ranks on all hosts but the link's, and the last command, decision and early notices sent.
         hosts = self.hosts
         elsewhere = [[rank for rank in range(hosts.size) if rank not in ranks] for ranks in hosts.ranks[1:]]
-        self._told = [(link, others, [0, 0]) for link, others in zip(links, elsewhere)]
+        self._told = [(link, others, [0, 0, 0]) for link, others in zip(links, elsewhere)]
+        self._seen = 0  # the last barrier that all ranks of this host have reached
+        self._early: Dict[int, Optional[bytes]] = {}  # their notices, if they are sent before the decision
 
     def forward(self, watch: Watch, is_overdue: bool = False) -> None:
         words = self.block.words
         number, decided = words[COMMAND_NUMBER], words[DECIDED]
+        if self.block.arrived[self.rank] > self._seen:
+            self._look_at_notices()
         for link, others, told in self._told:
             if told[0] < number:
                 payload = bytes(messages.get(words[COMMAND_LENGTH], self.block.command_slot, self.pools))
-                link.send(("command", number, words[ABORTED], payload), watch)
+                self._send(link, ("command", number, words[ABORTED], payload), watch)
                 told[0] = number
+            if told[2] < self._seen and self._early:
+                self._send(link, ("notices", self._seen, self._early), watch)
+                told[2] = self._seen
             if told[1] < decided:
-                link.send(self._decided(decided, others, told[1]), watch)
+                self._send(link, self._decided(decided, others, told), watch)
                 told[1] = decided
 
-    def _decided(self, number: int, others: Sequence[int], told: int) -> Tuple[Any, ...]:
-        """Return the message about a decided barrier, with notices of ``others``; ``told`` is the last barrier sent."""
+    def _look_at_notices(self) -> None:
+        """If all ranks of this host have reached the barrier with long notices, prepare to send these."""
+        arrived, number = self.block.arrived, self.block.arrived[self.rank]
+        if all([arrived[rank] == number for rank in self.others]):
+            notices = {rank: self.notice_of(rank, number) for rank in self.hosts.near}
+            is_long = sum([len(notice or b"") for notice in notices.values()]) >= EARLY_BYTES
+            self._early, self._seen = notices if is_long else {}, number
+
+    def _decided(self, number: int, others: Sequence[int], told: Sequence[int]) -> Tuple[Any, ...]:
+        """Return the message about a decided barrier, with notices of ``others`` that were not sent."""
         stop = self.block.words[STOP_REQUESTED]
-        for of in range(number, max(told, number - 2), -1):  # two barriers may have been decided together
-            notices = {rank: self.notice_of(rank, of) for rank in others}
+        _, decided, early = told
+        for of in range(number, max(decided, number - 2), -1):  # two barriers may have been decided together
+            unsent = [rank for rank in others if rank not in self.hosts.near] if of == early else others
+            notices = {rank: self.notice_of(rank, of) for rank in unsent}
             if None not in notices.values():
                 return "decided", number, stop, of, notices
         return "decided", number, stop, number, {}
@@ -234,13 +265,13 @@ class LeaderRelay(HostRelay):
             promises = {
                 rank: (block.promised[rank], self._answer_of(rank)) for rank in ranks if block.promised[rank] >= number
             }
-            self._link.send(("arrived", number, notices, promises, *self._news()), watch)
+            self._send(self._link, ("arrived", number, notices, promises, *self._news()), watch)
             for rank in ranks:
                 self._arrived[rank] = number
                 self._promised[rank] = promises[rank][0] if rank in promises else 0
         for number, ranks in by_number(finished):
             answers = {rank: self._answer_of(rank) for rank in ranks}
-            self._link.send(("answers", number, answers, *self._news()), watch)
+            self._send(self._link, ("answers", number, answers, *self._news()), watch)
             for rank in ranks:
                 self._finished[rank] = number
 
@@ -281,6 +312,10 @@ class LeaderRelay(HostRelay):
             self._command = None
             for rank in self.others:
                 block.commands[rank].release()
+
+    def on_notices(self, number: int, notices: Dict[int, Any]) -> None:
+        if number > self.block.words[DECIDED]:
+            self.write_notices(number, notices)
 
     def on_decided(self, number: int, stop: int, of: int, notices: Dict[int, Any]) -> None:
         """Record that a barrier is complete; ``of`` is the barrier of the notices, possibly the previous barrier."""

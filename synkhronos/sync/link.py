@@ -51,7 +51,7 @@ class Link:
         self._socket = sock
         self.is_lost = False
         self._poll = select.poll()
-        self._poll.register(sock, select.POLLOUT)
+        self._poll.register(sock, select.POLLIN | select.POLLOUT)
         self._buffer = memoryview(bytearray(2 * (_HEADER.size + FRAME_BYTES)))
         self._thrown_away = bytearray(len(self._buffer))
         self._parts: List[bytes] = []  # parts of an incomplete message
@@ -64,13 +64,14 @@ class Link:
         self._socket.close()
 
     def send(self, message: Tuple[Any, ...], watch: Callable[[], object]) -> None:
-        """Send a message; ``watch`` is called while the other end does not read, and may raise to end the wait."""
-        payload = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        parts = [payload]
-        if len(payload) > FRAME_BYTES:
-            parts = [payload[begin : begin + FRAME_BYTES] for begin in range(0, len(payload), FRAME_BYTES)]
+        """Send a message; ``watch`` is called while the other end does not read, and may raise to end the wait.
+
+        ``watch`` is also called if messages have arrived, and must receive them: the other end may wait for that.
+        """
+        payload = memoryview(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+        parts = [payload[begin : begin + FRAME_BYTES] for begin in range(0, len(payload), FRAME_BYTES)]
         for i, part in enumerate(parts):
-            while not self.is_lost and not self._poll.poll(POLL_INTERVAL_S * 1000):
+            while not (self.is_lost or self._is_writable()):
                 watch()
             try:
                 frame = _HEADER.pack(len(part), i, i == len(parts) - 1) + part
@@ -78,6 +79,10 @@ class Link:
                     self._lose()  # the kernel is out of memory, and the other end cannot use a partial frame
             except OSError:
                 self._lose()
+
+    def _is_writable(self) -> bool:
+        """Wait briefly until the link can be read or written; return whether it can be written, or is lost."""
+        return any([event & ~select.POLLIN for _, event in self._poll.poll(POLL_INTERVAL_S * 1000)])
 
     def _lose(self) -> None:
         self.is_lost = True
