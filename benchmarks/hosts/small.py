@@ -85,15 +85,15 @@ def measure_link(repeats):
         (line,) = wire.host(listener, lambda meeting: comm.bcast(meeting) and 1)
 
         def there_and_back():
-            line.send("there", 1)
+            line.send(("there", 1))
             line.receive()
 
         report(what="control round trip", us=timed(there_and_back, repeats))
-        line.send("end")
+        line.send(("end",))
     else:
         line = wire.join(comm.bcast(None))
         while line.receive()[0] != "end":
-            line.send("back", 1)
+            line.send(("back", 1))
     calls, results = {}, []
     for size in SIZES_KIB:
         given, result = np.ones(256 * size, "float32"), np.empty(256 * size, "float32")

@@ -28,7 +28,7 @@ from __future__ import annotations
 import os
 import select
 from abc import ABC, abstractmethod
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..errors import SynkhronosError
 from ..memory import messages
@@ -54,8 +54,8 @@ Steps = Dict[int, Tuple[int, int, int]]
 
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
-#: Minimum size of a host's notices for a message of their own. Sending fewer bytes takes less time than a message.
-EARLY_BYTES = 1 << 12
+#: Minimum size of the root's notice for a separate message. Fewer bytes take less time than a message.
+EARLY_BYTES = 3 << 12
 
 
 class HostRelay(ABC):
@@ -63,6 +63,8 @@ class HostRelay(ABC):
 
     ``block``, ``pool`` and ``pools`` are this host's control block, the rank's pool, and the rank's view of all pools.
     """
+
+    handlers: ClassVar[Mapping[str, Callable[..., None]]] = {}  # methods for received messages, by kind
 
     def __init__(
         self, rank: int, hosts: Hosts, block: ControlBlock, pool: Pool, pools: PoolMap, links: Sequence[Link]
@@ -73,9 +75,11 @@ class HostRelay(ABC):
         self._poll = select.poll()
         self._poll.register(block.lead, select.POLLIN)
         for link in links:
+            link.on_wait = self.receive
             self._poll.register(link, select.POLLIN | select.POLLRDHUP)
         self._keep: List[Dict[int, Any]] = [{}, {}]  # memory of long notices, by turn and rank
         self._long: Dict[int, Any] = {}  # memory of long answers, by rank
+        self.early = 0  # on the root: the last barrier with a long notice of its own
         self._begin(links)
 
     @abstractmethod
@@ -118,16 +122,7 @@ class HostRelay(ABC):
         return bool(self._poll.poll(0))
 
     def _deal_with(self, kind: str, *what: Any) -> None:
-        getattr(self, "on_" + kind)(*what)
-
-    def _send(self, link: Link, message: Tuple[Any, ...], watch: Watch) -> None:
-        """Send a message; meanwhile, receive, because the other end may send, too, and not read before."""
-
-        def look() -> None:
-            self.receive()
-            watch()
-
-        link.send(message, look)
+        self.handlers[kind](self, *what)
 
     @abstractmethod
     def forward(self, watch: Watch, is_overdue: bool = False) -> None:
@@ -154,43 +149,40 @@ class RootRelay(HostRelay):
     """The root's relay: sends commands and decisions to leaders, and writes arrivals and answers into its block."""
 
     def _begin(self, links: Sequence[Link]) -> None:
-        # For each link: the ranks on all hosts but the link's, and the last command, decision and early notices sent.
+        # For each link: the ranks on all hosts but the link's, and the last command and decision sent.
         hosts = self.hosts
         elsewhere = [[rank for rank in range(hosts.size) if rank not in ranks] for ranks in hosts.ranks[1:]]
-        self._told = [(link, others, [0, 0, 0]) for link, others in zip(links, elsewhere)]
-        self._seen = 0  # the last barrier that all ranks of this host have reached
-        self._early: Dict[int, Optional[bytes]] = {}  # their notices, if they are sent before the decision
+        self._told = [(link, others, [0, 0]) for link, others in zip(links, elsewhere)]
+        self._sent_early: Dict[Link, int] = {}  # the last barrier whose notices were sent before its decision
 
     def forward(self, watch: Watch, is_overdue: bool = False) -> None:
         words = self.block.words
         number, decided = words[COMMAND_NUMBER], words[DECIDED]
-        if self.block.arrived[self.rank] > self._seen:
-            self._look_at_notices()
         for link, others, told in self._told:
             if told[0] < number:
                 payload = bytes(messages.get(words[COMMAND_LENGTH], self.block.command_slot, self.pools))
-                self._send(link, ("command", number, words[ABORTED], payload), watch)
-                told[0] = number
-            if told[2] < self._seen and self._early:
-                self._send(link, ("notices", self._seen, self._early), watch)
-                told[2] = self._seen
+                link.send(("command", number, words[ABORTED], payload), watch)
+                told[0], self.early = number, 0
+            if self.early > decided:
+                self._send_early(link, watch)
             if told[1] < decided:
-                self._send(link, self._decided(decided, others, told), watch)
+                link.send(self._decided(decided, others, told[1], self._sent_early.get(link)), watch)
                 told[1] = decided
 
-    def _look_at_notices(self) -> None:
-        """If all ranks of this host have reached the barrier with long notices, prepare to send these."""
-        arrived, number = self.block.arrived, self.block.arrived[self.rank]
-        if all([arrived[rank] == number for rank in self.others]):
-            notices = {rank: self.notice_of(rank, number) for rank in self.hosts.near}
-            is_long = sum([len(notice or b"") for notice in notices.values()]) >= EARLY_BYTES
-            self._early, self._seen = notices if is_long else {}, number
+    def _send_early(self, link: Link, watch: Watch) -> None:
+        """Send the notices of this host's ranks for barrier `early` once, if all of them have arrived."""
+        arrived, number = self.block.arrived, self.early
+        if self._sent_early.get(link) != number and all([arrived[rank] >= number for rank in self.others]):
+            link.send(("notices", number, {rank: self.notice_of(rank, number) for rank in self.hosts.near}), watch)
+            self._sent_early[link] = number
 
-    def _decided(self, number: int, others: Sequence[int], told: Sequence[int]) -> Tuple[Any, ...]:
-        """Return the message about a decided barrier, with notices of ``others`` that were not sent."""
+    def _decided(self, number: int, others: Sequence[int], told: int, early: Optional[int]) -> Tuple[Any, ...]:
+        """Return the message about a decided barrier, with notices of ``others``; ``told`` is the last barrier sent.
+
+        The notices of this host for barrier ``early`` have been sent.
+        """
         stop = self.block.words[STOP_REQUESTED]
-        _, decided, early = told
-        for of in range(number, max(decided, number - 2), -1):  # two barriers may have been decided together
+        for of in range(number, max(told, number - 2), -1):  # two barriers may have been decided together
             unsent = [rank for rank in others if rank not in self.hosts.near] if of == early else others
             notices = {rank: self.notice_of(rank, of) for rank in unsent}
             if None not in notices.values():
@@ -215,6 +207,8 @@ class RootRelay(HostRelay):
         for rank, payload in answers.items():
             self._write_answer(rank, payload)
             self.block.finished[rank] = number
+
+    handlers = {"arrived": on_arrived, "answers": on_answers}
 
     def _note(self, steps: Steps, printed: Dict[int, int]) -> None:
         self.block.note_steps(steps)
@@ -265,13 +259,13 @@ class LeaderRelay(HostRelay):
             promises = {
                 rank: (block.promised[rank], self._answer_of(rank)) for rank in ranks if block.promised[rank] >= number
             }
-            self._send(self._link, ("arrived", number, notices, promises, *self._news()), watch)
+            self._link.send(("arrived", number, notices, promises, *self._news()), watch)
             for rank in ranks:
                 self._arrived[rank] = number
                 self._promised[rank] = promises[rank][0] if rank in promises else 0
         for number, ranks in by_number(finished):
             answers = {rank: self._answer_of(rank) for rank in ranks}
-            self._send(self._link, ("answers", number, answers, *self._news()), watch)
+            self._link.send(("answers", number, answers, *self._news()), watch)
             for rank in ranks:
                 self._finished[rank] = number
 
@@ -326,6 +320,8 @@ class LeaderRelay(HostRelay):
             words[DECIDED] = number
             for rank in self.others:
                 self.block.releases[rank].release()
+
+    handlers = {"command": on_command, "notices": on_notices, "decided": on_decided}
 
     def have_answered(self) -> bool:
         """Return whether all living ranks of this host have answered the last command."""

@@ -218,7 +218,7 @@ class SharedMemoryTransport(Transport):
         name_of: NameOf,
         into: Optional[Sequence[Key]] = None,
     ) -> Pending:
-        eager_bytes = 0 if self._hosts is None else eager_bytes_of(self._hosts, mixes)
+        eager_bytes = self._limit(mixes) if self.far else 0
         if self._over_hosts is not None and sum([array.nbytes for array in arrays]) > max(eager_bytes, TAKEN_BYTES - 1):
             begun = self._begin(keys, arrays, op, mixes, name_of, into=into or keys)
             if begun is not None:
@@ -249,7 +249,13 @@ class SharedMemoryTransport(Transport):
         return Pending(results)  # the other ranks' shares are complete at the next barrier
 
     def completes_in_one_round(self, arrays: Sequence[np.ndarray[Any, Any]], mixes: Sequence[Reduction]) -> bool:
-        return self._hosts is not None and bool(self.far) and are_few(arrays, eager_bytes_of(self._hosts, mixes))
+        return bool(self.far) and are_few(arrays, self._limit(mixes))
+
+    def _limit(self, mixes: Sequence[Reduction]) -> int:
+        """Return the maximum size of the values that travel with notices, on several hosts."""
+        if self._hosts is None or len(mixes) == 1 and mixes[0].destinations is None:
+            return self._eager_bytes
+        return eager_bytes_of(self._hosts, mixes)
 
     def supports_wire(
         self, arrays: Sequence[Any], op: ReduceOp, mixes: Sequence[Reduction], keeps_errors: bool

@@ -123,6 +123,14 @@ def until(receive, tries=200):
         receive()
 
 
+def hears(leader, condition):
+    """Receive until a condition is true: the kernel may delay long messages."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        leader.receive()
+
+
 def nothing():
     pass
 
@@ -322,14 +330,19 @@ def test_a_decision_reaches_all_hosts_with_what_others_have_told(make):
 def test_long_notices_of_the_roots_host_do_not_wait_for_the_decision(make, is_long):
     world = make(2, 2, 1)
     world.command(1)
-    said = [bytes([rank]) * (EARLY_BYTES if is_long and rank == 1 else 10) for rank in range(5)]
+    said = [bytes([rank]) * (EARLY_BYTES if is_long and rank == 0 else 10) for rank in range(5)]
     (first, _), blocks = world.leaders, world.blocks
-    for rank in (0, 1):  # before the host's other rank has arrived, nothing is sent
-        world.arrive(rank, FIRST, said[rank])
-        world.root.forward(nothing)
-        world.leaders_hear()
-        found = [first.notice_of(each, FIRST) for each in range(5)]
-        assert found == ([*said[:2], None, None, None] if is_long and rank == 1 else [None] * 5)
+    root = BarrierOverHosts(world.root, 0, nothing, WaitPolicy(1, False))
+    root.begin(1)
+    world.arrive(1, FIRST, said[1])
+    world.arrive(0, FIRST, said[0])
+    root.current, blocks[0].words[DEATHS] = FIRST, 1
+    with pytest.raises(Aborted):  # so that it does not wait for the other hosts
+        root._decide()
+    blocks[0].words[DEATHS] = 0
+    for leader in world.leaders if is_long else ():
+        hears(leader, lambda leader=leader: leader.notice_of(1, FIRST))
+    assert [first.notice_of(rank, FIRST) for rank in range(5)] == [*(said[:2] if is_long else [None] * 2), *[None] * 3]
     assert blocks[1].words[DECIDED] == 0 and not blocks[1].releases[3].try_acquire()
     for rank in (2, 3, 4):
         world.arrive(rank, FIRST, said[rank])
@@ -341,11 +354,27 @@ def test_long_notices_of_the_roots_host_do_not_wait_for_the_decision(make, is_lo
         send = link.send
         link.send = lambda message, watch, send=send: (sizes.append(len(message[4])), send(message, watch))
     world.root.forward(nothing)
-    world.leaders_hear()
+    for leader in world.leaders:
+        hears(leader, lambda leader=leader: leader.block.words[DECIDED] == FIRST)
     assert sizes == ([1, 2] if is_long else [3, 4])  # early notices are not sent again
     for leader, block in zip(world.leaders, blocks[1:]):
         assert block.words[DECIDED] == FIRST
         assert [leader.notice_of(rank, FIRST) for rank in range(5)] == said
+
+
+def test_early_notices_wait_for_all_ranks_of_the_host_and_are_forgotten_with_their_command(make):
+    world = make(2, 1)
+    world.command(1)
+    world.root.early = FIRST
+    world.arrive(0, FIRST, b"x" * LONG)
+    world.root.forward(nothing)
+    world.leaders_hear()
+    assert world.leaders[0].notice_of(0, FIRST) is None
+    world.command(2)  # after an abort
+    world.arrive(1, FIRST + BARRIERS_PER_COMMAND, b"of the next command")
+    world.root.forward(nothing)
+    world.leaders_hear()
+    assert world.root.early == 0 and world.leaders[0].notice_of(0, FIRST) is None
 
 
 def test_early_notices_of_two_barriers_decided_at_once(make):
@@ -353,15 +382,17 @@ def test_early_notices_of_two_barriers_decided_at_once(make):
     world.command(1)
     for rank in range(2):
         world.arrive(rank, FIRST, bytes([rank]) * LONG, promise=(FIRST + 1, b"answer"))
-    world.root.forward(nothing)
-    world.leaders_hear()
-    until(world.root.receive)
+    (leader,), words = world.leaders, world.blocks[1].words
+    leader.forward(nothing)
+    hears(world.root, lambda: world.blocks[0].arrived[1] == FIRST)
     root = BarrierOverHosts(world.root, 0, nothing, WaitPolicy(1, False))
     root.begin(1)
-    for _ in range(2):
-        root.wait()
-    world.leaders_hear()
-    assert world.blocks[1].words[DECIDED] == FIRST + 1 and world.leaders[0].notice_of(0, FIRST) == b"\0" * LONG
+    root.wait()
+    hears(leader, lambda: leader.notice_of(0, FIRST))
+    assert words[DECIDED] == 0
+    root.wait()
+    hears(leader, lambda: words[DECIDED])
+    assert words[DECIDED] == FIRST + 1 and leader.notice_of(0, FIRST) == b"\0" * LONG
 
 
 def test_two_barriers_decided_at_once(make):

@@ -80,7 +80,8 @@ def test_both_ends_may_send_more_than_the_network_holds(links):
         def hear():
             links[i].receive(lambda *message: found[i].append(message))
 
-        links[i].send(sent[i], hear)
+        links[i].on_wait = hear
+        links[i].send(sent[i], nothing)
         while not found[i]:
             assert select.select([links[i]], [], [], 30)[0]
             hear()
