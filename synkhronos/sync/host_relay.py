@@ -75,7 +75,7 @@ class HostRelay(ABC):
         self._poll = select.poll()
         self._poll.register(block.lead, select.POLLIN)
         for link in links:
-            link.on_wait = self.receive
+            link.on_wait = self._receive_while_sending
             self._poll.register(link, select.POLLIN | select.POLLRDHUP)
         self._keep: List[Dict[int, Any]] = [{}, {}]  # memory of long notices, by turn and rank
         self._long: Dict[int, Any] = {}  # memory of long answers, by rank
@@ -116,6 +116,10 @@ class HostRelay(ABC):
             link.receive(self._deal_with, bool(event & _GONE))
             if link.is_lost:
                 self._poll.unregister(fd)
+
+    def _receive_while_sending(self) -> None:
+        self.receive()
+        self.block.lead.release()  # otherwise changes that `forward` has not seen would wait for the next signal
 
     def has_news(self) -> bool:
         """Return whether messages may have arrived, from other hosts or from ranks of this host."""

@@ -362,6 +362,17 @@ def test_long_notices_of_the_roots_host_do_not_wait_for_the_decision(make, is_lo
         assert [leader.notice_of(rank, FIRST) for rank in range(5)] == said
 
 
+def test_what_ranks_of_a_host_write_while_their_leader_sends_is_told_at_once(make):
+    world = make(1, 2)
+    world.command(1)
+    leader, block = world.leaders[0], world.blocks[1]
+    leader.receive()
+    assert not leader.has_news()
+    block.lead.release()  # a rank has arrived, and the leader cannot send yet
+    leader._link.on_wait()
+    assert leader.has_news()
+
+
 def test_early_notices_wait_for_all_ranks_of_the_host_and_are_forgotten_with_their_command(make):
     world = make(2, 1)
     world.command(1)
