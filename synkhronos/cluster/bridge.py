@@ -13,7 +13,21 @@ import time
 import traceback
 from collections import deque
 from functools import partial
-from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    ClassVar,
+    Deque,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
 
 from ..errors import ArgumentError, SynkhronosError
 from ..host.interfaces import interfaces
@@ -28,6 +42,7 @@ from . import wire
 from .bulk_transfers import BulkTransfers
 from .facts import HostFacts, differences, facts
 from .loop import EventLoop
+from .messages import Bye, Question, Reply
 from .spec import SessionSpec
 from .stand_in import StandIn
 from .world import World
@@ -158,7 +173,7 @@ class _Bridge:
             self._outlive(launcher)
         for line in list(self.lines.values()):
             try:
-                line.send("bye", together)
+                line.send(Bye(together))
             except OSError:
                 pass
         if together and self.bulk is not None:
@@ -182,7 +197,7 @@ class _Bridge:
             return
         self._loop.forget(self.socket)  # the program waits for the answer
         try:
-            answer = getattr(self, message[0])(fds, *message[1:])
+            answer = self.questions[message[0]](self, fds, *message[1:])
         except (SynkhronosError, ArgumentError, OSError) as error:
             answer = str(error)
         except Exception:
@@ -217,7 +232,7 @@ class _Bridge:
         told: Dict[int, HostFacts] = {}
         try:
             for line in wire.host(wire.listener_of(os.environ, interfaces()), self.world.send_address):
-                _, process, of_host = line.receive()
+                process, of_host = line.receive()
                 lines[process], told[process] = line, of_host
             courier = self.world.courier()
         except Exception as error:  # permanent, because other hosts receive the address only once
@@ -326,6 +341,13 @@ class _Bridge:
                 found.update(answer)
         return found
 
+    questions: ClassVar[Mapping[str, Callable[..., Any]]] = {  # of the program
+        "hosts": hosts,
+        "open": open,
+        "kill": kill,
+        "inspect": inspect,
+    }
+
     def _ask(self, kind: str, about: Callable[[int], Any], seconds: float) -> Iterator[Any]:
         """Call the method ``kind`` of every `Server` of the session with ``about(host)``, and yield the answers.
 
@@ -335,7 +357,7 @@ class _Bridge:
         number, missing = self._asked, set(self._processes)
         for own, process in enumerate(self._processes, 1):
             try:
-                self.lines[process].send(kind, number, about(own))
+                self.lines[process].send(Question(kind, number, about(own)))
             except (KeyError, OSError):  # the host is lost
                 pass
         until = time.monotonic() + seconds
@@ -358,9 +380,9 @@ class _Bridge:
         reason = "it closed the connection"
         try:
             for message in line.messages():
-                if message[0] == "answer":
-                    self.answers.append((process, *message[1:]))
-                    if message[1] == self._asked:  # not late: the host has begun or ended the session
+                if isinstance(message, Reply):
+                    self.answers.append((process, *message))
+                    if message.number == self._asked:  # not late: the host has begun or ended the session
                         self._behind.discard(process)
                 elif self.stand_in is not None and process not in self._behind:
                     self.stand_in.receive(message)

@@ -23,6 +23,7 @@ from ..sync.control_block import (
 from ..sync.hosts import Hosts
 from .bulk_transfers import BulkTransfers
 from .copying import Copying
+from .messages import AbortCommand, CommandAborted, Printed, RanksEnded, StepCounts
 from .wire import Line
 
 
@@ -66,10 +67,10 @@ class Deputy(Copying):
             if ended:
                 self._ended.update(ended)
                 self._forward()
-                self.line.send("ended", ended)
+                self.line.send(RanksEnded(ended))
         if words[ABORT_REQUESTED] > self._abort_sent:
             self._abort_sent = words[ABORT_REQUESTED]
-            self.line.send("abort", self._abort_sent)
+            self.line.send(AbortCommand(self._abort_sent))
         if overdue or any([block.printed[rank] > self._n_sent(rank) for rank in near]):
             self._forward()
         if overdue:
@@ -77,7 +78,7 @@ class Deputy(Copying):
             for rank in steps:
                 self._steps[rank] = steps[rank]
             if steps:
-                self.line.send("steps", steps)
+                self.line.send(StepCounts(steps))
         return bool(self._aborted)
 
     def _record_death_of_keeper(self) -> None:
@@ -101,7 +102,7 @@ class Deputy(Copying):
             left = os.fstat(fd).st_size - read
             if left > 0:
                 text = os.pread(fd, left, read)
-                self.line.send("output", rank, stream, text)
+                self.line.send(Printed(rank, stream, text))
                 self._printed[rank, stream] = read + len(text)
                 give_back(fd, read, read + len(text))
 
@@ -118,6 +119,8 @@ class Deputy(Copying):
         self.requests.abort(command)
         self._aborted.append((command, decided))
         self._look(False)
+
+    handlers = {CommandAborted: on_aborted}
 
     def expect(self, ranks: Iterable[int], command: int) -> None:
         """Prepare for processes that replace ended ranks, and execute commands after number ``command``."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..errors import SynkhronosError
 from ..host import machine
@@ -26,6 +26,7 @@ from .deputy import Deputy
 from .facts import facts
 from .host_memory import shadow
 from .loop import EventLoop
+from .messages import Bye, Hello, Question, Reply
 from .spec import SessionSpec
 from .world import World, environment_of_ranks
 
@@ -49,7 +50,7 @@ class Server:
         """Serve until the program ends or the first host is lost; return whether all hosts leave the job together."""
         line = self.line = wire.join(self.world.recv_address())
         self.loop.watch(line, lambda: self._receive(line))
-        line.send("hello", self.world.process, facts(self.keeper.pid))
+        line.send(Hello(self.world.process, facts(self.keeper.pid)))
         courier = self.world.courier()
         if courier is not None:
             self.bulk = BulkTransfers(courier)
@@ -68,11 +69,10 @@ class Server:
 
     def _receive(self, line: wire.Line) -> None:
         for message in line.messages():
-            if message[0] == "bye":
-                self._together = message[1]
-            elif message[0] in ("open", "kill", "inspect", "end_ranks", "replace"):
-                kind, number, about = message
-                line.send("answer", number, getattr(self, kind)(about))
+            if isinstance(message, Bye):
+                self._together = message.together
+            elif isinstance(message, Question):
+                line.send(Reply(message.number, self.questions[message.kind](self, message.about)))
             elif self.deputy is not None:
                 self.deputy.receive(message)
 
@@ -195,3 +195,11 @@ class Server:
         ]
         found = launcher.inspect([rank for rank in ranks if rank not in waiting], seconds)
         return {**found, **dict.fromkeys(waiting, "")}
+
+    questions: ClassVar[Mapping[str, Callable[..., Any]]] = {
+        "open": open,
+        "kill": kill,
+        "inspect": inspect,
+        "end_ranks": end_ranks,
+        "replace": replace,
+    }

@@ -30,7 +30,10 @@ from .hosts import Hosts
 from .semaphore import Semaphore
 
 COMMAND_BYTES = 1 << 16  # longer commands are sent through the master's pool
-ANSWER_BYTES = NOTICE_BYTES = 1 << 14  # longer answers and notices are sent through the rank's pool
+ANSWER_BYTES = 1 << 14  # longer answers are sent through the rank's pool
+NOTICE_BYTES = (
+    5 << 14
+)  # longer notices are sent through the rank's pool; enough for values of 64 KiB and their locations
 FETCH_BYTES = 1 << 12  # longer requests to other hosts are sent through the rank's pool
 FATAL_ERROR_BYTES = 1 << 14  # maximum size of the text of an error that ends a rank
 ANNOUNCEMENT_BYTES = 1 << 18  # size of a session's announcements, enough for more than a thousand modules
