@@ -346,6 +346,8 @@ class _Bridge:
         "open": open,
         "kill": kill,
         "inspect": inspect,
+        "end_ranks": end_ranks,
+        "replace": replace,
     }
 
     def _ask(self, kind: str, about: Callable[[int], Any], seconds: float) -> Iterator[Any]:
