@@ -28,6 +28,8 @@ class CurrentCall(ABC):
     """
 
     error: Optional[BaseException] = None
+    #: Whether the call's collectives communicate; a call that only computes shapes returns their inputs unchanged.
+    reduces = True
     #: This rank's rows as ``(start, end, number of all rows)``; None if the call divides no rows.
     rows: Optional[Tuple[int, int, int]] = None
     _outer: Optional[CurrentCall] = None
@@ -44,6 +46,9 @@ class CurrentCall(ABC):
     def share(self, length: int) -> Tuple[int, int]:
         """Return the start and end of this rank's rows in a replicated array; subclasses check its ``length``."""
         return 0, length
+
+    def note_reduced(self, number: int, nbytes: int) -> None:  # noqa: B027, only sessions count
+        """Record a collective that the engine itself has computed; ``nbytes`` is the size of its arrays."""
 
     def __enter__(self) -> CurrentCall:
         self._outer, _thread.call = _thread.call, self

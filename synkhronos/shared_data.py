@@ -46,12 +46,16 @@ class Data:
         *,
         share_as: Optional[str] = None,
         constant: bool = False,
+        device: bool = False,
     ) -> None:
+        if not isinstance(device, (bool, np.bool_)):
+            raise ArgumentTypeError("device", "True or False", repr(device))
+        constant = constant or bool(device)
         if constant and (value is None or share_as is not None):
             raise ArgumentValueError(
-                "constant",
+                "device" if device else "constant",
                 "False without a value, or with share_as",
-                repr(constant),
+                "True",
                 "a constant cannot be written later, nor by other programs",
             )
         dtype, ndim, sizes = values.declared(var, dtype, ndim, shape)
@@ -77,6 +81,8 @@ class Data:
             self._storage.store(array, oversize)
         if constant:
             self._storage.seal()
+        if device:
+            self._storage.put_on_devices()
 
     @classmethod
     def _over(cls, pool: Pool, memory: NDArray[Any], array: NDArray[Any]) -> Data:
@@ -374,6 +380,7 @@ def data(
     *,
     share_as: Optional[str] = None,
     constant: bool = False,
+    device: bool = False,
 ) -> Data:
     """Put an array into OS shared memory, visible to every rank; the ranks of this host use it without copying.
 
@@ -408,6 +415,9 @@ def data(
     constant : bool
         Make the array read-only, so that value and shape never change. Each other host receives the whole array once
         per session, when one of its ranks first uses it. The rows of other arrays are sent with every call.
+    device : bool
+        Make the array constant, and in sessions on JAX's devices, keep a copy of it on every device: calls then select
+        their rows there, and send only the rows' numbers. It has no effect on files and in sessions of processes.
 
     Returns
     -------
@@ -449,6 +459,7 @@ def data(
         name,
         share_as=share_as,
         constant=constant,
+        device=device,
     )
 
 

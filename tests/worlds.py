@@ -9,6 +9,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos.cluster.world import StartedWorld
+from synkhronos.mesh.devices import launcher_of
 from synkhronos.program.program import PROGRAM
 from synkhronos.replication.replicator import replicator_of
 from synkhronos.runtime.command import Command
@@ -113,7 +114,7 @@ class World:
 
     Parameters
     ----------
-    launcher : "threads", "fork", or one of `COUNTS`
+    launcher : "threads", "fork", "mesh", or one of `COUNTS`
     n, root : int
     engine : "numpy", "theano" or "pytensor"
     **options
@@ -121,12 +122,16 @@ class World:
     """
 
     def __init__(self, launcher, n, root, engine="numpy", **options):
+        if MESH and launcher == "threads":
+            launcher, engine = "mesh", "pytensor"
         self.launcher, self.n, self.root = launcher, n, root
         self.engine_name = engine
         if DEVICE and launcher != "threads":
             options.setdefault("devices", [DEVICE] * n)
         if launcher in COUNTS:
             self.session = over_hosts(COUNTS[launcher], root, **options)
+        elif launcher == "mesh":
+            self.session = PROGRAM.open(n, root, launcher=launcher_of("jax", n, None, 0, False, root), **options)
         else:
             self.session = PROGRAM.open(n, root, launcher=launcher, **options)
         self._functions = []
@@ -175,6 +180,9 @@ class World:
 #: The device of all ranks of worlds with processes, if tests/gpu repeats the tests of Theano's worlds.
 DEVICE = os.environ.get("SYNK_TEST_DEVICE")
 
+#: Number of JAX's devices if tests/mesh repeats tests: worlds of threads are then sessions on a mesh.
+MESH = int(os.environ.get("SYNK_TEST_MESH", "0"))
+
 #: The linker of PyTensor's functions, if tests do not run Python code: "cvm" or "numba".
 LINKER = os.environ.get("SYNK_TEST_LINKER", "py")
 
@@ -197,6 +205,16 @@ PYTENSOR_WORLDS = [
     pytest.param(world, marks=pytest.mark.pytensor, id="{}-{}-root{}-{}".format(*world))
     for world in (("fork", 1, 0, "pytensor"), ("fork", 2, 0, "pytensor"), ("fork", 3, 2, "pytensor"))
 ]
+if MESH:
+    import jax  # noqa: F401, it sets environment variables, which no test may change
+
+    WORLDS, THEANO_WORLDS = [], []
+    PYTENSOR_WORLDS = [
+        pytest.param(
+            ("mesh", MESH, root, "pytensor"), marks=pytest.mark.pytensor, id=f"mesh-{MESH}-root{root}-pytensor"
+        )
+        for root in sorted({0, MESH // 2})
+    ]
 #: Parameters of a test: all engines, or the installed engines, for tests that use one engine after another.
 ENGINES = [
     "numpy",

@@ -202,9 +202,12 @@ def function(
         all_pairs = pairs + [pair for pair in defaults if pair[1] is not None]  # (None for states of inputs)
         settings = dict(kwargs, name=engine.function_name(compiled), no_default_updates=True)
         compile_own = functools.partial(engine.compile, variables, parsed.variables, all_pairs, givens, **settings)
-    return Function(
+    built = Function(
         PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, axes, variants, chosen, compile_own
     )
+    if PROGRAM.session is not None and not PROGRAM.session.closed:
+        PROGRAM.session.launcher.admit(built)
+    return built
 
 
 def _advice(

@@ -28,6 +28,7 @@ from ..selection import RowRange, moved
 from .division import Division
 from .plan import CallMemory, CallPlan, RankPlan, may_be_refused
 from .rank_call import call
+from .together import apply, call_together, combined, is_possible
 
 #: A number below the maximum of every float type; comparing values with it is faster than `numpy.errstate`.
 FITS = 6e4
@@ -89,6 +90,25 @@ class CallFunction(Command):
                 context.transaction.commit(result=results)
         elif plan.updates or plan.writes:  # the slices of a single rank may disagree
             context.transaction.commit(change, result=results)
+        return results
+
+    def run_together(self, contexts: Sequence[RankContext], root: int) -> Optional[List[Any]]:
+        place: Any = self.place
+        plan = self.plan or contexts[root].kept(CallMemory).plans[place].plan
+        if not is_possible(plan, contexts):
+            return None
+        if self.plan is not None:
+            prepared = [self._prepared(plan, context) for context in contexts]
+        else:
+            prepared = [context.kept(CallMemory).plans[place] for context in contexts]
+        values = [each.values(context) for each, context in zip(prepared, contexts)]
+        found = call_together(prepared, values, self.rows, [None] * len(contexts), contexts, root)
+        self.division = found.division
+        outputs, results = found.outputs[root], [_in_bytes(plan, each) for each in found.outputs]
+        if plan.dtypes is None:
+            outputs = combined(plan, found, root)
+        apply(found.changes)
+        results[root] = outputs
         return results
 
     def finish(self, results: List[Any], context: RankContext) -> List[Any]:

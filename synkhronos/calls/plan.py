@@ -246,8 +246,9 @@ class RankPlan:
         self._values: List[Any] = []
         self._indices: Optional[Indices] = None
         self._shared_rows: Any = None
+        self._engine = context.registry.functions[plan.number].engine
         if self.pieces:
-            self._values = [_lasting(argument, context) for argument in plan.arguments]
+            self._values = [_lasting(argument, self._engine, context) for argument in plan.arguments]
             self._indices = None if plan.indices is None else Indices(context.pools.here(plan.indices))
             if plan.division.shared_rows is not None:
                 self._shared_rows = _selection(plan.division.shared_rows[context.rank], context)
@@ -302,7 +303,10 @@ class RankPlan:
             context.pools.fetch([self.plan.arguments[j].value], self._numbers(i, j, part))
         taken = []
         for j, ((kind, sent, mutable, axis), value) in enumerate(zip(self.plan.arguments, values)):
-            if kind == "selected" and part is not None:
+            if kind in ("selected", "batch") and type(value) is not np.ndarray and self._engine.is_on_device(value):
+                rows_here = part if kind == "selected" and part is not None else RowRange(begin, end, 1)
+                given = self._engine.take(value, rows_here)
+            elif kind == "selected" and part is not None:
                 buffer = None if part.is_view else self._row_buffer(context, j, end - begin, value)
                 given = part.take(value, buffer)
             elif kind in ("selected", "batch"):
@@ -313,7 +317,7 @@ class RankPlan:
                 given = value
             if mutable and kind == "value":
                 given = cloudpickle.loads(sent)  # a new object for every slice
-            elif mutable and np.may_share_memory(given, value):
+            elif mutable and isinstance(given, np.ndarray) and np.may_share_memory(given, value):
                 given = given.copy()
             taken.append(moved(given, 0, axis) if axis else given)
         shared_rows = self._shared_rows if shared_rows is None else shared_rows
@@ -367,7 +371,7 @@ def _row_of_none(value: Any) -> np.ndarray[Any, Any]:
     return np.full((1, *value.shape[1:]), 1 if dtype.kind in "fc" else 0, dtype)
 
 
-def _lasting(argument: Argument, context: RankContext) -> Optional[np.ndarray[Any, Any]]:
+def _lasting(argument: Argument, engine: Any, context: RankContext) -> Optional[np.ndarray[Any, Any]]:
     """Return the array of an argument if it can be cached for later calls; else None.
 
     Files and named memory are not cached: they may be replaced, and each mapping needs a file descriptor. Memory on
@@ -375,7 +379,10 @@ def _lasting(argument: Argument, context: RankContext) -> Optional[np.ndarray[An
     """
     handle = argument.value
     lasts = isinstance(handle, Handle) and (handle.constant > 0 or not context.pools.is_far(handle))
-    return context.pools.attach(handle) if lasts else None
+    if not lasts:
+        return None
+    array = context.pools.attach(handle)
+    return engine.constant(context.rank, handle, array) if handle.on_device else array
 
 
 def may_be_refused(plan: CallPlan, context: RankContext) -> bool:

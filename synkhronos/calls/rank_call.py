@@ -62,7 +62,7 @@ def call(
             if division.weights is None and collectives is not None and collectives.weights is not None:
                 division = division._replace(weights=collectives.weights)
         except Exception as error:
-            _explain(error, plan, engine, context)
+            explain(error, plan, engine, context)
             raise
         for k, axis in prepared.moved:
             results[k] = moved(results[k], axis, 0)
@@ -78,7 +78,7 @@ def call(
     counts = division.takes_part(context.rank)
     outputs = results[:n_outputs] if counts else [None] * n_outputs
     chosen = [i for i, is_common in enumerate(plan.replicated_updates) if counts or is_common]
-    return outputs, _change(plan, chosen, results[n_outputs:], context), division
+    return outputs, change_of(plan, chosen, results[n_outputs:], context), division
 
 
 def _in_slices(call_slice: Callable[[int], Any], prepared: RankPlan, context: RankContext) -> Tuple[List[Any], Change]:
@@ -113,7 +113,7 @@ def _in_slices(call_slice: Callable[[int], Any], prepared: RankPlan, context: Ra
             news[i] = entry.engine.to_device(variable, new)
             if isinstance(news[i], np.ndarray):  # a value on the device already has the graph's type
                 news[i] = entry.engine.coerce(variable, news[i], f"the update of {entry.label(f'updates[{i}]')}")
-    return outputs, _change(plan, [i for i, new in enumerate(news) if new is not None], news, context)
+    return outputs, change_of(plan, [i for i, new in enumerate(news) if new is not None], news, context)
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def _in_halves(
     for i, new in zip(others, found[len(half.outputs) :]):
         after[i] = new
     common: Any = plan.replicated_updates
-    return outputs, _change(plan, [i for i in range(len(entries)) if counts or common[i]], after, context)
+    return outputs, change_of(plan, [i for i in range(len(entries)) if counts or common[i]], after, context)
 
 
 def _weights_of_slice(prepared: RankPlan, i: int) -> List[Optional[float]]:
@@ -191,7 +191,7 @@ def _weights_of_slice(prepared: RankPlan, i: int) -> List[Optional[float]]:
     return [own] * len(plan.ops) + [of_all if is_common else own for is_common in plan.replicated_updates]
 
 
-def _change(plan: CallPlan, chosen: Sequence[int], news: Sequence[Any], context: RankContext) -> Change:
+def change_of(plan: CallPlan, chosen: Sequence[int], news: Sequence[Any], context: RankContext) -> Change:
     entries, values = [context.registry.shareds[plan.updates[i][0]] for i in chosen], [news[i] for i in chosen]
     if plan.on_device:
         values = [entry.engine.to_device(entry.reference(), value) for entry, value in zip(entries, values)]
@@ -200,6 +200,8 @@ def _change(plan: CallPlan, chosen: Sequence[int], news: Sequence[Any], context:
 
 class RowsOfCall(in_graph.CurrentCall):
     """The rank's rows in a call that only computes output shapes: collectives return their inputs unchanged."""
+
+    reduces = False
 
     def __init__(
         self,
@@ -233,6 +235,8 @@ class RowsOfCall(in_graph.CurrentCall):
 class CollectivesOfCall(RowsOfCall):
     """The collectives inside one call, executed by the rank's transport."""
 
+    reduces = True
+
     @point("collective")
     def all_reduce(self, number: int, op: ReduceOp, arrays: Sequence[Any]) -> List[Any]:
         function, context, nbytes = self.plan.number, self.context, 0
@@ -252,6 +256,15 @@ class CollectivesOfCall(RowsOfCall):
         context.kept(CallMemory).bytes_inside[function, number] = nbytes
         return results
 
+    def note_reduced(self, number: int, nbytes: int) -> None:
+        context = self.context
+        traffic, moved = context.transport.traffic, nbytes * (context.size - 1) / context.size
+        begun = traffic.begin()
+        traffic.add(moved, moved)
+        traffic.end("ops.all_reduce", begun)
+        context.transaction.drop_undo_log()
+        context.kept(CallMemory).bytes_inside[self.plan.number, number] = nbytes
+
 
 def inside(
     prepared: RankPlan, i: int, context: RankContext, kind: Type[RowsOfCall] = CollectivesOfCall
@@ -262,7 +275,7 @@ def inside(
     return kind(prepared.plan, prepared.weights[i], prepared.rows[i], context)
 
 
-def _explain(error: Exception, plan: CallPlan, engine: Any, context: RankContext) -> None:
+def explain(error: Exception, plan: CallPlan, engine: Any, context: RankContext) -> None:
     """Raise a `MemoryError` with a remedy if the error means that the device is out of memory."""
     if engine.is_out_of_memory(error):
         first = str(error).split("\n")[0]

@@ -38,6 +38,7 @@ from .on_step import OnStep
 from .plan import CallPlan, RankPlan, may_be_refused
 from .rank_call import Change, RowsOfCall, call, inside
 from .step_outputs import Combiner, Store, Stored
+from .together import AllRanks, apply, call_together, combined, is_possible
 
 #: Number of table rows converted to Python numbers at a time, because Python numbers need ten times the memory.
 CHUNK_ROWS = 1024
@@ -236,6 +237,60 @@ class RunSteps(Command):
             context.transaction.commit(label=f"the end of the steps of function {self.name}")
         return n_steps
 
+    def run_together(self, contexts: Sequence[RankContext], root: int) -> Optional[List[Any]]:
+        steps, own, ranks = self.steps, contexts[root], range(len(contexts))
+        if not all(is_possible(plan, contexts) for plan in steps.plans):
+            return None
+        if self._on_step is not None:
+            self._on_step.begin(())
+        block, plans, n_steps = own.barrier.block, list(steps.plans), sum(steps.counts)
+        for rank in ranks:
+            block.steps[rank], block.undone[rank] = steps.begin, 0
+            block.steps_command[rank] = own.barrier.command
+        prepared = [[RankPlan(plan, context) for context in contexts] for plan in plans]
+        values = [
+            next((each[rank].values(contexts[rank]) for each in prepared if each[rank].pieces), []) for rank in ranks
+        ]
+        stores = []
+        for rank, context in enumerate(contexts):
+            shapes = _shapes(steps, [each[rank] for each in prepared], values[rank], context)
+            stores.append(Store(context.pool, shapes, steps.dtypes, steps.counts, keeps_objects=rank == root))
+        own.transaction.results = stores
+        totals = [_Totals(steps, plans, context) for context in contexts] if steps.total else []
+        for i, of_ranks in enumerate(zip(*[steps.rows(context) for context in contexts])):
+            division, rows, _ = of_ranks[0]
+            for context in contexts if steps.lengths else ():
+                _check_lengths(steps.lengths, context)
+            shared_rows = [of_rank[2] for of_rank in of_ranks]
+            found = call_together(prepared[division], values, rows, shared_rows, contexts, root)
+            if found.division is not plans[division].division:
+                plans[division] = _with_division(plans[division], found.division)
+            apply(found.changes)
+            for rank in ranks:
+                block.steps[rank] = steps.begin + i + 1
+                if plans[division].division.takes_part(rank):
+                    if totals:
+                        totals[rank].add(division, found.outputs[rank])
+                    stores[rank].put(i, division, found.outputs[rank])
+            if self._on_step is not None:
+                self.failed_step = steps.begin + i  # in case `_on_step` raises
+                self.ends_early = not self._on_step(
+                    steps.begin + i, presented(plans[division], own, found.outputs[root])
+                )
+                self.failed_step = None
+                if self.ends_early:
+                    n_steps = i + 1
+                    break
+        of_all: Any = None
+        if totals:
+            plan, whole = totals[root].plan(n_steps)
+            values_of_all = AllRanks([each.values() for each in totals], [], whole)
+            of_all = presented(plan, own, combined(plan, values_of_all, root))
+        return [
+            StepsAnswer(n_steps, store.stored(), of_all, plans if rank == root else None)
+            for rank, store in enumerate(stores)
+        ]
+
     def finish(self, results: List[StepsAnswer], context: RankContext) -> Tuple[List[Any], Optional[List[int]], int]:
         """Return the outputs, the number of rows that each rank computed in all steps, and the number of steps."""
         steps, (n_steps, _, totals, plans) = self.steps, results[context.root]
@@ -313,16 +368,22 @@ class _Totals:
             if accumulator is not None:
                 accumulator.add(output, 1 if of_step.weights is None else of_step.weights[rank])
 
+    def values(self) -> List[Any]:
+        """Return this rank's accumulated values; None for gathered outputs, and if there are none."""
+        return [None if each is None else each.finish()[0] for each in self._accumulators]
+
+    def plan(self, n_steps: int) -> Tuple[CallPlan, Division]:
+        """Return the plan and the division for the reduction of all ranks' values."""
+        weights = rows_taken(self._plans, self._steps.divisions(self._context, n_steps))
+        ops = [ReduceOp(None) if op.name == "gather" else op for op in self._steps.ops]
+        plan = self._plans[0]._replace(ops=ops)
+        return plan, plan.division._replace(weights=weights)
+
     def finish(self, n_steps: int) -> Optional[List[Any]]:
         """Reduce over the ranks; return the results (None for gathered outputs) on the master, None on other ranks."""
-        steps, context = self._steps, self._context
-        weights = rows_taken(self._plans, steps.divisions(context, n_steps))
-        ops = [ReduceOp(None) if op.name == "gather" else op for op in steps.ops]
-        plan = self._plans[0]
-        plan = plan._replace(ops=ops)
-        values = [None if each is None else each.finish()[0] for each in self._accumulators]
-        results = reduced(plan, context, values, plan.division._replace(weights=weights))
-        return None if results is None else presented(plan, context, results)
+        plan, division = self.plan(n_steps)
+        results = reduced(plan, self._context, self.values(), division)
+        return None if results is None else presented(plan, self._context, results)
 
 
 def _shapes(

@@ -86,7 +86,10 @@ class Variants:
 
     def first(self, compiled: Any) -> Any:
         """Return the function that ranks call in this case; ``compiled`` is the serial function."""
-        return compiled if self.is_first_serial else self.engine.variant(self.snapshot, False, [])
+        if self.is_first_serial:
+            self.engine.note_graph(compiled, self.snapshot)
+            return compiled
+        return self.engine.variant(self.snapshot, False, [])
 
     def get(self, sliced: bool) -> CompiledGraph:
         """Return the graph for calls in slices, or for calls that only select rows; compile it on first use."""

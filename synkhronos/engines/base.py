@@ -14,6 +14,7 @@ from ..errors import ArgumentTypeError, ArgumentValueError, SynkhronosError
 from ..reductions import Accumulator, ReduceOp
 from ..sharding import Placement, PlacementRule, Shard
 from . import get, home_of
+from .observer import settle
 
 
 class ArrayType(NamedTuple):
@@ -163,7 +164,9 @@ class Engine(ABC):
 
     def get(self, shared: Any) -> Any:
         """Return the variable's current value, on the host or on the device, without copying."""
-        return self.storage(shared)[0]
+        storage = self.storage(shared)
+        settle(storage)
+        return storage[0]
 
     def put(self, shared: Any, value: Any) -> None:
         """Store ``value``, a result of `coerce`, `to_device` or `get`, without copying or checking it."""
@@ -256,6 +259,18 @@ class Engine(ABC):
         No output shares memory with an input, a current or former shared value, or a buffer that the next call reuses.
         """
 
+    #: Whether `call_together` exists, which computes a call of all ranks in one thread.
+    calls_together = False
+
+    def call_together(
+        self, ranks: Sequence[int], functions: Sequence[Any], args: Sequence[Any], calls: Sequence[Any], subset: Any
+    ) -> Tuple[List[List[Any]], Callable[[], object]]:
+        """Call a function on several ranks; return the results as `call` does, and the change of the ranks' values.
+
+        Lists are by rank, in the order of ``ranks``. ``calls`` are the `in_graph` calls, or None without collectives.
+        """
+        raise NotImplementedError(f"the engine {self.name!r} calls each rank's function separately")
+
     def on_ranks(self, compiled: Any) -> Any:
         """Return the function for `call` on ranks: it shares ``compiled``'s storages and leaves results on devices."""
         return compiled
@@ -271,6 +286,10 @@ class Engine(ABC):
     def take(self, array: Any, rows: Any) -> Any:
         """Return the rows that a `Selection` picks from a shared variable's value; they stay on the host or device."""
         return rows.take(array)
+
+    def constant(self, rank: int, handle: Any, array: Any) -> Any:
+        """Return a constant array of the host, or the copy of it that the rank keeps on its device."""
+        return array
 
     def accumulator(self, op: ReduceOp, keep_dtype: bool = False) -> Any:
         """Return an object like `Accumulator` for the values of slices, on the host or on the device."""
@@ -345,6 +364,9 @@ class Engine(ABC):
         advance. If `collectives` is not None, all new values are outputs, sliced or not (but see `after_collective`).
         No output shares memory with a shared variable, another output or a buffer that the next call overwrites.
         """
+
+    def note_graph(self, compiled: Any, snapshot: Any) -> None:  # noqa: B027, only engines of graphs need it
+        """Record that the function that ranks call, ``compiled``, was compiled from this snapshot."""
 
     def after_collective(self, snapshot: Any, as_inputs: Sequence[Any]) -> Any:
         """Compile the part of an exact function that a sliced call computes once, after all slices (`Collectives.cut`).
@@ -487,6 +509,10 @@ class Engine(ABC):
     def to_host(self, value: Any) -> Any:
         """Copy a device array to the host; return anything else unchanged."""
         return np.asarray(value) if self.is_on_device(value) else value
+
+    def for_program(self, value: Any) -> Any:
+        """Return a variable's value in the form that the program's own functions need, if ranks store another form."""
+        return value
 
     def check_devices(self) -> str:
         """Return a sentence that explains why devices cannot be used, with the remedy; "" if they can."""

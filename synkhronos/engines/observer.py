@@ -5,7 +5,7 @@
     the program                            the engine                        the observer of the storage
     ------------------------------------   -------------------------------   ---------------------------------
     w.get_value(), w.set_value(v)          patched in every class            get, put (which call the originals)
-    w.get_value(borrow=True), f.value[w]   returns the stored object         lent
+    w.get_value(borrow=True), f.value[w]   returns the stored object         settle, lent
     w.set_value(v), f[s] = v               stores an object                  written
     g(): the program's function, updates   patched in the class              updated
 
@@ -34,6 +34,9 @@ class ValueObserver:
     def put(self, put: Callable[[Any], None], value: Any, borrow: bool) -> None:
         """Run in place of the variable's ``set_value``; ``put`` calls the library's own method."""
         put(value)
+
+    def settle(self) -> None:
+        """Run before the program reads the storage: store the value in the form that the program expects."""
 
     def lent(self) -> None:
         """Run when the program receives the stored object itself, which it may then write to at any time."""
@@ -88,8 +91,17 @@ def _noted(threads: Set[int], call: Callable[..., Any], *args: Any, **kwargs: An
 def note_read(storage: List[Any]) -> None:
     """Report that the program receives the object in a storage, unless this thread is copying it."""
     observer = _OBSERVERS.get(id(storage))
-    if observer is not None and threading.get_ident() not in _COPYING:
-        observer.lent()
+    if observer is not None:
+        observer.settle()
+        if threading.get_ident() not in _COPYING:
+            observer.lent()
+
+
+def settle(storage: List[Any]) -> None:
+    """Prepare a storage for a read that is not reported."""
+    observer = _OBSERVERS.get(id(storage))
+    if observer is not None:
+        observer.settle()
 
 
 def note_written(storage: List[Any]) -> None:

@@ -248,6 +248,11 @@ class Storage:
         """Make the value final and read-only."""
         self.backing, self.is_constant = self.backing.constant(), True
 
+    def put_on_devices(self) -> None:
+        """Mark a final value in a pool, so that ranks on devices copy it there."""
+        if isinstance(self.backing, PoolBacking):
+            self.backing.fixed_handle = self.backing.fixed_handle._replace(on_device=True)
+
     def free(self) -> None:
         """Remove the memory's name, and release the memory when its last view dies; the shape then has no rows."""
         self.backing.unlink()

@@ -17,6 +17,7 @@ class Handle(NamedTuple):
     strides: Optional[Tuple[int, ...]]  # in bytes; None if the array is C-contiguous
     dtype: np.dtype[Any]
     constant: int = 0  # number of an array that is never written, so that fetched copies stay valid; else 0
+    on_device: bool = False  # whether ranks on JAX's devices keep a copy of the constant array there
 
 
 def with_axis_first(handle: Any, axis: int) -> Any:

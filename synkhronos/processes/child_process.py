@@ -13,7 +13,7 @@ import traceback
 import warnings
 from typing import Any, Callable, Optional, Sequence, Tuple
 
-from ..errors import SynkhronosError
+from ..errors import StateError, SynkhronosError
 from ..host.signals import DeferredSignals
 from . import fd_passing
 
@@ -23,8 +23,15 @@ ENDING_S = 1.0  # time limit for a process to end after the kernel has closed it
 def fork(name: str, work: Callable[[socket.socket, int], object]) -> Tuple[int, socket.socket]:
     """Fork a process that calls ``work(socket, parent_pid)``; return its id and this end of a socket pair.
 
-    The new process ends after ``work``, and prints its exception, if any. Raise `SynkhronosError` if the fork fails.
+    The new process ends after ``work``, and prints its exception, if any. Raise `SynkhronosError` if the fork fails, or
+    `StateError` if JAX is running in this process, because the new process would lack the threads of JAX.
     """
+    bridge: Any = sys.modules.get("jax._src.xla_bridge")
+    if bridge is not None and bridge.backends_are_initialized():
+        raise StateError(
+            f"no process can be forked for {name}, because JAX is running in this process, and its threads would not "
+            "survive: call synkhronos.fork() before the first use of JAX, or use fork(devices='jax') without processes"
+        )
     ours, theirs = fd_passing.socket_pair()
     for stream in (sys.stdout, sys.stderr):  # otherwise buffered output would be written twice
         try:

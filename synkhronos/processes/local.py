@@ -35,7 +35,7 @@ class LocalLauncher(Launcher):
         self._threads: Dict[int, threading.Thread] = {}
         self._fatal_errors: Dict[int, str] = {}
         self._killed = False
-        self.contexts: Dict[int, RankContext] = {}  # for tests
+        self.contexts: Dict[int, RankContext] = {}  # of the ranks that are threads
 
     def start(self, configs: List[RankConfig], block: ControlBlock, pools: Dict[int, Pool]) -> None:
         for config in configs:

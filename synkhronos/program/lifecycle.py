@@ -6,13 +6,14 @@ import logging
 import os
 import socket
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from ..cluster.facts import HostFacts
 from ..errors import ArgumentTypeError, ArgumentValueError, StateError, SynkhronosError
 from ..host import gpus, machine
+from ..mesh import devices as mesh
 from ..runtime.context import RankContext
 from ..runtime.serve import served
 from ..runtime.session import Session, check_timeout
@@ -57,7 +58,7 @@ def fork(
     use_gpu: Optional[bool] = None,
     master_rank: int = 0,
     *,
-    devices: Optional[Sequence[str]] = None,
+    devices: Union[None, str, Sequence[Any]] = None,
     seed: Optional[int] = None,
     random: str = "split",
     timeout: Optional[float] = None,
@@ -90,6 +91,7 @@ def fork(
         The device of every rank on each host, e.g. ``["cuda0", "cuda1"]`` or ``["opencl0:0", "opencl0:0"]``; several
         ranks may share one. By default, all GPUs in ``CUDA_VISIBLE_DEVICES``. Theano then places new shared variables
         and the computations of new functions on the rank's device. The master keeps its device in later sessions.
+        ``"jax"``, or a list of JAX's devices: ranks without processes, for PyTensor functions (:ref:`mesh`).
     seed : int, optional
         Nonnegative seed of the program's random streams, applied when a stream is first sent to the ranks. With the
         same number of ranks, the same seed produces the same numbers, if functions are built in the same order. By
@@ -169,11 +171,16 @@ def fork(
     default = int(in_environment) if is_number else in_environment
     deaths = integer(argument, default if heal is None else heal, 0)
     there = PROGRAM.all_hosts()
-    by_host = choose_devices(devices, use_gpu, n_ranks, there)
-    names = None if by_host is None else [name for of_host in by_host for name in of_host]
-    counts = [len(of_host) for of_host in by_host] if by_host else _ranks_by_host(there, n_ranks)
+    root = integer("master_rank", master_rank)
+    if mesh.is_wanted(devices):
+        settings["launcher"] = starter = mesh.launcher_of(devices, n_ranks, use_gpu, deaths, bool(there), root)
+        by_host, names, counts = None, None, [starter.mesh.size]
+    else:
+        by_host = choose_devices(devices, use_gpu, n_ranks, there)
+        names = None if by_host is None else [name for of_host in by_host for name in of_host]
+        counts = [len(of_host) for of_host in by_host] if by_host else _ranks_by_host(there, n_ranks)
     size, hosts = sum(counts), _hosts(there, counts)
-    root, n_near = integer("master_rank", master_rank), counts[0]
+    n_near = counts[0]
     if not 0 <= root < n_near:
         raise ArgumentValueError("master_rank", f"an int from 0 to {n_near - 1} (local ranks: {n_near})", str(root))
     _check_files(size, machine.descriptor_limit(), DESCRIPTORS_PER_RANK)

@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from contextlib import ExitStack
-from typing import Any, Dict, List, NamedTuple, Optional, Type
+from typing import Any, Dict, List, NamedTuple, Optional, Type, Union
 
 from .. import engines
 from ..cluster.bridge import Bridge
@@ -169,7 +169,7 @@ class Program:
         size: int,
         root: int,
         *,
-        launcher: str = "fork",
+        launcher: Union[str, Launcher] = "fork",
         devices: Optional[List[str]] = None,
         hosts: Optional[Hosts] = None,
         profile_to: Optional[str] = None,
@@ -177,7 +177,8 @@ class Program:
     ) -> Session:
         """Start a session, with every rank's device in ``devices`` and the fields of `SessionOptions` in ``options``.
 
-        ``launcher`` runs the other ranks as processes ("fork") or as threads of this process ("threads").
+        ``launcher`` runs the other ranks as processes ("fork") or as threads of this process ("threads"); it may also
+        be a new launcher of another kind.
         ``profile_to`` is the folder for the profile, unless the environment names another folder.
 
         Raises
@@ -189,7 +190,7 @@ class Program:
         SynkhronosError
             The ranks cannot be started.
         """
-        if launcher not in LAUNCHERS:
+        if isinstance(launcher, str) and launcher not in LAUNCHERS:
             raise ArgumentValueError("launcher", f"one of {sorted(LAUNCHERS)}", repr(launcher))
         log_as_the_environment_says()
         check = os.environ.get(CHECK) or "0"
@@ -296,9 +297,15 @@ class Program:
                 return session
 
     def _start(
-        self, size: int, root: int, launcher: str, devices: bool, hosts: Optional[Hosts], options: SessionOptions
+        self,
+        size: int,
+        root: int,
+        launcher: Union[str, Launcher],
+        devices: bool,
+        hosts: Optional[Hosts],
+        options: SessionOptions,
     ) -> Session:
-        processes = LAUNCHERS[launcher] is ProcessLauncher
+        processes = isinstance(launcher, str) and LAUNCHERS[launcher] is ProcessLauncher
         near = range(size) if hosts is None else hosts.near
         budget = machine.core_budget()
         claims = CoreClaims()
@@ -307,7 +314,7 @@ class Program:
         block: Optional[ControlBlock] = None
         pools: Dict[int, Any] = {}
         span_bytes = ring_bytes(size) if options.recorded else 0
-        starter: Launcher = LocalLauncher()  # also if there is no other rank to start
+        starter = launcher if isinstance(launcher, Launcher) else LocalLauncher()  # also if there is no other rank
         try:
             block = ControlBlock(size, hosts=hosts, span_bytes=span_bytes)
             if processes and (size > 1 or devices):  # before any device opens, so that the keeper can fork ranks later

@@ -130,6 +130,8 @@ class Replicator(Replicas):
         added: List[Sent] = []
         numbers: List[int] = []
         used = [(function.engine, shared) for function in new for shared in function.get_shared()]
+        for engine in {function.engine for function in new}.union(engine for engine, _ in alone):
+            self.session.launcher.engine(engine)  # raises here, before anything is registered
         try:
             shareds = [
                 self._item(engine, shared, added) for engine, shared in [*used, *alone] if self._sent_of(shared) is None
@@ -160,19 +162,19 @@ class Replicator(Replicas):
 
     def _item(self, engine: Any, shared: Any, added: List[Sent]) -> SharedItem:
         """Register a variable as sent, and return its `SharedItem`."""
-        base = self._base_of(engine, shared)
+        base, on_ranks = self._base_of(engine, shared), self.session.launcher.engine(engine)
         sent = Sent(self._take_number(), engine, shared, self.session.dropped.append)
         self._sent[sent.number] = self._by_variable[sent.key] = sent
         added.append(sent)
         blueprint = _pickled(engine, shared, engine.blueprint(shared))
         if base is not None:
-            return SharedItem(sent.number, engine, blueprint, None, storage_of=base.number)
+            return SharedItem(sent.number, on_ranks, blueprint, None, storage_of=base.number)
         self._by_storage[sent.identity] = sent
         value = engine.get(shared)
         if not engine.is_random(shared) and engine.shared_type(shared) is not None and value is not None:
-            return SharedItem(sent.number, engine, blueprint, None, engine.is_on_device(value))
+            return SharedItem(sent.number, on_ranks, blueprint, None, engine.is_on_device(value))
         pickled, begins = self.pickled(engine, shared)
-        return SharedItem(sent.number, engine, blueprint, pickled, begins=begins)
+        return SharedItem(sent.number, on_ranks, blueprint, pickled, begins=begins)
 
     def pickled(self, engine: Any, shared: Any) -> Tuple[bytes, Optional[int]]:
         """Return a variable's pickled value and, for a random stream, the rank that starts at it (None: all ranks)."""
@@ -185,11 +187,11 @@ class Replicator(Replicas):
 
     def _functions_item(self, functions: List[Any], own: List[int]) -> FunctionItem:
         """Return the `FunctionItem` of functions of one engine; ``own`` lists their registry numbers."""
-        engine = functions[0].engine
+        engine = self.session.launcher.engine(functions[0].engine)
         used = {id(shared): shared for function in functions for shared in function.get_shared()}
         constants: Dict[int, Any] = {}
         for function, number in zip(functions, own):
-            constants.update(self._share_constants(function, number))
+            constants.update(self._share_constants(engine, function, number))
         for function in functions:  # before ranks load the functions, so that they reuse the compiled modules
             engine.warm_up(function.on_ranks)
         pickled = engine.dumps(
@@ -225,14 +227,14 @@ class Replicator(Replicas):
         assert self._place is not None  # set by the first distribution
         return Rejoin(shareds, functions, held, kept, self._place)
 
-    def _share_constants(self, function: Any, number: int) -> Dict[int, Any]:
+    def _share_constants(self, engine: Any, function: Any, number: int) -> Dict[int, Any]:
         """Copy a function's large constants to shared memory; return their handles by ``id``."""
         pool = self.session.pool
         if self.session.size == 1:
             return {}
         shared = {id(constant): copy for pairs in self._constants.values() for constant, copy in pairs}
         pairs = self._constants[number] = []
-        for constant in function.engine.constants(function.on_ranks):
+        for constant in engine.constants(function.on_ranks):
             large = constant.nbytes >= SHARED_CONSTANT_BYTES
             if large and constant.flags.c_contiguous and not constant.dtype.hasobject:
                 copy = shared.get(id(constant))

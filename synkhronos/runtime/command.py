@@ -66,6 +66,14 @@ class Command(ABC):
     def run(self, context: RankContext) -> Any:
         """Do this rank's part and return the result that the master needs; all ranks make the same transport calls."""
 
+    def run_together(self, contexts: Sequence[RankContext], root: int) -> Optional[List[Any]]:
+        """Execute the command for all ranks in this thread, and return their results; changes values last.
+
+        Called instead of `run` if `Launcher.has_contexts`. Return None, and do nothing, if the ranks must execute the
+        command themselves.
+        """
+        return None
+
     def reads(self, context: RankContext) -> Iterable[Any]:
         """Return handles of the program's data that ranks read; small data is sent to other hosts with the command.
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import SynkhronosError
 from ..memory.attach import PoolMap
 from ..sync.hosts import Hosts
 from ..sync.link import Link
 from ..sync.rendezvous import Rendezvous
+
+if TYPE_CHECKING:
+    from .context import RankContext
 
 Ranges = Sequence[Tuple[int, int]]  #: First byte and size of each range of a pool.
 
@@ -41,6 +44,8 @@ class Launcher(ABC):
     """
 
     links: Sequence[Link] = ()
+    #: Whether the master may execute commands for all ranks (`Command.run_together`), with their `all_contexts`.
+    has_contexts = False
 
     @abstractmethod
     def start(self, configs: List[RankConfig], block: Any, pools: Dict[int, Any]) -> None:
@@ -53,6 +58,17 @@ class Launcher(ABC):
     def error(self) -> SynkhronosError:
         """Return the error to raise if `is_alive` is false."""
         return SynkhronosError("the launcher has ended")
+
+    def all_contexts(self, own: RankContext) -> List[RankContext]:
+        """Return the contexts of all ranks, which wait for commands, in rank order; ``own`` is the caller's context."""
+        return [own]
+
+    def admit(self, function: Any) -> None:  # noqa: B027, most launchers run every function
+        """Raise an error if the ranks cannot run a function, which the program has just built."""
+
+    def engine(self, engine: Any) -> Any:
+        """Return the engine that the ranks use for functions and variables of ``engine``; raise if there is none."""
+        return engine
 
     @abstractmethod
     def pid(self, rank: int) -> int:
@@ -83,6 +99,9 @@ class Launcher(ABC):
 
         Its argument is `ControlBlock.spans`. It is not called if no process of the session outlives the master.
         """
+
+    def release(self, own: RankContext) -> None:  # noqa: B027, most launchers have no values of the program
+        """At the end of the session, return the values of the program's variables to the host's memory."""
 
     @abstractmethod
     def join(self, seconds: float) -> bool:

@@ -172,6 +172,11 @@ class SharedEntry(ValueObserver):
         if self.stands_in:
             raise StateError(f"{self.label()}: its rows are on the ranks until the call ends: access it after the call")
 
+    def settle(self) -> None:
+        value = self.engine.for_program(self.cell[0])
+        if value is not self.cell[0]:
+            self.set(value, Origin.MOVED)
+
     def lent(self) -> None:
         value = self.cell[0]
         if self.on_device or self.borrowed is not None and self.borrowed.value is value:

@@ -49,7 +49,7 @@ from .exit_status import LOST
 from .failures import NEW_SESSION, Failure, add_failures, add_note, add_steps, worker_died, worker_error
 from .healing import Healing
 from .launcher import Launcher
-from .news import News, attached
+from .news import News, attached, learn
 from .prefetch import Announcer
 
 logger = logging.getLogger("synkhronos")
@@ -242,6 +242,10 @@ class Session:
             self._forget.append(self.dropped.popleft())
             if self.healing is not None:
                 self.healing.forget(self._forget[-1])
+        if self.launcher.has_contexts and not self._forget:
+            together = self._execute_together(command, news)
+            if together is not None:
+                return together
         enclosed = () if self.hosts is None else self._enclosed(command)
         envelope, payload = Envelope(self._forget, command, enclosed, news=news), command.frozen
         if self._forget or enclosed or payload is None:
@@ -299,6 +303,14 @@ class Session:
             self.context.barrier.clear()
             self._raise(command, own, answers)
         return results
+
+    def _execute_together(self, command: Command, news: Sequence[News]) -> Optional[List[Any]]:
+        """Execute the command here for all ranks, without sending it; return None if the ranks must execute it."""
+        self._command, contexts = command, self.launcher.all_contexts(self.context)
+        for context in contexts:
+            if news and context is not self.context:
+                learn(context, news)
+        return command.run_together(contexts, self.root)
 
     def _enclosed(self, command: Command) -> Sequence[Tuple[Handle, bytes]]:
         found, left = [], ENCLOSED_BYTES
@@ -690,6 +702,7 @@ class Session:
         self.context.barrier.watch = self.context.barrier.watch_alone = _over
         self.context.registry.replicas = self.context.transaction.results = None
         self.caches.clear()
+        self.launcher.release(self.context)
         profile, self._profile = self._profile, None
         if profile is not None and self._profile_path is not None:
             profile.dump_stats(self._profile_path)

@@ -66,6 +66,8 @@ class GraphEngine(Engine):
     def __init__(self) -> None:
         #: Results of `_find_own` by function maker; a result never changes, and lives as long as the maker.
         self._is_own: WeakKeyDictionary[Any, List[bool]] = WeakKeyDictionary()
+        #: The expressions of the functions that ranks call, by maker; compiling changes a function's own graph.
+        self.sources: WeakKeyDictionary[Any, snapshots.Source] = WeakKeyDictionary()
         self._patched = Patched(self.library)
         self.catcher = self.library.function
 
@@ -363,10 +365,18 @@ class GraphEngine(Engine):
         return [target for target, _ in snapshot.updates]
 
     def variant(self, snapshot: Snapshot, sliced: bool, as_inputs: Sequence[Any]) -> Any:
-        return snapshots.compile_variant(self.library, snapshot, sliced, as_inputs, self.is_random, self.label)
+        found = snapshots.compile_variant(self.library, snapshot, sliced, as_inputs, self.is_random, self.label)
+        return self._noted(*found)
 
     def after_collective(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
-        return snapshots.compile_second_half(self.library, snapshot, as_inputs, self.is_random)
+        return self._noted(*snapshots.compile_second_half(self.library, snapshot, as_inputs, self.is_random))
+
+    def note_graph(self, compiled: Any, snapshot: Snapshot) -> None:
+        self._noted(compiled, snapshots.Source(snapshot.inputs, snapshot.outputs, snapshot.updates))
+
+    def _noted(self, compiled: Any, source: snapshots.Source) -> Any:
+        self.sources[compiled.maker] = source
+        return compiled
 
     def all_reduce(self, variables: Sequence[Any], op: ReduceOp) -> List[Any]:
         for index, variable in enumerate(variables):
@@ -443,7 +453,7 @@ class GraphEngine(Engine):
         self.library.placing.add_rule(cls, make)
 
     def shapes(self, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
-        return snapshots.compile_shapes(self.library, snapshot, as_inputs)
+        return self._noted(*snapshots.compile_shapes(self.library, snapshot, as_inputs))
 
     # -- transfer to other processes -----------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple
 from weakref import WeakKeyDictionary
 
-from ..observer import calling, copied, is_any_observed, note_read, note_written, observer_of
+from ..observer import calling, copied, is_any_observed, note_read, note_written, observer_of, settle
 from .library import Library
 
 ORIGINAL = "_synkhronos_original"
@@ -49,6 +49,8 @@ class Patched:
         def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
             if not is_any_observed():
                 return call(function, *args, **kwargs)
+            for container in function.input_storage:
+                settle(container.storage)
             try:
                 return calling(call, function, *args, **kwargs)
             finally:
@@ -101,6 +103,7 @@ def _observed_get(get_value: Callable[..., Any]) -> Callable[..., Any]:
     def patched(shared: Any, borrow: bool = False, return_internal_type: bool = False) -> Any:
         args = shared, borrow, return_internal_type
         get = partial(get_value, *args) if borrow else partial(copied, get_value, *args)
+        settle(shared.container.storage)
         observer = observer_of(shared.container.storage)
         return observer.get(get, borrow) if observer is not None and observer.stands_in else get()
 

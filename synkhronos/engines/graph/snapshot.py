@@ -43,6 +43,21 @@ class Snapshot(NamedTuple):
         return self.halves is not None or bool(collectives.of_calls(library, self.expressions()))
 
 
+class Source(NamedTuple):
+    """The expressions of a function before compilation; ``givens`` replace variables in them."""
+
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    updates: Sequence[Tuple[Any, Any]] = ()
+    givens: Sequence[Tuple[Any, Any]] = ()
+
+    def compiled(self, library: Library, **settings: Any) -> Tuple[Any, Source]:
+        """Return the compiled function, and its source; all default updates are listed."""
+        settings.update(updates=list(self.updates), givens=list(self.givens), no_default_updates=True)
+        settings.update(on_unused_input="ignore")
+        return library.function.original(list(self.inputs), list(self.outputs), **settings), self
+
+
 def take(
     library: Library,
     inputs: Sequence[Any],
@@ -118,7 +133,7 @@ def compile_variant(
     as_inputs: Sequence[Any],
     is_random: Callable[[Any], bool],
     label: Callable[[Any], str],
-) -> Any:
+) -> Tuple[Any, Source]:
     """Compile another graph of the function; see `Engine.variant`."""
     if sliced and snapshot.halves is not None:
         snapshot = _first_half(library, snapshot, snapshot.halves, is_random)
@@ -138,15 +153,8 @@ def compile_variant(
         updates = [(target, new) for target, new in updates if is_random(target)]
     suffix = ", ".join(["sliced"] * sliced + [f"{label(shared)} as input" for shared in as_inputs])
     name = snapshot.settings["name"]
-    return library.function.original(
-        inputs,
-        outputs,
-        updates=updates,
-        givens=replaced,
-        no_default_updates=True,
-        on_unused_input="ignore",
-        **dict(snapshot.settings, name=f"{name} ({suffix})" if suffix else name),
-    )
+    settings = dict(snapshot.settings, name=f"{name} ({suffix})" if suffix else name)
+    return Source(inputs, outputs, updates, replaced).compiled(library, **settings)
 
 
 def _first_half(library: Library, snapshot: Snapshot, halves: SplitGraph, is_random: Callable[[Any], bool]) -> Snapshot:
@@ -160,7 +168,7 @@ def _first_half(library: Library, snapshot: Snapshot, halves: SplitGraph, is_ran
 
 def compile_second_half(
     library: Library, snapshot: Snapshot, as_inputs: Sequence[Any], is_random: Callable[[Any], bool]
-) -> Any:
+) -> Tuple[Any, Source]:
     """Compile the part of an exact function that runs after all slices; see `Engine.after_collective`."""
     halves = snapshot.halves
     assert halves is not None
@@ -170,28 +178,19 @@ def compile_second_half(
     replaced = [(shared, shared.type(shared.name)) for shared in as_inputs]
     with library.without_test_values():
         ordered, _ = collectives.in_order(library, [output.variable for output in (*outputs, *news)])
-    return library.function.original(
-        snapshot.inputs + [library.In(variable, autoname=False) for _, variable in (*replaced, *parts)],
-        [library.Out(output) for output in ordered],
-        givens=replaced + parts,
-        no_default_updates=True,
-        on_unused_input="ignore",
-        **dict(snapshot.settings, name=f"{snapshot.settings['name']} (after slices)"),
-    )
+    inputs = snapshot.inputs + [library.In(variable, autoname=False) for _, variable in (*replaced, *parts)]
+    settings = dict(snapshot.settings, name=f"{snapshot.settings['name']} (after slices)")
+    source = Source(inputs, [library.Out(output) for output in ordered], (), replaced + parts)
+    return source.compiled(library, **settings)
 
 
-def compile_shapes(library: Library, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Any:
+def compile_shapes(library: Library, snapshot: Snapshot, as_inputs: Sequence[Any]) -> Tuple[Any, Source]:
     """Compile the function that returns the outputs' shapes; see `Engine.shapes`."""
     replaced = [(shared, shared.type(shared.name)) for shared in as_inputs]
-    return library.function.original(
-        snapshot.inputs + [library.In(variable, autoname=False) for _, variable in replaced],
-        shapes_of(library, [output.variable for output in snapshot.outputs]),
-        givens=replaced,
-        no_default_updates=True,
-        on_unused_input="ignore",
-        mode=library.small,
-        name=f"{snapshot.settings['name']} (shapes)",
-    )
+    inputs = snapshot.inputs + [library.In(variable, autoname=False) for _, variable in replaced]
+    shapes = shapes_of(library, [output.variable for output in snapshot.outputs])
+    source = Source(inputs, [library.Out(shape) for shape in shapes], (), replaced)
+    return source.compiled(library, mode=library.small, name=f"{snapshot.settings['name']} (shapes)")
 
 
 def of_copy(

@@ -1,0 +1,267 @@
+"""The engine of a session on a mesh: PyTensor's, except that the ranks compute with JAX.
+
+::
+
+    every rank's thread     its arrays, on its device
+    functions with          left in the mesh  ->  the root's thread computes all ranks' results  ->  every rank takes
+    collectives                                   in one call                                        its own
+    other functions         computed by every rank on its own device
+
+A shared variable is on its rank's device after the first call that uses it, until a collective or the program sets it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import weakref
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import in_graph
+from ..engines.observer import observer_of
+from ..engines.pytensor.jax_graph import JaxGraph, key_of
+from ..runtime.registry import Origin, SharedEntry
+from ..runtime.serve import served
+from ..selection import RowRange
+from .mesh import JaxMesh
+from .program import MeshProgram, Part
+
+
+class RankFunction(NamedTuple):
+    """A function on one rank: its program, and the rank's storages by the position of the input."""
+
+    rank: int
+    program: MeshProgram
+    cells: Mapping[int, List[Any]]
+
+
+class MeshEngine:
+    """PyTensor's engine for the ranks of a session on a mesh; ``root`` is the rank of the program."""
+
+    def __init__(self, engine: Any, mesh: JaxMesh, root: int) -> None:
+        self.engine, self.mesh, self.root = engine, mesh, root
+        self._number = next(_numbers)
+        _engines[self._number] = self
+        self._programs: weakref.WeakKeyDictionary[Any, RankFunction] = weakref.WeakKeyDictionary()
+        self._sent: weakref.WeakValueDictionary[int, MeshProgram] = weakref.WeakValueDictionary()
+        #: Copies of constant Data on devices, by rank and handle, while a function's plan uses them.
+        self._constants: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def __reduce__(self) -> Any:
+        return _engine_of, (self._number,)
+
+    # -- functions -----------------------------------------------------------------------------------------------
+
+    def function(self, compiled: Any) -> RankFunction:
+        """Return the master's function on the mesh; raise ArgumentError if JAX cannot compute it."""
+        found = self._programs.get(compiled.maker)
+        if found is None:
+            name = self.engine.function_name(compiled) or "without a name"
+            graph = JaxGraph(self.engine.sources[compiled.maker], name)
+            found = self._programs[compiled.maker] = RankFunction(self.root, MeshProgram(graph, self.mesh), graph.cells)
+        return found
+
+    def reference(self, owner: Any) -> Callable[[], Any]:
+        living = weakref.ref(owner)
+
+        def on_ranks() -> Any:
+            there = living()
+            return None if there is None else self.function(there.on_ranks)
+
+        return on_ranks
+
+    def warm_up(self, compiled: Any) -> None:
+        """Do nothing, because JAX compiles a function when it is first called."""
+
+    def constants(self, compiled: Any) -> List[Any]:
+        return []
+
+    def free(self, function: RankFunction) -> None:
+        function.program.free()
+
+    def profile(self, compiled: Sequence[Any]) -> None:
+        """Return None, because JAX does not report the times of operations."""
+
+    def dumps(
+        self, compiled: Sequence[Any], numbers: Mapping[Any, int], variables: Mapping[int, int], constants: Any
+    ) -> bytes:
+        found = []
+        for function in map(self.function, compiled):
+            self._sent[id(function.program)] = function.program
+            places = {i: numbers[id(cell)] for i, cell in function.cells.items()}
+            found.append((id(function.program), places))
+        return pickle.dumps(found)
+
+    def loads(self, data: Any, replicas: Mapping[int, Any], constant: Any) -> List[Any]:
+        context: Any = served(False)
+        return [
+            RankFunction(
+                context.rank,
+                self._sent[key],
+                {i: self.engine.storage(replicas[number]) for i, number in places.items()},
+            )
+            for key, places in pickle.loads(data)
+        ]
+
+    calls_together = True
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def call(self, function: RankFunction, args: Sequence[Any], output_subset: Optional[Sequence[int]] = None) -> Any:
+        call: Any = in_graph.current()
+        program, rank = function.program, function.rank
+        part, drawn = self._part(function, args, call)
+        if call is not None and call.reduces:
+            results = self._in_threads(program, part, rank)
+        else:
+            results = program.alone(rank, part)
+        self._complete(function, results, drawn)()
+        return self._chosen(program.graph, results, call, output_subset)
+
+    def call_together(
+        self,
+        ranks: Sequence[int],
+        functions: Sequence[RankFunction],
+        args: Sequence[Any],
+        calls: Sequence[Any],
+        subset: Any,
+    ) -> Tuple[List[List[Any]], Callable[[], object]]:
+        program = functions[0].program
+        parts, drawn = zip(*map(self._part, functions, args, calls))
+        if len(ranks) == self.mesh.size and (calls[0] is not None or program.is_even(parts)):
+            results = program.together(parts, self.root)
+            for call in calls:
+                self._note_reduced(program, call)
+        else:
+            results = [program.alone(rank, part) for rank, part in zip(ranks, parts)]
+        changes = list(map(self._complete, functions, results, drawn))
+        chosen = [self._chosen(program.graph, some, call, subset) for some, call in zip(results, calls)]
+
+        def change() -> None:
+            for one in changes:
+                one()
+
+        return chosen, change
+
+    @staticmethod
+    def _complete(function: RankFunction, results: List[Any], drawn: Mapping[int, Any]) -> Callable[[], None]:
+        """Add random states to the results, and return the function that stores the updates that the graph contains."""
+        graph = function.program.graph
+        for i, source in graph.sources.items():
+            results[i] = drawn[source]
+
+        def store() -> None:
+            for i, k in graph.updates.items():
+                function.cells[i][0] = results[k]
+
+        return store
+
+    @staticmethod
+    def _chosen(graph: JaxGraph, results: Sequence[Any], call: Any, subset: Optional[Sequence[int]]) -> List[Any]:
+        """Return the chosen outputs, on the host; new values of variables stay on the device unless in slices."""
+        chosen = range(graph.n_outputs) if subset is None else subset
+        n_hosted = graph.n_outputs
+        if call is not None and call.reduces and call.plan.division.num_slices == 1:
+            n_hosted = len(call.plan.ops)
+        return [_on_host(results[i]) if k < n_hosted else results[i] for k, i in enumerate(chosen)]
+
+    def _part(
+        self, function: RankFunction, args: Sequence[Any], call: Any
+    ) -> Tuple[Part, Dict[int, np.random.Generator]]:
+        """Return a rank's part of a call, and the random states after it by input."""
+        graph, drawn = function.program.graph, {}
+        values: List[Any] = [*args, *[cell[0] for cell in function.cells.values()]]
+        for i in graph.random:
+            values[i], drawn[i] = key_of(values[i])
+        static = tuple(int(values[i]) for i in graph.static)
+        moving = [i for i in range(len(values)) if i not in graph.static]
+        for i, value in zip(moving, self.mesh.put([values[i] for i in moving], function.rank)):
+            if i in function.cells and i not in drawn and value is not values[i]:
+                self._keep(function.cells[i], value)
+            values[i] = value
+        for i in graph.static:
+            values[i] = None
+        return Part(values, static, call), drawn
+
+    @staticmethod
+    def _keep(cell: List[Any], value: Any) -> None:
+        """Store a shared variable's value on the device, so that later calls need not copy it again."""
+        entry = observer_of(cell)
+        if not isinstance(entry, SharedEntry):
+            cell[0] = value
+        elif entry.borrowed is None:  # otherwise the program may write to its array at any time
+            entry.set(value, Origin.MOVED)
+
+    def _in_threads(self, program: MeshProgram, part: Part, rank: int) -> List[Any]:
+        """Compute a function with collectives on all ranks; every rank's thread calls this."""
+        mesh, barrier = self.mesh, part.call.context.barrier
+        mesh.parts[rank] = part
+        barrier.wait()
+        if rank == self.root:
+            parts, mesh.parts = mesh.parts, [None] * mesh.size
+            mesh.results = program.together(parts, self.root)
+        barrier.wait()
+        self._note_reduced(program, part.call)
+        results, mesh.results[rank] = mesh.results[rank], []
+        return results
+
+    @staticmethod
+    def _note_reduced(program: MeshProgram, call: Any) -> None:
+        for number, nbytes in program.reduced.items():
+            call.note_reduced(number, nbytes)
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+
+    # -- values --------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def is_on_device(value: Any) -> bool:
+        return isinstance(value, jax.Array)
+
+    def to_host(self, value: Any) -> Any:
+        return _on_host(value)
+
+    def for_program(self, value: Any) -> Any:
+        return _on_host(value)
+
+    def to_device(self, shared: Any, value: Any) -> Any:
+        return _on_host(value)
+
+    def constant(self, rank: int, handle: Any, array: Any) -> Any:
+        key = rank, handle
+        found = self._constants.get(key)
+        if found is None:
+            found = self._constants[key] = self.mesh.put([array], rank)[0]
+        return found
+
+    def take(self, array: Any, rows: Any) -> Any:
+        if not isinstance(array, jax.Array) or isinstance(rows, RowRange):
+            return self.engine.take(array, rows)
+        # (indices are sent as an argument: a constant would be compiled into a new program in every call)
+        return jnp.take(array, jax.device_put(np.array(rows.numbers), *array.devices()), axis=0, mode="clip")
+
+    def export(self, shared: Any) -> Any:
+        value = self.engine.storage(shared)[0]
+        return _on_host(value) if isinstance(value, jax.Array) else self.engine.export(shared)
+
+
+def _on_host(value: Any) -> Any:
+    """Return a device's array as a NumPy array of its own; return any other value unchanged."""
+    return np.array(value) if isinstance(value, jax.Array) else value
+
+
+_numbers = itertools.count()
+#: The engines of open sessions, for commands that are pickled within this process.
+_engines: "weakref.WeakValueDictionary[int, MeshEngine]" = weakref.WeakValueDictionary()
+
+
+def _engine_of(number: int) -> MeshEngine:
+    return _engines[number]

@@ -1,0 +1,197 @@
+"""Sessions on JAX's devices: start, end, refusals. Run by test_mesh.py."""
+
+import jax
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from refusals import refuses, reports
+
+import synkhronos as synk
+from synkhronos.mesh import devices as of_jax
+from synkhronos.program.program import PROGRAM
+
+N = jax.local_device_count()
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    synk.close()
+
+
+def test_all_devices_and_some():
+    assert synk.fork(devices="jax") == N == synk.size()
+    synk.close()
+    with synk.fork(2, devices="jax") as n:
+        assert n == 2 and synk.is_forked()
+    assert not synk.is_forked()
+    chosen = jax.local_devices()[-1:0:-1]
+    assert synk.fork(devices=chosen) == N - 1
+    w = pytensor.shared(np.ones(2), "w")
+    f = synk.function([], updates=[(w, w + 1)], exact=True)
+    f()
+    entries = PROGRAM.session.context.registry.shareds.values()
+    assert [entry.cell[0].devices() for entry in entries if entry.reference() is w] == [{chosen[0]}]
+
+
+def test_functions_and_variables_pass_from_session_to_session():
+    x, w = pt.dvector("x"), pytensor.shared(0.0, "w")
+    f = synk.function([x], x.mean(), updates=[(w, w + x.sum())], exact=True)
+    for k, n in enumerate((2, 1, N)):
+        with synk.fork(n, devices="jax"):
+            assert f(np.arange(6.0)) == 2.5
+            np.testing.assert_array_equal(synk.gather(w), [15.0 * (k + 1)] * n)
+    assert w.get_value() == 45
+
+
+def test_arguments_of_fork():
+    with refuses(ValueError, argument="n_ranks", expected=str(N), got=str(N + 1), hint="JAX_NUM_CPU_DEVICES"):
+        synk.fork(N + 1, devices="jax")
+    with refuses(ValueError, argument="heal", got="1"):
+        synk.fork(devices="jax", heal=1)
+    with refuses(ValueError, argument="use_gpu", got="True"):
+        synk.fork(devices="jax", use_gpu=True)
+    with refuses(ValueError, argument="master_rank", got=str(N)):
+        synk.fork(devices="jax", master_rank=N)
+    with refuses(ValueError, argument="devices[1]", got="again"):
+        synk.fork(devices=[jax.local_devices()[0]] * 2)
+    with refuses(TypeError, argument="devices[1]", got="'cpu'"):
+        synk.fork(devices=[jax.local_devices()[0], "cpu"])
+    with refuses(ValueError, argument="n_ranks", got="1"):
+        synk.fork(1, devices=jax.local_devices()[:2])
+    assert not synk.is_forked()
+
+
+def test_a_hundred_forced_devices(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=100")
+    with refuses(ValueError, argument="n_ranks", got="100", hint="n_ranks"):
+        synk.fork(devices="jax")
+    with synk.fork(2, devices="jax") as n:
+        assert n == 2
+
+
+def test_no_processes_after_jax_began():
+    with synk.fork(2, devices="jax"):
+        pass
+    with reports(synk.StateError, "JAX", "fork"):
+        synk.fork(2, use_gpu=False)
+    assert synk.fork(1, use_gpu=False) == 1  # no process is forked
+
+
+def test_a_missing_library(monkeypatch):
+    monkeypatch.setattr(of_jax.importlib.util, "find_spec", lambda name: None)
+    with reports(synk.SynkhronosError, "pip install jax"):
+        synk.fork(devices="jax")
+
+
+def test_functions_of_another_engine():
+    from synkhronos.testing import numpy_engine
+
+    v = numpy_engine.variable("v", "float64", 1)
+    before = synk.function([v], numpy_engine.mean(v))
+    synk.fork(2, devices="jax")
+    for build_or_call in (lambda: synk.function([v], numpy_engine.mean(v)), lambda: before([1.0, 2.0])):
+        with refuses(TypeError, expected="PyTensor", got="numpy"):
+            build_or_call()
+
+
+class Opaque(pytensor.graph.op.Op):
+    """An operation without a conversion for JAX."""
+
+    __props__ = ()
+
+    def make_node(self, x):
+        return pytensor.graph.basic.Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = inputs[0].copy()
+
+
+def test_operations_that_jax_lacks():
+    v = pt.dvector("v")
+    before = synk.function([v], (Opaque()(v).sum(), "sum"), name="before", mode="FAST_COMPILE")
+    synk.fork(2, devices="jax")
+    with refuses(ValueError, argument="function late", got="Opaque"):
+        synk.function([v], (Opaque()(v).sum(), "sum"), name="late", mode="FAST_COMPILE")
+    with refuses(ValueError, argument="function before", got="Opaque"):
+        before(np.ones(4))
+
+
+def test_distributions_that_jax_lacks():
+    rng = pytensor.shared(np.random.default_rng(0), "rng")
+    number = pt.random.hypergeometric(5, 6, 3, rng=rng)
+    synk.fork(2, devices="jax")
+    with refuses(ValueError, argument="function f", got="hypergeometric"):
+        synk.function([], (number, None), name="f")
+
+
+def test_shapes_that_depend_on_values():
+    v, i, w = pt.dvector("v"), pt.lscalar("i"), pytensor.shared(0.0, "w")
+    f = synk.function([v, i], (v[:i].sum(), "sum"), updates=[(w, w + 1)], name="f")
+    synk.fork(2, devices="jax")
+    with refuses(ValueError, argument="function f", expected="shapes", got="static"):
+        f(np.ones(4), 1)
+    np.testing.assert_array_equal(synk.gather(w), [0.0, 0.0])
+
+
+def test_errors_of_the_graph_change_nothing():
+    x, y, w = pt.dmatrix("x"), pt.dvector("y"), pytensor.shared(np.zeros(3), "w")
+    f = synk.function([x, y], ((x @ y).sum(), "sum"), updates=[(w, w + x.sum(0))], exact=False, name="f")
+    synk.fork(2, devices="jax")
+    with reports(TypeError, "incompatible shapes") as caught:
+        f(np.ones((4, 2)), np.ones(4))  # a rank's x has 2 columns, and its y has 2 rows, but w has 3 elements
+    assert any("Add" in note and "function f" in note for note in caught.value.__notes__)
+    np.testing.assert_array_equal(synk.gather(w), np.zeros((2, 3)))
+
+
+def test_memory_that_runs_out(monkeypatch):
+    from synkhronos.mesh.program import MeshProgram
+
+    def fail(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes\nmore")
+
+    x = pt.dvector("x")
+    f = synk.function([x], x.sum(), name="f")
+    synk.fork(2, devices="jax")
+    assert f(np.ones(4)) == 4
+    monkeypatch.setattr(MeshProgram, "together", fail)
+    with reports(MemoryError, "rank 0", "function f", "num_slices=2"):
+        f(np.ones(4))
+    monkeypatch.undo()
+    assert f(np.ones(4)) == 4
+
+
+def test_one_compilation_for_all_ranks():
+    from synkhronos.engines.pytensor.jax_graph import JaxGraph
+
+    traced, evaluate = [], JaxGraph.evaluate
+    x, w = pt.dvector("x"), pytensor.shared(0.0, "w")
+    f = synk.function([x], x.mean(), updates=[(w, w + x.sum())], exact=True)
+    synk.fork(devices="jax")
+    try:
+        JaxGraph.evaluate = lambda *args: traced.append(1) or evaluate(*args)
+        for _ in range(5):
+            f(np.arange(2.0 * N))
+    finally:
+        JaxGraph.evaluate = evaluate
+    assert len(traced) == 1
+
+
+def test_arrays_that_never_change_are_put_once(monkeypatch):
+    from synkhronos.mesh.mesh import JaxMesh
+
+    x, table = pt.dvector("x"), pytensor.shared(np.arange(1000.0), "table")
+    f = synk.function([x], (x * table.sum()).sum())
+    synk.fork(2, devices="jax")
+    given = np.ones(4)
+    assert f(given) == 4 * 499500
+    seen, put = [], JaxMesh.put
+
+    def record(self, values, rank):
+        seen.extend(value.size for value in values if not isinstance(value, jax.Array))
+        return put(self, values, rank)
+
+    monkeypatch.setattr(JaxMesh, "put", record)
+    assert f(given) == 4 * 499500
+    assert seen == [2, 2]
