@@ -29,7 +29,7 @@ from turns_of_ranks import DEAD, ENDED, FOREVER, STOPPED
 
 from synkhronos import trace
 from synkhronos.calls import chunks
-from synkhronos.host import affinity, signals
+from synkhronos.host import affinity, machine, signals
 from synkhronos.processes import child_process, keeper, launcher, rank_main
 from synkhronos.processes.keeper import Keeper
 from synkhronos.replication import replicator
@@ -412,6 +412,7 @@ class World:
             replace(module, os=system)
         for module in (keeper, child_process):
             replace(module, fd_passing=messages)
+        replace(machine, available_memory=lambda: 1 << 40)  # faults say when memory is short
         replace(affinity, loaded_libraries=lambda: [])  # BLAS, whose threads are not limited here
         replace(signals, signal=SimulatedSignals())
         replace(launcher, describe_state=self.describe_state)

@@ -17,13 +17,14 @@ import os
 import random
 import signal
 import threading
+import weakref
 from collections import Counter
 from typing import NamedTuple, Optional, Tuple
 
 import numpy as np
 from operating_system import SimulatedKeeper, World
 from simulated_steps import KINDS, LARGEST, NAMES, RARE, START, Variables, changed
-from turns_of_ranks import BLOCKED, DEAD, ENDED, FOREVER, STOPPED, Hang, Scheduler
+from turns_of_ranks import BLOCKED, DEAD, ENDED, FOREVER, STOPPED, Hang, ProgramDied, Scheduler
 
 import synkhronos as synk
 from synkhronos.errors import SharedMemoryError, WorkerDied, WorkerError, WorkerTimeout
@@ -33,13 +34,13 @@ from synkhronos.replication.replicator import replicator_of
 from synkhronos.sync.control_block import COMMAND_NUMBER
 from synkhronos.testing import numpy_engine as engine
 
-STEPS = (10, 14)  # the least and the largest number of steps of a program
+STEPS = (10, 12)  # the least and the largest number of steps of a program
 
 #: Points at which a rank can raise an exception, and at which memory can be short.
 ENGINE_POINT, MEMORY_POINT = "NumpyEngine.call before", "Pool.allocate before"
 
 #: Kinds of faults, and how often each is drawn.
-FAULTS = {"death": 6, "exception": 2, "memory": 2, "interrupt": 2, "stuck": 1, "pause": 2, "keeper": 1}
+FAULTS = {"death": 6, "exception": 2, "memory": 2, "interrupt": 2, "stuck": 1, "pause": 2, "keeper": 1, "master": 1}
 
 
 class Fault(NamedTuple):
@@ -98,7 +99,7 @@ def drawn(seed):
         rng.choice((0, 1, 3, 9)),
         rng.random() < 0.5,
         2.0 if stuck else None,
-        rng.choice((0.0, 0.0, 0.001, 0.3)),
+        rng.choice((0.0, 0.0, 0.0, 0.001, 0.001, 0.01, 0.01, 0.15)),
         rng.choice((1, 1, 2, 4)),
         tuple(steps),
         faults,
@@ -110,7 +111,7 @@ def _fault(rng, n, root, n_steps):
     kind = rng.choices(list(FAULTS), list(FAULTS.values()))[0]
     others = [rank for rank in range(n) if rank != root]
     rank = rng.choice(others)
-    if kind == "interrupt":
+    if kind in ("interrupt", "master"):
         rank = root
     elif kind in ("exception", "memory", "pause"):
         rank = rng.randrange(n)
@@ -177,6 +178,7 @@ class Simulation:
         world.begin()
         world.late_reports = schedule.late_reports
         scheduler.on_fault = self._strike
+        PROGRAM._functions = weakref.WeakValueDictionary()
         self.variables = Variables()  # functions keep memory between sessions, so they are new, too
         if schedule.timeout is not None:  # a rank that is only slow must not be late
             scheduler.habits.jumps = 0.0
@@ -191,6 +193,8 @@ class Simulation:
             self._close()
         except Wrong as wrong:
             failure = wrong
+        except ProgramDied:
+            failure = self._end_of_program()
         except Hang as hang:
             failure = Wrong("waits for ever", str(hang))
         finally:
@@ -204,9 +208,25 @@ class Simulation:
             raise failure
         return digest
 
+    def _end_of_program(self):
+        """Return a failure unless all processes end after the program."""
+        scheduler, world = self.scheduler, self.world
+        scheduler.bury_program()
+        scheduler.begin_command()
+        PROGRAM._keeper._socket.close()  # by the kernel
+        left = scheduler.processes[1:]
+        for _ in range(20):
+            if not left:
+                return None
+            scheduler.sleep(0.5)
+            left = [each for each in scheduler.processes[1:] if each.state not in (DEAD, ENDED)]
+        return Wrong("left", f"after the death of the program: {left}; {world.describe_state(left[0].pid)}")
+
     def _clean_up(self):
         session, PROGRAM.session = PROGRAM.session, None
         if session is not None:
+            session.launcher._tidy()  # only necessary after the death of the program
+            session.block.close()
             session.closed = session.closed or "the schedule is over"
             session.caches.clear()
         if PROGRAM._keeper is not None:
@@ -246,7 +266,7 @@ class Simulation:
                 return
             meaning = kind.mean(before, schedule.n, schedule.root, *args)
         except BaseException as error:
-            if isinstance(error, (Hang, Wrong)):
+            if isinstance(error, (Hang, ProgramDied, Wrong)):
                 raise
             self._check_error(error, "fork")
             if not _same(self._values_of_master(), before, schedule.root):
@@ -258,7 +278,7 @@ class Simulation:
         result, error = None, None
         try:
             result = kind.run(self.variables, *args)
-        except (Hang, Wrong):
+        except (Hang, ProgramDied, Wrong):
             raise
         except BaseException as raised:
             error = raised
@@ -309,6 +329,9 @@ class Simulation:
         if at is not None and process.label != at:
             process.fault, process.due = fault, process.points + 1  # at the next point of this kind
             return
+        if fault.kind == "master" and (PROGRAM.session is None or PROGRAM.session.closed):
+            process.fault, process.due = fault, process.points + 1  # in a session
+            return
         self.happened.append(fault)
         self.excused.append(fault)
         self.faults[fault.kind] += 1
@@ -324,6 +347,8 @@ class Simulation:
             raise SharedMemoryError(f"planned on rank {fault.rank}")
         elif fault.kind == "keeper":
             self._kill_keeper(process)
+        elif fault.kind == "master":
+            scheduler.kill_program()
         else:
             signal.raise_signal(signal.SIGINT)
 
@@ -342,7 +367,7 @@ class Simulation:
         here = {fault.rank for fault in self.happened if fault.kind in ("exception", "memory")}
         text = f"{type(error).__name__}: {error}"
         explained = False
-        if isinstance(error, Hang):
+        if isinstance(error, (Hang, ProgramDied)):
             raise error
         if isinstance(error, KeyboardInterrupt):
             explained = "interrupt" in kinds

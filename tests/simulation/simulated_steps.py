@@ -424,6 +424,39 @@ class Long_Message(Kind):
 
 
 @kind
+class Distribute(Kind):
+    """A new function is sent to the ranks before its first call."""
+
+    def run(self, variables):
+        function = synk.function([], [(variables.v + 1, None)], exact=False)
+        synk.distribute()
+        return function()
+
+    def mean(self, model, n, root):
+        return Meaning([model], [model["v"][root] + 1])
+
+
+@kind
+class Growing_Data(Kind):
+    """Data in shared memory grows between two calls, so the array moves."""
+
+    def draw(self, rng, n):
+        return (rng.randrange(7),)
+
+    def run(self, variables, seed):
+        data = synk.data(rows(seed, 8))
+        variables.alike(data)
+        data.set_length(40)
+        data[8:] = 1.0
+        return list(variables.alike(data))
+
+    def mean(self, model, n, root, seed):
+        x = np.concatenate([rows(seed, 8), np.ones((32, 2))])
+        between = alike_update(model, x, n, root)
+        return Meaning([model, between, alike_update(between, x, n, root)], [np.mean(x), x], together=False)
+
+
+@kind
 class Reopen(Kind):
     """The session is closed, and another one is opened; all ranks then have the master's values."""
 
@@ -435,4 +468,14 @@ class Reopen(Kind):
 
 
 #: How often each kind is drawn, relative to 4.
-RARE = {"dropped": 1, "long_message": 1, "reopen": 1, "in_sync": 2, "own_value": 2, "gather": 2, "get_value": 2}
+RARE = {
+    "dropped": 1,
+    "distribute": 2,
+    "growing_data": 2,
+    "long_message": 1,
+    "reopen": 1,
+    "in_sync": 2,
+    "own_value": 2,
+    "gather": 2,
+    "get_value": 2,
+}

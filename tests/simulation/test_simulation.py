@@ -61,7 +61,7 @@ def test_a_seed_replays_to_the_same_end():
 def test_a_schedule_has_what_it_promises():
     schedules = [drawn(seed) for seed in range(300)]
     assert {schedule.n for schedule in schedules} == {2, 3, 4}
-    assert all(10 <= len(schedule.steps) <= 14 for schedule in schedules)
+    assert all(10 <= len(schedule.steps) <= 12 for schedule in schedules)
     assert {fault.kind for schedule in schedules for fault in schedule.faults} == set(FAULTS)
     assert all(
         fault.rank != schedule.root for schedule in schedules for fault in schedule.faults if fault.kind == "death"

@@ -28,6 +28,10 @@ class Hang(BaseException):
     """Raised in the program if no process can continue, or if a command does not end."""
 
 
+class ProgramDied(BaseException):
+    """Raised in the program, at every point from its death on, so that none of its handlers has an effect."""
+
+
 class Unwound(BaseException):
     """Ends the thread of a dead process after the schedule."""
 
@@ -83,7 +87,7 @@ class Scheduler:
         self.on_fault = lambda process, fault: None
         self.program = self.running = Process(0, "nothing")
         self.left = FOREVER
-        self.processes, self.over, self.failure = [], True, None
+        self.processes, self.over, self.failure, self.is_program_dead = [], True, None, False
         self.now = 0.0
 
     # -- schedules -------------------------------------------------------------------------------------------------
@@ -93,6 +97,7 @@ class Scheduler:
         self.rng = random.Random(seed)
         self.habits = Habits(self.rng, most)
         self.now, self.left, self.over, self.failure = 1000.0, 1, False, None
+        self.is_program_dead = False
         self.total = self.switches = self.idle = self.digest = 0
         self.processes = []
         self.program = self.running = self._new("program")
@@ -175,6 +180,8 @@ class Scheduler:
         """Raise the exception of a schedule that is over, or that cannot end."""
         if self.over:
             raise Unwound
+        if self.is_program_dead and me is self.program:
+            raise ProgramDied
         if self.total - self._began_at > POINTS_PER_COMMAND:
             self.failure = self.failure or f"a command does not end after {POINTS_PER_COMMAND} points"
         elif self.now - self._began > SECONDS_PER_COMMAND:
@@ -228,6 +235,15 @@ class Scheduler:
         self.ended(process)
         if process is self.running:
             self._pass_turn(process)
+
+    def kill_program(self):
+        """End the program where it is, as by SIGKILL; its thread lives on as an observer that calls `bury_program`."""
+        self.is_program_dead, self.left = True, 0
+        raise ProgramDied
+
+    def bury_program(self):
+        """Make the program's thread an observer of the other processes."""
+        self.is_program_dead, self.left = False, 1
 
     # -- turns -----------------------------------------------------------------------------------------------------
 
