@@ -23,7 +23,7 @@ from typing import NamedTuple, Optional, Tuple
 
 import numpy as np
 from operating_system import SimulatedKeeper, World
-from simulated_steps import KINDS, LARGEST, NAMES, RARE, START, Variables, changed
+from simulated_steps import KINDS, LARGEST, NAMES, RARE, START, Variables
 from turns_of_ranks import BLOCKED, DEAD, ENDED, FOREVER, STOPPED, Hang, ProgramDied, Scheduler
 
 import synkhronos as synk
@@ -144,10 +144,11 @@ class Simulation:
         self.world = World(self.scheduler)
         self.faults = Counter()  # of all schedules: faults that happened
         self.steps = Counter()
+        self._runs = 0
 
     def __enter__(self):
         PROGRAM.shut_down()
-        self._pool, PROGRAM._pool = PROGRAM._pool, None
+        self._kept = {name: getattr(PROGRAM, name) for name in ("_pool", "_functions")}
         self._keeper, program_module.Keeper = program_module.Keeper, lambda enter: SimulatedKeeper(self.world)
         self.world.install()
         self._level = logging.getLogger("synkhronos").level
@@ -164,7 +165,7 @@ class Simulation:
         self.world.uninstall()
         logging.getLogger("synkhronos").setLevel(self._level)
         program_module.Keeper = self._keeper
-        PROGRAM._pool = self._pool
+        vars(PROGRAM).update(self._kept)
         gc.collect()
 
     # -- one schedule ----------------------------------------------------------------------------------------------
@@ -173,12 +174,12 @@ class Simulation:
         """Run a schedule and return its digest; raise `Wrong`."""
         scheduler, world = self.scheduler, self.world
         self.schedule, self.happened, self.excused = schedule, [], []
-        PROGRAM._pool, PROGRAM._keeper, PROGRAM.session = None, None, None
+        PROGRAM._pool = PROGRAM._keeper = PROGRAM.session = None
+        PROGRAM._functions = weakref.WeakValueDictionary()
         scheduler.begin(schedule.order, schedule.switches)
         world.begin()
         world.late_reports = schedule.late_reports
         scheduler.on_fault = self._strike
-        PROGRAM._functions = weakref.WeakValueDictionary()
         self.variables = Variables()  # functions keep memory between sessions, so they are new, too
         if schedule.timeout is not None:  # a rank that is only slow must not be late
             scheduler.habits.jumps = 0.0
@@ -203,6 +204,9 @@ class Simulation:
                 failure = Wrong("waits for ever", scheduler.failure)
             world.end()
             self._clean_up()
+            self._runs += 1
+            if self._runs % 20 == 0:  # garbage collection is off, because it would run at any point
+                gc.collect()
         if failure is not None:
             failure.schedule = schedule
             raise failure
@@ -257,13 +261,12 @@ class Simulation:
         try:
             self._open()
             before = self.model
-            if any(np.abs(value).max(initial=0) > LARGEST for values in before.values() for value in values):
-                name, args, kind = "broadcast", ["w", 3.0], KINDS["broadcast"]
             if self.unsure:
                 self._broadcast_all()
                 before = self.model
-            if not kind.is_possible(before):
-                return
+            too_large = any(np.abs(value).max(initial=0) > LARGEST for values in before.values() for value in values)
+            if too_large or not kind.is_possible(before):
+                name, args, kind = "broadcast", ["w", 3.0], KINDS["broadcast"]  # makes it possible again
             meaning = kind.mean(before, schedule.n, schedule.root, *args)
         except BaseException as error:
             if isinstance(error, (Hang, ProgramDied, Wrong)):
@@ -506,6 +509,3 @@ def _files():
 
 def _count_files():
     return len(os.listdir("/proc/self/fd"))
-
-
-__all__ = ["Fault", "Schedule", "Simulation", "Wrong", "drawn", "changed"]
