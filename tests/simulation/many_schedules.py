@@ -18,12 +18,12 @@ class Totals:
     """
 
     def __init__(self):
-        self.schedules = self.points = self.switches = 0
+        self.schedules = self.points = self.switches = self.replaced = 0
         self.counts, self.faults, self.steps = Counter(), Counter(), Counter()
         self.orders, self.failures = set(), []
 
     def add(self, other):
-        for name in ("schedules", "points", "switches"):
+        for name in ("schedules", "points", "switches", "replaced"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.counts.update(other.counts)
         self.faults.update(other.faults)
@@ -43,7 +43,7 @@ class Totals:
             f"{self.schedules:,} schedules, {len(self.failures)} wrong; {self.points:,} points visited "
             f"({self.points // n:,} in a schedule, with {self.switches // n:,} switches); {len(self.counts)} different "
             f"points; {len(self.both_orders):,} pairs of points in both orders; {sum(self.steps.values()):,} steps of "
-            f"{len(self.steps)} kinds; faults: {faults}"
+            f"{len(self.steps)} kinds; faults: {faults}; ranks replaced: {self.replaced:,}"
         )
 
 
@@ -69,7 +69,7 @@ def run(seeds):
             totals.schedules += 1
         scheduler = simulation.scheduler
         totals.counts, totals.orders = scheduler.counts, scheduler.orders
-        totals.faults, totals.steps = simulation.faults, simulation.steps
+        totals.faults, totals.steps, totals.replaced = simulation.faults, simulation.steps, simulation.replaced
     return totals
 
 

@@ -186,7 +186,8 @@ class SimulatedWatch(keeper._Watch):
 
     def fork(self, config, configs, descriptors):
         process = self.world.start(f"rank {config.rank}", lambda process: self._live(process, config))
-        process.rank, process.fds = config.rank, {ident: os.dup(fd) for ident, fd in descriptors.pools.items()}
+        process.fds = {ident: os.dup(fd) for ident, fd in descriptors.pools.items()}
+        self.world.become(process, config.rank)
         self.ranks[process.pid] = config.rank
         return process.pid
 
@@ -199,7 +200,8 @@ class SimulatedWatch(keeper._Watch):
                     config = keeper.fd_passing.receive(theirs)[0]
             except EOFError:
                 return 0
-            process.rank, process.name = config.rank, f"rank {config.rank} (standby)"
+            process.name = f"rank {config.rank} (standby)"
+            self.world.become(process, config.rank)
             return self._live(process, config)
 
         process = self.world.start("standby", live)
@@ -292,12 +294,18 @@ class World:
         """Begin a schedule: there are no processes, and no semaphores."""
         self.semaphores, self.reaped, self.report_at, self.sockets = {}, set(), {}, []
         self.late_reports = 0.0
+        self.on_rank = lambda process: None  # called when a process becomes a rank
         self.scheduler.ended = self._ended
 
     # -- processes -------------------------------------------------------------------------------------------------
 
     def start(self, name, work):
         return self.scheduler.start(name, work)
+
+    def become(self, process, rank):
+        """Make a process a rank."""
+        process.rank = rank
+        self.on_rank(process)
 
     def connect(self):
         """Return the two ends of a connection."""

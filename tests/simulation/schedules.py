@@ -44,13 +44,17 @@ FAULTS = {"death": 6, "exception": 2, "memory": 2, "interrupt": 2, "stuck": 1, "
 
 
 class Fault(NamedTuple):
-    """A fault of a rank, at its point of this number after the beginning of a step; "pause" lasts for ``seconds``."""
+    """A fault of a rank, at its point of this number after the beginning of a step; "pause" lasts for ``seconds``.
+
+    If ``again`` is not 0, the process that replaces a dead rank also dies, at its point of this number.
+    """
 
     kind: str
     rank: int
     step: int
     point: int
     seconds: float = 0.0
+    again: int = 0
 
 
 class Schedule(NamedTuple):
@@ -117,8 +121,9 @@ def _fault(rng, n, root, n_steps):
         rank = rng.randrange(n)
     elif kind == "keeper":
         rank = -1
-    point = 1 + int(rng.expovariate(1 / rng.choice((3.0, 20.0, 60.0))))
-    return Fault(kind, rank, rng.randrange(n_steps), point, rng.choice((0.001, 0.15, 1.5)))
+    point = 1 + int(rng.expovariate(1 / rng.choice((4.0, 20.0, 60.0, 200.0))))
+    again = 0 if kind != "death" else rng.choice((0, 0, 0, 1 + int(rng.expovariate(1 / 40.0))))
+    return Fault(kind, rank, rng.randrange(n_steps), point, rng.choice((0.001, 0.15, 1.5)), again)
 
 
 class Wrong(AssertionError):
@@ -144,7 +149,7 @@ class Simulation:
         self.world = World(self.scheduler)
         self.faults = Counter()  # of all schedules: faults that happened
         self.steps = Counter()
-        self._runs = 0
+        self._runs = self.replaced = 0
 
     def __enter__(self):
         PROGRAM.shut_down()
@@ -173,12 +178,13 @@ class Simulation:
     def run(self, schedule):
         """Run a schedule and return its digest; raise `Wrong`."""
         scheduler, world = self.scheduler, self.world
-        self.schedule, self.happened, self.excused = schedule, [], []
+        self.schedule, self.happened, self.excused, self._next = schedule, [], [], {}
         PROGRAM._pool = PROGRAM._keeper = PROGRAM.session = None
         PROGRAM._functions = weakref.WeakValueDictionary()
         scheduler.begin(schedule.order, schedule.switches)
         world.begin()
         world.late_reports = schedule.late_reports
+        world.on_rank = self._begin_rank
         scheduler.on_fault = self._strike
         self.variables = Variables()  # functions keep memory between sessions, so they are new, too
         if schedule.timeout is not None:  # a rank that is only slow must not be late
@@ -246,8 +252,8 @@ class Simulation:
         n, root = schedule.n, schedule.root
         self.model = {name: [self.variables[name].storage[0].copy()] * n for name in NAMES}
         options = {"heal": schedule.heal, "standby": schedule.standby, "timeout": schedule.timeout}
+        self.excused, self.unsure, self._next = [], False, {}
         PROGRAM.open(n, root, launcher="fork", pin=False, keep_heap=False, **options)
-        self.excused, self.unsure = [], False
 
     def _take(self, step):
         """Take a step with its faults, and check its outcome."""
@@ -317,6 +323,13 @@ class Simulation:
                 if process is not None:
                     process.fault, process.due = fault, process.points + fault.point
 
+    def _begin_rank(self, process):
+        """Count a process that replaces a rank, and arm its fault."""
+        self.replaced += PROGRAM.session is not None and not PROGRAM.session.closed
+        if process.rank in self._next:
+            process.fault, point = self._next.pop(process.rank)
+            process.due = process.points + point
+
     def _process(self, rank):
         if rank == self.schedule.root:
             return self.scheduler.program
@@ -339,6 +352,8 @@ class Simulation:
         self.excused.append(fault)
         self.faults[fault.kind] += 1
         if fault.kind == "death":
+            if fault.again:
+                self._next[fault.rank] = fault._replace(again=0), fault.again
             scheduler.kill(process)
         elif fault.kind == "stuck":
             scheduler.stop(process)

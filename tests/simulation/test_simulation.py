@@ -4,7 +4,11 @@ Modules: `turns_of_ranks`, `operating_system`, `simulated_steps`, `schedules`, `
 """
 
 import gc
+import importlib.util
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import protocol_faults
@@ -20,6 +24,8 @@ import synkhronos as synk
 from synkhronos.sync import control_block
 
 pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
 
 #: Faults that hundreds of schedules find; the others are found by the first fifty.
 RARE = "undo log|leaves a rank asleep|survivors|decided change|journal|overwritten"
@@ -135,6 +141,30 @@ def test_wrong_values_are_noticed(monkeypatch):
     with Simulation() as simulation:
         with pytest.raises(Wrong):
             simulation.run(drawn(0)._replace(steps=(("get_value", "w", 0),), faults=()))
+
+
+@pytest.fixture
+def simulate():
+    """The module tools/simulate.py."""
+    spec = importlib.util.spec_from_file_location("simulate", ROOT / "tools" / "simulate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_command(simulate, capsys):
+    assert simulate.main(["--seed", "3"]) == 0
+    assert "3. " in capsys.readouterr().out
+    done = subprocess.run(
+        [sys.executable, simulate.__file__, "--schedules", "4", "--first", "7"], stdout=subprocess.PIPE, timeout=100
+    )
+    assert done.returncode == 0 and b"4 schedules, 0 wrong" in done.stdout
+
+
+def test_the_command_shows_the_shortest_form(simulate, capsys):
+    with planted("a missed wakeup of the master"):
+        assert simulate.main(["--seed", "0"]) == 1
+    assert "its shortest form" in capsys.readouterr().out
 
 
 def test_rows_of_ranks():
