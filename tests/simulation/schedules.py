@@ -43,6 +43,10 @@ ENGINE_POINT, MEMORY_POINT = "NumpyEngine.call before", "Pool.allocate before"
 FAULTS = {"death": 6, "exception": 2, "memory": 2, "interrupt": 2, "stuck": 1, "pause": 2, "keeper": 1, "master": 1}
 
 
+#: Reasons for not replacing a dead rank, besides the maximum number of deaths.
+REFUSALS = ("all_reduce(wait=False) was pending", "also raised", "cannot be repeated", "were not in shared memory")
+
+
 class Fault(NamedTuple):
     """A fault of a rank, at its point of this number after the beginning of a step; "pause" lasts for ``seconds``.
 
@@ -401,8 +405,19 @@ class Simulation:
             explained = "keeper" in text
         elif "planned" in text and here:
             explained = True
+        if explained and isinstance(error, (WorkerDied, WorkerTimeout)):
+            self._check_not_replaced(error, name)
         if not explained:
             raise Wrong("unexplained", f"{name} raised {text}; faults: {self.excused}") from error
+
+    def _check_not_replaced(self, error, name):
+        """Raise if a rank was not replaced, although the session has not yet replaced as many as it may."""
+        lost = [fault for fault in self.excused if fault.kind in ("death", "stuck")]
+        if len(lost) > self.schedule.heal or "keeper" in {fault.kind for fault in self.excused}:
+            return
+        notes = " ".join(getattr(error, "__notes__", ()))
+        if not any(reason in notes for reason in REFUSALS):
+            raise Wrong("not replaced", f"{name} raised {error}\n{notes}\nfaults: {self.excused}") from error
 
     def _check_result(self, name, result, meaning):
         if name != "reopen" and [f for f in self.happened if f.kind in ("exception", "memory")]:
