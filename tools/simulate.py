@@ -20,7 +20,7 @@ from typing import List, Optional
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "simulation")]
 
-SCHEDULES = 3000
+SCHEDULES = 2000
 PLANTED_SCHEDULES = 5000  # within which a planted fault must be found
 
 

@@ -39,8 +39,25 @@ STEPS = (10, 12)  # the least and the largest number of steps of a program
 #: Points at which a rank can raise an exception, and at which memory can be short.
 ENGINE_POINT, MEMORY_POINT = "NumpyEngine.call before", "Pool.allocate before"
 
+#: Points of the program, of other ranks and of all, at which half of the other faults happen: little time passes between
+#: them and their neighbors.
+OF_PROGRAM = (
+    *("decided written", "command_number written", "MasterEnd.send before", "MasterEnd.send after"),
+    *("MasterEnd.wait before", "MasterEnd.read before"),
+)
+OF_RANKS = (
+    *("RankEnd.wait after", "RankEnd.read before", "RankEnd.send before", "finished written"),
+    *("RankEnd.promise before", "promised written", "RankEnd.promise after"),
+)
+OF_ALL = (
+    *("Barrier.wait before", "Barrier.wait after", "arrived written", "semaphore posted", "Pool.allocate after"),
+    *("Transaction.commit before", "Transaction.commit after", "Transaction._make_or_undo before"),
+    *("Transaction.try_out before", "Transaction.try_out after", "SharedMemoryTransport.swap_in before"),
+    *("NumpyEngine.call before", "NumpyEngine.call after", "RankContext.execute before", "RankContext.execute after"),
+)
+
 #: Kinds of faults, and how often each is drawn.
-FAULTS = {"death": 6, "exception": 2, "memory": 2, "interrupt": 2, "stuck": 1, "pause": 2, "keeper": 1, "master": 1}
+FAULTS = {"death": 6, "exception": 2, "memory": 2, "interrupt": 4, "stuck": 1, "pause": 2, "keeper": 1, "master": 1}
 
 
 #: Reasons for not replacing a dead rank, besides the maximum number of deaths.
@@ -50,7 +67,7 @@ REFUSALS = ("all_reduce(wait=False) was pending", "also raised", "cannot be repe
 class Fault(NamedTuple):
     """A fault of a rank, at its point of this number after the beginning of a step; "pause" lasts for ``seconds``.
 
-    If ``again`` is not 0, the process that replaces a dead rank also dies, at its point of this number.
+    If ``at`` is not empty, the fault happens at the next point with this label. If ``again`` is not 0, the process that replaces a dead rank also dies, at its point of this number.
     """
 
     kind: str
@@ -59,6 +76,7 @@ class Fault(NamedTuple):
     point: int
     seconds: float = 0.0
     again: int = 0
+    at: str = ""
 
 
 class Schedule(NamedTuple):
@@ -127,7 +145,9 @@ def _fault(rng, n, root, n_steps):
         rank = -1
     point = 1 + int(rng.expovariate(1 / rng.choice((4.0, 20.0, 60.0, 200.0))))
     again = 0 if kind != "death" else rng.choice((0, 0, 0, 1 + int(rng.expovariate(1 / 40.0))))
-    return Fault(kind, rank, rng.randrange(n_steps), point, rng.choice((0.001, 0.15, 1.5)), again)
+    at = "" if rng.random() < 0.5 else rng.choice(OF_ALL + (OF_PROGRAM if rank == root else OF_RANKS))
+    at = {"exception": ENGINE_POINT, "memory": MEMORY_POINT, "keeper": ""}.get(kind, at)
+    return Fault(kind, rank, rng.randrange(n_steps), point, rng.choice((0.001, 0.15, 1.5)), again, at)
 
 
 class Wrong(AssertionError):
@@ -345,9 +365,8 @@ class Simulation:
     def _strike(self, process, fault):
         """Make a fault happen at a process's present point."""
         scheduler = self.scheduler
-        at = {"exception": ENGINE_POINT, "memory": MEMORY_POINT}.get(fault.kind)
-        if at is not None and process.label != at:
-            process.fault, process.due = fault, process.points + 1  # at the next point of this kind
+        if fault.at and process.label != fault.at:
+            process.fault, process.due = fault, process.points + 1
             return
         if fault.kind == "master" and (PROGRAM.session is None or PROGRAM.session.closed):
             process.fault, process.due = fault, process.points + 1  # in a session
@@ -357,7 +376,7 @@ class Simulation:
         self.faults[fault.kind] += 1
         if fault.kind == "death":
             if fault.again:
-                self._next[fault.rank] = fault._replace(again=0), fault.again
+                self._next[fault.rank] = fault._replace(again=0, at=""), fault.again
             scheduler.kill(process)
         elif fault.kind == "stuck":
             scheduler.stop(process)

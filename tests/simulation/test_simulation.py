@@ -16,7 +16,7 @@ import pytest
 from many_schedules import Totals, find
 from operating_system import RANK_WORDS, SESSION_WORDS
 from protocol_faults import PLANTS, planted
-from schedules import FAULTS, Fault, Simulation, Wrong, drawn
+from schedules import FAULTS, OF_ALL, OF_PROGRAM, OF_RANKS, Fault, Simulation, Wrong, drawn
 from shrinking import failure, shrunk
 from simulated_steps import KINDS, START, divided
 
@@ -78,6 +78,13 @@ def test_every_word_that_ranks_use_is_a_point():
     assert len(SESSION_WORDS) == control_block.N_SESSION_WORDS
     over_hosts = {"fetch_asked", "fetch_length", "fetch_done", "received", "printed", "shown"}
     assert set(control_block.RANK_WORDS) - set(RANK_WORDS) == over_hosts | {"memory"}
+
+
+def test_moments_of_faults_are_points():
+    with Simulation() as simulation:
+        for seed in range(12):
+            simulation.run(drawn(seed)._replace(faults=()))
+        assert {*OF_PROGRAM, *OF_RANKS, *OF_ALL} <= set(simulation.scheduler.counts)
 
 
 def test_deaths_at_every_point_of_a_command():
