@@ -56,6 +56,12 @@ OF_ALL = (
     *("NumpyEngine.call before", "NumpyEngine.call after", "RankContext.execute before", "RankContext.execute after"),
 )
 
+#: Points at which two thirds of the interrupts happen: some ranks have made a change, others not.
+OF_INTERRUPTS = (
+    *("Transaction._make_or_undo before", "SharedMemoryTransport.swap_in before", "Transaction.try_out after"),
+    *("Barrier.wait after", "command_number written", "semaphore posted", "MasterEnd.wait before"),
+)
+
 #: Kinds of faults, and how often each is drawn.
 FAULTS = {"death": 6, "exception": 2, "memory": 2, "interrupt": 4, "stuck": 1, "pause": 2, "keeper": 1, "master": 1}
 
@@ -145,7 +151,8 @@ def _fault(rng, n, root, n_steps):
         rank = -1
     point = 1 + int(rng.expovariate(1 / rng.choice((4.0, 20.0, 60.0, 200.0))))
     again = 0 if kind != "death" else rng.choice((0, 0, 0, 1 + int(rng.expovariate(1 / 40.0))))
-    at = "" if rng.random() < 0.5 else rng.choice(OF_ALL + (OF_PROGRAM if rank == root else OF_RANKS))
+    moments = OF_INTERRUPTS if kind == "interrupt" else OF_ALL + (OF_PROGRAM if rank == root else OF_RANKS)
+    at = rng.choice(moments) if rng.random() < (0.67 if kind == "interrupt" else 0.5) else ""
     at = {"exception": ENGINE_POINT, "memory": MEMORY_POINT, "keeper": ""}.get(kind, at)
     return Fault(kind, rank, rng.randrange(n_steps), point, rng.choice((0.001, 0.15, 1.5)), again, at)
 

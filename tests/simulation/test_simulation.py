@@ -16,7 +16,7 @@ import pytest
 from many_schedules import Totals, find
 from operating_system import RANK_WORDS, SESSION_WORDS
 from protocol_faults import PLANTS, planted
-from schedules import FAULTS, OF_ALL, OF_PROGRAM, OF_RANKS, Fault, Simulation, Wrong, drawn
+from schedules import FAULTS, OF_ALL, OF_INTERRUPTS, OF_PROGRAM, OF_RANKS, Fault, Simulation, Wrong, drawn
 from shrinking import failure, shrunk
 from simulated_steps import KINDS, START, divided
 
@@ -84,7 +84,7 @@ def test_moments_of_faults_are_points():
     with Simulation() as simulation:
         for seed in range(12):
             simulation.run(drawn(seed)._replace(faults=()))
-        assert {*OF_PROGRAM, *OF_RANKS, *OF_ALL} <= set(simulation.scheduler.counts)
+        assert {*OF_PROGRAM, *OF_RANKS, *OF_ALL, *OF_INTERRUPTS} <= set(simulation.scheduler.counts)
 
 
 def test_deaths_at_every_point_of_a_command():
