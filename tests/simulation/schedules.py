@@ -186,6 +186,8 @@ class Simulation:
         PROGRAM.shut_down()
         self._kept = {name: getattr(PROGRAM, name) for name in ("_pool", "_functions")}
         self._keeper, program_module.Keeper = program_module.Keeper, lambda enter: SimulatedKeeper(self.world)
+        # A shell starts programs in the background with Ctrl-C ignored, and so would this one ignore its interrupts.
+        self._handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         self.world.install()
         self._level = logging.getLogger("synkhronos").level
         logging.getLogger("synkhronos").setLevel(logging.CRITICAL)
@@ -199,6 +201,7 @@ class Simulation:
         gc.enable()
         gc.unfreeze()
         self.world.uninstall()
+        signal.signal(signal.SIGINT, self._handler)
         logging.getLogger("synkhronos").setLevel(self._level)
         program_module.Keeper = self._keeper
         vars(PROGRAM).update(self._kept)
