@@ -58,7 +58,7 @@ OF_ALL = (
 
 #: Points at which two thirds of the interrupts happen: some ranks have made a change, others not.
 OF_INTERRUPTS = (
-    *("Transaction._make_or_undo before", "SharedMemoryTransport.swap_in before", "Transaction.try_out after"),
+    *("Transaction._make_or_undo before", "SharedMemoryTransport.swap_in before", "Transaction.try_out before"),
     *("Barrier.wait after", "command_number written", "semaphore posted", "MasterEnd.wait before"),
 )
 
