@@ -97,6 +97,21 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
         if config.hosts is None
         else WaitPolicy.of_hosts()
     )
+    _profiled(config, lambda: run_rank(config, block, fds, watch, policy))
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # the reader is gone, or the stream is closed
+            pass
+
+
+def run_rank(
+    config: RankConfig, block: ControlBlock, fds: Dict[int, int], watch: Callable[[], object], policy: WaitPolicy
+) -> None:
+    """Create the rank's state and serve commands, in a process that is set up; close the descriptors ``fds``.
+
+    ``watch``, called in waits, ends the rank if the keeper is gone.
+    """
     unread = long_notices(block, config.rank)  # empty, except for a rank that replaces a dead one
     taken = [*config.taken, *[range_of(each) for each in unread if each is not None]]
     pool = Pool(config.rank, fd=fds[config.rank], taken=taken)
@@ -116,12 +131,7 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
         context.transaction.promises = channel.promise
     if config.heals:
         context.transaction.promises, context.transaction.deposits = channel.promise, Deposits.of(context)
-    _profiled(config, lambda: serve(context, channel, Preloader(block, watch, channel.may_be_called)))
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):  # the reader is gone, or the stream is closed
-            pass
+    serve(context, channel, Preloader(block, watch, channel.may_be_called))
 
 
 def _profiled(config: RankConfig, work: Callable[[], None]) -> None:

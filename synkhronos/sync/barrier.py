@@ -117,7 +117,7 @@ class Barrier:
     def _decide(self) -> None:
         words, block, current = self._words, self.block, self.current
         for _ in self._others:
-            block.arrivals.wait(self.look, self.policy)
+            block.arrivals.wait(self._watch_arrivals, self.policy)
             if words[ABORT_REQUESTED] >= self.command or words[DEATHS]:
                 raise Aborted
         for rank in self._others:
@@ -127,6 +127,16 @@ class Barrier:
         words[DECIDED] = current  # from here on the barrier is complete for every rank
         for rank in self._others:
             block.releases[rank].release()
+
+    def _watch_arrivals(self) -> bool:
+        self.look()
+        return self._is_gathered()  # true, for example, if a rank was stopped before it woke the root
+
+    def _is_gathered(self) -> bool:
+        if self._words[ABORT_REQUESTED] >= self.command or self._words[DEATHS]:
+            return True
+        arrived, current = self._arrived, self.current
+        return all([arrived[rank] >= current for rank in self._others])
 
     def _follow(self) -> None:
         words, block = self._words, self.block

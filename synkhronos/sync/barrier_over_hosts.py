@@ -11,7 +11,7 @@ from typing import Optional
 
 from ..errors import Aborted
 from .barrier import Barrier, turn_of
-from .control_block import ABORT_REQUESTED, DEATHS, DECIDED
+from .control_block import DECIDED
 from .host_relay import EARLY_BYTES, HostRelay
 from .semaphore import WaitPolicy, Watch
 
@@ -47,12 +47,6 @@ class BarrierOverHosts(Barrier):
         leading.forward(self.watch_alone)
         for rank in leading.others:
             block.releases[rank].release()
-
-    def _is_gathered(self) -> bool:
-        if self._words[ABORT_REQUESTED] >= self.command or self._words[DEATHS]:
-            return True
-        arrived, current = self._arrived, self.current
-        return all([arrived[rank] >= current for rank in self._others])
 
     def _follow(self) -> None:
         self._leading.wait(self._is_over, self._watch_other, self.policy)
