@@ -16,7 +16,7 @@ import threadpoolctl
 import synkhronos as synk  # first: it prepares the import of Theano
 from synkhronos.host.affinity import CoreClaims
 
-from . import collectives, goals, report
+from . import collectives, goals, mesh, report
 from .library import IS_THEANO, NAME, without_networks
 from .measure import BUSY, stolen
 from .peers.group import Groups
@@ -42,9 +42,10 @@ PARTS = {
     "end to end": ("end_to_end", {}, {"epochs": 2, "digits": 2000, "depth": 8, "steps": 2}),
     "compiling": ("compiling", {}, {"ranks": (2,), "rounds": 1}),
     "engines": ("engines", {}, {"rounds": 3}),
+    "mesh": ("mesh", {}, {"repeats": 20}),
 }
 #: Parts that need Lasagne; parts that are specific to PyTensor.
-OF_LASAGNE, OF_PYTENSOR = ("rules", "exact", "end to end"), ("compiling", "engines")
+OF_LASAGNE, OF_PYTENSOR = ("rules", "exact", "end to end"), ("compiling", "engines", "mesh")
 
 
 def main(arguments=None):
@@ -108,6 +109,8 @@ def left_out(part):
     """Return the reason why a part is not measured here; None if it is measured."""
     if part in OF_PYTENSOR and IS_THEANO:
         return "it needs PyTensor"
+    if part == "mesh" and mesh.missing():
+        return f"pip install {mesh.missing()}"
     return without_networks() if part in OF_LASAGNE else None
 
 

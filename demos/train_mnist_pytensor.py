@@ -1,6 +1,7 @@
 """Train a network of pytensor-ml on real MNIST digits on all cores, then without ranks, and compare the results.
 
     python demos/train_mnist_pytensor.py
+    python demos/train_mnist_pytensor.py --devices jax      # on the devices of JAX instead of processes
 
 The parallel program is `train_with_synkhronos`, derived from the serial `train_with_pytensor`. The programs differ in
 two ways. In a block of `synkhronos.functions`, pytensor-ml compiles functions that run on all ranks and compute the
@@ -65,18 +66,19 @@ def new_accuracy_fn(predict):
 # `synkhronos.distribute` compiles for all ranks before training, and `compile_now` compiles in the serial program.
 
 
-def train_with_synkhronos(mnist, settings, n_ranks=None):
+def train_with_synkhronos(mnist, settings, n_ranks=None, devices=None):
     """Train on all ranks, in a new session."""
     start = time.perf_counter()
-    n_ranks = synk.fork(n_ranks)
-    name = f"synkhronos, {n_ranks} rank{'s' if n_ranks > 1 else ''}"
+    n_ranks = synk.fork(n_ranks, devices=devices)
+    name = f"synkhronos, {n_ranks} rank{'s' if n_ranks > 1 else ''}{' (JAX)' if devices else ''}"
     print(f"\n{name}: compiling the network (a minute or two the first time)", flush=True)
     model = build_mlp(settings.seed)
     initial = flat_values(model.weights)
     with synk.functions():
         step, predict = compile_functions(model, settings)
     synk.distribute()
-    X_train, y_train = synk.data(mnist.X_train), synk.data(mnist.y_train)
+    on_device = {"device": True} if devices else {}  # the ranks keep their rows on their devices
+    X_train, y_train = synk.data(mnist.X_train, **on_device), synk.data(mnist.y_train, **on_device)
     prepare_seconds = time.perf_counter() - start
 
     def train_epoch(minibatches, on_step):
@@ -121,13 +123,15 @@ def compile_now(function, *args):
         shared.set_value(value)
 
 
-def main(n_ranks=None, baseline=True, **settings):
+def main(n_ranks=None, baseline=True, devices=None, **settings):
     """Train in parallel, then serially, and compare the results.
 
     Parameters
     ----------
     n_ranks : int, optional
-        Number of ranks; by default, the number of usable cores.
+        Number of ranks; by default, the number of usable cores, or of JAX's devices.
+    devices : "jax", optional
+        Whether the ranks are JAX's devices instead of processes.
     baseline : bool
         Whether to run plain PyTensor as well.
     **settings
@@ -144,7 +148,7 @@ def main(n_ranks=None, baseline=True, **settings):
     settings = DEFAULTS["mlp"]._replace(**settings)
     mnist = mnist_data.load()
     describe(mnist)
-    parallel = train_with_synkhronos(mnist, settings, n_ranks)
+    parallel = train_with_synkhronos(mnist, settings, n_ranks, devices)
     serials = []
     if baseline:
         for blas_threads in sorted({1, len(os.sched_getaffinity(0))}):
@@ -153,6 +157,8 @@ def main(n_ranks=None, baseline=True, **settings):
 
 
 if __name__ == "__main__":
-    agree, _ = main(**parse(new_parser(__doc__.split("\n")[0], DEFAULTS)))
+    parser = new_parser(__doc__.split("\n")[0], DEFAULTS)
+    parser.add_argument("--devices", choices=["jax"], help="the ranks are JAX's devices; default: CPU processes")
+    agree, _ = main(**parse(parser))
     if not agree:
         sys.exit("the parallel program's results differ from the serial program's")

@@ -109,6 +109,13 @@ def over_hosts(counts, root=0, **options):
     return PROGRAM.open(hosts.size, root, hosts=hosts, **options)
 
 
+def opened(launcher, n, root, **options):
+    """Open a session of threads, of processes ("fork"), or on n of JAX's devices ("mesh")."""
+    if launcher == "mesh":
+        launcher = launcher_of("jax", n, None, 0, False, root)
+    return PROGRAM.open(n, root, launcher=launcher, **options)
+
+
 class World:
     """An open session with variables of one engine on all its ranks.
 
@@ -130,10 +137,8 @@ class World:
             options.setdefault("devices", [DEVICE] * n)
         if launcher in COUNTS:
             self.session = over_hosts(COUNTS[launcher], root, **options)
-        elif launcher == "mesh":
-            self.session = PROGRAM.open(n, root, launcher=launcher_of("jax", n, None, 0, False, root), **options)
         else:
-            self.session = PROGRAM.open(n, root, launcher=launcher, **options)
+            self.session = opened(launcher, n, root, **options)
         self._functions = []
 
     def __repr__(self):

@@ -49,7 +49,7 @@ class Piece(NamedTuple):
     """Part of the campaign: programs or graphs with one launcher, engine and linker."""
 
     what: str  # "graphs", "models" (tests/fuzzers), or "" for programs that call the functions of `recipes`
-    launcher: str  # "threads", "fork" or "hosts" (two hosts)
+    launcher: str  # "threads", "fork", "hosts" (two hosts) or "mesh" (devices of JAX)
     engine: str
     linker: str  # compiler of the functions, "c" or "numba"; "" for the NumPy engine and for Python code
     number: int  # of draws or graphs
@@ -75,7 +75,7 @@ PIECES = (
     Piece("", "fork", "pytensor", "", 7000),
     Piece("", "fork", "pytensor", "c", 1000),
     Piece("", "fork", "pytensor", "numba", 1000),
-    Piece("graphs", "threads", "theano", "", 8000),
+    Piece("graphs", "threads", "theano", "", 7500),
     Piece("graphs", "fork", "theano", "", 6000),
     Piece("graphs", "hosts", "theano", "", 200),
     Piece("graphs", "fork", "theano", "c", 200),
@@ -83,6 +83,7 @@ PIECES = (
     Piece("graphs", "fork", "pytensor", "", 1800),
     Piece("graphs", "fork", "pytensor", "c", 150),
     Piece("graphs", "fork", "pytensor", "numba", 150),
+    Piece("graphs", "mesh", "pytensor", "", 500),
     Piece("models", "threads", "theano", "", 7550),
     Piece("models", "fork", "theano", "", 400),
     Piece("models", "fork", "theano", "c", 50),
@@ -281,6 +282,8 @@ def environment_of(piece: Piece) -> Dict[str, str]:
         add("PYTENSOR_FLAGS", "linker=py,cxx=")  # Python code needs no compilation
         if piece.what:
             add("THEANO_FLAGS", "cxx=")  # constant folding by the optimizer needs no compilation either
+    if piece.launcher == "mesh":
+        found.update(JAX_NUM_CPU_DEVICES="4", JAX_PLATFORMS="cpu")
     return found
 
 

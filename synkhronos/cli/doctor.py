@@ -29,6 +29,7 @@ from synkhronos.engines.requirements import LIBRARIES, Requirement
 from synkhronos.host import gpus, machine
 from synkhronos.host.units import readable_bytes
 from synkhronos.kernels import copy as streaming
+from synkhronos.mesh.devices import FORCED, MANY_DEVICES
 
 OK = "ok"  # no problem
 WARN = "warn"  # a problem that does not prevent the library from working
@@ -63,6 +64,18 @@ REMEDIES = (
         "leave blas.ldflags empty in {}_FLAGS and its configuration file, to use NumPy's BLAS",
     ),
     (r"timed out", "retry while nothing else runs; if that does not help, delete the folders listed under Caches"),
+)
+
+#: Environment variables that change JAX's devices or their memory.
+JAX_SETTINGS = (
+    "JAX_PLATFORMS",
+    "JAX_NUM_CPU_DEVICES",
+    "JAX_ENABLE_X64",
+    "XLA_FLAGS",
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+    "XLA_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_ALLOCATOR",
 )
 
 
@@ -210,6 +223,34 @@ def check_pymc() -> Finding:
     failed = Finding("PyMC", WARN, "", 'pip install "nutpie>=0.16"')
     found = tried(failed, "import nutpie", "print(nutpie.__version__)", engine="pytensor")
     return found._replace(text=f"{text}{', nutpie' if found.status == OK else '; nutpie fails:'} {found.text}")
+
+
+def check_jax() -> Finding:
+    """List the devices that JAX offers to ``fork(devices="jax")``, in a subprocess that reserves no memory of GPUs."""
+    settings = [f"{name}={os.environ[name]}" for name in JAX_SETTINGS if os.environ.get(name)]
+    found = tried(
+        Finding("JAX", WARN, "", 'pip install "jax[cuda13]" for GPUs, or pip install jax'),
+        "import os",
+        "os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'",
+        "import jax",
+        "there = jax.local_devices()",
+        "kinds = ', '.join(sorted({one.device_kind for one in there}))",
+        "bits = '64' if jax.config.jax_enable_x64 else '32 (fork changes them to 64)'",
+        "print(f'JAX {jax.__version__}, devices: {len(there)} ({there[0].platform}: {kinds}), bits: {bits}')",
+    )
+    if found.status != OK:
+        return found
+    text = f"{found.text}, settings: {', '.join(settings) or 'none'}"
+    if "(cpu: " not in text:
+        return Finding("JAX", OK, text + "; by default, JAX reserves 75% of each GPU's memory")
+    forced = FORCED.search(os.environ.get("XLA_FLAGS", ""))
+    if forced is not None and int(forced.group(1)) >= MANY_DEVICES:
+        return Finding("JAX", WARN, text, "unset XLA_FLAGS, or pass the number of ranks: fork(2, devices='jax')")
+    if gpus.count_gpus():
+        return Finding(
+            "JAX", WARN, text + "; JAX does not use the GPUs", 'pip install "jax[cuda13]", see docs/gpus.rst'
+        )
+    return Finding("JAX", OK, text + "; JAX_NUM_CPU_DEVICES sets the number of CPU devices")
 
 
 def check_blas() -> Finding:
@@ -361,7 +402,13 @@ CHECKS: Tuple[Callable[[], Finding], ...] = tuple(
 #: Failures of these checks are not reported on a machine without a GPU.
 ONLY_FOR_GPUS = (check_pygpu, check_cuda, check_opencl, check_nccl)
 
-ONLY_WITH = {check_theano: "theano", check_lasagne: "theano", check_pytensor: "pytensor", check_pymc: "pymc"}
+ONLY_WITH = {
+    check_theano: "theano",
+    check_lasagne: "theano",
+    check_pytensor: "pytensor",
+    check_pymc: "pymc",
+    check_jax: "jax",
+}
 
 
 def main() -> int:
@@ -470,7 +517,7 @@ def tried(failed: Finding, *lines: str, engine: str = "") -> Finding:
 
 def try_command(*command: str) -> Tuple[int, str]:
     """Run a command; return its status (1 if it cannot run), and the last line of stdout, or of stderr if it failed."""
-    above = str(Path(__file__).parents[1])
+    above = str(Path(__file__).parents[2])
     environment = for_ranks(os.environ)  # Theano imports mpi4py, which would join mpirun's job
     environment["PYTHONPATH"] = os.pathsep.join([above] + [p for p in [environment.get("PYTHONPATH")] if p])
     try:

@@ -18,6 +18,8 @@ from .mesh import JaxMesh
 class MeshLauncher(LocalLauncher):
     """Runs ranks as threads of this process, each with one of JAX's devices; ``root`` is the rank of the program."""
 
+    runs_python = False
+
     def __init__(self, devices: Sequence[Any], root: int) -> None:
         super().__init__()
         self.mesh, self.root = JaxMesh(devices), root

@@ -46,6 +46,7 @@ class Launcher(ABC):
     links: Sequence[Link] = ()
     #: Whether the master may execute commands for all ranks (`Command.run_together`), with their `all_contexts`.
     has_contexts = False
+    runs_python = True  #: Whether ranks can run operations that are written in Python.
 
     @abstractmethod
     def start(self, configs: List[RankConfig], block: Any, pools: Dict[int, Any]) -> None:

@@ -203,7 +203,7 @@ class RootRelay(HostRelay):
             pass
         self._links = {fd: each for fd, each in self._links.items() if each is not old}
         old.close()
-        self._links[link.fileno()] = link
+        self._links[link.fileno()], link.on_wait = link, self._receive_while_sending
         self._poll.register(link, select.POLLIN | select.POLLRDHUP)
         self._told[host] = link, others, [0, 0]
 

@@ -222,6 +222,39 @@ class Fake:
     def old_pymc(self):
         self.packages(pymc="5.1.0")
 
+    def jax(self, kind, platform, n, n_gpus=0, **settings):
+        self.set(gpus, "count_gpus", lambda: n_gpus)
+        for name in doctor.JAX_SETTINGS:
+            self.monkeypatch.delenv(name, raising=False)
+        for name, value in settings.items():
+            self.monkeypatch.setenv(name, value)
+        lines = [
+            "import os",
+            "assert os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] == 'false'",
+            "class Device:",
+            f"    device_kind, platform = {kind!r}, {platform!r}",
+            "class config:",
+            "    jax_enable_x64 = False",
+            "__version__ = '0.12.0'",
+            f"def local_devices(): return [Device] * {n}",
+        ]
+        self.module("jax", "\n".join(lines))
+
+    def jax_on_cpus(self):
+        self.jax("cpu", "cpu", 4, JAX_NUM_CPU_DEVICES="4")
+
+    def jax_on_gpus(self):
+        self.jax("NVIDIA H100", "gpu", 2, 2, XLA_PYTHON_CLIENT_PREALLOCATE="true", XLA_CLIENT_MEM_FRACTION=".5")
+
+    def jax_without_cuda(self):
+        self.jax("cpu", "cpu", 1, 2)
+
+    def jax_with_100_devices(self):
+        self.jax("cpu", "cpu", 100, XLA_FLAGS="--xla_force_host_platform_device_count=100")
+
+    def broken_jax(self):
+        self.module("jax", "raise ImportError('no jaxlib')")
+
     def no_lasagne(self):
         self.module("lasagne", "raise ImportError('No module named pkg_resources')")
 
@@ -389,6 +422,13 @@ THEANO, PYTENSOR = 'pip install "theano==1.0.5" "numpy<1.24"', 'pip install "pyt
             'install "nutpie>=0.16"',
         ),
         ("pymc", "old_pymc", WARN, "PyMC 5.1.0, but distributing models needs PyMC 6.3", 'pip install "pymc>=6.3,<7"'),
+        ("jax", "jax_on_cpus", OK, "JAX 0.12.0, devices: 4 (cpu: cpu), bits: 32 (fork", ""),
+        ("jax", "jax_on_cpus", OK, "settings: JAX_NUM_CPU_DEVICES=4", ""),
+        ("jax", "jax_on_gpus", OK, "devices: 2 (gpu: NVIDIA H100)", ""),
+        ("jax", "jax_on_gpus", OK, "XLA_PYTHON_CLIENT_PREALLOCATE=true, XLA_CLIENT_MEM_FRACTION=.5; by default", ""),
+        ("jax", "jax_without_cuda", WARN, "settings: none; JAX does not use the GPUs", 'pip install "jax[cuda13]"'),
+        ("jax", "jax_with_100_devices", WARN, "device_count=100", "unset XLA_FLAGS"),
+        ("jax", "broken_jax", WARN, "no jaxlib", "pip install jax"),
         ("blas", "nothing", OK, "threads", ""),
         ("blas", "blas_of_theano", OK, "Using NumPy C-API based implementation for BLAS", ""),
         ("blas", "blas_of_pytensor", OK, "PyTensor calls SciPy's BLAS from Numba", ""),
@@ -432,6 +472,13 @@ def test_check(fake, check, situation, status, text, remedy):
     assert text.format(sys.executable) in finding.text
     assert remedy in finding.remedy and bool(remedy) == bool(finding.remedy)
     assert "\n" not in finding.text + finding.remedy
+
+
+def test_subprocesses_import_modules_of_python(tmp_path, monkeypatch):
+    """The library's folder contains modules named ``profile`` and ``trace``."""
+    monkeypatch.chdir(tmp_path)
+    status, text = doctor.try_python("import profile, trace", "print(profile.__file__, trace.__file__)")
+    assert status == 0 and ROOT not in text.replace(sys.prefix, "")
 
 
 def test_every_check_is_in_the_list():

@@ -286,3 +286,25 @@ def test_results_belong_to_the_program(n):
     f(ROWS)
     near(before, np.ones(3))
     near(w.get_value(), [2.0] * 3)
+
+
+def test_mixed_types_are_computed_in_pytensors_types(n):
+    """JAX alone would compute the first three in float32."""
+    x, i, small = pt.fvector("x"), pt.lvector("i"), pt.bvector("small")
+    floats, integers = np.float32(1.83) * np.arange(1, 7, dtype="float32"), 2**27 + 1 + np.arange(6)
+    outputs = [x * i, pt.switch(small, x, i), pt.stack([x, i]).T, pt.sqrt(small)]
+    f = synk.function([x, i, small], [(one, "gather") for one in outputs] + [(pt.sum(x, dtype="float64"), "sum")])
+    found = f(floats, integers, np.array([1, 0] * 3, "int8"))
+    wide = floats.astype("float64")
+    near(found[0], wide * integers, 1e-15)
+    near(found[1], np.where([1, 0] * 3, wide, integers), 0)
+    near(found[2], np.stack([wide, integers]).T, 0)
+    assert found[3].dtype == outputs[3].dtype
+    near(found[4], wide.sum(), 1e-15)
+
+
+def test_shapes_computed_from_shapes(n):
+    x = pt.dmatrix("x")
+    length = pt.switch(pt.lt(x.shape[1], 5), x.shape[1] * 2, 1)
+    f = synk.function([x], [(x.sum(0)[None].repeat(2, 0).reshape((length,)), "sum")])
+    near(f(ROWS)[0], np.tile(ROWS.sum(0), 2))

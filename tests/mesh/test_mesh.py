@@ -68,6 +68,22 @@ def test_on_other_numbers_of_devices(n, file):
     run(n, str(HERE / f"mesh_{file}.py"))
 
 
+@pytest.mark.parametrize(
+    "networks, n",
+    [("convolution or transformer", 2), pytest.param("mlp or norm or lstm or pool", 3, marks=pytest.mark.thorough)],
+)
+def test_networks_of_pytensor_ml(networks, n):
+    """Attention and convolutions have conversions of their own for JAX."""
+    pytest.importorskip("pytensor_ml")
+    chosen = f"test_networks and ({networks})"
+    run(n, "-k", chosen, "-m", "not thorough and not long", "tests/extensions/test_pytensor_ml.py")
+
+
+def test_models_of_pymc():
+    pytest.importorskip("pymc")
+    run(2, "-m", "not thorough and not long", str(HERE / "mesh_pymc.py"))
+
+
 @pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.thorough)])
 def test_tests_of_all_worlds(n):
     run(

@@ -9,7 +9,7 @@ import numpy as np
 from recipes import RANDOM, SHARED
 from steps import Draw
 from truth import Expected, Model, NoAnswer, Refused
-from worlds import over_hosts
+from worlds import opened, over_hosts
 
 from synkhronos.program.program import PROGRAM
 
@@ -32,7 +32,7 @@ class Program:
     Parameters
     ----------
     library : Library
-    launcher : {"threads", "fork", "hosts"}
+    launcher : {"threads", "fork", "hosts", "mesh"}
     n, root : int
     initial : dict
         The initial value of every shared variable.
@@ -48,7 +48,7 @@ class Program:
         if launcher == "hosts":
             self.session = over_hosts(COUNTS_OF[n], root)
         else:
-            self.session = PROGRAM.open(n, root, launcher=launcher)
+            self.session = opened(launcher, n, root)
         library.distribute(self.session)
         self.model = Model(n, root, initial, library.words.computes_all)
         states = library.values(self.session)
@@ -133,7 +133,7 @@ def random_program(choices, library, launcher, n_steps, sizes=None, on_step=lamb
     ----------
     choices : random.Random or similar
     library : Library
-    launcher : {"threads", "fork", "hosts"}
+    launcher : {"threads", "fork", "hosts", "mesh"}
     n_steps : int
     sizes : sequence of int, optional
         Numbers of ranks to draw from; by default all that the launcher supports.

@@ -13,7 +13,7 @@ from refusals import reports
 from worlds import needs_lasagne
 
 from benchmarks import __main__ as command_line
-from benchmarks import collectives, compiling, engines, goals, inputs, measure, report, start
+from benchmarks import collectives, compiling, engines, goals, inputs, measure, mesh, report, start
 from benchmarks.at_once import APART, CEILING, AtOnce
 from benchmarks.contenders import IN_STEPS, PLAIN, WITH_THEANO
 from benchmarks.measure import Local, Times, WrongResult
@@ -45,6 +45,10 @@ TINY = [
         "healing: seconds of a death",
     ),
     ("loading", dict(rows=6, layers=(4, 5, 3), steps=3, repeats=5), "epoch with a loader that waits"),
+    pytest.param(
+        *("mesh", dict(networks=("a small MLP",), repeats=3), "step of a small MLP"),
+        marks=pytest.mark.skipif(mesh.missing() is not None, reason="needs JAX, PyTensor and pytensor-ml"),
+    ),
     ("gradients", dict(mlps=[((4, 5, 3), 6)] * 2, repeats=3), "MLP gradient"),
     (
         "start",
@@ -54,7 +58,7 @@ TINY = [
 ]
 
 
-@pytest.mark.thorough("^(calls|steps|rules|loading|healing)-")
+@pytest.mark.thorough("^(calls|steps|rules|loading|healing|mesh)-")
 @pytest.mark.long("^(exact|start)-")
 @pytest.mark.parametrize("module, options, case", TINY, ids=lambda value: value if type(value) is str else "")
 def test_runs(module, options, case):

@@ -6,14 +6,17 @@ The graph is rewritten for JAX, and every node is converted by PyTensor's own `j
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 import warnings
 from abc import ABC, abstractmethod
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import JAX
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant
@@ -23,14 +26,23 @@ from pytensor.graph.traversal import graph_inputs
 from pytensor.link.jax.dispatch import jax_funcify, jax_typify
 from pytensor.link.jax.dispatch.random import jax_sample_fn
 from pytensor.link.jax.dispatch.shape import JAXShapeTuple
+from pytensor.scalar.basic import Cast, Switch, discrete_dtypes, upcast
+from pytensor.tensor.basic import Join, MakeVector
+from pytensor.tensor.blas import BatchedDot
+from pytensor.tensor.elemwise import CAReduce, Elemwise
+from pytensor.tensor.math import Dot
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.rewriting.ofg import inline_ofg_node
 from pytensor.tensor.type import TensorType
 
 from ...errors import ArgumentTypeError, ArgumentValueError
 from ...reductions import ReduceOp
 from ..graph.snapshot import Source
 from .operations import AllReduce, InverseShare, PutShare, TakeShare, WholeLength
+
+#: Operations whose own conversions compute float64 in 32 bits (`jax.nn.dot_product_attention`).
+ROUNDED = ("AttentionLayer",)
 
 
 class Trace(ABC):
@@ -86,6 +98,7 @@ class JaxGraph:
         self.cells = {i: one.container.storage for i, one in enumerate(shareds, len(explicit))}
         self.updates = {len(explicit) + shareds.index(one): self.n_outputs + k for k, one in enumerate(targets)}
         self.graph = FunctionGraph([*explicit, *shareds], results, clone=True)
+        self._expand()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             JAX.optimizer.rewrite(self.graph)
@@ -99,7 +112,8 @@ class JaxGraph:
         kinds = TakeShare, PutShare, WholeLength, InverseShare
         self.reads_rows = any(isinstance(node.op, kinds) for node in self.order)
         self.divides_rows = any(isinstance(node.op, kinds[:2]) for node in self.order)
-        self._functions = {node: self._converted(node) for node in self.order}
+        self._functions = {node: self._with_types(node, self._converted(node)) for node in self.order}
+        self._of_shapes = {node for node in self.order if _is_of_shapes(node)}
         constants = {one for node in self.order for one in node.inputs if isinstance(one, Constant)}
         constants.update(one for one in self.graph.outputs if isinstance(one, Constant))
         self._constants = {one: jax_typify(one.data, variable=one, storage=[one.data]) for one in constants}
@@ -107,6 +121,15 @@ class JaxGraph:
             if not isinstance(one.type, (TensorType, RandomType)):
                 got = f"{one.name or one} of type {one.type}"
                 raise ArgumentTypeError(f"function {name}", "dense arrays and random states, for JAX", got)
+
+    def _expand(self) -> None:
+        """Replace operations that are defined by graphs by these graphs, unless JAX has an equal operation."""
+        while True:
+            found = [node for node in self.graph.toposort() if isinstance(node.op, OpFromGraph) and _is_defined(node)]
+            if not found:
+                return
+            for node in found:
+                self.graph.replace_all(list(zip(node.outputs, inline_ofg_node(node))), import_missing=True)
 
     def _is_static(self, variable: Any) -> bool:
         clients = [node for node, _ in self.graph.clients[variable]]
@@ -135,6 +158,32 @@ class JaxGraph:
             expected = "operations that PyTensor converts for JAX"
             raise ArgumentValueError(f"function {self.name}", expected, f"{node.op} ({reason})", hint) from error
 
+    @staticmethod
+    def _with_types(node: Any, function: Any) -> Any:
+        """Return a node's function of arguments in the type that PyTensor computes in; JAX alone might use fewer bits.
+
+        For example, JAX multiplies float32 by int64 in float32, and rounds a sum of float32 before a cast to float64.
+        """
+        first, dtype = 0, None
+        core = getattr(node.op, "core_op", node.op)
+        dtypes = [getattr(one.type, "dtype", None) for one in node.inputs]
+        if isinstance(core, CAReduce):
+            dtype = getattr(core, "acc_dtype", None)
+        elif isinstance(core, Elemwise):
+            first = int(isinstance(core.scalar_op, Switch))
+            is_inexact = node.outputs[0].dtype not in discrete_dtypes
+            if not isinstance(core.scalar_op, Cast):
+                dtype = upcast(*dtypes[first:], *[node.outputs[0].dtype] * is_inexact)
+        elif isinstance(core, (BatchedDot, Dot, Join, MakeVector)) and dtypes:
+            dtype = upcast(*dtypes)
+        if dtype is None or all(one == dtype for one in dtypes[first:]):
+            return function
+
+        def typed(*values: Any) -> Any:
+            return function(*values[:first], *[_as_type(value, dtype) for value in values[first:]])
+
+        return typed
+
     def evaluate(self, of_ranks: Sequence[Sequence[Any]], trace: Trace) -> List[List[Any]]:
         """Compute the results from the values of all inputs of one or more ranks; in JAX, while it traces."""
         environments: List[Dict[Any, Any]] = [
@@ -152,7 +201,12 @@ class JaxGraph:
                     made = []
                     for trace.rank, values in enumerate(given):  # noqa: B020, the trace is for one rank after another
                         # PyTensor's conversions change random states (dicts) in place, which other nodes may use, too.
-                        result = self._functions[node](*[dict(one) if type(one) is dict else one for one in values])
+                        values = [dict(one) if type(one) is dict else one for one in values]
+                        # Shapes must remain numbers; within `jit`, JAX would make unknown numbers of them.
+                        is_known = not any(isinstance(one, jax.core.Tracer) for one in values)
+                        at_once = is_known and node in self._of_shapes
+                        with jax.ensure_compile_time_eval() if at_once else contextlib.nullcontext():
+                            result = self._functions[node](*values)
                         made.append(list(result) if len(node.outputs) > 1 else [result])
                 for environment, values in zip(environments, made):
                     environment.update(zip(node.outputs, map(_of_type, node.outputs, values)))
@@ -163,6 +217,24 @@ class JaxGraph:
             [None if i in self.sources else jnp.asarray(environment[one], one.dtype) for i, one in enumerate(outputs)]
             for environment in environments
         ]
+
+
+def _is_defined(node: Any) -> bool:
+    """Return whether only the definition of an operation computes the same as PyTensor does."""
+    is_rounded = type(node.op).__name__ in ROUNDED and node.outputs[0].dtype == "float64"
+    return is_rounded or jax_funcify.dispatch(type(node.op)) is jax_funcify.dispatch(OpFromGraph)
+
+
+def _is_of_shapes(node: Any) -> bool:
+    """Return whether a node computes only integers or bools with at most two axes, such as shapes and paddings."""
+    types = [one.type for one in node.outputs]
+    return all(getattr(one, "dtype", "") in discrete_dtypes and getattr(one, "ndim", 0) < 3 for one in types)
+
+
+def _as_type(value: Any, dtype: str) -> Any:
+    if hasattr(value, "dtype"):
+        return value if value.dtype == dtype else value.astype(dtype)
+    return value if dtype in discrete_dtypes else np.asarray(value, dtype)  # (a shape remains a number)
 
 
 def _of_type(variable: Any, value: Any) -> Any:

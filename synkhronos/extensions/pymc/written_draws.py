@@ -18,7 +18,7 @@ from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.dispatch.basic import generate_fallback_impl, numba_funcify
 
 import synkhronos as synk
-from synkhronos.extending import check_free, nameless_file
+from synkhronos.extending import check_free, current_session, nameless_file
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -95,8 +95,9 @@ class GatheredDraws:
 
 def can_be_written(rows: Variable, mode: Mode) -> bool:
     """Return whether ranks can write: all are on this host, JAX is not used, and the type contains a row's shape."""
-    shape = rows.type.shape[1:]
-    return len(synk.hosts()) == 1 and None not in shape and 0 not in shape and not isinstance(mode.linker, JAXLinker)
+    shape, uses_jax = rows.type.shape[1:], isinstance(mode.linker, JAXLinker)
+    is_here = len(synk.hosts()) == 1 and current_session().launcher.runs_python
+    return is_here and not uses_jax and None not in shape and 0 not in shape
 
 
 class WrittenDraws(GatheredDraws):
