@@ -229,7 +229,7 @@ def check_jax() -> Finding:
     """List the devices that JAX offers to ``fork(devices="jax")``, in a subprocess that reserves no memory of GPUs."""
     settings = [f"{name}={os.environ[name]}" for name in JAX_SETTINGS if os.environ.get(name)]
     found = tried(
-        Finding("JAX", WARN, "", 'pip install "jax[cuda13]" for GPUs, or pip install jax'),
+        Finding("JAX", WARN, "", 'pip install "jax[cuda13]", or "jax" without GPUs'),
         "import os",
         "os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'",
         "import jax",

@@ -428,7 +428,7 @@ THEANO, PYTENSOR = 'pip install "theano==1.0.5" "numpy<1.24"', 'pip install "pyt
         ("jax", "jax_on_gpus", OK, "XLA_PYTHON_CLIENT_PREALLOCATE=true, XLA_CLIENT_MEM_FRACTION=.5; by default", ""),
         ("jax", "jax_without_cuda", WARN, "settings: none; JAX does not use the GPUs", 'pip install "jax[cuda13]"'),
         ("jax", "jax_with_100_devices", WARN, "device_count=100", "unset XLA_FLAGS"),
-        ("jax", "broken_jax", WARN, "no jaxlib", "pip install jax"),
+        ("jax", "broken_jax", WARN, "no jaxlib", "jax[cuda13]"),
         ("blas", "nothing", OK, "threads", ""),
         ("blas", "blas_of_theano", OK, "Using NumPy C-API based implementation for BLAS", ""),
         ("blas", "blas_of_pytensor", OK, "PyTensor calls SciPy's BLAS from Numba", ""),

@@ -166,7 +166,7 @@ PLANTS = {
     "a replacement that repeats the last command": (
         [ControlBlock],
         "reset",
-        {"self.finished[rank] = self.words[COMMAND_NUMBER]": "pass"},
+        {"self.finished[rank] = command": "pass"},
     ),
     "a death that is not recorded": (
         [keeper],
