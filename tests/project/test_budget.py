@@ -27,7 +27,6 @@ BUDGET = {
     "processes/": 872,
     "program/": 1044,
     "engines/ sharding/ ops/": 8276,
-    "mesh/": 546,
     "replication/": 462,
     "calls/": 4279,
     "collectives/": 1058,
