@@ -1,4 +1,4 @@
-# make install | demo | quick | test | test-hosts | test-all | test-long | check | prove | sabotage | bench | bench-hosts |
+# make install | demo | quick | test | test-hosts | test-all | test-long | check | prove | sabotage | simulate | bench | bench-hosts |
 # predict-validate | docs | packages | clean
 # PYTHON=python3.9 selects the interpreter, and ENGINE=theano or ENGINE=pytensor selects the engine. By default, the engine is
 # Theano on Python 3.8 to 3.11, and PyTensor on Python 3.12 and later. docs/testing.rst describes the tiers of tests.
@@ -14,7 +14,7 @@ BIN := $(word 2,$(CHOSEN))/bin/python
 JOBS ?= 2
 PYTEST := $(BIN) -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: install install-test install-lint install-docs install-bench install-hosts demo quick test test-engine test-hosts test-rest test-all test-long check prove sabotage bench bench-hosts predict-validate docs packages clean
+.PHONY: install install-test install-lint install-docs install-bench install-hosts demo quick test test-engine test-hosts test-rest test-all test-long check prove sabotage simulate bench bench-hosts predict-validate docs packages clean
 
 # The target install creates the engine's environment with the demos' dependencies. Each other target adds a dependency group
 # of pyproject.toml. If nothing has changed since the last installation, the targets return quickly.
@@ -69,14 +69,19 @@ check: install-test
 	$(BIN) -m mypy
 	$(BIN) -m pytest --doctest-modules synkhronos tests/project/test_imports.py
 
-# Test 100,000 draws of random programs and 20,000 random graphs with the installed engines in three hours, and write results
-# into docs/reliability.md. A run resumes after an interruption. PROVE="--draws 5000 --no-write" takes minutes.
+# Test 100,000 draws of random programs, 20,000 random graphs and 20,000 random models with the installed engines, and write
+# results into docs/reliability.md. A run resumes after an interruption. PROVE="--draws 5000 --no-write" takes minutes.
 prove: install-test
 	$(BIN) tools/prove.py $(PROVE)
 
 # Test kills, crashes, delays, interrupts, odd arguments and lost hosts in two hours. Like prove, it resumes and writes results.
 sabotage: install-test
 	$(BIN) tools/sabotage.py
+
+# Run schedules of the simulated world, each from its seed, in about two minutes on a quiet core. SIMULATE="--schedules 100000
+# --cores 2" runs a campaign, SIMULATE="--seed 7" replays a schedule, and SIMULATE=--plants plants faults of the protocol.
+simulate: install-test
+	$(BIN) tools/simulate.py $(SIMULATE)
 
 # Measure Synkhronos, MPI and other peers in half an hour on a quiet machine, and write the engine's section of
 # docs/performance.md. BENCH=--quick takes minutes.

@@ -24,6 +24,7 @@ _HOMES = {
     "ArgumentValueError": "errors",
     "Data": "shared_data",
     "Function": "calls.function",
+    "Groups": "program.groups",
     "LoaderError": "errors",
     "Options": "program.options",
     "RankFailure": "errors",
@@ -92,6 +93,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which cannot 
     from .errors import WorkerError as WorkerError
     from .errors import WorkerTimeout as WorkerTimeout
     from .loading import loader as loader
+    from .program.groups import Groups as Groups
     from .program.lifecycle import close as close
     from .program.lifecycle import fork as fork
     from .program.lifecycle import get_n_gpu as get_n_gpu

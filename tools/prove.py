@@ -1,4 +1,4 @@
-"""Test that random programs and graphs (tests/programs) produce the serial results.
+"""Test that random programs and graphs (tests/programs and tests/fuzzers) produce the serial results.
 
     python tools/prove.py                              # everything not yet drawn with this code
     python tools/prove.py --draws 5000 --no-write      # a quick check: a twentieth of everything
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "programs"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "programs"), str(ROOT / "tests" / "fuzzers"), str(ROOT / "tests")]
 
 DOCUMENT = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- written by make prove: begin -->\n", "<!-- end -->\n"
@@ -48,7 +48,7 @@ ENVIRONMENTS = {"theano": ".venv", "pytensor": ".venv-pytensor"}
 class Piece(NamedTuple):
     """Part of the campaign: programs or graphs with one launcher, engine and linker."""
 
-    what: str  # "graphs", or "" for programs that call the functions of `recipes`
+    what: str  # "graphs", "models" (tests/fuzzers), or "" for programs that call the functions of `recipes`
     launcher: str  # "threads", "fork", "hosts" (two hosts) or "mesh" (devices of JAX)
     engine: str
     linker: str  # compiler of the functions, "c" or "numba"; "" for the NumPy engine and for Python code
@@ -63,7 +63,7 @@ class Piece(NamedTuple):
         return self.what or "draws"
 
 
-#: 100,000 draws, 25,000 of them with Theano, 10,000 with PyTensor, 3,000 compiled; and 20,000 graphs.
+#: 100,000 draws, 25,000 of them with Theano, 10,000 with PyTensor, 3,000 compiled; 20,000 graphs and 20,000 models.
 PIECES = (
     Piece("", "threads", "numpy", "", 37000),
     Piece("", "fork", "numpy", "", 18000),
@@ -84,7 +84,14 @@ PIECES = (
     Piece("graphs", "fork", "pytensor", "c", 150),
     Piece("graphs", "fork", "pytensor", "numba", 150),
     Piece("graphs", "mesh", "pytensor", "", 500),
+    Piece("models", "threads", "theano", "", 7550),
+    Piece("models", "fork", "theano", "", 400),
+    Piece("models", "fork", "theano", "c", 50),
+    Piece("models", "threads", "pytensor", "", 11550),
+    Piece("models", "fork", "pytensor", "", 400),
+    Piece("models", "fork", "pytensor", "numba", 50),
 )
+LABELS_OF_KINDS = {"": "random programs", "graphs": "random graphs", "models": "random models"}
 BY_NAME = {piece.name: piece for piece in PIECES}
 DRAWS = sum(piece.number for piece in PIECES if not piece.what)
 
@@ -101,9 +108,9 @@ def machine() -> str:
 
 
 def code() -> str:
-    """Return a hash of the library and of tests/programs, because results are valid only for the same code."""
+    """Return a hash of the library and of the generators, because results are valid only for the same code."""
     digest = hashlib.sha256()
-    for folder in ("synkhronos", "tests/programs"):
+    for folder in ("synkhronos", "tests/programs", "tests/fuzzers"):
         for path in sorted([*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.c")]):
             digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
     return digest.hexdigest()[:12]
@@ -151,7 +158,7 @@ def play(piece: Piece, number: int, seed: int, done: Done) -> None:
     """Draw the remaining sessions of a piece; raise `AssertionError` with a description if a result is wrong."""
     begun = shown = time.monotonic()
     before, session = done.values["seconds"], done.values["sessions"]
-    draw = sessions_of_graphs(piece, seed, done) if piece.what else sessions_of_draws(piece, seed)
+    draw = SESSIONS[piece.what](piece, seed, done)
     while done.values["done"] < number:
         most = min(GRAPHS if piece.what else STEPS, number - done.values["done"])
         more = draw(session, most)
@@ -164,7 +171,7 @@ def play(piece: Piece, number: int, seed: int, done: Done) -> None:
             print(f"{piece.name:<26}{made:>9} of {all_of_it} {piece.unit}{done.values['seconds']:8.0f} s", flush=True)
 
 
-def sessions_of_draws(piece: Piece, seed: int) -> Any:
+def sessions_of_draws(piece: Piece, seed: int, done: Optional[Done] = None) -> Any:
     """Return a function that draws a session of random programs and checks every result."""
     from protocol import Wrong, seeded_program
     from recipe_library import Library
@@ -211,6 +218,43 @@ def check_graph(piece: Piece, seed: int, number: int, tally: Any) -> None:
         small = shortest(wrong, piece.launcher)
         print(small.graph.text())
         raise small from wrong
+
+
+def sessions_of_models(piece: Piece, seed: int, done: Done) -> Any:
+    """Return a function that draws a session of up to `GRAPHS` random models and checks every model."""
+    from fuzz_check import Tally
+
+    tally = Tally(done.values["tally"])
+
+    def draw(session: int, models: int) -> Dict[str, Any]:
+        for number in range(session * GRAPHS, session * GRAPHS + models):
+            check_model(piece, seed, number, tally)
+        return {"tally": tally.to_json()}
+
+    return draw
+
+
+def check_model(piece: Piece, seed: int, number: int, tally: Any) -> None:
+    """Check one model; if it is wrong, print the smallest wrong model that was found."""
+    from fuzz_check import Wrong, check
+    from fuzz_program import Author
+    from fuzz_shrinking import smallest
+
+    library = importlib.import_module(f"fuzz_{piece.engine}")
+    program = Author(library, f"{seed} {piece.name}", number).program()
+    if program is None:
+        return
+    try:
+        check(program, library, tally, piece.launcher)
+    except Wrong as wrong:
+        print(f"\nWRONG: seed {seed}, session {piece.name} {number}")
+        print(program.text(library, wrong.call))
+        small, found = smallest(program, wrong, library, piece.launcher)
+        print(f"\nA smaller program:\n{small.text(library, found.call)}")
+        raise found from wrong
+
+
+SESSIONS = {"": sessions_of_draws, "graphs": sessions_of_graphs, "models": sessions_of_models}
 
 
 # -- all pieces -------------------------------------------------------------------------------------------------------
@@ -287,6 +331,7 @@ def load(folder: Path, seed: int) -> Dict[Piece, Dict[str, Any]]:
 
 def document(results: Dict[Piece, Dict[str, Any]], seed: int, draws: int) -> str:
     """Return the generated section of docs/reliability.md."""
+    from fuzz_check import Tally as TallyOfModels
     from graph_tally import Tally
     from recipes import RECIPES
 
@@ -306,9 +351,8 @@ def document(results: Dict[Piece, Dict[str, Any]], seed: int, draws: int) -> str
         "| what | launcher | engine | run by | number | wrong | seconds |",
         "| --- | --- | --- | --- | ---: | ---: | ---: |",
     ]
-    for what in ("", "graphs"):
+    for what, label in LABELS_OF_KINDS.items():
         rows = {piece: values for piece, values in results.items() if piece.what == what}
-        label = "random graphs" if what else "random programs"
         for piece, values in rows.items():
             linker = {"c": "C", "numba": "Numba"}.get(piece.linker, "Python")
             cells = [
@@ -327,12 +371,16 @@ def document(results: Dict[Piece, Dict[str, Any]], seed: int, draws: int) -> str
     absent = [piece.name for piece in PIECES if results.get(piece, {"done": 0})["done"] < share(piece, draws)]
     if absent:
         lines += ["", "These parts of the test did not run completely: {}.".format(", ".join(absent))]
-    tally = Tally()
-    for values in results.values():
-        if values["tally"] is not None:
+    tally, models = Tally(), TallyOfModels()
+    for piece, values in results.items():
+        if values["tally"] is not None and piece.what == "graphs":
             tally.include(Tally(values["tally"]))
+        elif values["tally"] is not None:
+            models.include(TallyOfModels(values["tally"]))
     if tally.graphs:
         lines += ["", *tally.document()]
+    if models.counts:
+        lines += ["", *models.document()]
     return "\n".join(lines) + "\n"
 
 
@@ -346,7 +394,11 @@ def repeat(text: str, seed: int) -> None:
     """Draw a session of a piece, or one graph, again; ``text`` contains the name of the piece and the number."""
     name, _, number = text.rpartition(" ")
     piece = BY_NAME[name]
-    if piece.what:
+    if piece.what == "models":
+        from fuzz_check import Tally as TallyOfModels
+
+        check_model(piece, seed, int(number), TallyOfModels())
+    elif piece.what:
         from graph_tally import Tally
 
         check_graph(piece, seed, int(number), Tally())

@@ -15,22 +15,24 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.hosts.link import lacking, pretend_hosts
+from benchmarks.hosts.small import SIZES_KIB
 from benchmarks.report import machine, put
 from synkhronos.contrib.prediction.links import fit
 
 #: Bits per second of the links, and of slower links that give hosts on two shared cores time to compute.
 RATE, SLOW = 1e9, 1e8
+TRIP = "control round trip"
 BEGIN = "<!-- written by make bench-hosts: begin -->\n"
 
 
 class Row(NamedTuple):
-    """Goal with its measurement; times are in milliseconds."""
+    """Measurement, and its goal if it has a limit; times are in milliseconds."""
 
     what: str
     beside: str
     ours: float
     other: float
-    limit: float
+    limit: float = 0.0
     least: bool = False
 
     @property
@@ -40,7 +42,11 @@ class Row(NamedTuple):
 
     def __str__(self):
         met = self.ratio >= self.limit if self.least else self.ratio <= self.limit
-        goal = f"{'≥' if self.least else '≤'} {self.limit:.2f} | {'met' if met else '**not met**'}"
+        goal = (
+            f"{'≥' if self.least else '≤'} {self.limit:.2f} | {'met' if met else '**not met**'}"
+            if self.limit
+            else " | "
+        )
         return f"| {self.what} | {self.beside} | {self.ours:.4g} | {self.other:.4g} | {self.ratio:.2f} | {goal} |"
 
 
@@ -96,19 +102,36 @@ def prediction(model):
 
 def small(kind, quick):
     """Yield rows about small messages, calls and idle processes."""
-    times = {}
     with pretend_hosts(kind, 2) as run:
-        for _ in range(2 if quick else 5):
-            for what in ("link", "program"):
-                for row in run("small", what, "--repeats", 300 if quick else 1000):
-                    times.setdefault(row["what"], []).extend(row["us"])
+        ms = of_link_and_program(run, quick)
         waiting = run("small", "waiting", "--seconds", 5 if quick else 20)
-    ms = {what: float(np.median(values)) / 1e3 for what, values in times.items()}
-    reduced, alone, trip = ms["all_reduce, 4 KB"], ms["mpi4py Allreduce, 4 KB"], ms["control round trip"]
-    yield Row("all_reduce of 4 KB, 2 hosts", "mpi4py `Allreduce`", reduced, alone, 3)
-    yield Row("call without inputs, 2 hosts", "control round trip", ms["call without inputs"], trip, 2)
+    yield Row("all_reduce of 4 KiB, 2 hosts", "mpi4py `Allreduce`", *ms["all_reduce, 4 KiB"], 3)
+    yield Row("call without inputs, 2 hosts", "control round trip", ms["call without inputs"][0], ms[TRIP][0], 2)
     for row in waiting:
         yield Row(f"waiting, {row['what']}, % of a core", "1 %", row["percent"], 1.0, 1)
+
+
+def of_link_and_program(run, quick):
+    """Return the median times in milliseconds of our operations, and of mpi4py's for the same size if there are any."""
+    times = {}
+    for _ in range(2 if quick else 5):
+        for what in ("link", "program"):
+            for row in run("small", what, "--repeats", 300 if quick else 1000):
+                times.setdefault(row["what"], []).extend(row["us"])
+    ms = {what: float(np.median(values)) / 1e3 for what, values in times.items()}
+    return {what: (each, ms.get(what.replace("all_reduce", "mpi4py Allreduce"), each)) for what, each in ms.items()}
+
+
+def sizes(kind, quick):
+    """Yield rows about values that travel with notices, on a link of limited rate, and about slightly larger ones."""
+    with pretend_hosts(kind, 2, RATE) as run:
+        ms = of_link_and_program(run, quick)
+    at = " at 1 Gbit/s, 2 hosts"
+    yield Row(f"all_reduce of 9 KiB{at}", "8 KiB", ms["all_reduce, 9 KiB"][0], ms["all_reduce, 8 KiB"][0], 1.5)
+    bound = 1e3 * 65536 * 8 / RATE + ms[TRIP][0]
+    yield Row(f"all_reduce of 64 KiB{at}", "the link's time and a round trip", ms["all_reduce, 64 KiB"][0], bound, 1.3)
+    for size in SIZES_KIB:
+        yield Row(f"all_reduce of {size} KiB{at}", "mpi4py `Allreduce`", *ms[f"all_reduce, {size} KiB"])
 
 
 def meanwhile(kind, quick):
@@ -152,7 +175,7 @@ def training(kind, quick):
     )
 
 
-PARTS = {"small": small, "bulk": bulk, "meanwhile": meanwhile, "training": training}
+PARTS = {"small": small, "sizes": sizes, "bulk": bulk, "meanwhile": meanwhile, "training": training}
 
 
 def main(arguments=None):

@@ -11,6 +11,7 @@ session. ``link`` and ``program`` report all times of each operation, in microse
 """
 
 import argparse
+import functools
 import os
 import sys
 import time
@@ -24,8 +25,9 @@ from synkhronos.runtime.command import Command
 
 from .link import report
 
-#: Number of elements of the array to reduce (4 KB).
-N_ELEMENTS = 1024
+#: Sizes of the arrays to reduce, in KiB.
+SIZES_KIB = (4, 8, 9, 16, 64, 128, 256)
+N_ROUNDS = 5
 
 
 class Used(Command):
@@ -61,6 +63,15 @@ def timed(call, repeats):
     return times[20:]
 
 
+def timed_by_size(calls, repeats):
+    """Return the times of the call for each size, in a few rounds, so that other work delays all sizes alike."""
+    times = {size: [] for size in calls}
+    for _ in range(N_ROUNDS):
+        for size, call in calls.items():
+            times[size] += timed(call, repeats // N_ROUNDS)
+    return times
+
+
 def measure_link(repeats):
     """Measure round trips, and mpi4py's Allreduce, on the bare link."""
     os.environ.update(environment.settings(os.environ, interfaces()))
@@ -70,25 +81,30 @@ def measure_link(repeats):
         MPI.Init()
     comm = MPI.COMM_WORLD
     if comm.rank == 0:
-        addresses = [str(each.ip) for each in environment.chosen_interfaces(os.environ, interfaces())]
-        (line,) = wire.host(addresses, lambda meeting: comm.bcast(meeting) and 1)
+        listener = wire.listener_of(os.environ, interfaces())
+        (line,) = wire.host(listener, lambda meeting: comm.bcast(meeting) and 1)
 
         def there_and_back():
-            line.send("there", 1)
+            line.send(("there", 1))
             line.receive()
 
         report(what="control round trip", us=timed(there_and_back, repeats))
-        line.send("end")
+        line.send(("end",))
     else:
         line = wire.join(comm.bcast(None))
         while line.receive()[0] != "end":
-            line.send("back", 1)
-    given, result = np.ones(N_ELEMENTS, "float32"), np.empty(N_ELEMENTS, "float32")
+            line.send(("back", 1))
+    calls, results = {}, []
+    for size in SIZES_KIB:
+        given, result = np.ones(256 * size, "float32"), np.empty(256 * size, "float32")
+        calls[size] = functools.partial(comm.Allreduce, given, result)
+        results.append(result)
     comm.Barrier()
-    times = timed(lambda: comm.Allreduce(given, result), repeats)
-    assert (result == comm.size).all()
+    times = timed_by_size(calls, repeats)
     if comm.rank == 0:
-        report(what="mpi4py Allreduce, 4 KB", us=times)
+        for size in SIZES_KIB:
+            report(what=f"mpi4py Allreduce, {size} KiB", us=times[size])
+    assert all((result == comm.size).all() for result in results)
     MPI.Finalize()
 
 
@@ -98,14 +114,17 @@ def measure_program(repeats):
     from synkhronos.testing import numpy_engine as engine
 
     synk.fork(1)
-    v = engine.shared(np.zeros(N_ELEMENTS, "float32"), "v")
+    variables = {size: engine.shared(np.zeros(256 * size, "float32"), f"v{size}") for size in SIZES_KIB}
     x, y = engine.variable("x", "float32", 1), engine.variable("y", "float32", 1)
-    holds, bare = synk.function([], [(v, None)]), synk.function([], [])
+    holds, bare = synk.function([], [(v, None) for v in variables.values()]), synk.function([], [])
     mean = synk.function([x, y], engine.apply(np.mean, engine.apply(np.add, x, y)))
     holds()
-    synk.set_value(1, v, np.full(N_ELEMENTS, 2, "float32"))
-    report(what="all_reduce, 4 KB", us=timed(lambda: synk.all_reduce(v), repeats))
-    assert (v.get_value() == 1).all()
+    for size, v in variables.items():
+        synk.set_value(v, np.full(256 * size, 2, "float32"), rank=1)
+    times = timed_by_size({size: functools.partial(synk.all_reduce, v) for size, v in variables.items()}, repeats)
+    for size in SIZES_KIB:
+        report(what=f"all_reduce, {size} KiB", us=times[size])
+    assert all((v.get_value() == 1).all() for v in variables.values())
     report(what="call without inputs", us=timed(bare, repeats))
     inputs = np.arange(64, dtype="float32"), np.ones(64, "float32")
     report(what="call with two inputs, averaged output", us=timed(lambda: mean(*inputs), repeats))

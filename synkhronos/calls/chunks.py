@@ -31,11 +31,12 @@ def run_in_chunks(
 ) -> Results:
     """Run steps in one or more commands; with ``total``, raise if ``on_step`` changes a value that all ranks need.
 
-    ``run`` completes all steps that it receives, or only the first few. ``heals``: whether dead ranks are replaced.
+    With ``heals``, dead ranks are replaced. Up to `FIRST_STEPS` steps are one command nevertheless, as are all steps
+    with ``total``. ``run`` completes all steps that it receives, or only the first few.
     """
-    in_pieces = heals and not steps.total and len(table) > FIRST_STEPS
+    in_chunks = heals and not steps.total and len(table) > FIRST_STEPS
     found: List[Results] = []
-    n_steps, n_most = 0, FIRST_STEPS if in_pieces else len(table)
+    n_steps, n_most = 0, FIRST_STEPS if in_chunks else len(table)
     while not found or n_steps < len(table) and not found[-1].has_ended:
         counts = np.bincount(table[n_steps : n_steps + n_most, 0], minlength=len(steps.plans)).tolist()
         began = time.monotonic()
@@ -47,7 +48,7 @@ def run_in_chunks(
                 "False, because on_step changes a shared variable, which is sent to all ranks between two commands",
                 f"True, and a change after step {n_steps - 1} of {len(table)}; all steps up to this one are complete",
             )
-        if in_pieces:
+        if in_chunks:
             n_most = max(1, int(sum(counts) * min(4.0, SECONDS / max(time.monotonic() - began, 1e-6))))
     if len(found) == 1:
         return found[0]

@@ -37,12 +37,12 @@ from .function_commands import FreeFunction, ProfileFunctions
 from .local_updates import own_updates
 from .on_step import OnStep
 from .placement_table import PlacementTable, table_of
-from .plan import CallMemory, Plans
+from .plan import CallMemory, FunctionVariables, Plans
 from .plan_builder import PlanBuilder
 from .progress import StepProgress
 from .rank_values import preserve_values
 from .serial import Given
-from .state_rows import on_ranks, refuse_rows, rows_of_states, states_of
+from .state_rows import refuse_rows, rows_of_states, rows_on_ranks, states_of
 from .steps import RunSteps, StepSequence
 from .variants import Variants, Written
 
@@ -554,8 +554,8 @@ class Function:
             if self._variants.sliceable or batch_s is not None or not at_once:
                 division = self._planner.division(session, n_rows, batch_s, num_slices)
             key = (arguments, n_rows, indices, division and division.key, subset)
-            kept = plans.find(key)
-            if kept is None:
+            cached = plans.find(key)
+            if cached is None:
                 division = division or divide(
                     session.size,
                     session.root,
@@ -565,15 +565,15 @@ class Function:
                 )
                 plan = self._planner.plan(self, replicator_of(session), arguments, indices, division, subset)
                 alone = () if plan.writes else self._variants.updated_in_graph(division.num_slices > 1)
-                kept = plans.add(key, plan, alone)
-            command: Any = kept.command
+                cached = plans.add(key, plan, alone)
+            command: Any = cached.command
             if command is None or rows is not None:
-                command = CallFunction(kept.plan.name, kept.place, None if kept.known else kept.plan, rows)
-            outputs = self._run(session, command, timeout, kept.updates)
-            if kept.command is None and kept.place is not None:
-                kept.known, kept.command = True, CallFunction(kept.plan.name, kept.place, None, None)
-                kept.command.freeze()
-            if kept.skips:
+                command = CallFunction(cached.plan.name, cached.place, None if cached.known else cached.plan, rows)
+            outputs = self._run(session, command, timeout, cached.updates)
+            if cached.command is None and cached.place is not None:
+                cached.known, cached.command = True, CallFunction(cached.plan.name, cached.place, None, None)
+                cached.command.freeze()
+            if cached.skips:
                 mark_divergent(session, self.engine, self.engine.updated_in(self._variants.snapshot))
             weights = command.division.weights
             self.last_rows = [1] * session.size if weights is None else list(weights)
@@ -668,8 +668,8 @@ class Function:
         """Make many calls to the function, usually in one command: one step per batch, in sequence on every rank.
 
         Shared variables and (without ``total``) results equal those of separate calls, bit for bit. Between steps,
-        ranks wait for each other only in collectives inside the graph, and in exact functions with ``on_step``. Outputs
-        are reduced over the ranks once, at the end.
+        ranks wait for each other only in collectives inside the graph and, in functions that have any or are exact, for
+        ``on_step``. Outputs are reduced over the ranks once, at the end.
 
         Parameters
         ----------
@@ -750,16 +750,16 @@ class Function:
             session = self.program.current()  # raises
         with session.lock, progress:
             session.check()
-            plans = self._plans_in(session)
+            variables = self._plans_in(session).variables
             if self.program.check and self._first_calls.left:
-                send_master_values(session, self._to_be_given(session, plans), plans.dense)
+                send_master_values(session, self._to_be_given(session, variables), variables.dense)
                 self._check_steps(session, values, batches, batches_s, n_steps, output_subset, num_slices)
             steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
             steps = steps._replace(asks=on_step is not None, is_exact=bool(self.exact))
             call = None if on_step is None else lambda i, outputs: on_step(i, self._form.wrap(list(outputs), subset))
 
             def run(some: StepSequence) -> Results:
-                after = OnStep(call, progress, session, plans, bool(self.exact))
+                after = OnStep(call, progress, session, variables, bool(self.exact))
                 command = RunSteps(some.plans[0].name, some, None if call is None and not progress else after)
                 try:
                     results = self._run(session, command, timeout, self._variants.updated_in_graph(False))
@@ -773,7 +773,7 @@ class Function:
                 mark_divergent(session, self.engine, self.engine.updated_in(self._variants.snapshot))
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
             if on_step is not None and not self.exact:  # `on_step` may have changed values on the master alone
-                send_master_values(session, self._to_be_given(session, plans), plans.dense)
+                send_master_values(session, self._to_be_given(session, variables), variables.dense)
         return self._form.wrap(outputs, subset)
 
     def _compared(self, values: Sequence[Any], options: Dict[str, Any]) -> Comparison:
@@ -784,9 +784,9 @@ class Function:
         session = self.program.current()
         with session.lock:
             session.check()
-            plans = self._plans_in(session)
-            if not plans.are_current():
-                send_master_values(session, self._to_be_given(session, plans), plans.dense)
+            variables = self._plans_in(session).variables
+            if not variables.are_unchanged():
+                send_master_values(session, self._to_be_given(session, variables), variables.dense)
             arguments, chosen, _, n_rows = self._arguments.prepare(session.pool, values, options["batch"])
             all_rows = rows_of_states(self.engine, self._variants.states, n_rows, options["num_slices"])
             self._planner.division(session, all_rows, options["batch_s"], options["num_slices"])  # raises if invalid
@@ -868,7 +868,7 @@ class Function:
         plans = self._plans
         if plans is None or plans.session() is not session:
             replicator_of(session).ensure([self])
-            plans = self._plans = self._new_plans(session)
+            plans = self._plans = Plans(session, self._variables_in(session))
             if session.size > 1 and any(axis is not None for axis in self._axes) and not self._told:
                 self._tell_if_nothing_is_divided()
             if PROGRAM.exact and self.exact is None:
@@ -879,7 +879,7 @@ class Function:
                 )
         return plans
 
-    def _new_plans(self, session: Session) -> Plans:
+    def _variables_in(self, session: Session) -> FunctionVariables:
         engine, snapshot, variants = self.engine, self._variants.snapshot, self._variants
         streams = self.common_streams
         states = states_of(session, engine, variants.states, engine.updated_in(snapshot))
@@ -895,7 +895,7 @@ class Function:
         own = [] if self.exact or session.size == 1 else self._updated_by_rows()
         dense = watched(session, engine, others)
         same, given, updated, own, used = map(entries, (common, given, engine.updated_in(snapshot), own, others))
-        return Plans(session, dense, same, given, updated, own, states, used)
+        return FunctionVariables(dense, same, given, updated, own, states, used)
 
     def _updated_by_rows(self) -> List[Any]:
         """Return the shared variables whose new values may differ between ranks although the old values are equal."""
@@ -918,36 +918,38 @@ class Function:
                 self.name or "without a name",
             )
 
-    def _look(self, session: Session, plans: Plans) -> Sequence[News]:
+    def _send_changes(self, session: Session, variables: FunctionVariables) -> Sequence[News]:
         """Send values that the program has set on the master, or warn about them; return `News` for the command."""
-        few = plans.news_of_few() if self.exact and session.healing is None else None
+        few = variables.news_of_few() if self.exact and session.healing is None else None
         if few is not None:
             return few
-        return send_master_values(session, self._to_be_given(session, plans), plans.dense, in_command=bool(self.exact))
+        given = self._to_be_given(session, variables)
+        return send_master_values(session, given, variables.dense, in_command=bool(self.exact))
 
-    def _to_be_given(self, session: Session, plans: Plans) -> List[SharedEntry]:
+    def _to_be_given(self, session: Session, variables: FunctionVariables) -> List[SharedEntry]:
         """Detect the program's changes; return the variables with values that the master must send to all ranks."""
-        refuse_rows(self, plans.all)
-        found = changed(session, plans.all)
-        check_in_sync(self, session, plans.common)
-        if found and len(plans.given) < len(plans.all):
-            warn_of_changes(self, session, [entry for entry in found if entry not in plans.given])
+        refuse_rows(self, variables.all)
+        found = changed(session, variables.all)
+        check_in_sync(self, session, variables.common)
+        if found and len(variables.given) < len(variables.all):
+            warn_of_changes(self, session, [entry for entry in found if entry not in variables.given])
         by_program = Origin.PROGRAM
-        return [entry for entry in plans.given if entry.origin is by_program]
+        return [entry for entry in variables.given if entry.origin is by_program]
 
     def _run(self, session: Session, command: Command, timeout: Optional[float], updates: Sequence[str]) -> Any:
         """Run a command that calls the function on every rank, after distributing the program's changes."""
         plans: Any = self._plans
-        if plans.states and not plans.states[0].rows.is_away:
-            with on_ranks(session, plans.states, self._variants.collectives is not None):
+        variables: FunctionVariables = plans.variables
+        if variables.states and not variables.states[0].rows.is_away:
+            with rows_on_ranks(session, variables.states, self._variants.collectives is not None):
                 return self._run(session, command, timeout, updates)
-        news = () if plans.are_current() else self._look(session, plans)
+        news = () if variables.are_unchanged() else self._send_changes(session, variables)
         if command.has_steps:
-            plans.release()
+            variables.drop_old_values()
         try:
             result = session.run(command, timeout, updates, news)
         finally:
-            plans.note()
+            variables.record()
         if news:
             were_given(session, news)
         return result

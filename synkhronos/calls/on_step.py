@@ -13,7 +13,7 @@ Any other change applies to the master alone, from the next step on. The command
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ..runtime.borrowed import Borrowed
 from ..runtime.registry import Origin, SharedEntry
 from ..runtime.session import Session
 from .changes import changed as find_changed
-from .plan import Plans
+from .plan import FunctionVariables
 from .progress import StepProgress
 
 
@@ -32,11 +32,11 @@ class OnStep:
     """
 
     def __init__(
-        self, call: Optional[Callable[..., Any]], progress: StepProgress, session: Session, plans: Plans, is_exact: bool
+        self, call: Any, progress: StepProgress, session: Session, variables: FunctionVariables, is_exact: bool
     ) -> None:
-        self._call, self._progress, self._plans = call, progress, plans
-        self._session, self._given = session, plans.given if is_exact else []
-        self._others = [entry for entry in plans.used if session.healing is not None and entry not in self._given]
+        self._call, self._progress, self._session, self._variables = call, progress, session, variables
+        self._given = variables.given if is_exact else []
+        self._others = [entry for entry in variables.used if session.healing is not None and entry not in self._given]
         self._before: Dict[SharedEntry, Any] = {}
         self._changed: List[Tuple[SharedEntry, Any, Optional[Borrowed]]] = []
         self.alone: List[str] = []
@@ -47,7 +47,7 @@ class OnStep:
         if self._call is None:
             return True
         if self._given or self._others:
-            self._plans.note_step()
+            self._variables.record_step()
         try:
             answer = self._call(i, outputs)
         finally:

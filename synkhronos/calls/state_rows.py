@@ -98,7 +98,7 @@ def refuse_rows(function: Any, entries: Sequence[SharedEntry]) -> None:
 
 
 @contextmanager
-def on_ranks(session: Session, states: Sequence[RowState], all_ranks_call: bool) -> Iterator[None]:
+def rows_on_ranks(session: Session, states: Sequence[RowState], all_ranks_call: bool) -> Iterator[None]:
     """Distribute the rows of states over the ranks in this block; afterwards, the master has all ranks' rows again.
 
     If the block fails, the ranks' current rows are gathered; if the ranks are gone, the old value is restored. With

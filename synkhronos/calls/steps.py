@@ -11,7 +11,8 @@
                           for each step:  select rows, call the engine, store the outputs
     finish   the master:  combine the outputs in the memory of all ranks                         Combiner
 
-Between steps, ranks wait for each other only in collectives of the graph, and for the ``on_step`` of exact functions.
+Between steps, ranks wait for each other only in collectives of the graph and, in functions that have any or are exact,
+for ``on_step``.
 Before each step, a rank checks the control block for an abort. After the step, it writes its step count to the block.
 """
 
@@ -111,7 +112,7 @@ class RunSteps(Command):
     has_steps = True
     _on_step: Optional[OnStep] = None
     _told = 0  # number of steps reported to `on_step`, which are not reported again if the command is repeated
-    has_ended = False  # whether `on_step` has ended the steps
+    ends_early = False  # whether `on_step` has returned False or changed a value that all ranks need
 
     def __init__(self, name: str, steps: StepSequence, on_step: Optional[OnStep] = None) -> None:
         self.name, self.steps = name, steps
@@ -218,12 +219,12 @@ class RunSteps(Command):
             if self._on_step is not None and goes_on:
                 if i == self._told:
                     self.failed_step = steps.begin + i  # in case `_on_step` raises
-                    self.has_ended = not self._on_step(steps.begin + i, presented(each.plan, context, outputs))
+                    self.ends_early = not self._on_step(steps.begin + i, presented(each.plan, context, outputs))
                     self.failed_step = None
                     self._told += 1
                 elif i + 1 == self._told:
                     self._on_step.put_again()
-                goes_on = not (self.has_ended and i + 1 == self._told)
+                goes_on = not (self.ends_early and i + 1 == self._told)
                 if not goes_on:
                     words[STOP_REQUESTED] = barrier.command
             if meets:  # all ranks reach this point after each step
@@ -273,11 +274,11 @@ class RunSteps(Command):
                     stores[rank].put(i, division, found.outputs[rank])
             if self._on_step is not None:
                 self.failed_step = steps.begin + i  # in case `_on_step` raises
-                self.has_ended = not self._on_step(
+                self.ends_early = not self._on_step(
                     steps.begin + i, presented(plans[division], own, found.outputs[root])
                 )
                 self.failed_step = None
-                if self.has_ended:
+                if self.ends_early:
                     n_steps = i + 1
                     break
         of_all: Any = None

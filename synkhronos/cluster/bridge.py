@@ -13,25 +13,43 @@ import time
 import traceback
 from collections import deque
 from functools import partial
-from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Callable,
+    ClassVar,
+    Deque,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
 
 from ..errors import ArgumentError, SynkhronosError
 from ..host.interfaces import interfaces
 from ..processes import fd_passing
 from ..processes.child_process import ChildProcess
+from ..processes.keeper import FORK_TIMEOUT_S
 from ..processes.rank_main import take_default_signals
+from ..runtime.launcher import Ranges
 from ..sync.control_block import ControlBlock
-from ..sync.rendezvous import CONNECT_TIMEOUT_S
+from ..sync.rendezvous import CONNECT_TIMEOUT_S, Rendezvous
 from . import wire
 from .bulk_transfers import BulkTransfers
 from .facts import HostFacts, differences, facts
 from .loop import EventLoop
+from .messages import Bye, Question, Reply
 from .spec import SessionSpec
 from .stand_in import StandIn
 from .world import World
 
 MEET_TIMEOUT_S = CONNECT_TIMEOUT_S + 60.0  # time limit for connecting all hosts; MPI may start slowly
 OPEN_TIMEOUT_S, KILL_TIMEOUT_S = 150.0, 4.0  # time limits for starting and for ending the ranks of a session
+REPLACE_TIMEOUT_S = FORK_TIMEOUT_S + 2.0  # time limit for replacing dead ranks
 END_TIMEOUT_S = 10.0  # time limit for the other hosts' processes and the bridge to end
 PARENT_CHECK_S = 0.5  # time between checks that the program is still running
 OUTLIVES = "outlives"  # the bridge's last message, if the program must not wait for the bridge's end
@@ -59,11 +77,30 @@ class Bridge(ChildProcess):
         self.has_met = True
         return found
 
-    def open(self, spec: SessionSpec, block: ControlBlock, outputs: Sequence[int], pools: Dict[int, int]) -> Any:
+    def open(
+        self, spec: SessionSpec, block: ControlBlock, outputs: Sequence[int], pools: Dict[int, int]
+    ) -> Dict[int, int]:
         """Start the ranks of a session on the other hosts; return their process ids by rank."""
         fds = [block.fd, block.bridge.fileno(), block.lead.fileno(), *outputs, *pools.values()]
         seconds = OPEN_TIMEOUT_S + 2 * KILL_TIMEOUT_S + 2.0  # the bridge may also end an earlier session, or this one
-        return self._checked(self.ask(("open", spec, len(outputs), list(pools)), fds, seconds))
+        pids: Dict[int, int] = self._checked(self.ask(("open", spec, len(outputs), list(pools)), fds, seconds))
+        return pids
+
+    def end_ranks(self, ranks: Sequence[int]) -> None:
+        """End ranks of other hosts; return once MPI no longer writes into the memory of any rank on any host."""
+        self._checked(self.ask(("end_ranks", ranks), (), 3 * KILL_TIMEOUT_S + 2.0))
+
+    def replace(
+        self, taken: Mapping[int, Ranges], command: int, meeting: Optional[Rendezvous] = None
+    ) -> Dict[int, int]:
+        """Start new processes for ended ranks of other hosts; return their ids by rank: see `Launcher.replace`.
+
+        They execute commands after number ``command``. Leaders connect to ``meeting``.
+        """
+        found: Dict[int, int] = self._checked(
+            self.ask(("replace", taken, command, meeting), (), REPLACE_TIMEOUT_S + 2.0)
+        )
+        return found
 
     def kill(self) -> None:
         try:
@@ -136,7 +173,7 @@ class _Bridge:
             self._outlive(launcher)
         for line in list(self.lines.values()):
             try:
-                line.send("bye", together)
+                line.send(Bye(together))
             except OSError:
                 pass
         if together and self.bulk is not None:
@@ -160,7 +197,7 @@ class _Bridge:
             return
         self._loop.forget(self.socket)  # the program waits for the answer
         try:
-            answer = getattr(self, message[0])(fds, *message[1:])
+            answer = self.questions[message[0]](self, fds, *message[1:])
         except (SynkhronosError, ArgumentError, OSError) as error:
             answer = str(error)
         except Exception:
@@ -195,7 +232,7 @@ class _Bridge:
         told: Dict[int, HostFacts] = {}
         try:
             for line in wire.host(wire.listener_of(os.environ, interfaces()), self.world.send_address):
-                _, process, of_host = line.receive()
+                process, of_host = line.receive()
                 lines[process], told[process] = line, of_host
             courier = self.world.courier()
         except Exception as error:  # permanent, because other hosts receive the address only once
@@ -265,6 +302,33 @@ class _Bridge:
                     os.close(fd)
         return True
 
+    def end_ranks(self, fds: Sequence[int], ranks: Sequence[int]) -> Union[str, bool]:
+        stand_in, limit = self.stand_in, KILL_TIMEOUT_S
+
+        def about(own: int) -> Any:
+            return [rank for rank in ranks if stand_in.hosts.of(rank) == own], limit
+
+        stand_in.give_up()  # first, because this also reports an abort to the other hosts
+        answers = list(self._ask("end_ranks", about, 2 * limit))
+        if len(answers) < len(self._processes) or not stand_in.drain(limit, self._turn):
+            return f"ranks did not end, or MPI did not stop, within {2 * limit:g} s on all hosts"
+        return "; ".join(filter(None, answers)) or True
+
+    def replace(
+        self, fds: Sequence[int], taken: Mapping[int, Ranges], command: int, meeting: Optional[Rendezvous]
+    ) -> Union[str, Dict[int, int]]:
+        hosts, pids = self.stand_in.hosts, {}
+
+        def about(own: int) -> Any:
+            return {rank: taken[rank] for rank in taken if hosts.of(rank) == own}, command, meeting
+
+        for answer in self._ask("replace", about, REPLACE_TIMEOUT_S):
+            if isinstance(answer, str):
+                return answer
+            pids.update(answer)
+        late = [rank for rank in taken if rank not in pids]
+        return f"ranks that were not replaced within {REPLACE_TIMEOUT_S:g} s: {late}" if late else pids
+
     def inspect(self, fds: Sequence[int], ranks: Sequence[int], seconds: float) -> Dict[int, str]:
         found: Dict[int, str] = dict.fromkeys(ranks, "unknown: its host does not answer")
         hosts = self.stand_in.hosts
@@ -277,6 +341,15 @@ class _Bridge:
                 found.update(answer)
         return found
 
+    questions: ClassVar[Mapping[str, Callable[..., Any]]] = {  # of the program
+        "hosts": hosts,
+        "open": open,
+        "kill": kill,
+        "inspect": inspect,
+        "end_ranks": end_ranks,
+        "replace": replace,
+    }
+
     def _ask(self, kind: str, about: Callable[[int], Any], seconds: float) -> Iterator[Any]:
         """Call the method ``kind`` of every `Server` of the session with ``about(host)``, and yield the answers.
 
@@ -286,7 +359,7 @@ class _Bridge:
         number, missing = self._asked, set(self._processes)
         for own, process in enumerate(self._processes, 1):
             try:
-                self.lines[process].send(kind, number, about(own))
+                self.lines[process].send(Question(kind, number, about(own)))
             except (KeyError, OSError):  # the host is lost
                 pass
         until = time.monotonic() + seconds
@@ -309,9 +382,9 @@ class _Bridge:
         reason = "it closed the connection"
         try:
             for message in line.messages():
-                if message[0] == "answer":
-                    self.answers.append((process, *message[1:]))
-                    if message[1] == self._asked:  # not late: the host has begun or ended the session
+                if isinstance(message, Reply):
+                    self.answers.append((process, *message))
+                    if message.number == self._asked:  # not late: the host has begun or ended the session
                         self._behind.discard(process)
                 elif self.stand_in is not None and process not in self._behind:
                     self.stand_in.receive(message)

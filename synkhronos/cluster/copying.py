@@ -1,8 +1,7 @@
 """Common base of `StandIn` and `Deputy`, which copy events between a control block and other hosts.
 
-All code runs in the event loop's thread. When the block's eventfd is signaled, `look` sends the block's changes. The
-first element of a message selects the method that processes it: ``("abort", 7)`` calls ``on_abort(7)``. Some changes
-to the block, such as step counts, signal no eventfd, so the thread also checks the block at intervals.
+All code runs in the event loop's thread. When the block's eventfd is signaled, `look` sends the block's changes.
+Some changes, such as step counts, signal no eventfd, so the thread also checks the block at intervals.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from abc import ABC, abstractmethod
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, ClassVar, Dict, Mapping, Optional, Sequence, Tuple
 
 from ..memory.attach import PoolMap
 from ..sync.control_block import ControlBlock
@@ -18,6 +17,7 @@ from ..sync.hosts import Hosts
 from .bulk_transfers import BulkTransfers
 from .host_memory import HostMemory
 from .loop import EventLoop
+from .messages import ROUTED
 from .requests import Requests
 from .wire import Line
 
@@ -27,6 +27,8 @@ LOOK_AGAIN_S = 0.005  # time until the next check if an action is postponed
 
 class Copying(ABC):
     """Copies a session's events between a host's control block and other hosts. ``pools``: file descriptors by id."""
+
+    handlers: ClassVar[Mapping[type, Callable[..., None]]] = {}  # methods for `messages` that are not `ROUTED`
 
     def __init__(
         self,
@@ -61,6 +63,18 @@ class Copying(ABC):
         self.requests.end()
         self.memory.clear()
 
+    def give_up(self) -> None:
+        """Report the block's state, and abort all requests; all hosts must do this before dead ranks are replaced."""
+        self._look(True)
+        self.requests.give_up_all()
+
+    def drain(self, seconds: float, turn: Callable[[float], object]) -> bool:
+        """``turn`` the loop until MPI writes into no memory of this host; return whether it stopped in time."""
+        until = time.monotonic() + seconds
+        while self.requests.is_draining and not self.ended and time.monotonic() < until:
+            turn(self.keep_time())
+        return not self.requests.is_draining
+
     def _on_bell(self) -> None:
         self.block.bridge.drain()
         self._look(time.monotonic() >= self._due)
@@ -93,9 +107,14 @@ class Copying(ABC):
     def receive(self, message: Tuple[Any, ...]) -> None:
         if self.ended:
             return
-        name = "on_" + message[0]
         try:
-            getattr(self if hasattr(self, name) else self.requests, name)(*message[1:])
+            if isinstance(message, ROUTED):
+                if message.to == self.hosts.own:
+                    self.requests.handlers[type(message)](self.requests, *message)
+                else:
+                    self.requests.lines[message.to].send(message)
+            else:
+                self.handlers[type(message)](self, *message)
         except (ConnectionError, EOFError):  # another host is lost; its connection's receiver reports the loss
             pass
         except Exception:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import deque
-from typing import Deque, Dict, Optional, Set, Tuple
+from typing import Deque, Dict, Iterable, Optional, Set, Tuple
 
 from ..memory.memfd import give_back
 from ..processes.keeper import record_exit
@@ -23,6 +23,7 @@ from ..sync.control_block import (
 from ..sync.hosts import Hosts
 from .bulk_transfers import BulkTransfers
 from .copying import Copying
+from .messages import AbortCommand, CommandAborted, Printed, RanksEnded, StepCounts
 from .wire import Line
 
 
@@ -43,7 +44,7 @@ class Deputy(Copying):
         self._steps = [(0, 0, 0)] * hosts.size
         self._ended: Set[int] = set()
         self._abort_sent = 0
-        self._aborted: Deque[Tuple[int, int, int]] = deque()  # aborted commands not yet announced to the ranks
+        self._aborted: Deque[Tuple[int, int]] = deque()  # aborted commands not yet announced to the ranks
         self._printed = {(rank, i): 0 for rank in hosts.near for i in range(2)}
 
     def fail(self, reason: str) -> None:
@@ -66,10 +67,10 @@ class Deputy(Copying):
             if ended:
                 self._ended.update(ended)
                 self._forward()
-                self.line.send("ended", ended)
+                self.line.send(RanksEnded(ended))
         if words[ABORT_REQUESTED] > self._abort_sent:
             self._abort_sent = words[ABORT_REQUESTED]
-            self.line.send("abort", self._abort_sent)
+            self.line.send(AbortCommand(self._abort_sent))
         if overdue or any([block.printed[rank] > self._n_sent(rank) for rank in near]):
             self._forward()
         if overdue:
@@ -77,7 +78,7 @@ class Deputy(Copying):
             for rank in steps:
                 self._steps[rank] = steps[rank]
             if steps:
-                self.line.send("steps", steps)
+                self.line.send(StepCounts(steps))
         return bool(self._aborted)
 
     def _record_death_of_keeper(self) -> None:
@@ -101,24 +102,38 @@ class Deputy(Copying):
             left = os.fstat(fd).st_size - read
             if left > 0:
                 text = os.pread(fd, left, read)
-                self.line.send("output", rank, stream, text)
+                self.line.send(Printed(rank, stream, text))
                 self._printed[rank, stream] = read + len(text)
                 give_back(fd, read, read + len(text))
 
     # -- messages from the first host ---------------------------------------------------------------------------------
 
     def on_aborted(self, command: int, decided: int, reductions: int) -> None:
-        """Queue an abort until barrier ``decided`` is complete here; ``reductions`` is the next reduction's number."""
-        self._aborted.append((command, decided, reductions))
+        """Abort a command's requests, and the command itself once barrier ``decided`` is complete here.
+
+        ``reductions`` is the next reduction's number. No rank needs a reply to a request from before that barrier. Its
+        completion may have to wait until a dead leader is replaced, which requires that requests are aborted.
+        """
+        if self.requests.bulk is not None:
+            self.requests.bulk.reductions = reductions
+        self.requests.abort(command)
+        self._aborted.append((command, decided))
         self._look(False)
+
+    handlers = {CommandAborted: on_aborted}
+
+    def expect(self, ranks: Iterable[int], command: int) -> None:
+        """Prepare for processes that replace ended ranks, and execute commands after number ``command``."""
+        for rank in ranks:
+            self.block.reset(rank, command)
+            self._ended.discard(rank)
+        self.block.words[DEATHS] = 0
+        if any(self.block.ended[rank] for rank in self.hosts.near):  # the keeper sets this before the word
+            self.block.words[DEATHS] = 1
 
     def _abort(self) -> None:
         """Abort commands on this host's ranks once the decisions of all earlier barriers have arrived."""
         words = self.block.words
         while self._aborted and words[DECIDED] >= self._aborted[0][1]:
-            command, _, reductions = self._aborted.popleft()
-            words[ABORTED] = max(words[ABORTED], command)
-            if self.requests.bulk is not None:
-                self.requests.bulk.reductions = reductions
-            self.requests.look_at_aborted()
+            words[ABORTED] = max(words[ABORTED], self._aborted.popleft()[0])
             self.wake(self.hosts.near)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Callable, Dict, Iterable, List, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence
 
 from ..errors import SynkhronosError
 from ..host.interfaces import interfaces
+from ..memory.attach import PoolMap
 from ..memory.pool import Pool
 from ..processes.launcher import ProcessLauncher
 from ..processes.output import Streams
 from ..processes.rank_main import fatal_error
 from ..runtime.failures import worker_died
-from ..runtime.launcher import Launcher, RankConfig
-from ..sync.control_block import ControlBlock
+from ..runtime.launcher import Launcher, Ranges, RankConfig
+from ..sync.control_block import COMMAND_NUMBER, ControlBlock
 from ..sync.link import Link
+from ..sync.rendezvous import Rendezvous
 from .bridge import Bridge
 from .spec import SessionSpec
 from .wire import listener_of
 
+RESTORATION = "restoration of a replaced rank"
 PRINTS_TIMEOUT_S = 2.0  # time limit for the arrival of output from other hosts
 
 
@@ -30,6 +33,7 @@ class HostsLauncher(Launcher):
         self.local, self.bridge, self.spec = local, bridge, spec
         self._block: Any = None
         self._pids: Dict[int, int] = {}
+        self._links: Dict[int, Link] = {}  # to the other hosts' leaders, by rank
         self._streams = Streams([])
         self._shown = 0  # bytes of output that had arrived at the last call to `forward` with ``idle``
 
@@ -39,21 +43,49 @@ class HostsLauncher(Launcher):
         self.local.start([config for config in configs if config.rank in hosts.near], block, pools)
         self._streams = Streams(hosts.far)
         files = {ident: pool.fileno() if isinstance(pool, Pool) else pool for ident, pool in pools.items()}
-        with listener_of(os.environ, interfaces()) as listener:  # open until each host's first rank has connected
-            spec = self.spec._replace(meeting=listener.meeting)
-            self._pids = self.bridge.open(spec, block, self._streams.fds(), files)
-            leaders = listener.accept(len(hosts.ranks) - 1, self._check_leaders)
-            links = {hosts.of(rank): Link(sock) for rank, sock in leaders}
-        self.links = [links[host] for host in sorted(links)]
+        streams, leaders = self._streams.fds(), [ranks[0] for ranks in hosts.ranks[1:]]
 
-    def _check_leaders(self) -> None:
+        def open_on_hosts(meeting: Rendezvous) -> Dict[int, int]:
+            return self.bridge.open(self.spec._replace(meeting=meeting), block, streams, files)
+
+        self._links = self._connected(leaders, open_on_hosts, "fork")
+        self.links = [self._links[rank] for rank in leaders]
+
+    def _connected(
+        self, leaders: Sequence[int], start: Callable[[Rendezvous], Dict[int, int]], when: str
+    ) -> Dict[int, Link]:
+        """Start ranks on other hosts with ``start``, which returns their process ids; return links to ``leaders``."""
+        with listener_of(os.environ, interfaces()) as listener:  # open until the leaders have connected
+            started = start(listener.meeting)
+            self._pids.update(started)
+            connected = listener.accept(len(leaders), lambda: self._check(started, when))
+            return {rank: Link(sock) for rank, sock in connected}
+
+    def _check(self, ranks: Iterable[int], when: str) -> None:
         block = self._block
-        for rank, pid in self._pids.items():
+        for rank in ranks:
             if block.ended[rank]:
-                how = block.status[rank], block.memory[rank], "in fork", self.fatal_error(rank)
-                raise worker_died(rank, pid, *how, (), f" on host {self.host(rank)}")
+                how = block.status[rank], block.memory[rank], f"in {when}", self.fatal_error(rank)
+                raise worker_died(rank, self._pids[rank], *how, (), f" on host {self.host(rank)}")
         if not self.is_alive():
             raise self.error()
+
+    def end(self, ranks: Iterable[int]) -> None:
+        ranks = list(ranks)
+        self.local.end([rank for rank in ranks if rank not in self._pids])
+        self.bridge.end_ranks([rank for rank in ranks if rank in self._pids])
+
+    def replace(self, taken: Mapping[int, Ranges], pools: PoolMap) -> Mapping[int, Link]:
+        far = {rank: taken[rank] for rank in taken if rank in self._pids}
+        near = {rank: taken[rank] for rank in taken if rank not in far}
+        self.local.replace(near, pools)
+        leaders, number = [rank for rank in far if rank in self._links], self._block.words[COMMAND_NUMBER]
+        if not leaders:
+            self._pids.update(self.bridge.replace(far, number))
+            return {}
+        found = self._connected(leaders, lambda meeting: self.bridge.replace(far, number, meeting), RESTORATION)
+        self._links.update(found)  # the relay closes the old links
+        return found
 
     def is_alive(self) -> bool:
         return self.local.is_alive() and self.bridge.alive()
@@ -96,7 +128,7 @@ class HostsLauncher(Launcher):
 
     def kill(self) -> None:
         self.local.kill()
-        for link in self.links:
+        for link in self._links.values():
             link.close()
         if self._pids:
             self.bridge.kill()

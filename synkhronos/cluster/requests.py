@@ -12,7 +12,7 @@ import pickle
 import threading
 import time
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..errors import SharedMemoryError
 from ..memory import messages
@@ -26,6 +26,7 @@ from ..sync.hosts import Hosts
 from .all_reduce import HostReduction
 from .bulk_transfers import CARRIED_BYTES, BulkTransfers, as_bytes
 from .host_memory import HostMemory
+from .messages import FetchMemory, FetchRefused, ForgetFetch, Memory
 from .operation import Cancelled, Ticket
 
 UNREADABLE_S = 5.0  # time limit for a request to become readable after the rank has announced it
@@ -74,6 +75,11 @@ class Requests:
                 self._give_up(everything=True)
             self._ended = True
 
+    def give_up_all(self) -> None:
+        """Abort all requests, and reductions of earlier commands; the other hosts must do the same."""
+        with self._lock:
+            self._give_up(everything=True)
+
     def look(self) -> None:
         """Process an abort, if any, and new requests of this host's ranks."""
         block = self.block
@@ -100,7 +106,7 @@ class Requests:
             self._asked[rank] = asked
             if epoch >= (self._given_up + 1) * BARRIERS_PER_COMMAND:
                 with self._lock:
-                    getattr(self, "_begin_" + kind)(_Waits(rank, asked), epoch, *request)
+                    self.kinds[kind](self, _Waits(rank, asked), epoch, *request)
 
     def _begin_fetch(self, waits: _Waits, epoch: int, wanted: Sequence[Tuple[Any, ...]]) -> None:
         """Fetch memory of other hosts, once for all ranks that request it."""
@@ -139,7 +145,7 @@ class Requests:
             buffers = [as_bytes(part) for part in ranges.of(memory)]
             fetch.carried = bulk.new_fetch()
             bulk.courier.receive(self._places[host], fetch.carried, buffers, partial(self._on_carried, fetch.number))
-        self.lines[host].send("fetch", self.hosts.own, fetch.number, fetch.carried, host, *ranges[:3])
+        self.lines[host].send(FetchMemory(host, self.hosts.own, fetch.number, fetch.carried, *ranges[:3]))
 
     @property
     def is_draining(self) -> bool:
@@ -158,36 +164,27 @@ class Requests:
             while self._postponed and not self.is_draining:
                 self._postponed.pop(0)()
 
-    def on_fetch(self, asker: int, number: int, carried: int, host: int, pool: int, starts: Any, stops: Any) -> None:
-        if host != self.hosts.own:
-            self.lines[host].send("fetch", asker, number, carried, host, pool, starts, stops)
-            return
+    def on_fetch(self, to: int, asker: int, number: int, carried: int, pool: int, starts: Any, stops: Any) -> None:
         parts = Ranges(pool, starts, stops).of(self.memory[pool].up_to(int(stops.max())))
         if carried < 0 or self.bulk is None:
-            self.lines[asker].send("memory", asker, number, b"".join(parts))
+            self.lines[asker].send(Memory(asker, number, b"".join(parts)))
         else:
             done = partial(self._on_sent, asker, number)
             self.bulk.courier.send(self._places[asker], carried, [as_bytes(part) for part in parts], done)
 
     def _on_sent(self, asker: int, number: int, error: Optional[BaseException]) -> None:
         if error is not None and not isinstance(error, Cancelled):
-            self.lines[asker].send("refused", asker, number, str(error))
+            self.lines[asker].send(FetchRefused(asker, number, str(error)))
 
-    def on_refused(self, asker: int, number: int, reason: str) -> None:
-        """Handle another host's failure to send memory, or forward the message to the requesting host."""
-        if asker != self.hosts.own:
-            self.lines[asker].send("refused", asker, number, reason)
-            return
+    def on_refused(self, to: int, number: int, reason: str) -> None:
+        """Handle another host's failure to send memory."""
         with self._lock:
             if number in self._fetches:
                 self._cancel(self._fetches[number])
                 self._end_fetch(number, reason)
 
-    def on_memory(self, asker: int, number: int, content: bytes) -> None:
-        """Write memory into a shadow and complete the fetch, or forward the memory to the requesting host."""
-        if asker != self.hosts.own:
-            self.lines[asker].send("memory", asker, number, content)
-            return
+    def on_memory(self, to: int, number: int, content: bytes) -> None:
+        """Write memory into a shadow and complete the fetch."""
         with self._lock:
             fetch = self._fetches.get(number)
             if fetch is not None:  # otherwise the command was aborted
@@ -333,8 +330,10 @@ class Requests:
     # -- aborting -------------------------------------------------------------------------------------------------
 
     def look_at_aborted(self) -> None:
-        """If a command was aborted, abort all its requests."""
-        aborted = self.block.words[ABORTED]
+        self.abort(self.block.words[ABORTED])
+
+    def abort(self, aborted: int) -> None:
+        """Abort all requests of commands up to number ``aborted``."""
         if aborted > self._given_up:
             with self._lock:
                 self._given_up = aborted
@@ -369,15 +368,13 @@ class Requests:
         self.bulk.cancel_fetch(fetch.carried, self._on_cancelled)
         host = self.hosts.of(fetch.ranges.pool)
         try:
-            self.lines[host].send("forget", host, fetch.carried)
+            self.lines[host].send(ForgetFetch(host, fetch.carried))
         except OSError:  # the host is lost
             pass
 
-    def on_forget(self, host: int, carried: int) -> None:
-        """Stop sending memory that another host no longer needs, or forward the message to the sending host."""
-        if host != self.hosts.own:
-            self.lines[host].send("forget", host, carried)
-        elif self.bulk is not None:
+    def on_forget(self, to: int, carried: int) -> None:
+        """Stop sending memory that another host no longer needs."""
+        if self.bulk is not None:
             self.bulk.cancel_fetch(carried)
 
     def _on_cancelled(self, error: Optional[BaseException]) -> None:
@@ -385,6 +382,20 @@ class Requests:
             self._cancelling -= 1
             if not self._cancelling and not self._ended:
                 self.block.bridge.release()
+
+    #: The methods for ranks' requests, by kind (see `sync.fetching`), and for messages of other hosts.
+    kinds: ClassVar[Mapping[str, Callable[..., None]]] = {
+        "fetch": _begin_fetch,
+        "room": _begin_room,
+        "reduce": _begin_reduce,
+        "finish": _begin_finish,
+    }
+    handlers: ClassVar[Mapping[type, Callable[..., None]]] = {
+        FetchMemory: on_fetch,
+        Memory: on_memory,
+        FetchRefused: on_refused,
+        ForgetFetch: on_forget,
+    }
 
 
 class _Waits:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..errors import SynkhronosError
 from ..host import machine
@@ -16,8 +16,9 @@ from ..memory.memfd import nameless_file
 from ..processes.keeper import Keeper
 from ..processes.launcher import ProcessLauncher
 from ..profile import ring
-from ..runtime.launcher import RankConfig
-from ..sync.control_block import ControlBlock
+from ..runtime.launcher import Ranges, RankConfig
+from ..sync.control_block import COMMAND_NUMBER, DECIDED, ControlBlock
+from ..sync.rendezvous import Rendezvous
 from . import wire
 from .bulk_transfers import BulkTransfers
 from .copying import LOOK_EVERY_S
@@ -25,6 +26,7 @@ from .deputy import Deputy
 from .facts import facts
 from .host_memory import shadow
 from .loop import EventLoop
+from .messages import Bye, Hello, Question, Reply
 from .spec import SessionSpec
 from .world import World, environment_of_ranks
 
@@ -48,7 +50,7 @@ class Server:
         """Serve until the program ends or the first host is lost; return whether all hosts leave the job together."""
         line = self.line = wire.join(self.world.recv_address())
         self.loop.watch(line, lambda: self._receive(line))
-        line.send("hello", self.world.process, facts(self.keeper.pid))
+        line.send(Hello(self.world.process, facts(self.keeper.pid)))
         courier = self.world.courier()
         if courier is not None:
             self.bulk = BulkTransfers(courier)
@@ -67,11 +69,10 @@ class Server:
 
     def _receive(self, line: wire.Line) -> None:
         for message in line.messages():
-            if message[0] == "bye":
-                self._together = message[1]
-            elif message[0] in ("open", "kill", "inspect"):
-                kind, number, about = message
-                line.send("answer", number, getattr(self, kind)(about))
+            if isinstance(message, Bye):
+                self._together = message.together
+            elif isinstance(message, Question):
+                line.send(Reply(message.number, self.questions[message.kind](self, message.about)))
             elif self.deputy is not None:
                 self.deputy.receive(message)
 
@@ -91,7 +92,7 @@ class Server:
                 self.keeper.end()
                 self.keeper = Keeper(self._enter)
             self.keeper.load(spec.path, spec.modules)
-            launcher = self.launcher = ProcessLauncher(self.keeper)
+            launcher = self.launcher = ProcessLauncher(self.keeper, spec.standby)
             launcher.start(self._configs(spec), block, files)
             if self.bulk is not None:
                 self.bulk.reductions = spec.reductions
@@ -128,6 +129,7 @@ class Server:
                 spec.keep_heap,
                 hosts,
                 meeting=spec.meeting if rank == near[0] else None,
+                heals=spec.heals,
             )
             for rank, group in zip(near, groups)
         ]
@@ -149,6 +151,55 @@ class Server:
             block.close()
         return rings
 
+    def end_ranks(self, about: Tuple[Sequence[int], float]) -> str:
+        """End ranks, and wait until MPI no longer writes into this host's memory; return an error message, or "".
+
+        ``about``: the ranks, and a time limit in seconds. Reports about ended ranks precede the answer.
+        """
+        (ranks, seconds), deputy, launcher = about, self.deputy, self.launcher
+        if deputy is None or launcher is None:
+            return "the session has ended"
+        try:
+            launcher.end(ranks)
+        except SynkhronosError as error:
+            return str(error)
+        deputy.give_up()
+        return "" if deputy.drain(seconds, self.loop.turn) else "MPI did not stop in time"
+
+    def replace(self, about: Tuple[Mapping[int, Ranges], int, Optional[Rendezvous]]) -> Union[str, Dict[int, int]]:
+        """Start processes in place of ended ranks; return their ids, or an error message: see `Bridge.replace`."""
+        (taken, command, meeting), deputy, launcher = about, self.deputy, self.launcher
+        if deputy is None or launcher is None:
+            return "the session has ended"
+        try:
+            deputy.expect(taken, command)
+            launcher.replace(taken, deputy.pools, meeting)
+            return {rank: launcher.pid(rank) for rank in taken}
+        except (SynkhronosError, OSError) as error:
+            return f"ranks on host {deputy.hosts.names[deputy.hosts.own]} could not be replaced: {error}"
+
     def inspect(self, about: Tuple[Sequence[int], float]) -> Dict[int, str]:
-        """Return the activity of ranks, with their Python stacks; ``about``: the ranks and a time limit in seconds."""
-        return {} if self.launcher is None else self.launcher.inspect(*about)
+        """Return the activity of ranks, with their Python stacks; "" for a rank that waits for its leader.
+
+        ``about``: the ranks and a time limit in seconds.
+        """
+        (ranks, seconds), deputy, launcher = about, self.deputy, self.launcher
+        if deputy is None or launcher is None:
+            return {}
+        block, words = deputy.block, deputy.block.words
+        waiting = [
+            rank
+            for rank in ranks
+            if rank != deputy.hosts.near[0]  # the leader has forwarded its state, unless it is late
+            and (block.arrived[rank] > words[DECIDED] or block.finished[rank] >= words[COMMAND_NUMBER])
+        ]
+        found = launcher.inspect([rank for rank in ranks if rank not in waiting], seconds)
+        return {**found, **dict.fromkeys(waiting, "")}
+
+    questions: ClassVar[Mapping[str, Callable[..., Any]]] = {
+        "open": open,
+        "kill": kill,
+        "inspect": inspect,
+        "end_ranks": end_ranks,
+        "replace": replace,
+    }

@@ -33,3 +33,5 @@ class SessionSpec(NamedTuple):
     span_bytes: int = 0  # size of each rank's ring buffer for its recorded activity; 0 without recording
     reductions: int = 0  # number of the session's first reduction over hosts
     meeting: Optional[Rendezvous] = None  # rendezvous of the master with the other hosts' first ranks
+    heals: bool = False  # whether dead ranks are replaced
+    standby: bool = False  # whether each host has a process that can replace a dead rank

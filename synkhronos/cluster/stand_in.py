@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Dict, Optional, Sequence, Tuple
 
 from ..processes.keeper import record_exit
 from ..runtime.exit_status import LOST
@@ -11,6 +11,7 @@ from ..sync.control_block import ABORT_REQUESTED, ABORTED, DECIDED, FATAL_ERROR_
 from ..sync.hosts import Hosts
 from .bulk_transfers import BulkTransfers
 from .copying import Copying
+from .messages import AbortCommand, CommandAborted, Printed, RanksEnded, StepCounts
 from .wire import Line
 
 
@@ -39,13 +40,13 @@ class StandIn(Copying):
             decided = words[DECIDED]  # read after `aborted`, when no further barrier of that command can be decided
             self.requests.look_at_aborted()
             for line in self.lines:
-                line.send("aborted", aborted, decided, self.requests.next_reduction)
+                line.send(CommandAborted(aborted, decided, self.requests.next_reduction))
             self.wake(self.hosts.near)  # ranks may be waiting for replies to their requests
         return False
 
     # -- messages from other hosts -------------------------------------------------------------------------------------
 
-    def on_steps(self, steps: Any) -> None:
+    def on_steps(self, steps: Dict[int, Tuple[int, int, int]]) -> None:
         self.block.note_steps(steps)
 
     def on_abort(self, command: int) -> None:
@@ -62,6 +63,8 @@ class StandIn(Copying):
     def on_output(self, rank: int, stream: int, text: bytes) -> None:
         os.write(self.outputs[rank][stream], text)
         self.block.shown[rank] += len(text)
+
+    handlers = {StepCounts: on_steps, AbortCommand: on_abort, RanksEnded: on_ended, Printed: on_output}
 
     def fail(self, reason: str) -> None:
         for host in range(1, len(self.hosts.ranks)):

@@ -28,7 +28,7 @@ class Line:
     """One end of a connection for messages; several threads may send, but only one may receive.
 
     Sending never blocks, because two peers that wait for each other to receive would deadlock. A separate thread
-    sends the part that the kernel does not accept immediately.
+    sends heartbeats, and the part that the kernel does not accept immediately.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -37,9 +37,7 @@ class Line:
         self._received: Deque[Tuple[Any, ...]] = deque()
         self._unsent: queue.SimpleQueue[Optional[memoryview]] = queue.SimpleQueue()
         self._n_unsent = 0  # number of messages that the sending thread has not sent completely
-        self._thread: Optional[threading.Thread] = None
-        self._closed = threading.Event()
-        threading.Thread(target=self._send_signs, name="synkhronos-signs", daemon=True).start()
+        threading.Thread(target=self._send_rest, name="synkhronos-send", daemon=True).start()
 
     def __del__(self) -> None:
         self._socket.close()
@@ -48,7 +46,7 @@ class Line:
         """Return the descriptor, which is readable if a message may have arrived."""
         return self._socket.fileno()
 
-    def send(self, *message: Any) -> None:
+    def send(self, message: Tuple[Any, ...]) -> None:
         """Send a message; messages arrive in order. Raise `ConnectionError` if the connection is known to be lost."""
         self._send(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
@@ -64,30 +62,26 @@ class Line:
                     raise ConnectionError(str(error)) from error
             if content:
                 self._n_unsent += 1
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._send_rest, name="synkhronos-send", daemon=True)
-                    self._thread.start()
                 self._unsent.put(content)
 
     def _send_rest(self) -> None:
+        """Send heartbeats, and what the kernel did not accept immediately, until the connection is closed."""
         while True:
-            content = self._unsent.get()
-            if content is None:
-                return
             try:
+                content = self._unsent.get(timeout=SIGN_INTERVAL_S)
+                if content is None:
+                    return
                 self._socket.sendall(content, socket.MSG_NOSIGNAL)
+            except queue.Empty:
+                try:
+                    self._send(b"")
+                except ConnectionError:
+                    return  # the next receive reports the loss
+                continue
             except OSError:  # the next receive reports the loss
                 pass
             with self._lock:
                 self._n_unsent -= 1
-
-    def _send_signs(self) -> None:
-        while not self._closed.wait(SIGN_INTERVAL_S):
-            if not self._n_unsent:
-                try:
-                    self._send(b"")
-                except ConnectionError:  # the next receive reports the loss
-                    return
 
     def receive(self) -> Tuple[Any, ...]:
         """Wait for a message and return it; raise `EOFError` or `OSError` if the connection is lost."""
@@ -120,7 +114,6 @@ class Line:
 
     def close(self) -> None:
         """Close the connection; receivers at both ends get `EOFError`."""
-        self._closed.set()
         self._unsent.put(None)
         try:
             self._socket.shutdown(socket.SHUT_RDWR)

@@ -55,7 +55,7 @@ class AllReduceCommand(CollectiveCommand):
         targets = None
         if self.into is not None or self.started:
             targets = [context.registry.shareds[number].key for number in into]
-        if context.transport.completes_in_one_round(arrays):
+        if context.transport.completes_in_one_round(arrays, self.mixes):
             context.transaction.promise(ahead=2)
         name_of = context.name_of(self.numbers)
         results = context.transport.all_reduce(keys, arrays, self.op, self.mixes, name_of, targets)

@@ -71,11 +71,12 @@ class Started:
 
     def drop(self) -> None:
         """Abandon the collective: store no result, and allow another collective on these variables."""
-        under_way, copies = _under_way(self._session), self._session.context.kept(PendingReductions).copies
+        under_way, pending = _under_way(self._session), self._session.context.kept(PendingReductions)
         for number in self._numbers:
             if under_way.get(number) is self:
                 del under_way[number]
-                copies.pop(number, None)  # other ranks keep their copies until the next start
+                pending.copies.pop(number, None)  # other ranks keep their copies until the next start
+                pending.begun.pop(number, None)
         self._is_over, self._kept = True, []
 
 

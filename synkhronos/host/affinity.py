@@ -66,6 +66,12 @@ class CoreClaims:
         self._held.clear()
 
 
+def divided_cores(parts: int) -> List[List[int]]:
+    """Divide the usable cores into parts, if possible of whole physical cores; all are empty if there are too few."""
+    cores = _siblings_last(usable_cores())
+    return [sorted(cores[part::parts]) if parts <= len(cores) else [] for part in range(parts)]
+
+
 def _siblings_last(cores: Sequence[int]) -> List[int]:
     """Sort cores: the first hardware threads of all physical cores come before the second threads."""
 

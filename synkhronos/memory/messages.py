@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any, Tuple
+from typing import Any, Optional, Tuple
 
 import numpy as np
 
 from .attach import PoolMap
+from .handles import Handle
 from .pool import Pool
 
 
@@ -24,6 +25,12 @@ def put(payload: bytes, slot: memoryview, pool: Pool) -> Tuple[int, Any]:
     handle = pickle.dumps(pool.handle(array), pickle.HIGHEST_PROTOCOL)
     slot[: len(handle)] = handle
     return -len(handle), array
+
+
+def handle(length: int, slot: memoryview) -> Optional[Handle]:
+    """Return the handle of a long message; None if the message is in its slot."""
+    found: Optional[Handle] = pickle.loads(slot[:-length]) if length < 0 else None
+    return found
 
 
 def get(length: int, slot: memoryview, pools: PoolMap) -> Any:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from ..errors import SynkhronosError
 from ..memory.attach import PoolMap
 from ..memory.memfd import nameless_file
 from ..memory.pool import Pool
 from ..runtime.exit_status import describe_state
-from ..runtime.launcher import Launcher, RankConfig
+from ..runtime.launcher import Launcher, Ranges, RankConfig
 from ..sync.control_block import ControlBlock
+from ..sync.link import Link
+from ..sync.rendezvous import Rendezvous
 from .keeper import Descriptors, Keeper
 from .output import Streams
 from .rank_main import ASK_FOR_STACKS, fatal_error
@@ -107,11 +109,17 @@ class ProcessLauncher(Launcher):
         for rank in ranks:
             self.keeper.end_rank(self._pids[rank])
 
-    def replace(self, rank: int, taken: Sequence[Tuple[int, int]], pools: PoolMap) -> None:
+    def replace(
+        self, taken: Mapping[int, Ranges], pools: PoolMap, meeting: Optional[Rendezvous] = None
+    ) -> Mapping[int, Link]:
+        """Replace ranks as in `Launcher.replace`; with a ``meeting``, a rank that leads its host connects there."""
         configs = list(self._configs.values())
-        descriptors = Descriptors(self._block.fd, self._stacks, self._streams.fds(), pools.filenos())
-        config = self._configs[rank]._replace(taken=taken)
-        self._pids[rank] = self.keeper.replace(config, configs, descriptors, self._standby)
+        for rank, ranges in taken.items():
+            descriptors = Descriptors(self._block.fd, self._stacks, self._streams.fds(), pools.filenos())
+            config = self._configs[rank]
+            config = config._replace(taken=ranges, meeting=config.meeting and meeting)
+            self._pids[rank] = self.keeper.replace(config, configs, descriptors, self._standby)
+        return {}
 
     def kill(self) -> None:
         if self._stacks >= 0:

@@ -27,9 +27,10 @@ _NAMES = ("stdout", "stderr")
 
 
 class Streams:
-    """The master's end of the output files of the other ranks."""
+    """The master's end of the output files of the other ranks; every line begins with ``label`` and the number."""
 
-    def __init__(self, ranks: Iterable[int]) -> None:
+    def __init__(self, ranks: Iterable[int], label: str = "rank") -> None:
+        self._label = label
         self._lock = threading.RLock()  # another thread may close the session
         self._files: Dict[Tuple[int, str], int] = {}
         self._read: Dict[Tuple[int, str], int] = {}  # bytes already forwarded
@@ -71,13 +72,13 @@ class Streams:
             if rest:
                 self._begun[key] = rest
             if lines or not rest:
-                _write(key, lines)
+                self._write(key, lines)
             self._read[key] = size
             if idle and size > EMPTY_AFTER_BYTES:
                 os.ftruncate(fd, 0)
                 self._read[key] = 0
         if (idle or last) and key in self._begun:
-            _write(key, self._begun.pop(key))
+            self._write(key, self._begun.pop(key))
 
     def close(self) -> None:
         """Forward the remaining output and close the files."""
@@ -89,18 +90,17 @@ class Streams:
                 while self._files:
                     os.close(self._files.popitem()[1])
 
-
-def _write(key: Tuple[int, str], lines: bytes) -> None:
-    rank, name = key
-    stream = getattr(sys, name)
-    if stream is None:  # under pythonw, for example
-        return
-    text = "".join(f"[rank {rank}] {line}\n" for line in lines.decode("utf-8", "replace").split("\n"))
-    try:
-        stream.write(text)
-        stream.flush()
-    except (OSError, ValueError):  # the reader is gone, or the stream is closed
-        pass
+    def _write(self, key: Tuple[int, str], lines: bytes) -> None:
+        rank, name = key
+        stream = getattr(sys, name)
+        if stream is None:  # under pythonw, for example
+            return
+        text = "".join(f"[{self._label} {rank}] {line}\n" for line in lines.decode("utf-8", "replace").split("\n"))
+        try:
+            stream.write(text)
+            stream.flush()
+        except (OSError, ValueError):  # the reader is gone, or the stream is closed
+            pass
 
 
 def counter() -> Callable[[], int]:

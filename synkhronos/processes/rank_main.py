@@ -12,7 +12,7 @@ from typing import Callable, Dict, Sequence, Union
 from ..host.affinity import confine
 from ..host.heap import keep_freed_memory
 from ..host.threads import limit_threads
-from ..memory.pool import Pool
+from ..memory.pool import Pool, range_of
 from ..profile.recording import RECORDING
 from ..runtime.channel import RankEnd
 from ..runtime.context import RankContext
@@ -21,6 +21,7 @@ from ..runtime.failures import Failure
 from ..runtime.launcher import RankConfig
 from ..runtime.prefetch import Preloader
 from ..runtime.serve import serve
+from ..sync.barrier import long_notices
 from ..sync.control_block import FATAL_ERROR_BYTES, ControlBlock
 from ..sync.link import Link
 from ..sync.rendezvous import connect
@@ -96,12 +97,31 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
         if config.hosts is None
         else WaitPolicy.of_hosts()
     )
-    pool = Pool(config.rank, fd=fds[config.rank], taken=config.taken)
+    _profiled(config, lambda: run_rank(config, block, fds, watch, policy))
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # the reader is gone, or the stream is closed
+            pass
+
+
+def run_rank(
+    config: RankConfig, block: ControlBlock, fds: Dict[int, int], watch: Callable[[], object], policy: WaitPolicy
+) -> None:
+    """Create the rank's state and serve commands, in a process that is set up; close the descriptors ``fds``.
+
+    ``watch``, called in waits, ends the rank if the keeper is gone.
+    """
+    unread = long_notices(block, config.rank)  # empty, except for a rank that replaces a dead one
+    taken = [*config.taken, *[range_of(each) for each in unread if each is not None]]
+    pool = Pool(config.rank, fd=fds[config.rank], taken=taken)
+    notices = [None if each is None else pool.adopt(each) for each in unread]
     pools: Dict[int, Union[int, Pool]] = {**fds, config.rank: pool}
     links: Sequence[Link] = ()
     if config.meeting is not None:
         links = [Link(connect(config.meeting, config.rank))]
     context = RankContext.create(config.rank, config.root, block, pool, pools, watch, policy, config.hosts, links=links)
+    context.barrier.keep(notices)
     for ident, fd in fds.items():
         if ident != config.rank:
             os.close(fd)  # the context has duplicates
@@ -111,12 +131,7 @@ def rank_main(config: RankConfig, block: ControlBlock, stacks: int, fds: Dict[in
         context.transaction.promises = channel.promise
     if config.heals:
         context.transaction.promises, context.transaction.deposits = channel.promise, Deposits.of(context)
-    _profiled(config, lambda: serve(context, channel, Preloader(block, watch, channel.may_be_called)))
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):  # the reader is gone, or the stream is closed
-            pass
+    serve(context, channel, Preloader(block, watch, channel.may_be_called))
 
 
 def _profiled(config: RankConfig, work: Callable[[], None]) -> None:

@@ -6,6 +6,7 @@
     keeper          |---------- from the first fork() to the end --------------->   forks the other ranks
     session         |-- fork() ... close() --|      |-- fork() ... close() --|        one at a time
     ranks           |-- new processes -------|      |-- new processes -------|
+    groups                                     or  |-- Groups() ... close() -|        each a process with a session
 
-`program` defines ``PROGRAM``, `lifecycle` defines the public functions, and `devices` opens the ranks' devices.
+`program` defines ``PROGRAM``, `lifecycle` and `groups` define the public names, and `devices` opens the ranks' devices.
 """

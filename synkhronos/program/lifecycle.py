@@ -119,7 +119,8 @@ def fork(
         Maximum number of dead ranks to replace; default: environment variable ``SYNK_HEAL``, or 0. A new process
         replaces a rank that died or did not answer in time, and restores its values. The command is then repeated
         and takes effect on all ranks or none. Updated variables need memory for one additional copy on the master and
-        two on every other rank, and copying takes time. Not available with several hosts. See :doc:`fault_tolerance`.
+        two on every other rank, and copying takes time. A rank is replaced on its host; a lost host ends the session.
+        See :doc:`fault_tolerance`.
     options : Options, optional
         Expert options: cores, threads, memory, the spare process, cProfile files.
 
@@ -157,8 +158,8 @@ def fork(
         if not isinstance(value, (bool, np.bool_)):
             expected = "True, False or None" if argument == "use_gpu" else "True or False"
             raise ArgumentTypeError(argument, expected, _with_type(value))
-    n_ranks = None if n_ranks is None else _integer("n_ranks", n_ranks, 1)
-    rows = None if rows is None else _integer("rows", rows, 1)
+    n_ranks = None if n_ranks is None else integer("n_ranks", n_ranks, 1)
+    rows = None if rows is None else integer("rows", rows, 1)
     if profile is not None:
         if not isinstance(profile, (str, os.PathLike)):
             raise ArgumentTypeError("profile", "the path of a folder", _with_type(profile))
@@ -168,9 +169,9 @@ def fork(
     in_environment = os.environ.get(HEAL) or "0"
     is_number = in_environment.isascii() and in_environment.isdecimal()
     default = int(in_environment) if is_number else in_environment
-    deaths = _integer(argument, default if heal is None else heal, 0)
+    deaths = integer(argument, default if heal is None else heal, 0)
     there = PROGRAM.all_hosts()
-    root = _integer("master_rank", master_rank)
+    root = integer("master_rank", master_rank)
     if mesh.is_wanted(devices):
         settings["launcher"] = starter = mesh.launcher_of(devices, n_ranks, use_gpu, deaths, bool(there), root)
         by_host, names, counts = None, None, [starter.mesh.size]
@@ -185,14 +186,11 @@ def fork(
     _check_files(size, machine.descriptor_limit(), DESCRIPTORS_PER_RANK)
     for host in there:
         _check_files(size, host.files, DESCRIPTORS_PER_RANK_OF_HOSTS, f" on host {host.name}")
-    if deaths and hosts is not None:
-        hint = "ranks are replaced only if all of them run on one host"
-        raise ArgumentValueError(argument, "0 with several hosts", str(deaths), hint)
     check_timeout(timeout)
     if random not in ("split", "same"):
         raise ArgumentValueError("random", "'split' or 'same'", repr(random))
-    seed = None if seed is None else _integer("seed", seed, 0)
-    if threads is not None and _integer("threads", threads, 1) > MAX_THREADS:
+    seed = None if seed is None else integer("seed", seed, 0)
+    if threads is not None and integer("threads", threads, 1) > MAX_THREADS:
         raise ArgumentValueError("threads", f"at most {MAX_THREADS}", str(threads))
     settings.update(timeout=timeout, seed=seed, random=random, exact=exact, rows=rows, check=check, heal=deaths)
     settings["profile_to"] = None if profile is None else os.fspath(profile)
@@ -217,7 +215,7 @@ def _ranks(session: Session) -> Ranks:
 
 
 def close() -> None:
-    """Stop the other ranks and release their resources; this also happens at exit.
+    """Stop the other ranks and all `Groups`, and release their resources; this also happens at exit.
 
     Functions and data stay valid. After another `fork`, they are distributed again at their next use.
 
@@ -381,7 +379,7 @@ def _hosts(there: Sequence[HostFacts], counts: Sequence[int]) -> Optional[Hosts]
     return Hosts.of_counts(tuple(host.name for host in there), tuple(counts), places=places)
 
 
-def _integer(argument: str, value: Any, least: Optional[int] = None) -> int:
+def integer(argument: str, value: Any, least: Optional[int] = None) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise ArgumentTypeError(argument, "an int", _with_type(value))
     if least is not None and value < least:

@@ -21,7 +21,7 @@ from ..cluster.host_memory import shadow
 from ..cluster.launcher import HostsLauncher
 from ..cluster.spec import SessionSpec, modules_to_import
 from ..cluster.world import World, environment_of_ranks
-from ..errors import ArgumentValueError, StateError, SynkhronosError
+from ..errors import ArgumentValueError, StateError, SynkhronosError, WorkerDied
 from ..host import machine
 from ..host.affinity import CoreClaims, MasterAffinity
 from ..host.heap import keep_freed_memory
@@ -34,6 +34,7 @@ from ..processes.launcher import ProcessLauncher
 from ..processes.local import LocalLauncher
 from ..profile.ring import ring_bytes
 from ..runtime.command import CheckStart
+from ..runtime.exit_status import LOST
 from ..runtime.launcher import Launcher, RankConfig
 from ..runtime.session import GRACE_S, Session
 from ..sync.control_block import ControlBlock
@@ -88,6 +89,7 @@ class Program:
 
     def __init__(self) -> None:
         self.session: Optional[Session] = None
+        self.groups: Any = None  # the open `Groups`
         self.inside_rank = False
         self.exact = False  # `exact`, `rows` and `check` are settings of the last `fork`
         self.rows: Optional[int] = None
@@ -154,6 +156,8 @@ class Program:
     def current(self) -> Session:
         """Return the open session, or raise `StateError`."""
         session = self.session
+        if session is None and self.groups is not None:
+            raise StateError("groups run only their function: call synkhronos.close() and synkhronos.fork() first")
         if session is None:
             raise StateError("synkhronos is not forked: call synkhronos.fork() first")
         if session.closed:
@@ -199,6 +203,8 @@ class Program:
             if self.session is not None and not self.session.closed:
                 text = f"synkhronos is forked already (number of ranks: {self.session.size})"
                 raise StateError(f"{text}: call synkhronos.close() before fork()")
+            if self.groups is not None:
+                raise StateError("groups are running: call synkhronos.close() before fork()")
             self._check_device(devices is not None)
             # Do not pass the variable on to programs that this program starts.
             self._profile_to = os.environ.pop(PROFILE, None) or self._profile_to
@@ -210,7 +216,8 @@ class Program:
                     undo.callback(profiled.abandon)
                     options["recorded"] = True
                 with DeferredSignals():  # otherwise an interrupt could leave a process behind
-                    session = self._start(size, root, launcher, devices is not None, hosts, SessionOptions(**options))
+                    start = size, root, launcher, devices is not None, hosts, SessionOptions(**options)
+                    session = self._start_until_connected(*start)
                     undo.callback(session.close, "it could not be started")
                     if profiled is not None:
                         profiled.begin(session, self._cores_of(hosts), devices)
@@ -229,6 +236,27 @@ class Program:
             self.session, self.exact, self.rows = session, bool(options.get("exact")), options.get("rows")
             self.check = bool(options.get("check")) or check == "1"
             return session
+
+    def admit(self, groups: Any) -> None:
+        """Record groups that are about to start; raise `StateError` if they cannot run in this process."""
+        opened = [engine.opened_device() for engine in engines.loaded() if engine.opened_device() is not None]
+        with self._lock:
+            if self.inside_rank:
+                raise StateError("synkhronos.Groups was called inside a rank: only the master may start groups")
+            if self.session is not None and not self.session.closed:
+                raise StateError("a session is open: call synkhronos.close() before synkhronos.Groups")
+            if self.groups is not None:
+                raise StateError("other groups are running: call synkhronos.close() before synkhronos.Groups")
+            if self.world is not None:
+                raise StateError("groups run on one host, but this program was started on several: use a session")
+            if opened:
+                raise StateError(f"groups compute on CPUs, but this process has opened {opened[0]}: use a session")
+            self.groups = groups
+
+    def dismiss(self, groups: Any) -> None:
+        """Forget groups that have ended."""
+        if self.groups is groups:
+            self.groups = None
 
     def _check_device(self, wanted: bool) -> None:
         """Raise `StateError` if a device that this process has opened conflicts with the session."""
@@ -251,6 +279,22 @@ class Program:
             if self._keeper is None or not self._keeper.alive():
                 reason = f"a new one cannot be forked after this process has opened {device}"
                 raise StateError(f"the keeper process is gone, and {reason}: start a new program")
+
+    def _start_until_connected(self, *start: Any) -> Session:
+        """Start a session; up to ``heal`` times again if a rank of another host dies before its host has connected."""
+        deaths: List[str] = []
+        while True:
+            try:
+                session = self._start(*start)
+            except WorkerDied as error:
+                deaths.append(str(error).partition("; the session is closed")[0])
+                if error.exitcode == LOST or len(deaths) > start[-1].heal:
+                    raise
+                logger.warning("%s: the ranks are started again (deaths: %d)", deaths[-1], len(deaths))
+            else:
+                if session.healing is not None:
+                    session.healing.deaths += deaths
+                return session
 
     def _start(
         self,
@@ -297,6 +341,7 @@ class Program:
                 modules = [*modules_to_import(), *self._bridge.world.modules]
                 flags = options.pin, options.keep_heap, options.threads, options.profile_workers
                 spec = SessionSpec(hosts, root, list(of_program), path, folder, *flags, modules, span_bytes)
+                spec = spec._replace(heals=options.heal > 0, standby=options.heal > 0 and options.standby)
                 starter = HostsLauncher(starter, self._bridge, spec)
             starter.start(configs, block, pools)
             policy = WaitPolicy.of_threads() if hosts is None else WaitPolicy.of_hosts()
@@ -336,7 +381,7 @@ class Program:
         return self._keeper
 
     def close(self, wait_s: float = -1) -> None:
-        """Close the session, if any, and remove the names of Data (`share_as`); the keeper stays for the next session.
+        """Close the session or groups, if any, and remove the names of Data (`share_as`); the keeper stays.
 
         `Session.close` documents ``wait_s``.
         """
@@ -346,6 +391,8 @@ class Program:
                 session.close(wait_s=wait_s)
                 if self.session is session:  # another thread may have started the next session
                     self.session = None
+            if self.groups is not None:
+                self.groups.close()
         finally:
             if self._pool is not None:
                 self._pool.unshare()
@@ -375,6 +422,7 @@ class Program:
         if self.profiled is not None:
             self.profiled.detach_after_fork()
         self._keeper = self._bridge = self.session = self._pool = self.profiled = self._profile_to = None
+        self.groups = None
         self._lock = threading.Lock()
 
     def enter_rank(self) -> None:

@@ -14,6 +14,9 @@ from .exit_status import describe_end
 #: Maximum number of characters of a transmitted traceback, and of its summary; both usually fit into an answer slot.
 MAX_TEXT_CHARS, MAX_SUMMARY_CHARS = 10000, 2000
 
+#: The end of messages about a failure that ends the session.
+NEW_SESSION = "the session is closed: call synkhronos.fork() to start a new one"
+
 
 class Failure:
     """An exception of another rank, transmitted as text because not every exception can be pickled.
@@ -84,8 +87,7 @@ def worker_died(
 ) -> WorkerDied:
     """Return the error for a rank whose process ended; its cause contains the rank's traceback, if any."""
     error = WorkerDied(
-        f"rank {rank} (pid {pid}{where}) {describe_end(status, memory)} {when}; the session is closed: "
-        "call synkhronos.fork() to start a new one",
+        f"rank {rank} (pid {pid}{where}) {describe_end(status, memory)} {when}; {NEW_SESSION}",
         rank,
         pid,
         status,

@@ -4,9 +4,9 @@
 
     session   a rank has died, or is stuck
     heal      can it be replaced?                `Healing.refusal`; if not, the session ends with the reason
-              the other ranks become idle        ranks that did not finish the command undo it
-              the keeper forks a new rank        with the old rank's number, memory and control words
-              `Rejoin`                           the new rank loads the functions and the deposited values
+              the other ranks become idle        they undo the command, except for completed steps
+              a standby process takes its place  with the old rank's number, memory and control words
+              `Rejoin`                           the others undo completed steps; the new one loads functions, deposits
     run       the command is repeated
 """
 
@@ -68,7 +68,8 @@ class Healing:
 
     def common_value(self, number: int, pools: Any) -> Any:
         """Return the deposited value, in host memory, of a variable that is equal on all ranks; do not write to it."""
-        deposit = next(of_rank[number] for of_rank in self.deposits_by_rank if number in of_rank)  # the master has none
+        deposits = [of_rank[number] for of_rank in self.deposits_by_rank if number in of_rank]  # the master has none
+        deposit = min(deposits, key=pools.is_far)
         return pools.attach(deposit) if isinstance(deposit, Handle) else load(deposit)
 
     def refusal(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..errors import SynkhronosError
 from ..memory.attach import PoolMap
@@ -13,6 +13,8 @@ from ..sync.rendezvous import Rendezvous
 
 if TYPE_CHECKING:
     from .context import RankContext
+
+Ranges = Sequence[Tuple[int, int]]  #: First byte and size of each range of a pool.
 
 
 class RankConfig(NamedTuple):
@@ -32,7 +34,7 @@ class RankConfig(NamedTuple):
     hosts: Optional[Hosts] = None  # set if the ranks are on several hosts
     meeting: Optional[Rendezvous] = None  # rendezvous with the root, if this rank is its host's leader
     heals: bool = False  # whether dead ranks are replaced
-    taken: Sequence[Tuple[int, int]] = ()  # for a replacement: ranges of the old rank's pool that must be kept
+    taken: Ranges = ()  # for a replacement: ranges of the old rank's pool that must be kept
 
 
 class Launcher(ABC):
@@ -83,7 +85,10 @@ class Launcher(ABC):
 
     @abstractmethod
     def inspect(self, ranks: Iterable[int], seconds: float) -> Dict[int, str]:
-        """Return each rank's activity as text, including its Python stacks if it reports them within ``seconds``."""
+        """Return each rank's activity as text, including its Python stacks if it reports them within ``seconds``.
+
+        The text is empty if a rank of another host is known to wait for other ranks.
+        """
 
     @abstractmethod
     def forward(self, idle: bool = False) -> None:
@@ -104,13 +109,14 @@ class Launcher(ABC):
         """Wait up to ``seconds`` until all ranks have ended; return whether they have."""
 
     def end(self, ranks: Iterable[int]) -> None:
-        """Kill these ranks, if they are alive, and wait until they are gone."""
+        """Kill these ranks, if they are alive; wait until they are gone, and nothing writes into their memory."""
         raise NotImplementedError("this launcher does not replace ranks")
 
-    def replace(self, rank: int, taken: Sequence[Tuple[int, int]], pools: PoolMap) -> None:
-        """Start another process in place of a rank that has ended.
+    def replace(self, taken: Mapping[int, Ranges], pools: PoolMap) -> Mapping[int, Link]:
+        """Start another process in place of each of these ranks, which have ended.
 
-        ``taken`` lists the ranges of the old rank's memory that must be kept (see `Pool`).
+        ``taken`` maps a rank to the ranges of its old memory that must be kept (see `Pool`). Return new links by rank,
+        to the ranks that lead another host; raise `WorkerDied` if such a rank ends before it has connected.
         """
         raise NotImplementedError("this launcher does not replace ranks")
 

@@ -37,6 +37,7 @@ from ..host.signals import DeferredSignals
 from ..memory.handles import Handle
 from ..memory.pool import Pool
 from ..sync.control_block import ABORT_REQUESTED, COMMAND_NUMBER, DEATHS, ControlBlock
+from ..sync.host_relay import RootRelay
 from ..sync.hosts import Hosts
 from ..sync.semaphore import WaitPolicy
 from ..trace import point
@@ -45,7 +46,7 @@ from .command import SHORT_S, Answer, Command, DepositValues, Envelope, Stop
 from .context import RankContext
 from .deposits import Deposits
 from .exit_status import LOST
-from .failures import Failure, add_failures, add_note, add_steps, worker_died, worker_error
+from .failures import NEW_SESSION, Failure, add_failures, add_note, add_steps, worker_died, worker_error
 from .healing import Healing
 from .launcher import Launcher
 from .news import News, attached, learn
@@ -122,6 +123,9 @@ class Session:
         self.caches: Dict[str, Any] = {}  # of collectives, by name
         self._forget: List[Tuple[str, int]] = []
         self._running = self._joining = False
+        self._started: Set[int] = set()  # replacements of dead ranks that have been started
+        #: By leader: the ranks of its host, whose answers it forwards.
+        self._led = {} if hosts is None else {ranks[0]: ranks for ranks in hosts.ranks[1:]}
         self._number = 0
         self._command: Optional[Command] = None  # the command in progress, or the last command
         self._updates: Sequence[str] = ()  # variables that the command may have updated if it is interrupted
@@ -391,7 +395,7 @@ class Session:
             for rank in self.others:
                 if not self.block.ended[rank] or stops and not self.block.status[rank]:
                     continue
-                if not self.channel.has_answered(rank, self._number):
+                if not all(self.channel.has_answered(each, self._number) for each in self._led.get(rank, (rank,))):
                     self._fatal = self._died(rank, "in " + self._title, self._updates)
                     return self._fatal
             if not self.launcher.is_alive():
@@ -482,13 +486,13 @@ class Session:
         return error
 
     def _late(self) -> WorkerTimeout:
-        missing = self._late_ranks = self._missing()
+        missing = self._missing()
         doing = self.launcher.inspect(missing, STACKS_TIMEOUT_S)
+        missing = self._late_ranks = [rank for rank in missing if doing[rank]] or missing  # a leader may be late alone
         ranks = "\n".join(f"rank {rank} (pid {self.launcher.pid(rank)}): {doing[rank]}" for rank in missing)
         late = "no rank finished a step of {} within" if any(self._steps) else "{} did not finish within"
         error = WorkerTimeout(
-            f"{late.format(self._title)} {self._deadline - self._moved:.6g} s; the session is closed: "
-            f"call synkhronos.fork() to start a new one. Missing:\n{ranks}",
+            f"{late.format(self._title)} {self._deadline - self._moved:.6g} s; {NEW_SESSION}. Missing:\n{ranks}",
             missing[0] if missing else self.root,
             self._updates,
         )
@@ -544,13 +548,14 @@ class Session:
             if own is not None and own.error is not None:
                 why_not = why_not or "the master also raised an error"
             while not why_not:
+                self._started = set()
                 try:
                     why_not = self._free(dead)
                     if not why_not:
                         self._replace(dead)
                         break
                 except _Fatal as fatal:  # another death in the meantime: ranks being replaced no longer count as ended
-                    lost = self._lost(fatal.error) - (set() if self._joining else dead)
+                    lost = self._lost(fatal.error) - (dead - self._started)
                     deaths += [fatal.error] * len(lost)
                     if not lost or len(healing.deaths) + len(deaths) > healing.most:
                         why_not = f"{fatal.error} (death {len(healing.deaths) + len(deaths)} of {healing.most})"
@@ -577,26 +582,35 @@ class Session:
         return ended.union(self._late_ranks) if isinstance(error, WorkerTimeout) else ended
 
     def _free(self, dead: Set[int]) -> str:
-        """Make the surviving ranks idle again; return why the command cannot be repeated, or an empty string."""
+        """Make the surviving ranks idle again; return why the command cannot be repeated, or an empty string.
+
+        On other hosts, a dead leader must be replaced before, because it forwards the command and the answers.
+        """
+        for rank in dead:
+            if self.block.status[rank] == LOST:
+                return f"host {self.launcher.host(rank)} is lost"
         number, failed = self._number, []
         self.context.abort()
         self._fatal = None
+        if dead & self._led.keys():
+            self._start(dead & self._led.keys())
         self._restart_clock(time.monotonic())  # survivors finish their computation, with a new timeout
         for rank in self.others:
             if rank not in dead and self.block.words[COMMAND_NUMBER] >= number:
                 self.block.commands[rank].release()
-                self.channel.wait(rank, number, functools.partial(self._watch_survivor, rank))
+                self.channel.wait(rank, number, functools.partial(self._watch_survivor, rank, dead))
                 if self._read(rank).error is not None:
                     failed.append(rank)
         self.context.transaction.settle()
         return f"rank {failed[0]} also raised an error" if failed else ""
 
-    def _watch_survivor(self, rank: int) -> None:
+    def _watch_survivor(self, rank: int, dead: Set[int]) -> None:
         self.launcher.forward(False)
         if self.closed:
             raise _Fatal(self._was_closed())
-        if self.block.ended[rank]:
-            raise _Fatal(self._died(rank, "while another rank was being replaced"))
+        for each in self.others:
+            if self.block.ended[each] and each not in dead - self._started:
+                raise _Fatal(self._died(each, "while another rank was being replaced"))
         if time.monotonic() > self._deadline:
             error, self._late_ranks = self._late(), [rank]
             raise _Fatal(error)
@@ -605,17 +619,9 @@ class Session:
         """Start processes that replace dead ranks, and restore their functions and values."""
         healing = self.healing
         assert healing is not None
+        self.context.barrier.clear()
+        self._start(dead - self._started)
         self._joining = True
-        with DeferredSignals():  # a handler might close the session
-            if self.closed:
-                raise _Fatal(self._was_closed())
-            self.launcher.end(dead)
-            for rank in dead:
-                self.block.reset(rank)
-            self.block.words[DEATHS] = 0  # safe, because the keeper records the end of a rank before it sets this word
-            self.context.barrier.clear()
-            for rank in dead:
-                self.launcher.replace(rank, healing.ranges(rank), self.pools)
         limit = JOIN_TIMEOUT_S if self.timeout is None else max(self.timeout, LEAST_JOIN_TIMEOUT_S)
         if self.setup is not None:
             self._execute(self.setup, limit)
@@ -627,6 +633,26 @@ class Session:
                 rank: dict(healing.deposits_by_rank[rank]) for rank in dead
             }  # a copy, because a variable may be dropped meanwhile
             self._execute(replicas.rejoin(held, kept), limit)
+
+    def _start(self, ranks: Set[int]) -> None:
+        """Start processes in place of dead ranks; they wait for the next command."""
+        assert self.healing is not None
+        with DeferredSignals():  # a handler might close the session
+            if self.closed:
+                raise _Fatal(self._was_closed())
+            self.launcher.end(ranks)
+            for rank in ranks:
+                self.block.reset(rank, self.block.words[COMMAND_NUMBER])
+            self.block.words[DEATHS] = 0  # safe, because the keeper records the end of a rank before it sets this word
+            try:
+                links = self.launcher.replace({rank: self.healing.ranges(rank) for rank in ranks}, self.pools)
+            except WorkerDied as error:
+                raise _Fatal(error) from error
+            finally:
+                self._started |= ranks
+            for rank, link in links.items():
+                assert isinstance(self.context.leading, RootRelay)
+                self.context.leading.reconnect(rank, link)
 
     def _end(self, why: str) -> None:
         with DeferredSignals():

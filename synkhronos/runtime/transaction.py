@@ -20,7 +20,7 @@ from .registry import Origin, SharedEntry
 
 MAX_TRIED = 16  #: Maximum number of steps that can be undone; the values from before each step are kept in memory.
 
-Change = Callable[[], object]  #: Makes prepared values current. It must not fail, and may be called twice.
+Action = Callable[[], object]  #: Makes prepared values current. It must not fail, and may be called twice.
 Setting = Tuple[SharedEntry, Any, Origin]  #: A variable, its new value, and the value's origin.
 
 
@@ -38,9 +38,9 @@ class Transaction:
         self.deposits: Optional[Deposits] = None
         self.results: Any = None
         self.is_open = False
-        self._changes: Sequence[Change] = ()
+        self._changes: Sequence[Action] = ()
         self._commitment: Optional[int] = None  # the barrier that decides the changes
-        self._tried: List[Tuple[int, Change]] = []  # barriers that confirm a step, and the undo of the step
+        self._tried: List[Tuple[int, Action]] = []  # barriers that confirm a step, and the undo of the step
 
     def protect(self, entries: Sequence[SharedEntry], keeps: bool = False) -> None:
         """Keep the values of variables that a function is about to change, if dead ranks are replaced.
@@ -64,7 +64,7 @@ class Transaction:
         self,
         entries: Sequence[SharedEntry],
         results: Pending,
-        *changes: Change,
+        *changes: Action,
         others: Sequence[Setting] = (),
         same: bool = False,
         result: Any = None,
@@ -98,7 +98,7 @@ class Transaction:
 
     @point("commit")
     def commit(
-        self, *changes: Change, result: Any = None, label: Optional[str] = None, is_staged: bool = False
+        self, *changes: Action, result: Any = None, label: Optional[str] = None, is_staged: bool = False
     ) -> None:
         """Make changes on all ranks or on none, at a barrier.
 
@@ -132,7 +132,10 @@ class Transaction:
 
         With ``ahead=2``, over several hosts, it is valid after the second barrier from now; nothing may fail between
         them. If all ranks do so, with None, the root decides both at its own commit, which saves a network round trip.
+        If dead ranks are replaced, this has no effect, because the answer must contain the new deposits.
         """
+        if ahead > 1 and self.deposits is not None:
+            return
         number = self.barrier.current + ahead
         if self.promises is None:
             if ahead > 1:  # the root
@@ -144,7 +147,7 @@ class Transaction:
     # -- steps ---------------------------------------------------------------------------------------------------
 
     @point("commit")
-    def try_out(self, undo: Change, change: Change, label: str) -> None:
+    def try_out(self, undo: Action, change: Action, label: str) -> None:
         """Make a change now, and undo it unless all ranks reach the next barrier: a commit without its own barrier.
 
         Used for steps inside one command, where ranks synchronize anyway; the last step must end with `commit`.

@@ -25,10 +25,11 @@ read the words again; spurious wake-ups are harmless. Ranks that lead a host (`h
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 from ..errors import Aborted, SynkhronosError
 from ..memory import messages
+from ..memory.handles import Handle
 from ..trace import point
 from .control_block import ABORT_REQUESTED, ABORTED, DEATHS, DECIDED, ControlBlock
 from .semaphore import WaitPolicy, Watch
@@ -48,6 +49,17 @@ def turn_of(number: int) -> int:
     Successive barriers and commands use alternate slots, because other ranks may still have to read the last notice.
     """
     return (number // BARRIERS_PER_COMMAND + number) % 2
+
+
+def long_notices(block: ControlBlock, rank: int) -> List[Optional[Handle]]:
+    """Return, by turn, the handles of a dead rank's notices in its pool: other ranks may still have to read them."""
+    found: List[Optional[Handle]] = []
+    for lengths, slots in zip(block.notice_length, block.notice_slots):
+        try:
+            found.append(messages.handle(lengths[rank], slots[rank]))
+        except Exception:  # the rank died while it wrote the notice
+            found.append(None)
+    return found
 
 
 class Barrier:
@@ -75,6 +87,10 @@ class Barrier:
         self._others = [r for r in range(block.size) if r != root]
         self._keep: List[Any] = [None, None]
 
+    def keep(self, notices: Sequence[Any]) -> None:
+        """Keep the memory of a dead rank's notices, by turn, until this rank's next notice of the same turn."""
+        self._keep = list(notices)
+
     @point("barrier")
     def begin(self, command: int) -> None:
         """Start counting barriers for a command; command numbers must increase."""
@@ -101,7 +117,7 @@ class Barrier:
     def _decide(self) -> None:
         words, block, current = self._words, self.block, self.current
         for _ in self._others:
-            block.arrivals.wait(self.look, self.policy)
+            block.arrivals.wait(self._watch_arrivals, self.policy)
             if words[ABORT_REQUESTED] >= self.command or words[DEATHS]:
                 raise Aborted
         for rank in self._others:
@@ -111,6 +127,16 @@ class Barrier:
         words[DECIDED] = current  # from here on the barrier is complete for every rank
         for rank in self._others:
             block.releases[rank].release()
+
+    def _watch_arrivals(self) -> bool:
+        self.look()
+        return self._is_gathered()  # true, for example, if a rank was stopped before it woke the root
+
+    def _is_gathered(self) -> bool:
+        if self._words[ABORT_REQUESTED] >= self.command or self._words[DEATHS]:
+            return True
+        arrived, current = self._arrived, self.current
+        return all([arrived[rank] >= current for rank in self._others])
 
     def _follow(self) -> None:
         words, block = self._words, self.block

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Optional
 
 from ..errors import Aborted
-from .barrier import Barrier
-from .control_block import ABORT_REQUESTED, DEATHS, DECIDED
-from .host_relay import HostRelay
+from .barrier import Barrier, turn_of
+from .control_block import DECIDED
+from .host_relay import EARLY_BYTES, HostRelay
 from .semaphore import WaitPolicy, Watch
 
 
@@ -30,8 +30,14 @@ class BarrierOverHosts(Barrier):
         self._held = -1  # number of a barrier that is decided together with the next barrier
 
     def _decide(self) -> None:
-        current, leading = self.current, self._leading
+        current, leading, block = self.current, self._leading, self.block
         if self._held != current - 1:
+            turn = turn_of(current)
+            if (
+                not 0 <= block.notice_length[turn][self.rank] < EARLY_BYTES
+                and self._noticed[turn][self.rank] == current
+            ):
+                leading.early = current  # (the length is negative if the notice is in the pool)
             leading.wait(self._is_gathered, self.look, self.policy)
         self.check()
         if self._held != current - 1 and all([promised > current for promised in self._promised]):
@@ -40,13 +46,7 @@ class BarrierOverHosts(Barrier):
         self._words[DECIDED] = current  # from here on the barrier is complete for every rank
         leading.forward(self.watch_alone)
         for rank in leading.others:
-            self.block.releases[rank].release()
-
-    def _is_gathered(self) -> bool:
-        if self._words[ABORT_REQUESTED] >= self.command or self._words[DEATHS]:
-            return True
-        arrived, current = self._arrived, self.current
-        return all([arrived[rank] >= current for rank in self._others])
+            block.releases[rank].release()
 
     def _follow(self) -> None:
         self._leading.wait(self._is_over, self._watch_other, self.policy)

@@ -30,7 +30,10 @@ from .hosts import Hosts
 from .semaphore import Semaphore
 
 COMMAND_BYTES = 1 << 16  # longer commands are sent through the master's pool
-ANSWER_BYTES = NOTICE_BYTES = 1 << 14  # longer answers and notices are sent through the rank's pool
+ANSWER_BYTES = 1 << 14  # longer answers are sent through the rank's pool
+NOTICE_BYTES = (
+    5 << 14
+)  # longer notices are sent through the rank's pool; enough for values of 64 KiB and their locations
 FETCH_BYTES = 1 << 12  # longer requests to other hosts are sent through the rank's pool
 FATAL_ERROR_BYTES = 1 << 14  # maximum size of the text of an error that ends a rank
 ANNOUNCEMENT_BYTES = 1 << 18  # size of a session's announcements, enough for more than a thousand modules
@@ -186,13 +189,15 @@ class ControlBlock(_RankWords):
                 _, self.steps[rank], self.undone[rank] = made
                 self.steps_command[rank] = made[0]
 
-    def reset(self, rank: int) -> None:
-        """Reset the words of a dead rank for its replacement, which waits for the next command."""
+    def reset(self, rank: int, command: int) -> None:
+        """Reset the words of a dead rank for its replacement, which executes commands after number ``command``."""
         self.ended[rank] = self.status[rank] = self.memory[rank] = self.promised[rank] = 0
-        self.finished[rank] = self.words[COMMAND_NUMBER]
+        self.answer_length[rank] = 0  # first, because a leader may forward this answer
+        self.finished[rank] = command
         self.fatal_error[rank][:] = bytes(len(self.fatal_error[rank]))
-        for semaphores in (self.releases, self.commands, self.answers):
-            semaphores[rank].drain()
+        for each in (self.releases[rank], self.commands[rank], self.answers[rank]):
+            if isinstance(each, Semaphore):  # eventfds also wake other ranks
+                each.drain()
 
     def close(self) -> None:
         """Close the descriptor; the memory stays mapped as long as this object exists."""

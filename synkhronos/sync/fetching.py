@@ -16,7 +16,7 @@ from __future__ import annotations
 import pickle
 from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
-from ..errors import SynkhronosError
+from ..errors import Aborted, SynkhronosError
 from ..memory import messages
 from ..memory.handles import Handle
 from ..memory.pool import Pool
@@ -24,6 +24,7 @@ from ..memory.ranges import Ranges
 from ..reductions import ReduceOp
 from ..trace import point
 from .barrier import Barrier
+from .control_block import ABORT_REQUESTED, ABORTED
 from .semaphore import Watch
 
 
@@ -93,6 +94,8 @@ class Fetcher:
             raise SynkhronosError(bytes(block.fetch_slots[rank]).split(b"\0")[0].decode(errors="replace"))
 
     def _look(self) -> bool:
-        self._barrier.check()
-        self._watch()
+        barrier, words = self._barrier, self._block.words
+        if words[ABORT_REQUESTED if self._rank == barrier.root else ABORTED] >= barrier.command:
+            raise Aborted
+        self._watch()  # on the root, this ignores deaths of ranks that have answered: their memory still exists
         return bool(abs(self._block.fetch_done[self._rank]) >= self._block.fetch_asked[self._rank])

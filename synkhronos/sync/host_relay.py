@@ -13,12 +13,14 @@ handle all other events: deaths, aborts, output, fetches.
 message      from, to        content
 ===========  ==============  ===============================================================================
 ``command``  root, leader    a command, and the number of the last aborted command
-``decided``  root, leader    completion of a barrier; the notices of ranks on other hosts
+``notices``  root, leader    notices of the root's host, if they are long, before a barrier is decided
+``decided``  root, leader    completion of a barrier; the other notices of ranks on other hosts
 ``arrived``  leader, root    arrivals of its host's ranks at a barrier; their notices and promised answers
 ``answers``  leader, root    answers of its host's ranks to a command
 ===========  ==============  ===============================================================================
 
-A rank's *notice* is its message to all ranks at a barrier. Receiving a message twice has no further effect.
+A rank's *notice* is its message to all ranks at a barrier. Receiving a message twice has no further effect. Long
+notices, which contain values, travel in both directions at once: the root does not wait for arrivals on other hosts.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from __future__ import annotations
 import os
 import select
 from abc import ABC, abstractmethod
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..errors import SynkhronosError
 from ..memory import messages
@@ -52,12 +54,17 @@ Steps = Dict[int, Tuple[int, int, int]]
 
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
+#: Minimum size of the root's notice for a separate message. Fewer bytes take less time than a message.
+EARLY_BYTES = 3 << 12
+
 
 class HostRelay(ABC):
     """A leading rank's exchange of messages with other hosts, for all ranks of its host.
 
     ``block``, ``pool`` and ``pools`` are this host's control block, the rank's pool, and the rank's view of all pools.
     """
+
+    handlers: ClassVar[Mapping[str, Callable[..., None]]] = {}  # methods for received messages, by kind
 
     def __init__(
         self, rank: int, hosts: Hosts, block: ControlBlock, pool: Pool, pools: PoolMap, links: Sequence[Link]
@@ -68,9 +75,11 @@ class HostRelay(ABC):
         self._poll = select.poll()
         self._poll.register(block.lead, select.POLLIN)
         for link in links:
+            link.on_wait = self._receive_while_sending
             self._poll.register(link, select.POLLIN | select.POLLRDHUP)
         self._keep: List[Dict[int, Any]] = [{}, {}]  # memory of long notices, by turn and rank
         self._long: Dict[int, Any] = {}  # memory of long answers, by rank
+        self.early = 0  # on the root: the last barrier with a long notice of its own
         self._begin(links)
 
     @abstractmethod
@@ -108,12 +117,16 @@ class HostRelay(ABC):
             if link.is_lost:
                 self._poll.unregister(fd)
 
+    def _receive_while_sending(self) -> None:
+        self.receive()
+        self.block.lead.release()  # otherwise changes that `forward` has not seen would wait for the next signal
+
     def has_news(self) -> bool:
         """Return whether messages may have arrived, from other hosts or from ranks of this host."""
         return bool(self._poll.poll(0))
 
     def _deal_with(self, kind: str, *what: Any) -> None:
-        getattr(self, "on_" + kind)(*what)
+        self.handlers[kind](self, *what)
 
     @abstractmethod
     def forward(self, watch: Watch, is_overdue: bool = False) -> None:
@@ -144,6 +157,7 @@ class RootRelay(HostRelay):
         hosts = self.hosts
         elsewhere = [[rank for rank in range(hosts.size) if rank not in ranks] for ranks in hosts.ranks[1:]]
         self._told = [(link, others, [0, 0]) for link, others in zip(links, elsewhere)]
+        self._sent_early: Dict[Link, int] = {}  # the last barrier whose notices were sent before its decision
 
     def forward(self, watch: Watch, is_overdue: bool = False) -> None:
         words = self.block.words
@@ -152,19 +166,46 @@ class RootRelay(HostRelay):
             if told[0] < number:
                 payload = bytes(messages.get(words[COMMAND_LENGTH], self.block.command_slot, self.pools))
                 link.send(("command", number, words[ABORTED], payload), watch)
-                told[0] = number
+                told[0], self.early = number, 0
+            if self.early > decided:
+                self._send_early(link, watch)
             if told[1] < decided:
-                link.send(self._decided(decided, others, told[1]), watch)
+                link.send(self._decided(decided, others, told[1], self._sent_early.get(link)), watch)
                 told[1] = decided
 
-    def _decided(self, number: int, others: Sequence[int], told: int) -> Tuple[Any, ...]:
-        """Return the message about a decided barrier, with notices of ``others``; ``told`` is the last barrier sent."""
+    def _send_early(self, link: Link, watch: Watch) -> None:
+        """Send the notices of this host's ranks for barrier `early` once, if all of them have arrived."""
+        arrived, number = self.block.arrived, self.early
+        if self._sent_early.get(link) != number and all([arrived[rank] >= number for rank in self.others]):
+            link.send(("notices", number, {rank: self.notice_of(rank, number) for rank in self.hosts.near}), watch)
+            self._sent_early[link] = number
+
+    def _decided(self, number: int, others: Sequence[int], told: int, early: Optional[int]) -> Tuple[Any, ...]:
+        """Return the message about a decided barrier, with notices of ``others``; ``told`` is the last barrier sent.
+
+        The notices of this host for barrier ``early`` have been sent.
+        """
         stop = self.block.words[STOP_REQUESTED]
         for of in range(number, max(told, number - 2), -1):  # two barriers may have been decided together
-            notices = {rank: self.notice_of(rank, of) for rank in others}
+            unsent = [rank for rank in others if rank not in self.hosts.near] if of == early else others
+            notices = {rank: self.notice_of(rank, of) for rank in unsent}
             if None not in notices.values():
                 return "decided", number, stop, of, notices
         return "decided", number, stop, number, {}
+
+    def reconnect(self, leader: int, link: Link) -> None:
+        """Use a new link to a host whose leader was replaced; repeat the last command and decision there."""
+        host = self.hosts.of(leader) - 1
+        old, others, _ = self._told[host]
+        try:
+            self._poll.unregister(old)
+        except (KeyError, ValueError):  # unregistered after its loss
+            pass
+        self._links = {fd: each for fd, each in self._links.items() if each is not old}
+        old.close()
+        self._links[link.fileno()], link.on_wait = link, self._receive_while_sending
+        self._poll.register(link, select.POLLIN | select.POLLRDHUP)
+        self._told[host] = link, others, [0, 0]
 
     def on_arrived(
         self, number: int, notices: Dict[int, Any], promises: Dict[int, Tuple[int, bytes]], *news: Dict[int, Any]
@@ -185,6 +226,8 @@ class RootRelay(HostRelay):
             self._write_answer(rank, payload)
             self.block.finished[rank] = number
 
+    handlers = {"arrived": on_arrived, "answers": on_answers}
+
     def _note(self, steps: Steps, printed: Dict[int, int]) -> None:
         self.block.note_steps(steps)
         for rank, nbytes in printed.items():
@@ -202,7 +245,8 @@ class LeaderRelay(HostRelay):
         (self._link,) = links
         self._near: Sequence[int] = self.hosts.near
         n = self.hosts.size
-        self._arrived, self._finished, self._promised = [0] * n, [0] * n, [0] * n
+        self._arrived, self._finished, self._promised = list(self.block.arrived), [0] * n, [0] * n
+        self._finished[self.rank] = self.block.finished[self.rank]  # unless 0, of a previous process
         self._steps, self._printed = [(0, 0, 0)] * n, [0] * n
         self._command: Optional[Tuple[int, int, bytes]] = None  # a command not delivered yet
         self._long_command: Any = None
@@ -282,6 +326,10 @@ class LeaderRelay(HostRelay):
             for rank in self.others:
                 block.commands[rank].release()
 
+    def on_notices(self, number: int, notices: Dict[int, Any]) -> None:
+        if number > self.block.words[DECIDED]:
+            self.write_notices(number, notices)
+
     def on_decided(self, number: int, stop: int, of: int, notices: Dict[int, Any]) -> None:
         """Record that a barrier is complete; ``of`` is the barrier of the notices, possibly the previous barrier."""
         words = self.block.words
@@ -291,6 +339,8 @@ class LeaderRelay(HostRelay):
             words[DECIDED] = number
             for rank in self.others:
                 self.block.releases[rank].release()
+
+    handlers = {"command": on_command, "notices": on_notices, "decided": on_decided}
 
     def have_answered(self) -> bool:
         """Return whether all living ranks of this host have answered the last command."""

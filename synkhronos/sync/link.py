@@ -15,7 +15,7 @@ import pickle
 import select
 import socket
 import struct
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, List, Sequence, Tuple
 
 from .semaphore import POLL_INTERVAL_S
 
@@ -50,8 +50,10 @@ class Link:
             sock.setsockopt(*option)
         self._socket = sock
         self.is_lost = False
+        #: Called while `send` waits. It must receive messages, because the other end may wait until this end reads.
+        self.on_wait: Callable[[], object] = lambda: None
         self._poll = select.poll()
-        self._poll.register(sock, select.POLLOUT)
+        self._poll.register(sock, select.POLLIN | select.POLLOUT)
         self._buffer = memoryview(bytearray(2 * (_HEADER.size + FRAME_BYTES)))
         self._thrown_away = bytearray(len(self._buffer))
         self._parts: List[bytes] = []  # parts of an incomplete message
@@ -60,17 +62,22 @@ class Link:
         return self._socket.fileno()
 
     def close(self) -> None:
-        self.is_lost = True
+        self.is_lost, self.on_wait = True, lambda: None
         self._socket.close()
 
     def send(self, message: Tuple[Any, ...], watch: Callable[[], object]) -> None:
         """Send a message; ``watch`` is called while the other end does not read, and may raise to end the wait."""
         payload = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        parts = [payload]
+        parts: Sequence[Any] = (payload,)
         if len(payload) > FRAME_BYTES:
-            parts = [payload[begin : begin + FRAME_BYTES] for begin in range(0, len(payload), FRAME_BYTES)]
+            whole = memoryview(payload)
+            parts = [whole[begin : begin + FRAME_BYTES] for begin in range(0, len(payload), FRAME_BYTES)]
         for i, part in enumerate(parts):
-            while not self.is_lost and not self._poll.poll(POLL_INTERVAL_S * 1000):
+            while not self.is_lost:
+                events = self._poll.poll(POLL_INTERVAL_S * 1000)
+                if events and events[0][1] != select.POLLIN:  # it can be written, or is lost
+                    break
+                self.on_wait()
                 watch()
             try:
                 frame = _HEADER.pack(len(part), i, i == len(parts) - 1) + part

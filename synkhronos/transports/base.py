@@ -143,7 +143,7 @@ class Transport(ABC):
         `Reduction`, or None if it is not a destination. If shapes or dtypes differ, all ranks raise ValueError.
         """
 
-    def completes_in_one_round(self, arrays: Sequence[Any]) -> bool:
+    def completes_in_one_round(self, arrays: Sequence[Any], mixes: Sequence[Reduction]) -> bool:
         """Return whether `all_reduce` has only one barrier. If so on all ranks, nothing can fail after it. Local."""
         return False
 

@@ -38,7 +38,8 @@ from ..memory.attach import PoolMap
 from ..memory.handles import Handle
 
 MAX_LAYOUTS = 64  #: Maximum number of cached layouts; each set of variables needs two, because arrays swap.
-EAGER_BYTES = 1 << 13  #: Maximum size of the values appended to a notice; both usually fit into a slot.
+#: Maximum size of the values appended to a notice, which reaches all hosts: in general, and if only some need them.
+EAGER_BYTES, FEW_EAGER_BYTES = 1 << 16, 1 << 13
 
 _stamps = itertools.count(1)
 _PREFIX = struct.Struct("i")
@@ -128,14 +129,23 @@ class Layouts:
         self._notices: OrderedDict[Tuple[Any, ...], Tuple[bytes, int]] = OrderedDict()
         self._layouts: OrderedDict[Tuple[bytes, ...], Layout] = OrderedDict()
 
-    def notice(self, placed: Sequence[Optional[PooledArray]], label: Optional[str] = None, n_given: int = 0) -> bytes:
-        """Return this rank's notice: array locations and a label; peers read the first ``n_given`` arrays."""
-        key = (label, n_given, *[0 if each is None else each.stamp for each in placed])
+    def notice(
+        self,
+        placed: Sequence[Optional[PooledArray]],
+        label: Optional[str] = None,
+        n_given: int = 0,
+        eager_bytes: int = EAGER_BYTES,
+    ) -> bytes:
+        """Return this rank's notice: array locations and a label; peers read the first ``n_given`` arrays.
+
+        With several hosts, values of up to ``eager_bytes`` follow.
+        """
+        key = (label, n_given, eager_bytes, *[0 if each is None else each.stamp for each in placed])
         known = self._notices.get(key)
         if known is None:
             handles = [None if each is None else each.handle for each in placed]
             given = [each.array for each in placed[:n_given] if each is not None]
-            n_eager = n_given if self._far and are_few(given) else 0
+            n_eager = n_given if self._far and are_few(given, eager_bytes) else 0
             known = self._notices[key] = pickle.dumps((label, handles, n_eager), pickle.HIGHEST_PROTOCOL), n_eager
             if len(self._notices) > MAX_LAYOUTS:
                 self._notices.popitem(last=False)
@@ -168,6 +178,6 @@ class Layouts:
         return layout
 
 
-def are_few(arrays: Sequence[np.ndarray[Any, Any]]) -> bool:
+def are_few(arrays: Sequence[np.ndarray[Any, Any]], eager_bytes: int) -> bool:
     """Return whether the values of these arrays are sent with the notice if there are several hosts."""
-    return sum([array.nbytes for array in arrays]) <= EAGER_BYTES and all([a.flags.c_contiguous for a in arrays])
+    return sum([array.nbytes for array in arrays]) <= eager_bytes and all([a.flags.c_contiguous for a in arrays])

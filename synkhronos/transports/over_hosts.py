@@ -20,7 +20,8 @@ be overwritten. After an aborted command, MPI may still write into a spare array
 hosts begin another reduction; by then, the aborted reduction is over.
 
 A `Reduction` within one host needs no transfer. If fetching each other's arrays moves fewer bytes than exchanging
-partials and results, the ranks fetch the arrays.
+partials and results, the ranks fetch the arrays. Smaller arrays travel with the ranks' notices (`layouts`), which needs
+no request.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from ..reductions import COMBINING, ReduceOp
 from ..sync.fetching import Fetcher, FetchPart
 from ..sync.hosts import Hosts
 from .base import Reduction
-from .layouts import Layout, PooledArray
+from .layouts import EAGER_BYTES, FEW_EAGER_BYTES, Layout, PooledArray
 from .value_buffers import ALIGNMENT_BYTES, ArrayBlock, kinds_of
 
 Kinds = Sequence[Tuple[Tuple[int, ...], "np.dtype[Any]"]]
@@ -147,31 +148,17 @@ class HostTransport:
             or (is_coded and not dtypes <= {np.dtype(np.float32), np.dtype(np.float64)})
         ):
             return None
-        counting = [self._counting(mix) for mix in mixes]
-        ways = [self._way(mix, ranks) for mix, ranks in zip(mixes, counting)]
+        ways = [route_of(self._hosts, mix) for mix in mixes]
         if all(way.is_local for way in ways):
             return None
         if keeps_errors and not all(
-            mix.destinations is None or {*some} <= {*mix.destinations} for mix, some in zip(mixes, counting)
+            mix.destinations is None or {*counting_ranks(self._hosts, mix)} <= {*mix.destinations} for mix in mixes
         ):
             return None
         halves = sum(array.nbytes for array in arrays if array.dtype == np.float16)
         given, taken = (2 * sum(array.size for array in arrays),) * 2 if is_coded else (nbytes + halves, nbytes)
-        return ways if self._exchanged(ways, given, taken) <= self._fetched(ways, counting, nbytes) else None
-
-    def _counting(self, mix: Reduction) -> Sequence[int]:
-        everybody = range(self._hosts.size)
-        if mix.weights is None or not any(mix.weights):
-            return everybody
-        return [rank for rank in everybody if mix.weights[rank]]
-
-    def _way(self, mix: Reduction, counting: Sequence[int]) -> HostRoute:
-        def with_any(some: Sequence[int]) -> Tuple[int, ...]:
-            return tuple(host for host, ranks in enumerate(self._hosts.ranks) if not {*ranks}.isdisjoint(some))
-
-        return HostRoute(
-            with_any(counting), with_any(range(self._hosts.size) if mix.destinations is None else mix.destinations)
-        )
+        fetched = max(arrays_needed(self._hosts, mixes)) * nbytes
+        return ways if self._exchanged(ways, given, taken) <= fetched else None
 
     def _exchanged(self, ways: Sequence[HostRoute], given: float, taken: float) -> float:
         """Return the bytes of partials and results that the busiest host receives."""
@@ -184,14 +171,6 @@ class HostTransport:
             )
             for host in range(len(self._hosts.ranks))
         )
-
-    def _fetched(self, ways: Sequence[HostRoute], counting: Sequence[Sequence[int]], nbytes: int) -> int:
-        """Return the bytes that the busiest host receives if ranks fetch each other's arrays."""
-        most = 0
-        for host, ranks in enumerate(self._hosts.ranks):
-            needed: Set[int] = set().union(*[some for way, some in zip(ways, counting) if host in way.destinations])
-            most = max(most, len(needed.difference(ranks)))
-        return most * nbytes
 
     def room(
         self,
@@ -354,6 +333,47 @@ class HostTransport:
             return tuple(float(len(of_host)) for of_host in ranks)
         exponent = math.frexp(max(weights))[1]  # scaling by a power of 2 is exact and avoids overflow of the sum
         return tuple(math.fsum(math.ldexp(weights[rank], -exponent) for rank in of_host) for of_host in ranks)
+
+
+def counting_ranks(hosts: Hosts, mix: Reduction) -> Sequence[int]:
+    """Return the ranks whose values count in a `Reduction`."""
+    everybody = range(hosts.size)
+    if mix.weights is None or not any(mix.weights):
+        return everybody
+    return [rank for rank in everybody if mix.weights[rank]]
+
+
+def route_of(hosts: Hosts, mix: Reduction) -> HostRoute:
+    def with_any(some: Sequence[int]) -> Tuple[int, ...]:
+        return tuple(host for host, ranks in enumerate(hosts.ranks) if not {*ranks}.isdisjoint(some))
+
+    destinations = range(hosts.size) if mix.destinations is None else mix.destinations
+    return HostRoute(with_any(counting_ranks(hosts, mix)), with_any(destinations))
+
+
+def arrays_needed(hosts: Hosts, mixes: Sequence[Reduction]) -> List[int]:
+    """Return for each host the number of ranks on other hosts whose values its own ranks need."""
+    found = []
+    for ranks in hosts.ranks:
+        needed: Set[int] = set()
+        for mix in mixes:
+            if mix.destinations is None or not {*ranks}.isdisjoint(mix.destinations):
+                needed.update(counting_ranks(hosts, mix))
+        found.append(len(needed.difference(ranks)))
+    return found
+
+
+def eager_bytes_of(hosts: Hosts, mixes: Sequence[Reduction]) -> int:
+    """Return the maximum size of the values that travel with notices in a reduction; equal on all ranks.
+
+    The first host sends the notices of all ranks to every other host. With groups, a matrix or few receivers, fetching
+    may move fewer values over its link. For 64 KiB exactly, MPI is faster, except between two ranks.
+    """
+    if not any(mix.destinations is None for mix in mixes):
+        to_first, *to_others = arrays_needed(hosts, mixes)
+        if max(to_first, sum(to_others)) < sum([hosts.size - len(ranks) for ranks in hosts.ranks[1:]]):
+            return FEW_EAGER_BYTES
+    return EAGER_BYTES if hosts.size == 2 else TAKEN_BYTES - 1
 
 
 def together(kinds: Kinds) -> List[JoinedArrays]:

@@ -34,9 +34,9 @@ from ..sync.barrier import Barrier
 from ..sync.fetching import Fetcher
 from ..sync.hosts import Hosts
 from ..trace import point
-from .base import Key, NameOf, Pending, Reduction, TrafficCounter, Transport
+from .base import ALL_ALIKE, Key, NameOf, Pending, Reduction, TrafficCounter, Transport
 from .layouts import Layout, Layouts, PooledArray, are_few
-from .over_hosts import TAKEN_BYTES, Begun, HostTransport
+from .over_hosts import TAKEN_BYTES, Begun, HostTransport, eager_bytes_of
 from .value_buffers import ValueBuffers, kinds_of, participants
 
 ROOT_REDUCES_BELOW_BYTES = 1 << 16  #: Up to this size the root reduces an array alone, to save a barrier.
@@ -75,6 +75,11 @@ class SharedMemoryTransport(Transport):
         # The ranks of this host, whose memory this rank can write to, and the ranks of other hosts.
         self.near: Sequence[int] = self.everybody if hosts is None else hosts.near
         self.far: Sequence[int] = () if hosts is None else hosts.far
+        self._hosts = hosts
+        self._eager_bytes = self._eager_to_root = 0
+        if hosts is not None:
+            self._eager_bytes = eager_bytes_of(hosts, ALL_ALIKE)
+            self._eager_to_root = eager_bytes_of(hosts, [Reduction(None, (self.root,))])
         self._over_hosts: Optional[HostTransport] = None
         if hosts is not None and hosts.places is not None and fetcher is not None:
             self._over_hosts = HostTransport(hosts, barrier.rank, pool, fetcher)
@@ -174,9 +179,15 @@ class SharedMemoryTransport(Transport):
         return [notice if rank == self.rank else pickle.loads(each) for rank, each in enumerate(notices)]
 
     @point("transport")
-    def _layout(self, placed: Sequence[Optional[PooledArray]], label: Optional[str] = None, n_given: int = 0) -> Layout:
-        """Exchange array locations and a label; return the layout. Peers read the first ``n_given`` arrays."""
-        notice = self._layouts.notice(placed, label, n_given)
+    def _layout(
+        self,
+        placed: Sequence[Optional[PooledArray]],
+        label: Optional[str] = None,
+        n_given: int = 0,
+        eager_bytes: Optional[int] = None,
+    ) -> Layout:
+        """Exchange array locations and a label; return the layout. See `Layouts.notice`."""
+        notice = self._layouts.notice(placed, label, n_given, eager_bytes or self._eager_bytes)
         return self._layouts.of(self.barrier.exchange(notice, self.pool, self.pools))
 
     def agree(self, label: str) -> None:
@@ -208,7 +219,8 @@ class SharedMemoryTransport(Transport):
         name_of: NameOf,
         into: Optional[Sequence[Key]] = None,
     ) -> Pending:
-        if self._over_hosts is not None and sum([array.nbytes for array in arrays]) >= TAKEN_BYTES:
+        eager_bytes = self._limit(mixes) if self.far else 0
+        if self._over_hosts is not None and sum([array.nbytes for array in arrays]) > max(eager_bytes, TAKEN_BYTES - 1):
             begun = self._begin(keys, arrays, op, mixes, name_of, into=into or keys)
             if begun is not None:
                 return self.finish(begun, into or keys)
@@ -217,7 +229,7 @@ class SharedMemoryTransport(Transport):
         if mixes and mixes[0].destinations is None or self._takes(mixes):
             spares = self._spares(into or keys, [(array.shape, array.dtype) for array in arrays])
             placed, results = [*placed, *spares], [spare.array for spare in spares]
-        layout = self._layout(placed, n_given=len(keys))
+        layout = self._layout(placed, None, len(keys), eager_bytes)
         for mix in mixes:
             key = ("all_reduce", mix.destinations, mix.contributors)
             plan = layout.plans.get(key)
@@ -237,8 +249,14 @@ class SharedMemoryTransport(Transport):
             self.traffic.sent += sent
         return Pending(results)  # the other ranks' shares are complete at the next barrier
 
-    def completes_in_one_round(self, arrays: Sequence[np.ndarray[Any, Any]]) -> bool:
-        return bool(self.far) and are_few(arrays)
+    def completes_in_one_round(self, arrays: Sequence[np.ndarray[Any, Any]], mixes: Sequence[Reduction]) -> bool:
+        return bool(self.far) and are_few(arrays, self._limit(mixes))
+
+    def _limit(self, mixes: Sequence[Reduction]) -> int:
+        """Return the maximum size of the values that travel with notices, on several hosts."""
+        if self._hosts is None or len(mixes) == 1 and mixes[0].destinations is None:
+            return self._eager_bytes
+        return eager_bytes_of(self._hosts, mixes)
 
     def supports_wire(
         self, arrays: Sequence[Any], op: ReduceOp, mixes: Sequence[Reduction], keeps_errors: bool
@@ -421,7 +439,7 @@ class SharedMemoryTransport(Transport):
         name_of: NameOf,
         keep_dtype: bool = True,
     ) -> Optional[List[np.ndarray[Any, Any]]]:
-        layout = self._layout(self._current(keys, arrays), n_given=self._given_to_root(keys))
+        layout = self._layout(self._current(keys, arrays), None, self._given_to_root(keys), self._eager_to_root)
         names = tuple([op.name for op in ops])
         together = layout.plans.get(("reduce", names))
         if together is None:
@@ -477,7 +495,7 @@ class SharedMemoryTransport(Transport):
     def gather(
         self, keys: Sequence[Key], arrays: Sequence[np.ndarray[Any, Any]]
     ) -> Optional[List[List[np.ndarray[Any, Any]]]]:
-        layout = self._layout(self._current(keys, arrays), n_given=self._given_to_root(keys))
+        layout = self._layout(self._current(keys, arrays), None, self._given_to_root(keys), self._eager_to_root)
         if self.rank != self.root:
             return None
         if self.far:

@@ -598,7 +598,7 @@ REPLACING = (
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_new_small_values_that_nobody_else_holds_need_no_general_look(make_world, monkeypatch, way, size):
-    """`Plans.news_of_few` handles them without the general check, which handles all other changes."""
+    """`FunctionVariables.news_of_few` handles them without the general check, which handles all other changes."""
     world, general = make_world("threads", 2, 0, engine=NAME), []
     right = function_module.changed
     monkeypatch.setattr(function_module, "changed", lambda *args: general.append(1) or right(*args))

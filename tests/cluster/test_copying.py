@@ -1,6 +1,6 @@
 """Copies between control blocks and connections by the bridge, deputies and stand-ins, without real peers.
 
-Modules: `bridge`, `deputy`, `host_memory`, `requests`, `stand_in`, `synkhronos.memory.ranges`.
+Modules: `bridge`, `deputy`, `host_memory`, `messages`, `requests`, `stand_in`, `synkhronos.memory.ranges`.
 """
 
 import pickle
@@ -16,6 +16,7 @@ from synkhronos.cluster import copying, wire
 from synkhronos.cluster.bridge import _Bridge
 from synkhronos.cluster.copying import LOOK_AGAIN_S, LOOK_EVERY_S
 from synkhronos.cluster.deputy import Deputy
+from synkhronos.cluster.messages import CommandAborted, FetchMemory, ForgetFetch, Reply, StepCounts
 from synkhronos.cluster.stand_in import StandIn
 from synkhronos.errors import SynkhronosError
 from synkhronos.memory.memfd import nameless_file
@@ -31,7 +32,7 @@ class Line:
     def __init__(self):
         self.sent = []
 
-    def send(self, *message):
+    def send(self, message):
         self.sent.append(message)
 
 
@@ -115,8 +116,8 @@ def test_ranks_get_no_command_while_an_earlier_one_may_still_write(make):
     process.look(False)
     process.requests.look()
     assert carrier.courier.received == [7]
-    process.receive(("aborted", 1, 0, 0))
-    process.receive(("aborted", 2, 0, 0))
+    process.receive(CommandAborted(1, 0, 0))
+    process.receive(CommandAborted(2, 0, 0))
     process.look(True)
     words, lead = process.block.words, process.block.lead
     assert (words[ABORTED], words[LET_GO]) == (2, 0) and not rings(process)
@@ -130,7 +131,7 @@ def test_ranks_get_no_command_while_an_earlier_one_may_still_write(make):
 def test_ranks_give_up_when_they_know_what_was_decided_before(make):
     process = make((1, 2), own=1)
     words, decided = process.block.words, BARRIERS_PER_COMMAND + 3
-    process.receive(("aborted", 1, decided, 0))
+    process.receive(CommandAborted(1, decided, 0))
     assert words[ABORTED] == 0 and process.keep_time() <= LOOK_AGAIN_S
     words[DECIDED] = decided  # the leader learns this by another route
     assert process.look(False) is False
@@ -142,7 +143,8 @@ def test_other_hosts_are_told_of_a_command_given_up_and_of_what_was_decided_in_i
     process.block.words[DECIDED], process.block.words[ABORTED] = BARRIERS_PER_COMMAND + 2, 1
     process.look(False)
     process.look(True)
-    assert [line.sent for line in process.lines] == [[("aborted", 1, BARRIERS_PER_COMMAND + 2, 0)]] * 2
+    assert [line.sent for line in process.lines] == [[CommandAborted(1, BARRIERS_PER_COMMAND + 2, 0)]] * 2
+    assert {type(message) for line in process.lines for message in line.sent} == {CommandAborted}
 
 
 def test_bells_do_not_keep_a_process_from_looking_at_the_rest(make, monkeypatch):
@@ -165,11 +167,11 @@ def test_nothing_small_is_asked_for_while_the_courier_may_still_write(make):
     process.block.words[ABORTED] = 1
     ask(process, 0, 2, "fetch", wanted(1, 1 << 10), command=2)
     process.requests.look()
-    assert [message[0] for message in line.sent] == ["fetch", "forget"]
+    assert [type(message) for message in line.sent] == [FetchMemory, ForgetFetch]
     carrier.courier.let_go.pop()(None)
     assert rings(process)
     process.requests.look()
-    assert [message[0] for message in line.sent] == ["fetch", "forget", "fetch"]
+    assert [type(message) for message in line.sent] == [FetchMemory, ForgetFetch, FetchMemory]
 
 
 def test_a_request_is_not_taken_for_the_one_before(make):
@@ -181,7 +183,7 @@ def test_a_request_is_not_taken_for_the_one_before(make):
     process.block.fetch_asked[0] = 2
     process.requests.look()
     process.requests.look()
-    assert [message[0] for message in line.sent] == ["fetch"]
+    assert [type(message) for message in line.sent] == [FetchMemory]
 
 
 def test_what_a_host_says_of_an_earlier_session_is_not_of_this_one():
@@ -189,11 +191,11 @@ def test_what_a_host_says_of_an_earlier_session_is_not_of_this_one():
     bridge = _Bridge.__new__(_Bridge)
     bridge._asked, bridge._behind, bridge.answers = 4, {1, 2}, deque()
     bridge.stand_in = SimpleNamespace(receive=said.append)
-    bridge._listen(1, SimpleNamespace(messages=lambda: [("answers", 1), ("answer", 3, "killed"), ("answers", 2)]))
+    bridge._listen(1, SimpleNamespace(messages=lambda: [StepCounts(1), Reply(3, "killed"), StepCounts(2)]))
     assert said == []
-    bridge._listen(1, SimpleNamespace(messages=lambda: [("answer", 4, "begun"), ("answers", 3)]))
-    bridge._listen(2, SimpleNamespace(messages=lambda: [("answers", 4)]))
-    assert said == [("answers", 3)]
+    bridge._listen(1, SimpleNamespace(messages=lambda: [Reply(4, "begun"), StepCounts(3)]))
+    bridge._listen(2, SimpleNamespace(messages=lambda: [StepCounts(4)]))
+    assert said == [StepCounts(3)]
 
 
 def test_hosts_that_could_not_meet_are_not_told_again(monkeypatch):

@@ -3,6 +3,7 @@
 Modules: `bridge`, `facts`, `launcher`, `serve`, `spec`, `world`, `synkhronos.sync.fetching`.
 """
 
+import contextlib
 import os
 import random
 import signal
@@ -375,7 +376,7 @@ def test_ranks_whose_ends_are_told_before_their_answers_have_stopped(session):
     assert list(session.block.ended[1:]) == [1, 1, 1] and list(session.block.status[1:]) == [0, 0, 0]
 
 
-@pytest.mark.parametrize("what", ["command", "decided"])
+@pytest.mark.parametrize("what", ["command", "notices", "decided"])
 def test_a_host_that_takes_long_to_take_what_it_is_told(session, what):
     """Commands succeed if one host receives a message late and others have already finished or advanced."""
     leader = everywhere(session)[2][1]
@@ -404,7 +405,7 @@ def test_a_host_that_takes_long_to_take_what_it_is_told(session, what):
         session.run(Exchanges(b"x" * 3_000_000 * (what == "command")))
     finally:
         del link.send
-    assert goes_on
+    until(lambda: goes_on)
     assert len(everywhere(session)) == 4
 
 
@@ -448,14 +449,52 @@ def test_a_rank_elsewhere_whose_output_goes_somewhere_else(session, what, monkey
 
 @pytest.mark.parametrize("name", SMALL)
 def test_small_values_need_not_be_fetched(world, name):
-    small, large = world.shareds([np.zeros(1024, "float32"), np.zeros(5000, "float32")])
-    for variable, n, is_fetched in ((small, 1024, False), (large, 5000, True)):
+    small, medium, large = world.shareds([np.zeros(n, "float32") for n in (1024, 8000, 20_000)])
+    for variable, n, is_fetched in ((small, 1024, False), (medium, 8000, False), (large, 20_000, True)):
         for i in range(3):
             values = [np.full(n, 10.0 * i + rank, "float32") for rank in range(4)]
             world.set_values(variable, values)
             before = sum(world.session.run(Asked()))
             SMALL[name](variable)
             assert (sum(world.session.run(Asked())) > before) == is_fetched
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (2, 1), (1, 2, 1)])
+@pytest.mark.parametrize("nbytes", [1 << 13, (1 << 13) + 8, (1 << 16) - 8, 1 << 16, (1 << 16) + 8])
+def test_values_of_all_sizes(counts, nbytes):
+    """The results do not depend on how values travel, and no rank sees those of an earlier collective."""
+    Meeting.begin(len(counts))
+    size = sum(counts)
+    with contextlib.ExitStack() as ends:
+        ends.callback(synk.close)
+        PROGRAM.open(size, 0, hosts=Hosts.of_counts(tuple("abc"[: len(counts)]), counts))
+        v, w = (engine.shared(np.zeros(nbytes // 8), name) for name in "vw")
+        x = engine.variable("x", "float64", 1)
+        f = synk.function(
+            [x], (engine.apply(np.add, v, engine.sum(x)), "avg"), updates=[(w, synk.ops.all_reduce(v, "sum"))]
+        )
+        for i in range(4):
+            values = np.random.RandomState(i).randint(-99, 99, (size, nbytes // 8)).astype(float)
+            for rank in range(size):
+                synk.set_value(v, values[rank], rank=rank)
+            np.testing.assert_array_equal(synk.gather(v), values)
+            np.testing.assert_array_equal(synk.reduce(v, "max", in_place=False), values.max(axis=0))
+            mean = f(np.ones(2 * size))
+            np.testing.assert_allclose(mean, values.mean(axis=0) + 2, rtol=1e-12)
+            assert_all(w, [values.sum(axis=0)] * size)
+            pair = [size - 2, size - 1]
+            synk.all_reduce(v, groups=[*([rank] for rank in range(size - 2)), pair])
+            assert_all(v, [*values[: size - 2], *[values[-2:].mean(axis=0)] * 2])
+            synk.all_reduce(v, "sum")
+            assert_all(v, [values.sum(axis=0)] * size)
+            synk.broadcast(w, values[0])
+            assert_all(w, [values[0]] * size)
+
+
+def assert_all(variable, expected):
+    """Check the values of a variable on all ranks."""
+    for rank, value in enumerate(expected):
+        np.testing.assert_array_equal(synk.get_value(variable, rank=rank), value)
 
 
 def test_answers_that_are_known_at_the_last_barrier_do_not_travel_again(world):
@@ -478,7 +517,7 @@ def test_answers_that_are_known_at_the_last_barrier_do_not_travel_again(world):
     np.testing.assert_array_equal(synk.gather(v)[:, 0], 6 + np.arange(0.5, 8, 2))
 
 
-@pytest.mark.parametrize("n, barriers", [(1024, 1), (5000, 2)])
+@pytest.mark.parametrize("n, barriers", [(1024, 1), (16_000, 1), (20_000, 2)])
 def test_ranks_arrive_once_for_an_all_reduce_of_small_values(world, n, barriers):
     """For small values, the root decides on the commit at the barrier that also delivers the values."""
     (v,) = world.shareds([np.zeros(n, "float32")])

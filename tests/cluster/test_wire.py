@@ -75,7 +75,7 @@ def test_long_and_short_messages_arrive_in_their_order(pair):
     other = Line(theirs.dup())
     sent = [("memory", bytes([i]) * (3_000_000 if i % 3 == 0 else 10)) for i in range(9)]
     for message in sent:
-        line.send(*message)  # does not wait for the other end
+        line.send(message)  # does not wait for the other end
     assert [other.receive() for _ in sent] == sent
     other.close()
 
@@ -86,8 +86,8 @@ def test_two_that_send_before_they_read_do_not_wait_for_each_other(pair):
     other = Line(theirs.dup())
     sent = [("memory", i, b"x" * 10_000) for i in range(500)]
     for message in sent:
-        line.send(*message)
-        other.send(*message)
+        line.send(message)
+        other.send(message)
     assert [line.receive() for _ in sent] == [other.receive() for _ in sent] == sent
     other.close()
 
@@ -106,7 +106,7 @@ def test_the_end_of_the_other(pair):
         list(line.messages())
     with pytest.raises(ConnectionError):
         for _ in range(100):
-            line.send("there")
+            line.send(("there",))
             time.sleep(0.01)
 
 
@@ -147,7 +147,7 @@ def test_nothing_is_read_of_somebody_without_the_token(monkeypatch):
     line = wire.join(Rendezvous(*told[0]))
     host.join(30)
     assert not host.is_alive() and len(lines) == 1
-    line.send("hello", 1)
+    line.send(("hello", 1))
     assert lines[0].receive() == ("hello", 1)
     assert Harm.done == []
     for each in (line, *lines):
@@ -160,7 +160,7 @@ def test_a_lost_peer_is_an_error_though_the_program_ends_by_sigpipe():
         "import signal, socket; from synkhronos.cluster.wire import Line\n"
         "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
         "ours, theirs = socket.socketpair(); line = Line(ours); theirs.close()\n"
-        "try: line.send('there')\n"
+        "try: line.send(('there',))\n"
         "except ConnectionError: print('told')"
     )
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, universal_newlines=True)
@@ -183,7 +183,7 @@ def test_somebody_else_listens_at_one_of_the_addresses():
         line = wire.join(listener.meeting._replace(endpoints=[wrong.getsockname(), *listener.meeting.endpoints]))
         for thread in threads:
             thread.join(30)
-    line.send("hello")
+    line.send(("hello",))
     assert lines[0].receive() == ("hello",)
     for each in (line, *lines):
         each.close()

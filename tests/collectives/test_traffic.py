@@ -76,9 +76,12 @@ def test_what_hosts_receive(make_world, launcher):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["2 hosts", "3 hosts"])
-@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("size", [1, 1000, 8000])
 def test_what_hosts_receive_with_messages(make_world, launcher, size):
-    """Small values, which travel with barrier messages, are counted like others: once for each host."""
+    """Values that travel with barrier messages are counted like others, once for each host.
+
+    If other hosts do not need values, these usually do so only up to 8 KiB.
+    """
     world = make_world(launcher, 4)
     w, nbytes = world.shared(np.zeros(size), "w"), 8 * size
     hosts = [host.ranks for host in synk.hosts()]
@@ -94,6 +97,12 @@ def test_what_hosts_receive_with_messages(make_world, launcher, size):
     assert received(lambda: synk.all_reduce(w, op="max"), "all_reduce") == others
     assert received(lambda: synk.broadcast(w), "broadcast") == [0] + [nbytes] * (len(hosts) - 1)
     of_others = [nbytes * len(set(range(1, 4)).difference(ranks)) for ranks in hosts]  # rank 0 sends nothing
+    if size == 8000:
+        if len(hosts) > 2:
+            of_others = [others[0], 0, 0]
+        assert received(lambda: synk.all_reduce(w, groups=[host.ranks for host in synk.hosts()]), "all_reduce") == [
+            0
+        ] * len(hosts)
     assert received(lambda: synk.gather(w), "gather") == of_others
     given = np.arange(4.0 * size)[: 4 * min(size, 250)]  # 8 KiB at most
     assert received(lambda: synk.scatter(w, given), "scatter") == [0] + [given.nbytes] * (len(hosts) - 1)

@@ -220,3 +220,21 @@ def test_a_rank_elsewhere_that_is_killed():
     step()
     np.testing.assert_array_equal(values_of(w), [np.full(3, 2)] * 2)
     synk.close()
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_a_rank_that_is_replaced(rank):
+    """Rank 2 leads the other host."""
+    synk.close()
+    assert synk.fork(devices=[DEVICE] * 2, heal=1) == 4
+    w = theano.shared(np.zeros(3, "float32"), "w")
+    step = synk.function([], updates=[(w, w + 1)])
+    step()
+    device = PROGRAM.session.run(Device())[rank]
+    os.kill(device[0], signal.SIGKILL)
+    step()
+    synk.all_reduce(w, "sum")
+    np.testing.assert_array_equal(values_of(w), [np.full(3, 8)] * 4)
+    found = PROGRAM.session.run(Device())[rank]
+    assert found[0] != device[0] and found[1:] == device[1:]
+    synk.close()

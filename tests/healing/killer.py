@@ -55,9 +55,13 @@ class Killer:
 
 
 class Terror:
-    """Kills a rank or a standby every 20 to 150 ms, from another thread, whatever the program is doing."""
+    """Kills a rank or a standby every 20 to 150 ms, from another thread, whatever the program is doing.
 
-    def __init__(self, ranks, kills, seed=0):
+    The keepers of other ``hosts`` are known by their `HostFacts`.
+    """
+
+    def __init__(self, ranks, kills, seed=0, hosts=()):
+        self.keepers = [PROGRAM.keeper_pid, *(host.processes[1] for host in hosts)]
         self.random, self.ranks, self.most = random.Random(seed), list(ranks), kills
         self.kills, self._is_over = 0, threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -72,8 +76,7 @@ class Terror:
 
     def _run(self):
         while self.kills < self.most and not self._is_over.wait(self.random.uniform(0.02, 0.15)):
-            keeper = psutil.Process(PROGRAM.keeper_pid)
-            children = keeper.children()
+            children = [child for keeper in self.keepers for child in psutil.Process(keeper).children()]
             for child in self.random.sample(children, min(1, len(children))):
                 try:
                     child.kill()

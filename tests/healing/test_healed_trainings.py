@@ -1,9 +1,12 @@
 """300 training steps of a compiled network give the same bits if ranks are killed at random moments."""
 
+import sys
+
 import numpy as np
 import pytest
 from killer import Killer, flat
 from library import NAME, L, T
+from worlds import over_hosts
 
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
@@ -80,3 +83,15 @@ def test_the_bits_are_those_of_the_undisturbed_training(n):
         found = flat(trained(killer))
     assert found == expected
     assert killer.kills >= len(PROGRAM.session.healing.deaths) >= 30
+
+
+def test_the_bits_over_hosts(monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "STEPS", 52)
+    over_hosts((2, 2), seed=2)
+    expected = flat(trained())
+    synk.close()
+    session = over_hosts((2, 2), seed=2, heal=1000)
+    with Killer(session.others, likely=0.7) as killer:
+        found = flat(trained(killer))
+    assert found == expected
+    assert killer.kills >= len(session.healing.deaths) >= 5

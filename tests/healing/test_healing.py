@@ -19,6 +19,7 @@ from clocks import Clock
 from gates import Gate, until
 from killer import Killer, Terror, flat, kill, pid_of
 from refusals import lacks, refuses, reports
+from workload import ROUNDS, Fragile, training
 
 import synkhronos as synk
 from synkhronos.kernels.copy import copy_into
@@ -34,8 +35,6 @@ from synkhronos.runtime.session import Session
 from synkhronos.testing import numpy_engine as engine
 
 pytestmark = pytest.mark.slow
-
-ROWS, ROUNDS = 24, 12
 
 
 @pytest.fixture(autouse=True)
@@ -57,53 +56,6 @@ def clock(monkeypatch):
 @pytest.fixture
 def gate(tmp_path):
     return Gate(tmp_path / "gate")
-
-
-def build():
-    """Return functions of all kinds that change values, and the variables that they change.
-
-    Each update depends on the rows of its rank and on the values before, so an update that is lost, made twice or taken
-    from another rank changes the results.
-    """
-    w, v = engine.shared(np.linspace(0.1, 1, 6), "w"), engine.shared(np.zeros((2, 3)), "v")
-    stream = engine.random_stream(5, "stream")
-    x = engine.variable("x", "float64", 2)
-    mean = engine.mean(x)
-    noise = engine.uniform(stream, (2, 3))
-    alone = synk.function([x], [(mean, "avg"), (x, "gather")], updates=[(w, w * 0.9 + mean)], exact=False)
-    drawing = synk.function([x], (mean, "avg"), updates=[(v, v * 0.5 + noise * mean)], exact=False)
-    most = synk.ops.all_reduce(w, "avg")
-    joint = synk.function([x], [(synk.ops.all_reduce(mean), None)], updates=[(w, most * 1.1 + mean)], exact=False)
-    return w, v, alone, drawing, joint
-
-
-def training(rounds, disturb=lambda: None):
-    """Train with all kinds of commands in turn; return all results, and every rank's values at the end."""
-    w, v, alone, drawing, joint = build()
-    data, found = np.random.RandomState(3).rand(ROWS, 2), []
-    for i in range(rounds):
-        batch = slice(i % 8, i % 8 + 12)
-        disturb()
-        found.append(alone(data, batch=batch))
-        disturb()
-        found.append(drawing(data, batch=[3, i % ROWS, 5, 7, 11]))
-        disturb()
-        found.append(joint(data, batch=batch))
-        disturb()
-        kind = i % 6
-        if kind == 0:
-            synk.all_reduce([w, v])
-        elif kind == 1:
-            found.append(alone(data, num_slices=2))
-        elif kind == 2:
-            found.append(drawing.steps(data, batches=[list(range(j, j + 6)) for j in range(18)]))
-        elif kind == 3:
-            found.append(joint.steps(data, batches=[list(range(j, j + 6)) for j in range(18)]))
-        elif kind == 4:
-            synk.broadcast(v, np.full((2, 3), 1.0 + i))
-        else:
-            synk.scatter(w, data[:, 0])
-    return found, synk.gather(w), synk.gather(v, nd_up=1)
 
 
 def test_a_training_in_which_ranks_are_killed_ends_like_the_undisturbed_one():
@@ -241,26 +193,6 @@ def test_a_value_that_cannot_be_written_to(gate):
         PROGRAM.session.run(Change(number, np.full(3, float(i))))
     np.testing.assert_array_equal(synk.gather(w, nd_up=1), np.full((2, 3), 3.0))
     assert not value.any()
-
-
-MASTER = os.getpid()
-
-
-class Fragile:
-    """A function that kills its rank while it is unpickled, once for each file in a folder."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def __call__(self, value):
-        return value
-
-    def __setstate__(self, state):
-        self.__dict__.update(state)
-        if os.getpid() != MASTER:
-            for path in Path(self.folder).iterdir():
-                path.unlink()
-                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def with_fragile_function(folder, times, heal, standby=True):
@@ -412,7 +344,7 @@ def test_a_session_that_is_closed_meanwhile(monkeypatch):
 
     def replace_slowly(*given):
         signal.raise_signal(signal.SIGALRM)
-        replace(*given)
+        return replace(*given)
 
     monkeypatch.setattr(PROGRAM.session.launcher, "replace", replace_slowly)
     before = signal.signal(signal.SIGALRM, lambda *_: synk.close())
@@ -436,6 +368,9 @@ def test_two_deaths_at_once_count_as_two():
     with pytest.raises(synk.WorkerDied) as caught:
         synk.broadcast(w)
     assert not lacks(str(caught.value.__notes__), "ranks replaced so far: 0 of at most 1", 2)
+
+
+MASTER = os.getpid()
 
 
 def crash_elsewhere(value):
@@ -700,7 +635,7 @@ def test_a_rank_that_computes_finishes_first(tmp_path, monkeypatch):
     session = PROGRAM.session
     watch = session._watch_survivor
     # The survivor continues when another rank has died and the master waits for the survivor.
-    monkeypatch.setattr(session, "_watch_survivor", lambda rank: (computes.open(), watch(rank)))
+    monkeypatch.setattr(session, "_watch_survivor", lambda *about: (computes.open(), watch(*about)))
 
     def die():
         dies.until_reached()

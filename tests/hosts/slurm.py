@@ -10,7 +10,7 @@ import time
 
 import psutil
 
-PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "salloc", "scancel", "sinfo", "squeue")
+PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "salloc", "scancel", "scontrol", "sinfo", "squeue")
 PMIX = f"/usr/lib/{os.uname().machine}-linux-gnu/pmix2/lib/libpmix.so"  # which Debian's plugin loads
 UP_TIMEOUT_S, JOB_TIMEOUT_S = 30, 120
 

@@ -25,7 +25,7 @@ from synkhronos.calls import (
     state_rows,
     step_outputs,
 )
-from synkhronos.calls.plan import Plans
+from synkhronos.calls.plan import FunctionVariables, Plans
 from synkhronos.calls.variants import Variants
 from synkhronos.collectives import mixing
 from synkhronos.collectives import scatter as scatter_module
@@ -507,7 +507,7 @@ def plan_of_the_call_before(plant):
     """A call reuses the plan of an earlier call with such arguments, even if its rows were different."""
 
     def wrong(self, key):
-        for other, kept in reversed(list(self._kept.items())):
+        for other, kept in reversed(list(self._cached.items())):
             if other[0] == key[0] and other[4] == key[4] and (other[3] is None) == (key[3] is None):
                 return kept
         return None
@@ -819,7 +819,7 @@ def news_are_kept(plant):
         return []
 
     plant.replace(changes, "send_master_values", wrong)
-    plant.replace(Plans, "news_of_few", lambda self: [])
+    plant.replace(FunctionVariables, "news_of_few", lambda self: [])
 
 
 def writes_in_place_are_not_seen(plant):

@@ -1,4 +1,4 @@
-"""A program over several hosts that is sabotaged from outside: ``over_hosts.py RECORD PER_HOST WIDTH [HOSTS]``.
+"""A program over several hosts that is sabotaged from outside: ``over_hosts.py RECORD PER_HOST WIDTH HEAL [HOSTS]``.
 
 It repeats all operations until one fails, then continues with the remaining hosts, and ends. It writes events into the
 file RECORD, one line of JSON for each::
@@ -6,13 +6,16 @@ file RECORD, one line of JSON for each::
     ready     all operations worked once; ids of the processes that may be killed, and the duration
     told      an error: its type and text, its cause, and the time
     works     all operations worked again, on these hosts
+    healed    replaced ranks, with HEAL: the seconds that each replacement has taken
     wrong     a traceback of an error that must not occur
     done      the session has ended, and the program is about to end
 
-Without an MPI launcher, HOSTS are started as processes of this machine.
+With HEAL, the maximum number of ranks to replace, killed ranks cause no error. Without an MPI launcher, HOSTS are
+started as processes of this machine.
 """
 
 import json
+import logging
 import os
 import sys
 import time
@@ -37,14 +40,14 @@ class FewerHosts(Exception):
 
 
 class OverHosts(everyday.Program):
-    """The everyday program, with ``per_host`` ranks on each available host."""
+    """The everyday program, with ``per_host`` ranks on each available host, and at most ``heal`` replaced ranks."""
 
-    def __init__(self, per_host, width):
+    def __init__(self, per_host, width, heal):
         super().__init__(0, width=width)
-        self.per_host = per_host
+        self.per_host, self.heal = per_host, heal
 
     def fork(self):
-        if synk.fork(self.per_host, timeout=60, pin=False) != self.n:
+        if synk.fork(self.per_host, timeout=60, pin=False, heal=self.heal) != self.n:
             raise FewerHosts
 
     def run(self):
@@ -61,7 +64,19 @@ class OverHosts(everyday.Program):
         self.n = self.per_host * len(self.names)
 
 
-def main(record, per_host, width, started=0):
+class Replacements(logging.Handler):
+    """Records the seconds that replacements of ranks have taken, from the log."""
+
+    def __init__(self):
+        super().__init__()
+        self.seconds = []
+
+    def emit(self, record):
+        if "the rank was replaced after" in record.msg:
+            self.seconds.append(record.args[1])
+
+
+def main(record, per_host, width, heal, started=0):
     """Run the program."""
     with open(record, "a") as file:
 
@@ -70,17 +85,21 @@ def main(record, per_host, width, started=0):
             file.flush()
 
         try:
-            play(say, os.path.join(os.path.dirname(record), "killed"), int(per_host), int(width), int(started))
+            play(
+                say, os.path.join(os.path.dirname(record), "killed"), int(per_host), int(width), int(heal), int(started)
+            )
         except BaseException:
             say("wrong", text=traceback.format_exc())
             raise
 
 
-def play(say, killed, per_host, width, started):
+def play(say, killed, per_host, width, heal, started):
     """Repeat all operations until they fail or survive the sabotage, and once more."""
     if started:
         PROGRAM.meet(StartedWorld([f"h{i}" for i in range(started)]))
-    program = OverHosts(per_host, width)
+    replacements = Replacements()
+    logging.getLogger("synkhronos").addHandler(replacements)
+    program = OverHosts(per_host, width, heal)
     begin = time.monotonic()
     if program.run() != (None, None, None):
         raise everyday.Wrong("without sabotage")
@@ -124,6 +143,7 @@ def play(say, killed, per_host, width, started):
         say("again", operation=failed[0], text=str(failed[1]))
     else:
         raise everyday.Wrong("it does not work again")
+    say("healed", seconds=replacements.seconds)
     say("works", hosts=program.names, ranks=program.n)
     PROGRAM.shut_down()
     say("done")

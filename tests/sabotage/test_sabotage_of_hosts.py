@@ -3,7 +3,7 @@
 import pytest
 from everyday import Wrong
 from pieces import hosts
-from pieces.hosts import KEEPER, RANK, SERVER, STARTED, Case
+from pieces.hosts import HEALED, KEEPER, RANK, SERVER, STARTED, Case
 from refusals import reports
 
 pytestmark = pytest.mark.thorough
@@ -52,6 +52,22 @@ FAULTS = {
         RANK,
         "expected",
     ),
+    "a replaced rank with wrong values": (
+        "from synkhronos.runtime.deposits import Deposits\n"
+        "restored = Deposits.restored\n"
+        "def wrong(self, *arguments):\n"
+        "    value = restored(self, *arguments)\n"
+        "    value += 1\n"
+        "    return value\n"
+        "Deposits.restored = wrong\n",
+        HEALED,
+        "expected",
+    ),
+    "a rank that is not replaced": (
+        "from synkhronos.runtime.healing import Healing\nHealing.refusal = lambda *arguments: 'no'\n",
+        HEALED,
+        "not replaced",
+    ),
 }
 
 
@@ -70,3 +86,9 @@ def test_a_planted_fault_is_found(fault, tmp_path, monkeypatch):
 def test_a_kill(what):
     outcome = hosts.play(Case(STARTED, 2, 2, 2, what, 0.3, 0.5))
     assert outcome.told is None or outcome.told < hosts.TOLD_OF_KILLS
+
+
+@pytest.mark.parametrize("launcher", [STARTED, *hosts.launchers()])
+def test_ranks_that_are_replaced(launcher, monkeypatch):
+    monkeypatch.setattr(hosts, "N_OF_HEALED", 8)
+    assert hosts.play(Case(launcher, 2, 2, 16384, HEALED, 0.0, 0.5)).healed

@@ -137,6 +137,19 @@ def test_tokens_of_the_past_never_count():
     assert ranks.run(1, work) == ["done"] * 3
 
 
+def test_a_rank_that_has_arrived_need_not_wake_the_root():
+    """A rank that was stopped between its two actions does not hold up the barrier (schedule 1522)."""
+    ranks = Ranks(3)
+
+    def work(barrier):
+        if barrier.rank == 2:
+            ranks.block.arrived[2] = barrier.current + 1
+        else:
+            barrier.wait()
+
+    assert ranks.run(1, work) == [None] * 3
+
+
 def test_words_of_the_past_never_count():
     """An abort of an earlier command does not affect a later one, even if it was not cleared."""
     ranks = Ranks(2)

@@ -26,15 +26,16 @@ from synkhronos.sync.control_block import (
     DEATHS,
     DECIDED,
     LET_GO,
+    NOTICE_BYTES,
     STOP_REQUESTED,
     ControlBlock,
 )
-from synkhronos.sync.host_relay import LeaderRelay, RootRelay
+from synkhronos.sync.host_relay import EARLY_BYTES, LeaderRelay, RootRelay
 from synkhronos.sync.hosts import Hosts
 from synkhronos.sync.link import Link
 from synkhronos.sync.semaphore import WaitPolicy
 
-LONG = 40_000  # bytes; exceeds a slot for notices or answers
+LONG = 40_000  # bytes; exceeds a slot for answers
 FIRST = BARRIERS_PER_COMMAND + 1
 
 
@@ -49,6 +50,7 @@ class World:
         self.known = [PoolMap() for _ in counts]
         for known, pool in zip(self.known, self.pools):
             known.add(pool.ident, pool)
+        self.keep = []
         pairs = [self.pair() for _ in counts[1:]]
         self.links = [link for pair in pairs for link in pair]
         self.root = RootRelay(
@@ -94,7 +96,8 @@ class World:
         block, turn = self.blocks[host], (number // BARRIERS_PER_COMMAND + number) % 2
         if notice is not None:
             slot = block.notice_slots[turn][rank]
-            block.notice_length[turn][rank], self.keep = messages.put(notice, slot, self.pools[host])
+            block.notice_length[turn][rank], keep = messages.put(notice, slot, self.pools[host])
+            self.keep.append(keep)
             block.noticed[turn][rank] = number
         if promise is not None:
             self.answer(rank, None, promise[1])
@@ -118,6 +121,14 @@ def until(receive, tries=200):
     """Receive repeatedly, so that all messages pass the loopback interface."""
     for _ in range(tries):
         receive()
+
+
+def hears(leader, condition):
+    """Receive until a condition is true: the kernel may delay long messages."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        leader.receive()
 
 
 def nothing():
@@ -300,8 +311,9 @@ def test_a_leader_that_loads_modules_meanwhile_sees_that_a_command_comes(make, m
 def test_a_decision_reaches_all_hosts_with_what_others_have_told(make):
     world = make(2, 2, 1)
     world.command(1)
+    said = [bytes([rank]) * (LONG if rank == 3 else 10) for rank in range(5)]
     for rank in range(5):
-        world.arrive(rank, FIRST, bytes([rank]) * (LONG if rank == 3 else 10))
+        world.arrive(rank, FIRST, said[rank])
     world.leaders_hear()
     until(world.root.receive)
     world.blocks[0].words[STOP_REQUESTED] = 1
@@ -310,9 +322,88 @@ def test_a_decision_reaches_all_hosts_with_what_others_have_told(make):
     world.leaders_hear()
     for leader, block in zip(world.leaders, world.blocks[1:]):
         assert (block.words[DECIDED], block.words[STOP_REQUESTED]) == (FIRST, 1)
-        found = [leader.notice_of(rank, FIRST) for rank in range(5)]
-        assert found == [bytes([rank]) * (LONG if rank == 3 else 10) for rank in range(5)]
+        assert [leader.notice_of(rank, FIRST) for rank in range(5)] == said
     assert world.blocks[1].releases[3].try_acquire()
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_long_notices_of_the_roots_host_do_not_wait_for_the_decision(make, is_long):
+    world = make(2, 2, 1)
+    world.command(1)
+    said = [bytes([rank]) * (EARLY_BYTES if is_long and rank == 0 else 10) for rank in range(5)]
+    (first, _), blocks = world.leaders, world.blocks
+    root = BarrierOverHosts(world.root, 0, nothing, WaitPolicy(1, False))
+    root.begin(1)
+    world.arrive(1, FIRST, said[1])
+    world.arrive(0, FIRST, said[0])
+    root.current, blocks[0].words[DEATHS] = FIRST, 1
+    with pytest.raises(Aborted):  # so that it does not wait for the other hosts
+        root._decide()
+    blocks[0].words[DEATHS] = 0
+    for leader in world.leaders if is_long else ():
+        hears(leader, lambda leader=leader: leader.notice_of(1, FIRST))
+    assert [first.notice_of(rank, FIRST) for rank in range(5)] == [*(said[:2] if is_long else [None] * 2), *[None] * 3]
+    assert blocks[1].words[DECIDED] == 0 and not blocks[1].releases[3].try_acquire()
+    for rank in (2, 3, 4):
+        world.arrive(rank, FIRST, said[rank])
+    world.leaders_hear()
+    until(world.root.receive)
+    blocks[0].words[DECIDED] = FIRST
+    sizes = []
+    for link in world.links[::2]:
+        send = link.send
+        link.send = lambda message, watch, send=send: (sizes.append(len(message[4])), send(message, watch))
+    world.root.forward(nothing)
+    for leader in world.leaders:
+        hears(leader, lambda leader=leader: leader.block.words[DECIDED] == FIRST)
+    assert sizes == ([1, 2] if is_long else [3, 4])  # early notices are not sent again
+    for leader, block in zip(world.leaders, blocks[1:]):
+        assert block.words[DECIDED] == FIRST
+        assert [leader.notice_of(rank, FIRST) for rank in range(5)] == said
+
+
+def test_what_ranks_of_a_host_write_while_their_leader_sends_is_told_at_once(make):
+    world = make(1, 2)
+    world.command(1)
+    leader, block = world.leaders[0], world.blocks[1]
+    leader.receive()
+    assert not leader.has_news()
+    block.lead.release()  # a rank has arrived, and the leader cannot send yet
+    leader._link.on_wait()
+    assert leader.has_news()
+
+
+def test_early_notices_wait_for_all_ranks_of_the_host_and_are_forgotten_with_their_command(make):
+    world = make(2, 1)
+    world.command(1)
+    world.root.early = FIRST
+    world.arrive(0, FIRST, b"x" * LONG)
+    world.root.forward(nothing)
+    world.leaders_hear()
+    assert world.leaders[0].notice_of(0, FIRST) is None
+    world.command(2)  # after an abort
+    world.arrive(1, FIRST + BARRIERS_PER_COMMAND, b"of the next command")
+    world.root.forward(nothing)
+    world.leaders_hear()
+    assert world.root.early == 0 and world.leaders[0].notice_of(0, FIRST) is None
+
+
+def test_early_notices_of_two_barriers_decided_at_once(make):
+    world = make(1, 1)
+    world.command(1)
+    for rank in range(2):
+        world.arrive(rank, FIRST, bytes([rank]) * LONG, promise=(FIRST + 1, b"answer"))
+    (leader,), words = world.leaders, world.blocks[1].words
+    leader.forward(nothing)
+    hears(world.root, lambda: world.blocks[0].arrived[1] == FIRST)
+    root = BarrierOverHosts(world.root, 0, nothing, WaitPolicy(1, False))
+    root.begin(1)
+    root.wait()
+    hears(leader, lambda: leader.notice_of(0, FIRST))
+    assert words[DECIDED] == 0
+    root.wait()
+    hears(leader, lambda: words[DECIDED])
+    assert words[DECIDED] == FIRST + 1 and leader.notice_of(0, FIRST) == b"\0" * LONG
 
 
 def test_two_barriers_decided_at_once(make):
@@ -454,8 +545,9 @@ def test_nobody_passes_before_the_ranks_of_all_hosts_have_arrived(make, counts):
             barrier.begin(command)
             for i in range(n_barriers):
                 passed[rank] += 1
-                said = barrier.exchange(bytes([command, i, rank]), world.pools[host], world.known[host])
-                assert said == tuple(bytes([command, i, each]) for each in range(n))
+                size = (1, EARLY_BYTES, NOTICE_BYTES + 1)[(command + i) % 3]
+                said = barrier.exchange(bytes([command, i, rank]) * size, world.pools[host], world.known[host])
+                assert said == tuple(bytes([command, i, each]) * size for each in range(n))
                 assert min(passed) >= passed[rank]
         found[rank] = passed[rank]
 

@@ -72,6 +72,28 @@ def test_who_sends_looks_whether_waiting_has_become_pointless(links):
             ours.send(("command", b"x" * 1_000_000), watch)
 
 
+def test_both_ends_may_send_more_than_the_network_holds(links):
+    """Each end receives while it cannot send; otherwise, both would wait for the other end to read."""
+    sent, found = [("arrived", bytes([i]) * 5_000_000) for i in range(2)], [[], []]
+
+    def live(i):
+        def hear():
+            links[i].receive(lambda *message: found[i].append(message))
+
+        links[i].on_wait = hear
+        links[i].send(sent[i], nothing)
+        while not found[i]:
+            assert select.select([links[i]], [], [], 30)[0]
+            hear()
+
+    threads = [threading.Thread(target=live, args=(i,), daemon=True) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [[sent[1]], [sent[0]]]
+
+
 def test_who_does_not_read_for_long_is_not_gone(monkeypatch):
     """A link to a rank that computes without reading is not lost; other connections would be."""
     monkeypatch.setattr(meeting, "UNRECEIVED_MS", 300)

@@ -180,6 +180,14 @@ def test_which_values_travel_behind_the_notice(pools, elsewhere, n, n_given, is_
     assert not layout.is_eager(1, 2)
 
 
+def test_a_lower_limit_of_values_behind_the_notice(pools, elsewhere):
+    """The limit is part of the notice's key, because one array may be sent by several collectives."""
+    here, there, placed = Layouts(pools, far=[1]), Layouts(pools, far=[0]), [elsewhere(np.zeros(100, "uint8"))]
+    for limit in (99, 100, 99):
+        layout = here.of((here.notice([None]), there.notice(placed, n_given=1, eager_bytes=limit)))
+        assert layout.is_eager(1, 0) == (limit == 100)
+
+
 def test_one_host_sends_no_values(pools, place):
     layouts = Layouts(pools)
     placed = [place(np.arange(4.0))]

@@ -16,8 +16,17 @@ from synkhronos.memory.pool import Pool
 from synkhronos.reductions import ReduceOp
 from synkhronos.sync.hosts import Hosts
 from synkhronos.transports.base import Reduction
-from synkhronos.transports.layouts import Layout, PooledArray
-from synkhronos.transports.over_hosts import MAX_PARTS, HostPlan, HostRoute, HostTransport, joined, together
+from synkhronos.transports.layouts import EAGER_BYTES, FEW_EAGER_BYTES, Layout, PooledArray
+from synkhronos.transports.over_hosts import (
+    MAX_PARTS,
+    HostPlan,
+    HostRoute,
+    HostTransport,
+    eager_bytes_of,
+    joined,
+    route_of,
+    together,
+)
 from synkhronos.transports.value_buffers import ArrayBlock, kinds_of
 
 TIMEOUT_S = 30.0
@@ -110,7 +119,7 @@ def reduced(
 
     def run(rank):
         part = parts[rank]
-        ways = [part._way(mix, part._counting(mix)) for mix in mixes]
+        ways = [route_of(hosts, mix) for mix in mixes]
         for _ in range(times):
             begun = part.begin(layouts[rank], keys, rooms[rank], arrays[rank], ReduceOp(op), mixes, ways, **options)
             part.finish(begun, targets[rank], None if errors is None else errors[rank])
@@ -263,6 +272,39 @@ def test_ways(counts, array, weights, ways):
     rows = [tuple(map(float, row)) for row in weights]
     mixes = [Reduction(row, tuple(i for i, each in enumerate(rows) if each == row)) for row in dict.fromkeys(rows)]
     assert part.ways([array], ReduceOp("avg"), mixes) == ways
+
+
+@pytest.mark.parametrize(
+    "counts, weights, limit",
+    [
+        ((1, 1), None, EAGER_BYTES),
+        ((2, 1), None, EAGER_BYTES - 1),  # MPI is faster for 64 KiB
+        ((1, 1, 1), [[1, 3, 2]] * 3, EAGER_BYTES - 1),
+        ((2, 2), [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]], EAGER_BYTES - 1),
+        ((2, 2), [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]], FEW_EAGER_BYTES),  # groups inside hosts
+        ((1, 1, 1), [[1, 1, 0], [1, 1, 0], [0, 0, 1]], FEW_EAGER_BYTES),  # the third host needs nothing
+        ((1, 1, 1), [[1, 1, 0], [0, 1, 1], [1, 0, 1]], FEW_EAGER_BYTES),  # every host needs one of two arrays
+    ],
+)
+def test_values_that_travel_with_notices(counts, weights, limit):
+    hosts = Hosts.of_counts(tuple("abc"[: len(counts)]), counts)
+    rows = [tuple(map(float, row)) for row in weights or ()]
+    mixes = [Reduction(row, tuple(i for i, each in enumerate(rows) if each == row)) for row in dict.fromkeys(rows)]
+    assert eager_bytes_of(hosts, mixes or [Reduction()]) == limit
+    assert eager_bytes_of(hosts, [Reduction((0.0, *[1.0] * (hosts.size - 1)))]) >= EAGER_BYTES - 1
+
+
+@pytest.mark.parametrize(
+    "counts, limit",
+    [
+        ((1, 1), EAGER_BYTES),
+        ((2, 2), EAGER_BYTES - 1),
+        ((3, 1), FEW_EAGER_BYTES),  # one value to the first host, three values from it
+        ((1, 1, 1), FEW_EAGER_BYTES),
+    ],
+)
+def test_values_for_the_root_that_travel_with_notices(counts, limit):
+    assert eager_bytes_of(Hosts.of_counts(tuple("abc"[: len(counts)]), counts), [Reduction(None, (0,))]) == limit
 
 
 def test_values_that_travel_in_16_bits():

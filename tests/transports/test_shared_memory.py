@@ -17,7 +17,7 @@ from hypothesis import strategies as st  # noqa: E402
 import synkhronos as synk  # noqa: E402
 from synkhronos.kernels.reduce import portions_of  # noqa: E402
 from synkhronos.memory.pool import Pool  # noqa: E402
-from synkhronos.sync.control_block import NOTICE_BYTES  # noqa: E402
+from synkhronos.sync import control_block  # noqa: E402
 
 KEY = ("shared", -1)
 
@@ -108,10 +108,11 @@ def test_ctrl_c_between_an_array_and_its_handle(make_world, monkeypatch, which):
         np.testing.assert_array_equal(world.values(variable), np.full((2, 4), first + 2))
 
 
-def test_exchange_of_notices_larger_than_their_slots(make_world):
+def test_exchange_of_notices_larger_than_their_slots(make_world, monkeypatch):
+    monkeypatch.setattr(control_block, "NOTICE_BYTES", 1 << 14)
     world = make_world("threads", 3, 1)
     many = world.shareds([np.full(i % 5, 1.0) for i in range(700)])
-    assert 700 * 2 * 13 > NOTICE_BYTES  # minimum number of bytes of 700 pairs of handles
+    assert 700 * 2 * 13 > control_block.NOTICE_BYTES  # minimum number of bytes of 700 pairs of handles
     for _ in range(3):
         synk.all_reduce(many, "sum")
     np.testing.assert_array_equal(synk.get_value(2, many[699]), np.full(4, 27.0))

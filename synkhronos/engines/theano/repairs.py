@@ -13,6 +13,8 @@ is free, and may not notice for minutes                         the same time an
 Overwrites the read-only zeros that NumPy returns for ``imag``  Compute ``imag`` element by element, into a new
 of real numbers                                                 array
 Computes -2 for ``~True`` in fused operations run by Python     Return False
+Asserts if the length of an input was replaced by the length    Use the input's own length
+of another variable that rewrites have removed
 ==============================================================  ===============================================
 """
 
@@ -27,9 +29,11 @@ from typing import Any, Iterator, List
 import numpy as np
 import theano.tensor
 from theano.gof import Variable, cmodule, compilelock, graph
+from theano.tensor.opt import Shape_i, ShapeFeature
 
 _save_in_place = cmodule.KeyData.save_pkl
 _lock = compilelock.lock
+_get_computed_shape = ShapeFeature.get_shape
 
 
 def repair() -> None:
@@ -38,6 +42,7 @@ def repair() -> None:
     graph.nodes_constructed = _nodes_constructed
     theano.tensor.imag.nfunc_spec = None
     theano.scalar.Invert.impl = np.invert
+    ShapeFeature.get_shape = _get_shape
     # Replace `lock`, because Theano's option ``compile.wait`` cannot be changed at run time.
     compilelock.lock = functools.partial(_lock, min_wait=0.005, max_wait=0.02, verbosity=0)
 
@@ -64,3 +69,11 @@ def _nodes_constructed() -> Iterator[List[Variable]]:
         yield nodes
     finally:
         Variable.remove_construction_observer(observe)
+
+
+def _get_shape(shapes: Any, variable: Any, axis: int) -> Any:
+    if variable.owner is None:
+        length = shapes.shape_of[variable][axis].owner
+        if length and isinstance(length.op, Shape_i) and length.inputs[0] not in variable.fgraph.variables:
+            shapes.set_shape(variable, shapes.shape_tuple(variable), override=True)
+    return _get_computed_shape(shapes, variable, axis)

@@ -39,6 +39,7 @@ def data_parallel(
     name: str = "likelihood",
     mode: Any = None,
     ranks: Optional[int] = None,
+    groups: Optional[int] = None,
 ) -> Any:
     r"""Compute a likelihood, :math:`\sum_i \log p(x_i \mid \theta)`, on all ranks, with the rows i divided among them.
 
@@ -77,6 +78,10 @@ def data_parallel(
         For a model: the number of ranks to start, unless a session is open. The gradients of both models are then
         compiled and measured, and a message in the log states their times. If the ranks are not more than 1.1 times as
         fast, the given model is returned, and the started ranks are stopped.
+    groups : int, optional
+        For a model, with ``ranks``: the number of groups (`synkhronos.Groups`) to start, each with that many ranks.
+        Chains in several threads (nutpie) then run at once, each on the ranks of a free group, so pass the number of
+        chains that run at once. No session may be open. `synkhronos.close` ends the groups.
 
     Returns
     -------
@@ -117,12 +122,16 @@ def data_parallel(
         if is_iterable:
             hint = "a model contains its own data; pass a function: data_parallel(f, params=[...], batch=...)"
             raise ArgumentTypeError("batch", "an int with a model", f"an iterable ({type(batch).__name__})", hint)
+        if groups is not None and (ranks is None or batch is not None):
+            hint = "data_parallel(model, ranks=2, groups=4) starts 4 groups of 2 ranks"
+            raise ArgumentTypeError("groups", "None without ranks, and with batch", repr(groups), hint)
         if ranks is not None:
             build = functools.partial(_of_model, model_or_logp, data, batch, mode)
-            return faster(model_or_logp, ranks, build)
+            return faster(model_or_logp, ranks, build, groups)
         return _of_model(model_or_logp, data, batch, mode)
-    if ranks is not None:
-        raise ArgumentTypeError("ranks", "None with a function", repr(ranks), "call synkhronos.fork() instead")
+    for argument, value in (("ranks", ranks), ("groups", groups)):
+        if value is not None:
+            raise ArgumentTypeError(argument, "None with a function", repr(value), "call synkhronos.fork() instead")
     if not callable(model_or_logp):
         expected = "a pm.Model, or a function that returns the log-probability of each row"
         raise ArgumentTypeError("model_or_logp", expected, repr(model_or_logp))

@@ -79,6 +79,7 @@ class Likelihood:
         self.data = list(data) if batches is None else []
         self.differentiable = [param.type.dtype.startswith("float") and param not in fixed for param in params]
         self.failures: WeakSet[LikelihoodFailure] = WeakSet()
+        self.groups: Optional[synk.Groups] = None  # set by `choosing`
         self._pid, self.key = os.getpid(), uuid.uuid4().hex
         #: Whether the model contains the number of rows and therefore cannot be evaluated for a batch.
         rows, self.contains_rows = of_any_rows(rows, variables, params, name, self.n_rows)
@@ -133,6 +134,16 @@ class Likelihood:
     def _compute(self, params: Sequence[np.ndarray[Any, Any]], batch: Any) -> List[np.ndarray[Any, Any]]:
         if os.getpid() != self._pid:
             raise StateError(f"{self.name}: {CHAINS}")
+        if self.groups is None or self.groups.closed:
+            return self.compute(params, batch)
+        result = self.groups(self.key, params)
+        if isinstance(result, Exception):
+            raise result
+        found: List[np.ndarray[Any, Any]] = result
+        return found
+
+    def compute(self, params: Sequence[np.ndarray[Any, Any]], batch: Any = None) -> List[np.ndarray[Any, Any]]:
+        """Do the same as a call, on the ranks of this process's session, which may be the process of a group."""
         if synk.is_forked() and self.n_rows < synk.size() and self.batches is None:
             hint = f"call synkhronos.fork with n_ranks={self.n_rows} or less"
             raise ArgumentValueError(

@@ -14,6 +14,8 @@ import theano.tensor as T  # noqa: E402
 from theano.gof import cmodule, compilelock  # noqa: E402
 
 import synkhronos.engines.theano.engine  # noqa: E402, F401, which repairs
+from synkhronos.engines.graph.rewrites import LATER  # noqa: E402
+from synkhronos.engines.theano.rewrites import rewritten  # noqa: E402
 
 pytestmark = pytest.mark.theano
 
@@ -105,3 +107,15 @@ def test_a_bool_is_inverted_in_a_fused_operation():
     f = theano.function([mask, x], T.sqr(~mask) + T.sqr(x), mode=theano.Mode("py", "fast_run"))
     assert len(f.maker.fgraph.apply_nodes) == 1
     np.testing.assert_array_equal(f(np.array([True, False]), np.zeros(2)), [0, 1])
+
+
+def test_a_length_of_a_variable_that_was_removed_is_not_used():
+    """A gradient through `grad_clip` removes w, after x's second length has been replaced by w's."""
+    x, w, v = T.dmatrix("x"), T.dmatrix("w"), T.dmatrix("v")
+    total = theano.gradient.grad_clip((T.dot(x, w) * x).sum(axis=1), -1, 1).sum()
+    expressions = [theano.grad(total, w), T.tensordot(x, v, axes=1)]
+    found, _ = rewritten(expressions, theano.Mode(linker="py", optimizer="fast_run"), LATER)
+    a, b = np.arange(6.0).reshape(2, 3), np.arange(3.0)[:, None]
+    f = theano.function([x, w, v], found, mode=theano.Mode(linker="py", optimizer=None), on_unused_input="ignore")
+    for result, expected in zip(f(a, np.eye(3), b), (a.T.dot(a), a.dot(b))):
+        np.testing.assert_allclose(result, expected)

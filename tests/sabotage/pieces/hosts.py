@@ -48,7 +48,10 @@ RANK, RANK_HERE, SERVER, KEEPER, KEEPER_HERE, BRIDGE, PROGRAM = (
     "program",
 )
 KILLS = (RANK, RANK_HERE, SERVER, KEEPER, KEEPER_HERE, BRIDGE, PROGRAM)
-CUT, OFF = "cable cut", "host switched off"
+CUT, OFF, HEALED = "cable cut", "host switched off", "ranks that are replaced"
+
+#: Number of ranks, on any host, that are killed in a program that replaces them.
+N_OF_HEALED = 20
 
 #: Time limits in seconds: for the report; for the end of all processes, on reachable and on unreachable hosts.
 TOLD = {CUT: 5.0, OFF: 5.0}
@@ -59,7 +62,7 @@ GONE = 10.0
 PATIENCE = 90.0
 
 #: Repetitions in the whole campaign, and simultaneous programs, which wait most of the time.
-N_KILLS, N_CUTS, N_OFFS = 500, 50, 50
+N_KILLS, N_CUTS, N_OFFS, N_HEALED = 500, 50, 50, 50
 AT_A_TIME = 3
 
 
@@ -99,7 +102,7 @@ class Stage:
         self.mark = f"SYNK_SABOTAGE={self.folder.name}"
         self.cluster: Optional[Cluster] = None
         self.said = open(self.folder / "said", "wb")
-        words = [str(self.record), case.per_host, case.width]
+        words = [str(self.record), case.per_host, case.width, 2 * N_OF_HEALED if case.what == HEALED else 0]
         variables = dict([self.mark.split("=")])
         variables["PYTHONPATH"] = os.pathsep.join([*path, str(ROOT), str(ROOT / "tests")])
         streams = dict(stdin=subprocess.DEVNULL, stdout=self.said, stderr=self.said)
@@ -237,6 +240,7 @@ class Outcome(NamedTuple):
     told: Optional[float]  # seconds until the error, if the program received one
     operation: str  # operation that raised the error
     gone: float  # seconds from the end of the program to the end of all other processes
+    healed: Sequence[float] = ()  # seconds that each replacement of a rank has taken
 
 
 def play(case: Case, path: Sequence[str] = ()) -> Outcome:
@@ -256,6 +260,8 @@ def check(case: Case, stage: Stage) -> Outcome:
     ready = stage.until(PATIENCE, "ready")
     if ready is None:
         raise Wrong("it does not begin")
+    if case.what == HEALED:
+        return check_healed(case, stage, ready)
     host = sabotaged_host(case)
     time.sleep(case.moment * ready["seconds"])
     begin = time.monotonic()
@@ -299,6 +305,33 @@ def check(case: Case, stage: Stage) -> Outcome:
     if told is None or told["what"] != "told":
         return Outcome(None, "nothing", gone)
     return Outcome(max(0.0, told["when"] - begin), told["operation"], gone)
+
+
+def check_healed(case: Case, stage: Stage, ready: Dict[str, Any]) -> Outcome:
+    """Kill ranks one after another, on all hosts; the program raises no error."""
+    draw = random.Random(case.draw)
+    for _ in range(N_OF_HEALED):
+        time.sleep(draw.uniform(0.0, 0.5) * ready["seconds"])
+        host = draw.randrange(case.hosts)
+        if {"told", "wrong"} & {*stage.lines()}:
+            break
+        if host or case.per_host > 1:
+            try:
+                kill(case._replace(what=RANK, draw=draw.random()), stage, host, ready)
+            except (psutil.NoSuchProcess, Wrong):  # the program has ended
+                break
+    stage.killed.touch()
+    works = stage.until(PATIENCE, "told", "works")
+    if works is None or works["what"] == "told":
+        raise Wrong("ranks were not replaced")
+    if stage.until(PATIENCE, "done") is None:
+        raise Wrong("it does not end")
+    done = time.monotonic()
+    status = stage.process.wait(GONE)
+    left = stage.all_left(range(case.hosts), done + GONE)
+    if status or left:
+        raise Wrong(f"exit status {status}, left behind: {left}")
+    return Outcome(None, "nothing", time.monotonic() - done, stage.lines()["healed"]["seconds"])
 
 
 def sabotaged_host(case: Case) -> int:
@@ -398,6 +431,11 @@ def rows(title: str, whats: Sequence[str], played: Sequence[Case], outcomes: Seq
         operations = Counter(outcome.operation for _, outcome in of_it)
         where = "processes of one machine" if launcher == STARTED else f"pretend hosts, {launcher}"
         n_on = sum(lives_on(case) for case, _ in of_it)
+        healed = [seconds for _, outcome in of_it for seconds in outcome.healed]
+        if HEALED in whats:
+            words = clean([f"{len(of_it)} programs, with the values of the serial program"])
+            found.append(Row(f"{title} ({where}); times until the command is repeated", len(healed), words, healed))
+            continue
         words = [
             f"the program continued {n_on} times, with an error {len(told)} times",
             ", ".join(f"{what} {n}" for what, n in kinds.items()) if len(whats) > 1 else "",
@@ -416,6 +454,7 @@ def run(scale: float, progress: Any, seed: int = 1) -> List[Row]:
     if by_mpi:
         parts.append(("a cable that is cut", scaled(N_CUTS, scale), [CUT], by_mpi))
         parts.append(("a host that is switched off", scaled(N_OFFS, scale), [OFF], by_mpi))
+    parts.append(("kill -9 of ranks that are replaced, over several hosts", scaled(N_HEALED, scale), [HEALED], mixed))
     found = []
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         for k, (title, n, whats, of_part) in enumerate(parts):

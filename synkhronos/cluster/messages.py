@@ -1,0 +1,51 @@
+"""Messages between the bridge and the serving processes of other hosts; `wire.Line` sends them.
+
+The receiver's table of ``handlers`` maps each type to a method, which is called with the fields of the message.
+(Tables belong to classes: a table of bound methods would keep its object, and its memory, alive.)
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple, Tuple
+
+from .facts import HostFacts
+
+#: The first message of a host, with the number of its process in the job; and the last message to it.
+Hello = NamedTuple("Hello", [("process", int), ("facts", HostFacts)])
+Bye = NamedTuple("Bye", [("together", bool)])
+
+#: A call of the method ``kind`` of a host's `Server`, and its result.
+Question = NamedTuple("Question", [("kind", str), ("number", int), ("about", Any)])
+Reply = NamedTuple("Reply", [("number", int), ("content", Any)])
+
+#: A rank's request to abort a command; the master's abort after barrier ``decided``, with the next reduction's number.
+AbortCommand = NamedTuple("AbortCommand", [("command", int)])
+CommandAborted = NamedTuple("CommandAborted", [("command", int), ("decided", int), ("reductions", int)])
+
+#: By rank: exit status, peak memory and fatal error; command, completed and undone steps. Output on stream 0 or 1.
+RanksEnded = NamedTuple("RanksEnded", [("ranks", Dict[int, Tuple[int, int, bytes]])])
+StepCounts = NamedTuple("StepCounts", [("steps", Dict[int, Tuple[int, int, int]])])
+Printed = NamedTuple("Printed", [("rank", int), ("stream", int), ("text", bytes)])
+
+
+# Messages of one host's `Requests` to those of host ``to``, possibly forwarded by the first host.
+
+
+class FetchMemory(NamedTuple):
+    """Request of host ``asker`` for ranges of a pool; ``carried`` is MPI's operation number, or -1."""
+
+    to: int
+    asker: int
+    number: int
+    carried: int
+    pool: int
+    starts: Any
+    stops: Any
+
+
+#: Replies: the bytes, unless MPI carries them; an error. And a request that has been aborted.
+Memory = NamedTuple("Memory", [("to", int), ("number", int), ("content", bytes)])
+FetchRefused = NamedTuple("FetchRefused", [("to", int), ("number", int), ("reason", str)])
+ForgetFetch = NamedTuple("ForgetFetch", [("to", int), ("carried", int)])
+
+ROUTED = (FetchMemory, Memory, FetchRefused, ForgetFetch)

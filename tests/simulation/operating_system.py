@@ -1,0 +1,471 @@
+"""The edges of the simulated world: everything of the operating system that the library's protocol uses.
+
+=====================  ================================================================================================
+real                   simulated
+=====================  ================================================================================================
+``sem_t``              a number in `World.semaphores`; waiting and waking go through the scheduler
+the clock              `SimulatedClock`, which advances only as the scheduler decides
+words of the block     the same memory, with a scheduling point before every access
+processes, signals     threads of the scheduler; ``kill -9`` leaves a thread where it is, for ever
+the keeper's socket    a queue of pickled messages with duplicated descriptors
+the keeper's main loop `SimulatedWatch.loop`; its other methods are the library's, except those that fork
+the rank's process     `rank_main.run_rank` in a thread, without the process's environment, streams and cores
+=====================  ================================================================================================
+
+The control block, the pools and all descriptors are real memory files.
+"""
+
+import ctypes
+import os
+import pickle
+import signal
+import socket
+import threading
+import time
+from contextlib import ExitStack
+from unittest import mock
+
+from turns_of_ranks import DEAD, ENDED, FOREVER, STOPPED
+
+from synkhronos import trace
+from synkhronos.calls import chunks
+from synkhronos.host import affinity, machine, signals
+from synkhronos.processes import child_process, keeper, launcher, rank_main
+from synkhronos.processes.keeper import Keeper
+from synkhronos.replication import replicator
+from synkhronos.runtime import serve, session
+from synkhronos.sync import control_block, semaphore
+from synkhronos.sync.control_block import ControlBlock
+from synkhronos.sync.semaphore import WaitPolicy
+from synkhronos.transports import base
+
+POLICY = WaitPolicy(1, False)  # one try, then a wait
+
+#: Words with a scheduling point before each access: those of the session, and those of the ranks.
+SESSION_WORDS = ("decided", "abort_requested", "aborted", "command_number", "command_length", "deaths")
+SESSION_WORDS += ("stop_requested", "announced", "let_go")
+RANK_WORDS = ("ended", "status", "arrived", "finished", "answer_length", "steps_command", "steps", "undone", "promised")
+RANK_WORDS += ("notice_length_0", "notice_length_1", "noticed_0", "noticed_1")
+
+
+class Words:
+    """Words of the control block, with a scheduling point before every access."""
+
+    __slots__ = ("_words", "_visit", "_reads", "_writes")
+
+    def __init__(self, words, names, visit):
+        self._words, self._visit = words, visit
+        self._reads, self._writes = ([f"{name} {what}" for name in names] for what in ("read", "written"))
+
+    def __getitem__(self, index):
+        self._visit(self._reads[index])
+        return self._words[index]
+
+    def __setitem__(self, index, value):
+        self._visit(self._writes[index])
+        self._words[index] = value
+
+    def tolist(self):
+        self._visit(self._reads[0])
+        return self._words.tolist()
+
+
+class SimulatedClock:
+    """Replacement for the module ``time``."""
+
+    CLOCK_MONOTONIC = time.CLOCK_MONOTONIC
+
+    def __init__(self, scheduler):
+        self._scheduler = scheduler
+
+    def monotonic(self):
+        self._scheduler.visit("clock read")
+        return self._scheduler.now
+
+    def perf_counter(self):
+        return self._scheduler.now
+
+    time = perf_counter
+
+    def sleep(self, seconds):
+        self._scheduler.visit("sleep")
+        self._scheduler.sleep(seconds)
+
+
+class SimulatedSocket:
+    """One end of a connection between two processes; `SimulatedMessages` sends and receives."""
+
+    def __init__(self, scheduler):
+        self.scheduler, self.peer, self.messages, self.is_open, self.limit = scheduler, None, [], True, FOREVER
+
+    @classmethod
+    def pair(cls, scheduler):
+        one, other = cls(scheduler), cls(scheduler)
+        one.peer, other.peer = other, one
+        return one, other
+
+    def settimeout(self, seconds):
+        self.limit = seconds
+
+    def close(self):
+        self.is_open = False
+        self.scheduler.wake(self.peer)
+        for _, fds in self.messages:
+            for fd in fds:
+                os.close(fd)
+        self.messages = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+
+class SimulatedMessages:
+    """Replacement for the module ``fd_passing``."""
+
+    def __init__(self, scheduler):
+        self._scheduler = scheduler
+
+    def send(self, sock, message, fds=()):
+        self._scheduler.visit("message sent")
+        if not sock.peer.is_open or not sock.is_open:
+            raise BrokenPipeError("the other end is closed")
+        sock.peer.messages.append((pickle.dumps(message), [os.dup(fd) for fd in fds]))
+        self._scheduler.wake(sock.peer)
+
+    def receive(self, sock):
+        scheduler = self._scheduler
+        scheduler.visit("message received")
+        until = scheduler.now + sock.limit
+        while not sock.messages:
+            if not sock.peer.is_open or not sock.is_open:
+                raise EOFError
+            if scheduler.now >= until:
+                raise socket.timeout("timed out")
+            scheduler.wait(sock, until)
+        payload, fds = sock.messages.pop(0)
+        return pickle.loads(payload), fds
+
+
+class SimulatedKeeper(Keeper):
+    """The master's side of the keeper; only its start differs from the library's."""
+
+    def __init__(self, world):
+        self.name, self._lock, self._status = "the keeper", threading.RLock(), None
+        self._socket, theirs = world.connect()
+        watch = SimulatedWatch(world, theirs)
+        self.pid = world.start("keeper", lambda process: watch.loop()).pid
+        watch.pid = self.pid
+
+
+class SimulatedWatch(keeper._Watch):
+    """The keeper's process: it starts threads instead of forking, and waits in the scheduler instead of ``poll``."""
+
+    def __init__(self, world, sock):
+        super().__init__(sock, os.getpid())
+        self.world = world
+
+    def loop(self):
+        world, sock = self.world, self.socket
+        try:
+            while True:
+                while not sock.messages and sock.peer.is_open and not world.ended_children():
+                    world.scheduler.wait(sock, world.next_report())
+                world.scheduler.visit("keeper woken")
+                self.reap()
+                if sock.messages or not sock.peer.is_open:
+                    keeper.fd_passing.send(sock, self.answer())
+        except (EOFError, ConnectionError):
+            pass
+        finally:
+            if not world.scheduler.over:
+                self.kill([])
+        return 0
+
+    def fork(self, config, configs, descriptors):
+        process = self.world.start(f"rank {config.rank}", lambda process: self._live(process, config))
+        process.fds = {ident: os.dup(fd) for ident, fd in descriptors.pools.items()}
+        self.world.become(process, config.rank)
+        self.ranks[process.pid] = config.rank
+        return process.pid
+
+    def stand_by(self, configs, descriptors):
+        ours, theirs = self.world.connect()
+
+        def live(process):
+            try:
+                with theirs:
+                    config = keeper.fd_passing.receive(theirs)[0]
+            except EOFError:
+                return 0
+            process.name = f"rank {config.rank} (standby)"
+            self.world.become(process, config.rank)
+            return self._live(process, config)
+
+        process = self.world.start("standby", live)
+        process.fds = {ident: os.dup(fd) for ident, fd in descriptors.pools.items()}
+        self.standby = process.pid, ours
+
+    def _live(self, process, config):
+        world, keeper_process = self.world, self.world.process(self.pid)
+
+        def watch():
+            world.scheduler.visit("parent checked")
+            if keeper_process.state in (DEAD, ENDED):
+                world.scheduler.kill(process, 0)
+
+        fds = dict(process.fds)
+        del process.fds[config.rank]  # which the rank's pool will close
+        try:
+            rank_main.run_rank(config, self.block, fds, watch, POLICY)
+            return 0
+        except Exception as error:
+            rank_main.record_fatal_error(self.block, config.rank, error)
+            return rank_main.EXIT_CODE_FAILED
+
+
+class SimulatedSystem:
+    """Replacement for the module ``os`` in the modules that start, watch and end processes."""
+
+    def __init__(self, world):
+        self._world = world
+
+    def __getattr__(self, name):
+        return getattr(os, name)
+
+    def close(self, fd):
+        """Close a descriptor of a rank, which is then not closed at the end of its process."""
+        os.close(fd)
+        fds = self._world.scheduler.running.fds
+        for ident in [ident for ident, each in fds.items() if each == fd]:
+            del fds[ident]
+
+    def kill(self, pid, number):
+        process = self._world.process(pid)
+        if process is None or pid in self._world.reaped:
+            raise ProcessLookupError
+        if number == 9:
+            self._world.scheduler.visit("kill")
+            self._world.scheduler.kill(process)
+
+    def wait4(self, pid, options):
+        """Return a child of the keeper that has ended; with ``options`` 0, wait for it."""
+        world = self._world
+        while True:
+            for process in world.ended_children():
+                world.reaped.add(process.pid)
+                status = process.status
+                return process.pid, -status if status < 0 else status << 8, mock.Mock(ru_maxrss=1024)
+            if options:
+                return 0, 0, None
+            if not world.children():
+                raise ChildProcessError
+            world.scheduler.wait("child", world.next_report())
+
+    def waitpid(self, pid, options):
+        """Return whether the keeper has ended, for the master."""
+        process = self._world.process(pid)
+        if process is not None and process.state in (DEAD, ENDED):
+            return pid, 9
+        return 0, 0
+
+
+class SimulatedSignals:
+    """Replacement for the module ``signal`` in `DeferredSignals`, where only Ctrl-C is deferred: it is the only one."""
+
+    NSIG = signal.SIGINT + 1
+
+    def __getattr__(self, name):
+        return getattr(signal, name)
+
+
+class World:
+    """The simulated operating system, installed in the library's modules between `install` and `uninstall`."""
+
+    def __init__(self, scheduler):
+        self.scheduler = scheduler
+        self.blocks = []  # the program's control blocks
+        self._stack = ExitStack()
+        self.begin()
+
+    def begin(self):
+        """Begin a schedule: there are no processes, and no semaphores."""
+        self.semaphores, self.reaped, self.report_at, self.sockets = {}, set(), {}, []
+        self.late_reports = 0.0
+        self.on_rank = lambda process: None  # called when a process becomes a rank
+        self.scheduler.ended = self._ended
+
+    # -- processes -------------------------------------------------------------------------------------------------
+
+    def start(self, name, work):
+        return self.scheduler.start(name, work)
+
+    def become(self, process, rank):
+        """Make a process a rank."""
+        process.rank = rank
+        self.on_rank(process)
+
+    def connect(self):
+        """Return the two ends of a connection."""
+        self.sockets += SimulatedSocket.pair(self.scheduler)
+        return self.sockets[-2:]
+
+    def end(self):
+        """End a schedule: close the descriptors of all processes and messages."""
+        processes = self.scheduler.processes
+        self.scheduler.end()
+        for process in processes:
+            for fd in process.fds.values():
+                os.close(fd)
+        for sock in self.sockets:
+            sock.close()
+
+    def process(self, pid):
+        return next((each for each in self.scheduler.processes if each.pid == pid), None)
+
+    def children(self):
+        """Return the keeper's children that it has not reaped."""
+        found = [each for each in self.scheduler.processes if each.name not in ("program", "keeper")]
+        return [each for each in found if each.pid not in self.reaped]
+
+    def ended_children(self):
+        """Return the children whose end the keeper has been notified of."""
+        now = self.scheduler.now
+        return [each for each in self.children() if self.report_at.get(each.pid, FOREVER) <= now]
+
+    def next_report(self):
+        """Return the time of the next notification about an ended child."""
+        return min([self.report_at.get(each.pid, FOREVER) for each in self.children()], default=FOREVER)
+
+    def ranks(self):
+        """Return the processes that are ranks and have not ended, by rank."""
+        found = {}
+        for each in self.scheduler.processes:
+            if each.rank is not None and each.state not in (DEAD, ENDED):
+                found[each.rank] = each
+        return found
+
+    def contexts(self):
+        """Return the state of every rank but the master that has not ended."""
+        found = {rank: serve._served.get(each.ident) for rank, each in self.ranks().items()}
+        return {rank: context for rank, context in found.items() if context is not None}
+
+    def describe_state(self, pid):
+        process = self.process(pid)
+        if process is None or process.pid in self.reaped:
+            return "gone"
+        letter = {DEAD: "Z (zombie)", ENDED: "Z (zombie)", STOPPED: "T (stopped)"}
+        return letter.get(process.state, "S (sleeping)") + ", 1 kB resident"
+
+    def _ended(self, process):
+        self.report_at[process.pid] = self.scheduler.now + self.late_reports
+        for each in self.scheduler.processes:  # the keeper, at whatever it waits
+            if each.name == "keeper" and each.state == "blocked":
+                each.state = "ready"
+
+    # -- semaphores ------------------------------------------------------------------------------------------------
+
+    def _key(self, address):
+        return ctypes.c_long.from_address(address.value).value
+
+    def _init(self, address, shared, value):
+        key = len(self.semaphores) + 1
+        ctypes.c_long.from_address(address.value).value = key
+        self.semaphores[key] = value
+        return 0
+
+    def _post(self, address):
+        self.scheduler.visit("semaphore posted")
+        key = self._key(address)
+        self.semaphores[key] += 1
+        self.scheduler.wake(key)
+        return 0
+
+    def _trywait(self, address):
+        self.scheduler.visit("semaphore tried")
+        return self._take(self._key(address))
+
+    def _take(self, key):
+        if self.semaphores[key]:
+            self.semaphores[key] -= 1
+            return 0
+        return -1
+
+    def _clockwait(self, address, clock, moment):
+        self.scheduler.visit("semaphore awaited")
+        key, until = self._key(address), moment.tv_sec + moment.tv_nsec * 1e-9
+        while self._take(key):
+            if self.scheduler.now >= until:
+                return -1
+            self.scheduler.wait(key, until)
+        return 0
+
+    # -- installation ----------------------------------------------------------------------------------------------
+
+    def install(self):
+        """Replace the operating system in the library's modules, and observe all trace points."""
+        scheduler, stack = self.scheduler, self._stack
+        clock, system, messages = SimulatedClock(scheduler), SimulatedSystem(self), SimulatedMessages(scheduler)
+
+        def replace(module, **values):
+            for name, value in values.items():
+                stack.enter_context(mock.patch.object(module, name, value))
+
+        replace(semaphore, _init=self._init, _post=self._post, _trywait=self._trywait, _clockwait=self._clockwait)
+        for module in (semaphore, session, launcher, keeper, child_process, base, chunks, replicator):
+            replace(module, time=clock)
+        for module in (launcher, keeper, child_process, rank_main):
+            replace(module, os=system)
+        for module in (keeper, child_process):
+            replace(module, fd_passing=messages)
+        replace(machine, available_memory=lambda: 1 << 40)  # faults say when memory is short
+        replace(affinity, loaded_libraries=lambda: [])  # BLAS, whose threads are not limited here
+        replace(signals, signal=SimulatedSignals())
+        replace(launcher, describe_state=self.describe_state)
+        replace(WaitPolicy, of_processes=classmethod(lambda *_: POLICY))
+        create = ControlBlock.__init__
+
+        def watched(block, *args, **kwargs):
+            create(block, *args, **kwargs)
+            self._watch(block)
+
+        replace(ControlBlock, __init__=watched)
+        observer = Points(scheduler)
+        trace.observe(observer)
+        stack.callback(trace.ignore, observer)
+
+    def uninstall(self):
+        self._stack.close()
+
+    def _watch(self, block):
+        visit = self.scheduler.visit
+        block.words = Words(block.words, SESSION_WORDS, visit)
+        for name in RANK_WORDS:
+            words = getattr(block, name)
+            setattr(block, name, Words(words, [name] * block.size, visit))
+        block.notice_length = block.notice_length_0, block.notice_length_1
+        block.noticed = block.noticed_0, block.noticed_1
+
+
+assert len(SESSION_WORDS) == control_block.N_SESSION_WORDS
+
+
+class Points(trace.TraceObserver):
+    """Makes every trace point two scheduling points: before the method and after it."""
+
+    def __init__(self, scheduler):
+        self._visit = scheduler.visit
+
+    def around(self, point, method):
+        visit, before, after = self._visit, f"{point.label} before", f"{point.label} after"
+
+        def seen(owner, *args, **kwargs):
+            visit(before)
+            try:
+                return method(owner, *args, **kwargs)
+            finally:
+                visit(after)
+
+        return seen

@@ -1,0 +1,209 @@
+"""Faults of the protocol to plant, one at a time; the simulated world must find each of them.
+
+A fault replaces lines of a method by wrong ones. Some of the library's own lines would hide it: a wake-up that is
+missed at a barrier, for example, costs a tenth of a second, because every wait also looks at the words by itself.
+"""
+
+import inspect
+import textwrap
+from contextlib import contextmanager
+from unittest import mock
+
+from synkhronos.processes import keeper
+from synkhronos.replication.command import Rejoin
+from synkhronos.runtime import channel
+from synkhronos.runtime.channel import MasterEnd, RankEnd
+from synkhronos.runtime.deposits import Deposits
+from synkhronos.runtime.healing import Healing
+from synkhronos.runtime.session import Session
+from synkhronos.runtime.transaction import Transaction
+from synkhronos.sync import barrier
+from synkhronos.sync.barrier import Barrier
+from synkhronos.sync.control_block import ControlBlock
+from synkhronos.transports.shared_memory import SharedMemoryTransport
+
+#: By name: the owners and the name of a function, and its lines with their wrong replacements.
+PLANTS = {
+    "a missed wakeup of the master": (
+        [RankEnd],
+        "send",
+        {"block.answers[self.rank].release()": "pass"},
+    ),
+    "a missed wakeup of a rank": (
+        [MasterEnd],
+        "send",
+        {"for rank in self.ranks:": "for rank in self.ranks[1:]:"},
+    ),
+    "a missed wakeup at a barrier": (
+        [Barrier],
+        "_decide",
+        {"block.releases[rank].release()": "pass"},
+    ),
+    "a decision before the last arrival": (
+        [Barrier],
+        "_decide",
+        {
+            "for _ in self._others:": "for _ in self._others[1:]:",
+            "while self._arrived[rank] < current:": "while self._arrived[rank] < current and rank != self._others[0]:",
+        },
+    ),
+    "an abort that reaches no rank": (
+        [Barrier],
+        "abort",
+        {"words[ABORTED] = max(words[ABORTED], self.command)": "pass"},
+    ),
+    "an abort of the next command, too": (
+        [Barrier],
+        "abort",
+        {"words[ABORTED] = max(words[ABORTED], self.command)": "words[ABORTED] = self.command + 1"},
+    ),
+    "an abort that is requested for the command before": (
+        [Barrier],
+        "abort",
+        {"words[ABORT_REQUESTED] = self.command": "words[ABORT_REQUESTED] = self.command - 1"},
+    ),
+    "barriers counted from the command before": (
+        [Barrier],
+        "begin",
+        {
+            "self.current = command * BARRIERS_PER_COMMAND": "self.current = (command - (self.rank != self.root)) * BARRIERS_PER_COMMAND"
+        },
+    ),
+    "one slot for all notices": (
+        [Barrier],
+        "exchange",
+        {"turn = (self.command + self.current + 1) % 2": "turn = 0"},
+    ),
+    "a promise that is valid before its barrier": (
+        [barrier, channel],
+        "is_due",
+        {"and promised <= block.words[DECIDED]": ""},
+    ),
+    "a promise that stays valid for later commands": (
+        [barrier, channel],
+        "is_due",
+        {"promised // BARRIERS_PER_COMMAND == command": "promised"},
+    ),
+    "an answer to the command before": (
+        [MasterEnd],
+        "wait",
+        {"block.finished[rank] < number": "block.finished[rank] < number - 1"},
+    ),
+    "an answer that is announced before it is written": (
+        [RankEnd],
+        "send",
+        {
+            "self._put(payload)\n": "pass\n",
+            "block.answers[self.rank].release()": "block.answers[self.rank].release()\n    self._put(payload)",
+        },
+    ),
+    "a command that is announced before it is written": (
+        [MasterEnd],
+        "send",
+        {
+            "words[COMMAND_NUMBER] = number\n": "pass\n",
+            "block, words = self.block, self.block.words": "block, words = self.block, self.block.words\n    words[COMMAND_NUMBER] = number",
+        },
+    ),
+    "a command that is taken for a shorter one": (
+        [RankEnd],
+        "read",
+        {
+            "known = self._frozen.get(payload)\n": "known = self._frozen.get(len(payload))\n",
+            "self._frozen[payload] = envelope": "self._frozen[len(payload)] = envelope",
+        },
+    ),
+    "changes of an aborted command": (
+        [Transaction],
+        "_make_or_undo",
+        {"if self.barrier.is_complete(self._commitment):": "if True:"},
+    ),
+    "a decided change that is dropped": (
+        [Transaction],
+        "settle",
+        {"self._make_or_undo()": "self._commitment, self._changes, self._tried = None, (), []"},
+    ),
+    "an undo log that is dropped too early": (
+        [Transaction],
+        "try_out",
+        {"self._tried.append((self.barrier.current + 1, undo))": "pass"},
+    ),
+    "a slot that is swapped twice": (
+        [SharedMemoryTransport],
+        "swap_in",
+        {"slot.spare = before": "slot.spare, slot.current = after, before"},
+    ),
+    "a journal that is one command old": (
+        [Healing],
+        "note",
+        {
+            "for answer in answers:": "last, self._last = vars(self).get('_last', ()), answers\n    for answer in last:",
+        },
+    ),
+    "a deposit that is overwritten before the commit": (
+        [Deposits],
+        "_staged_copy",
+        {
+            "spare = self._transport.allocate(": "old = self._transport.current(_key(entry.number, entry.on_device))\n"
+            "    spare = old if old is not None and old.shape == value.shape else self._transport.allocate("
+        },
+    ),
+    "values that are not restored": (
+        [Deposits],
+        "restore",
+        {"self._staged = []": "self._staged, self._entries = [], ()"},
+    ),
+    "survivors that keep what they have begun": (
+        [Rejoin],
+        "run",
+        {"deposits.restore(even_kept=True)": "pass"},
+    ),
+    "a dead rank's memory that is released": (
+        [Healing],
+        "ranges",
+        {"return [": "return [][:0] and ["},
+    ),
+    "a replacement that repeats the last command": (
+        [ControlBlock],
+        "reset",
+        {"self.finished[rank] = command": "pass"},
+    ),
+    "a death that is not recorded": (
+        [keeper],
+        "record_exit",
+        {"block.ended[rank] = 1": "pass"},
+    ),
+    "a death word that is cleared": (
+        [Session],
+        "_look",
+        {"self.launcher.forward(False)": "self.block.words[DEATHS], self.block.ended[self.others[0]] = 0, 0"},
+    ),
+    "an interrupt that leaves a rank asleep": (
+        [Session],
+        "_recover",
+        {"self.block.commands[rank].release()": "pass"},
+    ),
+}
+
+
+@contextmanager
+def planted(name):
+    """Plant a fault; plant it before the simulated world observes the library's methods."""
+    owners, function, changes = PLANTS[name]
+    original = vars(owners[0])[function]
+    source = textwrap.dedent(inspect.getsource(original))
+    for right, wrong in changes.items():
+        assert right in source, f"{name}: {right!r} is no longer in {function}"
+        source = source.replace(right, wrong)
+    source = "\n".join(line for line in source.split("\n") if not line.startswith("@"))
+    found = {}
+    code = compile("from __future__ import annotations\n" + source, f"<{name}>", "exec")
+    exec(code, original.__globals__, found)
+    patches = [mock.patch.object(owner, function, found[function]) for owner in owners]
+    for patch in patches:
+        patch.start()
+    try:
+        yield
+    finally:
+        for patch in reversed(patches):
+            patch.stop()

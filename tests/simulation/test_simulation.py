@@ -1,0 +1,181 @@
+"""The simulated world: few schedules of the campaign, replays, shrinking, and faults of the protocol that it finds.
+
+Modules: `turns_of_ranks`, `operating_system`, `simulated_steps`, `schedules`, `shrinking`, `many_schedules`.
+"""
+
+import gc
+import importlib.util
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import protocol_faults
+import pytest
+from many_schedules import Totals, find
+from operating_system import RANK_WORDS, SESSION_WORDS
+from protocol_faults import PLANTS, planted
+from schedules import FAULTS, OF_ALL, OF_INTERRUPTS, OF_PROGRAM, OF_RANKS, Fault, Simulation, Wrong, drawn
+from shrinking import failure, shrunk
+from simulated_steps import KINDS, START, divided
+
+import synkhronos as synk
+from synkhronos.sync import control_block
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+
+#: Faults that hundreds of schedules find; the others are found by the first fifty.
+RARE = "undo log|overwritten"
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    synk.close()
+    gc.collect()
+    yield
+    synk.close()
+
+
+def test_schedules_are_right():
+    """A share of `make simulate`."""
+    totals = Totals()
+    with Simulation() as simulation:
+        for seed in range(60):
+            _, points, switches = simulation.run(drawn(seed))
+            assert points >= 500 and switches >= 50
+            totals.schedules, totals.points = totals.schedules + 1, totals.points + points
+        simulation.check_leftovers()
+        totals.counts, totals.orders = simulation.scheduler.counts, simulation.scheduler.orders
+        totals.faults, totals.steps = simulation.faults, simulation.steps
+    assert set(totals.steps) == set(KINDS) and set(totals.faults) == set(FAULTS)
+    assert len(totals.counts) > 100 and len(totals.both_orders) > 1000
+    assert str(totals).startswith("60 schedules, 0 wrong")
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("simulated")]
+
+
+def test_a_seed_replays_to_the_same_end():
+    with Simulation() as simulation:
+        first = [simulation.run(drawn(seed)) for seed in (3, 4, 5)]
+        again = [simulation.run(drawn(seed)) for seed in (5, 4, 3)]
+    assert first == again[::-1]
+    assert len({digest for digest, _, _ in first}) == 3
+
+
+def test_a_schedule_has_what_it_promises():
+    schedules = [drawn(seed) for seed in range(300)]
+    assert {schedule.n for schedule in schedules} == {2, 3, 4}
+    assert all(10 <= len(schedule.steps) <= 12 for schedule in schedules)
+    assert {fault.kind for schedule in schedules for fault in schedule.faults} == set(FAULTS)
+    assert all(
+        fault.rank != schedule.root for schedule in schedules for fault in schedule.faults if fault.kind == "death"
+    )
+
+
+def test_every_word_that_ranks_use_is_a_point():
+    assert len(SESSION_WORDS) == control_block.N_SESSION_WORDS
+    over_hosts = {"fetch_asked", "fetch_length", "fetch_done", "received", "printed", "shown"}
+    assert set(control_block.RANK_WORDS) - set(RANK_WORDS) == over_hosts | {"memory"}
+
+
+def test_moments_of_faults_are_points():
+    with Simulation() as simulation:
+        for seed in range(12):
+            simulation.run(drawn(seed)._replace(faults=()))
+        assert {*OF_PROGRAM, *OF_RANKS, *OF_ALL, *OF_INTERRUPTS} <= set(simulation.scheduler.counts)
+
+
+def test_deaths_at_every_point_of_a_command():
+    """A rank dies at one point after another of a reduction; each time the values are old or new on all ranks."""
+    schedule = drawn(0)._replace(n=2, root=0, heal=0, timeout=None, late_reports=0.0, looks=1)
+    schedule = schedule._replace(steps=(("call", 1, 5), ("all_reduce", "w", "sum"), ("call", 2, 5), ("gather",)))
+    with Simulation() as simulation:
+        for point in range(1, 60):
+            simulation.run(schedule._replace(faults=(Fault("death", 1, 1, point),)))
+        assert simulation.faults["death"] >= 55
+    with Simulation() as simulation:
+        for point in range(1, 60, 3):
+            simulation.run(schedule._replace(heal=1, faults=(Fault("death", 1, 1, point),)))
+
+
+def test_the_error_names_the_rank_that_is_stuck():
+    """A rank hangs at one point after another: no other rank is reported as missing, even between two writes.
+
+    Earlier, the root waited for a wake-up although all ranks had arrived, and the error named all of them (schedule
+    1522).
+    """
+    schedule = drawn(0)._replace(n=3, root=0, heal=0, timeout=2.0, late_reports=0.0, looks=1)
+    schedule = schedule._replace(steps=(("call", 1, 5), ("all_reduce", "w", "sum"), ("gather",)))
+    with Simulation() as simulation:
+        for point in range(1, 45):
+            simulation.run(schedule._replace(faults=(Fault("stuck", 2, 1, point),)))
+        assert simulation.faults["stuck"] >= 40
+
+
+def test_a_failing_schedule_is_shrunk():
+    with planted("one slot for all notices"), Simulation() as simulation:
+        seed = next(seed for seed in range(20) if failure(simulation, drawn(seed)) is not None)
+        wrong = failure(simulation, drawn(seed))
+        schedule, found = shrunk(simulation, drawn(seed), wrong.kind)
+        assert found.kind == wrong.kind
+        assert len(schedule.steps) <= 3 and schedule.faults == () and schedule.switches < 1000
+        again = failure(simulation, schedule)
+        assert str(again) == str(found)
+        assert str(schedule).count("\n") == len(schedule.steps)
+
+
+@pytest.mark.thorough(RARE)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", PLANTS)
+def test_planted_faults_are_found(name):
+    found = find(name, 5000)
+    assert found is not None, name
+
+
+def test_a_plant_that_no_longer_fits_is_noticed(monkeypatch):
+    owners, function, _ = PLANTS["one slot for all notices"]
+    monkeypatch.setitem(protocol_faults.PLANTS, "stale", (owners, function, {"turn = 3": "turn = 0"}))
+    with pytest.raises(AssertionError), planted("stale"):
+        pass
+
+
+def test_wrong_values_are_noticed(monkeypatch):
+    """A value that only the model has is wrong."""
+    kind = type(KINDS["get_value"])
+    monkeypatch.setattr(kind, "run", lambda self, variables, name, rank: [np.array(7.5)])
+    with Simulation() as simulation:
+        with pytest.raises(Wrong):
+            simulation.run(drawn(0)._replace(steps=(("get_value", "w", 0),), faults=()))
+
+
+@pytest.fixture
+def simulate():
+    """The module tools/simulate.py."""
+    spec = importlib.util.spec_from_file_location("simulate", ROOT / "tools" / "simulate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_command(simulate, capsys):
+    assert simulate.main(["--seed", "3"]) == 0
+    assert "3. " in capsys.readouterr().out
+    done = subprocess.run(
+        [sys.executable, simulate.__file__, "--schedules", "4", "--first", "7"], stdout=subprocess.PIPE, timeout=100
+    )
+    assert done.returncode == 0 and b"4 schedules, 0 wrong" in done.stdout
+
+
+def test_the_command_shows_the_shortest_form(simulate, capsys):
+    with planted("a missed wakeup of the master"):
+        assert simulate.main(["--seed", "0"]) == 1
+    assert "its shortest form" in capsys.readouterr().out
+
+
+def test_rows_of_ranks():
+    x = np.arange(10.0).reshape(5, 2)
+    assert [len(part) for part in divided(x, 3, 0)] == [2, 2, 1]
+    assert [len(part) for part in divided(x[:2], 4, 3)] == [1, 0, 0, 1]
+    assert set(START) == {"w", "v", "u"}

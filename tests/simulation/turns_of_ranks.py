@@ -1,0 +1,303 @@
+"""The scheduler of the simulated world: processes are threads, and exactly one of them runs at a time.
+
+A *process* runs until it reaches a scheduling point at which the seed lets another one continue, or until it waits.
+Simulated time passes only at points, and when no process can run: then the first time limit of a wait ends. ::
+
+    rank 0   point  point  point  wait ............................ point
+    rank 1                               point  point  wait
+    keeper                                                  reap, wait
+
+A process that has died stays where it was, and no handler of its runs. Its thread ends after the schedule.
+"""
+
+import random
+import threading
+from collections import Counter
+from math import log
+
+READY, BLOCKED, STOPPED, DEAD, ENDED = "ready", "blocked", "stopped", "dead", "ended"
+
+TICK_S = 1e-6  # simulated time between two points
+POINTS_PER_COMMAND = 200_000  # a command with more points does not end
+SECONDS_PER_COMMAND = 600.0  # simulated time after which a command waits for ever
+LONGEST_JUMP_S = 0.2  # a process that can continue is not kept from it for longer, unless a fault says so
+FOREVER = float("inf")
+
+
+class Hang(BaseException):
+    """Raised in the program if no process can continue, or if a command does not end."""
+
+
+class ProgramDied(BaseException):
+    """Raised in the program, at every point from its death on, so that none of its handlers has an effect."""
+
+
+class Unwound(BaseException):
+    """Ends the thread of a dead process after the schedule."""
+
+
+class Process:
+    """A simulated process; ``weight`` is how often it is chosen, relative to others."""
+
+    def __init__(self, pid, name, weight=1.0):
+        self.pid, self.name, self.weight = pid, name, weight
+        self.turn = threading.Lock()
+        self.turn.acquire()
+        self.thread = self.ident = self.rank = None
+        self.fds = {}  # descriptors to close if it does not
+        self.state, self.status = READY, None
+        self.label, self.points = "start", 0
+        self.due, self.fault = -1, None  # the number of the point at which a fault happens
+        self.key, self.until = None, FOREVER  # what it waits for
+
+    def __repr__(self):
+        return f"{self.name} ({self.state} at {self.label})"
+
+
+class Habits:
+    """How a schedule chooses: drawn from its seed, and different from schedule to schedule.
+
+    Attributes
+    ----------
+    gap : float
+        Mean number of points between two switches.
+    jumps : float
+        Probability of a switch at which a time limit ends although others can run, as on a busy machine.
+    most : int
+        Number of switches after which a process runs until it waits.
+    """
+
+    def __init__(self, rng, most):
+        self.gap = rng.choice((1.0, 2.0, 4.0, 12.0, 40.0, 150.0))
+        self.jumps = rng.choice((0.0, 0.0, 0.0, 0.01, 0.1))
+        self.weights = rng.choice(((1.0,), (1.0,), (1.0, 0.1), (1.0, 0.02)))
+        self.most = most
+
+
+class Scheduler:
+    """Runs the processes of one schedule after another; the program runs in the main thread.
+
+    `visit` is a scheduling point; `counts` and `orders` are totals of all schedules: how often each point was visited,
+    and which of two pending points came first.
+    """
+
+    def __init__(self):
+        self.counts, self.orders = Counter(), set()
+        self.ended = lambda process: None  # called when a process ends
+        self.on_fault = lambda process, fault: None
+        self.program = self.running = Process(0, "nothing")
+        self.left = FOREVER
+        self.processes, self.over, self.failure, self.is_program_dead = [], True, None, False
+        self.now = 0.0
+
+    # -- schedules -------------------------------------------------------------------------------------------------
+
+    def begin(self, seed, most=FOREVER):
+        """Begin a schedule, with the calling thread as the program."""
+        self.rng = random.Random(seed)
+        self.habits = Habits(self.rng, most)
+        self.now, self.left, self.over, self.failure = 1000.0, 1, False, None
+        self.is_program_dead = False
+        self.total = self.switches = self.idle = self.digest = 0
+        self.processes = []
+        self.program = self.running = self._new("program")
+        self.program.ident = threading.get_ident()
+        self.begin_command()
+
+    def begin_command(self):
+        """Restart the limits on a command."""
+        self._began, self._began_at = self.now, self.total
+
+    def end(self):
+        """End the schedule and the threads of all processes."""
+        self.over, self.left = True, 0
+        for process in self.processes:
+            if process.thread is not None and process.thread.is_alive():
+                self.running = process
+                process.turn.release()
+                process.thread.join()
+        self.left, self.processes, self.running = FOREVER, [], Process(0, "nothing")
+
+    def _new(self, name):
+        process = Process(5_000_000 + len(self.processes), name, self.rng.choice(self.habits.weights))
+        self.processes.append(process)
+        return process
+
+    def start(self, name, work):
+        """Start a process that calls ``work(process)`` and ends with the returned status."""
+        process = self._new(name)
+
+        def live():
+            process.ident = threading.get_ident()
+            process.turn.acquire()
+            try:
+                if not self.over:
+                    process.status = work(process)
+            except Unwound:
+                pass
+            if not self.over:
+                process.state = ENDED
+                self.ended(process)
+                self._leave(process)
+
+        process.thread = threading.Thread(target=live, name=f"simulated {name}", daemon=True)
+        process.thread.start()
+        return process
+
+    # -- points ----------------------------------------------------------------------------------------------------
+
+    def visit(self, label):
+        """Pass a scheduling point."""
+        me = self.running
+        me.label = label
+        me.points += 1
+        self.total += 1
+        self.now += TICK_S
+        self.counts[label] += 1
+        self.left -= 1
+        if me.points == me.due or self.left <= 0:
+            self._visit(me)
+
+    def _visit(self, me):
+        if threading.get_ident() != me.ident:  # a thread that a process has started, such as for pickling
+            if me.points == me.due:
+                me.due += 1
+            self.left = max(self.left, 1)
+            return
+        self._check(me)
+        if me.points == me.due:
+            fault, me.fault, me.due = me.fault, None, -1
+            self.on_fault(me, fault)
+        if self.left <= 0:
+            self._draw_gap()
+            if self.switches < self.habits.most:
+                self._pass_turn(me)
+
+    def _draw_gap(self):
+        self.left = 1 + int(-self.habits.gap * log(1.0 - self.rng.random())) if self.habits.gap > 1 else 1
+
+    def _check(self, me):
+        """Raise the exception of a schedule that is over, or that cannot end."""
+        if self.over:
+            raise Unwound
+        if self.is_program_dead and me is self.program:
+            raise ProgramDied
+        if self.total - self._began_at > POINTS_PER_COMMAND:
+            self.failure = self.failure or f"a command does not end after {POINTS_PER_COMMAND} points"
+        elif self.now - self._began > SECONDS_PER_COMMAND:
+            self.failure = self.failure or f"a command waits for more than {SECONDS_PER_COMMAND:g} s"
+        if self.failure is not None:
+            if me is self.program:
+                raise Hang(f"{self.failure}: {self.processes}")
+            self.left = 0
+            self._switch(me, self.program)
+
+    # -- waiting ---------------------------------------------------------------------------------------------------
+
+    def wait(self, key, until=FOREVER):
+        """Wait until `wake` is called for a key, or until a time; there may be other reasons to return."""
+        me = self.running
+        if threading.get_ident() != me.ident:
+            raise Hang(f"a thread of {me} waits")
+        me.state, me.key, me.until = BLOCKED, key, until
+        self._pass_turn(me)
+
+    def wake(self, key):
+        """Let all processes that wait for a key continue."""
+        for process in self.processes:
+            if process.state is BLOCKED and process.key == key:
+                process.state = READY
+
+    def sleep(self, seconds):
+        """Wait for some seconds."""
+        until = self.now + seconds
+        while self.now < until:
+            self.wait(None, until)
+
+    def settle(self):
+        """Let the others run until all of them wait; return only then."""
+        while True:
+            self.wait(None, self.now)
+            if not any(each.state is READY for each in self.processes if each is not self.program):
+                return
+
+    def stop(self, process):
+        """Stop a process for ever, as by SIGSTOP."""
+        process.state = STOPPED
+        if process is self.running:
+            self._pass_turn(process)
+
+    def kill(self, process, status=-9):
+        """End a process where it is, as by SIGKILL."""
+        if process.state in (DEAD, ENDED):
+            return
+        process.state, process.status = DEAD, status
+        self.ended(process)
+        if process is self.running:
+            self._pass_turn(process)
+
+    def kill_program(self):
+        """End the program where it is, as by SIGKILL; its thread lives on as an observer that calls `bury_program`."""
+        self.is_program_dead, self.left = True, 0
+        raise ProgramDied
+
+    def bury_program(self):
+        """Make the program's thread an observer of the other processes."""
+        self.is_program_dead, self.left = False, 1
+
+    # -- turns -----------------------------------------------------------------------------------------------------
+
+    def _choose(self):
+        """Return the process that continues; advance the clock if all processes wait."""
+        while True:
+            ready = [each for each in self.processes if each.state is READY]
+            if not ready or self.habits.jumps and self.rng.random() < self.habits.jumps:
+                limit = self.now + LONGEST_JUMP_S if ready else FOREVER
+                timed = [each for each in self.processes if each.state is BLOCKED and each.until < limit]
+                if timed:
+                    first = min(timed, key=lambda each: each.until)
+                    if first.until > self.now:
+                        self.now = first.until
+                        self.idle += not ready
+                    first.state = READY
+                    ready.append(first)
+                elif not ready:
+                    self.failure = self.failure or "all processes wait for each other"
+                    return self.program
+            if len(ready) == 1:
+                return ready[0]
+            chosen = self._draw(ready)
+            for each in ready:
+                if each is not chosen:
+                    self.orders.add((chosen.label, each.label))
+            return chosen
+
+    def _draw(self, ready):
+        """Draw one of several processes by their weights."""
+        left = self.rng.random() * sum([each.weight for each in ready])
+        for process in ready:
+            left -= process.weight
+            if left < 0:
+                break
+        return process
+
+    def _pass_turn(self, me):
+        chosen = self._choose()
+        if chosen is not me:
+            self.switches += 1
+            self.digest = hash((self.digest, self.total, chosen.pid))
+        self._switch(me, chosen)
+
+    def _switch(self, me, chosen):
+        if chosen is not me:
+            self.running = chosen
+            chosen.turn.release()
+            me.turn.acquire()
+        if self.over or self.failure is not None:
+            self._check(me)
+
+    def _leave(self, process):
+        """Pass the turn on from a thread that ends."""
+        chosen = self._choose()
+        self.running = chosen
+        chosen.turn.release()

@@ -1,0 +1,96 @@
+"""Run schedules of the simulated world (tests/simulation): every order of the ranks, with faults, from a seed.
+
+    python tools/simulate.py                              # as `make simulate`: about two minutes on one core
+    python tools/simulate.py --schedules 1000000 --cores 2
+    python tools/simulate.py --seed 1234                  # one schedule, printed; if it fails, also its shortest form
+    python tools/simulate.py --plants                     # plant the faults of the protocol; each must be found
+
+The first seed is ``--first``. The exit status is 1 if a schedule is wrong, or a planted fault is not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import List, Optional
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "simulation")]
+
+SCHEDULES = 2000
+PLANTED_SCHEDULES = 5000  # within which a planted fault must be found
+
+
+def replay(seed: int) -> int:
+    """Run one schedule; print it, and its shortest form if it fails."""
+    from schedules import Simulation, drawn
+    from shrinking import failure, shrunk
+
+    with Simulation() as simulation:
+        schedule = drawn(seed)
+        print(schedule)
+        wrong = failure(simulation, schedule)
+        if wrong is None:
+            print(f"right: {simulation.scheduler.total} points, {simulation.scheduler.switches} switches")
+            return 0
+        print(f"\n{wrong}\n\nits shortest form:", flush=True)
+        schedule, wrong = shrunk(simulation, schedule, wrong.kind)
+        print(f"{schedule}\n\n{schedule!r}\n\n{wrong}")
+    return 1
+
+
+def plant(most: int) -> int:
+    """Plant every fault of the protocol, and print the seed that finds it."""
+    from many_schedules import find
+    from protocol_faults import PLANTS
+
+    absent = 0
+    for name in PLANTS:
+        found = find(name, most)
+        absent += found is None
+        text = f"not found in {most} schedules" if found is None else f"schedule {found[0]}: {found[1].kind}"
+        print(f"{name}: {text}", flush=True)
+    return int(absent > 0)
+
+
+def campaign(first: int, count: int, n_cores: int) -> int:
+    """Run many schedules and print their totals."""
+    from many_schedules import run_on
+
+    began = last = time.monotonic()
+
+    def progress(totals: object) -> None:
+        nonlocal last
+        if time.monotonic() - last > 10:
+            last = time.monotonic()
+            print(f"{last - began:.0f} s: {totals}", flush=True)
+
+    totals = run_on(n_cores, first, count, progress)
+    took = time.monotonic() - began
+    print(f"{totals}; {took:.0f} s on {n_cores} cores, {count / took / n_cores:.0f} schedules per second and core")
+    for failure in totals.failures[:20]:
+        print(f"\nschedule {failure.seed} (python tools/simulate.py --seed {failure.seed}): {failure.text}")
+    return int(bool(totals.failures))
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Run what the command line selects; return the exit status."""
+    parser = argparse.ArgumentParser(description="Run schedules of the simulated world.")
+    parser.add_argument("--schedules", type=int, default=SCHEDULES, help=f"number (default: {SCHEDULES})")
+    parser.add_argument("--first", type=int, default=0, help="first seed (default: 0)")
+    parser.add_argument("--cores", type=int, default=1, help="number of processes (default: 1)")
+    parser.add_argument("--seed", type=int, help="run only the schedule of this seed, and print it")
+    parser.add_argument("--plants", action="store_true", help="plant faults of the protocol instead")
+    given = parser.parse_args(arguments)
+    if given.seed is not None:
+        return replay(given.seed)
+    if given.plants:
+        return plant(PLANTED_SCHEDULES)
+    return campaign(given.first, given.schedules, min(given.cores, os.cpu_count() or 1))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
