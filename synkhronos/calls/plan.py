@@ -361,7 +361,8 @@ class CallMemory(Kept):
         return {place: prepared.plan for place, prepared in self.plans.items()}
 
     def restore(self, saved: Dict[Tuple[int, int], CallPlan], context: RankContext) -> None:
-        self.plans = {place: RankPlan(plan, context) for place, plan in saved.items()}
+        there = context.registry.functions  # a function may have been dropped meanwhile
+        self.plans = {place: RankPlan(plan, context) for place, plan in saved.items() if plan.number in there}
 
 
 def _row_of_none(value: Any) -> np.ndarray[Any, Any]:

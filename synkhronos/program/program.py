@@ -190,7 +190,7 @@ class Program:
         SynkhronosError
             The ranks cannot be started.
         """
-        if isinstance(launcher, str) and launcher not in LAUNCHERS:
+        if not isinstance(launcher, Launcher) and launcher not in LAUNCHERS:
             raise ArgumentValueError("launcher", f"one of {sorted(LAUNCHERS)}", repr(launcher))
         log_as_the_environment_says()
         check = os.environ.get(CHECK) or "0"

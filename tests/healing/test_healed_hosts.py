@@ -18,7 +18,7 @@ from clocks import Clock
 from gates import Gate, until
 from killer import Killer, Terror, flat, kill, pid_of
 from refusals import lacks, reports
-from workload import ROUNDS, Fragile, training
+from fragile_training import ROUNDS, Fragile, training
 from worlds import over_hosts
 
 import synkhronos as synk

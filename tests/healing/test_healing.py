@@ -19,7 +19,7 @@ from clocks import Clock
 from gates import Gate, until
 from killer import Killer, Terror, flat, kill, pid_of
 from refusals import lacks, refuses, reports
-from workload import ROUNDS, Fragile, training
+from fragile_training import ROUNDS, Fragile, training
 
 import synkhronos as synk
 from synkhronos.kernels.copy import copy_into

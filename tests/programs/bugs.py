@@ -557,22 +557,22 @@ def weight_0_counts_inside(plant):
 
 def no_updates_without_rows(plant):
     """Ranks without rows do not apply the updates that all ranks have in common."""
-    right = rank_call._change
+    right = rank_call.change_of
 
     def wrong(plan, chosen, news, context):
         return right(plan, chosen if plan.division.takes_part(context.rank) else [], news, context)
 
-    plant.replace(rank_call, "_change", wrong)
+    plant.replace(rank_call, "change_of", wrong)
 
 
 def all_updates_without_rows(plant):
     """Ranks without rows apply all updates."""
-    right = rank_call._change
+    right = rank_call.change_of
 
     def wrong(plan, chosen, news, context):
         return right(plan, range(len(news)) if plan.division.num_slices == 1 else chosen, news, context)
 
-    plant.replace(rank_call, "_change", wrong)
+    plant.replace(rank_call, "change_of", wrong)
 
 
 def results_while_they_are_held(plant):
