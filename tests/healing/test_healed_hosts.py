@@ -15,10 +15,10 @@ import numpy as np
 import psutil
 import pytest
 from clocks import Clock
+from fragile_training import ROUNDS, Fragile, training
 from gates import Gate, until
 from killer import Killer, Terror, flat, kill, pid_of
 from refusals import lacks, reports
-from fragile_training import ROUNDS, Fragile, training
 from worlds import over_hosts
 
 import synkhronos as synk

@@ -16,10 +16,10 @@ import numpy as np
 import psutil
 import pytest
 from clocks import Clock
+from fragile_training import ROUNDS, Fragile, training
 from gates import Gate, until
 from killer import Killer, Terror, flat, kill, pid_of
 from refusals import lacks, refuses, reports
-from fragile_training import ROUNDS, Fragile, training
 
 import synkhronos as synk
 from synkhronos.kernels.copy import copy_into
