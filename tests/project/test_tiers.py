@@ -121,7 +121,7 @@ def test_ci_runs_every_part_once_and_fails_with_any(tmp_path, failing, pythons):
         universal_newlines=True,
     )
     called = ["install", "test", "check", "packages"]
-    calls = {"3.13": ("test", ""), "3.11": ("test-engine", " QUICK= TESTS=tests/engines")}
+    calls = {"3.13": ("test-engine", ""), "3.11": ("test-engine", " QUICK= TESTS=tests/engines")}
     for version in (each for each in calls if each in pythons):
         target, options = calls[version]
         called.append(f"{target} ENGINE=pytensor PYTHON={found[version]}{options}")
