@@ -30,10 +30,8 @@ from .hosts import Hosts
 from .semaphore import Semaphore
 
 COMMAND_BYTES = 1 << 16  # longer commands are sent through the master's pool
-ANSWER_BYTES = 1 << 14  # longer answers are sent through the rank's pool
-NOTICE_BYTES = (
-    5 << 14
-)  # longer notices are sent through the rank's pool; enough for values of 64 KiB and their locations
+ANSWER_BYTES = NOTICE_BYTES = 1 << 14  # longer answers and notices are sent through the rank's pool
+NOTICE_BYTES_OVER_HOSTS = 5 << 14  # with several hosts: enough for values of 64 KiB and their locations
 FETCH_BYTES = 1 << 12  # longer requests to other hosts are sent through the rank's pool
 FATAL_ERROR_BYTES = 1 << 14  # maximum size of the text of an error that ends a rank
 ANNOUNCEMENT_BYTES = 1 << 18  # size of a session's announcements, enough for more than a thousand modules
@@ -87,7 +85,7 @@ _SESSION_LINES, _RANK_LINES = (-(-count // _LINE_WORDS) for count in (N_SESSION_
 _WORD_BYTES = 8
 
 
-def _regions(size: int, span_bytes: int) -> Tuple[Dict[str, Tuple[int, int, int]], int]:
+def _regions(size: int, span_bytes: int, notice_bytes: int) -> Tuple[Dict[str, Tuple[int, int, int]], int]:
     """Return each region's first byte, number of items and bytes per item, by name, and the total size."""
     found, begin = {}, 0
     for name, count, nbytes in (
@@ -95,7 +93,7 @@ def _regions(size: int, span_bytes: int) -> Tuple[Dict[str, Tuple[int, int, int]
         ("semaphores", 1 + 4 * size, semaphore.SEMAPHORE_BYTES),
         ("command", 1, COMMAND_BYTES),
         ("answers", size, ANSWER_BYTES),
-        ("notices", 2 * size, NOTICE_BYTES),  # two per rank, because one may be read while the next is written
+        ("notices", 2 * size, notice_bytes),  # two per rank, because one may be read while the next is written
         ("fetches", size, FETCH_BYTES),
         ("fatal errors", size, FATAL_ERROR_BYTES),  # separate from the answers, which may still be unread
         ("announcements", 1, ANNOUNCEMENT_BYTES),
@@ -127,10 +125,10 @@ class ControlBlock(_RankWords):
         bells: Sequence[int] = (-1, -1),
         span_bytes: int = 0,
     ) -> None:
-        create = fd < 0
+        create, notice_bytes = fd < 0, NOTICE_BYTES if hosts is None else NOTICE_BYTES_OVER_HOSTS
         if not create:
-            span_bytes = (os.fstat(fd).st_size - _regions(size, 0)[1]) // size
-        regions, total = _regions(size, span_bytes)
+            span_bytes = (os.fstat(fd).st_size - _regions(size, 0, notice_bytes)[1]) // size
+        regions, total = _regions(size, span_bytes, notice_bytes)
         self.size = size
         self.fd = nameless_file("control", total) if create else fd
         memory = memoryview(mmap.mmap(self.fd, total))

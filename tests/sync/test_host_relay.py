@@ -26,7 +26,7 @@ from synkhronos.sync.control_block import (
     DEATHS,
     DECIDED,
     LET_GO,
-    NOTICE_BYTES,
+    NOTICE_BYTES_OVER_HOSTS,
     STOP_REQUESTED,
     ControlBlock,
 )
@@ -545,7 +545,7 @@ def test_nobody_passes_before_the_ranks_of_all_hosts_have_arrived(make, counts):
             barrier.begin(command)
             for i in range(n_barriers):
                 passed[rank] += 1
-                size = (1, EARLY_BYTES, NOTICE_BYTES + 1)[(command + i) % 3]
+                size = (1, EARLY_BYTES, NOTICE_BYTES_OVER_HOSTS + 1)[(command + i) % 3]
                 said = barrier.exchange(bytes([command, i, rank]) * size, world.pools[host], world.known[host])
                 assert said == tuple(bytes([command, i, each]) * size for each in range(n))
                 assert min(passed) >= passed[rank]

@@ -108,8 +108,7 @@ def test_ctrl_c_between_an_array_and_its_handle(make_world, monkeypatch, which):
         np.testing.assert_array_equal(world.values(variable), np.full((2, 4), first + 2))
 
 
-def test_exchange_of_notices_larger_than_their_slots(make_world, monkeypatch):
-    monkeypatch.setattr(control_block, "NOTICE_BYTES", 1 << 14)
+def test_exchange_of_notices_larger_than_their_slots(make_world):
     world = make_world("threads", 3, 1)
     many = world.shareds([np.full(i % 5, 1.0) for i in range(700)])
     assert 700 * 2 * 13 > control_block.NOTICE_BYTES  # minimum number of bytes of 700 pairs of handles
