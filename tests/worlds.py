@@ -56,6 +56,27 @@ class Poke(Command):
         entry.set(value, Origin.OWN)
 
 
+class Handles(Command):
+    """Return the handles of all ranks' arrays to the master, which calls ``meanwhile`` and then reads the arrays."""
+
+    title = "handles"
+
+    def __init__(self, meanwhile):
+        self.meanwhile = meanwhile
+
+    def __reduce__(self):
+        return Handles, (None,)
+
+    def run(self, context):
+        array = context.transport.allocate(("of a test",), (5,), np.dtype("f8"))
+        array[:] = context.rank
+        return context.pool.handle(array)
+
+    def finish(self, results, context):
+        self.meanwhile()
+        return [context.pools.attach(handle)[0] for handle in results]
+
+
 class Tables(Command):
     """Return the numbers of functions and variables in this rank's tables, and the bytes of its pool."""
 

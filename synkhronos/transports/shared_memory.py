@@ -102,7 +102,7 @@ class SharedMemoryTransport(Transport):
                 slot = self._slots[key] = Slot()
             current = slot.current
             if current is None or current.array is not value:
-                value = np.asarray(value)  # it may be an array of JAX
+                value = np.asarray(value)  # a value on a device is copied to the host
                 if current is None or not (slot.mirror is value or _is_same_memory(value, current.array)):
                     borrowed = self._borrowed() if borrowed is None else borrowed
                     current = slot.current = self._fitting(current, value.shape, value.dtype, borrowed)

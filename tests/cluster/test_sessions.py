@@ -22,7 +22,7 @@ import pytest
 from clocks import Clock
 from gates import Gate, until
 from refusals import lacks, refuses, reports
-from worlds import Meeting, World
+from worlds import Handles, Meeting, World
 
 import synkhronos as synk
 from synkhronos.cluster import launcher as hosts_launcher
@@ -75,27 +75,6 @@ class Long(Command):
     def run(self, context):
         found = context.transport.exchange(b"x" * 40_000)
         return [len(notice) for notice in found], int(self.values[-1]), np.arange(30_000) + context.rank
-
-
-class Lies(Command):
-    """Return the handles of all ranks' arrays to the master, which calls `meanwhile` and then reads the arrays."""
-
-    title = "lies"
-
-    def __init__(self, meanwhile):
-        self.meanwhile = meanwhile
-
-    def __reduce__(self):
-        return Lies, (None,)
-
-    def run(self, context):
-        array = context.transport.allocate(("of a test",), (5,), np.dtype("f8"))
-        array[:] = context.rank
-        return context.pool.handle(array)
-
-    def finish(self, results, context):
-        self.meanwhile()
-        return [context.pools.attach(handle)[0] for handle in results]
 
 
 class ActsOnLink(Command):
@@ -295,7 +274,7 @@ def test_a_host_that_is_lost(session, when):
 @pytest.mark.parametrize("what", ["rank", "host"])
 def test_an_end_while_the_master_fetches_results(session, what):
     """If a host is lost after all ranks have answered, the session fails; a dead rank's results may still arrive."""
-    assert session.run(Lies(nothing)) == [0, 1, 2, 3]
+    assert session.run(Handles(nothing)) == [0, 1, 2, 3]
     pid = everywhere(session)[3][1] if what == "rank" else PROGRAM.all_hosts()[1].processes[0]
 
     def end():
@@ -304,10 +283,11 @@ def test_an_end_while_the_master_fetches_results(session, what):
 
     found = None
     try:
-        found = session.run(Lies(end))
+        found = session.run(Handles(end))
     except WorkerDied as error:
         assert (
-            not lacks(str(error), "SIGKILL" if what == "rank" else "lost", "on host there") and error.command == "lies"
+            not lacks(str(error), "SIGKILL" if what == "rank" else "lost", "on host there")
+            and error.command == "handles"
         )
         assert session.closed
     assert found in ([None, [0, 1, 2, 3]] if what == "rank" else [None])

@@ -14,17 +14,15 @@ import time
 import numpy as np
 import psutil
 import pytest
-from clocks import Clock
 from fragile_training import ROUNDS, Fragile, training
 from gates import Gate, until
 from killer import Killer, Terror, flat, kill, pid_of
 from refusals import lacks, reports
-from worlds import over_hosts
+from worlds import Handles, over_hosts
 
 import synkhronos as synk
 from synkhronos.cluster.bridge import Bridge
 from synkhronos.program.program import PROGRAM
-from synkhronos.runtime import session as session_module
 from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
 
@@ -39,22 +37,6 @@ def keeper():
     """End the keeper after this file, because ranks of later files would not inherit Theano's cache of modules."""
     yield
     PROGRAM.shut_down()
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    synk.close()
-    yield
-    synk.close()
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Return a fake clock for the timeouts of sessions."""
-    clock = Clock()
-    monkeypatch.setattr(session_module, "time", clock)
-    monkeypatch.setattr(session_module, "STACKS_TIMEOUT_S", 30.0)
-    return clock
 
 
 def forked(counts=(2, 2), heal=1, **options):
@@ -256,33 +238,12 @@ def test_a_leader_that_dies_after_its_own_answer(heal, tmp_path):
         helper.join()
 
 
-class Results(Command):
-    """Return the handles of all ranks' arrays to the master, which calls ``meanwhile`` and then reads the arrays."""
-
-    title = "results"
-
-    def __init__(self, meanwhile):
-        self.meanwhile = meanwhile
-
-    def __reduce__(self):
-        return Results, (None,)
-
-    def run(self, context):
-        array = context.transport.allocate(("of a test",), (5,), np.dtype("f8"))
-        array[:] = context.rank
-        return context.pool.handle(array)
-
-    def finish(self, results, context):
-        self.meanwhile()
-        return [context.pools.attach(handle)[0] for handle in results]
-
-
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_a_rank_that_dies_while_the_program_fetches_its_results(rank):
     """The results are in memory that outlives the rank, so the command is not repeated."""
     session = forked()
     w, _ = counting()
-    assert session.run(Results(lambda: end(rank))) == [0, 1, 2, 3]
+    assert session.run(Handles(lambda: end(rank))) == [0, 1, 2, 3]
     assert not session.healing.deaths
     check(w, 4, 1)
     assert len(session.healing.deaths) == 1

@@ -17,13 +17,6 @@ pytestmark = [getattr(pytest.mark, NAME), needs_theano, pytest.mark.thorough]
 ROWS = np.random.RandomState(0).randn(31, 3)
 
 
-@pytest.fixture(autouse=True)
-def closed():
-    synk.close()
-    yield
-    synk.close()
-
-
 def function_with_states():
     """Return a function that keeps an average, a count and a random state, and adds to a variable."""
     from theano.tensor import raw_random

@@ -16,13 +16,6 @@ pytestmark = [getattr(pytest.mark, NAME), pytest.mark.timeout(600), pytest.mark.
 STEPS, ROWS, INPUTS, HIDDEN = 300, 96, 12, 20
 
 
-@pytest.fixture(autouse=True)
-def closed():
-    synk.close()
-    yield
-    synk.close()
-
-
 def network(exact):
     """Return a step of momentum with dropout, one without, and their parameters and velocities."""
     random = np.random.RandomState(7)

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from clocks import Clock
 from fragile_training import ROUNDS, Fragile, training
 from gates import Gate, until
 from killer import Killer, Terror, flat, kill, pid_of
@@ -27,7 +26,6 @@ from synkhronos.processes.keeper import _Watch
 from synkhronos.program.program import PROGRAM
 from synkhronos.replication.replicator import Replicator, replicator_of
 from synkhronos.runtime import deposits
-from synkhronos.runtime import session as session_module
 from synkhronos.runtime.command import Command, DepositValues
 from synkhronos.runtime.deposits import dump, load
 from synkhronos.runtime.healing import Healing
@@ -35,22 +33,6 @@ from synkhronos.runtime.session import Session
 from synkhronos.testing import numpy_engine as engine
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    synk.close()
-    yield
-    synk.close()
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Return a fake clock for the timeouts of sessions."""
-    clock = Clock()
-    monkeypatch.setattr(session_module, "time", clock)
-    monkeypatch.setattr(session_module, "STACKS_TIMEOUT_S", 30.0)
-    return clock
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.raise_op import Assert
 from pytensor.tensor.random.utils import RandomStream
-from refusals import refuses
+from refusals import refuses, reports
 
 import synkhronos as synk
 from synkhronos.extensions import checkpoint
@@ -308,3 +309,15 @@ def test_shapes_computed_from_shapes(n):
     length = pt.switch(pt.lt(x.shape[1], 5), x.shape[1] * 2, 1)
     f = synk.function([x], [(x.sum(0)[None].repeat(2, 0).reshape((length,)), "sum")])
     near(f(ROWS)[0], np.tile(ROWS.sum(0), 2))
+
+
+def test_omitted_checks_are_announced(n, caplog):
+    """JAX cannot raise an error that depends on values."""
+    x = pt.dvector("x")
+    f = synk.function([x], Assert("all are positive")(x, pt.all(x > 0)).sum(), exact=True, name="checked")
+    (record,) = [each for each in caplog.records if each.name == "synkhronos"]
+    assert record.levelname == "WARNING" and "checked" in record.getMessage()
+    assert "all are positive" in record.getMessage()
+    near(f(SUMS), SUMS.sum())
+    with reports(AssertionError, "all are positive"):
+        f.as_theano(SUMS)

@@ -103,9 +103,11 @@ def _observed_get(get_value: Callable[..., Any]) -> Callable[..., Any]:
     def patched(shared: Any, borrow: bool = False, return_internal_type: bool = False) -> Any:
         args = shared, borrow, return_internal_type
         get = partial(get_value, *args) if borrow else partial(copied, get_value, *args)
-        settle(shared.container.storage)
         observer = observer_of(shared.container.storage)
-        return observer.get(get, borrow) if observer is not None and observer.stands_in else get()
+        if observer is None:
+            return get()
+        observer.settle()
+        return observer.get(get, borrow) if observer.stands_in else get()
 
     return patched
 

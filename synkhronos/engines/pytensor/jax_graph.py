@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import threading
 import warnings
 from abc import ABC, abstractmethod
@@ -26,6 +27,7 @@ from pytensor.graph.traversal import graph_inputs
 from pytensor.link.jax.dispatch import jax_funcify, jax_typify
 from pytensor.link.jax.dispatch.random import jax_sample_fn
 from pytensor.link.jax.dispatch.shape import JAXShapeTuple
+from pytensor.raise_op import CheckAndRaise
 from pytensor.scalar.basic import Cast, Switch, discrete_dtypes, upcast
 from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.blas import BatchedDot
@@ -40,6 +42,8 @@ from ...errors import ArgumentTypeError, ArgumentValueError
 from ...reductions import ReduceOp
 from ..graph.snapshot import Source
 from .operations import AllReduce, InverseShare, PutShare, TakeShare, WholeLength
+
+logger = logging.getLogger("synkhronos")
 
 #: Operations whose own conversions compute float64 in 32 bits (`jax.nn.dot_product_attention`).
 ROUNDED = ("AttentionLayer",)
@@ -109,6 +113,13 @@ class JaxGraph:
             i: self._source(one) for i, one in enumerate(self.graph.outputs) if isinstance(one.type, RandomType)
         }
         self.order = self.graph.toposort()
+        checks = [str(node.op) for node in self.order if isinstance(node.op, CheckAndRaise)]
+        if checks:
+            logger.warning(
+                "function %s: JAX omits the checks in its graph, which therefore raise no error: %s",
+                name,
+                ", ".join(dict.fromkeys(checks)),
+            )
         kinds = TakeShare, PutShare, WholeLength, InverseShare
         self.reads_rows = any(isinstance(node.op, kinds) for node in self.order)
         self.divides_rows = any(isinstance(node.op, kinds[:2]) for node in self.order)
@@ -148,7 +159,7 @@ class JaxGraph:
     def _converted(self, node: Any) -> Any:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # PyTensor warns of every assertion that JAX cannot check
+                warnings.simplefilter("ignore")  # PyTensor's warnings of omitted checks: see `__init__`
                 if isinstance(node.op, RandomVariable):  # otherwise, PyTensor looks the distribution up in every trace
                     jax_sample_fn(node.op, node=node)
                 return jax_funcify(node.op, node=node, storage_map={})
