@@ -4,6 +4,7 @@ import numpy as np
 import theano
 import theano.sparse
 import theano.tensor as T
+from fuzz_phrases import COMMON
 from fuzz_program import parsed
 from theano.ifelse import ifelse
 from theano.sandbox.rng_mrg import MRG_RandomStreams
@@ -60,11 +61,13 @@ arcsinh erfc nnet.softsign deg2rad"""
 SAFE = "tanh nnet.sigmoid nnet.softplus sin cos arctan erf abs_ sqr sgn nnet.relu nnet.elu floor nnet.hard_sigmoid"
 
 
-def phrases(table):
-    return parsed(table, SAFE=SAFE, ELEMENTWISE=ELEMENTWISE)
+def phrases(section, own):
+    return parsed(COMMON.get(section, "") + own, SAFE=SAFE, ELEMENTWISE=ELEMENTWISE)
 
 
-LOSSES = phrases("""
+LOSSES = phrases(
+    "LOSSES",
+    """
 n; n;  -> n: T.sqr(({0} - {1}) / T.exp({2})) / 2 + {2}
 i:n; n -> n: T.exp(T.tanh({1})) - {0} * T.tanh({1}) + T.gammaln(abs({0}) + 1)
 b:n; n -> n: nnet.binary_crossentropy(nnet.sigmoid({1}), {0})
@@ -75,7 +78,6 @@ c d; n d; l:n -> n:
 c d; n d; l:n -> n: -T.log(nnet.softmax(T.dot({1}, {0}.T)))[T.arange({2}.shape[0]), {2}]
 c d; c; n d; l:n -> n: nnet.crossentropy_softmax_1hot(T.dot({2}, {0}.T) + {1}, {3})[0]
 c d; n d; l:n -> n: T.neq(T.argmax(T.dot({1}, {0}.T), axis=1), {2}) * 1.0
-n; n -> n: T.log1p(({0} - {1}) ** 2 / 4) * 2.5
 n;  -> n: T.switch(abs({0}) < {1}, 0.5 * {0}**2, {1} * (abs({0}) - 0.5 * {1}))
 n c; c; c -> n:
     z = nnet.logsoftmax({1}.dimshuffle('x', 0)) + {0} * {2}
@@ -84,17 +86,16 @@ n c; c; c -> n:
 n d; c d; c -> n:
     z = ({0}[:, None, :] - {1}.dimshuffle('x', 0, 1)) ** 2
     T.log(T.sum(T.exp({2} - {z}.sum(axis=2)), axis=1))
-n; n ->: ({0} * {1}).sum() / {1}.sum()
-b:n; n ->: T.switch({0}, {1}, 0).sum() / {0}.sum()
 b:n; n ->: {1}[{0}.nonzero()].<<sum|mean|std>>()
 b:n; n d -> d: {1}[{0}.nonzero()].<<sum|mean>>(axis=0)
 n d -> d: T.log(T.sum(T.exp({0}), axis=0))
 n ->: T.log(T.<<sum|mean>>(T.exp({0})))
-""")
+""",
+)
 
-MODELS = phrases("""
-n d; d e; e -> n e: T.SAFE(T.dot({0}, {1}) + {2})
-n d; d -> n: T.dot({0}, {1}) * <<1|{c}|{0}.mean()|{0}[:, 0]>>
+MODELS = phrases(
+    "MODELS",
+    """
 n d; d; d -> n d:
     bn.batch_normalization({0}, {1}, {2}, {0}.mean(axis=0, keepdims=True), T.sqrt({0}.var(axis=0, \
     keepdims=True) + 0.01), mode=<<'low_mem'|'high_mem'>>)
@@ -115,42 +116,35 @@ n t d; d e; d e -> n t e:
     k = T.dot({0}, {2})
     s = T.exp(T.batched_dot({q}, {k}.dimshuffle(0, 2, 1)) / 9)
     T.batched_dot({s} / {s}.sum(axis=2, keepdims=True), {k})
-n t d; b:n t -> n d: ({0} * {1}[:, :, None]).sum(axis=1) / T.maximum({1}.sum(axis=1), 1)[:, None]
-c d; l:n -> n d: {0}[{1}]
-c d; l:n; n d -> n: ({0}[{1}] * {2}).sum(axis=-1)
-c; l:n; n -> c: T.inc_subtensor(T.zeros_like({0})[{1}], {2})
 c; l:n; n -> c: T.inc_subtensor({0}[{1}], {2}) / (1 + T.extra_ops.bincount({1}, minlength=9)[:{0}.shape[0]])
 c d; l:n; n d -> c d: T.<<inc|set>>_subtensor({0}[{1}], T.tanh({2}))
 n d; d e -> n e: op(lambda a, b: T.tanh(T.dot(a, b)) + a.sum(axis=<<1|0>>, keepdims=True)[:, :1], {0}, {1})
 n d; d e -> n: nnet.<<softmax|logsoftmax>>(T.dot({0}, {1})).max(axis=1)
-""")
+""",
+)
 
-SEQUENCES = phrases("""
+SEQUENCES = phrases(
+    "SEQUENCES",
+    """
 n t d; d e; e e -> n e:
     scan(lambda x, h, u, v: T.tanh(T.dot(x, u) + T.dot(h, v)), [{0}.dimshuffle(1, 0, 2)], [T.zeros(({0}.shape[0], \
     {1}.shape[1]))], [{1}, {2}])[-1]
 n t; b:n t -> n:
     scan(lambda x, m, h: T.switch(m, <<0.5 * h + x|T.tanh(h * x)|T.maximum(h, x)>>, h), [{0}.T, {1}.T], \
     [T.zeros_like({0}[:, 0])], go_backwards=<<True|False>>)[-1]
-t n d; d -> n d: scan(lambda x, h, b: h * 0.9 + x * b, [{0}], [T.zeros_like({0}[0])], [{1}])[<<-1|0>>]
-t n -> t n: scan(lambda x, h: T.sin(x) + 0.5 * h, [{0}], [T.zeros_like({0}[0])])
-n d; d -> n d: scan(lambda h, b: T.tanh(h * b), [], [{0}], [{1}], n_steps=3)[-1]
-n d; d -> d: scan(lambda h, x: h + 0.1 * (x * h).<<mean|sum>>(axis=0), [], [{1}], [{0}], n_steps=2)[-1]
 n d; d ->: scan(lambda b, s, x: s + b * x.sum(), [{1}], [T.constant(0.0, dtype='float64')], [{0}])[-1]
 n d; d -> d: scan(lambda b, x: <<b * x.sum()|T.sqr(x * b).sum()|(x * b).max()>>, [{1}], [None], [{0}])
-n d -> n d: scan(lambda x, h: h + x, [{0}], [T.zeros_like({0}[0])])
-n d -> d: scan(lambda x, h: h + x, [{0}], [T.zeros_like({0}[0])])[-1]
 n d; d -> n: theano.map(lambda x, b: (x * b).sum(), [{0}], [{1}])[0]
 n d -> n: theano.reduce(lambda x, s: s * 0.5 + x, {0}.T, T.zeros_like({0}[:, 0]))[0]
 n d -> n: theano.foldl(lambda x, h: h * 0.5 + x, {0}.T, T.ones_like({0}[:, 0]))[0]
 t n d -> d: theano.reduce(lambda x, s: s + x.sum(axis=0), {0}, T.zeros_like({0}[0, 0]))[0]
-n t; 2 -> n:
-    scan(lambda x, a, b, w: w[0] * a + w[1] * b + x, [{0}.T], [dict(initial=T.zeros((2, {0}.shape[0])), taps=[-2, \
-    -1])], [{1}])[-1]
 n d; d -> n d: scan(lambda h, b: (h * b, theano.scan_module.until(b.sum() > 9)), [], [{0}], [{1}], n_steps=2)[-1]
-""")
+""",
+)
 
-LINEAR = phrases("""
+LINEAR = phrases(
+    "LINEAR",
+    """
 n d; n e -> d e: <<T.dot({0}.T, {1})|T.tensordot({0}, {1}, axes=[[0], [0]])>>
 n d; d e -> n e: <<T.dot({0}, {1})|T.tensordot({0}, {1}, axes=1)>>
 n d; n d -> n: <<T.batched_dot({0}, {1})|({0} * {1}).sum(axis=-1)>>
@@ -168,57 +162,32 @@ n d d; n d -> n d: T.batched_dot({0}, {1})
 n d d; n d e -> n d e: T.batched_dot({0}, {1})
 d d; n d -> n d: T.slinalg.solve_lower_triangular(T.tril({0}) + 9 * T.eye({0}.shape[0]), {1}.T).T
 d d; n d -> n d: T.slinalg.solve({0} + 9 * T.eye({0}.shape[0]), {1}.T).T
-n d; n d ->: T.<<sum|mean>>(({0}[:, None] - {1}[None]) ** 2)
 d d; n d -> n: (T.dot({1}, {0}) * {1}).sum(axis=1)
-d; e -> d e: T.outer({0}, {1})
-n; d -> n d: T.outer({0}, {1})
 n d ->: {0}.norm(<<2|1>>)
 n d -> n: {0}.norm(2, axis=1)
 n d; n d -> d d: T.dot(({0} - {0}.mean(axis=0)).T, {1} - {1}.mean(axis=0)) / ({0}.shape[0] - 1)
 n d; d e -> n e: theano.sparse.dot(theano.sparse.csr_from_dense({0}), {1})
 d e; n d -> n e: theano.sparse.dot({1}, theano.sparse.csc_from_dense({0}))
-n d d -> n d: T.diagonal({0}, axis1=1, axis2=2)
-""")
+""",
+)
 
-SHAPES = phrases("""
-n d -> n: {0}[:, <<0|-1>>]
+SHAPES = phrases(
+    "SHAPES",
+    """
 n d -> n d: <<{0}[:, ::-1]|T.roll({0}, 1, axis=1)|T.sort({0}, axis=1)|T.extra_ops.cumsum({0}, axis=1)>>
 n d -> n d: <<{0}[::-1]|T.roll({0}, 1, axis=0)|T.sort({0}, axis=0)|T.extra_ops.cumsum({0}, axis=0)>>
-n d -> d: <<{0}[0]|{0}[-1]|{0}[{0}.shape[0] // 2]>>
-n d ->: <<{0}[:2]|{0}[1:]|{0}[:-1]|{0}[:{0}.shape[1]]|{0}[::2]>>.sum()
-n d; n d -> n d: <<T.concatenate([{0}, {1}], axis=0)[:{0}.shape[0]]|T.stack([{0}, {1}])[1]>>
-n d; n d ->: T.concatenate([{0}, {1}], axis=0).<<mean|max|std|sum>>()
-n d; n e -> n: T.concatenate([{0}, {1}], axis=1).<<max|mean|prod>>(axis=1)
 n d; n -> n d: <<{0} * {1}[:, None]|({0}.T + {1}).T|{0} - {1}.dimshuffle(0, 'x')>>
-n d -> n d: {0} / <<{0}.shape[0]|{0}.size|{0}.shape[1]|T.sqrt({0}.shape[0])>>
-n d; d -> n d: T.tile({1}, ({0}.shape[0], 1)) * {0}
-n d; d -> n d: T.alloc({1}, {0}.shape[0], {1}.shape[0])
-n d -> n d: T.<<ones|zeros>>(({0}.shape[0], {0}.shape[1])) + {0}
-n d -> n d: T.<<ones_like|zeros_like>>({0}) - {0}
 n d -> n d: T.fill({0}, <<{c}|{0}.mean()|{0}.shape[0]>>) * {0}
-n d -> n: T.arange({0}.shape[0]) * {0}.sum(axis=1)
-n -> n: {0} * T.arange({0}.shape[0]) / {0}.shape[0]
-n ->: (T.arange({0}.shape[0]) * {0}).sum()
-n d -> n d: {0} * (T.arange({0}.shape[1]) < {0}.shape[0])
-n d; d d -> n d: {0} + T.eye({0}.shape[0], {0}.shape[1])
 n d e -> n e d: <<{0}.swapaxes(1, 2)|{0}.dimshuffle(0, 2, 1)|{0}.transpose(0, 2, 1)>>
 n d e -> n: {0}.<<flatten(2)|reshape(({0}.shape[0], -1), ndim=2)>>.<<sum|max|mean>>(axis=1)
 n d e ->: {0}.reshape((-1, {0}.shape[2]), ndim=2).<<std|mean|max>>(axis=0).<<sum|mean>>()
 n d e -> n d e: T.tanh({0}.reshape((-1, {0}.shape[2]))).reshape(<<{0}.shape|({0}.shape[0], -1, {0}.shape[2])>>)
-n d e -> d n e: {0}.swapaxes(0, 1)
-d n e -> n d e: {0}.dimshuffle(1, 0, 2)
 d n e; d n -> n:
     T.nnet.softmax({0}.reshape(({0}.shape[0] * {0}.shape[1], {0}.shape[2]))).reshape({0}.shape)[0, :, 0] + {1}[0]
-t n -> n t: {0}.T
-n t -> t n: {0}.T
 n d ->: {0}.<<flatten|ravel>>().<<sum|max|mean|std>>()
-n d -> n d: T.repeat({0}, 2, axis=<<0|1>>).reshape(({0}.shape[0], 2, {0}.shape[1])).mean(axis=1)
-n d -> n d: T.split({0}, [1, {0}.shape[1] - 1], n_splits=2, axis=1)[1].sum(axis=1, keepdims=True) + {0}
-n d; l:n -> n: {0}[T.arange({0}.shape[0]), {1} % {0}.shape[1]]
 n d; l:n -> n: {0}.flatten()[T.arange({0}.shape[0]) * {0}.shape[1] + {1} % {0}.shape[1]]
 n d; l:n -> n: T.choose({1} % 2, [{0}[:, 0], {0}[:, -1]])
 n d -> n d: T.argsort({0}, axis=1) * 1.0
-n d -> n d: T.set_subtensor({0}[:, 0], <<0|{c}|{0}.mean()|{0}.sum(axis=1)>>)
 n d -> n d: T.<<set_subtensor({0}[0], 0)|inc_subtensor({0}[1:], 1)|inc_subtensor({0}[:, :1], {c})>>
 n d; b:n -> n d: T.set_subtensor({0}[{1}.nonzero()], {c})
 n d -> n d: T.set_subtensor({0}[(<<{0} > 0|{0} > {0}.mean()>>).nonzero()], 0)
@@ -227,76 +196,42 @@ n d -> n: T.extra_ops.diff({0}, axis=1).sum(axis=1)
 n d -> n: T.ptp({0}, axis=1)
 n d -> d: T.ptp({0}, axis=0)
 n d -> n d: {0}.reshape(({N}, -1), ndim=2) * {N}
-n d ->: {0}.sum() / {N}
-n -> n: {0} + T.arange({N})
-n -> n: T.concatenate([{0}[:, None], T.ones(({N}, 1))], axis=1).sum(axis=1)
 n d; l:n -> n: {0}[T.arange({N}), {1} % {0}.shape[1]]
 n; d -> n: T.extra_ops.searchsorted(T.sort({1}), {0}) * 1.0
 n d -> n d: T.addbroadcast({0}[:, :1], 1) + {0}
 n d -> n: T.sort(T.topk({0}, 1, axis=1), axis=1)[:, 0]
-""")
+""",
+)
 
-ELEMENTS = phrases("""
-n d -> n d: T.SAFE({0})
-n -> n: T.SAFE({0})
-d -> d: T.SAFE({0})
- ->: T.ELEMENTWISE({0}) * 1.0
-n d -> n d: T.ELEMENTWISE({0}) * 1.0
+ELEMENTS = phrases(
+    "ELEMENTS",
+    """
 n d; d -> n d: T.<<add|sub|mul|maximum|minimum|arctan2|true_div|mod|int_div>>({0}, {1})
-n d; n d -> n d: {0} <<+|-|*|/>> {1}
-n d;  -> n d: {0} <<+|-|*|/>> {1}
-n; n -> n: {0} <<+|-|*|/>> {1}
-d; d -> d: {0} <<+|-|*>> {1}
-d;  -> d: {0} <<+|-|*|/>> {1}
-;  ->: {0} <<+|-|*|/>> {1}
-n d; n d -> n d: T.switch({0} > {1}, {0}, <<{1}|{0}.max()|{1}.mean(axis=0)|{c}>>)
-n d -> n d: T.clip({0}, -1, <<1|{0}.mean()|{0}.max()>>)
-n d -> n d: {0} <<**2|** 3|* {c}|/ {c}|+ {c}|// {c}|% 2>>
-n d -> n d: T.cast({0}, '<<float32|float16|int32|int8|bool>>') * {0}
-n d; b:n -> n d: T.where({1}[:, None], {0}, <<0|{0}.mean(axis=0)|nan>>)
-b:n; b:n -> n: (({0} <<&|^>> {1}) <<&|^>> ~{0}) * 1.0
 i:n; i:n -> n: ({0} <<+|*|-|//|%>> {1}) * 0.5
-i:n -> n: ({0} <<//|%|&|^>> 3) / 2
-i:n d; i:d -> n d: ({0} * {1}) / {c}
 z:n d; d -> n d: T.<<real|imag|abs_|angle>>({0} * {1} + T.conj({0}))
 z:n d; z:n d -> d: T.<<real|imag|abs_>>(({0} * {1}).sum(axis=0))
 z:n ->: T.<<abs_|real>>(T.<<sum|mean>>({0})) ** 2
 n; n ->: abs(T.sum(T.complex({0}, {1}))) + T.angle(T.mean(T.complex({1}, {0})))
-""")
+""",
+)
 
-REDUCTIONS = phrases("""
-n d ->: {0}.<<sum|mean|std|var|max|min|prod>>()
-n d -> d: {0}.<<sum|mean|std|var|max|min|prod>>(axis=0)
-n d -> n: {0}.<<sum|mean|std|var|max|min|prod|argmax|argmin>>(axis=1) * 1.0
-n ->: {0}.<<sum|mean|std|var|max|min|prod>>()
-d ->: {0}.<<sum|mean|max|prod|argmax>>() * 1.0
-n d e -> n d: {0}.<<sum|mean|max|min>>(axis=2)
-n d e -> d e: {0}.<<sum|mean|max|min>>(axis=0)
-n d e -> e: {0}.<<sum|mean|max|var>>(axis=(0, 1))
-t n d -> d: {0}.<<sum|mean|max|var>>(axis=(0, 1))
-t n d -> n d: {0}.<<sum|mean|max>>(axis=0)
-n d ->: T.<<any|all>>({0} > {c}) * 1.0
-n d -> d: T.<<any|all>>({0} > {c}, axis=0) * 1.0
-n d ->: ({0} > {c}).<<sum|mean>>() * 1.0
+REDUCTIONS = phrases(
+    "REDUCTIONS",
+    """
 n d -> d: {0}.sum(axis=0, <<dtype|acc_dtype>>='float64') / 2
 n d -> d: {0}.sum(axis=0, dtype='<<float32|int64>>') / 2
 i:n ->: {0}.<<sum|prod|mean>>(<<|dtype='int32'|dtype='int8'|dtype='float32'>>) / {0}.shape[0]
-i:n d -> d: {0}.<<sum|prod|max|min|mean>>(axis=0) / {c}
 i:n d; i:n e -> d e: T.dot({0}.T, {1}) / 2
 b:n d; b:n e -> d e: T.dot({0}.T, {1}) * 1.0
-b:n d -> d: {0}.<<sum|any|all|mean|prod|max>>(axis=0) * 1.0
-n ->: {0}.<<argmax|argmin>>() * 1.0
-n d -> d: ({0} * {0}.shape[0]).mean(axis=0) - {0}.sum(axis=0) ** 2 / {0}.shape[0]
-n d -> d: T.<<sqrt|log|tanh|exp>>(T.sqr({0}).<<sum|mean>>(axis=0))
-n ->: {0}.sum() / T.sqrt(T.sqr({0}).sum())
-n; n ->: T.<<sum|mean>>(({0} - {0}.mean()) * ({1} - {1}.mean())) / ({0}.std() * {1}.std())
-n;  ->: T.sum({0} > {1}) / {0}.size
 n d -> n: T.max_and_argmax({0}, axis=1)[<<0|1>>] * 1.0
 n d -> d: T.max_and_argmax({0}, axis=0)[<<0|1>>] * 1.0
-""")
+""",
+)
 
 #: Statistics and algorithms: k-means, IRLS, principal components, histograms, one-hot codes, ranks, moving averages.
-ALGORITHMS = phrases("""
+ALGORITHMS = phrases(
+    "ALGORITHMS",
+    """
 n d; c d -> c d:
     k = T.argmin((({0}[:, None] - {1}.dimshuffle('x', 0, 1)) ** 2).sum(axis=2), axis=1)
     z = T.eq({k}[:, None], T.arange({1}.shape[0]).dimshuffle('x', 0)) * 1.0
@@ -311,59 +246,25 @@ n d; c d; c -> c:
     {z}.<<sum|mean>>(axis=0) / {z}.shape[0]
 n d -> n: abs(T.dot({0} - {0}.mean(axis=0), T.nlinalg.eigh(T.dot({0}.T, {0}))[1][:, -1]))
 c; l:n; n -> c: T.extra_ops.bincount({1}, weights={2}, minlength=9)[:{0}.shape[0]] + {0}
-n; c -> n: {1}[T.clip(T.floor({0}), 0, {1}.shape[0] - 1).astype('int64')]
-c; l:n -> n c: T.set_subtensor(T.zeros(({1}.shape[0], {0}.shape[0]))[T.arange({1}.shape[0]), {1}], 1)
-n d -> n d: T.argsort(T.argsort({0}, axis=1), axis=1) * 1.0
 n d -> n d: {0}[:, ::-1].cumsum(axis=1)[:, ::-1] * 2
-n d -> n: T.sort({0}, axis=1)[:, -1] - T.sort({0}, axis=1)[:, 0]
-n d -> d d: T.dot({0}.T, {0}) / T.outer({0}.std(axis=0) + 1, {0}.std(axis=0) + 1)
-n d -> n d d: {0}[:, None, :] - {0}[:, :, None]
-n d -> d: {0}[None].mean(axis=(0, 1))
-n d; n d -> n d: T.stack([{0}, {1}], axis=<<0).max(axis=0|1).mean(axis=1|-1).sum(axis=-1>>)
-n d; n -> d: ({0} * {1}[:, None]).sum(axis=0) / T.abs({1}).sum()
-n d -> 2: {0}.shape * 1.0
-n d ->: <<{0}.size|{0}.shape[0] - 1|{0}.shape[0] ** 2|{0}.shape.prod()|{0}.shape[0] % 3>> * 0.5
-n d -> n d: {0} * <<T.minimum({0}.shape[0], 3)|1.0 / {0}.shape[0] ** 2|({0}.shape[0] > 3)|{0}.shape[0] // 2>>
-n d -> n d: T.switch(T.eq({0}.shape[0], {0}.shape[1]), {0}, {0} * 2)
-n d -> d: {0}.sum(axis=0) / T.maximum({0}.shape[0] - 1, 1)
-n d;  -> n d: {0} - {1} ** {0}.shape[0]
-n d -> n d: T.switch({0} > {0}.mean(axis=0) + {0}.std(axis=0), {0}.mean(axis=0), {0})
-n d; d ->: ({0} - {1}).<<max|min>>(axis=0).<<sum|max>>() * {1}.sum()
-n d -> d: 255 - (-{0}).max(axis=0)
-n d -> n d: {0} / T.maximum(1, T.sqrt(T.sqr({0}).sum()) / {c})
-n d ->: T.sqr({0} / {0}.sum()).sum()
-n d e -> d: T.sqr({0}.mean(axis=0)).<<sum|max>>(axis=1)
-n t; b:n t ->: ({0} * {1}).sum() / {1}.sum()
 n t; b:n t ->: {0}[{1}.nonzero()].<<sum|mean|var>>()
 n t; b:n t -> n t: T.set_subtensor({0}[{1}.nonzero()], <<0|{0}[{1}.nonzero()] * 2|{c}>>)
-""")
+""",
+)
 
 #: Programs in which rows meet rows or their positions; the lengths may agree by chance. Most must be refused.
-TRAPS = phrases("""
+TRAPS = phrases(
+    "TRAPS",
+    """
 n d -> n d: <<T.dot({0}, {0})|{0} + {0}.T|T.tril({0})|{0} * T.identity_like({0})|T.extra_ops.fill_diagonal({0}, 9)>>
 n d ->: <<T.diagonal({0}).sum()|T.nlinalg.det({0})|T.nlinalg.trace({0})|{0}.norm(2)>>
-n d; l:n -> n d: <<{0}[{1}]|{0}[T.argsort({1})]|{0}[T.argsort({0}[:, 0])]|{0}[T.arange({0}.shape[0])[::-1]]>>
-n d; l:n -> n n: {0}[:, {1}]
-d c; l:n -> d n: <<{0}[:, {1} % {0}.shape[1]]|T.take({0}, {1} % {0}.shape[1], axis=1)>>
-c; l:n -> n: T.take({0}, {1} * 3 - 5, mode='<<wrap|clip>>')
-c d; l:n; n -> c d: T.<<inc|set>>_subtensor({0}[{1} % {0}.shape[0], {1} % {0}.shape[1]], {2})
-c d; l:n; n c -> c d: T.inc_subtensor({0}[:, {1} % {0}.shape[1]], {2}.T)
-c; l:n -> c: T.<<set|inc>>_subtensor(T.zeros_like({0})[{1}], 1.0)
 n; d ->: T.extra_ops.searchsorted(T.sort({0}), {1}).sum() * 1.0
-n ->: <<T.flatnonzero({0} > 0)|T.nonzero_values({0})>>.<<sum|max>>() * 1.0
 n d; n d ->: <<T.allclose({0}, {1})|T.all(T.isclose({0}, {0}))|T.all(T.eq({0}, {1}))>> * 1.0
 n d -> n d: T.specify_shape({0}, ({N}, {0}.shape[1])) * 2
-n d; c n -> c d: T.dot({1}, {0})
-n d; n n -> n d: T.dot({1}, {0})
 n d -> n d: <<T.nlinalg.qr({0})[0]|T.nlinalg.svd({0}, full_matrices=False)[0]|T.nlinalg.pinv({0}).T>>
-n; n -> n: T.switch(T.eq(T.arange({0}.shape[0]), 0), {1}, {0})
 n; n -> n: <<T.set_subtensor({0}[0], {1}.sum())|T.set_subtensor({0}[T.argmax({1})], 0)>>
-n d -> n d: T.concatenate([{0}[:, -1:], {0}[:, :-1]], axis=1)
 n d -> d: T.mean({0}[({0}[:, 0] > {0}[:, 0].mean()).nonzero()], axis=0)
 n d -> n d: {0} - {0}[({0}[:, 0] > 0).nonzero()].sum(axis=0)
-n d ->: T.max({0}, axis=0).argmax() * 1.0
-n d -> n: {0}[T.arange({0}.shape[0]), T.argmax({0}, axis=1)]
-n d -> n: {0}[T.arange({0}.shape[0]), {0}.mean(axis=0).argmax()]
 n d -> n: T.batched_tensordot({0}[:, :, None], {0}[:, None], axes=[[2], [1]])[:, 0, 0]
 n d; n d -> n d: T.where(T.and_({0} > 0, {1} > 0), T.stacklists([{0}, {1}])[0], T.shape_padright({1})[:, :, 0])
 n d -> n: abs(T.fft.rfft({0})).sum(axis=(1, 2))
@@ -372,9 +273,12 @@ n d -> n: theano.foldr(lambda x, h: T.tanh(h + x), {0}.T, T.zeros_like({0}[:, 0]
 n d; d d -> n d: theano.map(lambda a, x: T.dot(x, a), [{1}.dimshuffle('x', 0, 1)], [{0}])[0][0]
 d e; n d -> n: scan(lambda w, x: T.dot(x, w), [{0}.T], [None], [{1}]).<<sum|max>>(axis=0)
 n d -> n d: MRG_RandomStreams(2).uniform(size=(3,)).sum() * 0 + {0}
-""")
+""",
+)
 
-IMAGES = phrases("""
+IMAGES = phrases(
+    "IMAGES",
+    """
 n 2 3 4; 3 2 2 2 -> n 3:
     nnet.conv2d({0}, {1}, border_mode=<<'valid'|'half'|'full'|(1, 0)>>, subsample=<<(1, 1)|(2, 1)>>, \
     filter_flip=<<True|False>>).<<sum|max>>(axis=(2, 3))
@@ -402,34 +306,31 @@ n 2 3 4 -> n 24: {0}.flatten(2)
 n 2 3 4 -> n 2 3 4: {0}.dimshuffle(1, 0, 2, 3).dimshuffle(1, 0, 2, 3) * 2
 n 2 3 4; 24 e -> n e: T.dot({0}.flatten(2), {1})
 2 n 3 4 -> n 3: {0}.<<sum|max|mean>>(axis=(0, 3))
-""")
+""",
+)
 
-RANDOM = phrases("""
+RANDOM = phrases(
+    "RANDOM",
+    """
 d -> d: {0} + 1e-30 * <<MRG_RandomStreams|RandomStreams>>(3).normal(size={0}.shape)
 n d -> n d: {0} * (<<MRG_RandomStreams|RandomStreams>>(5).uniform(size={0}.shape) < 2)
 n d -> n d: {0} * <<MRG_RandomStreams|RandomStreams>>(5).binomial(size={0}.shape, p=1.0)
 n d ->: T.ge(<<MRG_RandomStreams|RandomStreams>>(5).<<normal|uniform>>(size={0}.shape), -99).sum() * 1.0
 n d; d -> n: T.dot({0}, {1} * <<MRG_RandomStreams|RandomStreams>>(7).uniform(size={1}.shape))
 n d -> n: MRG_RandomStreams(5).multinomial(pvals=nnet.softmax({0})).sum(axis=1) * 1.0
-""")
+""",
+)
 
-CONDITIONS = phrases("""
-n d;  -> n d: ifelse({1} > 0, {0} * 2, {0} - 1)
-n d; d -> d: ifelse({0}.sum() > 0, {1}, {0}.mean(axis=0))
-n;  ->: T.switch({0}.mean() > {1}, {0}.max(), {1})
-n d; d -> n d: T.switch({0}.mean(axis=0) > {1}, {0}, 0)
-""")
+CONDITIONS = phrases(
+    "CONDITIONS",
+    """
+""",
+)
 
 #: Gradients, which the author adds after other phrases.
-ENDINGS = phrases("""
-; @ -> @: grad({0}, {1})
-n; @ -> @: grad({0}.<<sum|mean>>(), {1})
-n d; @ -> @: grad(T.<<sum|mean|max>>(<<{0}|T.tanh({0})|{0} ** 2>>), {1})
-d; @ -> @: grad(T.<<sum|mean>>(<<{0}|T.tanh({0})>>), {1})
-d e; @ -> @: grad(T.<<sum|mean>>(<<{0}|T.tanh({0})>>), {1})
-n; @ -> @: hvp({0}.<<sum|mean>>(), {1})
-n d; @ -> @: hvp(T.tanh({0}).<<sum|mean>>(), {1})
-; @ -> @: hvp({0}, {1})
+ENDINGS = phrases(
+    "ENDINGS",
+    """
 n; d -> d: T.diagonal(theano.gradient.hessian({0}.sum(), {1}))
 n; d -> d: T.stack([grad(grad({0}.<<sum|mean>>(), {1})[0], {1})[0]])
 d; e -> d e: theano.gradient.jacobian({0}, {1})
@@ -441,9 +342,9 @@ n d; @ -> @: gauss_newton({0}, {1})
 n d; @ -> @: T.Lop({0}, {1}, T.ones_like({0}))
 n; @ -> @: grad(theano.gradient.grad_clip({0}, -1, 1).sum(), {1})
 n; @ -> @: grad(({0} * theano.gradient.disconnected_grad({0})).mean(), {1})
-; @ -> @: {1} - 0.1 * grad({0}, {1}) / T.sqrt(T.sqr(grad({0}, {1})).sum() + 1)
 n; @ -> @: 0.9 * {1} - 0.1 * T.sgn(grad({0}.mean(), {1}))
-""")
+""",
+)
 
 PHRASES = [
     *LOSSES * 2, *MODELS * 2, *ALGORITHMS * 2, *TRAPS, *SEQUENCES, *LINEAR, *SHAPES, *ELEMENTS * 2, *REDUCTIONS * 2,
