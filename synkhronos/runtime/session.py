@@ -124,8 +124,6 @@ class Session:
         self._forget: List[Tuple[str, int]] = []
         self._running = self._joining = False
         self._started: Set[int] = set()  # replacements of dead ranks that have been started
-        #: By leader: the ranks of its host, whose answers it forwards.
-        self._led = {} if hosts is None else {ranks[0]: ranks for ranks in hosts.ranks[1:]}
         self._number = 0
         self._command: Optional[Command] = None  # the command in progress, or the last command
         self._updates: Sequence[str] = ()  # variables that the command may have updated if it is interrupted
@@ -395,7 +393,8 @@ class Session:
             for rank in self.others:
                 if not self.block.ended[rank] or stops and not self.block.status[rank]:
                     continue
-                if not all(self.channel.has_answered(each, self._number) for each in self._led.get(rank, (rank,))):
+                led = () if self.hosts is None else self.hosts.led_by(rank)
+                if not all(self.channel.has_answered(each, self._number) for each in led or (rank,)):
                     self._fatal = self._died(rank, "in " + self._title, self._updates)
                     return self._fatal
             if not self.launcher.is_alive():
@@ -592,8 +591,9 @@ class Session:
         number, failed = self._number, []
         self.context.abort()
         self._fatal = None
-        if dead & self._led.keys():
-            self._start(dead & self._led.keys())
+        leaders = set() if self.hosts is None else set(filter(self.hosts.led_by, dead))
+        if leaders:
+            self._start(leaders)
         self._restart_clock(time.monotonic())  # survivors finish their computation, with a new timeout
         for rank in self.others:
             if rank not in dead and self.block.words[COMMAND_NUMBER] >= number:

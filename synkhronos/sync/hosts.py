@@ -44,6 +44,10 @@ class Hosts(NamedTuple):
         """Return the host of a rank or pool; negative numbers denote the program's pools, on the first host."""
         return 0 if rank < 0 else next(host for host, ranks in enumerate(self.ranks) if rank in ranks)
 
+    def led_by(self, rank: int) -> Tuple[int, ...]:
+        """Return the ranks whose answers a rank forwards to the first host; empty unless it leads another host."""
+        return next((ranks for ranks in self.ranks[1:] if ranks[0] == rank), ())
+
     def is_far(self, pool: int) -> bool:
         """Return whether a pool, of a rank or of the program, is on another host."""
         return self.of(pool) != self.own
