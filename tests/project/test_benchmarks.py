@@ -13,7 +13,7 @@ from refusals import reports
 from worlds import needs_lasagne
 
 from benchmarks import __main__ as command_line
-from benchmarks import collectives, compiling, engines, goals, inputs, measure, mesh, report, start
+from benchmarks import collectives, compiling, engines, failures, goals, inputs, measure, mesh, report, start
 from benchmarks.at_once import APART, CEILING, AtOnce
 from benchmarks.contenders import IN_STEPS, PLAIN, WITH_THEANO
 from benchmarks.measure import Local, Times, WrongResult
@@ -385,3 +385,25 @@ def test_gloo_is_left_out_without_torch(monkeypatch):
     with Groups(("gloo",)) as groups:
         assert groups.contenders(("gloo",), 2, "barrier") == {}
     assert groups.missing == {"gloo": "Gloo: it is a part of torch, which is not installed"}
+
+
+@pytest.mark.long
+def test_training_under_failures_reaches_the_same_parameters():
+    found = dict(failures.run(4 * failures.CHUNK, [1.5], hosts=False))
+    digests = {rows[-1]["digest"] for rows in found.values()}
+    assert len(found) == 4 and len(digests) == 1
+    for name, rows in found.items():
+        deaths = sum(row.get("deaths", 0) for row in rows)
+        assert deaths == 0 if name == "undisturbed" else deaths > 0
+        assert [row["step"] for row in rows if "step" in row][-1] == 4 * failures.CHUNK
+
+
+def test_table_of_training_under_failures():
+    found = {
+        "undisturbed": [{"step": 50, "seconds": 2.0}, {"digest": "a", "deaths": 0}],
+        "start again, a death every 1 s": [{"deaths": 2}, {"step": 50, "seconds": 5.0}, {"digest": "a", "deaths": 1}],
+    }
+    assert [line.split()[-3:] for line in failures.table(found)[3:-1]] == [
+        ["0", "2.0", "1.00"],
+        ["3", "5.0", "2.50"],
+    ]
