@@ -71,19 +71,12 @@ class Arguments:
         chosen, n_rows = self._select(arrays, lengths, batch) if lengths else self._nothing_to_select(batch)
         arguments, indices = [], None
         for i, array in enumerate(arrays):
-            mutable = self.inputs[i].mutable
             if isinstance(array, Data):
                 argument = self._taken[i].argument
                 if argument.kind == "selected" and indices is None and isinstance(chosen, Indices):
                     indices = self.stage(pool, -1, chosen.array)
-            elif array is KEPT:
-                argument = Argument("state", i)
-            elif self.inputs[i].type is None:
-                argument = Argument("value", _pickled(array, self.labels[i]), mutable)
-            elif self._scattered[i]:
-                argument = Argument("batch", self.stage(pool, i, array, chosen), mutable, self._axes[i])
             else:
-                argument = Argument("whole", self.stage(pool, i, array), mutable)
+                argument = self._argument(pool, i, array, "batch", chosen)
             arguments.append(argument)
         return tuple(arguments), chosen, indices, n_rows
 
@@ -111,20 +104,22 @@ class Arguments:
             if not isinstance(batches, np.ndarray) and any([batch is None for batch in batches]):
                 self._select(arrays, lengths, None)  # raises if the lengths differ
             table = table_of(batches, min(lengths))
-        arguments = []
-        for i, array in enumerate(arrays):
-            mutable = self.inputs[i].mutable
-            if isinstance(array, Data):
-                argument = self._taken[i].argument
-            elif array is KEPT:
-                argument = Argument("state", i)
-            elif self.inputs[i].type is None:
-                argument = Argument("value", _pickled(array, self.labels[i]), mutable)
-            else:
-                kind = "selected" if self._scattered[i] else "whole"
-                argument = Argument(kind, self.stage(pool, i, array), mutable, self._axes[i])
-            arguments.append(argument)
+        arguments = [
+            self._taken[i].argument if isinstance(array, Data) else self._argument(pool, i, array, "selected")
+            for i, array in enumerate(arrays)
+        ]
         return tuple(arguments), table, n_rows
+
+    def _argument(self, pool: Pool, i: int, value: Any, kind: str, chosen: Optional[Selection] = None) -> Argument:
+        """Stage a value that is not a `Data`; if it is divided by rows, as this ``kind`` and with its chosen rows."""
+        mutable = self.inputs[i].mutable
+        if value is KEPT:
+            return Argument("state", i)
+        if self.inputs[i].type is None:
+            return Argument("value", _pickled(value, self.labels[i]), mutable)
+        if self._scattered[i]:
+            return Argument(kind, self.stage(pool, i, value, chosen), mutable, self._axes[i])
+        return Argument("whole", self.stage(pool, i, value), mutable)
 
     def _accept(self, values: Sequence[Any]) -> Tuple[List[Any], List[int]]:
         """Return the arguments, converted except for Data and `KEPT`, and the lengths of the scattered arguments."""

@@ -113,7 +113,6 @@ class _Block:
         self._whole, self._found = list(bcast_inputs), [False] * len(bcast_inputs)
 
     def marked(self, inputs: Any) -> Any:
-        """Return the inputs of a function, with those in ``bcast_inputs`` marked as whole."""
         if not isinstance(inputs, (list, tuple)):
             return inputs
         return [Sharded(each, None) if self._is_whole(each) else each for each in inputs]

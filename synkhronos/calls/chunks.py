@@ -6,12 +6,12 @@ A command also ends after a step if ``on_step`` changes a value that all ranks n
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from ..errors import ArgumentValueError
-from .steps import StepSequence
+from .rank_steps import StepSequence
 
 #: Number of steps of the first command; target duration of later commands in seconds.
 FIRST_STEPS, SECONDS = 16, 1.0
@@ -62,12 +62,6 @@ def run_in_chunks(
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """Return the values of an output over all steps, in the form that a single command returns."""
     if all(isinstance(part, np.ndarray) for part in parts) and len({part.shape[1:] for part in parts}) == 1:
         return np.concatenate(parts)
-    return list(_each(parts))
-
-
-def _each(parts: Sequence[Any]) -> Iterator[Any]:
-    for part in parts:
-        yield from (np.asarray(value) for value in part) if isinstance(part, np.ndarray) else part
+    return [np.asarray(value) if isinstance(part, np.ndarray) else value for part in parts for value in part]

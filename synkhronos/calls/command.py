@@ -41,8 +41,7 @@ class CallFunction(Command):
     is the range that ``batch`` selects, before it is divided; None if ``batch`` selects indices or all rows.
     """
 
-    #: The division of rows, set by `run` on each rank.
-    division: Optional[Division] = None
+    division: Optional[Division] = None  #: The division of rows, set by `run` on each rank.
 
     def __init__(
         self, name: str, place: Optional[Tuple[int, int]], plan: Optional[CallPlan], rows: Optional[RowRange]
@@ -55,11 +54,11 @@ class CallFunction(Command):
         return f"call of function {self.name}"
 
     def reads(self, context: RankContext) -> Iterable[Any]:
-        plan: CallPlan = self.plan or context.kept(CallMemory).plans[self.place].plan
+        plan = self._plan_on(context)
         return [*[argument.value for argument in plan.arguments], plan.indices]
 
     def details(self, context: RankContext) -> str:
-        division = (self.plan or context.kept(CallMemory).plans[self.place].plan).division
+        division = self._plan_on(context).division
         return "" if division.weights is None else f"rows {list(division.weights)}"
 
     def amounts(self, context: RankContext) -> CommandStats:
@@ -67,10 +66,7 @@ class CallFunction(Command):
         return CommandStats("function", self.name, -1 if weights is None else int(weights[context.rank]))
 
     def run(self, context: RankContext) -> Any:
-        if self.plan is None:
-            prepared = context.kept(CallMemory).plans[self.place]
-        else:
-            prepared = self._prepared(self.plan, context)
+        prepared = self._prepared(context)
         plan = prepared.plan
         values = prepared.values(context)
         if self.plan is not None and may_be_refused(plan, context):
@@ -93,26 +89,22 @@ class CallFunction(Command):
         return results
 
     def run_together(self, contexts: Sequence[RankContext], root: int) -> Optional[List[Any]]:
-        place: Any = self.place
-        plan = self.plan or contexts[root].kept(CallMemory).plans[place].plan
+        plan = self._plan_on(contexts[root])
         if not is_possible(plan, contexts):
             return None
-        if self.plan is not None:
-            prepared = [self._prepared(plan, context) for context in contexts]
-        else:
-            prepared = [context.kept(CallMemory).plans[place] for context in contexts]
+        prepared = [self._prepared(context) for context in contexts]
         values = [each.values(context) for each, context in zip(prepared, contexts)]
         found = call_together(prepared, values, self.rows, [None] * len(contexts), contexts, root)
-        self.division = found.division
-        outputs, results = found.outputs[root], [_in_bytes(plan, each) for each in found.outputs]
+        self.division = found[root].division
+        outputs, results = found[root].outputs, [_in_bytes(plan, each.outputs) for each in found]
         if plan.dtypes is None:
-            outputs = combined(plan, found, root)
-        apply(found.changes)
+            outputs = combined(plan, [each.outputs for each in found], self.division.weights, root)
+        apply([each.change for each in found])
         results[root] = outputs
         return results
 
     def finish(self, results: List[Any], context: RankContext) -> List[Any]:
-        plan: CallPlan = context.kept(CallMemory).plans[self.place].plan if self.plan is None else self.plan
+        plan = self._plan_on(context)
         outputs: List[Any] = results[context.root]
         if plan.dtypes is not None:
             for i, op in enumerate(plan.ops):
@@ -128,9 +120,13 @@ class CallFunction(Command):
                     outputs[i] = reduce_outputs(op, parts, plan.division.weights, context.root)
         return presented(plan, context, outputs)
 
-    def _prepared(self, plan: CallPlan, context: RankContext) -> RankPlan:
-        """Prepare a plan that the ranks do not have yet."""
-        prepared = RankPlan(plan, context)
+    def _plan_on(self, context: RankContext) -> CallPlan:
+        return self.plan or context.kept(CallMemory).plans[self.place].plan
+
+    def _prepared(self, context: RankContext) -> RankPlan:
+        if self.plan is None:
+            return context.kept(CallMemory).plans[self.place]
+        prepared = RankPlan(self.plan, context)
         if self.place is not None:
             context.kept(CallMemory).plans[self.place] = prepared
         return prepared

@@ -40,10 +40,11 @@ from .placement_table import PlacementTable, table_of
 from .plan import CallMemory, FunctionVariables, Plans
 from .plan_builder import PlanBuilder
 from .progress import StepProgress
+from .rank_steps import StepSequence
 from .rank_values import preserve_values
 from .serial import Given
 from .state_rows import refuse_rows, rows_of_states, rows_on_ranks, states_of
-from .steps import RunSteps, StepSequence
+from .steps import RunSteps
 from .variants import Variants, Written
 
 logger = logging.getLogger("synkhronos")

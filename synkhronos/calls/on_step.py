@@ -92,6 +92,5 @@ class OnStep:
                 entry.borrowed = borrowed
 
     def end(self) -> None:
-        """Restore the program's values, whether or not the command succeeded, and release them."""
         self.put_again()
         self._changed, self._before = [], {}

@@ -20,8 +20,8 @@ from .division import Division, divide
 from .function_commands import SharedLengths
 from .local_updates import own_updates, warn_of_slices
 from .plan import AfterCollective, CallPlan
+from .rank_steps import StepSequence
 from .state_rows import rows_of_states
-from .steps import StepSequence
 from .variants import Variants
 
 logger = logging.getLogger("synkhronos")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from typing import Any, Callable, ContextManager, Iterable, Iterator, List, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, ContextManager, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 import numpy as np
 
@@ -28,7 +28,6 @@ class Change:
         self._before = [entry.cell[0] for entry in entries]
 
     def __call__(self) -> None:
-        """Apply the new values."""
         set_all(self._entries, self._news)
 
     def undo(self) -> None:
@@ -39,17 +38,23 @@ class Change:
 NOTHING = Change([], [])
 
 
-def call(
-    prepared: RankPlan, values: Sequence[Any], rows: Any, shared_rows: Any, context: RankContext
-) -> Tuple[List[Any], Change, Division]:
-    """Call the function on this rank's rows; return the outputs, the updates still to be applied, and the division.
+class RankResult(NamedTuple):
+    """A rank's results of a call; the changes of shared variables are still to be made.
 
     All outputs are None if the rank contributes no results. Gathered outputs have their axis of rows first. If the
-    graph itself divides rows (`synkhronos.ops.shard`), the returned division contains the resulting weights.
+    graph itself divides rows (`synkhronos.ops.shard`), the division contains the resulting weights.
     """
+
+    outputs: List[Any]
+    change: Any  # a `Change`; if one thread calls all ranks together, a function that makes the changes
+    division: Division
+
+
+def call(prepared: RankPlan, values: Sequence[Any], rows: Any, shared_rows: Any, context: RankContext) -> RankResult:
+    """Call the function on this rank's rows; None for ``rows`` or ``shared_rows`` stands for the plan's rows."""
     plan, n_outputs, division = prepared.plan, len(prepared.plan.ops), prepared.plan.division
     if not prepared.pieces:
-        return [None] * n_outputs, NOTHING, division
+        return RankResult([None] * n_outputs, NOTHING, division)
     entry = context.registry.functions[plan.number]
     engine, compiled = entry.engine, entry.reference()
 
@@ -69,16 +74,16 @@ def call(
         return results
 
     if plan.after_collective is not None:
-        return (*_in_halves(call_slice, prepared, values, rows, shared_rows, context), division)
+        return RankResult(*_in_halves(call_slice, prepared, values, rows, shared_rows, context), division)
     if division.num_slices > 1:
-        return (*_in_slices(call_slice, prepared, context), division)
+        return RankResult(*_in_slices(call_slice, prepared, context), division)
     results = call_slice(0)
     if plan.replicated_updates is None:
-        return results, NOTHING, division
+        return RankResult(results, NOTHING, division)
     counts = division.takes_part(context.rank)
     outputs = results[:n_outputs] if counts else [None] * n_outputs
     chosen = [i for i, is_common in enumerate(plan.replicated_updates) if counts or is_common]
-    return outputs, change_of(plan, chosen, results[n_outputs:], context), division
+    return RankResult(outputs, change_of(plan, chosen, results[n_outputs:], context), division)
 
 
 def _in_slices(call_slice: Callable[[int], Any], prepared: RankPlan, context: RankContext) -> Tuple[List[Any], Change]:

@@ -8,7 +8,7 @@ from refusals import refuses
 
 from synkhronos.calls import chunks
 from synkhronos.calls.chunks import Results, run_in_chunks
-from synkhronos.calls.steps import StepSequence
+from synkhronos.calls.rank_steps import StepSequence
 
 
 def steps_of(n_steps, total=False):
