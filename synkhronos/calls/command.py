@@ -27,7 +27,7 @@ from ..runtime.context import RankContext
 from ..selection import RowRange, moved
 from .division import Division
 from .plan import CallMemory, CallPlan, RankPlan, may_be_refused
-from .rank_call import call
+from .rank_call import RankCall
 from .together import apply, call_together, combined, is_possible
 
 #: A number below the maximum of every float type; comparing values with it is faster than `numpy.errstate`.
@@ -41,13 +41,18 @@ class CallFunction(Command):
     is the range that ``batch`` selects, before it is divided; None if ``batch`` selects indices or all rows.
     """
 
-    division: Optional[Division] = None  #: The division of rows, set by `run` on each rank.
+    #: Set by `run` on each rank: the rank's plan, and the division of rows.
+    prepared: RankPlan
+    division: Optional[Division] = None
 
     def __init__(
         self, name: str, place: Optional[Tuple[int, int]], plan: Optional[CallPlan], rows: Optional[RowRange]
     ) -> None:
         self.name, self.plan, self.rows = name, plan, rows
         self.place: Any = place
+
+    def __getstate__(self) -> Any:
+        return {name: getattr(self, name) for name in ("name", "plan", "rows", "place")}
 
     @property
     def title(self) -> str:
@@ -66,7 +71,8 @@ class CallFunction(Command):
         return CommandStats("function", self.name, -1 if weights is None else int(weights[context.rank]))
 
     def run(self, context: RankContext) -> Any:
-        prepared = self._prepared(context)
+        plans = context.kept(CallMemory).plans
+        prepared = self.prepared = plans[self.place] if self.plan is None else self._prepared(self.plan, context)
         plan = prepared.plan
         values = prepared.values(context)
         if self.plan is not None and may_be_refused(plan, context):
@@ -74,7 +80,7 @@ class CallFunction(Command):
             context.barrier.wait()  # no rank begins before every host has memory and files for the arguments
         if plan.writes:
             context.transaction.protect(context.entries(plan.writes))
-        outputs, change, division = call(prepared, values, self.rows, None, context)
+        outputs, change, division = RankCall(prepared, values, self.rows, None, context).run()
         self.division = division
         if plan.dtypes is None:
             results = reduced(plan, context, outputs, division)
@@ -92,7 +98,11 @@ class CallFunction(Command):
         plan = self._plan_on(contexts[root])
         if not is_possible(plan, contexts):
             return None
-        prepared = [self._prepared(context) for context in contexts]
+        if self.plan is None:
+            prepared = [context.kept(CallMemory).plans[self.place] for context in contexts]
+        else:
+            prepared = [self._prepared(plan, context) for context in contexts]
+        self.prepared = prepared[root]
         values = [each.values(context) for each, context in zip(prepared, contexts)]
         found = call_together(prepared, values, self.rows, [None] * len(contexts), contexts, root)
         self.division = found[root].division
@@ -104,7 +114,7 @@ class CallFunction(Command):
         return results
 
     def finish(self, results: List[Any], context: RankContext) -> List[Any]:
-        plan = self._plan_on(context)
+        plan = self.prepared.plan
         outputs: List[Any] = results[context.root]
         if plan.dtypes is not None:
             for i, op in enumerate(plan.ops):
@@ -123,10 +133,8 @@ class CallFunction(Command):
     def _plan_on(self, context: RankContext) -> CallPlan:
         return self.plan or context.kept(CallMemory).plans[self.place].plan
 
-    def _prepared(self, context: RankContext) -> RankPlan:
-        if self.plan is None:
-            return context.kept(CallMemory).plans[self.place]
-        prepared = RankPlan(self.plan, context)
+    def _prepared(self, plan: CallPlan, context: RankContext) -> RankPlan:
+        prepared = RankPlan(plan, context)
         if self.place is not None:
             context.kept(CallMemory).plans[self.place] = prepared
         return prepared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from .batches import selection
 from .command import presented, reduced
 from .division import Division
 from .plan import CallPlan, RankPlan, may_be_refused
-from .rank_call import RankResult, RowsOfCall, call, inside
+from .rank_call import RankCall, RankResult, RowsOfCall
 from .step_outputs import Store
 
 #: Number of table rows converted to Python numbers at a time, because Python numbers need ten times the memory.
@@ -98,7 +99,7 @@ class RankSteps:
         self.prepared = [RankPlan(plan, context) for plan in steps.plans]
         # Files and named memory are attached once; all plans have the same arguments.
         self.values: List[Any] = next((each.values(context) for each in self.prepared if each.pieces), [])
-        self._takes_part = [plan.division.takes_part(context.rank) for plan in steps.plans]
+        self._takes_part = [each.counts for each in self.prepared]
 
     def prepare_outputs(self) -> None:
         """Allocate memory for the outputs; raise if this host has too little for them or for the arguments."""
@@ -111,7 +112,7 @@ class RankSteps:
         self.totals = Totals(steps, self.plans, context) if steps.total else None
 
     def call(self, division: int, rows: Any, shared_rows: Any) -> RankResult:
-        return call(self.prepared[division], self.values, rows, shared_rows, self.context)
+        return RankCall(self.prepared[division], self.values, rows, shared_rows, self.context).run()
 
     def check_lengths(self) -> None:
         """Raise if the function has changed the length of a variable, because later steps select its rows."""
@@ -210,7 +211,8 @@ def _shapes(
             of_pieces = []
             for i in range(len(each.pieces)):
                 arguments = each.slice(i, values, rows, shared_rows, context)
-                with inside(each, i, context, RowsOfCall):
+                joint = each.plan.replicated_updates is not None
+                with RowsOfCall(each.plan, each.weights[i], each.rows[i], context) if joint else nullcontext():
                     found_here = engine.call(compiled, arguments, each.plan.subset)
                 of_pieces.append([tuple(shape.tolist()) for shape in found_here])
         shapes: List[Optional[Tuple[int, ...]]] = []

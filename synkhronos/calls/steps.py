@@ -192,6 +192,7 @@ class RunSteps(Command):
             for each, of_rank in zip(ranks, found):
                 each.note_division(division, of_rank.division)
             if tries:
+                found[0].change.remember()
                 undo = functools.partial(_undo, steps.begin + i, found[0].change, context)
                 context.transaction.try_out(undo, found[0].change, label=end_of_step)
             else:

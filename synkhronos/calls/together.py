@@ -63,8 +63,7 @@ def call_together(
             found[rank] = RankResult(of_rank[:n_outputs], change if rank == calling[0] else NOTHING, division)
             continue
         counts = division.takes_part(rank)
-        chosen = [i for i, is_common in enumerate(joint) if counts or is_common]
-        of_change = change_of(plan, chosen, of_rank[n_outputs:], contexts[rank])
+        of_change = change_of(prepared[rank], prepared[rank].applied(counts), of_rank[n_outputs:])
         found[rank] = RankResult(of_rank[:n_outputs] if counts else [None] * n_outputs, of_change, division)
     return found
 
