@@ -43,7 +43,7 @@ class Arguments:
     """
 
     def __init__(self, engine: Any, inputs: Sequence[Any], axes: Sequence[Optional[int]]) -> None:
-        self.engine, self.inputs = engine, inputs
+        self.engine, self.inputs, self.axes = engine, inputs, axes
         self.labels = [_label(i, given) for i, given in enumerate(inputs)]
         of_rows = list(axes) + [None] * (len(inputs) - len(axes))
         self._scattered = [axis is not None and _has_rows(given, axis) for given, axis in zip(inputs, of_rows)]

@@ -10,8 +10,7 @@ from .. import engines
 from ..errors import ArgumentTypeError, ArgumentValueError
 from .build import function
 from .function import Function
-from .sharded import Sharded
-from .written_rows import WrittenRows
+from .signature import Sharded, WrittenRows
 
 
 @contextmanager
