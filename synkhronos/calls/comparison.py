@@ -22,12 +22,13 @@ from ..reductions import ReduceOp
 from ..replication.replicator import replicator_of
 from ..runtime.failures import add_note
 from ..runtime.registry import Origin
-from ..runtime.session import Session
+from ..runtime.session import Session, check_timeout
 from ..selection import Selection, moved, parse_per_rank
 from ..sharding import Placement, Replicate, Unknown
 from .default_ops import contradiction
 from .plan import Argument
 from .rank_values import Deviation, coarsest, deviation, pair, values_by_rank
+from .state_rows import rows_of_states
 
 DRAWS = "it draws random numbers, and every rank draws its own numbers"
 
@@ -85,14 +86,31 @@ class ComparedVariable(NamedTuple):
     is_state: bool  # whether it has the batch's rows, which are all on the master before and after a call
 
 
-def compare(
-    function: Any, session: Session, given: Given, call: Callable[[], Any], flat: Callable[[Any], List[Any]]
-) -> Comparison:
-    """Make a call and compare it with the serial function; see `Function.compare`.
+def compare(function: Any, values: Sequence[Any], options: Dict[str, Any]) -> Comparison:
+    """Make a call, with the call's own keywords in ``options``, and compare it: see `Function.compare`.
 
-    The session must be locked, and its ranks must have the function. ``flat`` returns the results of ``call`` as a
-    list. If the serial function raises an exception, `SerialError` is raised, and the call is not made.
+    If the serial function raises an exception, `SerialError` is raised, and the call is not made.
     """
+    subset = None if options["output_subset"] is None else function._positions(options["output_subset"])
+    batch_s, num_slices = options["batch_s"], options["num_slices"]
+    if options["timeout"] is not None:
+        check_timeout(options["timeout"])
+    session = function.program.current()
+    with session.lock:
+        session.check()
+        function._update_ranks(session)
+        arguments, chosen, _, n_rows = function._arguments.prepare(session.pool, values, options["batch"])
+        all_rows = rows_of_states(function.engine, function._variants.states, n_rows, num_slices)
+        function._planner.division(session, all_rows, batch_s, num_slices)  # raises if invalid
+        left, function._first_calls.left = function._first_calls.left, 0
+        try:
+            given = Given(arguments, chosen, n_rows, batch_s, subset)
+            return _compared(function, session, given, lambda: function(*values, **options))
+        finally:
+            function._first_calls.left = max(0, left - 1)
+
+
+def _compared(function: Any, session: Session, given: Given, call: Callable[[], Any]) -> Comparison:
     engine = function.engine
     variables = _variables(function, session)
     before = dict(
@@ -119,7 +137,8 @@ def compare(
     updated = [engine.identity(shared) for shared in engine.updated_in(function._variants.snapshot)]
     changed = [each for each in variables if engine.identity(each.shared) in updated]
     found = values_by_rank(session, [each.number for each in changed])
-    differences += _of_outputs(function, compiled, given.subset, flat(results), outputs, eps, apart)
+    flat = function._form.flat(results, given.subset)
+    differences += _of_outputs(function, compiled, given.subset, flat, outputs, eps, apart)
     placements: Any = None
     for each, parts in zip(changed, found):
         serial, old = after[engine.identity(each.shared)], before[each.number]

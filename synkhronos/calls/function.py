@@ -37,7 +37,7 @@ from .changes import (
     were_given,
 )
 from .command import CallFunction, FreeFunction, ProfileFunctions
-from .comparison import DRAWS, Comparison, Given, SerialError, compare, explained
+from .comparison import Comparison, SerialError, compare, explained
 from .default_ops import own_updates
 from .first_calls import FirstCalls
 from .on_step import OnStep, StepProgress
@@ -45,7 +45,6 @@ from .placement_table import PlacementTable, table_of
 from .plan import CallMemory, FunctionVariables, Plans
 from .plan_builder import PlanBuilder
 from .rank_steps import StepSequence
-from .rank_values import preserve_values
 from .state_rows import refuse_rows, rows_of_states, rows_on_ranks, states_of
 from .steps import Results, RunSteps, run_in_chunks
 from .variants import Variants
@@ -520,7 +519,7 @@ class Function:
             own = dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices)
             values = self._bind(args, kwargs, dict(own, batch_shared=batch_shared, timeout=timeout))
             if checks:
-                return self._checked(values, dict(own, timeout=timeout))
+                return self._first_calls.call(self, values, dict(own, timeout=timeout))
         if timeout is not None:
             check_timeout(timeout)
         subset = None if output_subset is None else self._positions(output_subset)
@@ -625,7 +624,7 @@ class Function:
         batch_s = signature.one_of("batch_shared", batch_shared, "batch_s", batch_s)
         own = dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout)
         try:
-            return self._compared(self._bind(args, kwargs, dict(own, batch_shared=batch_shared)), own)
+            return compare(self, self._bind(args, kwargs, dict(own, batch_shared=batch_shared)), own)
         except SerialError as error:
             raise explained(error.__cause__ or error) from None
 
@@ -731,8 +730,9 @@ class Function:
             session.check()
             variables = self._plans_in(session).variables
             if self.program.check and self._first_calls.left:
-                send_master_values(session, self._to_be_given(session, variables), variables.dense)
-                self._check_steps(session, values, batches, batches_s, n_steps, output_subset, num_slices)
+                self._update_ranks(session)
+                of_call = dict(output_subset=output_subset, num_slices=num_slices)
+                self._first_calls.steps(self, session, values, batches, batches_s, n_steps, of_call)
             steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
             steps = steps._replace(asks=on_step is not None, is_exact=bool(self.exact))
             call = None if on_step is None else lambda i, outputs: on_step(i, self._form.wrap(list(outputs), subset))
@@ -752,86 +752,8 @@ class Function:
                 mark_divergent(session, self.engine, self.engine.updated_in(self._variants.snapshot))
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
             if on_step is not None and not self.exact:  # `on_step` may have changed values on the master alone
-                send_master_values(session, self._to_be_given(session, variables), variables.dense)
+                self._update_ranks(session)
         return self._form.wrap(outputs, subset)
-
-    def _compared(self, values: Sequence[Any], options: Dict[str, Any]) -> Comparison:
-        """Implement `compare`, with one value per input and the call's own keywords in ``options``."""
-        subset = None if options["output_subset"] is None else self._positions(options["output_subset"])
-        if options["timeout"] is not None:
-            check_timeout(options["timeout"])
-        session = self.program.current()
-        with session.lock:
-            session.check()
-            variables = self._plans_in(session).variables
-            if not variables.are_unchanged():
-                send_master_values(session, self._to_be_given(session, variables), variables.dense)
-            arguments, chosen, _, n_rows = self._arguments.prepare(session.pool, values, options["batch"])
-            all_rows = rows_of_states(self.engine, self._variants.states, n_rows, options["num_slices"])
-            self._planner.division(session, all_rows, options["batch_s"], options["num_slices"])  # raises if invalid
-            given = Given(arguments, chosen, n_rows, options["batch_s"], subset)
-            left, self._first_calls.left = self._first_calls.left, 0
-            try:
-                return compare(
-                    self,
-                    session,
-                    given,
-                    lambda: self(*values, **options),
-                    lambda results: self._form.flat(results, subset),
-                )
-            finally:
-                self._first_calls.left = max(0, left - 1)
-
-    def _checked(self, values: Sequence[Any], options: Dict[str, Any]) -> Any:
-        """Make a call and compare it with the serial function (``fork(check=True)``)."""
-        try:
-            found = self._compared(values, options)
-        except SerialError as error:
-            self._first_calls.warn_of_error(self, error.__cause__ or error, self.program.checked)
-            return self(*values, **options)
-        self._first_calls.warn(self, found, self.program.checked)
-        return found.results
-
-    def _check_steps(
-        self,
-        session: Session,
-        values: Sequence[Any],
-        batches: Any,
-        batches_s: Any,
-        n_steps: Any,
-        output_subset: Any,
-        num_slices: Any,
-    ) -> None:
-        """After ``fork(check=True)``, run the first steps as compared calls, then restore all changed values."""
-        updated = self.engine.updated_in(self._variants.snapshot)
-        given = batches if batches is not None else batches_s
-        n_steps, not_compared = (n_steps or 1) if given is None else len(given), ""
-        if any(map(self.engine.is_random, self._shareds)):
-            not_compared = DRAWS
-        elif any(self.engine.shared_type(shared) is None for shared in updated):
-            not_compared = "it is called in steps and updates a variable that is not a dense array"
-        if not_compared:
-            self._first_calls.warn(self, Comparison(None, [], not_compared), self.program.checked)
-            return
-        replicator = replicator_of(session)
-        numbers: Dict[Any, None] = dict.fromkeys(replicator.find(self.engine, shared) for shared in updated)
-        with preserve_values(session, list(numbers)):
-            for i in range(min(n_steps, self._first_calls.left)):
-                options: Dict[str, Any] = dict.fromkeys(signature.KEYWORDS)
-                options.update(
-                    output_subset=output_subset,
-                    num_slices=num_slices,
-                    batch=None if batches is None else batches[i],
-                    batch_s=None if batches_s is None else batches_s[i],
-                )
-                try:
-                    self._checked(values, options)
-                except Exception:
-                    if session.closed:
-                        raise
-                    break  # the steps will raise the error, with the number of the step
-                if not self._first_calls.left:
-                    break
 
     def _plans_in(self, session: Session) -> Plans:
         """Return the cached plans of the session; distribute the function to its ranks first if necessary."""
@@ -888,13 +810,16 @@ class Function:
                 self.name or "without a name",
             )
 
-    def _send_changes(self, session: Session, variables: FunctionVariables) -> Sequence[News]:
-        """Send values that the program has set on the master, or warn about them; return `News` for the command."""
-        few = variables.news_of_few() if self.exact and session.healing is None else None
+    def _update_ranks(self, session: Session, in_command: bool = False) -> Sequence[News]:
+        """Send values that the program has set on the master, or warn; with ``in_command``, some only as `News`."""
+        variables = self._plans_in(session).variables
+        if variables.are_unchanged():
+            return ()
+        few = variables.news_of_few() if in_command and session.healing is None else None
         if few is not None:
             return few
         given = self._to_be_given(session, variables)
-        return send_master_values(session, given, variables.dense, in_command=bool(self.exact))
+        return send_master_values(session, given, variables.dense, in_command)
 
     def _to_be_given(self, session: Session, variables: FunctionVariables) -> List[SharedEntry]:
         """Detect the program's changes; return the variables with values that the master must send to all ranks."""
@@ -913,7 +838,7 @@ class Function:
         if variables.states and not variables.states[0].rows.is_away:
             with rows_on_ranks(session, variables.states, self._variants.collectives is not None):
                 return self._run(session, command, timeout, updates)
-        news = () if variables.are_unchanged() else self._send_changes(session, variables)
+        news = () if variables.are_unchanged() else self._update_ranks(session, in_command=bool(self.exact))
         if command.has_steps:
             variables.drop_old_values()
         try:
