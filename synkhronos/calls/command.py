@@ -41,8 +41,8 @@ class CallFunction(Command):
     is the range that ``batch`` selects, before it is divided; None if ``batch`` selects indices or all rows.
     """
 
-    #: Set by `run` on each rank: the rank's plan, and the division of rows.
-    prepared: RankPlan
+    #: Set by `run` on each rank: the plan, and the division of rows.
+    ran: CallPlan
     division: Optional[Division] = None
 
     def __init__(
@@ -72,8 +72,8 @@ class CallFunction(Command):
 
     def run(self, context: RankContext) -> Any:
         plans = context.kept(CallMemory).plans
-        prepared = self.prepared = plans[self.place] if self.plan is None else self._prepared(self.plan, context)
-        plan = prepared.plan
+        prepared = plans[self.place] if self.plan is None else self._prepared(self.plan, context)
+        plan = self.ran = prepared.plan
         values = prepared.values(context)
         if self.plan is not None and may_be_refused(plan, context):
             context.pools.check_room(prepared.far(self.rows))
@@ -102,7 +102,7 @@ class CallFunction(Command):
             prepared = [context.kept(CallMemory).plans[self.place] for context in contexts]
         else:
             prepared = [self._prepared(plan, context) for context in contexts]
-        self.prepared = prepared[root]
+        self.ran = plan
         values = [each.values(context) for each, context in zip(prepared, contexts)]
         found = call_together(prepared, values, self.rows, [None] * len(contexts), contexts, root)
         self.division = found[root].division
@@ -114,7 +114,7 @@ class CallFunction(Command):
         return results
 
     def finish(self, results: List[Any], context: RankContext) -> List[Any]:
-        plan = self.prepared.plan
+        plan = self.ran
         outputs: List[Any] = results[context.root]
         if plan.dtypes is not None:
             for i, op in enumerate(plan.ops):

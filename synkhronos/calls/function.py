@@ -38,7 +38,6 @@ from .changes import (
 )
 from .command import CallFunction, FreeFunction, ProfileFunctions
 from .comparison import Comparison, SerialError, compare, explained
-from .default_ops import own_updates
 from .first_calls import FirstCalls
 from .on_step import OnStep, StepProgress
 from .placement_table import PlacementTable, table_of
@@ -791,11 +790,10 @@ class Function:
 
     def _updated_by_rows(self) -> List[Any]:
         """Return the shared variables whose new values may differ between ranks although the old values are equal."""
-        variants, updated = self._variants, self.engine.updated_in(self._variants.snapshot)
-        placements = self.engine.placed(variants.snapshot, variants.placements) if updated else []
-        if placements is None:
+        updated = self.engine.updated_in(self._variants.snapshot)
+        own = self._variants.own_updates(self._updates) if updated else []
+        if own is None:
             return [each for each in updated if not self.engine.is_random(each)]
-        own = own_updates(self.engine, variants.snapshot, placements, self._updates, variants.rows)
         return [one.shared for one in own]
 
     def _tell_if_nothing_is_divided(self) -> None:
@@ -813,8 +811,6 @@ class Function:
     def _update_ranks(self, session: Session, in_command: bool = False) -> Sequence[News]:
         """Send values that the program has set on the master, or warn; with ``in_command``, some only as `News`."""
         variables = self._plans_in(session).variables
-        if variables.are_unchanged():
-            return ()
         few = variables.news_of_few() if in_command and session.healing is None else None
         if few is not None:
             return few

@@ -16,12 +16,12 @@ from ..runtime.session import Session
 from .arguments import Arguments
 from .batches import table_per_rank
 from .command import SharedLengths
-from .default_ops import op_of, own_updates, warn_of_slices
+from .default_ops import op_of, warn_of_slices
 from .division import Division, divide
 from .plan import AfterCollective, CallPlan
 from .rank_steps import StepSequence
 from .state_rows import rows_of_states
-from .variants import Variants
+from .variants import CompiledGraph, Variants
 
 logger = logging.getLogger("synkhronos")
 
@@ -104,10 +104,12 @@ class PlanBuilder:
         for i in first.tolist():
             with _about_step(i, batches, batches_s):
                 of_step = n_rows if table is None else int(table.counts[i])
+                if self.variants.states:
+                    of_step = rows_of_states(self.engine, self.variants.states, of_step, num_slices)
                 division = divide(
                     session.size,
                     session.root,
-                    rows_of_states(self.engine, self.variants.states, of_step, num_slices),
+                    of_step,
                     lengths if shared is None else [[count] for count in shared.counts[i].tolist()],
                     None if shared is None else slice(None),
                     num_slices,
@@ -174,9 +176,7 @@ class PlanBuilder:
         at_once = all(plan.division.num_slices == 1 for plan in plans)
         if all(type_.ndim == 0 and (op.name != "gather" or at_once) for op, type_ in stored):
             return None
-        graph = self.variants.shapes(plans[0].division.shared_rows is not None)
-        replicator.ensure([graph])
-        return replicator.number(graph)
+        return _number(replicator, self.variants.shapes(plans[0].division.shared_rows is not None))
 
     def _changing_lengths(self, replicator: Replicator, lengths: Sequence[Sequence[int]]) -> List[Any]:
         """Return each updated sliceable variable's registry number, axis of rows, and lengths by rank."""
@@ -202,7 +202,7 @@ class PlanBuilder:
             raise _rows_differ("because the function is exact", "select equal numbers of rows of both")
         if division.num_slices > 1 and self.variants.collectives is None and not self._told_of_slices:
             self._told_of_slices = True
-            self._tell_of_slices(function.name or "without a name")
+            warn_of_slices(function.name or "without a name", self.variants.own_updates(self.updates) or [])
         number, sliceable, updates = self._graph_for(function, division, replicator)
         inputs = self.arguments.inputs
         arguments = [
@@ -253,13 +253,6 @@ class PlanBuilder:
         numbers = [replicator.find(self.engine, shared) for shared in updated]
         return [number for number in dict.fromkeys(numbers) if number is not None]
 
-    def _tell_of_slices(self, name: str) -> None:
-        variants = self.variants
-        placements = self.engine.placed(variants.snapshot, variants.placements)
-        if placements is not None:
-            found = own_updates(self.engine, variants.snapshot, placements, self.updates, variants.rows)
-            warn_of_slices(name, found)
-
     def _second_half(
         self, cut: SplitPoint, replicator: Replicator, wanted: Sequence[int], num_slices: int
     ) -> AfterCollective:
@@ -268,11 +261,10 @@ class PlanBuilder:
             expected = f"1, because the function cannot be exact in slices: {cut.why_not}"
             hint = f"{cut.remedy}; or call it with fewer rows" if cut.remedy else "call it with fewer rows"
             raise ArgumentValueError("num_slices", expected, str(num_slices), hint)
-        graph = self.variants.after_collective()
-        replicator.ensure([graph])
+        number = _number(replicator, self.variants.after_collective())
         outputs = [(i, cut.after_split.index(output)) for i, output in enumerate(wanted) if output in cut.after_split]
         ops = [None if op is None else ReduceOp(op) for op in cut.ops]
-        return AfterCollective(replicator.number(graph), ops, outputs, len(cut.after_split))
+        return AfterCollective(number, ops, outputs, len(cut.after_split))
 
     def _ops(self, division: Division, subset: Optional[Sequence[int]], root: int) -> List[ReduceOp]:
         """Return the ops of the requested outputs; raise if an op cannot be applied in this call."""
@@ -343,9 +335,13 @@ class PlanBuilder:
             _check_weights(division, [op for _, op in updates if op is not None])
         if not sliced and division.shared_rows is None:
             return replicator.number(function), [], updates
-        graph = self.variants.get(sliced)
-        replicator.ensure([graph])
-        return replicator.number(graph), self._sliceable(replicator), updates
+        return _number(replicator, self.variants.get(sliced)), self._sliceable(replicator), updates
+
+
+def _number(replicator: Replicator, graph: CompiledGraph) -> int:
+    """Return the registry number of a graph, which is distributed on first use."""
+    replicator.ensure([graph])
+    return replicator.number(graph)
 
 
 def _dtype_on_ranks(op: ReduceOp, type_: Any) -> Any:

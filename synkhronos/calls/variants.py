@@ -23,6 +23,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from ..engines.base import Collectives
 from ..sharding import Shard
+from .default_ops import OwnUpdate, own_updates
 
 
 class CompiledGraph:
@@ -109,6 +110,11 @@ class Variants:
         if graph is None:
             graph = self._graphs[kind, option] = CompiledGraph(self.engine, make(list(self.sliceable)))
         return graph
+
+    def own_updates(self, updates: Sequence[Tuple[Any, Any]]) -> Optional[List[OwnUpdate]]:
+        """Return the updates that each rank computes from its own rows; None if the engine propagates no placements."""
+        placements = self.engine.placed(self.snapshot, self.placements)
+        return None if placements is None else own_updates(self.engine, self.snapshot, placements, updates, self.rows)
 
     def updated_in_graph(self, sliced: bool) -> List[str]:
         """Return the names of the shared variables that a call updates on each rank separately."""
