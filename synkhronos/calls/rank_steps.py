@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import nullcontext
 from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -17,7 +18,7 @@ from .batches import selection
 from .command import presented, reduced
 from .division import Division
 from .plan import CallPlan, RankPlan, may_be_refused
-from .rank_call import RankCall, RankResult, RowsOfCall
+from .rank_call import NOTHING, Change, RankCall, RankResult, RowsOfCall
 from .step_outputs import Store
 
 #: Number of table rows converted to Python numbers at a time, because Python numbers need ten times the memory.
@@ -99,6 +100,7 @@ class RankSteps:
         self.prepared = [RankPlan(plan, context) for plan in steps.plans]
         # Files and named memory are attached once; all plans have the same arguments.
         self.values: List[Any] = next((each.values(context) for each in self.prepared if each.pieces), [])
+        self._end_of_step = f"the end of a step of function {steps.plans[0].name}"
         self._takes_part = [each.counts for each in self.prepared]
 
     def prepare_outputs(self) -> None:
@@ -113,6 +115,28 @@ class RankSteps:
 
     def call(self, division: int, rows: Any, shared_rows: Any) -> RankResult:
         return RankCall(self.prepared[division], self.values, rows, shared_rows, self.context).run()
+
+    def step(self, i: int, of_step: StepRows) -> Tuple[CallPlan, List[Any]]:
+        """Complete the i-th step on this rank; return its plan and outputs. Undo it unless all ranks complete it."""
+        division, rows, shared_rows = of_step
+        if self.steps.lengths:
+            self.check_lengths()
+        outputs, change, made = self.call(division, rows, shared_rows)
+        self.note_division(division, made)
+        if self.plans[division].replicated_updates is not None:
+            change.remember()
+            undo = functools.partial(self._undo, self.steps.begin + i, change)
+            self.context.transaction.try_out(undo, change, self._end_of_step)
+        elif change is not NOTHING:
+            change()
+        self.keep(i, division, outputs)
+        return self.plans[division], outputs
+
+    def _undo(self, step: int, change: Change) -> None:
+        """Undo this rank's part of a step that not all ranks have completed, whether or not the rank has counted it."""
+        change.undo()
+        block, rank = self.context.barrier.block, self.context.rank
+        block.undone[rank] = block.steps[rank] - step
 
     def check_lengths(self) -> None:
         """Raise if the function has changed the length of a variable, because later steps select its rows."""

@@ -20,7 +20,6 @@ dead ranks are replaced, a command takes about a second, so that a death costs l
 
 from __future__ import annotations
 
-import functools
 import time
 from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -34,7 +33,6 @@ from ..sync.control_block import STOP_REQUESTED
 from .command import presented, rounded
 from .on_step import OnStep
 from .plan import CallPlan
-from .rank_call import Change, RankResult
 from .rank_steps import RankSteps, StepRows, StepSequence, rows_taken
 from .step_outputs import Combiner, Stored
 from .together import apply, call_together, combined, is_possible
@@ -139,9 +137,8 @@ class RunSteps(Command):
         context.barrier.wait()  # no rank begins before all ranks and hosts have enough memory
         if writes:
             context.transaction.protect(context.entries(writes), keeps=True)
-        tries, call_own = steps.is_collective, lambda of_ranks: [own.call(*of_ranks[0])]
-        n_steps = self._run_steps([own], own, LastStep(steps, context), call_own, tries)
-        if tries:
+        n_steps = self._run_steps(own, steps.rows(context), own.step, LastStep(steps, context))
+        if steps.is_collective:
             context.transaction.commit(label=f"the end of the steps of function {self.name}")
         totals = None if own.totals is None else own.totals.finish(n_steps)
         made = StepsAnswer(n_steps, own.store.stored(), totals, own.plans if context.rank == context.root else None)
@@ -162,12 +159,21 @@ class RunSteps(Command):
         own.context.transaction.results = [each.store for each in ranks]
         values = [each.values for each in ranks]
 
-        def call_all(of_ranks: Sequence[StepRows]) -> List[RankResult]:
+        def step(i: int, of_ranks: Sequence[StepRows]) -> Tuple[CallPlan, List[Any]]:
             division, rows, _ = of_ranks[0]
             prepared, shared_rows = [each.prepared[division] for each in ranks], [one[2] for one in of_ranks]
-            return call_together(prepared, values, rows, shared_rows, contexts, root)
+            for each in ranks if steps.lengths else ():
+                each.check_lengths()
+            found = call_together(prepared, values, rows, shared_rows, contexts, root)
+            for each, of_rank in zip(ranks, found):
+                each.note_division(division, of_rank.division)
+            apply([of_rank.change for of_rank in found])
+            for each, of_rank in zip(ranks, found):
+                each.keep(i, division, of_rank.outputs)
+            return own.plans[division], found[root].outputs
 
-        n_steps = self._run_steps(ranks, own, LastStep(steps, own.context, of_all=True), call_all)
+        rows_of_all = zip(*[steps.rows(context) for context in contexts])
+        n_steps = self._run_steps(own, rows_of_all, step, LastStep(steps, own.context, of_all=True))
         totals: Any = None
         if own.totals is not None:
             plan, division = own.totals.plan(n_steps)
@@ -179,43 +185,30 @@ class RunSteps(Command):
 
     def _run_steps(
         self,
-        ranks: Sequence[RankSteps],
         own: RankSteps,
+        rows: Iterable[Any],
+        step: Callable[[int, Any], Tuple[CallPlan, List[Any]]],
         last: LastStep,
-        call: Callable[[Sequence[StepRows]], List[RankResult]],
-        tries: bool = False,
     ) -> int:
-        """Run the steps of these ranks; return their number. With ``tries``, a step is undone unless all finish it."""
-        steps, context, end_of_step = self.steps, own.context, f"the end of a step of function {self.name}"
-        for i, of_ranks in enumerate(zip(*[steps.rows(each.context) for each in ranks])):
+        """Run the steps, which ``step`` completes, in sequence; return their number."""
+        begin, context, asks = self.steps.begin, own.context, self.steps.asks
+        for i, of_step in enumerate(rows):
             context.barrier.check()
-            if last.is_before(i):
+            if asks and last.is_before(i):
                 break
-            for each in ranks if steps.lengths else ():
-                each.check_lengths()
-            division, found = of_ranks[0][0], call(of_ranks)
-            for each, of_rank in zip(ranks, found):
-                each.note_division(division, of_rank.division)
-            if tries:
-                found[0].change.remember()
-                undo = functools.partial(_undo, steps.begin + i, found[0].change, context)
-                context.transaction.try_out(undo, found[0].change, label=end_of_step)
-            else:
-                apply([of_rank.change for of_rank in found])
-            for each, of_rank in zip(ranks, found):
-                each.keep(i, division, of_rank.outputs)
+            plan, outputs = step(i, of_step)
             if self._on_step is not None and not last.is_requested:
                 if i == self._told:
-                    self.failed_step = steps.begin + i  # in case `_on_step` raises
-                    outputs = presented(own.plans[division], context, found[ranks.index(own)].outputs)
-                    self.ends_early = not self._on_step(steps.begin + i, outputs)
+                    self.failed_step = begin + i  # in case `_on_step` raises
+                    self.ends_early = not self._on_step(begin + i, presented(plan, context, outputs))
                     self.failed_step = None
                     self._told += 1
                 elif i + 1 == self._told:
                     self._on_step.put_again()
                 if self.ends_early and i + 1 == self._told:
                     last.request()
-            last.end_step(i)
+            if asks:
+                last.end_step(i)
         return last.settle()
 
     def finish(self, results: List[StepsAnswer], context: RankContext) -> Tuple[List[Any], Optional[List[int]], int]:
@@ -247,13 +240,6 @@ class RunSteps(Command):
         finally:
             context.transaction.results = None
         return outputs, rows_taken(plans, divisions), n_steps
-
-
-def _undo(step: int, change: Change, context: RankContext) -> None:
-    """Undo this rank's part of a step that not all ranks have completed, whether or not the rank has counted it."""
-    change.undo()
-    block, rank = context.barrier.block, context.rank
-    block.undone[rank] = block.steps[rank] - step
 
 
 #: Number of steps of the first command; target duration of later commands in seconds.
