@@ -16,7 +16,8 @@ cache               key                                   reused                
 `Plans`             arguments, rows to divide, indices    the `CallPlan`, and the       `MAX_PLANS` later plans;
                     (as handles), slices, subset          command, pickled              another session
 `RankPlan`          the plan's place, on each rank        attached arrays, this rank's  another plan in that place; the
-                                                          parts, weights in collectives function dropped
+                                                          parts, weights in             function dropped
+                                                          collectives, updated entries
 ``row_buffers`` of  the function's number and the         memory for the rows that      more bytes of rows; the function
 `CallMemory`        argument's, on each rank              indices select                dropped or freed
 ``_is_own`` of the  the compiled function's ``maker``     the list of outputs that      nothing, because compiled

@@ -24,7 +24,6 @@ from .step_outputs import Store
 #: Number of table rows converted to Python numbers at a time, because Python numbers need ten times the memory.
 CHUNK_ROWS = 1024
 
-
 #: A step's division, its rows of the data set, and its rows of this rank's shared variables; None for the plan's rows.
 StepRows = Tuple[int, Optional[Selection], Optional[Selection]]
 
