@@ -291,6 +291,7 @@ def run_in_chunks(
 
 
 def joined(parts: Sequence[Any]) -> Any:
+    """Return the values of an output over all steps, in the form that a single command returns."""
     if all(isinstance(part, np.ndarray) for part in parts) and len({part.shape[1:] for part in parts}) == 1:
         return np.concatenate(parts)
     return [np.asarray(value) if isinstance(part, np.ndarray) else value for part in parts for value in part]

@@ -2,7 +2,7 @@
 
 ::
 
-    every rank (`rank_call.call`)       select rows -> compute, with collectives through the transport -> change values
+    every rank (`RankCall.run`)         select rows -> compute, with collectives through the transport -> change values
     `call_together`                     select all ranks' rows -> compute all ranks' results -> change all values
 
 The steps, their order and the plan are the same. Nothing changes before all ranks' results are there.
