@@ -120,16 +120,18 @@ class RankSteps:
         division, rows, shared_rows = of_step
         if self.steps.lengths:
             self.check_lengths()
-        outputs, change, made = self.call(division, rows, shared_rows)
-        self.note_division(division, made)
-        if self.plans[division].replicated_updates is not None:
+        outputs, change, made = RankCall(self.prepared[division], self.values, rows, shared_rows, self.context).run()
+        plan = self.plans[division]
+        if made is not plan.division:
+            plan = self.note_division(division, made)
+        if plan.replicated_updates is not None:
             change.remember()
             undo = functools.partial(self._undo, self.steps.begin + i, change)
             self.context.transaction.try_out(undo, change, self._end_of_step)
         elif change is not NOTHING:
             change()
         self.keep(i, division, outputs)
-        return self.plans[division], outputs
+        return plan, outputs
 
     def _undo(self, step: int, change: Change) -> None:
         """Undo this rank's part of a step that not all ranks have completed, whether or not the rank has counted it."""
@@ -147,12 +149,10 @@ class RankSteps:
                 expected = f"{entry.label()} to keep its length, {kept}, because later steps use it"
                 raise ArgumentValueError("sliceable_shareds", expected, f"a length of {length} after a step")
 
-    def note_division(self, division: int, made: Division) -> None:
+    def note_division(self, division: int, made: Division) -> CallPlan:
         """Record the division that a graph has made; raise if its weights differ from those of earlier steps."""
         plan = self.plans[division]
         before = plan.division.weights
-        if made is plan.division:
-            return
         if before is not None and before != made.weights:
             raise ArgumentValueError(
                 f"synkhronos.ops.shard in function {plan.name}",
@@ -162,6 +162,7 @@ class RankSteps:
             )
         self.plans[division] = plan._replace(division=made)
         self._takes_part[division] = made.takes_part(self.context.rank)
+        return self.plans[division]
 
     def keep(self, i: int, division: int, outputs: Sequence[Any]) -> None:
         steps, context = self.steps, self.context

@@ -166,7 +166,8 @@ class RunSteps(Command):
                 each.check_lengths()
             found = call_together(prepared, values, rows, shared_rows, contexts, root)
             for each, of_rank in zip(ranks, found):
-                each.note_division(division, of_rank.division)
+                if of_rank.division is not each.plans[division].division:
+                    each.note_division(division, of_rank.division)
             apply([of_rank.change for of_rank in found])
             for each, of_rank in zip(ranks, found):
                 each.keep(i, division, of_rank.outputs)
