@@ -26,25 +26,27 @@ from ..trace import point
 from . import signature
 from .arguments import Arguments
 from .batches import read_all
-from .changes import changed, entries_of, send_master_values, warn_of_changes, watched, were_given
-from .chunks import Results, run_in_chunks
-from .command import CallFunction
-from .comparison import DRAWS, Comparison, SerialError, Subject, compare, explained
-from .divergence import check_in_sync, mark_divergent
-from .division import divide
+from .changes import (
+    changed,
+    check_in_sync,
+    entries_of,
+    mark_divergent,
+    send_master_values,
+    warn_of_changes,
+    watched,
+    were_given,
+)
+from .command import CallFunction, FreeFunction, ProfileFunctions
+from .comparison import Comparison, SerialError, compare, explained
 from .first_calls import FirstCalls
-from .function_commands import FreeFunction, ProfileFunctions
-from .local_updates import own_updates
-from .on_step import OnStep
+from .on_step import OnStep, StepProgress
 from .placement_table import PlacementTable, table_of
 from .plan import CallMemory, FunctionVariables, Plans
 from .plan_builder import PlanBuilder
-from .progress import StepProgress
-from .rank_values import preserve_values
-from .serial import Given
+from .rank_steps import StepSequence
 from .state_rows import refuse_rows, rows_of_states, rows_on_ranks, states_of
-from .steps import RunSteps, StepSequence
-from .variants import Variants, Written
+from .steps import Results, RunSteps, run_in_chunks
+from .variants import Variants
 
 logger = logging.getLogger("synkhronos")
 
@@ -81,7 +83,7 @@ class Function:
         form: signature.Form,
         output_ops: List[ReduceOp],
         updates: List[Tuple[Any, Any]],
-        axes: Sequence[Optional[int]],
+        arguments: Arguments,
         variants: Variants,
         exact: Optional[bool],
         compile_own: Optional[Callable[[], Any]] = None,
@@ -90,8 +92,7 @@ class Function:
         self._compiled, self._compile_own = compiled, compile_own
         #: The user's ``exact``; by default, True if ``fork(exact=True)`` came before the definition, else None.
         self.exact = PROGRAM.exact or None if exact is None else exact
-        self._form, self._output_ops, self._updates, self._axes = form, output_ops, updates, axes
-        self._arguments = Arguments(engine, engine.inputs(compiled), axes)
+        self._form, self._output_ops, self._updates, self._arguments = form, output_ops, updates, arguments
         self._shareds = engine.shareds(compiled)
         self._variants = variants
         #: Random states that are equal on all ranks, so that all draw the same numbers.
@@ -331,19 +332,9 @@ class Function:
         return self.copy()
 
     def __reduce__(self) -> Any:
-        return _restore, (
-            self.engine.name,
-            self.compiled,
-            self._form,
-            self._output_ops,
-            self._updates,
-            self._axes,
-            self._variants.snapshot,
-            self._variants.sliceable,
-            self.exact,
-            self._variants.states,
-            self._variants.written,
-        )
+        of_variants = self._variants.snapshot, self._variants.sliceable, self._variants.states, self._variants.written
+        of_function = self._form, self._output_ops, self._updates, self._arguments.axes, self.exact
+        return _restore, (self.engine.name, self.compiled, of_function, of_variants)
 
     @property
     def trust_input(self) -> bool:
@@ -400,17 +391,9 @@ class Function:
             {new.get(id(shared), shared): axis for shared, axis in axes.items()}
             for axes in (self._variants.sliceable, self._variants.states)
         )
-        return Function(
-            self.program,
-            self.engine,
-            compiled,
-            self._form,
-            self._output_ops,
-            updates,
-            self._axes,
-            Variants(self.engine, snapshot, sliceable, self._arguments.scattered(), states, self._variants.written),
-            self.exact,
-        )
+        of_function = self._form, self._output_ops, updates, self._arguments.axes, self.exact
+        of_variants = snapshot, sliceable, states, self._variants.written
+        return _restore(self.engine.name, compiled, of_function, of_variants, self.program)
 
     def free(self) -> None:
         """Free the memory that the function keeps for intermediate results, on all ranks.
@@ -535,7 +518,7 @@ class Function:
             own = dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices)
             values = self._bind(args, kwargs, dict(own, batch_shared=batch_shared, timeout=timeout))
             if checks:
-                return self._checked(values, dict(own, timeout=timeout))
+                return self._first_calls.call(self, values, dict(own, timeout=timeout))
         if timeout is not None:
             check_timeout(timeout)
         subset = None if output_subset is None else self._positions(output_subset)
@@ -556,13 +539,7 @@ class Function:
             key = (arguments, n_rows, indices, division and division.key, subset)
             cached = plans.find(key)
             if cached is None:
-                division = division or divide(
-                    session.size,
-                    session.root,
-                    n_rows,
-                    all_ranks_call=self._variants.collectives is not None,
-                    written=self._variants.written_rows,
-                )
+                division = division or self._planner.division(session, n_rows, batch_s, num_slices)
                 plan = self._planner.plan(self, replicator_of(session), arguments, indices, division, subset)
                 alone = () if plan.writes else self._variants.updated_in_graph(division.num_slices > 1)
                 cached = plans.add(key, plan, alone)
@@ -646,7 +623,7 @@ class Function:
         batch_s = signature.one_of("batch_shared", batch_shared, "batch_s", batch_s)
         own = dict(output_subset=output_subset, batch=batch, batch_s=batch_s, num_slices=num_slices, timeout=timeout)
         try:
-            return self._compared(self._bind(args, kwargs, dict(own, batch_shared=batch_shared)), own)
+            return compare(self, self._bind(args, kwargs, dict(own, batch_shared=batch_shared)), own)
         except SerialError as error:
             raise explained(error.__cause__ or error) from None
 
@@ -752,8 +729,9 @@ class Function:
             session.check()
             variables = self._plans_in(session).variables
             if self.program.check and self._first_calls.left:
-                send_master_values(session, self._to_be_given(session, variables), variables.dense)
-                self._check_steps(session, values, batches, batches_s, n_steps, output_subset, num_slices)
+                self._update_ranks(session)
+                of_call = dict(output_subset=output_subset, num_slices=num_slices)
+                self._first_calls.steps(self, session, values, batches, batches_s, n_steps, of_call)
             steps = self._planner.steps(self, session, values, batches, batches_s, n_steps, num_slices, subset, total)
             steps = steps._replace(asks=on_step is not None, is_exact=bool(self.exact))
             call = None if on_step is None else lambda i, outputs: on_step(i, self._form.wrap(list(outputs), subset))
@@ -773,95 +751,8 @@ class Function:
                 mark_divergent(session, self.engine, self.engine.updated_in(self._variants.snapshot))
             self.last_rows, self._called_in = rows or [n_made] * session.size, weakref.ref(session)
             if on_step is not None and not self.exact:  # `on_step` may have changed values on the master alone
-                send_master_values(session, self._to_be_given(session, variables), variables.dense)
+                self._update_ranks(session)
         return self._form.wrap(outputs, subset)
-
-    def _compared(self, values: Sequence[Any], options: Dict[str, Any]) -> Comparison:
-        """Implement `compare`, with one value per input and the call's own keywords in ``options``."""
-        subset = None if options["output_subset"] is None else self._positions(options["output_subset"])
-        if options["timeout"] is not None:
-            check_timeout(options["timeout"])
-        session = self.program.current()
-        with session.lock:
-            session.check()
-            variables = self._plans_in(session).variables
-            if not variables.are_unchanged():
-                send_master_values(session, self._to_be_given(session, variables), variables.dense)
-            arguments, chosen, _, n_rows = self._arguments.prepare(session.pool, values, options["batch"])
-            all_rows = rows_of_states(self.engine, self._variants.states, n_rows, options["num_slices"])
-            self._planner.division(session, all_rows, options["batch_s"], options["num_slices"])  # raises if invalid
-            subject = Subject(
-                self.engine,
-                lambda: self.compiled,
-                [each.type for each in [*self._arguments.inputs, *self.engine.outputs(self._compiled)]],
-                self._shareds,
-                self._output_ops,
-                self._variants,
-                bool(self.exact),
-            )
-            given = Given(arguments, chosen, n_rows, options["batch_s"], subset)
-            left, self._first_calls.left = self._first_calls.left, 0
-            try:
-                return compare(
-                    subject,
-                    session,
-                    given,
-                    lambda: self(*values, **options),
-                    lambda results: self._form.flat(results, subset),
-                )
-            finally:
-                self._first_calls.left = max(0, left - 1)
-
-    def _checked(self, values: Sequence[Any], options: Dict[str, Any]) -> Any:
-        """Make a call and compare it with the serial function (``fork(check=True)``)."""
-        try:
-            found = self._compared(values, options)
-        except SerialError as error:
-            self._first_calls.warn_of_error(self, error.__cause__ or error, self.program.checked)
-            return self(*values, **options)
-        self._first_calls.warn(self, found, self.program.checked)
-        return found.results
-
-    def _check_steps(
-        self,
-        session: Session,
-        values: Sequence[Any],
-        batches: Any,
-        batches_s: Any,
-        n_steps: Any,
-        output_subset: Any,
-        num_slices: Any,
-    ) -> None:
-        """After ``fork(check=True)``, run the first steps as compared calls, then restore all changed values."""
-        updated = self.engine.updated_in(self._variants.snapshot)
-        given = batches if batches is not None else batches_s
-        n_steps, not_compared = (n_steps or 1) if given is None else len(given), ""
-        if any(map(self.engine.is_random, self._shareds)):
-            not_compared = DRAWS
-        elif any(self.engine.shared_type(shared) is None for shared in updated):
-            not_compared = "it is called in steps and updates a variable that is not a dense array"
-        if not_compared:
-            self._first_calls.warn(self, Comparison(None, [], not_compared), self.program.checked)
-            return
-        replicator = replicator_of(session)
-        numbers: Dict[Any, None] = dict.fromkeys(replicator.find(self.engine, shared) for shared in updated)
-        with preserve_values(session, list(numbers)):
-            for i in range(min(n_steps, self._first_calls.left)):
-                options: Dict[str, Any] = dict.fromkeys(signature.KEYWORDS)
-                options.update(
-                    output_subset=output_subset,
-                    num_slices=num_slices,
-                    batch=None if batches is None else batches[i],
-                    batch_s=None if batches_s is None else batches_s[i],
-                )
-                try:
-                    self._checked(values, options)
-                except Exception:
-                    if session.closed:
-                        raise
-                    break  # the steps will raise the error, with the number of the step
-                if not self._first_calls.left:
-                    break
 
     def _plans_in(self, session: Session) -> Plans:
         """Return the cached plans of the session; distribute the function to its ranks first if necessary."""
@@ -869,7 +760,7 @@ class Function:
         if plans is None or plans.session() is not session:
             replicator_of(session).ensure([self])
             plans = self._plans = Plans(session, self._variables_in(session))
-            if session.size > 1 and any(axis is not None for axis in self._axes) and not self._told:
+            if session.size > 1 and any(axis is not None for axis in self._arguments.axes) and not self._told:
                 self._tell_if_nothing_is_divided()
             if PROGRAM.exact and self.exact is None:
                 logger.warning(
@@ -899,11 +790,10 @@ class Function:
 
     def _updated_by_rows(self) -> List[Any]:
         """Return the shared variables whose new values may differ between ranks although the old values are equal."""
-        variants, updated = self._variants, self.engine.updated_in(self._variants.snapshot)
-        placements = self.engine.placed(variants.snapshot, variants.placements) if updated else []
-        if placements is None:
+        updated = self.engine.updated_in(self._variants.snapshot)
+        own = self._variants.own_updates(self._updates) if updated else []
+        if own is None:
             return [each for each in updated if not self.engine.is_random(each)]
-        own = own_updates(self.engine, variants.snapshot, placements, self._updates, variants.rows)
         return [one.shared for one in own]
 
     def _tell_if_nothing_is_divided(self) -> None:
@@ -918,13 +808,14 @@ class Function:
                 self.name or "without a name",
             )
 
-    def _send_changes(self, session: Session, variables: FunctionVariables) -> Sequence[News]:
-        """Send values that the program has set on the master, or warn about them; return `News` for the command."""
-        few = variables.news_of_few() if self.exact and session.healing is None else None
+    def _update_ranks(self, session: Session, in_command: bool = False) -> Sequence[News]:
+        """Send values that the program has set on the master, or warn; with ``in_command``, some only as `News`."""
+        variables = self._plans_in(session).variables
+        few = variables.news_of_few() if in_command and session.healing is None else None
         if few is not None:
             return few
         given = self._to_be_given(session, variables)
-        return send_master_values(session, given, variables.dense, in_command=bool(self.exact))
+        return send_master_values(session, given, variables.dense, in_command)
 
     def _to_be_given(self, session: Session, variables: FunctionVariables) -> List[SharedEntry]:
         """Detect the program's changes; return the variables with values that the master must send to all ranks."""
@@ -943,7 +834,7 @@ class Function:
         if variables.states and not variables.states[0].rows.is_away:
             with rows_on_ranks(session, variables.states, self._variants.collectives is not None):
                 return self._run(session, command, timeout, updates)
-        news = () if variables.are_unchanged() else self._send_changes(session, variables)
+        news = () if variables.are_unchanged() else self._update_ranks(session, in_command=bool(self.exact))
         if command.has_steps:
             variables.drop_old_values()
         try:
@@ -984,19 +875,10 @@ def _apart(results: Any, held: Sequence[np.ndarray[Any, Any]]) -> Any:
 
 
 def _restore(
-    engine: str,
-    compiled: Any,
-    form: Any,
-    output_ops: Any,
-    updates: Any,
-    axes: Sequence[Optional[int]],
-    snapshot: Any,
-    sliceable: Any,
-    exact: Any,
-    states: Any,
-    written: Optional[Written] = None,
+    engine: str, compiled: Any, of_function: Tuple[Any, ...], of_variants: Tuple[Any, ...], program: Program = PROGRAM
 ) -> Function:
     found = engines.get(engine)
-    scattered = Arguments(found, found.inputs(compiled), axes).scattered()
-    variants = Variants(found, snapshot, sliceable, scattered, states, written)
-    return Function(PROGRAM, found, compiled, form, output_ops, updates, axes, variants, exact)
+    (form, output_ops, updates, axes, exact), (snapshot, sliceable, states, written) = of_function, of_variants
+    arguments = Arguments(found, found.inputs(compiled), axes)
+    variants = Variants(found, snapshot, sliceable, arguments.scattered(), states, written)
+    return Function(program, found, compiled, form, output_ops, updates, arguments, variants, exact)
