@@ -8,7 +8,7 @@ import numpy as np
 
 from ..reductions import ReduceOp
 from ..runtime.context import RankContext
-from ..transports.base import Reduction
+from ..transports.strategy import Reduction, Weighting
 from .arguments import checked
 from .command import CollectiveCommand
 
@@ -26,7 +26,8 @@ class Reduce(CollectiveCommand):
         keys, arrays = context.bind(self.numbers)
         transport, name_of = context.transport, context.name_of(self.numbers)
         if self.in_place:
-            pending = transport.all_reduce(keys, arrays, self.op, [Reduction(destinations=(context.root,))], name_of)
+            to_root = Reduction(self.op, (Weighting(destinations=(context.root,)),))
+            pending = transport.all_reduce(keys, arrays, to_root, name_of)
             context.transaction.commit_values(context.entries(self.numbers), pending)
             return None
         results = transport.reduce(keys, arrays, [self.op] * len(keys), None, name_of)

@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..reductions import ReduceOp
+from .strategy import Reduction
 
 Key = Tuple[Any, ...]  # e.g. ("shared", 3)
 NameOf = Callable[[int], str]  # returns the name of the array at a position, for messages
@@ -47,21 +48,6 @@ class Pending:
     def release(self) -> List[Any]:
         """Return the results. Call this only after the barrier that completes them."""
         return self._results
-
-
-class Reduction(NamedTuple):
-    """One reduction of the ranks' values; a collective may compute several reductions.
-
-    For ``avg``, ``weights[r]`` is the weight of rank r; by default, weights are equal. The ranks in ``contributors``
-    share the work, and the ranks in ``destinations`` receive the result. Both default to all ranks.
-    """
-
-    weights: Optional[Tuple[float, ...]] = None
-    destinations: Optional[Tuple[int, ...]] = None
-    contributors: Optional[Tuple[int, ...]] = None
-
-
-ALL_ALIKE = (Reduction(),)  #: A single reduction for all ranks, with equal weights.
 
 
 class TrafficRow:
@@ -132,53 +118,34 @@ class Transport(ABC):
         self,
         keys: Sequence[Key],
         arrays: Sequence[Any],
-        op: ReduceOp,
-        mixes: Sequence[Reduction],
+        reduction: Reduction,
         name_of: NameOf,
         into: Optional[Sequence[Key]] = None,
+        errors: Sequence[Any] = (),
     ) -> Pending:
         """Reduce over the ranks: ``result := op(x_0, ..., x_{n-1})``, with identical bits on all ranks that receive it.
 
-        The results become values of the keys ``into`` (by default ``keys``). Each rank receives the results of one
-        `Reduction`, or None if it is not a destination. If shapes or dtypes differ, all ranks raise ValueError.
+        The results become values of the keys ``into`` (by default ``keys``). If values contribute that ``wire`` rounds,
+        ``errors`` are overwritten with the differences that this rank has to add to its next values. If shapes or
+        dtypes differ, all ranks raise ValueError.
         """
 
-    def completes_in_one_round(self, arrays: Sequence[Any], mixes: Sequence[Reduction]) -> bool:
+    def completes_in_one_round(self, arrays: Sequence[Any], reduction: Reduction) -> bool:
         """Return whether `all_reduce` has only one barrier. If so on all ranks, nothing can fail after it. Local."""
         return False
 
-    def supports_wire(
-        self, arrays: Sequence[Any], op: ReduceOp, mixes: Sequence[Reduction], keeps_errors: bool
-    ) -> bool:
-        """Return whether `begin` can send these values in 16 bits, and keep errors if ``keeps_errors``. Local."""
-        return False
+    def start(self, keys: Sequence[Key], arrays: Sequence[Any], reduction: Reduction, name_of: NameOf) -> Any:
+        """Start an `all_reduce`, whose arguments are the same; return its state for `finish`.
 
-    def begin(
-        self,
-        keys: Sequence[Key],
-        arrays: Sequence[Any],
-        op: ReduceOp,
-        mixes: Sequence[Reduction],
-        name_of: NameOf,
-        wire: Optional[str] = None,
-        keeps_errors: bool = False,
-        into: Optional[Sequence[Key]] = None,
-    ) -> Any:
-        """Start a reduction that `finish` completes; return its state, or None if the transport does not support it.
-
-        The state has an attribute ``kinds``: the shape and dtype of every array. ``wire``, one of
-        `kernels.encoding.FORMATS`, is the transfer format; it requires that `supports_wire` returned True.
-        ``keeps_errors`` keeps the encoding errors for `finish`. If ``into`` is passed, `finish` must be called next.
-        Otherwise, other collectives may run, and the arrays may change, before `finish`. For the rest see `all_reduce`.
+        Other collectives may run, and the arrays may change, before `finish`. Here, the values are copied.
         """
-        return None
+        keys = [(*key, "started") for key in keys]
+        return keys, self.copies(keys, arrays), reduction, name_of
 
-    def finish(self, begun: Any, into: Sequence[Key], errors: Optional[Sequence[Any]] = None) -> Pending:
-        """Complete a reduction started by `begin`, and return its results as values of the keys ``into``.
-
-        ``errors`` is overwritten with this rank's part of its host's encoding errors, if the host contributes values.
-        """
-        raise NotImplementedError("this transport cannot start a reduction that is finished later")
+    def finish(self, started: Any, into: Sequence[Key], errors: Sequence[Any] = ()) -> Pending:
+        """Complete a reduction of `start`; return its results as values of the keys ``into``: see `all_reduce`."""
+        keys, arrays, reduction, name_of = started
+        return self.all_reduce(keys, arrays, reduction, name_of, into, errors)
 
     @abstractmethod
     def reduce(
@@ -238,7 +205,7 @@ class Transport(ABC):
 
     @abstractmethod
     def copies(self, keys: Sequence[Key], values: Sequence[Any]) -> List[Any]:
-        """Copy the values into memory of the given keys, for a later `all_reduce`. Local."""
+        """Copy the values into memory of the given keys. Local."""
 
     @abstractmethod
     def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

@@ -14,10 +14,11 @@ import numpy as np
 from ..reductions import ReduceOp
 from ..reductions.device import contiguous, download, is_on_device, upload
 from ..trace import point
-from .base import Key, NameOf, Pending, Reduction, Transport
+from .base import Key, NameOf, Pending, Transport
+from .layouts import check_same
 from .nccl import Clique, Meta, is_known, open_clique
-from .shared_memory import SharedMemoryTransport, check_same
-from .value_buffers import participants
+from .shared_memory import SharedMemoryTransport
+from .strategy import Reduction, participants
 
 logger = logging.getLogger("synkhronos")
 
@@ -120,22 +121,24 @@ class GpuTransport(Transport):
         self,
         keys: Sequence[Key],
         arrays: Sequence[Any],
-        op: ReduceOp,
-        mixes: Sequence[Reduction],
+        reduction: Reduction,
         name_of: NameOf,
         into: Optional[Sequence[Key]] = None,
+        errors: Sequence[Any] = (),
     ) -> Pending:
-        metas, staged = self._ways(arrays, [op.on_host] * len(arrays), name_of)
+        op = reduction.op
+        on_host = op.on_host or reduction.wire is not None
+        metas, staged = self._ways(arrays, [on_host] * len(arrays), name_of)
         results: Dict[int, Any] = {}
         if staged:
             mine = [keys[i] for i in staged]
             pending = self.host.all_reduce(
                 mine,
                 self._on_host(mine, [arrays[i] for i in staged]),
-                op,
-                mixes,
+                reduction,
                 lambda j: name_of(staged[j]),
                 None if into is None else [into[i] for i in staged],
+                errors,
             )
             if any(is_on_device(arrays[i]) for i in staged):
                 self.host.barrier.wait()  # the other ranks' shares of the results are complete
@@ -143,14 +146,14 @@ class GpuTransport(Transport):
                 goes_up = result is not None and is_on_device(arrays[i])
                 results[i] = upload(result, self.context) if goes_up else result
         for i, of_ranks in enumerate(metas):
-            for mix in mixes if of_ranks else ():
-                if mix.destinations == (self.host.root,):
-                    result = self._nccl.reduce(arrays[i], of_ranks, op, mix.weights)
+            for weights, destinations, _ in reduction.results if of_ranks else ():
+                if destinations == (self.host.root,):
+                    result = self._nccl.reduce(arrays[i], of_ranks, op, weights)
                     self._count_sent(arrays[i])
                 else:
-                    result = self._nccl.all_reduce(arrays[i], op, mix.weights)
+                    result = self._nccl.all_reduce(arrays[i], op, weights)
                     self._count_ring(arrays[i])
-                if mix.destinations is None or self.host.rank in mix.destinations:
+                if destinations is None or self.host.rank in destinations:
                     results[i] = result
         return Pending(self._finished(results, len(arrays)))
 
