@@ -6,9 +6,11 @@ from typing import Any, List, Optional, Tuple
 
 import numpy as np
 
+from ..kernels.copy import copy_into
 from ..runtime.context import RankContext
 from .arguments import checked, or_rank_first
 from .command import CollectiveCommand
+from .results import ResultMemory
 
 
 class GetValue(CollectiveCommand):
@@ -22,14 +24,21 @@ class GetValue(CollectiveCommand):
 
     def run(self, context: RankContext) -> Tuple[Optional[List[np.ndarray[Any, Any]]], List[Any]]:
         is_theirs = context.rank == self.rank
-        keys, arrays = context.bind(self.numbers)
+        keys, arrays = context.bind(self.numbers, is_theirs and context.rank != context.root)
         gathered = context.transport.gather(keys, arrays if is_theirs else [None] * len(keys))
-        values = None if gathered is None else [parts[self.rank].copy() for parts in gathered]
+        values = None if gathered is None else [copied(parts[self.rank], context) for parts in gathered]
         held = context.entries(self.states) if is_theirs else []
         return values, [engine.export(variable) for engine, variable in held]
 
     def finish(self, results: List[Any], context: RankContext) -> Tuple[List[np.ndarray[Any, Any]], List[Any]]:
         return results[context.root][0], results[self.rank][1]
+
+
+def copied(value: np.ndarray[Any, Any], context: RankContext) -> np.ndarray[Any, Any]:
+    """Return a copy for the program."""
+    copy = context.kept(ResultMemory).empty(value.shape, value.dtype)
+    copy_into(copy, value)
+    return copy
 
 
 @or_rank_first

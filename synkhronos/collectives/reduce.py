@@ -79,6 +79,5 @@ def reduce(shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool 
     (array([1., 3.]), array([2., 6.]))
     """
     variables = checked(shared_vars)
-    session = variables.session
-    results = session.run(Reduce(variables.numbers, variables.check_op(op, nccl), bool(in_place)))
+    results = variables.run(Reduce, variables.check_op(op, nccl), bool(in_place))
     return None if in_place else variables.one_or_list(results)

@@ -25,11 +25,14 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..reductions import ReduceOp
+from ..reductions import ReduceOp, Weights
 from .strategy import Reduction
 
 Key = Tuple[Any, ...]  # e.g. ("shared", 3)
+Keys = Sequence[Key]
+Arrays = Sequence[Any]
 NameOf = Callable[[int], str]  # returns the name of the array at a position, for messages
+Label = Callable[[], str]  # returns a description of a collective, for messages
 
 
 class Pending:
@@ -116,12 +119,12 @@ class Transport(ABC):
     @abstractmethod
     def all_reduce(
         self,
-        keys: Sequence[Key],
-        arrays: Sequence[Any],
+        keys: Keys,
+        arrays: Arrays,
         reduction: Reduction,
         name_of: NameOf,
-        into: Optional[Sequence[Key]] = None,
-        errors: Sequence[Any] = (),
+        into: Optional[Keys] = None,
+        errors: Arrays = (),
     ) -> Pending:
         """Reduce over the ranks: ``result := op(x_0, ..., x_{n-1})``, with identical bits on all ranks that receive it.
 
@@ -130,11 +133,11 @@ class Transport(ABC):
         dtypes differ, all ranks raise ValueError.
         """
 
-    def completes_in_one_round(self, arrays: Sequence[Any], reduction: Reduction) -> bool:
+    def completes_in_one_round(self, arrays: Arrays, reduction: Reduction) -> bool:
         """Return whether `all_reduce` has only one barrier. If so on all ranks, nothing can fail after it. Local."""
         return False
 
-    def start(self, keys: Sequence[Key], arrays: Sequence[Any], reduction: Reduction, name_of: NameOf) -> Any:
+    def start(self, keys: Keys, arrays: Arrays, reduction: Reduction, name_of: NameOf) -> Any:
         """Start an `all_reduce`, whose arguments are the same; return its state for `finish`.
 
         Other collectives may run, and the arrays may change, before `finish`. Here, the values are copied.
@@ -142,7 +145,7 @@ class Transport(ABC):
         keys = [(*key, "started") for key in keys]
         return keys, self.copies(keys, arrays), reduction, name_of
 
-    def finish(self, started: Any, into: Sequence[Key], errors: Sequence[Any] = ()) -> Pending:
+    def finish(self, started: Any, into: Keys, errors: Arrays = ()) -> Pending:
         """Complete a reduction of `start`; return its results as values of the keys ``into``: see `all_reduce`."""
         keys, arrays, reduction, name_of = started
         return self.all_reduce(keys, arrays, reduction, name_of, into, errors)
@@ -150,10 +153,10 @@ class Transport(ABC):
     @abstractmethod
     def reduce(
         self,
-        keys: Sequence[Key],
-        arrays: Sequence[Any],
+        keys: Keys,
+        arrays: Arrays,
         ops: Sequence[ReduceOp],
-        weights: Optional[Sequence[float]],
+        weights: Weights,
         name_of: NameOf,
         keep_dtype: bool = True,
     ) -> Optional[List[Any]]:
@@ -165,18 +168,14 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def gather(self, keys: Sequence[Key], arrays: Sequence[Any]) -> Optional[List[List[np.ndarray[Any, Any]]]]:
-        """On the root, return all ranks' arrays by position, readable until the command ends; elsewhere return None."""
+    def gather(self, keys: Keys, arrays: Arrays) -> Optional[List[List[np.ndarray[Any, Any]]]]:
+        """On the root, return all ranks' arrays by position, readable until the command ends; elsewhere return None.
+
+        The root's arrays may be anywhere on the host or the device. An array is None if this rank contributes no value.
+        """
 
     @abstractmethod
-    def all_reduce_values(
-        self,
-        key: Key,
-        arrays: Sequence[Any],
-        op: ReduceOp,
-        weights: Optional[Sequence[float]],
-        label: Callable[[], str],
-    ) -> List[Any]:
+    def all_reduce_values(self, key: Key, arrays: Arrays, op: ReduceOp, weights: Weights, label: Label) -> List[Any]:
         """Reduce values that belong to no shared variable, inside a function call; memory is kept for the ``key``.
 
         The results are complete, and stay unchanged while they or their views are referenced. With one rank they may be
@@ -192,19 +191,19 @@ class Transport(ABC):
         """Wait until all ranks have called this; raise `SynkhronosError` on all ranks if labels differ."""
 
     @abstractmethod
-    def all_gather(self, keys: Sequence[Key], arrays: Sequence[Any], name_of: NameOf, on_host: bool = False) -> Pending:
+    def all_gather(self, keys: Keys, arrays: Arrays, name_of: NameOf, on_host: bool = False) -> Pending:
         """Concatenate the ranks' arrays along axis 0, in rank order, on every rank. Lengths may differ."""
 
     @abstractmethod
-    def broadcast(self, keys: Sequence[Key], arrays: Sequence[Any], root: int, on_host: bool = False) -> Pending:
-        """Return the root's arrays on every rank. Other ranks' arrays are ignored and may be None."""
+    def broadcast(self, keys: Keys, arrays: Arrays, root: int, on_host: bool = False) -> Pending:
+        """Return the root's arrays on every rank. Other ranks' arrays are ignored and may be anything."""
 
     @abstractmethod
-    def bind(self, keys: Sequence[Key], values: Sequence[Any]) -> List[Any]:
+    def bind(self, keys: Keys, values: Arrays) -> List[Any]:
         """Return the keys' current arrays, which contain the given values; copy only where necessary. Local."""
 
     @abstractmethod
-    def copies(self, keys: Sequence[Key], values: Sequence[Any]) -> List[Any]:
+    def copies(self, keys: Keys, values: Arrays) -> List[Any]:
         """Copy the values into memory of the given keys. Local."""
 
     @abstractmethod

@@ -28,12 +28,12 @@ from ..kernels.encoding import rounded
 from ..kernels.reduce import Portion
 from ..memory.attach import PoolMap
 from ..memory.pool import Pool
-from ..reductions import ReduceOp, reduce_outputs
+from ..reductions import ReduceOp, Weights, reduce_outputs
 from ..sync.barrier import Barrier
 from ..sync.fetching import Fetcher
 from ..sync.hosts import Hosts
 from ..trace import point
-from .base import Key, NameOf, Pending, TrafficCounter, Transport
+from .base import Arrays, Key, Keys, Label, NameOf, Pending, TrafficCounter, Transport
 from .layouts import Layout, Layouts, PooledArray
 from .over_hosts import Begun, HostTransport
 from .strategy import EQUAL, HostRoute, Reduction, Strategy, Weighting, Work, eager_bytes_of, participants, strategy
@@ -91,7 +91,7 @@ class SharedMemoryTransport(Transport):
     # -- the slots of this rank ----------------------------------------------------------------------------------
 
     @point("transport")
-    def bind(self, keys: Sequence[Key], values: Sequence[np.ndarray[Any, Any]]) -> List[np.ndarray[Any, Any]]:
+    def bind(self, keys: Keys, values: Arrays) -> List[np.ndarray[Any, Any]]:
         bound: List[np.ndarray[Any, Any]] = []
         borrowed: Optional[Set[int]] = None
         for key, value in zip(keys, values):
@@ -109,14 +109,14 @@ class SharedMemoryTransport(Transport):
             bound.append(current.array)
         return bound
 
-    def copies(self, keys: Sequence[Key], values: Sequence[np.ndarray[Any, Any]]) -> List[np.ndarray[Any, Any]]:
+    def copies(self, keys: Keys, values: Arrays) -> List[np.ndarray[Any, Any]]:
         return self.bind(keys, values)
 
     def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return self._spares([key], [(shape, dtype)])[0].array
 
     @point("transport")
-    def _spares(self, keys: Sequence[Key], kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]]) -> List[PooledArray]:
+    def _spares(self, keys: Keys, kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]]) -> List[PooledArray]:
         borrowed, found = self._borrowed(), []
         for key, (shape, dtype) in zip(keys, kinds):
             slot = self._slots.get(key)
@@ -191,9 +191,7 @@ class SharedMemoryTransport(Transport):
     def agree(self, label: str) -> None:
         self._layout([], label)
 
-    def _current(
-        self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray[Any, Any]]]
-    ) -> List[Optional[PooledArray]]:
+    def _current(self, keys: Keys, arrays: Arrays) -> List[Optional[PooledArray]]:
         found: List[Optional[PooledArray]] = []
         for key, array in zip(keys, arrays):
             slot = self._slots.get(key)
@@ -210,12 +208,12 @@ class SharedMemoryTransport(Transport):
 
     def all_reduce(
         self,
-        keys: Sequence[Key],
-        arrays: Sequence[np.ndarray[Any, Any]],
+        keys: Keys,
+        arrays: Arrays,
         reduction: Reduction,
         name_of: NameOf,
-        into: Optional[Sequence[Key]] = None,
-        errors: Sequence[np.ndarray[Any, Any]] = (),
+        into: Optional[Keys] = None,
+        errors: Arrays = (),
     ) -> Pending:
         into, n_eager = into or keys, 0
         if self._hosts is not None:  # on one host, ranks share the work
@@ -249,13 +247,7 @@ class SharedMemoryTransport(Transport):
         return Pending(results)  # the other ranks' shares are complete at the next barrier
 
     def _all_reduce_rounded(
-        self,
-        keys: Sequence[Key],
-        arrays: Sequence[np.ndarray[Any, Any]],
-        reduction: Reduction,
-        name_of: NameOf,
-        into: Sequence[Key],
-        errors: Sequence[np.ndarray[Any, Any]],
+        self, keys: Keys, arrays: Arrays, reduction: Reduction, name_of: NameOf, into: Keys, errors: Arrays
     ) -> Pending:
         """Round the values, and then their reduction, as a 16-bit exchange does."""
         wire: Any = reduction.wire
@@ -276,15 +268,15 @@ class SharedMemoryTransport(Transport):
                 result[...] = rounded(result, wire)
         return results
 
-    def completes_in_one_round(self, arrays: Sequence[np.ndarray[Any, Any]], reduction: Reduction) -> bool:
+    def completes_in_one_round(self, arrays: Arrays, reduction: Reduction) -> bool:
         if self._hosts is None or reduction.wire is not None or not all([a.flags.c_contiguous for a in arrays]):
             return False
         return self._strategy(arrays, reduction).work is Work.OWN
 
-    def _strategy(self, arrays: Sequence[Any], reduction: Reduction) -> Strategy:
+    def _strategy(self, arrays: Arrays, reduction: Reduction) -> Strategy:
         return strategy(kinds_of(arrays), reduction, self._hosts, True)
 
-    def start(self, keys: Sequence[Key], arrays: Sequence[Any], reduction: Reduction, name_of: NameOf) -> Any:
+    def start(self, keys: Keys, arrays: Arrays, reduction: Reduction, name_of: NameOf) -> Any:
         if self._over_hosts is not None:
             work, routes = self._strategy(arrays, reduction)
             if work is Work.HOSTS:
@@ -293,7 +285,7 @@ class SharedMemoryTransport(Transport):
             self._layout(self._current(keys, arrays)).check(range(len(keys)), name_of)
         return super().start(keys, arrays, reduction, name_of)
 
-    def finish(self, started: Any, into: Sequence[Key], errors: Sequence[np.ndarray[Any, Any]] = ()) -> Pending:
+    def finish(self, started: Any, into: Keys, errors: Arrays = ()) -> Pending:
         if not isinstance(started, Begun):
             return super().finish(started, into, errors)
         assert self._over_hosts is not None
@@ -305,12 +297,12 @@ class SharedMemoryTransport(Transport):
 
     def _begin(
         self,
-        keys: Sequence[Key],
-        arrays: Sequence[Any],
+        keys: Keys,
+        arrays: Arrays,
         reduction: Reduction,
         routes: Sequence[HostRoute],
         name_of: NameOf,
-        into: Optional[Sequence[Key]] = None,
+        into: Optional[Keys] = None,
     ) -> Begun:
         """Start a reduction over hosts; without ``into``, the arrays may change, and other collectives may run."""
         over_hosts, meanwhile = self._over_hosts, into is None
@@ -339,9 +331,7 @@ class SharedMemoryTransport(Transport):
         """Return whether this rank receives a result."""
         return any([dests is None or self.rank in dests for _, dests, _ in reduction.results])
 
-    def _moved(
-        self, portion: Portion, weights: Optional[Sequence[float]], destinations: Sequence[int]
-    ) -> Tuple[float, float]:
+    def _moved(self, portion: Portion, weights: Weights, destinations: Sequence[int]) -> Tuple[float, float]:
         """Return the bytes that this rank reads (except from ranks with weight 0) and writes for its share."""
         counting = participants(weights) or (True,) * self.size
         read_from, sent_to = sum(counting) - counting[self.rank], len(destinations) - (self.rank in destinations)
@@ -368,12 +358,7 @@ class SharedMemoryTransport(Transport):
         return Portion(parts, targets, contributors.index(self.rank), len(contributors)), sent_to
 
     def all_reduce_values(
-        self,
-        key: Key,
-        arrays: Sequence[np.ndarray[Any, Any]],
-        op: ReduceOp,
-        weights: Optional[Sequence[float]],
-        label: Callable[[], str],
+        self, key: Key, arrays: Arrays, op: ReduceOp, weights: Weights, label: Label
     ) -> List[np.ndarray[Any, Any]]:
         if self.size == 1:
             self.barrier.wait()  # as in every collective, so that earlier steps need no undo
@@ -437,10 +422,10 @@ class SharedMemoryTransport(Transport):
     @point("transport")
     def reduce(
         self,
-        keys: Sequence[Key],
-        arrays: Sequence[Optional[np.ndarray[Any, Any]]],
+        keys: Keys,
+        arrays: Arrays,
         ops: Sequence[ReduceOp],
-        weights: Optional[Sequence[float]],
+        weights: Weights,
         name_of: NameOf,
         keep_dtype: bool = True,
     ) -> Optional[List[np.ndarray[Any, Any]]]:
@@ -469,12 +454,7 @@ class SharedMemoryTransport(Transport):
         return [results[i] for i in range(len(ops))]
 
     def _reduced_together(
-        self,
-        keys: Sequence[Key],
-        layout: Layout,
-        ops: Sequence[ReduceOp],
-        weights: Optional[Sequence[float]],
-        chosen: Sequence[int],
+        self, keys: Keys, layout: Layout, ops: Sequence[ReduceOp], weights: Weights, chosen: Sequence[int]
     ) -> Dict[int, np.ndarray[Any, Any]]:
         """Reduce the chosen arrays, one share per rank; return copies of the results on the root."""
         spares: List[Optional[PooledArray]] = [None] * len(chosen)
@@ -492,22 +472,21 @@ class SharedMemoryTransport(Transport):
         self.barrier.wait()
         return {i: spare.array.copy() for i, spare in zip(chosen, spares) if spare is not None}
 
-    def gather(
-        self, keys: Sequence[Key], arrays: Sequence[np.ndarray[Any, Any]]
-    ) -> Optional[List[List[np.ndarray[Any, Any]]]]:
-        layout = self._layout(self._current(keys, arrays), None, self._given_to_root(keys), self._eager_to_root)
-        if self.rank != self.root:
+    def gather(self, keys: Keys, arrays: Arrays) -> Optional[List[List[np.ndarray[Any, Any]]]]:
+        is_root = self.rank == self.root
+        placed = [None] * len(keys) if is_root else self._current(keys, arrays)
+        layout = self._layout(placed, None, self._given_to_root(keys), self._eager_to_root)
+        if not is_root:
             return None
         if self.far:
             self._fetch(layout, range(len(keys)))
-        gathered = [layout.arrays(i) for i in range(len(keys))]
-        for parts in gathered:
-            self._count_read(parts)
+        gathered = []
+        for i, own in enumerate(arrays):
+            gathered.append([own if rank == self.rank else part for rank, part in enumerate(layout.arrays(i))])
+            self._count_read(gathered[-1])
         return gathered
 
-    def all_gather(
-        self, keys: Sequence[Key], arrays: Sequence[np.ndarray[Any, Any]], name_of: NameOf, on_host: bool = False
-    ) -> Pending:
+    def all_gather(self, keys: Keys, arrays: Arrays, name_of: NameOf, on_host: bool = False) -> Pending:
         layout = self._layout(self._current(keys, arrays), n_given=len(keys))
         if self.far:
             self._fetch(layout, range(len(keys)))
@@ -522,9 +501,7 @@ class SharedMemoryTransport(Transport):
             results.append(result)
         return Pending(results)
 
-    def broadcast(
-        self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray[Any, Any]]], root: int, on_host: bool = False
-    ) -> Pending:
+    def broadcast(self, keys: Keys, arrays: Arrays, root: int, on_host: bool = False) -> Pending:
         if self.size == 1:  # no other rank reads the arrays in place
             self.barrier.wait()
             return Pending(list(arrays))
@@ -548,7 +525,7 @@ class SharedMemoryTransport(Transport):
         ranks = [rank for rank in self.far if counting is None or counting[rank]]
         self.pools.fetch(layout.handles[rank][i] for i in positions for rank in ranks if not layout.is_eager(rank, i))
 
-    def _given_to_root(self, keys: Sequence[Key]) -> int:
+    def _given_to_root(self, keys: Keys) -> int:
         """Return the number of this rank's arrays that other ranks read, if only the root reads."""
         return 0 if self.rank == self.root else len(keys)
 

@@ -5,8 +5,8 @@ strategy    the ranks' work                                             chosen f
 ==========  ==========================================================  ==============================================
 ``OWN``     each destination reduces all values for itself              small values, if this saves a barrier or, over
                                                                         hosts, a fetch: values travel with notices
-``SHARED``  each rank reduces its share for all ranks of its host,      all other values on one host; over hosts,
-            after fetching other hosts' values                          values of which each host needs only a few
+``SHARED``  each rank reduces its share for all ranks of its host,      all other values on one host; over hosts, if
+            after fetching other hosts' values                          each host needs only a few ranks' values
 ``HOSTS``   each host reduces its ranks' values, MPI combines these     large values over hosts
             partials: see `over_hosts`
 ==========  ==========================================================  ==============================================
@@ -84,7 +84,7 @@ class HostRoute(NamedTuple):
 
 
 class Work(Enum):
-    """Which processes combine the values: see the table of this module."""
+    """The division of a reduction's work: see the table of this module."""
 
     OWN = 0
     SHARED = 1
