@@ -2,9 +2,8 @@
 
 Training loops reduce the same variables in every step, so the master caches validated arguments and pickled commands in
 ``session.caches``. `Variables` are looked up by the variables' ids and the argument's form. `Variables.commands` maps
-options to commands: ``op`` and ``nccl`` of an ``all_reduce`` without other options, the options of other collectives,
-and the locations of `Data` that are scattered or broadcast. An entry becomes invalid when a variable is
-garbage-collected. At `MAX_LISTS` entries, the cache is cleared. `transports.layouts` describes the ranks' caches.
+a collective's options, and the locations of `Data`, to commands. An entry becomes invalid when a variable is
+garbage-collected. At `MAX_LISTS` entries, a cache is cleared. `transports.layouts` describes the ranks' caches.
 """
 
 from __future__ import annotations
@@ -167,11 +166,7 @@ class Variables:
     def run_with(
         self, values: Any, make: Callable[[List[StagedValue]], Command], *options: Any, batch: Any = None, axis: int = 0
     ) -> None:
-        """Run the command that ``make`` returns for the staged values: see `stage`.
-
-        The command is cached by the locations of the values and by ``options``, if the values are `Data` in place, and
-        ``batch`` is a number.
-        """
+        """Run the command of staged values, cached by the locations of `Data` that need no conversion: see `stage`."""
         key, command, each = None, None, [values] if self.single else values
         if type(each) in (list, tuple) and type(axis) is int and (batch is None or type(batch) is int):
             if all([type(value) is Data for value in each]):

@@ -35,7 +35,6 @@ class GetValue(CollectiveCommand):
 
 
 def copied(value: np.ndarray[Any, Any], context: RankContext) -> np.ndarray[Any, Any]:
-    """Return a copy for the program."""
     copy = context.kept(ResultMemory).empty(value.shape, value.dtype)
     copy_into(copy, value)
     return copy

@@ -1,11 +1,6 @@
-"""Memory for large results on the master, which is reused once nothing refers to the last result of the same size.
+"""Memory for large results on the master, which is reused after the program has dropped a result of the same size.
 
-The kernel fills new memory with zeros, page by page, which takes longer than copying the ranks' values there. Memory
-without a result remains mapped, but the kernel may take its pages whenever it needs them (``MADV_FREE``)::
-
-    gather  ---> [ result ]   referenced by the program
-    dropped ---> [ free   ]   pages may be taken; one block, of the last size
-    gather  ---> [ result ]   no page is zeroed, unless it was taken
+The kernel zeroes new memory, which takes longer than copying values there. It may take free memory back at any time.
 """
 
 from __future__ import annotations
@@ -32,7 +27,7 @@ class ResultMemory(Kept):
         self.free: Dict[int, mmap.mmap] = {}
 
     def empty(self, shape: Tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return an uninitialized array, whose memory belongs to the caller as long as any view of it lives."""
+        """Return an uninitialized array; its memory is reused once no view of it lives."""
         nbytes = dtype.itemsize * math.prod(shape)
         if nbytes < REUSED_FROM_BYTES:
             return np.empty(shape, dtype)

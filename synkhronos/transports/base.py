@@ -128,9 +128,8 @@ class Transport(ABC):
     ) -> Pending:
         """Reduce over the ranks: ``result := op(x_0, ..., x_{n-1})``, with identical bits on all ranks that receive it.
 
-        The results become values of the keys ``into`` (by default ``keys``). If values contribute that ``wire`` rounds,
-        ``errors`` are overwritten with the differences that this rank has to add to its next values. If shapes or
-        dtypes differ, all ranks raise ValueError.
+        The results become values of the keys ``into`` (by default ``keys``). If this rank contributes values,
+        ``errors`` are overwritten with their rounding errors. If shapes or dtypes differ, all ranks raise ValueError.
         """
 
     def completes_in_one_round(self, arrays: Arrays, reduction: Reduction) -> bool:
@@ -138,10 +137,7 @@ class Transport(ABC):
         return False
 
     def start(self, keys: Keys, arrays: Arrays, reduction: Reduction, name_of: NameOf) -> Any:
-        """Start an `all_reduce`, whose arguments are the same; return its state for `finish`.
-
-        Other collectives may run, and the arrays may change, before `finish`. Here, the values are copied.
-        """
+        """Start an `all_reduce`; return its state for `finish`. Before that, the arrays may change."""
         keys = [(*key, "started") for key in keys]
         return keys, self.copies(keys, arrays), reduction, name_of
 
@@ -169,10 +165,7 @@ class Transport(ABC):
 
     @abstractmethod
     def gather(self, keys: Keys, arrays: Arrays) -> Optional[List[List[np.ndarray[Any, Any]]]]:
-        """On the root, return all ranks' arrays by position, readable until the command ends; elsewhere return None.
-
-        The root's arrays may be anywhere on the host or the device. An array is None if this rank contributes no value.
-        """
+        """On the root, return all ranks' arrays by position, readable until the command ends; elsewhere return None."""
 
     @abstractmethod
     def all_reduce_values(self, key: Key, arrays: Arrays, op: ReduceOp, weights: Weights, label: Label) -> List[Any]:

@@ -92,12 +92,10 @@ class Layout:
         return [handles[i] for handles in self.handles]
 
     def kind(self, i: int) -> Tuple[Tuple[int, ...], np.dtype[Any]]:
-        """Return the shape and dtype of array i on the first rank that has it."""
         handle = next(handle for handle in self.of_ranks(i) if handle is not None)
         return handle.shape, handle.dtype
 
     def check(self, positions: Iterable[int], name_of: NameOf, but_lengths: bool = False) -> None:
-        """Raise if shapes or dtypes of these arrays differ between ranks."""
         for i in positions:
             check_same(self.of_ranks(i), name_of, i, but_lengths)
 

@@ -36,7 +36,17 @@ from ..trace import point
 from .base import Arrays, Key, Keys, Label, NameOf, Pending, TrafficCounter, Transport
 from .layouts import Layout, Layouts, PooledArray
 from .over_hosts import Begun, HostTransport
-from .strategy import EQUAL, HostRoute, Reduction, Strategy, Weighting, Work, eager_bytes_of, participants, strategy
+from .strategy import (
+    EQUAL,
+    Algorithm,
+    HostRoute,
+    Reduction,
+    Strategy,
+    Weighting,
+    eager_bytes_of,
+    participants,
+    strategy,
+)
 from .value_buffers import ValueBuffers, kinds_of
 
 
@@ -217,10 +227,10 @@ class SharedMemoryTransport(Transport):
     ) -> Pending:
         into, n_eager = into or keys, 0
         if self._hosts is not None:  # on one host, ranks share the work
-            work, routes = self._strategy(arrays, reduction)
-            if work is Work.HOSTS:
+            algorithm, routes = self._strategy(arrays, reduction)
+            if algorithm is Algorithm.HOSTS:
                 return self.finish(self._begin(keys, arrays, reduction, routes, name_of, into), into, errors)
-            n_eager = len(keys) if work is Work.OWN else 0
+            n_eager = len(keys) if algorithm is Algorithm.OWN else 0
         if reduction.wire is not None:
             return self._all_reduce_rounded(keys, arrays, reduction, name_of, into, errors)
         placed: List[Optional[PooledArray]] = self._current(keys, arrays)
@@ -249,7 +259,6 @@ class SharedMemoryTransport(Transport):
     def _all_reduce_rounded(
         self, keys: Keys, arrays: Arrays, reduction: Reduction, name_of: NameOf, into: Keys, errors: Arrays
     ) -> Pending:
-        """Round the values, and then their reduction, as a 16-bit exchange does."""
         wire: Any = reduction.wire
         sent, counting = (
             [rounded(array, wire) for array in arrays],
@@ -271,18 +280,17 @@ class SharedMemoryTransport(Transport):
     def completes_in_one_round(self, arrays: Arrays, reduction: Reduction) -> bool:
         if self._hosts is None or reduction.wire is not None or not all([a.flags.c_contiguous for a in arrays]):
             return False
-        return self._strategy(arrays, reduction).work is Work.OWN
+        return self._strategy(arrays, reduction).algorithm is Algorithm.OWN
 
     def _strategy(self, arrays: Arrays, reduction: Reduction) -> Strategy:
         return strategy(kinds_of(arrays), reduction, self._hosts, True)
 
     def start(self, keys: Keys, arrays: Arrays, reduction: Reduction, name_of: NameOf) -> Any:
         if self._over_hosts is not None:
-            work, routes = self._strategy(arrays, reduction)
-            if work is Work.HOSTS:
+            algorithm, routes = self._strategy(arrays, reduction)
+            if algorithm is Algorithm.HOSTS:
                 return self._begin(keys, arrays, reduction, routes, name_of)
-            # Ranks whose arrays differ may have started a reduction.
-            self._layout(self._current(keys, arrays)).check(range(len(keys)), name_of)
+            self._layout(self._current(keys, arrays)).check(range(len(keys)), name_of)  # some may have begun
         return super().start(keys, arrays, reduction, name_of)
 
     def finish(self, started: Any, into: Keys, errors: Arrays = ()) -> Pending:
@@ -328,7 +336,6 @@ class SharedMemoryTransport(Transport):
         return begun
 
     def _receives(self, reduction: Reduction) -> bool:
-        """Return whether this rank receives a result."""
         return any([dests is None or self.rank in dests for _, dests, _ in reduction.results])
 
     def _moved(self, portion: Portion, weights: Weights, destinations: Sequence[int]) -> Tuple[float, float]:
@@ -367,14 +374,14 @@ class SharedMemoryTransport(Transport):
         buffers = self._values.get(key)
         if buffers is None or buffers.kinds != kinds:
             self._replaced = buffers  # peers may read the old buffers until the next exchange
-            is_small = strategy(kinds, Reduction(op), None, False).work is Work.OWN
+            is_small = strategy(kinds, Reduction(op), None, False).algorithm is Algorithm.OWN
             buffers = self._values[key] = ValueBuffers(self.pool, kinds, label(), is_small)
         staged = buffers.stage(arrays)
         result = None if buffers.is_small else buffers.result()
         if self._over_hosts is not None and result is not None:
             reduction = Reduction(op, (Weighting(None if weights is None else tuple(weights)),))
-            work, routes = strategy(kinds, reduction, self._hosts, False)
-            if work is Work.HOSTS:
+            algorithm, routes = strategy(kinds, reduction, self._hosts, False)
+            if algorithm is Algorithm.HOSTS:
                 lent = result.lend()
                 room = self._over_hosts.room((key,), staged, result.placed, gives=True)
                 layout = self._layout([*staged, *room.placed], buffers.label)
@@ -438,7 +445,8 @@ class SharedMemoryTransport(Transport):
                 i
                 for i, op in enumerate(ops)
                 if self.size > 1
-                and strategy([layout.kind(i)], Reduction(op, self._to_root), self._hosts, False).work is Work.SHARED
+                and strategy([layout.kind(i)], Reduction(op, self._to_root), self._hosts, False).algorithm
+                is Algorithm.SHARED
             ]
         results = self._reduced_together(keys, layout, ops, weights, together) if together else {}
         if self.rank != self.root:

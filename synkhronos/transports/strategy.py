@@ -1,19 +1,13 @@
 """The strategy of a reduction: one pure function of its values' sizes and dtypes, the hosts, and the `Reduction`.
 
-==========  ==========================================================  ==============================================
-strategy    the ranks' work                                             chosen for
-==========  ==========================================================  ==============================================
-``OWN``     each destination reduces all values for itself              small values, if this saves a barrier or, over
-                                                                        hosts, a fetch: values travel with notices
-``SHARED``  each rank reduces its share for all ranks of its host,      all other values on one host; over hosts, if
-            after fetching other hosts' values                          each host needs only a few ranks' values
-``HOSTS``   each host reduces its ranks' values, MPI combines these     large values over hosts
-            partials: see `over_hosts`
-==========  ==========================================================  ==============================================
+::
 
-All ranks find the same strategy if their arrays have the same shapes and dtypes. If they differ, ranks notice this in
-the first exchange of any strategy. Devices are beside this table: `gpu` sends arrays through NCCL if all ranks can, and
-passes other arrays to the host's transport.
+    OWN      each destination reduces all values for itself, which saves a barrier or, over hosts, a fetch
+    SHARED   each rank reduces its share for all ranks of its host, after fetching other hosts' values
+    HOSTS    each host reduces its ranks' values, and MPI combines these partials: see `over_hosts`
+
+Ranks choose the same strategy unless their arrays differ, which the first exchange of any strategy detects. `gpu` sends
+arrays through NCCL if all ranks can, and only asks for a strategy for other arrays.
 """
 
 from __future__ import annotations
@@ -54,11 +48,7 @@ EQUAL = (Weighting(),)  #: A single result for all ranks, with equal weights.
 
 
 class Reduction(NamedTuple):
-    """A reduction of the ranks' values; each rank receives one of the ``results``, or none.
-
-    ``wire``, one of `kernels.encoding.FORMATS`, rounds the transferred values to 16 bits. With ``keeps_errors``, ranks
-    keep their rounding errors.
-    """
+    """A reduction; each rank receives one of the ``results``, or none. ``wire`` is a format of `kernels.encoding`."""
 
     op: ReduceOp
     results: Tuple[Weighting, ...] = EQUAL
@@ -67,7 +57,6 @@ class Reduction(NamedTuple):
 
     @property
     def is_for_all(self) -> bool:
-        """Whether all ranks receive the same result."""
         return len(self.results) == 1 and self.results[0].destinations is None
 
 
@@ -83,18 +72,16 @@ class HostRoute(NamedTuple):
         return self.sources == self.destinations and len(self.sources) == 1
 
 
-class Work(Enum):
-    """The division of a reduction's work: see the table of this module."""
-
+class Algorithm(Enum):
     OWN = 0
     SHARED = 1
     HOSTS = 2
 
 
 class Strategy(NamedTuple):
-    """The ``work`` of a reduction; with ``HOSTS``, the ``routes`` of its results."""
+    """The ``algorithm`` of a reduction; with ``HOSTS``, the ``routes`` of its results."""
 
-    work: Work
+    algorithm: Algorithm
     routes: Sequence[HostRoute] = ()
 
 
@@ -102,20 +89,17 @@ def strategy(kinds: Kinds, reduction: Reduction, hosts: Optional[Hosts], commits
     """Choose the strategy for arrays of these shapes and dtypes; ``hosts`` is None on a single host.
 
     ``commits``: whether another barrier follows anyway, because the results become values of variables.
-
-    >>> [strategy([((n,), np.dtype("f4"))], Reduction(ReduceOp("sum")), None, False).work.name for n in (1024, 1 << 20)]
-    ['OWN', 'SHARED']
     """
     nbytes = sum([dtype.itemsize * math.prod(shape) for shape, dtype in kinds])
     is_for_one = not commits and reduction.results[0].destinations is not None
     if is_for_one and (reduction.op.name not in COMBINING or any([dtype.kind == "b" for _, dtype in kinds])):
-        return Strategy(Work.OWN)  # the result's shape or dtype differs from that of the values
+        return Strategy(Algorithm.OWN)  # the result's shape or dtype differs from that of the values
     if not commits and nbytes <= OWN_BELOW_BYTES:
-        return Strategy(Work.OWN)
+        return Strategy(Algorithm.OWN)
     if commits and hosts is not None and nbytes <= eager_bytes_of(hosts, reduction.results):
-        return Strategy(Work.OWN)
+        return Strategy(Algorithm.OWN)
     routes = None if hosts is None or is_for_one else routes_of(kinds, nbytes, reduction, hosts)
-    return Strategy(Work.SHARED) if routes is None else Strategy(Work.HOSTS, routes)
+    return Strategy(Algorithm.SHARED) if routes is None else Strategy(Algorithm.HOSTS, routes)
 
 
 def routes_of(kinds: Kinds, nbytes: int, reduction: Reduction, hosts: Hosts) -> Optional[List[HostRoute]]:

@@ -50,10 +50,7 @@ class ArrayBlock:
 
 
 class ValueBuffers:
-    """One rank's memory for one collective over arrays of the given shapes and dtypes; messages use ``label``.
-
-    ``is_small``: every rank computes its own result (`strategy.Work.OWN`).
-    """
+    """One rank's memory for one collective; if it ``is_small``, ranks compute their own results (`Algorithm.OWN`)."""
 
     def __init__(
         self, pool: Pool, kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]], label: str, is_small: bool
@@ -64,7 +61,6 @@ class ValueBuffers:
         self._turn = 0
 
     def name(self, i: int) -> str:
-        """Return the name of array i, for messages."""
         return f"array {i} of {self.label}"
 
     @point("transport")

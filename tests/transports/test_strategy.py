@@ -99,7 +99,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_work(name):
     kinds, counts, options, work = CASES[name]
-    assert chosen(kinds, counts, **options).work.name == work
+    assert chosen(kinds, counts, **options).algorithm.name == work
 
 
 CROSSED = [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]]
@@ -135,15 +135,15 @@ def test_errors_of_a_host_are_kept_if_its_ranks_receive_the_result():
     groups = (Weighting((1.0, 0.0, 1.0, 0.0), (0, 2)), Weighting((0.0, 1.0, 0.0, 1.0), (1, 3)))
     ring = (Weighting((1.0, 0.0, 0.0, 1.0), (0,)), Weighting((0.0, 1.0, 1.0, 0.0), (1, 2, 3)))
     for results, work in ((groups, "HOSTS"), (ring, "SHARED")):
-        assert chosen(floats(MB), (2, 2), results=results, wire="bfloat16").work.name == "HOSTS"
-        assert chosen(floats(MB), (2, 2), results=results, wire="bfloat16", keeps_errors=True).work.name == work
+        assert chosen(floats(MB), (2, 2), results=results, wire="bfloat16").algorithm.name == "HOSTS"
+        assert chosen(floats(MB), (2, 2), results=results, wire="bfloat16", keeps_errors=True).algorithm.name == work
 
 
 def test_more_results_than_can_be_told_apart():
     groups = [tuple(float(rank in (i, i + 20)) for rank in range(40)) for i in range(20)]
     results = tuple(Weighting(row, (i, i + 20)) for i, row in enumerate(groups))
-    assert chosen(floats(MB), (20, 20), results=results[:MAX_PARTS]).work.name == "HOSTS"
-    assert chosen(floats(MB), (20, 20), results=results).work.name == "SHARED"
+    assert chosen(floats(MB), (20, 20), results=results[:MAX_PARTS]).algorithm.name == "HOSTS"
+    assert chosen(floats(MB), (20, 20), results=results).algorithm.name == "SHARED"
 
 
 @pytest.mark.parametrize(
