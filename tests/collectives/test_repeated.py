@@ -1,5 +1,7 @@
 """Commands of collectives are cached: nothing that a later call changes may come from an earlier command."""
 
+import functools
+
 import numpy as np
 import pytest
 import table
@@ -7,6 +9,7 @@ from refusals import refuses
 
 import synkhronos as synk
 from synkhronos.program.program import PROGRAM
+from synkhronos.runtime.command import Command
 
 
 @pytest.fixture(params=[("threads", 3, 1), ("fork", 2, 0)], ids="{0[0]}-{0[1]}".format)
@@ -120,3 +123,34 @@ def test_the_cache_is_bounded(make_world):
         synk.scatter(variable, data, batch=batch)
         assert len(commands_of(variable)) <= 64
     assert_divided(world, variable, np.arange(149.0))
+
+
+class Kept(Command):
+    """Return whether a rank has the variable's value in its shared memory."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def run(self, context):
+        entry = context.registry.shareds[self.number]
+        return context.transport.keeps(entry.key, entry.cell[0])
+
+
+@pytest.mark.parametrize(
+    "collective, readable",
+    [
+        (synk.gather, [True, False, True]),
+        (synk.in_sync, [True, False, True]),
+        (functools.partial(synk.get_value, rank=2), [False, False, True]),
+        (functools.partial(synk.get_value, rank=1), [False, False, False]),
+        (synk.all_reduce, [True, True, True]),
+    ],
+)
+def test_only_values_that_others_read_are_moved(make_world, collective, readable):
+    world = make_world("fork", 3, 1)
+    variable = world.shared(np.zeros(3), "x")
+    update = synk.function([], updates=[(variable, variable + 1)])
+    update()  # leaves a new array on every rank
+    collective(variable)
+    assert PROGRAM.session.run(Kept(world._number(variable))) == readable
+    table.assert_same_bits(world.values(variable), np.ones(3))

@@ -29,7 +29,7 @@ BUDGET = {
     "engines/ sharding/ ops/": 8288,
     "replication/": 462,
     "calls/": 4280,
-    "collectives/": 1058,
+    "collectives/": 1050,
     "mesh/": 546,
     "profile/": 921,
     "loading/": 416,
