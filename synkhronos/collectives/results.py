@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..runtime.context import Kept
 
-REUSED_FROM_BYTES = 1 << 20  #: Minimum size of results whose memory is reused; malloc itself reuses smaller memory.
+REUSED_FROM_BYTES = 32 << 20  #: Minimum size of results whose memory is reused; malloc itself reuses smaller memory.
 
 
 class ResultMemory(Kept):

@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 
 import synkhronos as synk
-from synkhronos.collectives.results import REUSED_FROM_BYTES, ResultMemory
+from synkhronos.collectives import results
+from synkhronos.collectives.results import ResultMemory
 
 FLOAT64 = np.dtype("float64")
+REUSED_FROM_BYTES = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def smaller(monkeypatch):
+    monkeypatch.setattr(results, "REUSED_FROM_BYTES", REUSED_FROM_BYTES)
 
 
 def address(array):
@@ -32,9 +39,9 @@ def test_memory_is_reused_when_nothing_refers_to_it():
 
 def test_one_free_block_is_kept():
     memory = ResultMemory()
-    results = [memory.empty((REUSED_FROM_BYTES + i,), np.dtype("uint8")) for i in (0, 1, 1, 2)]
+    blocks = [memory.empty((REUSED_FROM_BYTES + i,), np.dtype("uint8")) for i in (0, 1, 1, 2)]
     for _ in range(3):
-        results.pop(0)
+        blocks.pop(0)
     assert list(memory.free) == [REUSED_FROM_BYTES + 1]
     memory.empty((REUSED_FROM_BYTES + 3,), np.dtype("uint8"))
     assert list(memory.free) == [REUSED_FROM_BYTES + 3]
@@ -69,12 +76,12 @@ def test_results_of_a_program_stay_as_they_are(make_world, launcher):
     for i in range(6):
         parts = [np.arange(n, dtype="float32") + 10 * i + rank for rank in range(2)]
         world.set_values(variable, parts)
-        results = [synk.gather(variable), synk.gather(variable, nd_up=0), synk.get_value(variable, rank=1)]
+        found = [synk.gather(variable), synk.gather(variable, nd_up=0), synk.get_value(variable, rank=1)]
         wanted = [np.stack(parts), np.concatenate(parts), parts[1]]
-        for result, expected in zip(results, wanted):
+        for result, expected in zip(found, wanted):
             np.testing.assert_array_equal(result, expected)
-        kept.append((results[i % 3], wanted[i % 3]))
-        results[(i + 1) % 3][...] = -1  # the user's write changes neither another result nor a rank's value
+        kept.append((found[i % 3], wanted[i % 3]))
+        found[(i + 1) % 3][...] = -1  # the user's write changes neither another result nor a rank's value
     np.testing.assert_array_equal(world.values(variable), parts)
     synk.close()
     for result, expected in kept:
