@@ -260,10 +260,8 @@ class SharedMemoryTransport(Transport):
         self, keys: Keys, arrays: Arrays, reduction: Reduction, name_of: NameOf, into: Keys, errors: Arrays
     ) -> Pending:
         wire: Any = reduction.wire
-        sent, counting = (
-            [rounded(array, wire) for array in arrays],
-            [participants(e.weights) for e in reduction.results],
-        )
+        sent = [rounded(array, wire) for array in arrays]
+        counting = [participants(each.weights) for each in reduction.results]
         if any([ranks is None or ranks[self.rank] for ranks in counting]):  # a rank with weight 0 sends nothing
             with np.errstate(all="ignore"):
                 for array, arriving, error in zip(arrays, sent, errors):
