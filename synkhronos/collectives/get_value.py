@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -18,8 +18,8 @@ class GetValue(CollectiveCommand):
 
     title = "get_value"
 
-    def __init__(self, rank: int, numbers: List[int], states: List[int]) -> None:
-        super().__init__(numbers)
+    def __init__(self, numbers: List[int], rank: int, states: Sequence[int]) -> None:
+        super().__init__([number for number in numbers if number not in states])
         self.rank, self.states = rank, states
 
     def run(self, context: RankContext) -> Tuple[Optional[List[np.ndarray[Any, Any]]], List[Any]]:
@@ -72,9 +72,6 @@ def get_value(shared_vars: Any, rank: int) -> Any:
     """
     variables = checked(shared_vars, states=True)
     rank = variables.check_rank(rank)
-    numbers, states = (
-        [number for number, random in zip(variables.numbers, variables.random) if random is wanted]
-        for wanted in (False, True)
-    )
-    values, held = map(iter, variables.session.run(GetValue(rank, numbers, states)))
+    states = [number for number, random in zip(variables.numbers, variables.random) if random]
+    values, held = map(iter, variables.run(GetValue, rank, tuple(states)))
     return variables.one_or_list([next(held if random else values) for random in variables.random])
