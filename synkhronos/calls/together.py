@@ -18,7 +18,7 @@ from ..errors import prefixed
 from ..reductions import reduce_outputs
 from ..runtime.context import RankContext
 from ..selection import moved
-from ..transports.shared_memory import check_same
+from ..transports.layouts import check_same
 from .plan import CallPlan, RankPlan
 from .rank_call import NOTHING, CollectivesOfCall, RankResult, change_of, explain
 

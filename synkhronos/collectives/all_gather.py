@@ -56,4 +56,4 @@ def all_gather(shared_vars: Any, nccl: bool = True) -> None:
     variables.check_rows("use gather to see every rank's value")
     for i in range(len(variables.numbers)):
         variables.check_count(i, variables.session.size, "all ranks' rows of")  # a broadcastable axis has 1 row
-    variables.session.run(AllGather(variables.numbers, not nccl))
+    variables.run(AllGather, not nccl)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Literal, Optional, Sequence, overload
+from typing import Any, List, Literal, Optional, overload
 
-from ..reductions import ReduceOp
 from ..runtime.context import RankContext
-from ..transports.base import Reduction
+from ..transports.strategy import Reduction
 from .arguments import checked
 from .command import CollectiveCommand
-from .exchange import ExchangeCommand, parse_exchange
-from .mixing import parse_mixes
-from .started import PendingReductions, Started, check_not_started, start, start_key
+from .exchange import ErrorFeedback, parse_exchange
+from .mixing import parse_weights
+from .started import PendingReductions, Started, check_not_started, start
 
 
 class AllReduceCommand(CollectiveCommand):
@@ -22,62 +21,45 @@ class AllReduceCommand(CollectiveCommand):
     def __init__(
         self,
         numbers: List[int],
-        op: ReduceOp,
-        mixes: Sequence[Reduction],
+        reduction: Reduction,
         into: Optional[List[int]] = None,
         started: bool = False,
-        exchange: Optional[ExchangeCommand] = None,
+        feedback: Optional[ErrorFeedback] = None,
     ) -> None:
         super().__init__(numbers)
-        self.op, self.mixes, self.into, self.started, self.exchange = op, mixes, into, started, exchange
+        self.reduction, self.into, self.started, self.feedback = reduction, into, started, feedback
+        self.same = reduction.is_for_all  # whether all ranks receive the same results
         self.repeats = not started  # running the command consumes the saved values
 
     def run(self, context: RankContext) -> None:
-        into = self.into or self.numbers
-        same = len(self.mixes) == 1 and self.mixes[0].destinations is None
-        pending = context.kept(PendingReductions) if self.started else None
-        begun = None if pending is None else pending.begun.pop(self.numbers[0], None)
-        if begun is not None and self.exchange is not None:
-            self.exchange.finish(context, self.numbers, into, begun, same)
-            return
-        if begun is not None:
-            results = context.transport.finish(begun, [context.registry.shareds[number].key for number in into])
-            context.transaction.commit_values(context.entries(into), results, same=same)
-            return
-        if pending is not None:
-            keys = [start_key(context, number) for number in self.numbers]
-            arrays = [pending.copies.pop(number) for number in self.numbers]
+        transport, reduction, feedback = context.transport, self.reduction, self.feedback
+        into = context.entries(self.into or self.numbers)
+        errors: List[Any] = []
+        targets: Any = None
+        if self.into or self.started or feedback:
+            targets = [entry.key for entry in into]
+        if self.started:
+            state, kinds = context.kept(PendingReductions).started.pop(self.numbers[0])
+            errors = [] if feedback is None else feedback.places(context, self.numbers, kinds)
+            results = transport.finish(state, targets, errors)
         else:
             keys, arrays = context.bind(self.numbers)
-        if self.exchange is not None:
-            self.exchange.all_reduce(context, self.numbers, into, keys, arrays, self.op, self.mixes, same)
-            return
-        targets = None
-        if self.into is not None or self.started:
-            targets = [context.registry.shareds[number].key for number in into]
-        if context.transport.completes_in_one_round(arrays, self.mixes):
-            context.transaction.promise(ahead=2)
-        name_of = context.name_of(self.numbers)
-        results = context.transport.all_reduce(keys, arrays, self.op, self.mixes, name_of, targets)
-        context.transaction.commit_values(context.entries(into), results, same=same)
-
-    def begin(self, context: RankContext) -> bool:
-        """Start reducing the current values in the background; return whether the transport supports this."""
-        keys, arrays = context.bind(self.numbers)
-        if self.exchange is not None:
-            begun = self.exchange.begin(context, self.numbers, keys, arrays, self.op, self.mixes)
+            if feedback is not None:
+                errors = feedback.places(context, self.numbers, [(array.shape, array.dtype) for array in arrays])
+                keys, arrays = feedback.add(context, self.numbers, keys, arrays)
+            if transport.completes_in_one_round(arrays, reduction):
+                context.transaction.promise(ahead=2)
+            results = transport.all_reduce(keys, arrays, reduction, context.name_of(self.numbers), targets, errors)
+        if feedback is None:
+            context.transaction.commit_values(into, results, same=self.same)
         else:
-            name_of = context.name_of(self.numbers)
-            begun = context.transport.begin(keys, arrays, self.op, self.mixes, name_of)
-        if begun is not None:
-            context.kept(PendingReductions).begun[self.numbers[0]] = begun
-        return begun is not None
+            feedback.commit(context, self.numbers, into, results, errors, self.same)
 
     def finish(self, results: List[Any], context: RankContext) -> None:
         """Return None, because the results are in the variables."""
 
     def details(self, context: RankContext) -> str:
-        return f"{super().details(context)} {self.op}"
+        return f"{super().details(context)} {self.reduction.op}"
 
 
 @overload
@@ -205,14 +187,15 @@ def all_reduce(
     command = None if key is None else variables.commands.get(key)
     if command is None:
         parsed = variables.check_op(op, nccl)
-        mixes = parse_mixes(weights, groups, parsed, variables.session, into is None and wait)
+        results = parse_weights(weights, groups, parsed, variables.session, into is None and wait)
         targets = None if into is None else variables.check_targets(into, "into")
-        coded = parse_exchange(exchange, feedback, variables, parsed, targets or ())
-        command = AllReduceCommand(variables.numbers, parsed, mixes, targets, not wait, coded)
+        errors = parse_exchange(exchange, feedback, variables, parsed, targets or ())
+        reduction = Reduction(parsed, results, exchange, errors is not None)
+        command = AllReduceCommand(variables.numbers, reduction, targets, not wait, errors)
         if not wait:
             lists = [each if isinstance(each, (list, tuple)) else [each] for each in (into, feedback)]
             return start(variables, command, [each for some in lists for each in some])
-        if coded is not None and coded.feedback is not None:
+        if errors is not None:
             check_not_started(variables)
         if key is not None:
             variables.cache(key, command)

@@ -2,8 +2,8 @@
 
 Training loops reduce the same variables in every step, so the master caches validated arguments and pickled commands in
 ``session.caches``. `Variables` are looked up by the variables' ids and the argument's form. `Variables.commands` maps
-``op`` and ``nccl`` to an ``all_reduce`` command without other options. An entry becomes invalid when a variable is
-garbage-collected. At `MAX_LISTS` entries, the cache is cleared. `transports.layouts` describes the ranks' caches.
+a collective's options, and the locations of `Data`, to commands. An entry becomes invalid when a variable is
+garbage-collected. At `MAX_LISTS` entries, a cache is cleared. `transports.layouts` describes the ranks' caches.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from ..shared_data import Data
 
 logger = logging.getLogger("synkhronos")
 
-MAX_LISTS = 64  #: Maximum number of validated lists of variables in the cache.
+#: Maximum number of validated lists of variables in the cache, and of commands for each of them.
+MAX_LISTS = MAX_COMMANDS = 64
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -150,8 +151,33 @@ class Variables:
     def cache(self, key: Tuple[Any, ...], command: Command) -> Command:
         """Cache a command that is sent repeatedly; return it."""
         command.freeze()
+        if len(self.commands) >= MAX_COMMANDS:
+            self.commands.clear()
         self.commands[key] = command
         return command
+
+    def run(self, kind: Callable[..., Command], *options: Any) -> Any:
+        """Run the command ``kind(numbers, *options)``, which is cached by its options."""
+        command = self.commands.get((kind, *options))
+        if command is None:
+            command = self.cache((kind, *options), kind(self.numbers, *options))
+        return self.session.run(command)
+
+    def run_with(
+        self, values: Any, make: Callable[[List[StagedValue]], Command], *options: Any, batch: Any = None, axis: int = 0
+    ) -> None:
+        """Run the command of staged values, cached by the locations of `Data` that need no conversion: see `stage`."""
+        key, command, each = None, None, [values] if self.single else values
+        if type(each) in (list, tuple) and type(axis) is int and (batch is None or type(batch) is int):
+            if all([type(value) is Data for value in each]):
+                key = (*options, batch, axis, *[(value._handle(), value.minibatch) for value in each])
+                command = self.commands.get(key)
+        if command is None:
+            staged = self.stage(values, batch, self.axes(axis) if axis else None)
+            command = make(staged)
+            if key is not None and all([value.is_in_place for value in staged]):
+                self.cache(key, command)
+        self.session.run(command)
 
     def check_op(self, op: Any, nccl: Any = True) -> ReduceOp:
         """Return the op if it supports all variables; select the CPU transport if ``nccl`` is False."""
@@ -229,7 +255,7 @@ class Variables:
         staged = []
         for variable, value, (in_place, conformed), random, axis in zip(variables, values, arrays, self.random, axes):
             if random:
-                staged.append(StagedValue(None, None, self.engine.jumped(variable, conformed, 0)))  # a copy
+                staged.append(StagedValue(None, None, self.engine.jumped(variable, conformed, 0), False))  # a copy
                 continue
             whole = chosen is None or isinstance(value, Data) and value.minibatch  # a minibatch begins with these rows
             handle: Any
@@ -243,7 +269,7 @@ class Variables:
             taken: Optional[Selection] = None
             if kept.ndim:
                 taken = chosen if not whole else RowRange(0, len(kept) if chosen is None else len(chosen))
-            staged.append(StagedValue(handle, taken, kept))
+            staged.append(StagedValue(handle, taken, kept, in_place))
         return staged
 
     def _select(self, values: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]], batch: Any) -> Selection:
@@ -270,6 +296,7 @@ class StagedValue(NamedTuple):
     handle: Any  # None for a random state, which is pickled instead of shared
     rows: Optional[Selection]  # the selected rows; None for a 0-dimensional value
     array: Any  # keeps the memory alive
+    is_in_place: bool  # whether the array is the user's `Data`
 
 
 def _number(session: Session, engine: Any, variable: Any, name: str, unused: bool, argument: str) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List, Optional
+from typing import Any, Iterable, List, Optional, Sequence
 
 from ..runtime.context import RankContext
-from .arguments import checked
+from .arguments import StagedValue, checked
 from .command import CollectiveCommand, taken
 
 
@@ -14,7 +14,7 @@ class Broadcast(CollectiveCommand):
 
     title = "broadcast"
 
-    def __init__(self, numbers: List[int], handles: Optional[List[Any]], on_host: bool) -> None:
+    def __init__(self, numbers: List[int], handles: Optional[Sequence[Any]], on_host: bool) -> None:
         super().__init__(numbers)
         self.handles, self.on_host = handles, on_host
 
@@ -23,7 +23,7 @@ class Broadcast(CollectiveCommand):
 
     def run(self, context: RankContext) -> None:
         if self.handles is None:
-            keys, arrays = context.bind(self.numbers)
+            keys, arrays = context.bind(self.numbers, context.rank == context.root)
             results = context.transport.broadcast(keys, arrays, context.root, self.on_host)
         else:
             values = [context.pools.attach(handle) for handle in self.handles]
@@ -59,6 +59,12 @@ def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:
     array([3., 4.])
     """
     variables = checked(shared_vars, unused=True)
+    if values is None:
+        variables.run(Broadcast, None, not nccl)
+        return
+
+    def broadcast_of(staged: List[StagedValue]) -> Broadcast:
+        return Broadcast(variables.numbers, [value.handle for value in staged], not nccl)
+
     with variables.session.lock:
-        staged = None if values is None else variables.stage(values)
-        variables.session.run(Broadcast(variables.numbers, staged and [value.handle for value in staged], not nccl))
+        variables.run_with(values, broadcast_of, "broadcast", bool(nccl))

@@ -1,4 +1,4 @@
-"""An `all_reduce` that sends values in 16 bits, optionally with error feedback.
+"""Error feedback of an `all_reduce` that sends values in 16 bits.
 
 .. math:: y_r := x_r + e_r, \\quad e_r := y_r - C(y_r), \\quad x := C(\\textstyle\\sum_r w_r C(y_r))
 
@@ -22,12 +22,11 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from ..errors import ArgumentTypeError, ArgumentValueError
-from ..kernels.encoding import FORMATS, rounded
+from ..kernels.encoding import FORMATS
 from ..reductions import ReduceOp
 from ..runtime.context import Kept, RankContext
-from ..runtime.registry import Origin
-from ..transports.base import Key, Pending, Reduction
-from ..transports.value_buffers import participants
+from ..runtime.registry import Origin, SharedEntry
+from ..transports.base import Key, Pending
 from .arguments import Variables
 
 
@@ -40,107 +39,25 @@ class FeedbackErrors(Kept):
         self.errors: Dict[int, Any] = {}
 
 
-class ExchangeCommand(NamedTuple):
-    """Format of a 16-bit exchange, and the variables for its errors.
+class ErrorFeedback(NamedTuple):
+    """The variables for the errors of a 16-bit exchange; None where the rank stores the error (`FeedbackErrors`)."""
 
-    Without a variable, the rank stores the error (`FeedbackErrors`). If ``feedback`` is None, errors are dropped.
-    """
+    variables: Sequence[Optional[int]]
 
-    form: str
-    feedback: Optional[Sequence[Optional[int]]]
-
-    def all_reduce(
-        self,
-        context: RankContext,
-        numbers: Sequence[int],
-        into: Sequence[int],
-        keys: Sequence[Key],
-        arrays: Sequence[Any],
-        op: ReduceOp,
-        mixes: Sequence[Reduction],
-        same: bool,
-    ) -> None:
-        """Reduce this rank's values, and commit results and errors; must be the last call in a command."""
-        transport = context.transport
-        if transport.supports_wire(arrays, op, mixes, self.feedback is not None):
-            begun = self.begin(context, numbers, keys, arrays, op, mixes, into)
-            self.finish(context, numbers, into, begun, same)
-            return
-        values = self._values(context, numbers, arrays)
-        sent = [rounded(value, self.form) for value in values]
-        errors = self._places_of_errors(context, numbers, [(value.shape, value.dtype) for value in values])
-        if any(counting is None or counting[context.rank] for counting in [participants(mix.weights) for mix in mixes]):
-            for value, arriving, error in zip(values, sent, errors):  # a rank with weight 0 sends nothing
-                with np.errstate(all="ignore"):
-                    np.subtract(value, arriving, out=error)
-        keys = self._keys(context, numbers)
-        targets = [context.registry.shareds[number].key for number in into]
-        coded, name_of = transport.copies(keys, sent), context.name_of(numbers)
-        results = transport.all_reduce(keys, coded, op, mixes, name_of, targets)
-        context.barrier.wait()  # all ranks have reduced their shares
-        for result in results.release():
-            if result is not None:
-                result[...] = rounded(result, self.form)
-        self._commit(context, numbers, into, results, errors, same)
-
-    def begin(
-        self,
-        context: RankContext,
-        numbers: Sequence[int],
-        keys: Sequence[Key],
-        arrays: Sequence[Any],
-        op: ReduceOp,
-        mixes: Sequence[Reduction],
-        into: Optional[Sequence[int]] = None,
-    ) -> Any:
-        """Start the exchange if the transport can encode values; return its state for `finish`, otherwise None.
-
-        Without ``into``, variables may change before `finish` is called. See `all_reduce` for the other arguments.
-        """
-        keeps_errors = self.feedback is not None
-        if keeps_errors:
-            values, keys = self._values(context, numbers, arrays), self._keys(context, numbers)
-            arrays = context.transport.copies(keys, values)
-        name_of = context.name_of(numbers)
-        targets = None if into is None else [context.registry.shareds[number].key for number in into]
-        return context.transport.begin(keys, arrays, op, mixes, name_of, self.form, keeps_errors, targets)
-
-    def finish(self, context: RankContext, numbers: Sequence[int], into: Sequence[int], begun: Any, same: bool) -> None:
-        """Complete a started exchange, and commit results and errors; must be the last call in a command."""
-        errors = self._places_of_errors(context, numbers, begun.kinds)
-        results = context.transport.finish(begun, [context.registry.shareds[number].key for number in into], errors)
-        self._commit(context, numbers, into, results, errors, same)
-
-    @staticmethod
-    def _keys(context: RankContext, numbers: Sequence[int]) -> List[Key]:
-        return [(*context.registry.shareds[number].key, "exchanged") for number in numbers]
-
-    def _values(self, context: RankContext, numbers: Sequence[int], arrays: Sequence[Any]) -> List[Any]:
-        """Return this rank's values plus the errors of the last exchange."""
+    def add(
+        self, context: RankContext, numbers: Sequence[int], keys: Sequence[Key], arrays: Sequence[Any]
+    ) -> Tuple[List[Key], List[Any]]:
+        """Return this rank's values plus the errors of the last exchange, with keys of their own."""
         values = []
-        for i, array in enumerate(arrays):
-            value = np.asarray(array)
-            before = self._error_before(context, numbers, i, value.shape)
-            values.append(value if before is None else value + before)
-        return values
+        for i, array in enumerate(map(np.asarray, arrays)):  # values on a device are copied to the host
+            before = self._error_before(context, numbers, i, array.shape)
+            values.append(array if before is None else array + before)
+        return [(*key, "exchanged") for key in keys], values
 
-    def _error_before(self, context: RankContext, numbers: Sequence[int], i: int, shape: Tuple[int, ...]) -> Any:
-        kept = None if self.feedback is None else self.feedback[i]
-        if kept is not None:
-            entry = context.registry.shareds[kept]
-            before = np.asarray(entry.cell[0])
-            if before.shape != shape:
-                expected = f"the shape of {context.name_of(numbers)(i)}, {shape}"
-                raise ArgumentValueError("feedback", expected, f"{entry.label()} of shape {before.shape}")
-            return before
-        error = None if self.feedback is None else context.kept(FeedbackErrors).errors.get(numbers[i])
-        return None if error is None or error.shape != shape else error
-
-    def _places_of_errors(self, context: RankContext, numbers: Sequence[int], kinds: Sequence[Any]) -> List[Any]:
-        """Return arrays for the new errors, initialized with the last errors; an empty list without feedback."""
+    def places(self, context: RankContext, numbers: Sequence[int], kinds: Sequence[Any]) -> List[Any]:
+        """Return arrays for the new errors, initialized with the last errors."""
         places = []
-        for i, kept in enumerate(self.feedback or ()):
-            shape, dtype = kinds[i]
+        for i, (kept, (shape, dtype)) in enumerate(zip(self.variables, kinds)):
             if kept is None:
                 places.append(np.empty(shape, dtype))
             else:
@@ -149,18 +66,31 @@ class ExchangeCommand(NamedTuple):
             places[-1][...] = 0 if before is None else before
         return places
 
-    def _commit(
+    def _error_before(self, context: RankContext, numbers: Sequence[int], i: int, shape: Tuple[int, ...]) -> Any:
+        kept = self.variables[i]
+        if kept is not None:
+            entry = context.registry.shareds[kept]
+            before = np.asarray(entry.cell[0])
+            if before.shape != shape:
+                expected = f"the shape of {context.name_of(numbers)(i)}, {shape}"
+                raise ArgumentValueError("feedback", expected, f"{entry.label()} of shape {before.shape}")
+            return before
+        error = context.kept(FeedbackErrors).errors.get(numbers[i])
+        return None if error is None or error.shape != shape else error
+
+    def commit(
         self,
         context: RankContext,
         numbers: Sequence[int],
-        into: Sequence[int],
+        into: Sequence[SharedEntry],
         results: Pending,
-        errors: List[Any],
+        errors: Sequence[Any],
         same: bool,
     ) -> None:
+        """Commit the results of the exchange and its errors; must be the last call in a command."""
         for error in errors:
             error[~np.isfinite(error)] = 0  # infinities and NaN must not persist
-        pairs = list(zip(self.feedback or [], numbers, errors))
+        pairs = list(zip(self.variables, numbers, errors))
         kept = {variable: error for variable, _, error in pairs if variable is not None}
 
         def keep_errors() -> None:
@@ -171,13 +101,13 @@ class ExchangeCommand(NamedTuple):
             )
 
         arrived = Pending([*results.release(), *kept.values()])
-        context.transaction.commit_values(context.entries([*into, *kept]), arrived, keep_errors, same=same)
+        context.transaction.commit_values([*into, *context.entries(kept)], arrived, keep_errors, same=same)
 
 
 def parse_exchange(
     exchange: Any, feedback: Any, variables: Variables, op: ReduceOp, targets: Sequence[int]
-) -> Optional[ExchangeCommand]:
-    """Validate ``exchange`` and ``feedback``; return None for full precision."""
+) -> Optional[ErrorFeedback]:
+    """Validate ``exchange`` and ``feedback``; return None without error feedback."""
     if exchange is None:
         if feedback is not None and feedback is not False:
             raise ArgumentValueError("feedback", "None if exchange is None, because nothing is rounded", repr(feedback))
@@ -191,11 +121,11 @@ def parse_exchange(
         if type_.dtype.kind != "f":
             raise ArgumentTypeError("exchange", "variables of real floating-point numbers", f"{name}, {type_.words}")
     if feedback is None or feedback is False:
-        return ExchangeCommand(exchange, None)
+        return None
     if feedback is True:
-        return ExchangeCommand(exchange, [None] * len(variables.numbers))
+        return ErrorFeedback([None] * len(variables.numbers))
     errors = variables.check_targets(feedback, "feedback")
     for number in {*errors} & {*targets, *variables.numbers}:
         name = variables.session.context.registry.shareds[number].label()
         raise ArgumentValueError("feedback", "variables for errors only", f"{name}, which stores values or results")
-    return ExchangeCommand(exchange, errors)
+    return ErrorFeedback(errors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from ..kernels.copy import join_into
 from ..runtime.context import RankContext
 from .arguments import checked
 from .command import CollectiveCommand
+from .results import ResultMemory
 
 
 class Gather(CollectiveCommand):
@@ -18,22 +19,23 @@ class Gather(CollectiveCommand):
 
     title = "gather"
 
-    def __init__(self, numbers: List[int], nd_up: int, axes: List[int]) -> None:
+    def __init__(self, numbers: List[int], nd_up: int, axes: Sequence[int]) -> None:
         super().__init__(numbers)
         self.nd_up, self.axes = nd_up, axes
 
     def run(self, context: RankContext) -> Optional[List[Any]]:
-        keys, arrays = context.bind(self.numbers)
+        keys, arrays = context.bind(self.numbers, context.rank != context.root)
         gathered = context.transport.gather(keys, arrays)
         if gathered is None:
             return None
-        return [join(parts, self.nd_up, axis) for parts, axis in zip(gathered, self.axes)]
+        empty = context.kept(ResultMemory).empty
+        return [join(parts, self.nd_up, axis, empty) for parts, axis in zip(gathered, self.axes)]
 
     def finish(self, results: List[Any], context: RankContext) -> Any:
         return results[context.root]
 
 
-def join(parts: Sequence[np.ndarray[Any, Any]], nd_up: int, axis: int) -> Any:
+def join(parts: Sequence[np.ndarray[Any, Any]], nd_up: int, axis: int, empty: Callable[..., Any]) -> Any:
     """Stack (``nd_up=1``) or concatenate (0) the ranks' arrays; if shapes are incompatible, return a list of copies."""
     if axis:
         fit = len({(*part.shape[:axis], *part.shape[axis + 1 :]) for part in parts}) == 1
@@ -43,7 +45,7 @@ def join(parts: Sequence[np.ndarray[Any, Any]], nd_up: int, axis: int) -> Any:
     rows = [part[np.newaxis] if nd_up == 1 else part for part in parts]
     if len({part.shape[1:] for part in rows}) > 1 or len({part.ndim for part in rows}) > 1:
         return [part.copy() for part in parts]
-    joined = np.empty((sum(map(len, rows)),) + rows[0].shape[1:], rows[0].dtype)
+    joined = empty((sum(map(len, rows)),) + rows[0].shape[1:], rows[0].dtype)
     join_into(joined, rows)
     return joined
 
@@ -90,7 +92,7 @@ def gather(shared_vars: Any, nd_up: int = 1, nccl: bool = True, axis: Optional[i
     if isinstance(nd_up, bool) or nd_up not in (0, 1):
         raise ArgumentValueError("nd_up", "1 (stack) or 0 (concatenate)", repr(nd_up))
     variables = checked(shared_vars)
-    session, axes = variables.session, [0] * len(variables.numbers)
+    axes = [0] * len(variables.numbers)
     if axis is not None:
         nd_up, axes = 0, variables.axes(axis) if axis else axes
-    return variables.one_or_list(session.run(Gather(variables.numbers, nd_up, axes)))
+    return variables.one_or_list(variables.run(Gather, nd_up, tuple(axes)))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ..kernels.copy import copy_into
 from ..runtime.context import RankContext
 from .arguments import checked, or_rank_first
 from .command import CollectiveCommand
+from .results import ResultMemory
 
 
 class GetValue(CollectiveCommand):
@@ -16,20 +18,26 @@ class GetValue(CollectiveCommand):
 
     title = "get_value"
 
-    def __init__(self, rank: int, numbers: List[int], states: List[int]) -> None:
-        super().__init__(numbers)
+    def __init__(self, numbers: List[int], rank: int, states: Sequence[int]) -> None:
+        super().__init__([number for number in numbers if number not in states])
         self.rank, self.states = rank, states
 
     def run(self, context: RankContext) -> Tuple[Optional[List[np.ndarray[Any, Any]]], List[Any]]:
         is_theirs = context.rank == self.rank
-        keys, arrays = context.bind(self.numbers)
+        keys, arrays = context.bind(self.numbers, is_theirs and context.rank != context.root)
         gathered = context.transport.gather(keys, arrays if is_theirs else [None] * len(keys))
-        values = None if gathered is None else [parts[self.rank].copy() for parts in gathered]
+        values = None if gathered is None else [copied(parts[self.rank], context) for parts in gathered]
         held = context.entries(self.states) if is_theirs else []
         return values, [engine.export(variable) for engine, variable in held]
 
     def finish(self, results: List[Any], context: RankContext) -> Tuple[List[np.ndarray[Any, Any]], List[Any]]:
         return results[context.root][0], results[self.rank][1]
+
+
+def copied(value: np.ndarray[Any, Any], context: RankContext) -> np.ndarray[Any, Any]:
+    copy = context.kept(ResultMemory).empty(value.shape, value.dtype)
+    copy_into(copy, value)
+    return copy
 
 
 @or_rank_first
@@ -64,9 +72,6 @@ def get_value(shared_vars: Any, rank: int) -> Any:
     """
     variables = checked(shared_vars, states=True)
     rank = variables.check_rank(rank)
-    numbers, states = (
-        [number for number, random in zip(variables.numbers, variables.random) if random is wanted]
-        for wanted in (False, True)
-    )
-    values, held = map(iter, variables.session.run(GetValue(rank, numbers, states)))
+    states = [number for number, random in zip(variables.numbers, variables.random) if random]
+    values, held = map(iter, variables.run(GetValue, rank, tuple(states)))
     return variables.one_or_list([next(held if random else values) for random in variables.random])

@@ -42,7 +42,7 @@ class Compare(CollectiveCommand):
     title = "in_sync"
 
     def run(self, context: RankContext) -> Optional[List[Dict[int, str]]]:
-        keys, arrays = context.bind(self.numbers)
+        keys, arrays = context.bind(self.numbers, context.rank != context.root)
         gathered = context.transport.gather(keys, arrays)
         if gathered is None:
             return None
@@ -110,6 +110,5 @@ def in_sync(shared_vars: Any) -> SyncReport:
     ...     synk.broadcast(w)
     """
     variables = checked(shared_vars)
-    session = variables.session
-    found = session.run(Compare(variables.numbers))
+    found = variables.run(Compare)
     return SyncReport({name: ranks for name, ranks in zip(variables.names, found) if ranks})

@@ -3,7 +3,7 @@
 .. math:: x_r := \\frac{\\sum_s W_{rs} x_s}{\\sum_s W_{rs}}
 
 A vector of weights is a matrix of equal rows, and groups form a block matrix. Ranks with equal rows share one
-`Reduction`, computed once, so their results are bit-identical. A rank whose only nonzero weight is its own keeps its
+`Weighting`, computed once, so their results are bit-identical. A rank whose only nonzero weight is its own keeps its
 value, bit for bit. If results overwrite the values, no reduction is computed for this rank.
 """
 
@@ -17,15 +17,15 @@ import numpy as np
 from ..errors import ArgumentTypeError, ArgumentValueError
 from ..reductions import ReduceOp
 from ..runtime.session import Session
-from ..transports.base import ALL_ALIKE, Reduction
+from ..transports.strategy import EQUAL, Weighting
 
 
-def parse_mixes(
+def parse_weights(
     weights: Any, groups: Any, op: ReduceOp, session: Session, in_place: bool = True
-) -> Sequence[Reduction]:
-    """Validate weights and groups; return the `Reduction` objects of an `all_reduce`."""
+) -> Tuple[Weighting, ...]:
+    """Validate weights and groups; return the `Weighting` objects of an `all_reduce`."""
     if weights is None and groups is None:
-        return ALL_ALIKE
+        return EQUAL
     argument = "groups" if weights is None else "weights"
     if op.name != "avg":
         raise ArgumentValueError(argument, f"op 'avg', the only op with {argument}", f"op {str(op)!r}")
@@ -35,7 +35,7 @@ def parse_mixes(
             hint = "express groups as zeros in the matrix"
             raise ArgumentTypeError("weights", "one number per rank if groups are given", "a matrix", hint)
         rows = _of_groups(rows, parse_groups(groups, session.size))
-    return _of_matrix(rows, in_place) if isinstance(rows[0], list) else (Reduction(_weights(rows), None),)
+    return _of_matrix(rows, in_place) if isinstance(rows[0], list) else (Weighting(_weights(rows)),)
 
 
 def parse_groups(groups: Any, size: int) -> List[List[int]]:
@@ -59,8 +59,8 @@ def _of_groups(weights: Sequence[float], groups: List[List[int]]) -> List[List[f
     return matrix
 
 
-def _of_matrix(matrix: Sequence[Sequence[float]], in_place: bool) -> Sequence[Reduction]:
-    """Return one `Reduction` for each set of ranks whose rows are equal up to a factor."""
+def _of_matrix(matrix: Sequence[Sequence[float]], in_place: bool) -> Tuple[Weighting, ...]:
+    """Return one `Weighting` for each set of ranks whose rows are equal up to a factor."""
     alike: Dict[Tuple[float, ...], List[int]] = {}
     for rank, row in enumerate(matrix):
         if not (in_place and row[rank] and _is_of_one(row)):
@@ -68,7 +68,7 @@ def _of_matrix(matrix: Sequence[Sequence[float]], in_place: bool) -> Sequence[Re
             whole = sum(weight / largest for weight in row)  # prevents overflow of a sum of huge weights
             alike.setdefault(tuple([weight / largest / whole for weight in row]), []).append(rank)
     # The receivers of a result compute it, so that it is sent to no other rank.
-    return [Reduction(_weights(matrix[ranks[0]]), tuple(ranks), tuple(ranks)) for ranks in alike.values()]
+    return tuple([Weighting(_weights(matrix[ranks[0]]), tuple(ranks), tuple(ranks)) for ranks in alike.values()])
 
 
 def _weights(row: Sequence[float]) -> Tuple[float, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..reductions import ReduceOp
 from ..runtime.context import RankContext
-from ..transports.base import Reduction
+from ..transports.strategy import Reduction, Weighting
 from .arguments import checked
 from .command import CollectiveCommand
 
@@ -26,7 +26,8 @@ class Reduce(CollectiveCommand):
         keys, arrays = context.bind(self.numbers)
         transport, name_of = context.transport, context.name_of(self.numbers)
         if self.in_place:
-            pending = transport.all_reduce(keys, arrays, self.op, [Reduction(destinations=(context.root,))], name_of)
+            to_root = Reduction(self.op, (Weighting(destinations=(context.root,)),))
+            pending = transport.all_reduce(keys, arrays, to_root, name_of)
             context.transaction.commit_values(context.entries(self.numbers), pending)
             return None
         results = transport.reduce(keys, arrays, [self.op] * len(keys), None, name_of)
@@ -78,6 +79,5 @@ def reduce(shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool 
     (array([1., 3.]), array([2., 6.]))
     """
     variables = checked(shared_vars)
-    session = variables.session
-    results = session.run(Reduce(variables.numbers, variables.check_op(op, nccl), bool(in_place)))
+    results = variables.run(Reduce, variables.check_op(op, nccl), bool(in_place))
     return None if in_place else variables.one_or_list(results)

@@ -7,7 +7,7 @@ from typing import Any, Iterable, List, Sequence, Tuple
 from ..partition import split_rows
 from ..runtime.context import RankContext
 from ..selection import Selection
-from .arguments import checked
+from .arguments import StagedValue, checked
 from .command import CollectiveCommand, taken
 
 #: For one variable: the handle of the values, the selected rows, and every rank's part of the rows.
@@ -72,10 +72,9 @@ def scatter(shared_vars: Any, values: Any, batch: Any = None, axis: int = 0) -> 
     """
     variables = checked(shared_vars, unused=True)
     session = variables.session
-    with session.lock:
-        variables.check_rows("use broadcast or set_value")
+
+    def scatter_of(staged: List[StagedValue]) -> Scatter:
         axes = variables.axes(axis) if axis else [0] * len(variables.names)
-        staged = variables.stage(values, batch, axes)
         divisions: List[Parts] = []
         for i, value in enumerate(staged):
             rows: Any = value.rows  # not None, because the variable has rows
@@ -83,4 +82,8 @@ def scatter(shared_vars: Any, values: Any, batch: Any = None, axis: int = 0) -> 
             for rank, (begin, end) in enumerate([] if axes[i] else bounds):
                 variables.check_count(i, end - begin, f"rank {rank}'s part of the values for")
             divisions.append((value.handle, rows, bounds))
-        session.run(Scatter(variables.numbers, divisions, axes))
+        return Scatter(variables.numbers, divisions, axes)
+
+    with session.lock:
+        variables.check_rows("use broadcast or set_value")
+        variables.run_with(values, scatter_of, "scatter", batch=batch, axis=axis)

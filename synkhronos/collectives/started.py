@@ -12,12 +12,11 @@ are sent in the background: each host's ranks reduce them instead of copying the
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 from ..errors import StateError
 from ..runtime.command import Command
 from ..runtime.context import Kept, RankContext
-from ..transports.base import Key
 from .arguments import Variables
 from .command import CollectiveCommand
 
@@ -75,19 +74,17 @@ class Started:
         for number in self._numbers:
             if under_way.get(number) is self:
                 del under_way[number]
-                pending.copies.pop(number, None)  # other ranks keep their copies until the next start
-                pending.begun.pop(number, None)
+                pending.started.pop(number, None)  # other ranks keep their state until the next start
         self._is_over, self._kept = True, []
 
 
 class PendingReductions(Kept):
-    """By the numbers of variables: copied values, and states of `Transport.begin`."""
+    """By the number of the first variable: the state of `Transport.start`, and the shapes and dtypes of the arrays."""
 
     loss = "an all_reduce(wait=False) was pending, and the rank's part of it is lost"
 
     def __init__(self) -> None:
-        self.copies: Dict[int, Any] = {}
-        self.begun: Dict[int, Any] = {}
+        self.started: Dict[int, Tuple[Any, List[Any]]] = {}
 
 
 class StartReduction(CollectiveCommand):
@@ -101,14 +98,14 @@ class StartReduction(CollectiveCommand):
         self.reduction = reduction
 
     def run(self, context: RankContext) -> None:
-        pending = context.kept(PendingReductions)
+        pending = context.kept(PendingReductions).started
         for number in self.numbers:  # left by an abandoned collective
-            pending.begun.pop(number, None)
-        if self.reduction.begin(context):
-            return
-        keys = [start_key(context, number) for number in self.numbers]
-        values = [entry.cell[0] for entry in context.entries(self.numbers)]
-        pending.copies.update(zip(self.numbers, context.transport.copies(keys, values)))
+            pending.pop(number, None)
+        keys, arrays = context.bind(self.numbers)
+        if self.reduction.feedback is not None:
+            keys, arrays = self.reduction.feedback.add(context, self.numbers, keys, arrays)
+        state = context.transport.start(keys, arrays, self.reduction.reduction, context.name_of(self.numbers))
+        pending[self.numbers[0]] = state, [(array.shape, array.dtype) for array in arrays]
 
     def finish(self, results: List[Any], context: RankContext) -> None:
         """Return None, because the reduction has only begun."""
@@ -133,11 +130,6 @@ def check_not_started(variables: Variables) -> None:
     for number, name in zip(variables.numbers, variables.names):
         if number in under_way:
             raise StateError(f"{under_way[number]!r}: call its wait() before starting another reduction of {name}")
-
-
-def start_key(context: RankContext, number: int) -> Key:
-    """Return the transport's key for the copy of a variable's value."""
-    return (*context.registry.shareds[number].key, "started")
 
 
 def _under_way(session: Any) -> Dict[int, Started]:

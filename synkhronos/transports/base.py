@@ -21,14 +21,18 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..reductions import ReduceOp
+from ..reductions import ReduceOp, Weights
+from .strategy import Reduction
 
 Key = Tuple[Any, ...]  # e.g. ("shared", 3)
+Keys = Sequence[Key]
+Arrays = Sequence[Any]
 NameOf = Callable[[int], str]  # returns the name of the array at a position, for messages
+Label = Callable[[], str]  # returns a description of a collective, for messages
 
 
 class Pending:
@@ -47,21 +51,6 @@ class Pending:
     def release(self) -> List[Any]:
         """Return the results. Call this only after the barrier that completes them."""
         return self._results
-
-
-class Reduction(NamedTuple):
-    """One reduction of the ranks' values; a collective may compute several reductions.
-
-    For ``avg``, ``weights[r]`` is the weight of rank r; by default, weights are equal. The ranks in ``contributors``
-    share the work, and the ranks in ``destinations`` receive the result. Both default to all ranks.
-    """
-
-    weights: Optional[Tuple[float, ...]] = None
-    destinations: Optional[Tuple[int, ...]] = None
-    contributors: Optional[Tuple[int, ...]] = None
-
-
-ALL_ALIKE = (Reduction(),)  #: A single reduction for all ranks, with equal weights.
 
 
 class TrafficRow:
@@ -130,63 +119,40 @@ class Transport(ABC):
     @abstractmethod
     def all_reduce(
         self,
-        keys: Sequence[Key],
-        arrays: Sequence[Any],
-        op: ReduceOp,
-        mixes: Sequence[Reduction],
+        keys: Keys,
+        arrays: Arrays,
+        reduction: Reduction,
         name_of: NameOf,
-        into: Optional[Sequence[Key]] = None,
+        into: Optional[Keys] = None,
+        errors: Arrays = (),
     ) -> Pending:
         """Reduce over the ranks: ``result := op(x_0, ..., x_{n-1})``, with identical bits on all ranks that receive it.
 
-        The results become values of the keys ``into`` (by default ``keys``). Each rank receives the results of one
-        `Reduction`, or None if it is not a destination. If shapes or dtypes differ, all ranks raise ValueError.
+        The results become values of the keys ``into`` (by default ``keys``). If this rank contributes values,
+        ``errors`` are overwritten with their rounding errors. If shapes or dtypes differ, all ranks raise ValueError.
         """
 
-    def completes_in_one_round(self, arrays: Sequence[Any], mixes: Sequence[Reduction]) -> bool:
+    def completes_in_one_round(self, arrays: Arrays, reduction: Reduction) -> bool:
         """Return whether `all_reduce` has only one barrier. If so on all ranks, nothing can fail after it. Local."""
         return False
 
-    def supports_wire(
-        self, arrays: Sequence[Any], op: ReduceOp, mixes: Sequence[Reduction], keeps_errors: bool
-    ) -> bool:
-        """Return whether `begin` can send these values in 16 bits, and keep errors if ``keeps_errors``. Local."""
-        return False
+    def start(self, keys: Keys, arrays: Arrays, reduction: Reduction, name_of: NameOf) -> Any:
+        """Start an `all_reduce`; return its state for `finish`. Before that, the arrays may change."""
+        keys = [(*key, "started") for key in keys]
+        return keys, self.copies(keys, arrays), reduction, name_of
 
-    def begin(
-        self,
-        keys: Sequence[Key],
-        arrays: Sequence[Any],
-        op: ReduceOp,
-        mixes: Sequence[Reduction],
-        name_of: NameOf,
-        wire: Optional[str] = None,
-        keeps_errors: bool = False,
-        into: Optional[Sequence[Key]] = None,
-    ) -> Any:
-        """Start a reduction that `finish` completes; return its state, or None if the transport does not support it.
-
-        The state has an attribute ``kinds``: the shape and dtype of every array. ``wire``, one of
-        `kernels.encoding.FORMATS`, is the transfer format; it requires that `supports_wire` returned True.
-        ``keeps_errors`` keeps the encoding errors for `finish`. If ``into`` is passed, `finish` must be called next.
-        Otherwise, other collectives may run, and the arrays may change, before `finish`. For the rest see `all_reduce`.
-        """
-        return None
-
-    def finish(self, begun: Any, into: Sequence[Key], errors: Optional[Sequence[Any]] = None) -> Pending:
-        """Complete a reduction started by `begin`, and return its results as values of the keys ``into``.
-
-        ``errors`` is overwritten with this rank's part of its host's encoding errors, if the host contributes values.
-        """
-        raise NotImplementedError("this transport cannot start a reduction that is finished later")
+    def finish(self, started: Any, into: Keys, errors: Arrays = ()) -> Pending:
+        """Complete a reduction of `start`; return its results as values of the keys ``into``: see `all_reduce`."""
+        keys, arrays, reduction, name_of = started
+        return self.all_reduce(keys, arrays, reduction, name_of, into, errors)
 
     @abstractmethod
     def reduce(
         self,
-        keys: Sequence[Key],
-        arrays: Sequence[Any],
+        keys: Keys,
+        arrays: Arrays,
         ops: Sequence[ReduceOp],
-        weights: Optional[Sequence[float]],
+        weights: Weights,
         name_of: NameOf,
         keep_dtype: bool = True,
     ) -> Optional[List[Any]]:
@@ -198,18 +164,11 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def gather(self, keys: Sequence[Key], arrays: Sequence[Any]) -> Optional[List[List[np.ndarray[Any, Any]]]]:
+    def gather(self, keys: Keys, arrays: Arrays) -> Optional[List[List[np.ndarray[Any, Any]]]]:
         """On the root, return all ranks' arrays by position, readable until the command ends; elsewhere return None."""
 
     @abstractmethod
-    def all_reduce_values(
-        self,
-        key: Key,
-        arrays: Sequence[Any],
-        op: ReduceOp,
-        weights: Optional[Sequence[float]],
-        label: Callable[[], str],
-    ) -> List[Any]:
+    def all_reduce_values(self, key: Key, arrays: Arrays, op: ReduceOp, weights: Weights, label: Label) -> List[Any]:
         """Reduce values that belong to no shared variable, inside a function call; memory is kept for the ``key``.
 
         The results are complete, and stay unchanged while they or their views are referenced. With one rank they may be
@@ -225,20 +184,20 @@ class Transport(ABC):
         """Wait until all ranks have called this; raise `SynkhronosError` on all ranks if labels differ."""
 
     @abstractmethod
-    def all_gather(self, keys: Sequence[Key], arrays: Sequence[Any], name_of: NameOf, on_host: bool = False) -> Pending:
+    def all_gather(self, keys: Keys, arrays: Arrays, name_of: NameOf, on_host: bool = False) -> Pending:
         """Concatenate the ranks' arrays along axis 0, in rank order, on every rank. Lengths may differ."""
 
     @abstractmethod
-    def broadcast(self, keys: Sequence[Key], arrays: Sequence[Any], root: int, on_host: bool = False) -> Pending:
-        """Return the root's arrays on every rank. Other ranks' arrays are ignored and may be None."""
+    def broadcast(self, keys: Keys, arrays: Arrays, root: int, on_host: bool = False) -> Pending:
+        """Return the root's arrays on every rank. Other ranks' arrays are ignored and may be anything."""
 
     @abstractmethod
-    def bind(self, keys: Sequence[Key], values: Sequence[Any]) -> List[Any]:
+    def bind(self, keys: Keys, values: Arrays) -> List[Any]:
         """Return the keys' current arrays, which contain the given values; copy only where necessary. Local."""
 
     @abstractmethod
-    def copies(self, keys: Sequence[Key], values: Sequence[Any]) -> List[Any]:
-        """Copy the values into memory of the given keys, for a later `all_reduce`. Local."""
+    def copies(self, keys: Keys, values: Arrays) -> List[Any]:
+        """Copy the values into memory of the given keys. Local."""
 
     @abstractmethod
     def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

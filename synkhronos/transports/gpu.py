@@ -11,13 +11,14 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..reductions import ReduceOp
+from ..reductions import ReduceOp, Weights
 from ..reductions.device import contiguous, download, is_on_device, upload
 from ..trace import point
-from .base import Key, NameOf, Pending, Reduction, Transport
+from .base import Arrays, Key, Keys, Label, NameOf, Pending, Transport
+from .layouts import check_same
 from .nccl import Clique, Meta, is_known, open_clique
-from .shared_memory import SharedMemoryTransport, check_same
-from .value_buffers import participants
+from .shared_memory import SharedMemoryTransport
+from .strategy import Reduction, participants
 
 logger = logging.getLogger("synkhronos")
 
@@ -55,7 +56,7 @@ class GpuTransport(Transport):
     def exchange(self, notice: Any) -> List[Any]:
         return self.host.exchange(notice)
 
-    def bind(self, keys: Sequence[Key], values: Sequence[Any]) -> List[Any]:
+    def bind(self, keys: Keys, values: Arrays) -> List[Any]:
         on_host = [i for i, value in enumerate(values) if not is_on_device(value)]
         bound = [None if i in on_host else contiguous(value) for i, value in enumerate(values)]
         for i, array in zip(on_host, self.host.bind([keys[i] for i in on_host], [values[i] for i in on_host])):
@@ -70,7 +71,7 @@ class GpuTransport(Transport):
         self.host.swap_in(key, staged)
         return staged
 
-    def copies(self, keys: Sequence[Key], values: Sequence[Any]) -> List[Any]:
+    def copies(self, keys: Keys, values: Arrays) -> List[Any]:
         on_host = [i for i, value in enumerate(values) if not is_on_device(value)]
         copies = [None if i in on_host else value.copy() for i, value in enumerate(values)]
         for i, copy in zip(on_host, self.host.copies([keys[i] for i in on_host], [values[i] for i in on_host])):
@@ -90,10 +91,10 @@ class GpuTransport(Transport):
     def forget(self, prefix: Tuple[Any, ...]) -> None:
         self.host.forget(prefix)
 
-    def _on_host(self, keys: Sequence[Key], arrays: Sequence[Any]) -> List[Any]:
+    def _on_host(self, keys: Keys, arrays: Arrays) -> List[Any]:
         return [None if array is None else self.to_host(key, array) for key, array in zip(keys, arrays)]
 
-    def _metas(self, arrays: Sequence[Any], on_host: Sequence[bool]) -> List[List[Optional[Meta]]]:
+    def _metas(self, arrays: Arrays, on_host: Sequence[bool]) -> List[List[Optional[Meta]]]:
         """Return, per array, all ranks' metadata if the array goes through NCCL, otherwise an empty list.
 
         All ranks make the same choice, after an exchange, so no rank enters NCCL while another rank can still fail.
@@ -118,24 +119,26 @@ class GpuTransport(Transport):
 
     def all_reduce(
         self,
-        keys: Sequence[Key],
-        arrays: Sequence[Any],
-        op: ReduceOp,
-        mixes: Sequence[Reduction],
+        keys: Keys,
+        arrays: Arrays,
+        reduction: Reduction,
         name_of: NameOf,
-        into: Optional[Sequence[Key]] = None,
+        into: Optional[Keys] = None,
+        errors: Arrays = (),
     ) -> Pending:
-        metas, staged = self._ways(arrays, [op.on_host] * len(arrays), name_of)
+        op = reduction.op
+        on_host = op.on_host or reduction.wire is not None
+        metas, staged = self._ways(arrays, [on_host] * len(arrays), name_of)
         results: Dict[int, Any] = {}
         if staged:
             mine = [keys[i] for i in staged]
             pending = self.host.all_reduce(
                 mine,
                 self._on_host(mine, [arrays[i] for i in staged]),
-                op,
-                mixes,
+                reduction,
                 lambda j: name_of(staged[j]),
                 None if into is None else [into[i] for i in staged],
+                errors,
             )
             if any(is_on_device(arrays[i]) for i in staged):
                 self.host.barrier.wait()  # the other ranks' shares of the results are complete
@@ -143,24 +146,24 @@ class GpuTransport(Transport):
                 goes_up = result is not None and is_on_device(arrays[i])
                 results[i] = upload(result, self.context) if goes_up else result
         for i, of_ranks in enumerate(metas):
-            for mix in mixes if of_ranks else ():
-                if mix.destinations == (self.host.root,):
-                    result = self._nccl.reduce(arrays[i], of_ranks, op, mix.weights)
+            for weights, destinations, _ in reduction.results if of_ranks else ():
+                if destinations == (self.host.root,):
+                    result = self._nccl.reduce(arrays[i], of_ranks, op, weights)
                     self._count_sent(arrays[i])
                 else:
-                    result = self._nccl.all_reduce(arrays[i], op, mix.weights)
+                    result = self._nccl.all_reduce(arrays[i], op, weights)
                     self._count_ring(arrays[i])
-                if mix.destinations is None or self.host.rank in mix.destinations:
+                if destinations is None or self.host.rank in destinations:
                     results[i] = result
         return Pending(self._finished(results, len(arrays)))
 
     @point("transport")
     def reduce(
         self,
-        keys: Sequence[Key],
-        arrays: Sequence[Any],
+        keys: Keys,
+        arrays: Arrays,
         ops: Sequence[ReduceOp],
-        weights: Optional[Sequence[float]],
+        weights: Weights,
         name_of: NameOf,
         keep_dtype: bool = True,
     ) -> Optional[List[Any]]:
@@ -186,14 +189,7 @@ class GpuTransport(Transport):
         finished = self._finished(results, len(arrays))
         return finished if self.host.rank == self.host.root else None
 
-    def all_reduce_values(
-        self,
-        key: Key,
-        arrays: Sequence[Any],
-        op: ReduceOp,
-        weights: Optional[Sequence[float]],
-        label: Callable[[], str],
-    ) -> List[Any]:
+    def all_reduce_values(self, key: Key, arrays: Arrays, op: ReduceOp, weights: Weights, label: Label) -> List[Any]:
         if self.nccl is None or op.on_host or not any(map(is_on_device, arrays)):
             metas: List[List[Optional[Meta]]] = [[] for _ in arrays]
         else:
@@ -215,10 +211,10 @@ class GpuTransport(Transport):
     def agree(self, label: str) -> None:
         self.host.agree(label)
 
-    def gather(self, keys: Sequence[Key], arrays: Sequence[Any]) -> Optional[List[List[np.ndarray[Any, Any]]]]:
+    def gather(self, keys: Keys, arrays: Arrays) -> Optional[List[List[np.ndarray[Any, Any]]]]:
         return self.host.gather(keys, self._on_host(keys, arrays))
 
-    def all_gather(self, keys: Sequence[Key], arrays: Sequence[Any], name_of: NameOf, on_host: bool = False) -> Pending:
+    def all_gather(self, keys: Keys, arrays: Arrays, name_of: NameOf, on_host: bool = False) -> Pending:
         metas, staged = self._ways(arrays, [on_host] * len(arrays), name_of, but_lengths=True)
         results: Dict[int, Any] = {}
         if staged:
@@ -233,7 +229,7 @@ class GpuTransport(Transport):
                 self._count_ring(results[i], 1)
         return Pending(self._finished(results, len(arrays)))
 
-    def broadcast(self, keys: Sequence[Key], arrays: Sequence[Any], root: int, on_host: bool = False) -> Pending:
+    def broadcast(self, keys: Keys, arrays: Arrays, root: int, on_host: bool = False) -> Pending:
         metas, staged = self._ways(arrays, [on_host] * len(arrays), None)
         results: Dict[int, Any] = {}
         if staged:
@@ -252,7 +248,7 @@ class GpuTransport(Transport):
         return Pending(self._finished(results, len(arrays)))
 
     def _ways(
-        self, arrays: Sequence[Any], on_host: Sequence[bool], name_of: Optional[NameOf], but_lengths: bool = False
+        self, arrays: Arrays, on_host: Sequence[bool], name_of: Optional[NameOf], but_lengths: bool = False
     ) -> Tuple[List[List[Optional[Meta]]], List[int]]:
         """Return the ranks' metadata of arrays that NCCL exchanges, and the positions of all other arrays.
 

@@ -29,17 +29,17 @@ import itertools
 import pickle
 import struct
 from collections import OrderedDict
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..errors import SynkhronosError
+from ..errors import ArgumentValueError, SynkhronosError
 from ..memory.attach import PoolMap
 from ..memory.handles import Handle
+from .base import NameOf
+from .strategy import EAGER_BYTES
 
 MAX_LAYOUTS = 64  #: Maximum number of cached layouts; each set of variables needs two, because arrays swap.
-#: Maximum size of the values appended to a notice, which reaches all hosts: in general, and if only some need them.
-EAGER_BYTES, FEW_EAGER_BYTES = 1 << 16, 1 << 13
 
 _stamps = itertools.count(1)
 _PREFIX = struct.Struct("i")
@@ -90,6 +90,14 @@ class Layout:
 
     def of_ranks(self, i: int) -> List[Optional[Handle]]:
         return [handles[i] for handles in self.handles]
+
+    def kind(self, i: int) -> Tuple[Tuple[int, ...], np.dtype[Any]]:
+        handle = next(handle for handle in self.of_ranks(i) if handle is not None)
+        return handle.shape, handle.dtype
+
+    def check(self, positions: Iterable[int], name_of: NameOf, but_lengths: bool = False) -> None:
+        for i in positions:
+            check_same(self.of_ranks(i), name_of, i, but_lengths)
 
     def array(self, rank: int, i: int) -> np.ndarray[Any, Any]:
         handle = self.handles[rank][i]
@@ -176,6 +184,17 @@ class Layouts:
             layout.take(values)
             self._arrive(layout.far_bytes)
         return layout
+
+
+def check_same(handles: Sequence[Any], name_of: NameOf, i: int, but_lengths: bool = False) -> None:
+    """Raise if shapes or dtypes differ. Every rank compares the same handles, so either all ranks raise or none do."""
+    there = [(rank, handle) for rank, handle in enumerate(handles) if handle is not None]
+    if len({(handle.shape[but_lengths:], len(handle.shape), handle.dtype) for _, handle in there}) > 1:
+        raise ArgumentValueError(
+            name_of(i),
+            f"the same shape{' (except axis 0)' if but_lengths else ''} and dtype on all ranks",
+            "; ".join(f"{handle.dtype} {handle.shape} on rank {rank}" for rank, handle in there),
+        )
 
 
 def are_few(arrays: Sequence[np.ndarray[Any, Any]], eager_bytes: int) -> bool:

@@ -10,7 +10,7 @@
                               v  each rank copies                                     v
     spare arrays of ranks 0, 1                              spare arrays of ranks 2, 3
 
-The first rank of each host stores a partial and a result for each `Reduction` (for a group of ranks, or for a row of
+The first rank of each host stores a partial and a result for each `Weighting` (for a group of ranks, or for a row of
 the weight matrix). Both consist of one concatenated array per dtype. A host's weight is the sum of its ranks' weights,
 so the average of the partials equals the average of the ranks' values. Partials of float16 arrays are float32.
 
@@ -19,15 +19,13 @@ arrays and receives into the spare arrays. MPI sends copies if the arrays may ch
 be overwritten. After an aborted command, MPI may still write into a spare array. The array is therefore kept until the
 hosts begin another reduction; by then, the aborted reduction is over.
 
-A `Reduction` within one host needs no transfer. If fetching each other's arrays moves fewer bytes than exchanging
-partials and results, the ranks fetch the arrays. Smaller arrays travel with the ranks' notices (`layouts`), which needs
-no request.
+A `Weighting` within one host needs no transfer. `strategy` decides which reductions take this way.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,31 +35,12 @@ from ..kernels.copy import copy_into
 from ..kernels.reduce import Portion
 from ..memory.handles import Handle
 from ..memory.pool import Pool
-from ..reductions import COMBINING, ReduceOp
+from ..reductions import ReduceOp
 from ..sync.fetching import Fetcher, FetchPart
 from ..sync.hosts import Hosts
-from .base import Reduction
-from .layouts import EAGER_BYTES, FEW_EAGER_BYTES, Layout, PooledArray
+from .layouts import Layout, PooledArray
+from .strategy import HostRoute, Kinds, Reduction
 from .value_buffers import ALIGNMENT_BYTES, ArrayBlock, kinds_of
-
-Kinds = Sequence[Tuple[Tuple[int, ...], "np.dtype[Any]"]]
-
-#: Minimum total size of the arrays for this route, which costs two additional messages between processes of a host.
-TAKEN_BYTES = 1 << 16
-
-MAX_PARTS = 16  #: Maximum number of separate reductions in a collective: `Reduction` objects times dtypes.
-
-
-class HostRoute(NamedTuple):
-    """Hosts with ranks that contribute to a `Reduction` (``sources``) or receive its result (``destinations``)."""
-
-    sources: Tuple[int, ...]
-    destinations: Tuple[int, ...]
-
-    @property
-    def is_local(self) -> bool:
-        """Whether no transfer between hosts is necessary."""
-        return self.sources == self.destinations and len(self.sources) == 1
 
 
 class JoinedArrays(NamedTuple):
@@ -75,7 +54,7 @@ class JoinedArrays(NamedTuple):
 class Buffers(NamedTuple):
     """Memory for the partials and results of one collective.
 
-    ``placed`` lists, for each `Reduction`, the partials by dtype and then the results; it is empty except on the first
+    ``placed`` lists, for each `Weighting`, the partials by dtype and then the results; it is empty except on the first
     rank of a host. With ``gives``, this rank's arrays serve as partials; with ``takes``, the targets serve as results.
     """
 
@@ -85,10 +64,10 @@ class Buffers(NamedTuple):
 
 
 class HostPlan(NamedTuple):
-    """One rank's work for a layout: its share per `Reduction`, and the locations of partials and results.
+    """One rank's work for a layout: its share per `Weighting`, and the locations of partials and results.
 
     A portion is None if this host contributes no values, or if the arrays of its only rank serve as partials. Each
-    `Reduction` has ``pairs`` (handles of partial and result, by dtype), ``partials`` and ``results`` (views, by array).
+    `Weighting` has ``pairs`` (handles of partial and result, by dtype), ``partials`` and ``results`` (views, by array).
     """
 
     portions: List[Optional[Portion]]
@@ -100,7 +79,7 @@ class HostPlan(NamedTuple):
 class Begun(NamedTuple):
     """State of a reduction that this rank has requested.
 
-    ``own`` and ``place`` are the route and index of the `Reduction` whose result this rank receives. ``number``
+    ``own`` and ``place`` are the route and index of the `Weighting` whose result this rank receives. ``number``
     identifies the reduction for `Fetcher.finish` while it is in progress.
     """
 
@@ -122,55 +101,6 @@ class HostTransport:
         self._room: Dict[Tuple[Any, ...], Tuple[Tuple[Kinds, int], Dict[str, List[List[PooledArray]]]]] = {}
         self._under_way: Dict[Tuple[Any, ...], int] = {}  # numbers of reductions in progress, by keys
         self._lent: List[Any] = []  # MPI may be writing into these arrays
-
-    def ways(
-        self,
-        arrays: Sequence[NDArray[Any]],
-        op: ReduceOp,
-        mixes: Sequence[Reduction],
-        is_coded: bool = False,
-        keeps_errors: bool = False,
-    ) -> Optional[List[HostRoute]]:
-        """Return the route of each `Reduction` over the hosts; None if ranks should fetch each other's arrays instead.
-
-        The result is the same on all ranks if their arrays have the same shapes and dtypes. With ``is_coded``,
-        values are sent in 16 bits. With ``keeps_errors``, ranks keep their host's encoding errors, so every contributor
-        to a result must also receive it, as in groups.
-        """
-        if op.name not in COMBINING or (op.name != "avg" and any(mix.weights for mix in mixes)):
-            return None
-        dtypes = {array.dtype for array in arrays}
-        nbytes = sum(array.nbytes for array in arrays)
-        if (
-            nbytes < TAKEN_BYTES
-            or len(dtypes) * len(mixes) > MAX_PARTS
-            or not all(dtype.kind in "fiu" and dtype.isnative for dtype in dtypes)
-            or (is_coded and not dtypes <= {np.dtype(np.float32), np.dtype(np.float64)})
-        ):
-            return None
-        ways = [route_of(self._hosts, mix) for mix in mixes]
-        if all(way.is_local for way in ways):
-            return None
-        if keeps_errors and not all(
-            mix.destinations is None or {*counting_ranks(self._hosts, mix)} <= {*mix.destinations} for mix in mixes
-        ):
-            return None
-        halves = sum(array.nbytes for array in arrays if array.dtype == np.float16)
-        given, taken = (2 * sum(array.size for array in arrays),) * 2 if is_coded else (nbytes + halves, nbytes)
-        fetched = max(arrays_needed(self._hosts, mixes)) * nbytes
-        return ways if self._exchanged(ways, given, taken) <= fetched else None
-
-    def _exchanged(self, ways: Sequence[HostRoute], given: float, taken: float) -> float:
-        """Return the bytes of partials and results that the busiest host receives."""
-        return max(
-            sum(
-                (given * (len(way.sources) - (host in way.sources)) + taken * (len(way.destinations) - 1))
-                / len(way.destinations)
-                for way in ways
-                if host in way.destinations
-            )
-            for host in range(len(self._hosts.ranks))
-        )
 
     def room(
         self,
@@ -229,20 +159,18 @@ class HostTransport:
         keys: Tuple[Any, ...],
         room: Buffers,
         arrays: Sequence[NDArray[Any]],
-        op: ReduceOp,
-        mixes: Sequence[Reduction],
+        reduction: Reduction,
         ways: Sequence[HostRoute],
-        wire: Optional[str] = None,
-        leaves_errors: bool = False,
         meanwhile: bool = False,
         lent: Sequence[NDArray[Any]] = (),
     ) -> Begun:
         """Compute this rank's share of its host's partials, and request their reduction over hosts.
 
-        ``layout`` lists the arrays, then the memory of ``room``. ``wire`` and ``leaves_errors`` are as in
-        `cluster.all_reduce.HostReduction`. With ``meanwhile``, return once the reduction is in progress; the arrays may
-        change from then on. ``lent`` is result memory (if ``room.takes``), kept until the reduction is over.
+        ``layout`` lists the arrays, then the memory of ``room``. With ``meanwhile``, return once the reduction is in
+        progress; the arrays may change from then on. ``lent`` is result memory (if ``room.takes``), kept until the
+        reduction is over.
         """
+        op, mixes, wire, leaves_errors = reduction
         kinds, key = kinds_of(arrays), ("over hosts", room.gives, *ways)
         plan = layout.plans.get(key)
         if plan is None:
@@ -268,7 +196,7 @@ class HostTransport:
         return Begun(keys, room, kinds, op, plan, own, place, number if meanwhile else None)
 
     def finish(
-        self, begun: Begun, targets: Sequence[NDArray[Any]], errors: Optional[Sequence[NDArray[Any]]] = None
+        self, begun: Begun, targets: Sequence[NDArray[Any]], errors: Sequence[NDArray[Any]] = ()
     ) -> Tuple[float, float]:
         """Copy this rank's results into ``targets``; return the bytes that it has read and written.
 
@@ -288,7 +216,7 @@ class HostTransport:
         if not begun.room.takes:
             for target, result in zip(targets, begun.plan.results[begun.place]):
                 copy_into(target, result)
-        if errors is not None and self._hosts.own in own.sources:
+        if errors and self._hosts.own in own.sources:
             for error, left_out in zip(errors, begun.plan.partials[begun.place]):
                 if own.is_local:
                     error[...] = 0
@@ -333,47 +261,6 @@ class HostTransport:
             return tuple(float(len(of_host)) for of_host in ranks)
         exponent = math.frexp(max(weights))[1]  # scaling by a power of 2 is exact and avoids overflow of the sum
         return tuple(math.fsum(math.ldexp(weights[rank], -exponent) for rank in of_host) for of_host in ranks)
-
-
-def counting_ranks(hosts: Hosts, mix: Reduction) -> Sequence[int]:
-    """Return the ranks whose values count in a `Reduction`."""
-    everybody = range(hosts.size)
-    if mix.weights is None or not any(mix.weights):
-        return everybody
-    return [rank for rank in everybody if mix.weights[rank]]
-
-
-def route_of(hosts: Hosts, mix: Reduction) -> HostRoute:
-    def with_any(some: Sequence[int]) -> Tuple[int, ...]:
-        return tuple(host for host, ranks in enumerate(hosts.ranks) if not {*ranks}.isdisjoint(some))
-
-    destinations = range(hosts.size) if mix.destinations is None else mix.destinations
-    return HostRoute(with_any(counting_ranks(hosts, mix)), with_any(destinations))
-
-
-def arrays_needed(hosts: Hosts, mixes: Sequence[Reduction]) -> List[int]:
-    """Return for each host the number of ranks on other hosts whose values its own ranks need."""
-    found = []
-    for ranks in hosts.ranks:
-        needed: Set[int] = set()
-        for mix in mixes:
-            if mix.destinations is None or not {*ranks}.isdisjoint(mix.destinations):
-                needed.update(counting_ranks(hosts, mix))
-        found.append(len(needed.difference(ranks)))
-    return found
-
-
-def eager_bytes_of(hosts: Hosts, mixes: Sequence[Reduction]) -> int:
-    """Return the maximum size of the values that travel with notices in a reduction; equal on all ranks.
-
-    The first host sends the notices of all ranks to every other host. With groups, a matrix or few receivers, fetching
-    may move fewer values over its link. For 64 KiB exactly, MPI is faster, except between two ranks.
-    """
-    if not any(mix.destinations is None for mix in mixes):
-        to_first, *to_others = arrays_needed(hosts, mixes)
-        if max(to_first, sum(to_others)) < sum([hosts.size - len(ranks) for ranks in hosts.ranks[1:]]):
-            return FEW_EAGER_BYTES
-    return EAGER_BYTES if hosts.size == 2 else TAKEN_BYTES - 1
 
 
 def together(kinds: Kinds) -> List[JoinedArrays]:

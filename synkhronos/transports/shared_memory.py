@@ -17,30 +17,38 @@ Each host computes all elements that its ranks receive.
 
 from __future__ import annotations
 
-import math
 import pickle
 from collections import defaultdict
 from typing import Any, Callable, DefaultDict, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from ..errors import ArgumentValueError, prefixed
+from ..errors import prefixed
 from ..kernels.copy import copy_into, join_into
+from ..kernels.encoding import rounded
 from ..kernels.reduce import Portion
 from ..memory.attach import PoolMap
-from ..memory.handles import Handle
 from ..memory.pool import Pool
-from ..reductions import ReduceOp, reduce_outputs
+from ..reductions import ReduceOp, Weights, reduce_outputs
 from ..sync.barrier import Barrier
 from ..sync.fetching import Fetcher
 from ..sync.hosts import Hosts
 from ..trace import point
-from .base import ALL_ALIKE, Key, NameOf, Pending, Reduction, TrafficCounter, Transport
-from .layouts import Layout, Layouts, PooledArray, are_few
-from .over_hosts import TAKEN_BYTES, Begun, HostTransport, eager_bytes_of
-from .value_buffers import ValueBuffers, kinds_of, participants
-
-ROOT_REDUCES_BELOW_BYTES = 1 << 16  #: Up to this size the root reduces an array alone, to save a barrier.
+from .base import Arrays, Key, Keys, Label, NameOf, Pending, TrafficCounter, Transport
+from .layouts import Layout, Layouts, PooledArray
+from .over_hosts import Begun, HostTransport
+from .strategy import (
+    EQUAL,
+    Algorithm,
+    HostRoute,
+    Reduction,
+    Strategy,
+    Weighting,
+    eager_bytes_of,
+    participants,
+    strategy,
+)
+from .value_buffers import ValueBuffers, kinds_of
 
 
 class Slot:
@@ -76,11 +84,11 @@ class SharedMemoryTransport(Transport):
         # The ranks of this host, whose memory this rank can write to, and the ranks of other hosts.
         self.near: Sequence[int] = self.everybody if hosts is None else hosts.near
         self.far: Sequence[int] = () if hosts is None else hosts.far
-        self._hosts = hosts
+        self._hosts, self._to_root = hosts, (Weighting(destinations=(self.root,)),)
         self._eager_bytes = self._eager_to_root = 0
         if hosts is not None:
-            self._eager_bytes = eager_bytes_of(hosts, ALL_ALIKE)
-            self._eager_to_root = eager_bytes_of(hosts, [Reduction(None, (self.root,))])
+            self._eager_bytes = eager_bytes_of(hosts, EQUAL)
+            self._eager_to_root = eager_bytes_of(hosts, self._to_root)
         self._over_hosts: Optional[HostTransport] = None
         if hosts is not None and hosts.places is not None and fetcher is not None:
             self._over_hosts = HostTransport(hosts, barrier.rank, pool, fetcher)
@@ -94,7 +102,7 @@ class SharedMemoryTransport(Transport):
     # -- the slots of this rank ----------------------------------------------------------------------------------
 
     @point("transport")
-    def bind(self, keys: Sequence[Key], values: Sequence[np.ndarray[Any, Any]]) -> List[np.ndarray[Any, Any]]:
+    def bind(self, keys: Keys, values: Arrays) -> List[np.ndarray[Any, Any]]:
         bound: List[np.ndarray[Any, Any]] = []
         borrowed: Optional[Set[int]] = None
         for key, value in zip(keys, values):
@@ -110,14 +118,14 @@ class SharedMemoryTransport(Transport):
             bound.append(current.array)
         return bound
 
-    def copies(self, keys: Sequence[Key], values: Sequence[np.ndarray[Any, Any]]) -> List[np.ndarray[Any, Any]]:
+    def copies(self, keys: Keys, values: Arrays) -> List[np.ndarray[Any, Any]]:
         return self.bind(keys, values)
 
     def allocate(self, key: Key, shape: Tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return self._spares([key], [(shape, dtype)])[0].array
 
     @point("transport")
-    def _spares(self, keys: Sequence[Key], kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]]) -> List[PooledArray]:
+    def _spares(self, keys: Keys, kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]]) -> List[PooledArray]:
         borrowed, found = self._borrowed(), []
         for key, (shape, dtype) in zip(keys, kinds):
             slot = self._slots[key]
@@ -193,9 +201,7 @@ class SharedMemoryTransport(Transport):
         if notices.count(notice) < self.size:
             self._layouts.of(notices)  # raises
 
-    def _current(
-        self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray[Any, Any]]]
-    ) -> List[Optional[PooledArray]]:
+    def _current(self, keys: Keys, arrays: Arrays) -> List[Optional[PooledArray]]:
         found: List[Optional[PooledArray]] = []
         for key, array in zip(keys, arrays):
             slot = self._slots.get(key)
@@ -212,157 +218,152 @@ class SharedMemoryTransport(Transport):
 
     def all_reduce(
         self,
-        keys: Sequence[Key],
-        arrays: Sequence[np.ndarray[Any, Any]],
-        op: ReduceOp,
-        mixes: Sequence[Reduction],
+        keys: Keys,
+        arrays: Arrays,
+        reduction: Reduction,
         name_of: NameOf,
-        into: Optional[Sequence[Key]] = None,
+        into: Optional[Keys] = None,
+        errors: Arrays = (),
     ) -> Pending:
-        eager_bytes = self._limit(mixes) if self.far else 0
-        if self._over_hosts is not None and sum([array.nbytes for array in arrays]) > max(eager_bytes, TAKEN_BYTES - 1):
-            begun = self._begin(keys, arrays, op, mixes, name_of, into=into or keys)
-            if begun is not None:
-                return self.finish(begun, into or keys)
+        into, n_eager = into or keys, 0
+        if self._hosts is not None:  # on one host, ranks share the work
+            algorithm, routes = self._strategy(arrays, reduction)
+            if algorithm is Algorithm.HOSTS:
+                return self.finish(self._begin(keys, arrays, reduction, routes, name_of, into), into, errors)
+            n_eager = len(keys) if algorithm is Algorithm.OWN else 0
+        if reduction.wire is not None:
+            return self._all_reduce_rounded(keys, arrays, reduction, name_of, into, errors)
         placed: List[Optional[PooledArray]] = self._current(keys, arrays)
         results: List[Any] = [None] * len(keys)
-        if mixes and mixes[0].destinations is None or self._takes(mixes):
-            spares = self._spares(into or keys, [(array.shape, array.dtype) for array in arrays])
+        if reduction.results and reduction.results[0].destinations is None or self._receives(reduction):
+            spares = self._spares(into, [(array.shape, array.dtype) for array in arrays])
             placed, results = [*placed, *spares], [spare.array for spare in spares]
-        layout = self._layout(placed, None, len(keys), eager_bytes)
-        for mix in mixes:
-            key = ("all_reduce", mix.destinations, mix.contributors)
+        layout = self._layout(placed, None, n_eager)
+        for each in reduction.results:
+            key = ("all_reduce", each.destinations, each.contributors)
             plan = layout.plans.get(key)
             if plan is None:
-                destinations = self.everybody if mix.destinations is None else mix.destinations
-                portion = self._portion_of(layout, len(keys), destinations, mix.contributors or self.everybody, name_of)
-                if layout.is_all_eager:
-                    destinations = (self.rank,)
+                layout.check(range(len(keys)), name_of)
+                portion, destinations = self._portion_of(layout, len(keys), each)
                 plan = layout.plans[key] = portion, destinations, self._moved(portion, None, destinations)
             portion, destinations, (read, sent) = plan
             if self.far and portion.nbytes and not layout.is_all_eager:
-                self._fetch(layout, range(len(keys)), participants(mix.weights))
-            portion.combine(op, mix.weights)
-            if mix.weights is not None:
-                read, sent = self._moved(portion, mix.weights, destinations)
+                self._fetch(layout, range(len(keys)), participants(each.weights))
+            portion.combine(reduction.op, each.weights)
+            if each.weights is not None:
+                read, sent = self._moved(portion, each.weights, destinations)
             self.traffic.read += read
             self.traffic.sent += sent
         return Pending(results)  # the other ranks' shares are complete at the next barrier
 
-    def completes_in_one_round(self, arrays: Sequence[np.ndarray[Any, Any]], mixes: Sequence[Reduction]) -> bool:
-        return bool(self.far) and are_few(arrays, self._limit(mixes))
+    def _all_reduce_rounded(
+        self, keys: Keys, arrays: Arrays, reduction: Reduction, name_of: NameOf, into: Keys, errors: Arrays
+    ) -> Pending:
+        wire: Any = reduction.wire
+        sent = [rounded(array, wire) for array in arrays]
+        counting = [participants(each.weights) for each in reduction.results]
+        if any([ranks is None or ranks[self.rank] for ranks in counting]):  # a rank with weight 0 sends nothing
+            with np.errstate(all="ignore"):
+                for array, arriving, error in zip(arrays, sent, errors):
+                    np.subtract(array, arriving, out=error)
+        keys = [(*key, "rounded") for key in keys]
+        whole = reduction._replace(wire=None, keeps_errors=False)
+        results = self.all_reduce(keys, self.copies(keys, sent), whole, name_of, into)
+        self.barrier.wait()  # all ranks have reduced their shares
+        for result in results.release():
+            if result is not None:
+                result[...] = rounded(result, wire)
+        return results
 
-    def _limit(self, mixes: Sequence[Reduction]) -> int:
-        """Return the maximum size of the values that travel with notices, on several hosts."""
-        if self._hosts is None or len(mixes) == 1 and mixes[0].destinations is None:
-            return self._eager_bytes
-        return eager_bytes_of(self._hosts, mixes)
+    def completes_in_one_round(self, arrays: Arrays, reduction: Reduction) -> bool:
+        if self._hosts is None or reduction.wire is not None or not all([a.flags.c_contiguous for a in arrays]):
+            return False
+        return self._strategy(arrays, reduction).algorithm is Algorithm.OWN
 
-    def supports_wire(
-        self, arrays: Sequence[Any], op: ReduceOp, mixes: Sequence[Reduction], keeps_errors: bool
-    ) -> bool:
-        return self._over_hosts is not None and self._over_hosts.ways(arrays, op, mixes, True, keeps_errors) is not None
+    def _strategy(self, arrays: Arrays, reduction: Reduction) -> Strategy:
+        return strategy(kinds_of(arrays), reduction, self._hosts, True)
 
-    def begin(
-        self,
-        keys: Sequence[Key],
-        arrays: Sequence[Any],
-        op: ReduceOp,
-        mixes: Sequence[Reduction],
-        name_of: NameOf,
-        wire: Optional[str] = None,
-        keeps_errors: bool = False,
-        into: Optional[Sequence[Key]] = None,
-    ) -> Optional[Begun]:
-        begun = self._begin(keys, arrays, op, mixes, name_of, wire, keeps_errors, into)
-        if begun is None and self._over_hosts is not None:  # ranks whose arrays differ may have started a reduction
-            layout = self._layout(self._current(keys, arrays))
-            for i in range(len(keys)):
-                check_same(layout.of_ranks(i), name_of, i)
-        return begun
+    def start(self, keys: Keys, arrays: Arrays, reduction: Reduction, name_of: NameOf) -> Any:
+        if self._over_hosts is not None:
+            algorithm, routes = self._strategy(arrays, reduction)
+            if algorithm is Algorithm.HOSTS:
+                return self._begin(keys, arrays, reduction, routes, name_of)
+            self._layout(self._current(keys, arrays)).check(range(len(keys)), name_of)  # some may have begun
+        return super().start(keys, arrays, reduction, name_of)
+
+    def finish(self, started: Any, into: Keys, errors: Arrays = ()) -> Pending:
+        if not isinstance(started, Begun):
+            return super().finish(started, into, errors)
+        assert self._over_hosts is not None
+        results: List[Any] = [None] * len(started.kinds)
+        if started.own is not None:
+            results = [spare.array for spare in self._spares(into, started.kinds)]
+        self.traffic.add(*self._over_hosts.finish(started, results, errors))
+        return Pending(results)
 
     def _begin(
         self,
-        keys: Sequence[Key],
-        arrays: Sequence[Any],
-        op: ReduceOp,
-        mixes: Sequence[Reduction],
+        keys: Keys,
+        arrays: Arrays,
+        reduction: Reduction,
+        routes: Sequence[HostRoute],
         name_of: NameOf,
-        wire: Optional[str] = None,
-        keeps_errors: bool = False,
-        into: Optional[Sequence[Key]] = None,
-    ) -> Optional[Begun]:
-        over_hosts = self._over_hosts
-        ways = None if over_hosts is None else over_hosts.ways(arrays, op, mixes, wire is not None, keeps_errors)
-        if over_hosts is None or ways is None:
-            return None
-        meanwhile = into is None
+        into: Optional[Keys] = None,
+    ) -> Begun:
+        """Start a reduction over hosts; without ``into``, the arrays may change, and other collectives may run."""
+        over_hosts, meanwhile = self._over_hosts, into is None
+        assert over_hosts is not None
         given: List[Any] = list(self._current(keys, arrays))
         targets: List[PooledArray] = []
-        if into is not None and self._takes(mixes):
+        if into is not None and self._receives(reduction):
             targets = self._spares(into, kinds_of(arrays))
         names = tuple([(*key, "started") for key in keys] if meanwhile else keys)
-        room = over_hosts.room(names, given, targets, len(mixes), not (meanwhile or keeps_errors))
+        gives = not (meanwhile or reduction.keeps_errors)
+        room = over_hosts.room(names, given, targets, len(reduction.results), gives)
         lent = []
         if into is not None and room.takes:  # spare again after the reduction, unless the command is aborted
             lent = [spare.array for spare in targets]
             for key in into:
                 self._slots[key].spare = None
         layout = self._layout([*given, *room.placed])
-        for i in range(len(keys)):
-            check_same(layout.of_ranks(i), name_of, i)
-        begun = over_hosts.begin(layout, names, room, arrays, op, mixes, ways, wire, keeps_errors, meanwhile, lent)
+        layout.check(range(len(keys)), name_of)
+        begun = over_hosts.begin(layout, names, room, arrays, reduction, routes, meanwhile, lent)
         if into is not None:
             for key, spare in zip(into, targets):
                 self._slots[key].spare = spare
         return begun
 
-    def finish(
-        self, begun: Begun, into: Sequence[Key], errors: Optional[Sequence[np.ndarray[Any, Any]]] = None
-    ) -> Pending:
-        assert self._over_hosts is not None
-        results: List[Any] = [None] * len(begun.kinds)
-        if begun.own is not None:
-            results = [spare.array for spare in self._spares(into, begun.kinds)]
-        self.traffic.add(*self._over_hosts.finish(begun, results, errors))
-        return Pending(results)
+    def _receives(self, reduction: Reduction) -> bool:
+        return any([dests is None or self.rank in dests for _, dests, _ in reduction.results])
 
-    def _takes(self, mixes: Sequence[Reduction]) -> bool:
-        return any([mix.destinations is None or self.rank in mix.destinations for mix in mixes])
-
-    def _moved(
-        self, portion: Portion, weights: Optional[Sequence[float]], destinations: Sequence[int]
-    ) -> Tuple[float, float]:
+    def _moved(self, portion: Portion, weights: Weights, destinations: Sequence[int]) -> Tuple[float, float]:
         """Return the bytes that this rank reads (except from ranks with weight 0) and writes for its share."""
         counting = participants(weights) or (True,) * self.size
         read_from, sent_to = sum(counting) - counting[self.rank], len(destinations) - (self.rank in destinations)
         return portion.nbytes * read_from, portion.nbytes * sent_to
 
-    def _portion_of(
-        self, layout: Layout, n: int, destinations: Sequence[int], contributors: Sequence[int], name_of: NameOf
-    ) -> Portion:
-        """Return this rank's share of n arrays; their results are the next n arrays of the receiving ranks.
+    def _portion_of(self, layout: Layout, n: int, result: Weighting) -> Tuple[Portion, Sequence[int]]:
+        """Return this rank's share of n arrays, and the ranks that receive it in their next n arrays.
 
         If ``layout.is_all_eager``, the share consists of this rank's own results.
         """
-        for i in range(n):
-            check_same(layout.of_ranks(i), name_of, i)
+        destinations: Sequence[int] = self.everybody if result.destinations is None else result.destinations
+        contributors: Sequence[int] = result.contributors or self.everybody
+        sent_to = destinations
         if self.far:
             near = (self.rank,) if layout.is_all_eager else self.near
             destinations = [rank for rank in destinations if rank in near]
             contributors = destinations and ([rank for rank in contributors if rank in near] or destinations)
+        if layout.is_all_eager:
+            sent_to = (self.rank,)
         if self.rank not in contributors:
-            return Portion([], [], 0, 1)
+            return Portion([], [], 0, 1), sent_to
         targets = [[layout.array(destination, n + i) for destination in destinations] for i in range(n)]
-        return Portion([layout.arrays(i) for i in range(n)], targets, contributors.index(self.rank), len(contributors))
+        parts = [layout.arrays(i) for i in range(n)]
+        return Portion(parts, targets, contributors.index(self.rank), len(contributors)), sent_to
 
     def all_reduce_values(
-        self,
-        key: Key,
-        arrays: Sequence[np.ndarray[Any, Any]],
-        op: ReduceOp,
-        weights: Optional[Sequence[float]],
-        label: Callable[[], str],
+        self, key: Key, arrays: Arrays, op: ReduceOp, weights: Weights, label: Label
     ) -> List[np.ndarray[Any, Any]]:
         if self.size == 1:
             self.barrier.wait()  # as in every collective, so that earlier steps need no undo
@@ -371,23 +372,22 @@ class SharedMemoryTransport(Transport):
         buffers = self._values.get(key)
         if buffers is None or buffers.kinds != kinds:
             self._replaced = buffers  # peers may read the old buffers until the next exchange
-            buffers = self._values[key] = ValueBuffers(self.pool, kinds, label())
+            is_small = strategy(kinds, Reduction(op), None, False).algorithm is Algorithm.OWN
+            buffers = self._values[key] = ValueBuffers(self.pool, kinds, label(), is_small)
         staged = buffers.stage(arrays)
         result = None if buffers.is_small else buffers.result()
         if self._over_hosts is not None and result is not None:
-            over_hosts, mixes = self._over_hosts, (Reduction(None if weights is None else tuple(weights)),)
-            ways = over_hosts.ways(arrays, op, mixes)
-            if ways is not None:
+            reduction = Reduction(op, (Weighting(None if weights is None else tuple(weights)),))
+            algorithm, routes = strategy(kinds, reduction, self._hosts, False)
+            if algorithm is Algorithm.HOSTS:
                 lent = result.lend()
-                room = over_hosts.room((key,), staged, result.placed, gives=True)
+                room = self._over_hosts.room((key,), staged, result.placed, gives=True)
                 layout = self._layout([*staged, *room.placed], buffers.label)
-                for i in range(len(kinds)):
-                    check_same(layout.of_ranks(i), lambda i: f"array {i} of {buffers.label}", i)
-                begun = over_hosts.begin(layout, (key,), room, arrays, op, mixes, ways, lent=lent)
-                self.traffic.add(*over_hosts.finish(begun, lent))
+                layout.check(range(len(kinds)), buffers.name)
+                begun = self._over_hosts.begin(layout, (key,), room, arrays, reduction, routes, lent=lent)
+                self.traffic.add(*self._over_hosts.finish(begun, lent))
                 return lent
-        placed = staged if result is None else [*staged, *result.placed]
-        layout = self._layout(placed, buffers.label, len(staged))
+        layout = self._layout(staged if result is None else [*staged, *result.placed], buffers.label, len(staged))
         counting = participants(weights)
         plan = layout.plans.get(("all_reduce_values", counting))
         if plan is None:
@@ -407,19 +407,14 @@ class SharedMemoryTransport(Transport):
         return lent
 
     def _values_plan(
-        self,
-        layout: Layout,
-        buffers: ValueBuffers,
-        counting: Optional[Tuple[bool, ...]],
+        self, layout: Layout, buffers: ValueBuffers, counting: Optional[Tuple[bool, ...]]
     ) -> Tuple[Portion, List[np.ndarray[Any, Any]]]:
         """Return this rank's share of the reduction, and its result arrays if it computes them for itself."""
-        kinds, label = buffers.kinds, buffers.label
-        n = len(kinds)
+        n = len(buffers.kinds)
         own: List[np.ndarray[Any, Any]] = []
         if {len(handles) for handles in layout.handles} == {n}:
-            own = [np.empty(shape, dtype) for shape, dtype in kinds]
-        for i in range(n):
-            check_same(layout.of_ranks(i), lambda i: f"array {i} of {label}", i)
+            own = [np.empty(shape, dtype) for shape, dtype in buffers.kinds]
+        layout.check(range(n), buffers.name)
         parts = [
             [array if counting is None or counting[rank] else None for rank, array in enumerate(layout.arrays(i))]
             for i in range(n)
@@ -432,10 +427,10 @@ class SharedMemoryTransport(Transport):
     @point("transport")
     def reduce(
         self,
-        keys: Sequence[Key],
-        arrays: Sequence[Optional[np.ndarray[Any, Any]]],
+        keys: Keys,
+        arrays: Arrays,
         ops: Sequence[ReduceOp],
-        weights: Optional[Sequence[float]],
+        weights: Weights,
         name_of: NameOf,
         keep_dtype: bool = True,
     ) -> Optional[List[np.ndarray[Any, Any]]]:
@@ -443,11 +438,13 @@ class SharedMemoryTransport(Transport):
         names = tuple([op.name for op in ops])
         together = layout.plans.get(("reduce", names))
         if together is None:
-            for i, name in enumerate(names):
-                if name not in (None, "gather"):
-                    check_same(layout.of_ranks(i), name_of, i)
+            layout.check([i for i, name in enumerate(names) if name not in (None, "gather")], name_of)
             together = layout.plans["reduce", names] = [
-                i for i, name in enumerate(names) if self._is_worth_sharing(layout.of_ranks(i), name)
+                i
+                for i, op in enumerate(ops)
+                if self.size > 1
+                and strategy([layout.kind(i)], Reduction(op, self._to_root), self._hosts, False).algorithm
+                is Algorithm.SHARED
             ]
         results = self._reduced_together(keys, layout, ops, weights, together) if together else {}
         if self.rank != self.root:
@@ -463,17 +460,12 @@ class SharedMemoryTransport(Transport):
         return [results[i] for i in range(len(ops))]
 
     def _reduced_together(
-        self,
-        keys: Sequence[Key],
-        layout: Layout,
-        ops: Sequence[ReduceOp],
-        weights: Optional[Sequence[float]],
-        chosen: Sequence[int],
+        self, keys: Keys, layout: Layout, ops: Sequence[ReduceOp], weights: Weights, chosen: Sequence[int]
     ) -> Dict[int, np.ndarray[Any, Any]]:
         """Reduce the chosen arrays, one share per rank; return copies of the results on the root."""
         spares: List[Optional[PooledArray]] = [None] * len(chosen)
         if self.rank == self.root:  # the root sends the locations of the results, in a separate exchange
-            spares = list(self._spares([keys[i] for i in chosen], [_kind_of(layout.of_ranks(i)) for i in chosen]))
+            spares = list(self._spares([keys[i] for i in chosen], [layout.kind(i) for i in chosen]))
         targets = self._layout(spares)
         if self.root in self.near:
             if self.far:
@@ -486,46 +478,36 @@ class SharedMemoryTransport(Transport):
         self.barrier.wait()
         return {i: spare.array.copy() for i, spare in zip(chosen, spares) if spare is not None}
 
-    def _is_worth_sharing(self, handles: Sequence[Optional[Handle]], name: Optional[str]) -> bool:
-        if name in (None, "gather") or self.size == 1:
-            return False
-        shape, dtype = _kind_of(handles)
-        return dtype.itemsize * math.prod(shape) > ROOT_REDUCES_BELOW_BYTES and dtype != np.bool_
-
-    def gather(
-        self, keys: Sequence[Key], arrays: Sequence[np.ndarray[Any, Any]]
-    ) -> Optional[List[List[np.ndarray[Any, Any]]]]:
-        layout = self._layout(self._current(keys, arrays), None, self._given_to_root(keys), self._eager_to_root)
-        if self.rank != self.root:
+    def gather(self, keys: Keys, arrays: Arrays) -> Optional[List[List[np.ndarray[Any, Any]]]]:
+        is_root = self.rank == self.root
+        placed = [None] * len(keys) if is_root else self._current(keys, arrays)
+        layout = self._layout(placed, None, self._given_to_root(keys), self._eager_to_root)
+        if not is_root:
             return None
         if self.far:
             self._fetch(layout, range(len(keys)))
-        gathered = [layout.arrays(i) for i in range(len(keys))]
-        for parts in gathered:
-            self._count_read(parts)
+        gathered = []
+        for i, own in enumerate(arrays):
+            gathered.append([own if rank == self.rank else part for rank, part in enumerate(layout.arrays(i))])
+            self._count_read(gathered[-1])
         return gathered
 
-    def all_gather(
-        self, keys: Sequence[Key], arrays: Sequence[np.ndarray[Any, Any]], name_of: NameOf, on_host: bool = False
-    ) -> Pending:
+    def all_gather(self, keys: Keys, arrays: Arrays, name_of: NameOf, on_host: bool = False) -> Pending:
         layout = self._layout(self._current(keys, arrays), n_given=len(keys))
         if self.far:
             self._fetch(layout, range(len(keys)))
         results = []
         for i, key in enumerate(keys):
-            of_ranks = layout.of_ranks(i)
-            check_same(of_ranks, name_of, i, but_lengths=True)
-            length = sum([handle.shape[0] for handle in of_ranks if handle is not None])
-            shape, dtype = _kind_of(of_ranks)
+            layout.check([i], name_of, but_lengths=True)
+            length = sum([handle.shape[0] for handle in layout.of_ranks(i) if handle is not None])
+            shape, dtype = layout.kind(i)
             result = self.allocate(key, (length,) + shape[1:], dtype)
             join_into(result, layout.arrays(i))
             self._count_read(layout.arrays(i))
             results.append(result)
         return Pending(results)
 
-    def broadcast(
-        self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray[Any, Any]]], root: int, on_host: bool = False
-    ) -> Pending:
+    def broadcast(self, keys: Keys, arrays: Arrays, root: int, on_host: bool = False) -> Pending:
         if self.size == 1:  # no other rank reads the arrays in place
             self.barrier.wait()
             return Pending(list(arrays))
@@ -549,7 +531,7 @@ class SharedMemoryTransport(Transport):
         ranks = [rank for rank in self.far if counting is None or counting[rank]]
         self.pools.fetch(layout.handles[rank][i] for i in positions for rank in ranks if not layout.is_eager(rank, i))
 
-    def _given_to_root(self, keys: Sequence[Key]) -> int:
+    def _given_to_root(self, keys: Keys) -> int:
         """Return the number of this rank's arrays that other ranks read, if only the root reads."""
         return 0 if self.rank == self.root else len(keys)
 
@@ -567,19 +549,3 @@ def _is_same_memory(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
         and a.flags.c_contiguous
         and a.__array_interface__["data"] == b.__array_interface__["data"]
     )
-
-
-def _kind_of(handles: Sequence[Optional[Handle]]) -> Tuple[Tuple[int, ...], np.dtype[Any]]:
-    handle = next(handle for handle in handles if handle is not None)
-    return handle.shape, handle.dtype
-
-
-def check_same(handles: Sequence[Any], name_of: NameOf, i: int, but_lengths: bool = False) -> None:
-    """Raise if shapes or dtypes differ. Every rank compares the same handles, so either all ranks raise or none do."""
-    there = [(rank, handle) for rank, handle in enumerate(handles) if handle is not None]
-    if len({(handle.shape[but_lengths:], len(handle.shape), handle.dtype) for _, handle in there}) > 1:
-        raise ArgumentValueError(
-            name_of(i),
-            f"the same shape{' (except axis 0)' if but_lengths else ''} and dtype on all ranks",
-            "; ".join(f"{handle.dtype} {handle.shape} on rank {rank}" for rank, handle in there),
-        )

@@ -11,7 +11,7 @@ in the run in between. A large result is not copied; its memory is reused once n
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from ..memory.lending import Lender
 from ..memory.pool import Pool
 from ..trace import point
 from .layouts import PooledArray
-
-#: Up to this size every rank computes its own result, because sharing the work would cost another barrier.
-EACH_REDUCES_BELOW_BYTES = 1 << 16
 
 ALIGNMENT_BYTES = 64  #: Size of a cache line; arrays in a block begin at multiples of it.
 
@@ -53,17 +50,18 @@ class ArrayBlock:
 
 
 class ValueBuffers:
-    """One rank's memory for one collective over arrays of the given shapes and dtypes; messages use ``label``."""
+    """One rank's memory for one collective; if it ``is_small``, ranks compute their own results (`Algorithm.OWN`)."""
 
-    def __init__(self, pool: Pool, kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]], label: str) -> None:
-        self.kinds, self.label, self._pool = kinds, label, pool
-        self._sources = [ArrayBlock(pool, kinds)]
-        nbytes = sum(array.nbytes for array in self._sources[0].arrays)
-        self.is_small = nbytes <= EACH_REDUCES_BELOW_BYTES  # every rank computes its own result
+    def __init__(
+        self, pool: Pool, kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]], label: str, is_small: bool
+    ) -> None:
+        self.kinds, self.label, self.is_small, self._pool = kinds, label, is_small, pool
+        self._sources = [ArrayBlock(pool, kinds) for _ in range(2 if is_small else 1)]
         self._results: List[ArrayBlock] = []
         self._turn = 0
-        if self.is_small:
-            self._sources.append(ArrayBlock(pool, kinds))
+
+    def name(self, i: int) -> str:
+        return f"array {i} of {self.label}"
 
     @point("transport")
     def stage(self, arrays: Sequence[np.ndarray[Any, Any]]) -> List[PooledArray]:
@@ -85,8 +83,3 @@ class ValueBuffers:
 
 def kinds_of(arrays: Sequence[Any]) -> List[Tuple[Tuple[int, ...], np.dtype[Any]]]:
     return [(array.shape, array.dtype) for array in arrays]
-
-
-def participants(weights: Optional[Sequence[float]]) -> Optional[Tuple[bool, ...]]:
-    """Return for each rank whether it participates, i.e. has a nonzero weight; None if all ranks participate."""
-    return None if weights is None or all(weights) or not any(weights) else tuple([weight > 0 for weight in weights])

@@ -42,7 +42,7 @@ from synkhronos.sync.barrier import BARRIERS_PER_COMMAND
 from synkhronos.sync.control_block import COMMAND_NUMBER, DEATHS, DECIDED
 from synkhronos.sync.hosts import Hosts
 from synkhronos.testing import numpy_engine as engine
-from synkhronos.transports.base import ALL_ALIKE
+from synkhronos.transports.strategy import Reduction
 
 pytestmark = pytest.mark.slow
 
@@ -140,7 +140,7 @@ class FailsAfterMeeting(Command):
 
     def run(self, context):
         keys, arrays = context.bind([self.number])
-        results = context.transport.all_reduce(keys, arrays, ReduceOp("sum"), ALL_ALIKE, str)
+        results = context.transport.all_reduce(keys, arrays, Reduction(ReduceOp("sum")), str)
         if context.rank == self.rank:
             raise KeyError("after all have met")
         context.transaction.commit_values(context.entries([self.number]), results)

@@ -15,8 +15,8 @@ import synkhronos as synk
 from synkhronos.reductions import ReduceOp
 from synkhronos.reductions.device import empty
 from synkhronos.runtime.command import Command, Stop
-from synkhronos.transports.base import ALL_ALIKE
 from synkhronos.transports.nccl import KNOWN, Clique, NcclProgress
+from synkhronos.transports.strategy import Reduction
 
 REAL = DEVICE.startswith("cuda")
 
@@ -76,7 +76,7 @@ class Fail(Command):
         if not self.late:
             if context.rank == self.rank:
                 raise RuntimeError("before")
-            transport.all_reduce([("shared", self.number)], [array], ReduceOp("sum"), ALL_ALIKE, str)
+            transport.all_reduce([("shared", self.number)], [array], Reduction(ReduceOp("sum")), str)
             return
         clique = transport.nccl
         clique.progress.never = True

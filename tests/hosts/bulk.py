@@ -16,7 +16,7 @@ from synkhronos.errors import StateError, WorkerDied, WorkerError
 from synkhronos.reductions import ReduceOp
 from synkhronos.runtime.command import Command
 from synkhronos.testing import numpy_engine as engine
-from synkhronos.transports.base import Reduction
+from synkhronos.transports.strategy import Reduction, Weighting
 
 #: Size of each array.
 NBYTES = 1 << 20
@@ -58,13 +58,13 @@ class Failing(Command):
             if self.where == "fetch":
                 transport.all_gather(keys, [array], str)
             elif self.where == "groups":  # each row is a separate reduction
-                mixes = [Reduction((1.0,) * n, (0,)), Reduction((1.0,) * (n - 1) + (2.0,), tuple(range(1, n)))]
-                transport.all_reduce(keys, [array], ReduceOp("avg"), mixes, str)
+                results = Weighting((1.0,) * n, (0,)), Weighting((1.0,) * (n - 1) + (2.0,), tuple(range(1, n)))
+                transport.all_reduce(keys, [array], Reduction(ReduceOp("avg"), results), str)
             elif self.where in ("begun", "finish"):
-                begun = transport.begin(keys, [array], ReduceOp("sum"), [Reduction()], str, "bfloat16")
-                transport.finish(begun, keys)
+                started = transport.start(keys, [array], Reduction(ReduceOp("sum"), wire="bfloat16"), str)
+                transport.finish(started, keys)
             else:
-                transport.all_reduce(keys, [array], ReduceOp("sum"), [Reduction()], str)
+                transport.all_reduce(keys, [array], Reduction(ReduceOp("sum")), str)
             context.barrier.wait()
         finally:
             transport._over_hosts = whole

@@ -790,8 +790,8 @@ def results_in_place(plant):
     """Results meant for other variables replace the reduced values."""
     right = AllReduceCommand.__init__
 
-    def wrong(self, numbers, op, mixes, into=None, started=False, exchange=None):
-        right(self, numbers, op, mixes, None, started, exchange)
+    def wrong(self, numbers, reduction, into=None, started=False, feedback=None):
+        right(self, numbers, reduction, None, started, feedback)
 
     plant.replace(AllReduceCommand, "__init__", wrong)
 

@@ -15,18 +15,9 @@ from synkhronos.memory.lending import Lender
 from synkhronos.memory.pool import Pool
 from synkhronos.reductions import ReduceOp
 from synkhronos.sync.hosts import Hosts
-from synkhronos.transports.base import Reduction
-from synkhronos.transports.layouts import EAGER_BYTES, FEW_EAGER_BYTES, Layout, PooledArray
-from synkhronos.transports.over_hosts import (
-    MAX_PARTS,
-    HostPlan,
-    HostRoute,
-    HostTransport,
-    eager_bytes_of,
-    joined,
-    route_of,
-    together,
-)
+from synkhronos.transports.layouts import Layout, PooledArray
+from synkhronos.transports.over_hosts import HostPlan, HostTransport, joined, together
+from synkhronos.transports.strategy import HostRoute, Reduction, Weighting, route_of
 from synkhronos.transports.value_buffers import ArrayBlock, kinds_of
 
 TIMEOUT_S = 30.0
@@ -94,7 +85,8 @@ def reduced(
     With ``gives`` and ``takes``, hosts may send the arrays themselves, and write into those that take the results.
     """
     size = sum(counts)
-    mixes = mixes or [Reduction(None if weights is None else tuple(weights))]
+    mixes = mixes or [Weighting(None if weights is None else tuple(weights))]
+    reduction = Reduction(ReduceOp(op), tuple(mixes), **options)
     own = [Pool(rank) for rank in range(size)]
     pools = PoolMap()
     for pool in own:
@@ -121,8 +113,8 @@ def reduced(
         part = parts[rank]
         ways = [route_of(hosts, mix) for mix in mixes]
         for _ in range(times):
-            begun = part.begin(layouts[rank], keys, rooms[rank], arrays[rank], ReduceOp(op), mixes, ways, **options)
-            part.finish(begun, targets[rank], None if errors is None else errors[rank])
+            begun = part.begin(layouts[rank], keys, rooms[rank], arrays[rank], reduction, ways)
+            part.finish(begun, targets[rank], () if errors is None else errors[rank])
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
     for thread in threads:
@@ -184,25 +176,6 @@ def test_huge_weights_and_values():
     assert {each for (result,) in results for each in result.tolist()} == {huge}
 
 
-@pytest.mark.parametrize(
-    "dtype, shape, op, weights, is_taken",
-    [
-        ("float32", (1 << 14,), "avg", None, True),
-        ("float32", ((1 << 14) - 1,), "avg", None, False),
-        ("float32", (1 << 14,), "avg", (1.0, 2.0), True),
-        ("float32", (1 << 14,), "sum", (1.0, 2.0), False),
-        ("int8", (256, 256), "max", None, True),
-        ("float16", (1 << 15,), "sum", None, False),  # float32 partials have more bytes than the other array
-        ("bool", (1 << 16,), "sum", None, False),
-        ("complex64", (1 << 13,), "sum", None, False),
-        (">f4", (1 << 14,), "sum", None, False),
-    ],
-)
-def test_what_is_taken(dtype, shape, op, weights, is_taken):
-    part = HostTransport(Hosts.of_counts(("a", "b"), (1, 1)), 0, Pool(0), None)
-    assert (part.ways([np.zeros(shape, dtype)], ReduceOp(op), [Reduction(weights)]) is not None) == is_taken
-
-
 @pytest.mark.parametrize("counts", [(1, 1), (2, 2), (1, 2, 1)])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("directly", [False, True])
@@ -212,7 +185,7 @@ def test_mixes(counts, dtype, directly):
     matrix = random.randint(0, 4, (size, size)) + np.roll(np.eye(size, dtype=int), 1, axis=0)
     matrix[0] = np.arange(size) < counts[0]  # the first row uses only the first host's values
     arrays = [[random.normal(size=shape).astype(dtype) for shape in ((100, 3), (7,))] for _ in range(size)]
-    mixes = [Reduction(tuple(map(float, row)), (rank,), (rank,)) for rank, row in enumerate(matrix)]
+    mixes = [Weighting(tuple(map(float, row)), (rank,), (rank,)) for rank, row in enumerate(matrix)]
     results = reduced(counts, "avg", arrays, mixes=mixes, gives=directly, takes=directly)
     for row, result in zip(matrix, results):
         for i in range(2):
@@ -235,8 +208,8 @@ def test_halves_are_rounded_once():
 def test_errors_of_a_host_are_those_of_its_ranks(op, of_rank):
     arrays = [[np.full(5, 1.0)] for _ in range(4)]
     errors = [[np.full(5, 9.0)] for _ in range(4)]
-    mixes = [Reduction((1.0, 0.0, 0.0, 0.0), (0,)), Reduction((0.0, 1.0, 1.0, 1.0), (1, 2, 3))] if op == "avg" else None
-    reduced((2, 2), op, arrays, mixes=mixes, errors=errors, wire="bfloat16", leaves_errors=True)
+    mixes = [Weighting((1.0, 0.0, 0.0, 0.0), (0,)), Weighting((0.0, 1.0, 1.0, 1.0), (1, 2, 3))] if op == "avg" else None
+    reduced((2, 2), op, arrays, mixes=mixes, errors=errors, wire="bfloat16", keeps_errors=True)
     local = 0.0 if op == "avg" else of_rank
     assert [error.tolist() for (error,) in errors] == [[local] * 5] + [[of_rank] * 5] * 3
 
@@ -244,87 +217,8 @@ def test_errors_of_a_host_are_those_of_its_ranks(op, of_rank):
 def test_errors_stay_if_nothing_of_a_host_counts():
     errors = [[np.full(5, 9.0)] for _ in range(3)]
     arrays = [[np.full(5, 1.0)] for _ in range(3)]
-    reduced((1, 2), "avg", arrays, [0, 1, 1], errors=errors, wire="bfloat16", leaves_errors=True)
+    reduced((1, 2), "avg", arrays, [0, 1, 1], errors=errors, wire="bfloat16", keeps_errors=True)
     assert [error[0][0] for error in errors] == [9.0, 0.25, 0.25]
-
-
-A, B = np.zeros(1 << 14, "float32"), np.zeros(1 << 15, "float16")
-
-
-@pytest.mark.parametrize(
-    "counts, array, weights, ways",
-    [
-        ((2, 2), A, [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]], None),  # no traffic between hosts
-        ((2, 2), A, [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]], [((0, 1), (0, 1))] * 2),
-        (
-            (2, 2),
-            A,
-            [[1, 0, 0, 2], [1, 2, 0, 0], [0, 1, 2, 0], [0, 0, 1, 2]],
-            [((0, 1), (0,)), ((0,), (0,)), ((0, 1), (1,)), ((1,), (1,))],
-        ),
-        ((1, 1, 2), A, [[1, i, 2, 3] for i in range(1, 5)], None),  # four partials for the last host, or two arrays
-        ((2, 2), B, [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]], None),
-        ((2, 2), B, [[1, 1, 1, 1]] * 4, [((0, 1), (0, 1))]),
-    ],
-)
-def test_ways(counts, array, weights, ways):
-    part = HostTransport(Hosts.of_counts(tuple("abc"[: len(counts)]), counts), 0, Pool(0), None)
-    rows = [tuple(map(float, row)) for row in weights]
-    mixes = [Reduction(row, tuple(i for i, each in enumerate(rows) if each == row)) for row in dict.fromkeys(rows)]
-    assert part.ways([array], ReduceOp("avg"), mixes) == ways
-
-
-@pytest.mark.parametrize(
-    "counts, weights, limit",
-    [
-        ((1, 1), None, EAGER_BYTES),
-        ((2, 1), None, EAGER_BYTES - 1),  # MPI is faster for 64 KiB
-        ((1, 1, 1), [[1, 3, 2]] * 3, EAGER_BYTES - 1),
-        ((2, 2), [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]], EAGER_BYTES - 1),
-        ((2, 2), [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]], FEW_EAGER_BYTES),  # groups inside hosts
-        ((1, 1, 1), [[1, 1, 0], [1, 1, 0], [0, 0, 1]], FEW_EAGER_BYTES),  # the third host needs nothing
-        ((1, 1, 1), [[1, 1, 0], [0, 1, 1], [1, 0, 1]], FEW_EAGER_BYTES),  # every host needs one of two arrays
-    ],
-)
-def test_values_that_travel_with_notices(counts, weights, limit):
-    hosts = Hosts.of_counts(tuple("abc"[: len(counts)]), counts)
-    rows = [tuple(map(float, row)) for row in weights or ()]
-    mixes = [Reduction(row, tuple(i for i, each in enumerate(rows) if each == row)) for row in dict.fromkeys(rows)]
-    assert eager_bytes_of(hosts, mixes or [Reduction()]) == limit
-    assert eager_bytes_of(hosts, [Reduction((0.0, *[1.0] * (hosts.size - 1)))]) >= EAGER_BYTES - 1
-
-
-@pytest.mark.parametrize(
-    "counts, limit",
-    [
-        ((1, 1), EAGER_BYTES),
-        ((2, 2), EAGER_BYTES - 1),
-        ((3, 1), FEW_EAGER_BYTES),  # one value to the first host, three values from it
-        ((1, 1, 1), FEW_EAGER_BYTES),
-    ],
-)
-def test_values_for_the_root_that_travel_with_notices(counts, limit):
-    assert eager_bytes_of(Hosts.of_counts(tuple("abc"[: len(counts)]), counts), [Reduction(None, (0,))]) == limit
-
-
-def test_values_that_travel_in_16_bits():
-    part = HostTransport(Hosts.of_counts(("a", "b"), (1, 1)), 0, Pool(0), None)
-    assert part.ways([A], ReduceOp("sum"), [Reduction()], True) is not None
-    assert part.ways([A, B], ReduceOp("sum"), [Reduction()], True) is None
-    groups = [Reduction((1.0, 0.0, 1.0, 0.0), (0, 2)), Reduction((0.0, 1.0, 0.0, 1.0), (1, 3))]
-    ring = [Reduction((1.0, 0.0, 0.0, 1.0), (0,)), Reduction((0.0, 1.0, 1.0, 0.0), (1, 2, 3))]
-    part = HostTransport(Hosts.of_counts(("a", "b"), (2, 2)), 0, Pool(0), None)
-    for mixes, has_errors_of_hosts in ((groups, True), (ring, False)):
-        assert part.ways([A], ReduceOp("avg"), mixes, True) is not None
-        assert (part.ways([A], ReduceOp("avg"), mixes, True, True) is not None) == has_errors_of_hosts
-
-
-def test_more_mixes_than_can_be_told_apart():
-    part = HostTransport(Hosts.of_counts(("a", "b"), (20, 20)), 0, Pool(0), None)
-    groups = [tuple(float(rank in (i, i + 20)) for rank in range(40)) for i in range(20)]
-    mixes = [Reduction(row, (i, i + 20)) for i, row in enumerate(groups)]
-    assert part.ways([A], ReduceOp("avg"), mixes[:MAX_PARTS]) is not None
-    assert part.ways([A], ReduceOp("avg"), mixes) is None
 
 
 def test_room_is_kept_until_the_key_is_forgotten():
@@ -399,7 +293,7 @@ def test_what_mpi_may_still_write_into_is_kept():
         layout = Layout([[each.handle for each in (*arrays, *room.placed)]] * 2, None)
         part._plan = lambda *_: HostPlan([None], [[]], [[]], [[]])
         given, ways = [arrays[0].array], [HostRoute((0, 1), (0, 1))]
-        part.begin(layout, keys, room, given, ReduceOp("sum"), [Reduction()], ways, lent=[lender.lend()])
+        part.begin(layout, keys, room, given, Reduction(ReduceOp("sum")), ways, lent=[lender.lend()])
 
     first, second = Lender(pool, 72), Lender(pool, 72)
     with pytest.raises(KeyboardInterrupt):
