@@ -23,12 +23,13 @@ from . import wire
 from .bulk_transfers import BulkTransfers
 from .copying import LOOK_EVERY_S
 from .deputy import Deputy
+from .environment import for_ranks
 from .facts import facts
 from .host_memory import shadow
 from .loop import EventLoop
 from .messages import Bye, Hello, Question, Reply
 from .spec import SessionSpec
-from .world import World, environment_of_ranks
+from .world import World
 
 
 class Server:
@@ -124,7 +125,7 @@ class Server:
                 budget,
                 path,
                 directory,
-                environment_of_ranks(),
+                for_ranks(os.environ),
                 os.path.abspath(f"synkhronos_rank_{rank}.prof") if spec.profile else None,
                 spec.keep_heap,
                 hosts,

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from ..cluster import environment
 from ..cluster.serve import Server
-from ..cluster.world import MEETING, ToldWorld, World, world_of_process
+from ..cluster.world import World, world_of_process
 from ..errors import ArgumentError, StateError, SynkhronosError
 from .program import PROGRAM
 
@@ -71,7 +71,3 @@ def serve(world: World) -> NoReturn:
 def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-
-
-if __name__ == "__main__":
-    serve(ToldWorld(os.environ[MEETING]))

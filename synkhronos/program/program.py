@@ -16,11 +16,12 @@ from typing import Any, Dict, List, NamedTuple, Optional, Type, Union
 
 from .. import engines
 from ..cluster.bridge import Bridge
+from ..cluster.environment import for_ranks
 from ..cluster.facts import HostFacts
 from ..cluster.host_memory import shadow
 from ..cluster.launcher import HostsLauncher
 from ..cluster.spec import SessionSpec, modules_to_import
-from ..cluster.world import World, environment_of_ranks
+from ..cluster.world import World
 from ..errors import ArgumentValueError, StateError, SynkhronosError, WorkerDied
 from ..host import machine
 from ..host.affinity import CoreClaims, MasterAffinity
@@ -332,7 +333,7 @@ class Program:
             pools.update(of_program)
             path, folder = list(sys.path), machine.working_directory()
             profiles = {rank: _profile_path(rank) if options.profile_workers else None for rank in near}
-            of_all = RankConfig(root, size, root, [], threads, budget, path, folder, environment_of_ranks(), None)
+            of_all = RankConfig(root, size, root, [], threads, budget, path, folder, for_ranks(os.environ), None)
             of_all = of_all._replace(keep_heap=options.keep_heap, hosts=hosts, heals=options.heal > 0)
             others = [rank for rank in near if rank != root]
             configs = [of_all._replace(rank=rank, cores=groups[rank], profile=profiles[rank]) for rank in others]
