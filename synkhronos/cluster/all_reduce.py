@@ -30,8 +30,7 @@ from .progress import TransferProgress
 WINDOW_CHUNKS = 4  # maximum number of chunks in progress
 ALIGNMENT_BYTES = 64  # within a chunk, pieces begin at multiples of this size
 
-_PIECE, _RESULT, _SENT = range(3)  # kinds of requests
-_PIECES, _RESULTS = range(2)  # streams of messages
+_PIECES, _RESULTS, _SENT = range(3)  # streams of received messages, and any sent message
 
 
 class HostReduction(NamedTuple):
@@ -127,7 +126,7 @@ class HostAllReduce(BulkOperation):
             for source in self._sources:
                 if source != self._host:
                     part = chunk.parts[source] = self._message(messages, chunk, mine.size, self._partial.dtype)
-                    self._receive(messages, chunk, source, _PIECES, part, (chunk, _PIECE, source))
+                    self._receive(messages, chunk, source, _PIECES, part)
                     chunk.missing += 1
         if self._host in self._destinations:
             for destination in self._others():
@@ -135,7 +134,7 @@ class HostAllReduce(BulkOperation):
                 if result.size:
                     if self._wire:
                         result = chunk.results[destination] = self._message(messages, chunk, result.size, result.dtype)
-                    self._receive(messages, chunk, destination, _RESULTS, result, (chunk, _RESULT, destination))
+                    self._receive(messages, chunk, destination, _RESULTS, result)
         if self._host in self._sources:
             for destination in self._others():
                 piece = self._of(destination, chunk, self._partial)
@@ -150,10 +149,10 @@ class HostAllReduce(BulkOperation):
 
     def landed(self, messages: TransferProgress, what: Tuple[Chunk, int, int]) -> None:
         chunk, kind, host = what
-        if kind == _PIECE:
+        if kind == _PIECES:
             chunk.missing -= 1
             self._reduce_what_is_there(messages)
-        elif kind == _RESULT and self._wire:
+        elif kind == _RESULTS and self._wire:
             self._decoded(chunk.results[host], self._of(host, chunk, self._result))
         self._has_done(messages, chunk)
         self._go_on(messages)
@@ -249,17 +248,9 @@ class HostAllReduce(BulkOperation):
         chunk.left += 1
         messages.send(self, host, stream, in_bytes(array), (chunk, _SENT, host))
 
-    def _receive(
-        self,
-        messages: TransferProgress,
-        chunk: Chunk,
-        host: int,
-        stream: int,
-        array: NDArray[Any],
-        what: Tuple[Chunk, int, int],
-    ) -> None:
+    def _receive(self, messages: TransferProgress, chunk: Chunk, host: int, stream: int, array: NDArray[Any]) -> None:
         chunk.left += 1
-        messages.receive(self, host, stream, in_bytes(array), what)
+        messages.receive(self, host, stream, in_bytes(array), (chunk, stream, host))
 
 
 def largest_message(chunk_bytes: int, hosts: int) -> int:

@@ -29,7 +29,7 @@ import queue
 import threading
 import time
 from functools import partial
-from typing import Any, Callable, List, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from numpy.typing import NDArray
 
@@ -38,7 +38,7 @@ from .all_reduce import HostAllReduce, HostReduction, largest_message
 from .operation import BulkOperation, Cancelled, Done, Farewell, Ticket
 from .pauses import Pauses
 from .progress import TransferProgress
-from .transfer import Receiving, Sending, Transfer
+from .transfer import Receiving, Sending
 
 logger = logging.getLogger("synkhronos")
 
@@ -96,16 +96,11 @@ class MpiThread:
 
         ``number`` is nonnegative and equal on both hosts. For ``done`` see `Ticket`.
         """
-        return self._transfer(Sending, host, number, buffers, done)
+        return self._begin(Sending(number, Ticket(done), host, buffers, self._chunk_bytes))
 
     def receive(self, host: int, number: int, buffers: Sequence[NDArray[Any]], done: Optional[Done] = None) -> Ticket:
         """Receive bytes from a host, and fill one array after another; see `send`."""
-        return self._transfer(Receiving, host, number, buffers, done)
-
-    def _transfer(
-        self, end: Type[Transfer], host: int, number: int, buffers: Sequence[NDArray[Any]], done: Optional[Done]
-    ) -> Ticket:
-        return self._begin(end(number, Ticket(done), host, buffers, self._chunk_bytes))
+        return self._begin(Receiving(number, Ticket(done), host, buffers, self._chunk_bytes))
 
     def all_reduce(self, number: int, reduction: HostReduction, done: Optional[Done] = None) -> Ticket:
         """Reduce the hosts' partial values to bit-identical results; every participating host must call this."""

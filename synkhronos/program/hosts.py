@@ -28,8 +28,9 @@ def take_place() -> None:
     mpi = sys.modules.get("mpi4py.MPI")
     if world is not None and mpi is not None and mpi.Is_initialized():
         raise StateError(
-            "this program was started on several hosts, and MPI was initialized before synkhronos was imported (by "
-            "Theano, if mpi4py is installed): run the program with python -m synkhronos, or import synkhronos first"
+            "this program was started on several hosts, and MPI was initialized before synkhronos was used, which only "
+            "the library may do: remove MPI.Init(), and run it with python -m synkhronos, or import synkhronos "
+            "before mpi4py.MPI and Theano"
         )
     if world is None or world.process == 0:
         advice = environment.advice(os.environ, len(os.sched_getaffinity(0)), os.cpu_count() or 1)

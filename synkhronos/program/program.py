@@ -340,9 +340,9 @@ class Program:
             if hosts is not None:
                 assert isinstance(starter, ProcessLauncher) and self._bridge is not None
                 modules = [*modules_to_import(), *self._bridge.world.modules]
-                flags = options.pin, options.keep_heap, options.threads, options.profile_workers
-                spec = SessionSpec(hosts, root, list(of_program), path, folder, *flags, modules, span_bytes)
-                spec = spec._replace(heals=options.heal > 0, standby=options.heal > 0 and options.standby)
+                of_all = of_all._replace(environment={}, profile=profiles[root])  # each host has its own environment
+                flags = options.pin, options.threads, options.heal > 0 and options.standby
+                spec = SessionSpec(hosts, of_all, list(of_program), *flags, modules, span_bytes)
                 starter = HostsLauncher(starter, self._bridge, spec)
             starter.start(configs, block, pools)
             policy = WaitPolicy.of_threads() if hosts is None else WaitPolicy.of_hosts()
