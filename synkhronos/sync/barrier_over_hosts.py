@@ -28,6 +28,7 @@ class BarrierOverHosts(Barrier):
     ) -> None:
         super().__init__(leading.block, leading.rank, root, watch, policy, watch_alone)
         self._leading, self._promised = leading, leading.block.promised
+        self._are_two = len(leading.hosts.names) == 2  # so that a leader has all notices before the decision
         self._held = -1  # number of a barrier that is decided together with the next barrier
 
     def _decide(self) -> None:
@@ -36,7 +37,7 @@ class BarrierOverHosts(Barrier):
             turn = turn_of(current)
             if self._noticed[turn][self.rank] == current and (
                 not 0 <= block.notice_length[turn][self.rank] < EARLY_BYTES  # negative if the notice is in the pool
-                or (self._promised[self.rank] > current and len(leading.hosts.names) == 2)
+                or (self._are_two and self._promised[self.rank] > current)
             ):
                 leading.early = current
             leading.wait(self._is_gathered, self.look, self.policy)
@@ -52,7 +53,7 @@ class BarrierOverHosts(Barrier):
     def _follow(self) -> None:
         leading, words, current = self._leading, self._words, self.current
         assert isinstance(leading, LeaderRelay)
-        is_safe = self._promised[self.rank] > current  # so that the notices suffice to continue
+        is_safe = self._are_two and self._promised[self.rank] > current  # so that the notices suffice to continue
         done = (lambda: leading.has_all(current) or self._is_over()) if is_safe else self._is_over
         leading.wait(done, self._watch_other, self.policy)
         if words[ABORTED] >= self.command and words[DECIDED] < current:
