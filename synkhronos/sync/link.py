@@ -97,8 +97,8 @@ class Link:
 
     def receive(self, deal_with: Callable[..., object], is_gone: bool = False) -> None:
         """Call ``deal_with(*message)`` for each message received; with ``is_gone``, no further message can arrive."""
-        self._discard()
         try:
+            self._discard()
             n = self._socket.recv_into(self._buffer, 0, socket.MSG_PEEK)
         except BlockingIOError:
             return
