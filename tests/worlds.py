@@ -6,9 +6,9 @@ import os
 
 import numpy as np
 import pytest
+from simulated_hosts import StartedWorld
 
 import synkhronos as synk
-from synkhronos.cluster.world import StartedWorld
 from synkhronos.mesh.devices import launcher_of
 from synkhronos.program.program import PROGRAM
 from synkhronos.replication.replicator import replicator_of

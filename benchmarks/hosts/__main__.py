@@ -103,7 +103,7 @@ def prediction(model):
 def small(kind, quick):
     """Yield rows about small messages, calls and idle processes."""
     with pretend_hosts(kind, 2) as run:
-        ms = of_link_and_program(run, quick)
+        ms = of_link_and_program(run, quick, "--divide-cores")  # a host's processes never wait for another host's
         waiting = run("small", "waiting", "--seconds", 5 if quick else 20)
     yield Row("all_reduce of 4 KiB, 2 hosts", "mpi4py `Allreduce`", *ms["all_reduce, 4 KiB"], 3)
     yield Row("call without inputs, 2 hosts", "control round trip", ms["call without inputs"][0], ms[TRIP][0], 2)
@@ -111,12 +111,12 @@ def small(kind, quick):
         yield Row(f"waiting, {row['what']}, % of a core", "1 %", row["percent"], 1.0, 1)
 
 
-def of_link_and_program(run, quick):
+def of_link_and_program(run, quick, *options):
     """Return the median times in milliseconds of our operations, and of mpi4py's for the same size if there are any."""
     times = {}
     for _ in range(2 if quick else 5):
         for what in ("link", "program"):
-            for row in run("small", what, "--repeats", 300 if quick else 1000):
+            for row in run("small", what, "--repeats", 300 if quick else 1000, *options):
                 times.setdefault(row["what"], []).extend(row["us"])
     ms = {what: float(np.median(values)) / 1e3 for what, values in times.items()}
     return {what: (each, ms.get(what.replace("all_reduce", "mpi4py Allreduce"), each)) for what, each in ms.items()}

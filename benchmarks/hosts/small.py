@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from synkhronos.cluster import environment, wire
+from synkhronos.host.affinity import confine, divided_cores
 from synkhronos.host.interfaces import interfaces
 from synkhronos.runtime.command import Command
 
@@ -156,8 +157,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["link", "program", "waiting"])
     parser.add_argument("--repeats", type=int, default=1000)
+    parser.add_argument("--divide-cores", action="store_true", help="let each host use cores of its own")
     parser.add_argument("--seconds", type=float, default=20, help="idle time to measure")
     given = parser.parse_args()
+    if given.divide_cores:
+        mine = environment.place(os.environ)
+        confine(divided_cores(mine.n_processes)[mine.process])
     if given.what == "waiting":
         measure_waiting(given.seconds)
     else:

@@ -21,17 +21,16 @@ from typing import Any, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ArgumentTypeError, ArgumentValueError
-from ..kernels.encoding import FORMATS, decode, encode, message_length
+from ..kernels.encoding import decode, encode, message_length
 from ..kernels.reduce import Portion
-from ..reductions import COMBINING, ReduceOp, check_dtype, counting
-from .operation import BulkOperation, Messages, Ticket, in_bytes
+from ..reductions import ReduceOp, counting
+from .operation import BulkOperation, Ticket, in_bytes
+from .progress import TransferProgress
 
 WINDOW_CHUNKS = 4  # maximum number of chunks in progress
 ALIGNMENT_BYTES = 64  # within a chunk, pieces begin at multiples of this size
 
-_PIECE, _RESULT, _SENT = range(3)  # kinds of requests
-_PIECES, _RESULTS = range(2)  # streams of messages
+_PIECES, _RESULTS, _SENT = range(3)  # streams of received messages, and any sent message
 
 
 class HostReduction(NamedTuple):
@@ -86,7 +85,6 @@ class HostAllReduce(BulkOperation):
         self, number: int, ticket: Ticket, host: int, hosts: int, reduction: HostReduction, chunk_bytes: int
     ) -> None:
         super().__init__(number, ticket)
-        check(reduction, hosts)
         self._partial, self._result, self._op, weights, self._wire, sources, destinations, self._leaves_errors = (
             reduction
         )
@@ -107,10 +105,10 @@ class HostAllReduce(BulkOperation):
         self._under_way = 0
         self._unreduced: Deque[Chunk] = deque()
 
-    def begin(self, messages: Messages) -> None:
+    def begin(self, messages: TransferProgress) -> None:
         self._go_on(messages)
 
-    def _go_on(self, messages: Messages) -> None:
+    def _go_on(self, messages: TransferProgress) -> None:
         while self._under_way < WINDOW_CHUNKS and self._next < self._count:
             begin, self._next = self._next, min(self._next + self._step, self._count)
             self._under_way += 1
@@ -121,14 +119,14 @@ class HostAllReduce(BulkOperation):
 
     # -- the steps of a chunk --------------------------------------------------------------------------------------
 
-    def _open(self, messages: Messages, chunk: Chunk) -> None:
+    def _open(self, messages: TransferProgress, chunk: Chunk) -> None:
         """Start receiving values and results from other hosts, and start sending pieces to other hosts."""
         mine = self._of(self._host, chunk, self._partial)
         if mine.size:
             for source in self._sources:
                 if source != self._host:
                     part = chunk.parts[source] = self._message(messages, chunk, mine.size, self._partial.dtype)
-                    self._receive(messages, chunk, source, _PIECES, part, (chunk, _PIECE, source))
+                    self._receive(messages, chunk, source, _PIECES, part)
                     chunk.missing += 1
         if self._host in self._destinations:
             for destination in self._others():
@@ -136,7 +134,7 @@ class HostAllReduce(BulkOperation):
                 if result.size:
                     if self._wire:
                         result = chunk.results[destination] = self._message(messages, chunk, result.size, result.dtype)
-                    self._receive(messages, chunk, destination, _RESULTS, result, (chunk, _RESULT, destination))
+                    self._receive(messages, chunk, destination, _RESULTS, result)
         if self._host in self._sources:
             for destination in self._others():
                 piece = self._of(destination, chunk, self._partial)
@@ -149,24 +147,24 @@ class HostAllReduce(BulkOperation):
         self._unreduced.append(chunk)
         self._reduce_what_is_there(messages)
 
-    def landed(self, messages: Messages, what: Tuple[Chunk, int, int]) -> None:
+    def landed(self, messages: TransferProgress, what: Tuple[Chunk, int, int]) -> None:
         chunk, kind, host = what
-        if kind == _PIECE:
+        if kind == _PIECES:
             chunk.missing -= 1
             self._reduce_what_is_there(messages)
-        elif kind == _RESULT and self._wire:
+        elif kind == _RESULTS and self._wire:
             self._decoded(chunk.results[host], self._of(host, chunk, self._result))
         self._has_done(messages, chunk)
         self._go_on(messages)
 
-    def _reduce_what_is_there(self, messages: Messages) -> None:
+    def _reduce_what_is_there(self, messages: TransferProgress) -> None:
         """Reduce complete chunks in order, because the other hosts expect results in that order."""
         while self._unreduced and not self._unreduced[0].missing:
             chunk = self._unreduced.popleft()
             self._reduce(messages, chunk)
             self._has_done(messages, chunk)
 
-    def _reduce(self, messages: Messages, chunk: Chunk) -> None:
+    def _reduce(self, messages: TransferProgress, chunk: Chunk) -> None:
         """Reduce this host's piece, now that all its parts have arrived, and start sending the result."""
         mine = self._of(self._host, chunk, self._partial)
         if not mine.size:
@@ -197,7 +195,7 @@ class HostAllReduce(BulkOperation):
         for destination in self._others():
             self._send(messages, chunk, destination, _RESULTS, message)
 
-    def _has_done(self, messages: Messages, chunk: Chunk) -> None:
+    def _has_done(self, messages: TransferProgress, chunk: Chunk) -> None:
         chunk.left -= 1
         if not chunk.left:
             for memory in chunk.borrowed:
@@ -217,19 +215,19 @@ class HostAllReduce(BulkOperation):
         i = self._destinations.index(destination)
         return array[chunk.borders[i] : chunk.borders[i + 1]]
 
-    def _message(self, messages: Messages, chunk: Chunk, size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _message(self, messages: TransferProgress, chunk: Chunk, size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Borrow memory for a message of ``size`` elements, which are encoded if a wire format is set."""
         if self._wire:
             return self._array(messages, chunk, message_length(size, self._wire), np.dtype(np.uint16))
         return self._array(messages, chunk, size, dtype)
 
     @staticmethod
-    def _array(messages: Messages, chunk: Chunk, size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _array(messages: TransferProgress, chunk: Chunk, size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         memory = messages.borrow(size * dtype.itemsize)
         chunk.borrowed.append(memory)
         return memory.view(dtype)
 
-    def _encoded(self, messages: Messages, chunk: Chunk, values: NDArray[Any]) -> NDArray[Any]:
+    def _encoded(self, messages: TransferProgress, chunk: Chunk, values: NDArray[Any]) -> NDArray[Any]:
         if not self._wire:
             return values
         message = self._message(messages, chunk, values.size, values.dtype)
@@ -246,51 +244,13 @@ class HostAllReduce(BulkOperation):
         with np.errstate(all="ignore"):
             np.subtract(values, sent, out=values)
 
-    def _send(self, messages: Messages, chunk: Chunk, host: int, stream: int, array: NDArray[Any]) -> None:
+    def _send(self, messages: TransferProgress, chunk: Chunk, host: int, stream: int, array: NDArray[Any]) -> None:
         chunk.left += 1
         messages.send(self, host, stream, in_bytes(array), (chunk, _SENT, host))
 
-    def _receive(
-        self,
-        messages: Messages,
-        chunk: Chunk,
-        host: int,
-        stream: int,
-        array: NDArray[Any],
-        what: Tuple[Chunk, int, int],
-    ) -> None:
+    def _receive(self, messages: TransferProgress, chunk: Chunk, host: int, stream: int, array: NDArray[Any]) -> None:
         chunk.left += 1
-        messages.receive(self, host, stream, in_bytes(array), what)
-
-
-def check(reduction: HostReduction, hosts: int) -> None:
-    """Raise `TypeError` or `ValueError` if fields of the reduction are invalid or incompatible."""
-    partial, result, op, weights, wire, sources, destinations, _ = reduction
-    if op.name not in COMBINING:
-        raise ArgumentValueError("op", f"one of {COMBINING}", repr(op.name))
-    check_dtype(op, partial.dtype, "partial")
-    for name, array in (("partial", partial), ("result", result)):
-        if array.ndim != 1 or not array.flags.c_contiguous or not array.dtype.isnative:
-            expected = "a contiguous one-dimensional array in native byte order"
-            raise ArgumentValueError(name, expected, described(array))
-    if result.shape != partial.shape:
-        raise ArgumentValueError("result", f"the number of elements of partial, {partial.size}", str(result.size))
-    is_wide = partial.dtype == np.float32 and result.dtype == np.float16 and wire is None
-    if result.dtype != partial.dtype and not is_wide:
-        raise ArgumentTypeError("result", f"{partial.dtype}, the dtype of partial", str(result.dtype))
-    if np.may_share_memory(partial, result) and partial.size:
-        raise ArgumentValueError("result", "memory that does not overlap partial", "overlapping memory")
-    if wire is not None:
-        if wire not in FORMATS:
-            raise ArgumentValueError("wire", " or ".join(map(repr, FORMATS)), repr(wire))
-        if partial.dtype not in (np.float32, np.float64):
-            expected = "None for values other than float32 and float64"
-            raise ArgumentTypeError("wire", expected, f"{wire!r} for {partial.dtype}")
-    for name, some in (("sources", sources), ("destinations", destinations)):
-        if some is not None and (not some or len({*some}) < len(some) or not {*some} <= {*range(hosts)}):
-            raise ArgumentValueError(name, f"distinct hosts from 0 to {hosts - 1}", repr(some))
-    if weights is not None and len(weights) != (hosts if sources is None else len(sources)):
-        raise ArgumentValueError("weights", "one weight per contributing host", str(len(weights)))
+        messages.receive(self, host, stream, in_bytes(array), (chunk, stream, host))
 
 
 def largest_message(chunk_bytes: int, hosts: int) -> int:
@@ -306,7 +266,3 @@ def borders(begin: int, end: int, pieces: int, unit: int) -> List[int]:
     """
     size = end - begin
     return [begin, *[begin + min(size, -(-size * i // (pieces * unit)) * unit) for i in range(1, pieces)], end]
-
-
-def described(array: NDArray[Any]) -> str:
-    return f"{array.dtype.str} of shape {array.shape}, strides {array.strides}"

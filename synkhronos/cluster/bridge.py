@@ -13,21 +13,7 @@ import time
 import traceback
 from collections import deque
 from functools import partial
-from typing import (
-    Any,
-    Callable,
-    ClassVar,
-    Deque,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-    Union,
-)
+from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from ..errors import ArgumentError, SynkhronosError
 from ..host.interfaces import interfaces
@@ -42,7 +28,8 @@ from . import wire
 from .bulk_transfers import BulkTransfers
 from .facts import HostFacts, differences, facts
 from .loop import EventLoop
-from .messages import Bye, Question, Reply
+from .messages import Bye, Handlers, Question, Reply
+from .requests import Requests
 from .spec import SessionSpec
 from .stand_in import StandIn
 from .world import World
@@ -269,9 +256,9 @@ class _Bridge:
         fds = fds[3:]
         block = ControlBlock(hosts.size, os.dup(of_block), hosts, bells)
         outputs = [os.dup(fd) for fd in fds[:n_outputs]]
-        lines = [self.lines[process] for process in self._processes]
+        lines = [None, *[self.lines[process] for process in self._processes]]
         pools = dict(zip(idents, fds[n_outputs:]))
-        self.stand_in = StandIn(hosts, block, pools, lines, outputs, self.bulk)
+        self.stand_in = StandIn(Requests(hosts, block, pools, lines, self.bulk), outputs)
         reductions = 0 if self.bulk is None else self.bulk.reductions
         self._behind = set(self.lines)
         pids: Dict[int, int] = {}
@@ -341,14 +328,8 @@ class _Bridge:
                 found.update(answer)
         return found
 
-    questions: ClassVar[Mapping[str, Callable[..., Any]]] = {  # of the program
-        "hosts": hosts,
-        "open": open,
-        "kill": kill,
-        "inspect": inspect,
-        "end_ranks": end_ranks,
-        "replace": replace,
-    }
+    #: Of the program.
+    questions: Handlers = {each.__name__: each for each in (hosts, open, kill, inspect, end_ranks, replace)}
 
     def _ask(self, kind: str, about: Callable[[int], Any], seconds: float) -> Iterator[Any]:
         """Call the method ``kind`` of every `Server` of the session with ``about(host)``, and yield the answers.

@@ -9,42 +9,23 @@ from __future__ import annotations
 import time
 import traceback
 from abc import ABC, abstractmethod
-from typing import Any, Callable, ClassVar, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple
 
-from ..memory.attach import PoolMap
-from ..sync.control_block import ControlBlock
-from ..sync.hosts import Hosts
-from .bulk_transfers import BulkTransfers
-from .host_memory import HostMemory
 from .loop import EventLoop
-from .messages import ROUTED
+from .messages import ROUTED, Handlers
 from .requests import Requests
-from .wire import Line
 
 LOOK_EVERY_S = 0.2  # maximum time between two checks of the block
 LOOK_AGAIN_S = 0.005  # time until the next check if an action is postponed
 
 
 class Copying(ABC):
-    """Copies a session's events between a host's control block and other hosts. ``pools``: file descriptors by id."""
+    """Copies a session's events between a host's control block and other hosts; ``requests`` are those of its ranks."""
 
-    handlers: ClassVar[Mapping[type, Callable[..., None]]] = {}  # methods for `messages` that are not `ROUTED`
+    handlers: Handlers = {}  # methods for `messages` that are not `ROUTED`
 
-    def __init__(
-        self,
-        hosts: Hosts,
-        block: ControlBlock,
-        pools: Dict[int, int],
-        lines: Sequence[Optional[Line]],
-        bulk: Optional[BulkTransfers] = None,
-    ) -> None:
-        self.hosts, self.block = hosts, block
-        self.pools = PoolMap()
-        self.memory: Dict[int, HostMemory] = {}
-        for ident, fd in pools.items():
-            self.pools.add(ident, fd)
-            self.memory[ident] = HostMemory(fd)
-        self.requests = Requests(hosts, block, self.pools, self.memory, lines, bulk)
+    def __init__(self, requests: Requests) -> None:
+        self.requests, self.hosts, self.block = requests, requests.hosts, requests.block
         self.ended = False
         self._due = 0.0  # time of the next check without an event
         self._loop: Optional[EventLoop] = None
@@ -61,7 +42,7 @@ class Copying(ABC):
         self._look(True)
         self.ended = True
         self.requests.end()
-        self.memory.clear()
+        self.requests.memory.clear()
 
     def give_up(self) -> None:
         """Report the block's state, and abort all requests; all hosts must do this before dead ranks are replaced."""

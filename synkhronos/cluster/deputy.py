@@ -6,46 +6,28 @@ import os
 import signal
 import sys
 from collections import deque
-from typing import Deque, Dict, Iterable, Optional, Set, Tuple
+from typing import Deque, Iterable, Set, Tuple
 
 from ..memory.memfd import give_back
 from ..processes.keeper import record_exit
 from ..processes.launcher import ProcessLauncher
-from ..sync.control_block import (
-    ABORT_REQUESTED,
-    ABORTED,
-    DEATHS,
-    DECIDED,
-    FATAL_ERROR_BYTES,
-    LET_GO,
-    ControlBlock,
-)
-from ..sync.hosts import Hosts
-from .bulk_transfers import BulkTransfers
+from ..sync.control_block import ABORT_REQUESTED, ABORTED, DEATHS, DECIDED, FATAL_ERROR_BYTES, LET_GO
 from .copying import Copying
 from .messages import AbortCommand, CommandAborted, Printed, RanksEnded, StepCounts
-from .wire import Line
+from .requests import Requests
 
 
 class Deputy(Copying):
-    """Reports deaths, output and requests of this host's ranks over ``line``; ``launcher`` has started the ranks."""
+    """Reports deaths, output and requests of this host's ranks; ``launcher`` has started the ranks."""
 
-    def __init__(
-        self,
-        hosts: Hosts,
-        block: ControlBlock,
-        pools: Dict[int, int],
-        line: Line,
-        launcher: ProcessLauncher,
-        bulk: Optional[BulkTransfers] = None,
-    ) -> None:
-        super().__init__(hosts, block, pools, [line] * len(hosts.ranks), bulk)
-        self.line, self.launcher, self.outputs = line, launcher, launcher.outputs()
-        self._steps = [(0, 0, 0)] * hosts.size
+    def __init__(self, requests: Requests, launcher: ProcessLauncher) -> None:
+        super().__init__(requests)
+        self.line, self.launcher, self.outputs = requests.lines[0], launcher, launcher.outputs()
+        self._steps = [(0, 0, 0)] * self.hosts.size
         self._ended: Set[int] = set()
         self._abort_sent = 0
         self._aborted: Deque[Tuple[int, int]] = deque()  # aborted commands not yet announced to the ranks
-        self._printed = {(rank, i): 0 for rank in hosts.near for i in range(2)}
+        self._printed = {(rank, i): 0 for rank in self.hosts.near for i in range(2)}
 
     def fail(self, reason: str) -> None:
         print(

@@ -46,7 +46,8 @@ class HostsLauncher(Launcher):
         streams, leaders = self._streams.fds(), [ranks[0] for ranks in hosts.ranks[1:]]
 
         def open_on_hosts(meeting: Rendezvous) -> Dict[int, int]:
-            return self.bridge.open(self.spec._replace(meeting=meeting), block, streams, files)
+            config = self.spec.config._replace(meeting=meeting)
+            return self.bridge.open(self.spec._replace(config=config), block, streams, files)
 
         self._links = self._connected(leaders, open_on_hosts, "fork")
         self.links = [self._links[rank] for rank in leaders]

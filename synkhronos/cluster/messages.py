@@ -6,9 +6,12 @@ The receiver's table of ``handlers`` maps each type to a method, which is called
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Tuple
 
 from .facts import HostFacts
+
+#: A class's table of the methods that process messages or questions, by type or kind.
+Handlers = Mapping[Any, Callable[..., Any]]
 
 #: The first message of a host, with the number of its process in the job; and the last message to it.
 Hello = NamedTuple("Hello", [("process", int), ("facts", HostFacts)])

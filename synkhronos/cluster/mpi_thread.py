@@ -29,16 +29,16 @@ import queue
 import threading
 import time
 from functools import partial
-from typing import Any, Callable, List, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from numpy.typing import NDArray
 
-from ..errors import ArgumentValueError, StateError
+from ..errors import StateError
 from .all_reduce import HostAllReduce, HostReduction, largest_message
 from .operation import BulkOperation, Cancelled, Done, Farewell, Ticket
 from .pauses import Pauses
 from .progress import TransferProgress
-from .transfer import Receiving, Sending, Transfer
+from .transfer import Receiving, Sending
 
 logger = logging.getLogger("synkhronos")
 
@@ -96,24 +96,11 @@ class MpiThread:
 
         ``number`` is nonnegative and equal on both hosts. For ``done`` see `Ticket`.
         """
-        return self._transfer(Sending, host, number, buffers, done)
+        return self._begin(Sending(number, Ticket(done), host, buffers, self._chunk_bytes))
 
     def receive(self, host: int, number: int, buffers: Sequence[NDArray[Any]], done: Optional[Done] = None) -> Ticket:
         """Receive bytes from a host, and fill one array after another; see `send`."""
-        for i, buffer in enumerate(buffers):
-            if not buffer.flags.writeable:
-                raise ArgumentValueError(f"buffers[{i}]", "a writable array", "a read-only array")
-        return self._transfer(Receiving, host, number, buffers, done)
-
-    def _transfer(
-        self, end: Type[Transfer], host: int, number: int, buffers: Sequence[NDArray[Any]], done: Optional[Done]
-    ) -> Ticket:
-        if host == self.host or not 0 <= host < self.hosts:
-            raise ArgumentValueError("host", f"a host from 0 to {self.hosts - 1} other than {self.host}", str(host))
-        for i, buffer in enumerate(buffers):
-            if not buffer.flags.c_contiguous:
-                raise ArgumentValueError(f"buffers[{i}]", "a C-contiguous array", f"strides {buffer.strides}")
-        return self._begin(end(number, Ticket(done), host, buffers, self._chunk_bytes))
+        return self._begin(Receiving(number, Ticket(done), host, buffers, self._chunk_bytes))
 
     def all_reduce(self, number: int, reduction: HostReduction, done: Optional[Done] = None) -> Ticket:
         """Reduce the hosts' partial values to bit-identical results; every participating host must call this."""
@@ -149,8 +136,6 @@ class MpiThread:
         return not self._thread.is_alive()
 
     def _begin(self, operation: BulkOperation) -> Ticket:
-        if operation.number < 0:
-            raise ArgumentValueError("number", "0 or more", str(operation.number))
         self._order(partial(self._progress.begin, operation), operation.ticket)
         return operation.ticket
 

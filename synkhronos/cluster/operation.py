@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from .progress import TransferProgress
 
 logger = logging.getLogger("synkhronos")
 
@@ -64,32 +67,6 @@ class Ticket:
                 logger.exception("the callback of an operation between hosts raised an exception")
 
 
-class Messages:
-    """Services of the MPI thread for an operation: sending, receiving and buffers.
-
-    MPI owns the buffer until the request completes. Then `landed` is called with ``what``, except after an abort.
-    """
-
-    def send(self, operation: BulkOperation, host: int, stream: int, buffer: NDArray[np.uint8], what: Any) -> None:
-        raise NotImplementedError
-
-    def receive(self, operation: BulkOperation, host: int, stream: int, buffer: NDArray[np.uint8], what: Any) -> None:
-        """Start receiving the next message of a stream; the buffer has the message's size."""
-        raise NotImplementedError
-
-    def meet(self, operation: BulkOperation) -> None:
-        """Start a request that completes when all hosts have started it."""
-        raise NotImplementedError
-
-    def borrow(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return uninitialized memory of ``nbytes`` bytes."""
-        raise NotImplementedError
-
-    def give_back(self, memory: NDArray[np.uint8]) -> None:
-        """Return borrowed memory that requests no longer use."""
-        raise NotImplementedError
-
-
 class BulkOperation:
     """One operation on one host; the MPI thread runs its steps, which must not block.
 
@@ -102,10 +79,10 @@ class BulkOperation:
         self.receives = self.sends = 0
         self.error: Optional[BaseException] = None
 
-    def begin(self, messages: Messages) -> None:
+    def begin(self, messages: TransferProgress) -> None:
         raise NotImplementedError
 
-    def landed(self, messages: Messages, what: Any) -> None:
+    def landed(self, messages: TransferProgress, what: Any) -> None:
         raise NotImplementedError
 
     def is_complete(self) -> bool:
@@ -119,10 +96,10 @@ class Farewell(BulkOperation):
     def __init__(self) -> None:
         super().__init__(-1, Ticket())
 
-    def begin(self, messages: Messages) -> None:
+    def begin(self, messages: TransferProgress) -> None:
         messages.meet(self)
 
-    def landed(self, messages: Messages, what: Any) -> None:
+    def landed(self, messages: TransferProgress, what: Any) -> None:
         pass
 
     def is_complete(self) -> bool:

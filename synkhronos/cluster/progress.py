@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import StateError
-from .operation import STREAMS, BulkOperation, Cancelled, Messages, Ticket
+from .operation import STREAMS, BulkOperation, Cancelled, Ticket
 
 BLOCK_BYTES = 1 << 12  # buffer sizes are multiples of this size
 KEPT_BYTES = 64 << 20  # maximum total size of buffers kept for later operations
@@ -31,7 +31,7 @@ class Landing(NamedTuple):
     is_receive: bool
 
 
-class TransferProgress(Messages):
+class TransferProgress:
     """Pending operations of one host; no method blocks.
 
     ``largest`` is the maximum size of a message; for ``comm`` and ``last_tag`` see `MpiThread`. A request may stay
@@ -185,7 +185,7 @@ class TransferProgress(Messages):
         for operation in list(self.operations):
             self._finish(operation, error)
 
-    # -- `Messages` for operations ---------------------------------------------------------------------------------
+    # -- services for operations: MPI owns a buffer until `landed` is called with ``what``, except after an abort -----
 
     def send(self, operation: BulkOperation, host: int, stream: int, buffer: NDArray[np.uint8], what: Any) -> None:
         self.requests.append(self._posted("Isend", buffer, host, self._tag(operation, stream)))

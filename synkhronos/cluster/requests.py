@@ -12,7 +12,7 @@ import pickle
 import threading
 import time
 from functools import partial
-from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..errors import SharedMemoryError
 from ..memory import messages
@@ -26,7 +26,7 @@ from ..sync.hosts import Hosts
 from .all_reduce import HostReduction
 from .bulk_transfers import CARRIED_BYTES, BulkTransfers, as_bytes
 from .host_memory import HostMemory
-from .messages import FetchMemory, FetchRefused, ForgetFetch, Memory
+from .messages import FetchMemory, FetchRefused, ForgetFetch, Handlers, Memory
 from .operation import Cancelled, Ticket
 
 UNREADABLE_S = 5.0  # time limit for a request to become readable after the rank has announced it
@@ -35,22 +35,24 @@ UNREADABLE_S = 5.0  # time limit for a request to become readable after the rank
 class Requests:
     """The requests of one host's ranks to other hosts, in one session.
 
-    Methods run in the event loop's thread, except callbacks of the MPI thread. ``memory`` maps pool ids to the pools of
-    the host's ranks, shadows of other ranks' pools, and the program's pools or their shadows. ``lines[host]``: a
-    connection to the host, possibly through the first host. ``bulk`` moves large arrays if ``hosts.places`` is set.
-    `next_reduction` is the number of the next reduction over hosts, as of the last abort.
+    Methods run in the event loop's thread, except callbacks of the MPI thread. ``pools`` maps ids to descriptors of the
+    pools of the host's ranks, of shadows of other ranks' pools, and of the program's pools or their shadows.
+    ``lines[host]``: a connection to the host, possibly through the first host. ``bulk`` moves large arrays if
+    ``hosts.places`` is set. `next_reduction` is the number of the next reduction over hosts, as of the last abort.
     """
 
     def __init__(
         self,
         hosts: Hosts,
         block: ControlBlock,
-        pools: PoolMap,
-        memory: Dict[int, HostMemory],
+        pools: Mapping[int, int],
         lines: Sequence[Any],
         bulk: Optional[BulkTransfers],
     ) -> None:
-        self.hosts, self.block, self.pools, self.memory, self.lines = hosts, block, pools, memory, lines
+        self.hosts, self.block, self.lines, self.pools = hosts, block, lines, PoolMap()
+        for ident, fd in pools.items():
+            self.pools.add(ident, fd)
+        self.memory = {ident: HostMemory(fd) for ident, fd in pools.items()}
         self.bulk = None if hosts.places is None else bulk
         self.next_reduction = 0
         self._places = hosts.places or ()
@@ -262,24 +264,9 @@ class Requests:
             self._after_drain(partial(self._reduce, bulk, reduced, parts, meanwhile))
 
     def _reduce(self, bulk: BulkTransfers, reduced: _Reduced, parts: Sequence[FetchPart], meanwhile: bool) -> None:
-        own, places = self.hosts.own, self._places
-        reductions = [
-            (
-                i,
-                HostReduction(
-                    self._array(part.partial),
-                    self._array(part.result),
-                    part.op,
-                    part.weights,
-                    part.wire,
-                    [places[host] for host in part.sources],
-                    [places[host] for host in part.destinations],
-                    part.leaves_errors,
-                ),
-            )
-            for i, part in enumerate(parts)
-            if own in part.sources or own in part.destinations
-        ]
+        own = self.hosts.own
+        mine = [i for i, part in enumerate(parts) if own in part.sources or own in part.destinations]
+        reductions = [(i, self._reduction(parts[i])) for i in mine]
         reduced.left = len(reductions)
         reduced.tickets = bulk.all_reduce(reduced.number, reductions, partial(self._on_reduced, reduced))
         if meanwhile:  # the reduction is in progress, so the ranks continue
@@ -288,6 +275,11 @@ class Requests:
                 self._tell(waits)
         elif not reduced.left:
             self._end_reduction(reduced)
+
+    def _reduction(self, part: FetchPart) -> HostReduction:
+        arrays = self._array(part.partial), self._array(part.result)
+        sources, destinations = ([self._places[host] for host in hosts] for hosts in (part.sources, part.destinations))
+        return HostReduction(*arrays, part.op, part.weights, part.wire, sources, destinations, part.leaves_errors)
 
     def _on_reduced(self, reduced: _Reduced, error: Optional[BaseException]) -> None:
         with self._lock:
@@ -384,18 +376,8 @@ class Requests:
                 self.block.bridge.release()
 
     #: The methods for ranks' requests, by kind (see `sync.fetching`), and for messages of other hosts.
-    kinds: ClassVar[Mapping[str, Callable[..., None]]] = {
-        "fetch": _begin_fetch,
-        "room": _begin_room,
-        "reduce": _begin_reduce,
-        "finish": _begin_finish,
-    }
-    handlers: ClassVar[Mapping[type, Callable[..., None]]] = {
-        FetchMemory: on_fetch,
-        Memory: on_memory,
-        FetchRefused: on_refused,
-        ForgetFetch: on_forget,
-    }
+    kinds: Handlers = {"fetch": _begin_fetch, "room": _begin_room, "reduce": _begin_reduce, "finish": _begin_finish}
+    handlers: Handlers = {FetchMemory: on_fetch, Memory: on_memory, FetchRefused: on_refused, ForgetFetch: on_forget}
 
 
 class _Waits:

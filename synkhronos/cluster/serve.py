@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..errors import SynkhronosError
 from ..host import machine
@@ -23,12 +23,14 @@ from . import wire
 from .bulk_transfers import BulkTransfers
 from .copying import LOOK_EVERY_S
 from .deputy import Deputy
+from .environment import for_ranks
 from .facts import facts
 from .host_memory import shadow
 from .loop import EventLoop
-from .messages import Bye, Hello, Question, Reply
+from .messages import Bye, Handlers, Hello, Question, Reply
+from .requests import Requests
 from .spec import SessionSpec
-from .world import World, environment_of_ranks
+from .world import World
 
 
 class Server:
@@ -84,19 +86,20 @@ class Server:
         try:
             block = self.block = ControlBlock(size, hosts=hosts, span_bytes=spec.span_bytes)
             for rank in range(size):
-                if rank != spec.root:
+                if rank != spec.config.root:
                     files[rank] = nameless_file("pool") if rank in hosts.near else shadow(nameless_file("shadow"))
             for ident in spec.program_pools:
                 files[ident] = shadow(nameless_file("shadow"))
             if not self.keeper.alive():
                 self.keeper.end()
                 self.keeper = Keeper(self._enter)
-            self.keeper.load(spec.path, spec.modules)
+            self.keeper.load(spec.config.path, spec.modules)
             launcher = self.launcher = ProcessLauncher(self.keeper, spec.standby)
             launcher.start(self._configs(spec), block, files)
             if self.bulk is not None:
                 self.bulk.reductions = spec.reductions
-            self.deputy = Deputy(hosts, block, files, self.line, launcher, self.bulk)
+            lines = [self.line] * len(hosts.ranks)
+            self.deputy = Deputy(Requests(hosts, block, files, lines, self.bulk), launcher)
             self.deputy.begin(self.loop)
             return {rank: launcher.pid(rank) for rank in hosts.near}
         except (SynkhronosError, OSError) as error:
@@ -107,32 +110,24 @@ class Server:
                 os.close(fd)
 
     def _configs(self, spec: SessionSpec) -> List[RankConfig]:
-        hosts, near = spec.hosts, spec.hosts.near
-        budget = machine.core_budget()
+        config, near, budget = spec.config, spec.hosts.near, machine.core_budget()
         groups: List[List[int]] = [[]] * len(near)
         if spec.pin and len(near) <= budget:
             groups = self._claims.claim(len(near))
-        directory = spec.directory if os.path.isdir(spec.directory) else machine.working_directory()
-        path = sys.path + [folder for folder in spec.path if folder not in sys.path]
-        return [
-            RankConfig(
-                rank,
-                hosts.size,
-                spec.root,
-                group,
-                spec.threads or max(1, budget // len(near)),
-                budget,
-                path,
-                directory,
-                environment_of_ranks(),
-                os.path.abspath(f"synkhronos_rank_{rank}.prof") if spec.profile else None,
-                spec.keep_heap,
-                hosts,
-                meeting=spec.meeting if rank == near[0] else None,
-                heals=spec.heals,
-            )
-            for rank, group in zip(near, groups)
-        ]
+        of_all = config._replace(
+            hosts=spec.hosts,
+            threads=spec.threads or max(1, budget // len(near)),
+            budget=budget,
+            path=sys.path + [folder for folder in config.path if folder not in sys.path],
+            directory=config.directory if os.path.isdir(config.directory) else machine.working_directory(),
+            environment=for_ranks(os.environ),
+        )
+        configs = []
+        for rank, group in zip(near, groups):
+            profile = config.profile and os.path.abspath(f"synkhronos_rank_{rank}.prof")
+            meeting = config.meeting if rank == near[0] else None
+            configs.append(of_all._replace(rank=rank, cores=group, profile=profile, meeting=meeting))
+        return configs
 
     def kill(self, about: None = None) -> Dict[int, bytes]:
         """End the session, if any; return the ring buffers with the recorded activity of this host's ranks."""
@@ -173,7 +168,7 @@ class Server:
             return "the session has ended"
         try:
             deputy.expect(taken, command)
-            launcher.replace(taken, deputy.pools, meeting)
+            launcher.replace(taken, deputy.requests.pools, meeting)
             return {rank: launcher.pid(rank) for rank in taken}
         except (SynkhronosError, OSError) as error:
             return f"ranks on host {deputy.hosts.names[deputy.hosts.own]} could not be replaced: {error}"
@@ -196,10 +191,4 @@ class Server:
         found = launcher.inspect([rank for rank in ranks if rank not in waiting], seconds)
         return {**found, **dict.fromkeys(waiting, "")}
 
-    questions: ClassVar[Mapping[str, Callable[..., Any]]] = {
-        "open": open,
-        "kill": kill,
-        "inspect": inspect,
-        "end_ranks": end_ranks,
-        "replace": replace,
-    }
+    questions: Handlers = {each.__name__: each for each in (open, kill, inspect, end_ranks, replace)}

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import Dict, Optional, Sequence, Tuple
+from typing import Dict, Sequence, Tuple
 
 from ..processes.keeper import record_exit
 from ..runtime.exit_status import LOST
-from ..sync.control_block import ABORT_REQUESTED, ABORTED, DECIDED, FATAL_ERROR_BYTES, ControlBlock
-from ..sync.hosts import Hosts
-from .bulk_transfers import BulkTransfers
+from ..sync.control_block import ABORT_REQUESTED, ABORTED, DECIDED, FATAL_ERROR_BYTES
 from .copying import Copying
 from .messages import AbortCommand, CommandAborted, Printed, RanksEnded, StepCounts
-from .wire import Line
+from .requests import Requests
 
 
 class StandIn(Copying):
-    """Sends aborts to other hosts over ``lines``; writes remote ranks' output into ``outputs``, two files per rank."""
+    """Sends aborts to other hosts; writes remote ranks' output into ``outputs``, two files per rank."""
 
-    def __init__(
-        self,
-        hosts: Hosts,
-        block: ControlBlock,
-        pools: Dict[int, int],
-        lines: Sequence[Line],
-        outputs: Sequence[int],
-        bulk: Optional[BulkTransfers] = None,
-    ) -> None:
-        super().__init__(hosts, block, pools, [None, *lines], bulk)
-        self.lines = lines
-        self.outputs = {rank: outputs[2 * i : 2 * i + 2] for i, rank in enumerate(hosts.far)}
+    def __init__(self, requests: Requests, outputs: Sequence[int]) -> None:
+        super().__init__(requests)
+        self.outputs = {rank: outputs[2 * i : 2 * i + 2] for i, rank in enumerate(self.hosts.far)}
         self._told = 0  # the last aborted command that was sent to the other hosts
 
     def look(self, overdue: bool) -> bool:
@@ -39,7 +28,7 @@ class StandIn(Copying):
             self._told = aborted
             decided = words[DECIDED]  # read after `aborted`, when no further barrier of that command can be decided
             self.requests.look_at_aborted()
-            for line in self.lines:
+            for line in self.requests.lines[1:]:
                 line.send(CommandAborted(aborted, decided, self.requests.next_reduction))
             self.wake(self.hosts.near)  # ranks may be waiting for replies to their requests
         return False

@@ -17,7 +17,8 @@ from typing import List, Sequence, Tuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .operation import BulkOperation, Messages, Ticket, in_bytes
+from .operation import BulkOperation, Ticket, in_bytes
+from .progress import TransferProgress
 
 Bytes = NDArray[np.uint8]
 
@@ -39,16 +40,16 @@ class Transfer(BulkOperation):
         self._nbytes, self._message_bytes = self._begins[-1], message_bytes
         self._at = 0
 
-    def begin(self, messages: Messages) -> None:
+    def begin(self, messages: TransferProgress) -> None:
         for _ in range(WINDOW_MESSAGES):
             self._begin_next(messages)
 
-    def _begin_next(self, messages: Messages) -> None:
+    def _begin_next(self, messages: TransferProgress) -> None:
         if self._at < self._nbytes:
             begin, self._at = self._at, min(self._at + self._message_bytes, self._nbytes)
             self._post(messages, self._pieces(begin, self._at), self._at - begin)
 
-    def _post(self, messages: Messages, pieces: List[Bytes], nbytes: int) -> None:
+    def _post(self, messages: TransferProgress, pieces: List[Bytes], nbytes: int) -> None:
         raise NotImplementedError
 
     def is_complete(self) -> bool:
@@ -66,25 +67,25 @@ class Transfer(BulkOperation):
 
 
 class Sending(Transfer):
-    def _post(self, messages: Messages, pieces: List[Bytes], nbytes: int) -> None:
+    def _post(self, messages: TransferProgress, pieces: List[Bytes], nbytes: int) -> None:
         joined = None
         if len(pieces) > 1:
             joined = messages.borrow(nbytes)
             np.concatenate(pieces, out=joined)
         messages.send(self, self._host, 0, pieces[0] if joined is None else joined, joined)
 
-    def landed(self, messages: Messages, what: Bytes) -> None:
+    def landed(self, messages: TransferProgress, what: Bytes) -> None:
         if what is not None:
             messages.give_back(what)
         self._begin_next(messages)
 
 
 class Receiving(Transfer):
-    def _post(self, messages: Messages, pieces: List[Bytes], nbytes: int) -> None:
+    def _post(self, messages: TransferProgress, pieces: List[Bytes], nbytes: int) -> None:
         joined = messages.borrow(nbytes) if len(pieces) > 1 else None
         messages.receive(self, self._host, 0, pieces[0] if joined is None else joined, (joined, pieces))
 
-    def landed(self, messages: Messages, what: Tuple[Bytes, List[Bytes]]) -> None:
+    def landed(self, messages: TransferProgress, what: Tuple[Bytes, List[Bytes]]) -> None:
         joined, pieces = what
         if joined is not None:
             begin = 0

@@ -1,17 +1,13 @@
-"""Discovery of the processes on several hosts, with MPI or, in tests, with environment variables."""
+"""Discovery of the processes on several hosts, with MPI."""
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
-from abc import ABC, abstractmethod
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 from ..errors import SynkhronosError
 from ..host.interfaces import interfaces
@@ -20,56 +16,20 @@ from . import environment
 from .environment import ProcessPlace
 from .mpi_thread import MpiThread
 
-MEETING = "SYNK_MEETING"  # the environment variable with the rendezvous address, in tests
-
 #: Process names of MPI launchers, which start the program on the hosts.
 LAUNCHERS = ("prterun", "prted", "mpirun", "mpiexec", "orterun", "orted", "mpiexec.hydra", "hydra_pmi_proxy")
 
 LAUNCHER_TIMEOUT_S = 2.0  # time limit for the launcher to exit by itself after the program
 
 
-class World(ABC):
-    """The processes of a program, one per host: process 0 runs the program; ``process`` is this process's number."""
+class World:
+    """The processes of a program, one per host: process 0 runs the program; ``process`` is this process's number.
 
-    n: int
-    process: int
-    modules: Sequence[str] = ()  # to import before ranks are forked, in addition to `spec.modules_to_import`
+    ``mpirun`` or Slurm has started them, and MPI is initialized on first use. Tests use derived classes without MPI.
+    ``modules`` are imported before ranks are forked, in addition to `spec.modules_to_import`.
+    """
 
-    @abstractmethod
-    def send_address(self, meeting: Rendezvous) -> int:
-        """Send the rendezvous address to all other hosts, and return their number; called on the first host."""
-
-    @abstractmethod
-    def recv_address(self) -> Rendezvous:
-        """Return the rendezvous address; called on the other hosts."""
-
-    def courier(self) -> Optional[MpiThread]:
-        """Return the MPI thread for large arrays; None without MPI. All hosts call this after the rendezvous."""
-        return None
-
-    @abstractmethod
-    def end(self, together: bool) -> None:
-        """Leave the job, possibly ending this process. If all processes leave ``together``, finalize MPI."""
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Kill the reachable processes, unless they end by themselves; called if they cannot be asked to end."""
-
-    def remedy(self) -> str:
-        """Return what to try if MPI ends a process or waits forever in its initialization; "" without MPI."""
-        return ""
-
-    def launcher(self) -> int:
-        """Return the process id of the launcher that started this program and waits for all hosts; 0 if none."""
-        return 0
-
-    def end_launcher(self, pid: int) -> None:
-        """Wait for the launcher to exit after the program; end it if it still waits for unreachable hosts."""
-        raise NotImplementedError("these processes have no launcher that waits for them")
-
-
-class MpiWorld(World):
-    """Processes that ``mpirun`` or Slurm has started; MPI is initialized on first use."""
+    modules: Sequence[str] = ()
 
     def __init__(self, place: ProcessPlace) -> None:
         self.place, self.process = place, place.process
@@ -78,10 +38,12 @@ class MpiWorld(World):
         self._wrong = ""  # the reason why MPI is unusable; the same on all hosts
 
     def send_address(self, meeting: Rendezvous) -> int:
+        """Send the rendezvous address to all other hosts, and return their number; called on the first host."""
         self._begin().bcast(meeting, root=0)
         return self.n - 1  # n may be unknown before MPI is initialized
 
     def recv_address(self) -> Rendezvous:
+        """Return the rendezvous address; called on the other hosts."""
         meeting: Rendezvous = self._begin().bcast(None, root=0)
         return meeting
 
@@ -113,12 +75,14 @@ class MpiWorld(World):
         return self._comm
 
     def courier(self) -> Optional[MpiThread]:
+        """Return the MPI thread for large arrays; None without MPI. All hosts call this after the rendezvous."""
         comm = self._begin()
         from mpi4py import MPI
 
         return MpiThread(comm.Dup(), comm.Get_attr(MPI.TAG_UB))
 
     def end(self, together: bool) -> None:
+        """Leave the job, possibly ending this process. If all processes leave ``together``, finalize MPI."""
         if together and self._comm is not None:
             from mpi4py import MPI
 
@@ -127,13 +91,16 @@ class MpiWorld(World):
             ctypes.CDLL(None).exit(0)
 
     def abort(self) -> None:
+        """Kill the reachable processes, unless they end by themselves; called if they cannot be asked to end."""
         if self._comm is not None:
             self._comm.Abort(1)
 
     def remedy(self) -> str:
+        """Return what to try if MPI ends a process or waits forever in its initialization; "" without MPI."""
         return environment.remedy(self.place)
 
     def launcher(self) -> int:
+        """Return the process id of the launcher that started this program and waits for all hosts; 0 if none."""
         pid = os.getppid()
         while pid > 1:
             name, parent = _name_and_parent(pid)
@@ -143,6 +110,7 @@ class MpiWorld(World):
         return 0
 
     def end_launcher(self, pid: int) -> None:
+        """Wait for the launcher to exit after the program; end it if it still waits for unreachable hosts."""
         until = time.monotonic() + LAUNCHER_TIMEOUT_S
         while _name_and_parent(pid)[0] in LAUNCHERS:
             if time.monotonic() < until:
@@ -164,65 +132,7 @@ def _name_and_parent(pid: int) -> Tuple[str, int]:
     return before.partition("(")[2], int(after.split()[1])
 
 
-class StartedWorld(World):
-    """Simulated hosts: processes on this machine, started by the first process; for tests, without MPI."""
-
-    def __init__(self, names: Sequence[str], modules: Sequence[str] = ()) -> None:
-        self.process, self.n, self.names, self.modules = 0, len(names), names, modules
-        self.processes: List[Any] = []
-
-    def send_address(self, meeting: Rendezvous) -> int:
-        for process in range(1, self.n):
-            told = json.dumps([meeting.endpoints, meeting.token.hex(), process, self.n])
-            variables = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), SYNK_HOST_NAME=self.names[process])
-            variables[MEETING] = told
-            self.processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "synkhronos.program.hosts"],
-                    env=variables,
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-            )
-        return self.n - 1
-
-    def recv_address(self) -> Rendezvous:
-        raise NotImplementedError("the first host already has the address")
-
-    def end(self, together: bool) -> None:
-        for process in self.processes:
-            process.wait()
-
-    def abort(self) -> None:
-        self.end(False)  # the other processes end on their own
-
-
-class ToldWorld(World):
-    """The world as seen by a process that a `StartedWorld` has started."""
-
-    def __init__(self, told: str) -> None:
-        endpoints, token, self.process, self.n = json.loads(told)
-        self._meeting = Rendezvous(endpoints, bytes.fromhex(token))
-
-    def send_address(self, meeting: Rendezvous) -> int:
-        raise NotImplementedError("only the first host sends the address")
-
-    def recv_address(self) -> Rendezvous:
-        return self._meeting
-
-    def end(self, together: bool) -> None:
-        pass
-
-    def abort(self) -> None:
-        pass
-
-
-def environment_of_ranks() -> Dict[str, str]:
-    """Return the environment for ranks, without the variables that would make them processes of the MPI job."""
-    return {name: value for name, value in environment.for_ranks(os.environ).items() if name != MEETING}
-
-
 def world_of_process() -> Optional[World]:
     """Return the `World` of this program according to its environment; None if there is only one host."""
     place = environment.place(os.environ)
-    return None if place is None else MpiWorld(place)
+    return None if place is None else World(place)

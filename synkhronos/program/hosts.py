@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from ..cluster import environment
 from ..cluster.serve import Server
-from ..cluster.world import MEETING, ToldWorld, World, world_of_process
+from ..cluster.world import World, world_of_process
 from ..errors import ArgumentError, StateError, SynkhronosError
 from .program import PROGRAM
 
@@ -28,8 +28,9 @@ def take_place() -> None:
     mpi = sys.modules.get("mpi4py.MPI")
     if world is not None and mpi is not None and mpi.Is_initialized():
         raise StateError(
-            "this program was started on several hosts, and MPI was initialized before synkhronos was imported (by "
-            "Theano, if mpi4py is installed): run the program with python -m synkhronos, or import synkhronos first"
+            "this program was started on several hosts, and MPI was initialized before synkhronos was used, which only "
+            "the library may do: remove MPI.Init(), and run it with python -m synkhronos, or import synkhronos "
+            "before mpi4py.MPI and Theano"
         )
     if world is None or world.process == 0:
         advice = environment.advice(os.environ, len(os.sched_getaffinity(0)), os.cpu_count() or 1)
@@ -71,7 +72,3 @@ def serve(world: World) -> NoReturn:
 def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-
-
-if __name__ == "__main__":
-    serve(ToldWorld(os.environ[MEETING]))

@@ -16,11 +16,12 @@ from typing import Any, Dict, List, NamedTuple, Optional, Type, Union
 
 from .. import engines
 from ..cluster.bridge import Bridge
+from ..cluster.environment import for_ranks
 from ..cluster.facts import HostFacts
 from ..cluster.host_memory import shadow
 from ..cluster.launcher import HostsLauncher
 from ..cluster.spec import SessionSpec, modules_to_import
-from ..cluster.world import World, environment_of_ranks
+from ..cluster.world import World
 from ..errors import ArgumentValueError, StateError, SynkhronosError, WorkerDied
 from ..host import machine
 from ..host.affinity import CoreClaims, MasterAffinity
@@ -332,16 +333,16 @@ class Program:
             pools.update(of_program)
             path, folder = list(sys.path), machine.working_directory()
             profiles = {rank: _profile_path(rank) if options.profile_workers else None for rank in near}
-            of_all = RankConfig(root, size, root, [], threads, budget, path, folder, environment_of_ranks(), None)
+            of_all = RankConfig(root, size, root, [], threads, budget, path, folder, for_ranks(os.environ), None)
             of_all = of_all._replace(keep_heap=options.keep_heap, hosts=hosts, heals=options.heal > 0)
             others = [rank for rank in near if rank != root]
             configs = [of_all._replace(rank=rank, cores=groups[rank], profile=profiles[rank]) for rank in others]
             if hosts is not None:
                 assert isinstance(starter, ProcessLauncher) and self._bridge is not None
                 modules = [*modules_to_import(), *self._bridge.world.modules]
-                flags = options.pin, options.keep_heap, options.threads, options.profile_workers
-                spec = SessionSpec(hosts, root, list(of_program), path, folder, *flags, modules, span_bytes)
-                spec = spec._replace(heals=options.heal > 0, standby=options.heal > 0 and options.standby)
+                of_all = of_all._replace(environment={}, profile=profiles[root])  # each host has its own environment
+                flags = options.pin, options.threads, options.heal > 0 and options.standby
+                spec = SessionSpec(hosts, of_all, list(of_program), *flags, modules, span_bytes)
                 starter = HostsLauncher(starter, self._bridge, spec)
             starter.start(configs, block, pools)
             policy = WaitPolicy.of_threads() if hosts is None else WaitPolicy.of_hosts()

@@ -38,6 +38,7 @@ class Transaction:
         self.deposits: Optional[Deposits] = None
         self.results: Any = None
         self.is_open = False
+        self._empty = encode(Answer(rank))  # the answer of most collectives
         self._changes: Sequence[Action] = ()
         self._commitment: Optional[int] = None  # the barrier that decides the changes
         self._tried: List[Tuple[int, Action]] = []  # barriers that confirm a step, and the undo of the step
@@ -140,9 +141,10 @@ class Transaction:
         if self.promises is None:
             if ahead > 1:  # the root
                 self.barrier.block.promised[self.rank] = number
-        elif not self.barrier.is_complete(number):  # otherwise promised ahead
+        elif self.barrier.block.promised[self.rank] < number:  # otherwise promised ahead
             deposits = None if self.deposits is None else self.deposits.pending
-            self.promises(number, encode(Answer(self.rank, result, deposits=deposits)))
+            is_empty = result is None and deposits is None
+            self.promises(number, self._empty if is_empty else encode(Answer(self.rank, result, deposits=deposits)))
 
     # -- steps ---------------------------------------------------------------------------------------------------
 

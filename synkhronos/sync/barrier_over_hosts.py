@@ -3,6 +3,7 @@
 **Two barriers in one round trip.** Between hosts every barrier costs a round trip. Suppose all ranks, including the
 root, have ``promised`` their answer for barrier k + 1 on arrival at barrier k. Then nothing can fail between the two
 barriers. So the root does not decide k, but continues to k + 1 and decides both. Other ranks need not arrive at k + 1.
+A leader that has made this promise continues as soon as it has the notices of all ranks for barrier k.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Optional
 
 from ..errors import Aborted
 from .barrier import Barrier, turn_of
-from .control_block import DECIDED
-from .host_relay import EARLY_BYTES, HostRelay
+from .control_block import ABORTED, DECIDED
+from .host_relay import EARLY_BYTES, HostRelay, LeaderRelay
 from .semaphore import WaitPolicy, Watch
 
 
@@ -27,17 +28,18 @@ class BarrierOverHosts(Barrier):
     ) -> None:
         super().__init__(leading.block, leading.rank, root, watch, policy, watch_alone)
         self._leading, self._promised = leading, leading.block.promised
+        self._are_two = len(leading.hosts.names) == 2  # so that a leader has all notices before the decision
         self._held = -1  # number of a barrier that is decided together with the next barrier
 
     def _decide(self) -> None:
         current, leading, block = self.current, self._leading, self.block
         if self._held != current - 1:
             turn = turn_of(current)
-            if (
-                not 0 <= block.notice_length[turn][self.rank] < EARLY_BYTES
-                and self._noticed[turn][self.rank] == current
+            if self._noticed[turn][self.rank] == current and (
+                not 0 <= block.notice_length[turn][self.rank] < EARLY_BYTES  # negative if the notice is in the pool
+                or (self._are_two and self._promised[self.rank] > current)
             ):
-                leading.early = current  # (the length is negative if the notice is in the pool)
+                leading.early = current
             leading.wait(self._is_gathered, self.look, self.policy)
         self.check()
         if self._held != current - 1 and all([promised > current for promised in self._promised]):
@@ -49,6 +51,10 @@ class BarrierOverHosts(Barrier):
             block.releases[rank].release()
 
     def _follow(self) -> None:
-        self._leading.wait(self._is_over, self._watch_other, self.policy)
-        if self._words[DECIDED] < self.current:  # otherwise complete, even if the command was aborted later
+        leading, words, current = self._leading, self._words, self.current
+        assert isinstance(leading, LeaderRelay)
+        is_safe = self._are_two and self._promised[self.rank] > current  # so that the notices suffice to continue
+        done = (lambda: leading.has_all(current) or self._is_over()) if is_safe else self._is_over
+        leading.wait(done, self._watch_other, self.policy)
+        if words[ABORTED] >= self.command and words[DECIDED] < current:
             raise Aborted

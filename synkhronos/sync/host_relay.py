@@ -13,14 +13,15 @@ handle all other events: deaths, aborts, output, fetches.
 message      from, to        content
 ===========  ==============  ===============================================================================
 ``command``  root, leader    a command, and the number of the last aborted command
-``notices``  root, leader    notices of the root's host, if they are long, before a barrier is decided
+``notices``  root, leader    notices of the root's host before a barrier is decided, if this saves time
 ``decided``  root, leader    completion of a barrier; the other notices of ranks on other hosts
 ``arrived``  leader, root    arrivals of its host's ranks at a barrier; their notices and promised answers
 ``answers``  leader, root    answers of its host's ranks to a command
 ===========  ==============  ===============================================================================
 
 A rank's *notice* is its message to all ranks at a barrier. Receiving a message twice has no further effect. Long
-notices, which contain values, travel in both directions at once: the root does not wait for arrivals on other hosts.
+notices, which contain values, travel in both directions at once: the root does not wait for arrivals on other hosts. So
+do short ones between two hosts, if the leader may continue with all notices (`barrier_over_hosts`).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ Steps = Dict[int, Tuple[int, int, int]]
 
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
-#: Minimum size of the root's notice for a separate message. Fewer bytes take less time than a message.
+#: Minimum size of the root's notice for a separate message, unless the leader then need not wait for the decision.
 EARLY_BYTES = 3 << 12
 
 
@@ -79,7 +80,7 @@ class HostRelay(ABC):
             self._poll.register(link, select.POLLIN | select.POLLRDHUP)
         self._keep: List[Dict[int, Any]] = [{}, {}]  # memory of long notices, by turn and rank
         self._long: Dict[int, Any] = {}  # memory of long answers, by rank
-        self.early = 0  # on the root: the last barrier with a long notice of its own
+        self.early = 0  # on the root: the last barrier whose notices are sent before its decision
         self._begin(links)
 
     @abstractmethod
@@ -92,9 +93,10 @@ class HostRelay(ABC):
 
     def wait(self, done: Callable[[], object], watch: Watch, policy: WaitPolicy) -> None:
         """Relay messages between block and links until ``done`` or ``watch``, both called repeatedly, returns true."""
+        self.forward(watch)  # first, because the other end may be waiting
         for _ in range(policy.tries):
-            self.receive()
-            self.forward(watch)  # after `receive`, which may drain the signal of a change that has not been sent
+            if self.receive():
+                self.forward(watch)  # after `receive`, which drains the signal of changes in the block
             if done():
                 return
             if policy.yields:
@@ -106,9 +108,10 @@ class HostRelay(ABC):
             if done() or watch():
                 return
 
-    def receive(self) -> None:
-        """Process received messages without waiting."""
-        for fd, event in self._poll.poll(0):
+    def receive(self) -> bool:
+        """Process received messages and signals without waiting; return whether there were any."""
+        events = self._poll.poll(0)
+        for fd, event in events:
             link = self._links.get(fd)
             if link is None:
                 self.block.lead.drain()
@@ -116,6 +119,7 @@ class HostRelay(ABC):
             link.receive(self._deal_with, bool(event & _GONE))
             if link.is_lost:
                 self._poll.unregister(fd)
+        return bool(events)
 
     def _receive_while_sending(self) -> None:
         self.receive()
@@ -251,20 +255,27 @@ class LeaderRelay(HostRelay):
         self._command: Optional[Tuple[int, int, bytes]] = None  # a command not delivered yet
         self._long_command: Any = None
 
-    def receive(self) -> None:
-        """Process received messages; if the link is lost, raise `SynkhronosError` to end this rank."""
-        super().receive()
+    def receive(self) -> bool:
+        """Do the same as `HostRelay.receive`; if the link is lost, raise `SynkhronosError` to end this rank."""
+        found = super().receive()
         if self._link.is_lost:
             raise SynkhronosError("this rank, which leads the ranks of its host, has lost its connection to the master")
+        return found
 
     def forward(self, watch: Watch, is_overdue: bool = False) -> None:
         if self._command is not None:
             self._deliver()
         block, near = self.block, self._near
-        if not self._is_anything_new():
-            return
         arrived, finished = newer(block.arrived, self._arrived, near), newer(block.finished, self._finished, near)
-        for rank, number in list(finished.items()):
+        if not arrived and not finished:
+            return
+        decided = block.words[DECIDED]
+        for rank, number in [*arrived.items()]:
+            if number <= decided:
+                self._arrived[rank] = arrived.pop(rank)
+            elif self._arrived[rank] == number - 1 > decided:  # the root may decide both barriers together
+                del arrived[rank]
+        for rank, number in [*finished.items()]:
             if is_due(block, self._promised[rank], number):  # the root already has this answer
                 self._finished[rank] = finished.pop(rank)
         if not is_overdue:
@@ -273,27 +284,21 @@ class LeaderRelay(HostRelay):
                 finished = {}
             if not finished and not is_whole(arrived, block.arrived, living):
                 return  # wait for more arrivals; ranks that have answered arrive at no further barrier
-        for number, ranks in by_number(arrived):
-            notices = {rank: self.notice_of(rank, number) for rank in ranks}
-            promises = {
-                rank: (block.promised[rank], self._answer_of(rank)) for rank in ranks if block.promised[rank] >= number
-            }
+        for number in sorted({*arrived.values()}):
+            notices, promises = {}, {}
+            for rank in [rank for rank in arrived if arrived[rank] == number]:
+                notices[rank] = self.notice_of(rank, number)
+                if block.promised[rank] >= number:
+                    promises[rank] = block.promised[rank], self._answer_of(rank)
             self._link.send(("arrived", number, notices, promises, *self._news()), watch)
-            for rank in ranks:
+            for rank in notices:
                 self._arrived[rank] = number
                 self._promised[rank] = promises[rank][0] if rank in promises else 0
-        for number, ranks in by_number(finished):
-            answers = {rank: self._answer_of(rank) for rank in ranks}
+        for number in sorted({*finished.values()}):
+            answers = {rank: self._answer_of(rank) for rank in finished if finished[rank] == number}
             self._link.send(("answers", number, answers, *self._news()), watch)
-            for rank in ranks:
+            for rank in answers:
                 self._finished[rank] = number
-
-    def _is_anything_new(self) -> bool:
-        arrived, finished = self.block.arrived, self.block.finished
-        for rank in self._near:
-            if arrived[rank] != self._arrived[rank] or finished[rank] != self._finished[rank]:
-                return True
-        return False
 
     def _answer_of(self, rank: int) -> bytes:
         block = self.block
@@ -342,21 +347,20 @@ class LeaderRelay(HostRelay):
 
     handlers = {"command": on_command, "notices": on_notices, "decided": on_decided}
 
+    def has_all(self, number: int) -> bool:
+        """Return whether the notices of all ranks for a barrier are here, and its arrivals have been sent."""
+        noticed = self.block.noticed[turn_of(number)]
+        return self._arrived[self.rank] >= number and all([each == number for each in noticed])
+
     def have_answered(self) -> bool:
         """Return whether all living ranks of this host have answered the last command."""
         block = self.block
         return all(block.ended[rank] or block.finished[rank] >= block.words[COMMAND_NUMBER] for rank in self.hosts.near)
 
 
-def by_number(newer: Dict[int, int]) -> List[Tuple[int, List[int]]]:
-    """Return each of the newer numbers, in increasing order, with its ranks."""
-    return [(number, [rank for rank in newer if newer[rank] == number]) for number in sorted(set(newer.values()))]
-
-
 def newer(words: Any, known: Sequence[int], ranks: Sequence[int]) -> Dict[int, int]:
     """Return the ranks' words that exceed the known numbers; read each word once, because ranks keep writing."""
-    now = {rank: words[rank] for rank in ranks}
-    return {rank: number for rank, number in now.items() if number > known[rank]}
+    return {rank: number for rank in ranks if (number := words[rank]) > known[rank]}
 
 
 def is_whole(newer: Dict[int, int], words: Any, ranks: Sequence[int]) -> bool:

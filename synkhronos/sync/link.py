@@ -6,7 +6,8 @@ Received frames are processed before they leave the kernel's queue. ::
 
     | length: 4 bytes | index: 4 | is last: 1 | part of a pickled message |
 
-Interrupted operations are retried. A message may be processed twice, so processing must be idempotent.
+Interrupted operations are retried. A message may be processed twice, so processing must be idempotent. A processed
+frame leaves the queue when the next one is read. By then, an answer has usually acknowledged it for the kernel.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ class Link:
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN | select.POLLOUT)
         self._buffer = memoryview(bytearray(2 * (_HEADER.size + FRAME_BYTES)))
-        self._thrown_away = bytearray(len(self._buffer))
-        self._parts: List[bytes] = []  # parts of an incomplete message
+        self._discarded = bytearray(len(self._buffer))
+        self._n_processed = 0  # size of a processed frame in the kernel's queue
+        self._parts: List[bytes] = []  # parts of a long message
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -96,6 +98,7 @@ class Link:
     def receive(self, deal_with: Callable[..., object], is_gone: bool = False) -> None:
         """Call ``deal_with(*message)`` for each message received; with ``is_gone``, no further message can arrive."""
         try:
+            self._discard()
             n = self._socket.recv_into(self._buffer, 0, socket.MSG_PEEK)
         except BlockingIOError:
             return
@@ -107,16 +110,18 @@ class Link:
             begin, needed = at + _HEADER.size, _HEADER.size + length
             if n - at < needed:  # the rest has not arrived yet
                 break
+            self._discard()
             part = self._buffer[begin : begin + length]
-            if is_last and not i:
-                deal_with(*pickle.loads(part))
-            else:
-                self._parts[i:] = [bytes(part)]
-                if is_last:
-                    deal_with(*pickle.loads(b"".join(self._parts)))
-            self._socket.recv_into(self._thrown_away, needed)
+            self._parts[i:] = () if is_last and not i else (bytes(part),)
             if is_last:
-                self._parts = []
+                deal_with(*pickle.loads(b"".join(self._parts) or part))
+            self._n_processed = needed
             at += needed
         if not at and (is_gone or not n):
             self.is_lost = True
+
+    def _discard(self) -> None:
+        """Remove the processed frame from the kernel's queue; if this is interrupted, it is processed again."""
+        if self._n_processed:
+            n, self._n_processed = self._n_processed, 0
+            self._socket.recv_into(self._discarded, n)

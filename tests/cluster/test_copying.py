@@ -17,6 +17,7 @@ from synkhronos.cluster.bridge import _Bridge
 from synkhronos.cluster.copying import LOOK_AGAIN_S, LOOK_EVERY_S
 from synkhronos.cluster.deputy import Deputy
 from synkhronos.cluster.messages import CommandAborted, FetchMemory, ForgetFetch, Reply, StepCounts
+from synkhronos.cluster.requests import Requests
 from synkhronos.cluster.stand_in import StandIn
 from synkhronos.errors import SynkhronosError
 from synkhronos.memory.memfd import nameless_file
@@ -74,11 +75,12 @@ def make():
         shadows = {rank: nameless_file("shadow", 1 << 20) for rank in hosts.far}
         if own:
             launcher = SimpleNamespace(outputs=lambda: {rank: () for rank in hosts.near}, is_alive=lambda: True)
-            process = Deputy(hosts, block, shadows, Line(), launcher, carrier)
+            process = Deputy(Requests(hosts, block, shadows, [Line()] * len(counts), carrier), launcher)
             process._printed = {(rank, i): 0 for rank in hosts.near for i in range(2)}
             process._forward = lambda: None
         else:
-            process = StandIn(hosts, block, shadows, [Line() for _ in counts[1:]], [], carrier)
+            lines = [None, *[Line() for _ in counts[1:]]]
+            process = StandIn(Requests(hosts, block, shadows, lines, carrier), [])
         made.append(block)
         return process
 
@@ -143,8 +145,8 @@ def test_other_hosts_are_told_of_a_command_given_up_and_of_what_was_decided_in_i
     process.block.words[DECIDED], process.block.words[ABORTED] = BARRIERS_PER_COMMAND + 2, 1
     process.look(False)
     process.look(True)
-    assert [line.sent for line in process.lines] == [[CommandAborted(1, BARRIERS_PER_COMMAND + 2, 0)]] * 2
-    assert {type(message) for line in process.lines for message in line.sent} == {CommandAborted}
+    assert [line.sent for line in process.requests.lines[1:]] == [[CommandAborted(1, BARRIERS_PER_COMMAND + 2, 0)]] * 2
+    assert {type(message) for line in process.requests.lines[1:] for message in line.sent} == {CommandAborted}
 
 
 def test_bells_do_not_keep_a_process_from_looking_at_the_rest(make, monkeypatch):
@@ -161,7 +163,7 @@ def test_bells_do_not_keep_a_process_from_looking_at_the_rest(make, monkeypatch)
 def test_nothing_small_is_asked_for_while_the_courier_may_still_write(make):
     carrier = bulk()
     process = make((1, 1), carrier=carrier)
-    line = process.lines[0]
+    line = process.requests.lines[1]
     ask(process, 0, 1, "fetch", wanted(1, 1 << 18))
     process.requests.look()
     process.block.words[ABORTED] = 1
@@ -176,7 +178,7 @@ def test_nothing_small_is_asked_for_while_the_courier_may_still_write(make):
 
 def test_a_request_is_not_taken_for_the_one_before(make):
     process = make((1, 1))
-    line = process.lines[0]
+    line = process.requests.lines[1]
     ask(process, 0, 1, "fetch", wanted(1, 1 << 10), says=2)  # the slot contains the rank's next request
     process.requests.look()
     assert line.sent == []

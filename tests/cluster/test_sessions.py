@@ -22,14 +22,15 @@ import pytest
 from clocks import Clock
 from gates import Gate, until
 from refusals import lacks, refuses, reports
+from simulated_hosts import MEETING, StartedWorld
 from worlds import Handles, Meeting, World
 
 import synkhronos as synk
 from synkhronos.cluster import launcher as hosts_launcher
+from synkhronos.cluster import world as cluster_world
 from synkhronos.cluster.bridge import LOST, _Bridge
 from synkhronos.cluster.environment import ProcessPlace
 from synkhronos.cluster.facts import HostFacts, differences
-from synkhronos.cluster.world import MpiWorld, StartedWorld
 from synkhronos.errors import SynkhronosError, WorkerDied, WorkerError, WorkerTimeout
 from synkhronos.kernels.reduce import Portion
 from synkhronos.program.program import PROGRAM
@@ -61,7 +62,7 @@ class Act(Command):
         if context.rank == self.rank:
             self.what(*self.arguments)
         context.barrier.wait()
-        return context.rank, os.getpid(), os.environ.get("SYNK_MEETING")
+        return context.rank, os.getpid(), os.environ.get(MEETING)
 
 
 class Long(Command):
@@ -821,7 +822,7 @@ def test_strangers_at_the_door_do_not_delay_fork(monkeypatch):
 
 def test_mpi_says_how_many_hosts_there_are_when_it_has_begun(monkeypatch):
     told = []
-    world = MpiWorld(ProcessPlace(0, None, None, "prterun"))
+    world = cluster_world.World(ProcessPlace(0, None, None, "prterun"))
 
     def begin():
         world.n = 3

@@ -11,11 +11,11 @@ import psutil
 import pytest
 import theano
 from refusals import reports
+from simulated_hosts import StartedWorld
 from theano import tensor as T
 from worlds import DEVICE
 
 import synkhronos as synk
-from synkhronos.cluster.world import StartedWorld
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime.command import Command
 

@@ -12,10 +12,10 @@ import pytest
 from clocks import Clock
 from gates import Gate
 from refusals import reports
+from simulated_hosts import StartedWorld
 from worlds import Meeting
 
 import synkhronos as synk
-from synkhronos.cluster.world import StartedWorld
 from synkhronos.program.program import PROGRAM
 from synkhronos.runtime import session as session_module
 from synkhronos.sync.hosts import Hosts

@@ -25,9 +25,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
 import everyday  # noqa: E402
+from simulated_hosts import StartedWorld  # noqa: E402
 
 import synkhronos as synk  # noqa: E402
-from synkhronos.cluster.world import StartedWorld  # noqa: E402
 from synkhronos.errors import SynkhronosError  # noqa: E402
 from synkhronos.program.program import PROGRAM  # noqa: E402
 

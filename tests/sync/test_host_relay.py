@@ -16,7 +16,7 @@ from synkhronos.memory.attach import PoolMap
 from synkhronos.memory.pool import Pool
 from synkhronos.runtime import prefetch
 from synkhronos.runtime.channel import RankEnd
-from synkhronos.sync.barrier import BARRIERS_PER_COMMAND, Barrier
+from synkhronos.sync.barrier import BARRIERS_PER_COMMAND, Barrier, turn_of
 from synkhronos.sync.barrier_over_hosts import BarrierOverHosts
 from synkhronos.sync.control_block import (
     ABORTED,
@@ -66,8 +66,10 @@ class World:
     @staticmethod
     def pair():
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            ours = socket.create_connection(listener.getsockname())
-            return Link(ours), Link(listener.accept()[0])
+            ends = socket.create_connection(listener.getsockname()), listener.accept()[0]
+        for end in ends:  # as `rendezvous` does
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return Link(ends[0]), Link(ends[1])
 
     def close(self):
         for each in (self.root, *self.leaders):
@@ -276,7 +278,7 @@ def test_what_comes_while_a_leader_looks_is_told_at_once(make):
             for rank in (1, 2):
                 world.arrive(rank, FIRST)
             world.blocks[1].lead.release()
-        receive()
+        return receive()
 
     def note(watch, is_overdue=False):
         told.append(is_overdue)
@@ -427,6 +429,80 @@ def test_two_barriers_decided_at_once(make):
     leader.begin(1)
     for _ in range(2):
         leader.wait()
+
+
+@pytest.mark.parametrize("end", ["decided together", "decided apart", "aborted"])
+def test_a_leader_with_all_notices_does_not_wait_for_a_decision_that_only_the_next_barrier_needs(make, end):
+    """Between two hosts, the root also sends short notices before its decision if nothing can fail until the next."""
+    world, deadline = make(1, 1), time.monotonic() + 60
+    world.command(1)
+    for rank in range(2):
+        world.arrive(rank, FIRST, bytes([rank]), promise=(FIRST + 1, b"answer"))
+    (leader,), (at_root, words) = world.leaders, [block.words for block in world.blocks]
+    leader.forward(nothing)
+    hears(world.root, lambda: world.blocks[0].arrived[1] == FIRST)
+    root = BarrierOverHosts(world.root, 0, nothing, WaitPolicy(1, False))
+    root.begin(1)
+    root.wait()
+
+    def watch():
+        assert time.monotonic() < deadline, "waits for a decision"
+
+    barrier = BarrierOverHosts(leader, 0, watch, WaitPolicy(1, False))
+    barrier.begin(1)
+    barrier.wait()
+    assert words[DECIDED] == 0 and leader.notice_of(0, FIRST) == b"\0"
+    world.blocks[1].arrived[1] = FIRST + 1
+    leader.forward(nothing)
+    until(world.root.receive)
+    assert world.blocks[0].arrived[1] == FIRST
+    if end == "decided together":
+        root.wait()
+    elif end == "decided apart":  # the root needs the next arrival
+        at_root[DECIDED] = FIRST
+        world.root.forward(nothing)
+        hears(leader, lambda: words[DECIDED] == FIRST)
+        leader.forward(nothing)
+        hears(world.root, lambda: world.blocks[0].arrived[1] == FIRST + 1)
+        at_root[DECIDED] = FIRST + 1
+        world.root.forward(nothing)
+    else:
+        words[ABORTED] = 1
+        with pytest.raises(Aborted):
+            barrier.wait()
+        return
+    barrier.wait()
+    assert words[DECIDED] == FIRST + 1
+
+
+def test_a_leader_first_sends_the_arrivals_of_its_host(make):
+    """Ranks write their notices before they arrive."""
+    world = make(1, 2)
+    world.command(1)
+    (leader,), block = world.leaders, world.blocks[1]
+    for rank in (0, 2):
+        world.blocks[1].noticed[turn_of(FIRST)][rank] = FIRST
+    world.arrive(1, FIRST, b"notice", promise=(FIRST + 1, b"answer"))
+    leader.forward(nothing)
+    assert not leader.has_all(FIRST)
+    block.arrived[2] = FIRST
+    leader.forward(nothing)
+    assert leader.has_all(FIRST)
+
+
+def test_between_three_hosts_short_notices_come_with_the_decision(make):
+    """A leader needs the other leader's notices, too, which the root sends with its decision."""
+    world = make(1, 1, 1)
+    world.command(1)
+    for rank in range(3):
+        world.arrive(rank, FIRST, bytes([rank]), promise=(FIRST + 1, b"answer"))
+    world.leaders_hear()
+    until(world.root.receive)
+    root = BarrierOverHosts(world.root, 0, nothing, WaitPolicy(1, False))
+    root.begin(1)
+    root.wait()
+    world.leaders_hear()
+    assert world.leaders[0].notice_of(0, FIRST) is None
 
 
 def test_an_answer_that_is_due_is_not_told_again(make):
