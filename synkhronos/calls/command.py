@@ -28,7 +28,7 @@ from ..selection import RowRange, moved
 from .division import Division
 from .plan import CallMemory, CallPlan, RankPlan, may_be_refused
 from .rank_call import call
-from .together import apply, call_together, combined, is_possible
+from .together import apply, call_together, combined, is_possible, on_host
 
 #: A number below the maximum of every float type; comparing values with it is faster than `numpy.errstate`.
 FITS = 6e4
@@ -104,11 +104,10 @@ class CallFunction(Command):
         values = [each.values(context) for each, context in zip(prepared, contexts)]
         found = call_together(prepared, values, self.rows, [None] * len(contexts), contexts, root)
         self.division = found.division
-        outputs, results = found.outputs[root], [_in_bytes(plan, each) for each in found.outputs]
+        results = [on_host(plan, each, context) for each, context in zip(found.outputs, contexts)]
         if plan.dtypes is None:
-            outputs = combined(plan, found, root)
+            results[root] = combined(plan, found._replace(outputs=results), root)
         apply(found.changes)
-        results[root] = outputs
         return results
 
     def finish(self, results: List[Any], context: RankContext) -> List[Any]:

@@ -38,7 +38,7 @@ from .on_step import OnStep
 from .plan import CallPlan, RankPlan, may_be_refused
 from .rank_call import Change, RowsOfCall, call, inside
 from .step_outputs import Combiner, Store, Stored
-from .together import AllRanks, apply, call_together, combined, is_possible
+from .together import AllRanks, apply, call_together, combined, is_possible, on_host
 
 #: Number of table rows converted to Python numbers at a time, because Python numbers need ten times the memory.
 CHUNK_ROWS = 1024
@@ -267,6 +267,7 @@ class RunSteps(Command):
                 plans[division] = _with_division(plans[division], found.division)
             apply(found.changes)
             for rank in ranks:
+                found.outputs[rank] = on_host(plans[division], found.outputs[rank], own)
                 block.steps[rank] = steps.begin + i + 1
                 if plans[division].division.takes_part(rank):
                     if totals:

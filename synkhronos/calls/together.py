@@ -25,7 +25,10 @@ from .rank_call import NOTHING, CollectivesOfCall, change_of, explain
 
 
 class AllRanks(NamedTuple):
-    """The results of a call: outputs and changes by rank, and the division, which the graph may have made."""
+    """The results of a call: outputs and changes by rank, and the division, which the graph may have made.
+
+    Outputs may still be on devices, which compute them while this thread goes on.
+    """
 
     outputs: List[List[Any]]
     changes: List[Callable[[], object]]
@@ -88,6 +91,11 @@ def apply(changes: Sequence[Callable[[], object]]) -> None:
         for change in changes:  # a change may be repeated, and cannot fail by itself
             change()
         raise
+
+
+def on_host(plan: CallPlan, outputs: Sequence[Any], context: RankContext) -> List[Any]:
+    """Wait for a rank's outputs; return them on the host."""
+    return list(map(context.registry.functions[plan.number].engine.to_host, outputs))
 
 
 def combined(plan: CallPlan, found: AllRanks, root: int) -> List[Any]:

@@ -18,7 +18,6 @@ import weakref
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .. import in_graph
@@ -27,7 +26,7 @@ from ..engines.pytensor.jax_graph import JaxGraph, key_of
 from ..runtime.registry import Origin, SharedEntry
 from ..runtime.serve import served
 from ..selection import RowRange
-from .mesh import JaxMesh
+from .mesh import ConstantArray, JaxMesh, RankArray, TakenRows, is_on_device
 from .program import MeshProgram, Part
 
 
@@ -48,7 +47,9 @@ class MeshEngine:
         _engines[self._number] = self
         self._programs: weakref.WeakKeyDictionary[Any, RankFunction] = weakref.WeakKeyDictionary()
         self._sent: weakref.WeakValueDictionary[int, MeshProgram] = weakref.WeakValueDictionary()
-        #: Copies of constant Data on devices, by rank and handle, while a function's plan uses them.
+        #: The results that use the memory of inputs, for the last plan of a program.
+        self._donations: weakref.WeakKeyDictionary[MeshProgram, Any] = weakref.WeakKeyDictionary()
+        #: Copies of constant Data on devices, by handle, while a function's plan uses them.
         self._constants: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
 
     def __getattr__(self, name: str) -> Any:
@@ -122,8 +123,13 @@ class MeshEngine:
             results = self._in_threads(program, part, rank)
         else:
             results = program.alone(rank, part)
+        self._keep(part)
         self._complete(function, results, drawn)()
-        return self._chosen(program.graph, results, call, output_subset)
+        chosen = range(program.graph.n_outputs) if output_subset is None else output_subset
+        n_hosted = len(chosen)  # new values of variables stay on the device unless in slices
+        if call is not None and call.reduces and call.plan.division.num_slices == 1:
+            n_hosted = len(call.plan.ops)
+        return [_on_host(results[i]) if k < n_hosted else results[i] for k, i in enumerate(chosen)]
 
     def call_together(
         self,
@@ -135,20 +141,47 @@ class MeshEngine:
     ) -> Tuple[List[List[Any]], Callable[[], object]]:
         program = functions[0].program
         parts, drawn = zip(*map(self._part, functions, args, calls))
+        chosen = range(program.graph.n_outputs) if subset is None else subset
         if len(ranks) == self.mesh.size and (calls[0] is not None or program.is_even(parts)):
-            results = program.together(parts, self.root)
+            results = program.together(parts, self.root, self._donated(functions[self.root], calls[self.root], chosen))
             for call in calls:
                 self._note_reduced(program, call)
         else:
             results = [program.alone(rank, part) for rank, part in zip(ranks, parts)]
-        changes = list(map(self._complete, functions, results, drawn))
-        chosen = [self._chosen(program.graph, some, call, subset) for some, call in zip(results, calls)]
+        changes = []
+        for function, part, of_rank, states in zip(functions, parts, results, drawn):
+            self._keep(part)
+            changes.append(self._complete(function, of_rank, states))
 
         def change() -> None:
             for one in changes:
                 one()
 
-        return chosen, change
+        return [[of_rank[i] for i in chosen] for of_rank in results], change
+
+    def _donated(self, function: RankFunction, call: Any, chosen: Sequence[int]) -> Dict[int, int]:
+        """Return the positions of the inputs that a call replaces, with the positions of the results that replace them.
+
+        Results with outputs that are arrays need other memory, because it might be too little to combine the outputs.
+        """
+        plan = None if call is None else call.plan
+        known: Any
+        found: Dict[int, int]
+        known, found = self._donations.get(function.program, (None, {}))
+        if known is not plan or known is None:
+            graph = function.program.graph
+            if plan is None:
+                replaced, n_outputs = graph.updates, len(chosen)
+            else:
+                entries, n_outputs = call.context.entries([number for number, _ in plan.updates]), len(plan.ops)
+                positions = {id(cell): i for i, cell in function.cells.items()}
+                places = [positions.get(id(entry.cell)) for entry in entries]
+                replaced = {i: chosen[n_outputs + k] for k, i in enumerate(places) if i is not None}
+            found = {i: k for i, k in replaced.items() if k not in graph.sources}
+            if any(graph.graph.outputs[i].ndim for i in chosen[:n_outputs]):
+                found = {}
+            self._donations[function.program] = plan, found
+        return found
 
     @staticmethod
     def _complete(function: RankFunction, results: List[Any], drawn: Mapping[int, Any]) -> Callable[[], None]:
@@ -164,40 +197,28 @@ class MeshEngine:
         return store
 
     @staticmethod
-    def _chosen(graph: JaxGraph, results: Sequence[Any], call: Any, subset: Optional[Sequence[int]]) -> List[Any]:
-        """Return the chosen outputs, on the host; new values of variables stay on the device unless in slices."""
-        chosen = range(graph.n_outputs) if subset is None else subset
-        n_hosted = graph.n_outputs
-        if call is not None and call.reduces and call.plan.division.num_slices == 1:
-            n_hosted = len(call.plan.ops)
-        return [_on_host(results[i]) if k < n_hosted else results[i] for k, i in enumerate(chosen)]
-
-    def _part(
-        self, function: RankFunction, args: Sequence[Any], call: Any
-    ) -> Tuple[Part, Dict[int, np.random.Generator]]:
-        """Return a rank's part of a call, and the random states after it by input."""
+    def _part(function: RankFunction, args: Sequence[Any], call: Any) -> Tuple[Part, Dict[int, np.random.Generator]]:
+        """Return a rank's part of a call, and the random states after it by the position of the input."""
         graph, drawn = function.program.graph, {}
         values: List[Any] = [*args, *[cell[0] for cell in function.cells.values()]]
         for i in graph.random:
             values[i], drawn[i] = key_of(values[i])
         static = tuple(int(values[i]) for i in graph.static)
-        moving = [i for i in range(len(values)) if i not in graph.static]
-        for i, value in zip(moving, self.mesh.put([values[i] for i in moving], function.rank)):
-            if i in function.cells and i not in drawn and value is not values[i]:
-                self._keep(function.cells[i], value)
-            values[i] = value
         for i in graph.static:
             values[i] = None
-        return Part(values, static, call), drawn
+        return Part(values, static, call, function.cells, {}), drawn
 
     @staticmethod
-    def _keep(cell: List[Any], value: Any) -> None:
-        """Store a shared variable's value on the device, so that later calls need not copy it again."""
-        entry = observer_of(cell)
-        if not isinstance(entry, SharedEntry):
-            cell[0] = value
-        elif entry.borrowed is None:  # otherwise the program may write to its array at any time
-            entry.set(value, Origin.MOVED)
+    def _keep(part: Part) -> None:
+        """Store the values that a call has put on the device, so that later calls need not copy them again."""
+        for i, before in part.moved.items():
+            cell, entry = part.cells[i], observer_of(part.cells[i])
+            if cell[0] is not before:
+                continue  # e.g. a random state, of which the value is a key
+            if not isinstance(entry, SharedEntry):
+                cell[0] = part.values[i]
+            elif entry.borrowed is None:  # otherwise the program may write to its array at any time
+                entry.set(part.values[i], Origin.MOVED)
 
     def _in_threads(self, program: MeshProgram, part: Part, rank: int) -> List[Any]:
         """Compute a function with collectives on all ranks; every rank's thread calls this."""
@@ -206,7 +227,7 @@ class MeshEngine:
         barrier.wait()
         if rank == self.root:
             parts, mesh.parts = mesh.parts, [None] * mesh.size
-            mesh.results = program.together(parts, self.root)
+            mesh.results = program.together(parts, self.root, {})
         barrier.wait()
         self._note_reduced(program, part.call)
         results, mesh.results[rank] = mesh.results[rank], []
@@ -224,7 +245,7 @@ class MeshEngine:
 
     @staticmethod
     def is_on_device(value: Any) -> bool:
-        return isinstance(value, jax.Array)
+        return is_on_device(value)
 
     def to_host(self, value: Any) -> Any:
         return _on_host(value)
@@ -236,25 +257,27 @@ class MeshEngine:
         return _on_host(value)
 
     def constant(self, rank: int, handle: Any, array: Any) -> Any:
-        key = rank, handle
-        found = self._constants.get(key)
-        if found is None:
-            found = self._constants[key] = self.mesh.put([array], rank)[0]
-        return found
+        whole = self._constants.get(handle)
+        if whole is None:
+            whole = self._constants[handle] = self.mesh.spread(array.shape, [array] * self.mesh.size)
+        return ConstantArray(whole, rank)
 
     def take(self, array: Any, rows: Any) -> Any:
-        if not isinstance(array, jax.Array) or isinstance(rows, RowRange):
+        if not is_on_device(array):
             return self.engine.take(array, rows)
-        # (indices are sent as an argument: a constant would be compiled into a new program in every call)
-        return jnp.take(array, jax.device_put(np.array(rows.numbers), *array.devices()), axis=0, mode="clip")
+        is_range = isinstance(rows, RowRange) and rows.step == 1
+        found = TakenRows(array, np.int64(rows.start) if is_range else rows.numbers, len(rows))
+        return found if type(array) is ConstantArray else found.array
 
     def export(self, shared: Any) -> Any:
         value = self.engine.storage(shared)[0]
-        return _on_host(value) if isinstance(value, jax.Array) else self.engine.export(shared)
+        return _on_host(value) if is_on_device(value) else self.engine.export(shared)
 
 
 def _on_host(value: Any) -> Any:
     """Return a device's array as a NumPy array of its own; return any other value unchanged."""
+    if isinstance(value, RankArray):
+        return np.array(np.asarray(value.row)[0])
     return np.array(value) if isinstance(value, jax.Array) else value
 
 
