@@ -58,7 +58,7 @@ _HOMES = {
     "report": "program.profiled",
     "scatter": "collectives.scatter",
     "set_value": "collectives.set_value",
-    "sharded": "calls.sharded",
+    "sharded": "calls.signature",
     "size": "program.lifecycle",
     "traffic": "collectives.traffic",
 }
@@ -68,7 +68,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which cannot 
     from .calls.block import functions as functions
     from .calls.build import function as function
     from .calls.function import Function as Function
-    from .calls.sharded import sharded as sharded
+    from .calls.signature import sharded as sharded
     from .collectives.all_gather import all_gather as all_gather
     from .collectives.all_reduce import all_reduce as all_reduce
     from .collectives.broadcast import broadcast as broadcast

@@ -22,10 +22,10 @@ import numpy as np
 from . import engines
 from .calls.batches import listed as listed
 from .calls.changes import is_set_by_program as is_set_by_program
-from .calls.chunks import joined
-from .calls.progress import StepProgress as StepProgress
+from .calls.on_step import StepProgress as StepProgress
 from .calls.signature import one_of as one_of
 from .calls.state_rows import axis_of_rows as axis_of_rows
+from .calls.steps import joined
 from .collectives.mixing import parse_groups as parse_groups
 from .contrib.asynchronous import AsyncRegion as AsyncRegion
 from .contrib.asynchronous import StepHooks as StepHooks

@@ -1,4 +1,4 @@
-"""Count the library's files, functions and calls that run on the master during a hot function call and all_reduce.
+"""Count the library's files, functions and calls that run on the master during a hot call, exact call and all_reduce.
 
 A hot operation repeats an earlier operation, as in a training loop. A function that polls counts once, however often it
 is called. Of 20 runs, the run with the fewest calls counts, because a long wait also calls functions that check other
@@ -66,7 +66,10 @@ def least(operation: Callable[[], Any]) -> Count:
 
 
 def measure() -> Dict[str, Count]:
-    """Measure a call with an array of indices, and an all_reduce of one variable, on two ranks."""
+    """Measure calls with arrays of indices, 20 steps in one command, and an all_reduce of one variable, on two ranks.
+
+    The exact function is a training step of a dense network with one hidden layer.
+    """
     import numpy as np
     import theano
     import theano.tensor as T
@@ -75,10 +78,18 @@ def measure() -> Dict[str, Count]:
     try:
         x, w = T.fmatrix("x"), theano.shared(np.zeros(8, "float32"), "w")
         f = synk.function([x], x.mean(), updates=[(w, w + x.mean())], mode="FAST_COMPILE")
-        data = synk.data(np.ones((1000, 8), "float32"))
-        batches = [np.random.RandomState(seed).permutation(1000)[:100] for seed in range(5)]
+        random, y = np.random.RandomState(0), T.fvector("y")
+        weights = [theano.shared(random.randn(*shape).astype("float32")) for shape in ((8, 16), (16,))]
+        loss = T.sqr(T.dot(T.tanh(T.dot(x, weights[0])), weights[1]) - y).mean()
+        updates = [(each, each - np.float32(0.001) * theano.grad(loss, each)) for each in weights]
+        train = synk.function([x, y], loss, updates=updates, exact=True, mode="FAST_COMPILE")
+        data = synk.data(random.randn(1000, 8).astype("float32"))
+        labels = synk.data(random.randn(1000).astype("float32"))
+        batches = [random.permutation(1000)[:100] for _ in range(20)]
         calls = iter(range(10**9))
         found = {"call": least(lambda: f(data, batch=batches[next(calls) % 5]))}
+        found["exact"] = least(lambda: train(data, labels, batch=batches[next(calls) % 5]))
+        found["steps"] = least(lambda: train.steps(data, labels, batches=batches))
         found["all_reduce"] = least(lambda: synk.all_reduce(w))
         return found
     finally:

@@ -6,7 +6,11 @@ from itertools import chain, combinations, islice
 from types import MappingProxyType
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
+from ..errors import ArgumentError
+from ..reductions import MISSING, ReduceOp
 from ..sharding import Shard
+from .arguments import Arguments
+from .default_ops import op_of
 
 #: Maximum number of trials of each kind of change; every trial propagates the placements of the whole function.
 MAX_TRIALS = 24
@@ -47,3 +51,38 @@ def _fewer(scattered: Sequence[Any], n_divided: int) -> Iterator[Tuple[Any, ...]
     most = min(len(scattered), n_divided - 1)
     sizes = [*range(1, min(most, 2) + 1), *([most] if most > 2 else [])]
     return chain.from_iterable(combinations(last_first, size) for size in sizes)
+
+
+def advice_for(
+    engine: Any, snapshot: Any, shards: Dict[Any, Shard], arguments: Arguments, ops: Any, outputs: Any, exact: bool
+) -> Optional[str]:
+    """Return, as text, a change to the inputs that makes the function valid; None if no such change is found."""
+
+    def builds(shards: Dict[Any, Shard]) -> bool:
+        try:
+            found = engine.completed(snapshot, shards)[1] if exact else engine.placed(snapshot, shards)
+        except ArgumentError:
+            return False
+        return found is not None and all(
+            op is not MISSING
+            or output.type is None
+            or isinstance(op_of(placement, output.type.dtype.kind in "fc"), ReduceOp)
+            for op, output, placement in zip(ops, outputs, found)
+        )
+
+    names = {given.variable: given.name or f"inputs[{i}]" for i, given in enumerate(arguments.inputs)}
+    could = [
+        given.variable
+        for given in arguments.inputs
+        if given.variable not in shards and given.state is None and _can_have_rows(given.type)
+    ]
+    updated = {
+        shared: shared.name or f"updates[{i}]"
+        for i, shared in enumerate(engine.updated_in(snapshot))
+        if shared not in shards and not engine.is_random(shared) and _can_have_rows(engine.shared_type(shared))
+    }
+    return advice(names, shards, could, builds, updated)
+
+
+def _can_have_rows(type_: Any) -> bool:
+    return type_ is not None and type_.ndim > 0 and not type_.broadcastable[0]

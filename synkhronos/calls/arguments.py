@@ -43,7 +43,7 @@ class Arguments:
     """
 
     def __init__(self, engine: Any, inputs: Sequence[Any], axes: Sequence[Optional[int]]) -> None:
-        self.engine, self.inputs = engine, inputs
+        self.engine, self.inputs, self.axes = engine, inputs, axes
         self.labels = [_label(i, given) for i, given in enumerate(inputs)]
         of_rows = list(axes) + [None] * (len(inputs) - len(axes))
         self._scattered = [axis is not None and _has_rows(given, axis) for given, axis in zip(inputs, of_rows)]
@@ -68,22 +68,17 @@ class Arguments:
     ) -> Tuple[Tuple[Argument, ...], Optional[Selection], Any, Optional[int]]:
         """Stage a call's arguments; return them, the selection, the handle of indices for Data, and the row count."""
         arrays, lengths = self._accept(values)
-        chosen, n_rows = self._select(arrays, lengths, batch) if lengths else self._nothing_to_select(batch)
+        if not lengths and batch is not None:
+            raise ArgumentValueError("batch", "None, because no input of the function is scattered", repr(batch))
+        chosen, n_rows = self._select(arrays, lengths, batch) if lengths else (None, None)
         arguments, indices = [], None
         for i, array in enumerate(arrays):
-            mutable = self.inputs[i].mutable
             if isinstance(array, Data):
                 argument = self._taken[i].argument
                 if argument.kind == "selected" and indices is None and isinstance(chosen, Indices):
                     indices = self.stage(pool, -1, chosen.array)
-            elif array is KEPT:
-                argument = Argument("state", i)
-            elif self.inputs[i].type is None:
-                argument = Argument("value", _pickled(array, self.labels[i]), mutable)
-            elif self._scattered[i]:
-                argument = Argument("batch", self.stage(pool, i, array, chosen), mutable, self._axes[i])
             else:
-                argument = Argument("whole", self.stage(pool, i, array), mutable)
+                argument = self._argument(pool, i, array, "batch", chosen)
             arguments.append(argument)
         return tuple(arguments), chosen, indices, n_rows
 
@@ -111,20 +106,22 @@ class Arguments:
             if not isinstance(batches, np.ndarray) and any([batch is None for batch in batches]):
                 self._select(arrays, lengths, None)  # raises if the lengths differ
             table = table_of(batches, min(lengths))
-        arguments = []
-        for i, array in enumerate(arrays):
-            mutable = self.inputs[i].mutable
-            if isinstance(array, Data):
-                argument = self._taken[i].argument
-            elif array is KEPT:
-                argument = Argument("state", i)
-            elif self.inputs[i].type is None:
-                argument = Argument("value", _pickled(array, self.labels[i]), mutable)
-            else:
-                kind = "selected" if self._scattered[i] else "whole"
-                argument = Argument(kind, self.stage(pool, i, array), mutable, self._axes[i])
-            arguments.append(argument)
+        arguments = [
+            self._taken[i].argument if isinstance(array, Data) else self._argument(pool, i, array, "selected")
+            for i, array in enumerate(arrays)
+        ]
         return tuple(arguments), table, n_rows
+
+    def _argument(self, pool: Pool, i: int, value: Any, kind: str, chosen: Optional[Selection] = None) -> Argument:
+        """Stage a value that is not a `Data`; if it is divided by rows, as this ``kind`` and with its chosen rows."""
+        mutable = self.inputs[i].mutable
+        if value is KEPT:
+            return Argument("state", i)
+        if self.inputs[i].type is None:
+            return Argument("value", _pickled(value, self.labels[i]), mutable)
+        if self._scattered[i]:
+            return Argument(kind, self.stage(pool, i, value, chosen), mutable, self._axes[i])
+        return Argument("whole", self.stage(pool, i, value), mutable)
 
     def _accept(self, values: Sequence[Any]) -> Tuple[List[Any], List[int]]:
         """Return the arguments, converted except for Data and `KEPT`, and the lengths of the scattered arguments."""
@@ -160,26 +157,18 @@ class Arguments:
         """Return a rank's selection as it is sent: an array of indices is staged and replaced by its handle."""
         return self.stage(pool, -2 - rank, chosen.array) if isinstance(chosen, Indices) else chosen
 
-    def _nothing_to_select(self, batch: Any) -> Tuple[None, None]:
-        if batch is not None:
-            raise ArgumentValueError("batch", "None, because no input of the function is scattered", repr(batch))
-        return None, None
-
     def _select(
         self, arrays: Sequence[Any], lengths: List[int], batch: Any, argument: str = "batch"
     ) -> Tuple[Optional[Selection], int]:
         """Return the rows that ``batch`` selects (None for all rows), and the number of rows to divide."""
         if batch is None:
             if lengths.count(lengths[0]) < len(lengths):
-                names = [label for label, scattered in zip(self.labels, self._scattered) if scattered]
-                got = ", ".join(f"{length} of {name}" for length, name in zip(lengths, names))
-                hint = _listed_apart([given for given, one in zip(self.inputs, self._scattered) if one], lengths)
+                got = ", ".join(f"{length} of {name}" for length, name in zip(lengths, self._among(self.labels)))
+                hint = _listed_apart(self._among(self.inputs), lengths)
                 raise ArgumentValueError("scattered inputs", "equal lengths", got, hint)
             return None, lengths[0]
         minibatch = [
-            isinstance(array, Data) and array.minibatch
-            for array, scattered in zip(arrays, self._scattered)
-            if scattered
+            isinstance(array, Data) and self._taken[i].minibatch for i, array in enumerate(arrays) if self._scattered[i]
         ]
         if True not in minibatch:
             chosen = parse(batch, min(lengths), argument)
@@ -187,8 +176,7 @@ class Arguments:
         whole = [length for length, is_minibatch in zip(lengths, minibatch) if not is_minibatch]
         # If every scattered input contains only the batch, there is no data set to check the indices against.
         chosen = parse(batch, min(whole) if whole else np.iinfo(np.intp).max, argument)
-        names = [label for label, scattered in zip(self.labels, self._scattered) if scattered]
-        for length, name, is_minibatch in zip(lengths, names, minibatch):
+        for length, name, is_minibatch in zip(lengths, self._among(self.labels), minibatch):
             if is_minibatch and length < len(chosen):
                 raise ArgumentValueError(
                     name,
@@ -197,6 +185,10 @@ class Arguments:
                     "write the selected rows to it first",
                 )
         return chosen, len(chosen)
+
+    def _among(self, of_inputs: Sequence[Any]) -> List[Any]:
+        """Return the items that belong to scattered inputs."""
+        return [one for one, scattered in zip(of_inputs, self._scattered) if scattered]
 
     def stage(self, pool: Pool, i: Any, array: np.ndarray[Any, Any], chosen: Optional[Selection] = None) -> Any:
         """Copy an array, or its chosen rows, into a reusable shared buffer; return the handle of the copy."""

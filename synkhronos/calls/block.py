@@ -10,8 +10,7 @@ from .. import engines
 from ..errors import ArgumentTypeError, ArgumentValueError
 from .build import function
 from .function import Function
-from .sharded import Sharded
-from .written_rows import WrittenRows
+from .signature import Sharded, WrittenRows
 
 
 @contextmanager
@@ -113,7 +112,6 @@ class _Block:
         self._whole, self._found = list(bcast_inputs), [False] * len(bcast_inputs)
 
     def marked(self, inputs: Any) -> Any:
-        """Return the inputs of a function, with those in ``bcast_inputs`` marked as whole."""
         if not isinstance(inputs, (list, tuple)):
             return inputs
         return [Sharded(each, None) if self._is_whole(each) else each for each in inputs]

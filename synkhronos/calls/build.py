@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import logging
 from types import MappingProxyType
-from typing import Any, Dict, ItemsView, List, Mapping, Optional, Sequence
+from typing import Any, Dict, ItemsView, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -16,14 +16,12 @@ from ..program.program import PROGRAM
 from ..reductions import COMBINING, MISSING, ReduceOp, check_dtype
 from ..sharding import TAKE_SHARE, Shard
 from . import signature
-from .advice import advice
+from .advice import advice_for
 from .arguments import Arguments
-from .default_ops import op_of, output_op
+from .default_ops import check_states, output_op, own_updates, warn_of_ranks
 from .function import Function
-from .local_updates import check_states, own_updates, warn_of_ranks
-from .sharded import Sharded, unwrapped
-from .variants import Variants
-from .written_rows import WrittenRows, own_positions, read_rows
+from .signature import Sharded, unwrapped
+from .variants import Variants, Written
 
 logger = logging.getLogger("synkhronos")
 
@@ -139,7 +137,7 @@ def function(
     chosen, exact = exact, PROGRAM.exact if exact is None else exact
     if not isinstance(exact, (bool, np.bool_)):
         raise ArgumentTypeError("exact", "True, False or None", f"{exact!r} of type {type(exact).__name__}")
-    written = WrittenRows.of(rows)
+    written = signature.WrittenRows.of(rows)
     if written is not None:
         variables, givens = engine.with_any_rows(variables, axes, givens, written.rows)
     compiled, snapshot = engine.draft(variables, parsed.variables, pairs, givens, **kwargs)
@@ -154,11 +152,11 @@ def function(
     sliceable = _with_rows(sliceable_shareds, engine, compiled, "sliceable_shareds")
     of_calls = _with_rows(states, engine, compiled, "inputs", sliceable)
     shards = {variable: Shard(axis) for variable, axis in {**scattered, **sliceable, **of_calls}.items()}
-    own = None if exact else own_positions(ops, len(engine.updated_in(snapshot)))
-    snapshot, read = read_rows(engine, written, snapshot, shards, own)
+    own = None if exact else _own_positions(ops, len(engine.updated_in(snapshot)))
+    snapshot, read = _read_rows(engine, written, snapshot, shards, own)
     outputs_of = engine.outputs(compiled)
     advise = functools.lru_cache(None)(
-        functools.partial(_advice, engine, snapshot, shards, arguments, ops, outputs_of, bool(exact))
+        functools.partial(advice_for, engine, snapshot, shards, arguments, ops, outputs_of, bool(exact))
     )
     if exact:
         try:
@@ -203,46 +201,31 @@ def function(
         settings = dict(kwargs, name=engine.function_name(compiled), no_default_updates=True)
         compile_own = functools.partial(engine.compile, variables, parsed.variables, all_pairs, givens, **settings)
     built = Function(
-        PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, axes, variants, chosen, compile_own
+        PROGRAM, engine, compiled, parsed.form, output_ops, given_updates, arguments, variants, chosen, compile_own
     )
     if PROGRAM.session is not None and not PROGRAM.session.closed:
         PROGRAM.session.launcher.admit(built)
     return built
 
 
-def _advice(
-    engine: Any, snapshot: Any, shards: Dict[Any, Shard], arguments: Arguments, ops: Any, outputs: Any, exact: bool
-) -> Optional[str]:
-    """Return, as text, a change to the inputs that makes the function valid; None if no such change is found."""
-
-    def builds(shards: Dict[Any, Shard]) -> bool:
-        try:
-            found = engine.completed(snapshot, shards)[1] if exact else engine.placed(snapshot, shards)
-        except ArgumentError:
-            return False
-        return found is not None and all(
-            op is not MISSING
-            or output.type is None
-            or isinstance(op_of(placement, output.type.dtype.kind in "fc"), ReduceOp)
-            for op, output, placement in zip(ops, outputs, found)
-        )
-
-    names = {given.variable: given.name or f"inputs[{i}]" for i, given in enumerate(arguments.inputs)}
-    could = [
-        given.variable
-        for given in arguments.inputs
-        if given.variable not in shards and given.state is None and _can_have_rows(given.type)
-    ]
-    updated = {
-        shared: shared.name or f"updates[{i}]"
-        for i, shared in enumerate(engine.updated_in(snapshot))
-        if shared not in shards and not engine.is_random(shared) and _can_have_rows(engine.shared_type(shared))
-    }
-    return advice(names, shards, could, builds, updated)
+def _read_rows(
+    engine: Any,
+    written: Optional[signature.WrittenRows],
+    snapshot: Any,
+    shards: Mapping[Any, Shard],
+    own: Optional[Sequence[int]],
+) -> Tuple[Any, Optional[Written]]:
+    """Return the graph for any number of rows (see `Engine.with_rows`), and the literal number (`Written`), if any."""
+    rows = None if written is None else written.rows
+    after, where = engine.with_rows(snapshot, shards, rows, own)
+    is_own = written is not None and written.is_own
+    return after, Written(rows, where) if where or is_own else None
 
 
-def _can_have_rows(type_: Any) -> bool:
-    return type_ is not None and type_.ndim > 0 and not type_.broadcastable[0]
+def _own_positions(ops: Sequence[Any], n_updates: int) -> List[int]:
+    """Return the positions of values that may depend on a rank's rows: updates, and outputs with op avg or no op."""
+    outputs = [i for i, op in enumerate(ops) if op is MISSING or op.name == "avg"]
+    return [*outputs, *range(len(ops), len(ops) + n_updates)]
 
 
 def _check_states(arguments: Arguments) -> None:

@@ -9,6 +9,11 @@
       more bytes       before it: `GiveValues`
 
 Most variables are checked without reading their values (`SharedEntry.has_changed`).
+
+A variable is *marked* if its values may differ between ranks, for example after `scatter`, ``reduce(in_place=True)``,
+`set_value` on one rank, or a call to a function that is not exact. The next call to an exact function that uses the
+variable compares its values, and is refused if they differ. A marked random state is not compared, because the master's
+state is then sent to all ranks.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import pickle
 from typing import Any, Container, Dict, List, NamedTuple, Optional, Sequence
 
 from .. import engines
+from ..errors import ArgumentValueError
 from ..program.program import PROGRAM
 from ..replication.command import jumped_from, keep_borrowed
 from ..replication.replicator import replicator_of
@@ -26,8 +32,7 @@ from ..runtime.context import RankContext
 from ..runtime.news import MAX_NEWS_BYTES, News, news_of
 from ..runtime.registry import Origin, SharedEntry
 from ..runtime.session import Session
-from .rank_values import values_by_rank
-from .rounding import coarsest, deviation, pair
+from .rank_values import coarsest, deviation, pair, values_by_rank
 
 logger = logging.getLogger("synkhronos")
 
@@ -160,3 +165,34 @@ def _both(parts: Sequence[Any], root: int) -> str:
             value, other = pair(found)
             return f" ({value} on the master, {other} on rank {rank}{found.place.replace(' at', ',')})"
     return " (equal up to rounding)"
+
+
+def mark_divergent(session: Session, engine: Any, shareds: Sequence[Any]) -> None:
+    """Mark variables whose values may differ between ranks."""
+    for entry in entries_of(session, engine, shareds):
+        entry.origin = Origin.OWN
+
+
+def check_in_sync(function: Any, session: Session, entries: Sequence[SharedEntry]) -> None:
+    """Raise if a marked variable differs between ranks; clear the marks of equal variables."""
+    own = Origin.OWN
+    for entry in [entry for entry in entries if entry.origin is own]:
+        if function.engine.is_random(entry.reference()):
+            entry.origin = Origin.PROGRAM  # the master's state will be sent to all ranks
+            continue
+        (parts,) = values_by_rank(session, [entry.number])
+        for rank, part in enumerate(parts):
+            found = deviation(part, parts[session.root], coarsest([part.dtype]))
+            if found is not None:
+                value, other = pair(found)
+                cells = [id(function.engine.storage(shared)) for shared in function.get_shared()]
+                place = f"f.get_shared()[{cells.index(id(entry.cell))}]"
+                name = entry.reference().name or place
+                raise ArgumentValueError(
+                    f"shared variable {entry.label(place)}",
+                    f"the same value on all ranks, because the function {function.name or 'without a name'} is exact",
+                    f"{value} on rank {rank}, {other} on the master{found.place}",
+                    f"synk.broadcast({name}) sends the master's value to all ranks; if every rank has its own rows of "
+                    f"{name}, list {name} in sliceable_shareds",
+                )
+        entry.origin = Origin.COMMON

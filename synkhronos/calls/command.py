@@ -1,4 +1,4 @@
-"""Execution of a call, from its arguments to its results.
+"""The commands of a function: its calls, from the arguments to the results, and the release of its memory.
 
 ::
 
@@ -27,7 +27,7 @@ from ..runtime.context import RankContext
 from ..selection import RowRange, moved
 from .division import Division
 from .plan import CallMemory, CallPlan, RankPlan, may_be_refused
-from .rank_call import call
+from .rank_call import RankCall
 from .together import apply, call_together, combined, is_possible, on_host
 
 #: A number below the maximum of every float type; comparing values with it is faster than `numpy.errstate`.
@@ -41,7 +41,8 @@ class CallFunction(Command):
     is the range that ``batch`` selects, before it is divided; None if ``batch`` selects indices or all rows.
     """
 
-    #: The division of rows, set by `run` on each rank.
+    #: Set by `run` on each rank: the rank's plan, and the division of rows.
+    prepared: RankPlan
     division: Optional[Division] = None
 
     def __init__(
@@ -50,16 +51,19 @@ class CallFunction(Command):
         self.name, self.plan, self.rows = name, plan, rows
         self.place: Any = place
 
+    def __getstate__(self) -> Any:
+        return {name: getattr(self, name) for name in ("name", "plan", "rows", "place")}
+
     @property
     def title(self) -> str:
         return f"call of function {self.name}"
 
     def reads(self, context: RankContext) -> Iterable[Any]:
-        plan: CallPlan = self.plan or context.kept(CallMemory).plans[self.place].plan
+        plan = self._plan_on(context)
         return [*[argument.value for argument in plan.arguments], plan.indices]
 
     def details(self, context: RankContext) -> str:
-        division = (self.plan or context.kept(CallMemory).plans[self.place].plan).division
+        division = self._plan_on(context).division
         return "" if division.weights is None else f"rows {list(division.weights)}"
 
     def amounts(self, context: RankContext) -> CommandStats:
@@ -67,10 +71,8 @@ class CallFunction(Command):
         return CommandStats("function", self.name, -1 if weights is None else int(weights[context.rank]))
 
     def run(self, context: RankContext) -> Any:
-        if self.plan is None:
-            prepared = context.kept(CallMemory).plans[self.place]
-        else:
-            prepared = self._prepared(self.plan, context)
+        plans = context.kept(CallMemory).plans
+        prepared = self.prepared = plans[self.place] if self.plan is None else self._prepared(self.plan, context)
         plan = prepared.plan
         values = prepared.values(context)
         if self.plan is not None and may_be_refused(plan, context):
@@ -78,7 +80,7 @@ class CallFunction(Command):
             context.barrier.wait()  # no rank begins before every host has memory and files for the arguments
         if plan.writes:
             context.transaction.protect(context.entries(plan.writes))
-        outputs, change, division = call(prepared, values, self.rows, None, context)
+        outputs, change, division = RankCall(prepared, values, self.rows, None, context).run()
         self.division = division
         if plan.dtypes is None:
             results = reduced(plan, context, outputs, division)
@@ -93,25 +95,25 @@ class CallFunction(Command):
         return results
 
     def run_together(self, contexts: Sequence[RankContext], root: int) -> Optional[List[Any]]:
-        place: Any = self.place
-        plan = self.plan or contexts[root].kept(CallMemory).plans[place].plan
+        plan = self._plan_on(contexts[root])
         if not is_possible(plan, contexts):
             return None
-        if self.plan is not None:
-            prepared = [self._prepared(plan, context) for context in contexts]
+        if self.plan is None:
+            prepared = [context.kept(CallMemory).plans[self.place] for context in contexts]
         else:
-            prepared = [context.kept(CallMemory).plans[place] for context in contexts]
+            prepared = [self._prepared(plan, context) for context in contexts]
+        self.prepared = prepared[root]
         values = [each.values(context) for each, context in zip(prepared, contexts)]
         found = call_together(prepared, values, self.rows, [None] * len(contexts), contexts, root)
-        self.division = found.division
-        results = [on_host(plan, each, context) for each, context in zip(found.outputs, contexts)]
+        self.division = found[root].division
+        results = [on_host(plan, each.outputs, context) for each, context in zip(found, contexts)]
         if plan.dtypes is None:
-            results[root] = combined(plan, found._replace(outputs=results), root)
-        apply(found.changes)
+            results[root] = combined(plan, results, self.division.weights, root)
+        apply([each.change for each in found])
         return results
 
     def finish(self, results: List[Any], context: RankContext) -> List[Any]:
-        plan: CallPlan = context.kept(CallMemory).plans[self.place].plan if self.plan is None else self.plan
+        plan = self.prepared.plan
         outputs: List[Any] = results[context.root]
         if plan.dtypes is not None:
             for i, op in enumerate(plan.ops):
@@ -127,8 +129,10 @@ class CallFunction(Command):
                     outputs[i] = reduce_outputs(op, parts, plan.division.weights, context.root)
         return presented(plan, context, outputs)
 
+    def _plan_on(self, context: RankContext) -> CallPlan:
+        return self.plan or context.kept(CallMemory).plans[self.place].plan
+
     def _prepared(self, plan: CallPlan, context: RankContext) -> RankPlan:
-        """Prepare a plan that the ranks do not have yet."""
         prepared = RankPlan(plan, context)
         if self.place is not None:
             context.kept(CallMemory).plans[self.place] = prepared
@@ -187,3 +191,55 @@ def _in_bytes(plan: CallPlan, outputs: Sequence[Any]) -> List[Optional[bytes]]:
         None if output is None or op.name is None else np.asarray(output).tobytes()
         for op, output in zip(plan.ops, outputs)
     ]
+
+
+class SharedLengths(Command):
+    """Return the lengths of shared variables, by rank."""
+
+    title = "lengths of sliceable shared variables"
+
+    def __init__(self, variables: Sequence[Tuple[int, int]]) -> None:
+        self.variables = variables  # registry numbers and axes of rows
+
+    def run(self, context: RankContext) -> List[int]:
+        return [context.registry.shareds[number].cell[0].shape[axis] for number, axis in self.variables]
+
+
+class FreeFunction(Command):
+    """Free the memory that all graphs of a function keep between calls: intermediate results and row buffers."""
+
+    title = "free"
+
+    def __init__(self, numbers: List[int]) -> None:
+        self.numbers = numbers
+
+    def run(self, context: RankContext) -> None:
+        memory = context.kept(CallMemory)
+        for number in self.numbers:
+            entry = context.registry.functions[number]
+            entry.engine.free(entry.reference())
+            memory.drop(memory.row_buffers, number)
+
+
+class ProfileFunctions(Command):
+    """Return the engine's profile of a function, over all its graphs, by rank.
+
+    ``numbers`` identify the graphs that the ranks have. ``compiled`` lists all graphs of the function on the master.
+    """
+
+    title = "profile"
+
+    def __init__(self, numbers: List[int], compiled: Sequence[Any]) -> None:
+        self.numbers, self._compiled = numbers, compiled
+
+    def __getstate__(self) -> Any:
+        return {"numbers": self.numbers}
+
+    def run(self, context: RankContext) -> Any:
+        entries = [context.registry.functions[number] for number in self.numbers]
+        return entries[0].engine.profile([entry.reference() for entry in entries])
+
+    def finish(self, results: List[Any], context: RankContext) -> List[Any]:
+        engine = context.registry.functions[self.numbers[0]].engine
+        results[context.root] = engine.profile(self._compiled)
+        return results

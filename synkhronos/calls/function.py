@@ -26,25 +26,29 @@ from ..trace import point
 from . import signature
 from .arguments import Arguments
 from .batches import read_all
-from .changes import changed, entries_of, send_master_values, warn_of_changes, watched, were_given
-from .chunks import Results, run_in_chunks
-from .command import CallFunction
-from .comparison import DRAWS, Comparison, SerialError, Subject, compare, explained
-from .divergence import check_in_sync, mark_divergent
-from .division import divide
+from .changes import (
+    changed,
+    check_in_sync,
+    entries_of,
+    mark_divergent,
+    send_master_values,
+    warn_of_changes,
+    watched,
+    were_given,
+)
+from .command import CallFunction, FreeFunction, ProfileFunctions
+from .comparison import DRAWS, Comparison, Given, SerialError, compare, explained
+from .default_ops import own_updates
 from .first_calls import FirstCalls
-from .function_commands import FreeFunction, ProfileFunctions
-from .local_updates import own_updates
-from .on_step import OnStep
+from .on_step import OnStep, StepProgress
 from .placement_table import PlacementTable, table_of
 from .plan import CallMemory, FunctionVariables, Plans
 from .plan_builder import PlanBuilder
-from .progress import StepProgress
+from .rank_steps import StepSequence
 from .rank_values import preserve_values
-from .serial import Given
 from .state_rows import refuse_rows, rows_of_states, rows_on_ranks, states_of
-from .steps import RunSteps, StepSequence
-from .variants import Variants, Written
+from .steps import Results, RunSteps, run_in_chunks
+from .variants import Variants
 
 logger = logging.getLogger("synkhronos")
 
@@ -81,7 +85,7 @@ class Function:
         form: signature.Form,
         output_ops: List[ReduceOp],
         updates: List[Tuple[Any, Any]],
-        axes: Sequence[Optional[int]],
+        arguments: Arguments,
         variants: Variants,
         exact: Optional[bool],
         compile_own: Optional[Callable[[], Any]] = None,
@@ -90,8 +94,7 @@ class Function:
         self._compiled, self._compile_own = compiled, compile_own
         #: The user's ``exact``; by default, True if ``fork(exact=True)`` came before the definition, else None.
         self.exact = PROGRAM.exact or None if exact is None else exact
-        self._form, self._output_ops, self._updates, self._axes = form, output_ops, updates, axes
-        self._arguments = Arguments(engine, engine.inputs(compiled), axes)
+        self._form, self._output_ops, self._updates, self._arguments = form, output_ops, updates, arguments
         self._shareds = engine.shareds(compiled)
         self._variants = variants
         #: Random states that are equal on all ranks, so that all draw the same numbers.
@@ -331,19 +334,9 @@ class Function:
         return self.copy()
 
     def __reduce__(self) -> Any:
-        return _restore, (
-            self.engine.name,
-            self.compiled,
-            self._form,
-            self._output_ops,
-            self._updates,
-            self._axes,
-            self._variants.snapshot,
-            self._variants.sliceable,
-            self.exact,
-            self._variants.states,
-            self._variants.written,
-        )
+        of_variants = self._variants.snapshot, self._variants.sliceable, self._variants.states, self._variants.written
+        of_function = self._form, self._output_ops, self._updates, self._arguments.axes, self.exact
+        return _restore, (self.engine.name, self.compiled, of_function, of_variants)
 
     @property
     def trust_input(self) -> bool:
@@ -400,17 +393,9 @@ class Function:
             {new.get(id(shared), shared): axis for shared, axis in axes.items()}
             for axes in (self._variants.sliceable, self._variants.states)
         )
-        return Function(
-            self.program,
-            self.engine,
-            compiled,
-            self._form,
-            self._output_ops,
-            updates,
-            self._axes,
-            Variants(self.engine, snapshot, sliceable, self._arguments.scattered(), states, self._variants.written),
-            self.exact,
-        )
+        of_function = self._form, self._output_ops, updates, self._arguments.axes, self.exact
+        of_variants = snapshot, sliceable, states, self._variants.written
+        return _restore(self.engine.name, compiled, of_function, of_variants, self.program)
 
     def free(self) -> None:
         """Free the memory that the function keeps for intermediate results, on all ranks.
@@ -556,13 +541,7 @@ class Function:
             key = (arguments, n_rows, indices, division and division.key, subset)
             cached = plans.find(key)
             if cached is None:
-                division = division or divide(
-                    session.size,
-                    session.root,
-                    n_rows,
-                    all_ranks_call=self._variants.collectives is not None,
-                    written=self._variants.written_rows,
-                )
+                division = division or self._planner.division(session, n_rows, batch_s, num_slices)
                 plan = self._planner.plan(self, replicator_of(session), arguments, indices, division, subset)
                 alone = () if plan.writes else self._variants.updated_in_graph(division.num_slices > 1)
                 cached = plans.add(key, plan, alone)
@@ -790,20 +769,11 @@ class Function:
             arguments, chosen, _, n_rows = self._arguments.prepare(session.pool, values, options["batch"])
             all_rows = rows_of_states(self.engine, self._variants.states, n_rows, options["num_slices"])
             self._planner.division(session, all_rows, options["batch_s"], options["num_slices"])  # raises if invalid
-            subject = Subject(
-                self.engine,
-                lambda: self.compiled,
-                [each.type for each in [*self._arguments.inputs, *self.engine.outputs(self._compiled)]],
-                self._shareds,
-                self._output_ops,
-                self._variants,
-                bool(self.exact),
-            )
             given = Given(arguments, chosen, n_rows, options["batch_s"], subset)
             left, self._first_calls.left = self._first_calls.left, 0
             try:
                 return compare(
-                    subject,
+                    self,
                     session,
                     given,
                     lambda: self(*values, **options),
@@ -869,7 +839,7 @@ class Function:
         if plans is None or plans.session() is not session:
             replicator_of(session).ensure([self])
             plans = self._plans = Plans(session, self._variables_in(session))
-            if session.size > 1 and any(axis is not None for axis in self._axes) and not self._told:
+            if session.size > 1 and any(axis is not None for axis in self._arguments.axes) and not self._told:
                 self._tell_if_nothing_is_divided()
             if PROGRAM.exact and self.exact is None:
                 logger.warning(
@@ -984,19 +954,10 @@ def _apart(results: Any, held: Sequence[np.ndarray[Any, Any]]) -> Any:
 
 
 def _restore(
-    engine: str,
-    compiled: Any,
-    form: Any,
-    output_ops: Any,
-    updates: Any,
-    axes: Sequence[Optional[int]],
-    snapshot: Any,
-    sliceable: Any,
-    exact: Any,
-    states: Any,
-    written: Optional[Written] = None,
+    engine: str, compiled: Any, of_function: Tuple[Any, ...], of_variants: Tuple[Any, ...], program: Program = PROGRAM
 ) -> Function:
     found = engines.get(engine)
-    scattered = Arguments(found, found.inputs(compiled), axes).scattered()
-    variants = Variants(found, snapshot, sliceable, scattered, states, written)
-    return Function(PROGRAM, found, compiled, form, output_ops, updates, axes, variants, exact)
+    (form, output_ops, updates, axes, exact), (snapshot, sliceable, states, written) = of_function, of_variants
+    arguments = Arguments(found, found.inputs(compiled), axes)
+    variants = Variants(found, snapshot, sliceable, arguments.scattered(), states, written)
+    return Function(program, found, compiled, form, output_ops, updates, arguments, variants, exact)

@@ -1,4 +1,4 @@
-"""The ``on_step`` callback of `Function.steps`, and the values that it changes on the master.
+"""The ``on_step`` callback of `Function.steps` with the values that it changes on the master, and progress bars.
 
 If ``on_step`` changes a value that all ranks of an exact function need, the command ends after that step. If a rank
 then dies, the steps are repeated with the old values, but without calling ``on_step`` again::
@@ -22,7 +22,35 @@ from ..runtime.registry import Origin, SharedEntry
 from ..runtime.session import Session
 from .changes import changed as find_changed
 from .plan import FunctionVariables
-from .progress import StepProgress
+
+
+class StepProgress:
+    """Progress bars with tqdm's interface around arguments of `Function.steps`; the ``with`` block closes them."""
+
+    def __init__(self) -> None:
+        self._bars: List[Any] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._bars)
+
+    def taken_off(self, batches: Any) -> Any:
+        """Return the iterable inside a progress bar and register the bar; return other arguments unchanged."""
+        inner = getattr(batches, "iterable", None)
+        if inner is None or not callable(getattr(batches, "update", None)):
+            return batches
+        self._bars.append(batches)
+        return inner
+
+    def add(self, n_steps: int) -> None:
+        for bar in self._bars:
+            bar.update(n_steps)
+
+    def __enter__(self) -> StepProgress:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for bar in self._bars:
+            bar.close()
 
 
 class OnStep:
@@ -92,6 +120,5 @@ class OnStep:
                 entry.borrowed = borrowed
 
     def end(self) -> None:
-        """Restore the program's values, whether or not the command succeeded, and release them."""
         self.put_again()
         self._changed, self._before = [], {}

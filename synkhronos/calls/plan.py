@@ -234,21 +234,29 @@ class RankPlan:
     """
 
     def __init__(self, plan: CallPlan, context: RankContext) -> None:
-        self.plan = plan
+        self.plan, self.engine = plan, context.registry.functions[plan.number].engine
         self.pieces = plan.division.pieces(context.rank)
+        #: Whether this rank contributes results; the updated variables, and the positions of those that it updates.
+        self.counts = plan.division.takes_part(context.rank)
+        self.entries = context.entries([number for number, _ in plan.updates])
+        self.chosen = self.applied(self.counts)
         self.weights: List[Optional[Sequence[float]]] = []
         self.rows: List[Optional[Tuple[int, int, int]]] = []
         if plan.replicated_updates is not None:
             self.weights = [plan.division.slice_weights(i, context.root) for i in range(len(self.pieces))]
             self.rows = [plan.division.rows_of_slice(context.rank, piece) for piece in self.pieces]
+        #: In slices: positions of the updates of random states, which advance from slice to slice.
+        self.random: List[int] = []
+        if plan.division.num_slices > 1:
+            self.random = [i for i, one in enumerate(self.entries) if one.engine.is_random(one.reference())]
         #: Positions and axes of gathered outputs whose axis of rows is not the first axis.
         self.moved = [(i, op.axis) for i, op in enumerate(plan.ops) if op.axis]
         self._values: List[Any] = []
         self._indices: Optional[Indices] = None
         self._shared_rows: Any = None
-        self._engine = context.registry.functions[plan.number].engine
+        self._row_buffers = context.kept(CallMemory).row_buffers
         if self.pieces:
-            self._values = [_lasting(argument, self._engine, context) for argument in plan.arguments]
+            self._values = [_lasting(argument, self.engine, context) for argument in plan.arguments]
             self._indices = None if plan.indices is None else Indices(context.pools.here(plan.indices))
             if plan.division.shared_rows is not None:
                 self._shared_rows = _selection(plan.division.shared_rows[context.rank], context)
@@ -258,6 +266,10 @@ class RankPlan:
         self._passing = [i for i, value in enumerate(self._values) if value is None]
         #: Positions of the arguments stored on another host.
         self._far = [i for i in self._passing if context.pools.is_far(plan.arguments[i].value)]
+
+    def applied(self, counts: bool) -> List[int]:
+        """Return the positions of the updates that this rank makes; ``counts``: whether it has rows."""
+        return [i for i, is_common in enumerate(self.plan.replicated_updates or ()) if counts or is_common]
 
     @point("copy")
     def values(self, context: RankContext) -> List[Any]:
@@ -299,16 +311,16 @@ class RankPlan:
         """Return this rank's arguments for slice i; None for ``rows`` or ``shared_rows`` stands for the plan's rows."""
         weight, (begin, end), shared_part = self.pieces[i]
         part = self._part(i, rows)
+        is_view = part is not None and part.is_view
         for j in self._far:
             context.pools.fetch([self.plan.arguments[j].value], self._numbers(i, j, part))
         taken = []
         for j, ((kind, sent, mutable, axis), value) in enumerate(zip(self.plan.arguments, values)):
-            if kind in ("selected", "batch") and type(value) is not np.ndarray and self._engine.is_on_device(value):
+            if kind in ("selected", "batch") and type(value) is not np.ndarray and self.engine.is_on_device(value):
                 rows_here = part if kind == "selected" and part is not None else RowRange(begin, end, 1)
-                given = self._engine.take(value, rows_here)
+                given = self.engine.take(value, rows_here)
             elif kind == "selected" and part is not None:
-                buffer = None if part.is_view else self._row_buffer(context, j, end - begin, value)
-                given = part.take(value, buffer)
+                given = part.take(value, None if is_view else self._row_buffer(j, end - begin, value))
             elif kind in ("selected", "batch"):
                 given = value[begin:end]
             elif kind == "state":
@@ -333,13 +345,11 @@ class RankPlan:
                 taken.append(moved(given, 0, axis) if axis else given)
         return taken
 
-    def _row_buffer(
-        self, context: RankContext, i: int, n_rows: int, array: np.ndarray[Any, Any]
-    ) -> np.ndarray[Any, Any]:
+    def _row_buffer(self, i: int, n_rows: int, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return a reusable buffer for rows of the i-th argument; copying them to new memory takes twice as long."""
         shape = (n_rows,) + array.shape[1:]
         nbytes = array.itemsize * math.prod(shape)
-        place, buffers = (self.plan.number, i), context.kept(CallMemory).row_buffers
+        place, buffers = (self.plan.number, i), self._row_buffers
         buffer = buffers.get(place)
         if buffer is None or buffer.nbytes < nbytes:
             buffers.pop(place, None)  # free the old buffer before allocating

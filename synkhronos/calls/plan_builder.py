@@ -15,13 +15,12 @@ from ..replication.replicator import Replicator, replicator_of
 from ..runtime.session import Session
 from .arguments import Arguments
 from .batches import table_per_rank
-from .default_ops import op_of
+from .command import SharedLengths
+from .default_ops import op_of, own_updates, warn_of_slices
 from .division import Division, divide
-from .function_commands import SharedLengths
-from .local_updates import own_updates, warn_of_slices
 from .plan import AfterCollective, CallPlan
+from .rank_steps import StepSequence
 from .state_rows import rows_of_states
-from .steps import StepSequence
 from .variants import Variants
 
 logger = logging.getLogger("synkhronos")
@@ -39,8 +38,8 @@ class PlanBuilder:
         arguments: Arguments,
         variants: Variants,
     ) -> None:
-        self.engine, self.compiled, self.output_ops, self.updates = engine, compiled, output_ops, updates
-        self.arguments, self.variants = arguments, variants
+        self.engine, self.output_ops, self.updates = engine, output_ops, updates
+        self.arguments, self.variants, self.outputs = arguments, variants, engine.outputs(compiled)
         self._told_of_slices = False
 
     def division(self, session: Session, n_rows: Optional[int], batch_s: Any, num_slices: Any) -> Division:
@@ -140,15 +139,17 @@ class PlanBuilder:
             total,
         )
 
+    def _positions(self, subset: Optional[Sequence[int]]) -> Sequence[int]:
+        return range(len(self.outputs)) if subset is None else subset
+
     def _outputs(self, subset: Any, num_slices: int, total: bool) -> Tuple[List[ReduceOp], List[Any]]:
         ops, types = [], []
-        outputs = self.engine.outputs(self.compiled)
-        for i in range(len(outputs)) if subset is None else subset:
-            op, type_ = self.output_ops[i], outputs[i].type
+        for i in self._positions(subset):
+            op, type_ = self.output_ops[i], self.outputs[i].type
             if total and op.name is None:
                 raise ArgumentValueError(
                     "total",
-                    f"False, because {outputs[i].label} has op None, which combines no results",
+                    f"False, because {self.outputs[i].label} has op None, which combines no results",
                     "True",
                     "use another op for the output, or exclude it with output_subset",
                 )
@@ -208,19 +209,17 @@ class PlanBuilder:
             one if one.kind != "state" else one._replace(value=replicator.find(self.engine, inputs[one.value].state))
             for one in arguments
         ]
-        outputs = self.engine.outputs(self.compiled)
-        chosen = outputs if subset is None else [outputs[i] for i in subset]
+        chosen = [self.outputs[i] for i in self._positions(subset)]
         types = [output.type for output in chosen]
         collectives, second_half = self.variants.collectives, None
         n_more = len(updates)
         if division.num_slices > 1 and collectives is not None and collectives.cut is not None:
-            all_or_chosen = range(len(outputs)) if subset is None else subset
-            second_half = self._second_half(collectives.cut, replicator, all_or_chosen, division.num_slices)
+            second_half = self._second_half(collectives.cut, replicator, self._positions(subset), division.num_slices)
             n_random = sum(map(self.engine.is_random, self.variants.returned(True)))
             n_more = len(second_half.ops) + n_random
         wanted = subset
         if subset is not None and n_more:
-            wanted = [*subset, *range(len(outputs), len(outputs) + n_more)]
+            wanted = [*subset, *range(len(self.outputs), len(self.outputs) + n_more)]
         # Answers contain no outputs of sliced calls: gathered scalars become arrays, and updates need a barrier anyway.
         divides = collectives is not None and collectives.divides
         in_answers = (
@@ -277,9 +276,8 @@ class PlanBuilder:
 
     def _ops(self, division: Division, subset: Optional[Sequence[int]], root: int) -> List[ReduceOp]:
         """Return the ops of the requested outputs; raise if an op cannot be applied in this call."""
-        positions = range(len(self.output_ops)) if subset is None else subset
+        positions, outputs, collectives = self._positions(subset), self.outputs, self.variants.collectives
         ops = [self.output_ops[i] for i in positions]
-        collectives, outputs = self.variants.collectives, self.engine.outputs(self.compiled)
         for i, op in zip(positions, ops):
             if op.name is None and division.num_slices > 1 and not self._is_same_in_slices(i):
                 raise ArgumentValueError(
@@ -300,9 +298,8 @@ class PlanBuilder:
                 _check_degree(division, outputs[i].label, collectives.outputs[i], op, hint)
         _check_weights(division, ops if collectives is None else [*ops, *collectives.ops])
         if division.is_empty:
-            return [
-                ReduceOp(None, dtypes=op.dtypes) for op in ops
-            ]  # every rank makes an empty call, but only the master's result counts
+            # Every rank makes an empty call, but only the master's result counts.
+            return [ReduceOp(None, dtypes=op.dtypes) for op in ops]
         return ops
 
     def _is_same_in_slices(self, i: int) -> bool:
@@ -317,14 +314,11 @@ class PlanBuilder:
 
     def _graph_for(self, function: Any, division: Division, replicator: Replicator) -> Tuple[int, List[Any], List[Any]]:
         """Return the number of the call's graph, its sliceable variables, and the updates that the graph returns."""
-        sliced = division.num_slices > 1
+        sliced, collectives = division.num_slices > 1, self.variants.collectives
         updates: List[Any] = []
-        if not sliced:
-            updates = [(replicator.find(self.engine, shared), None) for shared in self.variants.returned(sliced)]
-        elif self.variants.collectives is not None and self.variants.collectives.cut is not None:
+        if not sliced or collectives is not None and collectives.cut is not None:
             updates = [(replicator.find(self.engine, shared), None) for shared in self.variants.returned(sliced)]
         else:
-            collectives = self.variants.collectives
             ops = {self.engine.identity(shared): op for shared, op in self.updates}
             for i, shared in enumerate(self.variants.returned(sliced)):
                 if self.engine.is_random(shared):  # random states advance from slice to slice

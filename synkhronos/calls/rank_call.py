@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
-from typing import Any, Callable, ContextManager, Iterable, Iterator, List, Optional, Sequence, Tuple, Type
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from .. import in_graph
-from ..errors import ArgumentValueError
+from ..errors import ArgumentValueError, prefixed
 from ..partition import split_rows
-from ..reductions import ReduceOp
+from ..reductions import Accumulator, ReduceOp
 from ..runtime.context import RankContext
 from ..runtime.registry import Origin, SharedEntry, set_all
 from ..selection import moved
 from ..trace import point
 from .division import Division, check_written
 from .plan import CallMemory, CallPlan, RankPlan
-from .slicing import LAST, in_slices
 
 
 class Change:
     """New values of shared variables, returned by the graph instead of set by it; applying them cannot fail."""
 
+    _before: Sequence[Any] = ()
+
     def __init__(self, entries: Sequence[SharedEntry], news: Sequence[Any]) -> None:
         self._entries, self._news = entries, news
-        self._before = [entry.cell[0] for entry in entries]
 
     def __call__(self) -> None:
-        """Apply the new values."""
         set_all(self._entries, self._news)
+
+    def remember(self) -> None:
+        """Keep the old values for `undo`."""
+        self._before = [entry.cell[0] for entry in self._entries]
 
     def undo(self) -> None:
         for entry, value in zip(self._entries, self._before):
@@ -39,146 +42,162 @@ class Change:
 NOTHING = Change([], [])
 
 
-def call(
-    prepared: RankPlan, values: Sequence[Any], rows: Any, shared_rows: Any, context: RankContext
-) -> Tuple[List[Any], Change, Division]:
-    """Call the function on this rank's rows; return the outputs, the updates still to be applied, and the division.
+def change_of(prepared: RankPlan, chosen: Sequence[int], news: Sequence[Any]) -> Change:
+    """Return the change that makes the chosen updates, in order of their positions."""
+    entries = prepared.entries
+    if len(chosen) < len(entries):
+        entries, news = [entries[i] for i in chosen], [news[i] for i in chosen]
+    if prepared.plan.on_device:
+        news = [entry.engine.to_device(entry.reference(), value) for entry, value in zip(entries, news)]
+    return Change(entries, news)
+
+
+class RankResult(NamedTuple):
+    """A rank's results of a call; the changes of shared variables are still to be made.
 
     All outputs are None if the rank contributes no results. Gathered outputs have their axis of rows first. If the
-    graph itself divides rows (`synkhronos.ops.shard`), the returned division contains the resulting weights.
+    graph itself divides rows (`synkhronos.ops.shard`), the division contains the resulting weights.
     """
-    plan, n_outputs, division = prepared.plan, len(prepared.plan.ops), prepared.plan.division
-    if not prepared.pieces:
-        return [None] * n_outputs, NOTHING, division
-    entry = context.registry.functions[plan.number]
-    engine, compiled = entry.engine, entry.reference()
 
-    def call_slice(i: int) -> Any:
-        nonlocal division
+    outputs: List[Any]
+    change: Any  # a `Change`; if one thread calls all ranks together, a function that makes the changes
+    division: Division
+
+
+class RankCall(NamedTuple):
+    """One rank's call: the plan, the arguments' whole values, and the rows to select; None for the plan's rows."""
+
+    prepared: RankPlan
+    values: Sequence[Any]
+    rows: Any
+    shared_rows: Any
+    context: RankContext
+
+    def run(self) -> RankResult:
+        """Call the function on this rank's rows."""
+        prepared, context = self.prepared, self.context
+        plan, division, n_outputs = prepared.plan, prepared.plan.division, len(prepared.plan.ops)
+        if not prepared.pieces:
+            return RankResult([None] * n_outputs, NOTHING, division)
+        if plan.after_collective is not None:
+            return self._in_halves()
+        if division.num_slices > 1:
+            return self._in_slices()
+        if plan.replicated_updates is None:
+            return RankResult(self._slice(0), NOTHING, division)
+        collectives = CollectivesOfCall(plan, prepared.weights[0], prepared.rows[0], context)
+        results, counts, chosen = self._slice(0, collectives), prepared.counts, prepared.chosen
+        if division.weights is None and collectives.weights is not None:
+            division = division._replace(weights=list(map(int, collectives.weights)))
+            counts = division.takes_part(context.rank)
+            chosen = prepared.applied(counts)
+        outputs = results[:n_outputs] if counts else [None] * n_outputs
+        return RankResult(outputs, change_of(prepared, chosen, results[n_outputs:]), division)
+
+    def _slice(self, i: int, collectives: Optional[CollectivesOfCall] = None) -> List[Any]:
+        """Call the function on this rank's i-th slice; return the outputs, then the new values in the graph."""
+        prepared, values, rows, shared_rows, context = self
+        entry = context.registry.functions[prepared.plan.number]
+        engine, compiled = entry.engine, entry.reference()
         arguments = prepared.slice(i, values, rows, shared_rows, context)
         try:
-            with inside(prepared, i, context) as collectives:
-                results = engine.call(compiled, arguments, plan.wanted)
-            if division.weights is None and collectives is not None and collectives.weights is not None:
-                division = division._replace(weights=collectives.weights)
+            if collectives is None:
+                results: List[Any] = engine.call(compiled, arguments, prepared.plan.wanted)
+            else:
+                with collectives:
+                    results = engine.call(compiled, arguments, prepared.plan.wanted)
         except Exception as error:
-            explain(error, plan, engine, context)
+            explain(error, prepared.plan, engine, context)
             raise
         for k, axis in prepared.moved:
             results[k] = moved(results[k], axis, 0)
         return results
 
-    if plan.after_collective is not None:
-        return (*_in_halves(call_slice, prepared, values, rows, shared_rows, context), division)
-    if division.num_slices > 1:
-        return (*_in_slices(call_slice, prepared, context), division)
-    results = call_slice(0)
-    if plan.replicated_updates is None:
-        return results, NOTHING, division
-    counts = division.takes_part(context.rank)
-    outputs = results[:n_outputs] if counts else [None] * n_outputs
-    chosen = [i for i, is_common in enumerate(plan.replicated_updates) if counts or is_common]
-    return outputs, change_of(plan, chosen, results[n_outputs:], context), division
+    def _collectives(self, i: int) -> Optional[CollectivesOfCall]:
+        plan = self.prepared.plan
+        if plan.replicated_updates is None:
+            return None
+        return CollectivesOfCall(plan, self.prepared.weights[i], self.prepared.rows[i], self.context)
 
+    def _in_slices(self) -> RankResult:
+        """Call the function slice by slice; the change applies the accumulated updates."""
+        prepared = self.prepared
+        plan, n_outputs, entries, random = prepared.plan, len(prepared.plan.ops), prepared.entries, prepared.random
+        weights = [_weights_of_slice(prepared, i) for i in range(len(prepared.pieces))]
+        updates = [
+            (entry.label(f"updates[{i}]"), LAST if i in random else op)
+            for i, (entry, (_, op)) in enumerate(zip(entries, plan.updates))
+        ]
 
-def _in_slices(call_slice: Callable[[int], Any], prepared: RankPlan, context: RankContext) -> Tuple[List[Any], Change]:
-    """Call the function slice by slice; return the outputs and the `Change` that applies the accumulated updates."""
-    plan, n_outputs = prepared.plan, len(prepared.plan.ops)
-    entries = [context.registry.shareds[number] for number, _ in plan.updates]
-    weights = [_weights_of_slice(prepared, i) for i in range(len(prepared.pieces))]
-    random = [i for i, entry in enumerate(entries) if entry.engine.is_random(entry.reference())]
-    updates = [
-        (entry.label(f"updates[{i}]"), LAST if i in random else op)
-        for i, (entry, (_, op)) in enumerate(zip(entries, plan.updates))
-    ]
+        def call_and_advance(i: int) -> Any:
+            results = self._slice(i, self._collectives(i))
+            for j in random:
+                if weights[i][n_outputs + j] is not None:
+                    entries[j].set(results[n_outputs + j], Origin.FUNCTION)
+            return results
 
-    def call_and_advance(i: int) -> Any:
-        results = call_slice(i)
-        for j in random:
-            if weights[i][n_outputs + j] is not None:
-                entries[j].set(results[n_outputs + j], Origin.FUNCTION)
-        return results
+        with _advanced([entries[i] for i in random]):
+            outputs, news = in_slices(
+                call_and_advance, weights, list(zip(plan.labels, plan.ops)), updates, prepared.engine.accumulator
+            )
+        for i, (entry, new) in enumerate(zip(entries, news)):
+            if new is not None and i not in random:
+                variable = entry.reference()
+                news[i] = entry.engine.to_device(variable, new)
+                if isinstance(news[i], np.ndarray):  # a value on the device already has the graph's type
+                    news[i] = entry.engine.coerce(variable, news[i], f"the update of {entry.label(f'updates[{i}]')}")
+        change = change_of(prepared, [i for i, new in enumerate(news) if new is not None], news)
+        return RankResult(outputs, change, plan.division)
 
-    with _advanced(entries[i] for i in random):
-        outputs, news = in_slices(
-            call_and_advance,
-            weights,
-            list(zip(plan.labels, plan.ops)),
-            updates,
-            context.registry.functions[plan.number].engine.accumulator,
-        )
-    for i, (entry, new) in enumerate(zip(entries, news)):
-        if new is not None and i not in random:
-            variable = entry.reference()
-            news[i] = entry.engine.to_device(variable, new)
-            if isinstance(news[i], np.ndarray):  # a value on the device already has the graph's type
-                news[i] = entry.engine.coerce(variable, news[i], f"the update of {entry.label(f'updates[{i}]')}")
-    return outputs, change_of(plan, [i for i, new in enumerate(news) if new is not None], news, context)
+    def _in_halves(self) -> RankResult:
+        """Run an exact function's graph slice by slice up to the split point, and the rest of the graph once."""
+        prepared, values, rows, shared_rows, context = self
+        plan, entries, random = prepared.plan, prepared.entries, prepared.random
+        half: Any = plan.after_collective
+        n_outputs, n_parts, late = len(plan.ops), len(half.ops), {i for i, _ in half.outputs}
+        results: List[Any] = []
+
+        def call_and_advance(i: int) -> Any:
+            results[:] = self._slice(i, self._collectives(i))
+            if prepared.pieces[i][0]:
+                for j, state in zip(random, results[n_outputs + n_parts :]):
+                    entries[j].set(state, Origin.FUNCTION)
+            return results[: n_outputs + n_parts]
+
+        own = [piece[0] or None for piece in prepared.pieces]
+        weights = [[None if k in late else one for k in range(n_outputs)] + [one] * n_parts for one in own]
+        function = context.registry.functions[half.number]
+        engine, compiled = function.engine, function.reference()
+        parts = [(f"part {i}", LAST if op is None else op) for i, op in enumerate(half.ops)]
+        with _advanced([entries[i] for i in random]):
+            outputs, news = in_slices(
+                call_and_advance, weights, list(zip(plan.labels, plan.ops)), parts, engine.accumulator
+            )
+            after: List[Any] = [entry.cell[0] for entry in entries]  # the states of random variables
+        last = len(prepared.pieces) - 1
+        # A rank without rows passes values of the right shape, which do not count.
+        given = [results[n_outputs + k] if new is None else new for k, new in enumerate(news)]
+        arguments = prepared.slice(last, values, rows, shared_rows, context) + given
+        others = [i for i in range(len(entries)) if i not in random]
+        chosen = [*(k for _, k in half.outputs), *range(half.n_outputs, half.n_outputs + len(others))]
+        with CollectivesOfCall(plan, plan.division.weights, prepared.rows[last], context):
+            found = engine.call(compiled, arguments, chosen)
+        for (i, _), output in zip(half.outputs, found):
+            outputs[i] = output if prepared.counts else None
+        for i, new in zip(others, found[len(half.outputs) :]):
+            after[i] = new
+        return RankResult(outputs, change_of(prepared, prepared.chosen, after), plan.division)
 
 
 @contextmanager
-def _advanced(entries: Iterable[SharedEntry]) -> Iterator[None]:
+def _advanced(entries: Sequence[SharedEntry]) -> Iterator[None]:
     """Allow random states to advance from slice to slice in the block; on exit, restore the initial states."""
-    before = [(entry, entry.cell[0]) for entry in entries]
+    before = [entry.cell[0] for entry in entries]
     try:
         yield
     finally:
-        for entry, state in before:
+        for entry, state in zip(entries, before):
             entry.set(state, Origin.UNDONE)
-
-
-def _in_halves(
-    call_slice: Callable[[int], Any],
-    prepared: RankPlan,
-    values: Sequence[Any],
-    rows: Any,
-    shared_rows: Any,
-    context: RankContext,
-) -> Tuple[List[Any], Change]:
-    """Run an exact function's graph slice by slice up to the split point, and the rest of the graph once."""
-    plan = prepared.plan
-    half: Any = plan.after_collective
-    entries = [context.registry.shareds[number] for number, _ in plan.updates]
-    random = [i for i, entry in enumerate(entries) if entry.engine.is_random(entry.reference())]
-    n_outputs, n_parts, late = len(plan.ops), len(half.ops), {i for i, _ in half.outputs}
-    results: List[Any] = []
-
-    def call_and_advance(i: int) -> Any:
-        results[:] = call_slice(i)
-        if prepared.pieces[i][0]:
-            for j, state in zip(random, results[n_outputs + n_parts :]):
-                entries[j].set(state, Origin.FUNCTION)
-        return results[: n_outputs + n_parts]
-
-    own = [piece[0] or None for piece in prepared.pieces]
-    weights = [[None if k in late else one for k in range(n_outputs)] + [one] * n_parts for one in own]
-    function = context.registry.functions[half.number]
-    engine, compiled = function.engine, function.reference()
-    parts = [(f"part {i}", LAST if op is None else op) for i, op in enumerate(half.ops)]
-    with _advanced(entries[i] for i in random):
-        outputs, news = in_slices(
-            call_and_advance, weights, list(zip(plan.labels, plan.ops)), parts, engine.accumulator
-        )
-        states = [entries[i].cell[0] for i in random]
-    last = len(prepared.pieces) - 1
-    # A rank without rows passes values of the right shape, which do not count.
-    given = [results[n_outputs + k] if new is None else new for k, new in enumerate(news)]
-    arguments = prepared.slice(last, values, rows, shared_rows, context) + given
-    counts = plan.division.takes_part(context.rank)
-    n_news = len(entries) - len(random)
-    chosen = [*(k for _, k in half.outputs), *range(half.n_outputs, half.n_outputs + n_news)]
-    with CollectivesOfCall(plan, plan.division.weights, prepared.rows[last], context):
-        found = engine.call(compiled, arguments, chosen)
-    for (i, _), output in zip(half.outputs, found):
-        outputs[i] = output if counts else None
-    after: List[Any] = [None] * len(entries)
-    for i, state in zip(random, states):
-        after[i] = state
-    others = [i for i in range(len(entries)) if i not in random]
-    for i, new in zip(others, found[len(half.outputs) :]):
-        after[i] = new
-    common: Any = plan.replicated_updates
-    return outputs, change_of(plan, [i for i in range(len(entries)) if counts or common[i]], after, context)
 
 
 def _weights_of_slice(prepared: RankPlan, i: int) -> List[Optional[float]]:
@@ -189,13 +208,6 @@ def _weights_of_slice(prepared: RankPlan, i: int) -> List[Optional[float]]:
     of_ranks = prepared.weights[i]
     of_all = None if of_ranks is None else sum(of_ranks)  # None if no rank has rows in this slice
     return [own] * len(plan.ops) + [of_all if is_common else own for is_common in plan.replicated_updates]
-
-
-def change_of(plan: CallPlan, chosen: Sequence[int], news: Sequence[Any], context: RankContext) -> Change:
-    entries, values = [context.registry.shareds[plan.updates[i][0]] for i in chosen], [news[i] for i in chosen]
-    if plan.on_device:
-        values = [entry.engine.to_device(entry.reference(), value) for entry, value in zip(entries, values)]
-    return Change(entries, values)
 
 
 class RowsOfCall(in_graph.CurrentCall):
@@ -266,15 +278,6 @@ class CollectivesOfCall(RowsOfCall):
         context.kept(CallMemory).bytes_inside[self.plan.number, number] = nbytes
 
 
-def inside(
-    prepared: RankPlan, i: int, context: RankContext, kind: Type[RowsOfCall] = CollectivesOfCall
-) -> ContextManager[Any]:
-    """Return a context manager that gives the graph's operations access to slice i's rows and to the other ranks."""
-    if prepared.plan.replicated_updates is None:
-        return nullcontext()
-    return kind(prepared.plan, prepared.weights[i], prepared.rows[i], context)
-
-
 def explain(error: Exception, plan: CallPlan, engine: Any, context: RankContext) -> None:
     """Raise a `MemoryError` with a remedy if the error means that the device is out of memory."""
     if engine.is_out_of_memory(error):
@@ -283,3 +286,77 @@ def explain(error: Exception, plan: CallPlan, engine: Any, context: RankContext)
             f"rank {context.rank} ran out of device memory in function {plan.name} ({first}): call it with "
             f"num_slices={2 * plan.division.num_slices}, or with fewer rows"
         ) from error
+
+
+class Agreement:
+    """Checks that all slices have the same value, for example of an integer update, which has no average."""
+
+    def __init__(self) -> None:
+        self._value: Any = None
+
+    def add(self, value: Any, weight: Any = 1) -> None:
+        """Compare the value of the next slice with the first."""
+        if self._value is None:
+            self._value = np.array(value)
+        elif not np.array_equal(self._value, value):
+            hint = "integers are not averaged: set an op for the update, for example (shared, expression, 'sum')"
+            raise ArgumentValueError("integers", "equal values in all slices", "different values", hint)
+
+    def finish(self) -> Tuple[Any, Any]:
+        return self._value, None
+
+
+class Last:
+    """Keeps the value of the last slice: an advanced random state, or an output equal in all slices."""
+
+    def __init__(self) -> None:
+        self._value: Any = None
+
+    def add(self, value: Any, weight: Any = 1) -> None:
+        self._value = value
+
+    def finish(self) -> Tuple[Any, Any]:
+        return self._value, None
+
+
+#: Used in place of an op: keep the value of the last slice.
+LAST: Any = "last"
+
+
+def in_slices(
+    call: Callable[[int], Sequence[Any]],
+    weights: Sequence[Sequence[Optional[float]]],
+    outputs: Sequence[Tuple[str, ReduceOp]],
+    updates: Sequence[Tuple[str, Any]],
+    accumulator: Callable[..., Any] = Accumulator,
+) -> Tuple[List[Any], List[Any]]:
+    """Call a function on every slice of a rank's rows, and accumulate its outputs and updates.
+
+    Every slice computes updates from the original values; the caller applies them once, at the end. ``call(i)`` returns
+    the outputs of the i-th slice, then the new values. ``weights[i][k]``: the number of rows of slice i for the k-th of
+    these values, or None if the value does not count. A result is None if its value counts in no slice.
+    Each item of ``updates`` is a name and an op; the op is `LAST` for the last value, or None if slices must agree.
+    """
+    names = [name for name, _ in outputs] + ["the update of " + name for name, _ in updates]
+    accumulators: List[Any] = [Last() if op.name is None else accumulator(op) for _, op in outputs]
+    accumulators += [
+        Agreement() if op is None else Last() if op is LAST else accumulator(op, keep_dtype=True) for _, op in updates
+    ]
+    for i, of_slice in enumerate(weights):
+        _add(names, accumulators, call(i), of_slice)
+    results = []
+    for name, each in zip(names, accumulators):
+        with prefixed(f"{name} differs between slices"):
+            results.append(each.finish()[0])
+    return results[: len(outputs)], results[len(outputs) :]
+
+
+def _add(
+    names: Sequence[str], accumulators: Sequence[Any], values: Sequence[Any], weights: Sequence[Optional[float]]
+) -> None:
+    """Accumulate a slice's values without keeping references, because the next slice needs the memory."""
+    for name, accumulator, value, weight in zip(names, accumulators, values, weights):
+        if weight is None:
+            continue
+        with prefixed(f"{name} differs between slices"):
+            accumulator.add(value, weight)

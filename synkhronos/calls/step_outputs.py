@@ -102,7 +102,6 @@ class Store:
             values.append(outputs[i])
 
     def stored(self) -> Stored:
-        """Return the location of all outputs; their memory lives as long as this object."""
         odd = {place: self._pool.handle(array) for place, array in self._odd.items()}
         return Stored(self._shapes, self._pool.handle(self._memory), odd, self._objects)
 

@@ -10,7 +10,7 @@ The steps, their order and the plan are the same. Nothing changes before all ran
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
 
@@ -19,20 +19,8 @@ from ..reductions import reduce_outputs
 from ..runtime.context import RankContext
 from ..selection import moved
 from ..transports.shared_memory import check_same
-from .division import Division
 from .plan import CallPlan, RankPlan
-from .rank_call import NOTHING, CollectivesOfCall, change_of, explain
-
-
-class AllRanks(NamedTuple):
-    """The results of a call: outputs and changes by rank, and the division, which the graph may have made.
-
-    Outputs may still be on devices, which compute them while this thread goes on.
-    """
-
-    outputs: List[List[Any]]
-    changes: List[Callable[[], object]]
-    division: Division
+from .rank_call import NOTHING, CollectivesOfCall, RankResult, change_of, explain
 
 
 def is_possible(plan: CallPlan, contexts: Sequence[RankContext]) -> bool:
@@ -48,8 +36,8 @@ def call_together(
     shared_rows: Sequence[Any],
     contexts: Sequence[RankContext],
     root: int,
-) -> AllRanks:
-    """Call a function on all ranks; ``prepared``, ``values``, ``shared_rows`` and ``contexts`` are lists by rank."""
+) -> List[RankResult]:
+    """Call a function on all ranks; arguments and results are lists by rank, except for the call's ``rows``."""
     plan, n_outputs = prepared[0].plan, len(prepared[0].plan.ops)
     division, joint = plan.division, plan.replicated_updates
     entries = [context.registry.functions[plan.number] for context in contexts]
@@ -67,18 +55,16 @@ def call_together(
     first = calls[0]
     if first is not None and division.weights is None and first.weights is not None:
         division = division._replace(weights=list(map(int, first.weights)))
-    found = AllRanks([[None] * n_outputs for _ in contexts], [NOTHING] * len(contexts), division)
+    found = [RankResult([None] * n_outputs, NOTHING, division) for _ in contexts]
     for rank, of_rank in zip(calling, results):
         for k, axis in prepared[rank].moved:
             of_rank[k] = moved(of_rank[k], axis, 0)
-        counts = joint is None or division.takes_part(rank)
-        if counts:
-            found.outputs[rank] = of_rank[:n_outputs]
-        if joint is not None:
-            chosen = [i for i, is_common in enumerate(joint) if counts or is_common]
-            found.changes[rank] = change_of(plan, chosen, of_rank[n_outputs:], contexts[rank])
-    if joint is None:
-        found.changes[root] = change
+        if joint is None:
+            found[rank] = RankResult(of_rank[:n_outputs], change if rank == calling[0] else NOTHING, division)
+            continue
+        counts = division.takes_part(rank)
+        of_change = change_of(prepared[rank], prepared[rank].applied(counts), of_rank[n_outputs:])
+        found[rank] = RankResult(of_rank[:n_outputs] if counts else [None] * n_outputs, of_change, division)
     return found
 
 
@@ -94,19 +80,19 @@ def apply(changes: Sequence[Callable[[], object]]) -> None:
 
 
 def on_host(plan: CallPlan, outputs: Sequence[Any], context: RankContext) -> List[Any]:
-    """Wait for a rank's outputs; return them on the host."""
+    """Wait for a rank's outputs, which a device may still be computing; return them on the host."""
     return list(map(context.registry.functions[plan.number].engine.to_host, outputs))
 
 
-def combined(plan: CallPlan, found: AllRanks, root: int) -> List[Any]:
-    """Return the master's outputs, combined over the ranks as `Transport.reduce` does."""
-    outputs = list(found.outputs[root])
+def combined(plan: CallPlan, of_ranks: Sequence[Sequence[Any]], weights: Any, root: int) -> List[Any]:
+    """Combine the ranks' outputs as `Transport.reduce` does; return the master's outputs."""
+    outputs = list(of_ranks[root])
     for i, op in enumerate(plan.ops):
         if op.name is not None:
-            parts = [None if one[i] is None else np.asarray(one[i]) for one in found.outputs]
+            parts = [None if one[i] is None else np.asarray(one[i]) for one in of_ranks]
             label = f"{plan.labels[i]} of function {plan.name}"
             if op.name != "gather":
                 check_same(parts, lambda _, label=label: label, i)  # type: ignore[misc]
             with prefixed(label):
-                outputs[i] = reduce_outputs(op, parts, found.division.weights, root)
+                outputs[i] = reduce_outputs(op, parts, weights, root)
     return outputs

@@ -19,7 +19,7 @@ would remain if a later collective failed. Updates are applied after the call in
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..engines.base import Collectives
 from ..sharding import Shard
@@ -93,28 +93,21 @@ class Variants:
 
     def get(self, sliced: bool) -> CompiledGraph:
         """Return the graph for calls in slices, or for calls that only select rows; compile it on first use."""
-        graph = self._graphs.get(("variant", sliced))
-        if graph is None:
-            graph = CompiledGraph(self.engine, self.engine.variant(self.snapshot, sliced, list(self.sliceable)))
-            self._graphs["variant", sliced] = graph
-        return graph
+        return self._made("variant", sliced, lambda rows: self.engine.variant(self.snapshot, sliced, rows))
 
     def after_collective(self) -> CompiledGraph:
         """Return the graph that a sliced call to an exact function runs once, at the end; compile it on first use."""
-        graph = self._graphs.get(("second half", True))
-        if graph is None:
-            graph = CompiledGraph(self.engine, self.engine.after_collective(self.snapshot, list(self.sliceable)))
-            self._graphs["second half", True] = graph
-        return graph
+        return self._made("second half", True, lambda rows: self.engine.after_collective(self.snapshot, rows))
 
     def shapes(self, selects: bool) -> CompiledGraph:
         """Return the graph that computes the outputs' shapes; with ``selects``, sliceable variables are inputs."""
-        graph = self._graphs.get(("shapes", selects))
+        return self._made("shapes", selects, lambda rows: self.engine.shapes(self.snapshot, rows if selects else []))
+
+    def _made(self, kind: str, option: bool, make: Callable[[List[Any]], Any]) -> CompiledGraph:
+        """Return a graph, compiled on first use; ``make`` takes the variables whose rows are inputs."""
+        graph = self._graphs.get((kind, option))
         if graph is None:
-            graph = CompiledGraph(
-                self.engine, self.engine.shapes(self.snapshot, list(self.sliceable) if selects else [])
-            )
-            self._graphs["shapes", selects] = graph
+            graph = self._graphs[kind, option] = CompiledGraph(self.engine, make(list(self.sliceable)))
         return graph
 
     def updated_in_graph(self, sliced: bool) -> List[str]:

@@ -32,9 +32,7 @@ import numpy as np
 
 from ..calls.batches import read_all, selection
 from ..calls.command import presented
-from ..calls.plan import RankPlan
-from ..calls.rank_call import call
-from ..calls.steps import StepSequence
+from ..calls.rank_steps import RankSteps, StepSequence
 from ..collectives.arguments import checked
 from ..errors import ArgumentValueError
 from ..runtime.command import Command, CommandStats
@@ -210,19 +208,14 @@ class RunAsynchronously(Command):
         return CommandStats("other", f"asynchronous {self.title}")
 
     def run(self, context: RankContext) -> AsyncState:
-        barrier, rank = context.barrier, context.rank
-        block = barrier.block
-        block.steps[rank] = block.undone[rank] = 0
-        block.steps_command[rank] = barrier.command
-        prepared = [RankPlan(plan, context) for plan in self.steps.plans]
-        values = prepared[0].values(context)
+        barrier, own = context.barrier, RankSteps(self.steps, context)
         region = AsyncRegion(context, self.words, sum(self.steps.counts), self.staleness)
         try:
             self.hooks.has_begun = True
             hooks = copy.copy(self.hooks)
             hooks.begin(region)
             barrier.wait()
-            batches, outputs = self._make(hooks, prepared, values)
+            batches, outputs = self._make(hooks, own)
             hooks.last()
             region.end()
             barrier.wait()
@@ -232,9 +225,7 @@ class RunAsynchronously(Command):
         finally:
             region.close()
 
-    def _make(
-        self, hooks: StepHooks, prepared: Sequence[RankPlan], values: Sequence[Any]
-    ) -> Tuple[List[int], List[List[Any]]]:
+    def _make(self, hooks: StepHooks, own: RankSteps) -> Tuple[List[int], List[List[Any]]]:
         """Run steps until no batches remain; return the numbers of this rank's batches, and their outputs."""
         steps, region, context = self.steps, hooks.region, hooks.region.context
         batches: List[int] = []
@@ -248,11 +239,10 @@ class RunAsynchronously(Command):
                 return batches, made
             hooks.before()
             division, *row = table[batch].tolist()
-            each = prepared[division]
-            outputs, change, _ = call(each, values, selection(row, indices), None, context)
-            change()
+            found = own.call(division, selection(row, indices), None)
+            found.change()
             batches.append(batch)
-            on_host = [engine.to_host(output) for output in presented(each.plan, context, outputs)]
+            on_host = [engine.to_host(output) for output in presented(steps.plans[division], context, found.outputs)]
             made.append([np.array(one) if isinstance(one, np.ndarray) else one for one in on_host])
             counted[context.rank] = len(batches)
             hooks.after(batch)

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import math
 import pickle
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from collections import defaultdict
+from typing import Any, Callable, DefaultDict, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -83,7 +84,7 @@ class SharedMemoryTransport(Transport):
         self._over_hosts: Optional[HostTransport] = None
         if hosts is not None and hosts.places is not None and fetcher is not None:
             self._over_hosts = HostTransport(hosts, barrier.rank, pool, fetcher)
-        self._slots: Dict[Key, Slot] = {}
+        self._slots: DefaultDict[Key, Slot] = defaultdict(Slot)
         self._values: Dict[Key, ValueBuffers] = {}
         self._replaced: Optional[ValueBuffers] = None
         is_first = barrier.rank == self.near[0]
@@ -97,9 +98,7 @@ class SharedMemoryTransport(Transport):
         bound: List[np.ndarray[Any, Any]] = []
         borrowed: Optional[Set[int]] = None
         for key, value in zip(keys, values):
-            slot = self._slots.get(key)
-            if slot is None:
-                slot = self._slots[key] = Slot()
+            slot = self._slots[key]
             current = slot.current
             if current is None or current.array is not value:
                 value = np.asarray(value)  # a value on a device is copied to the host
@@ -121,9 +120,7 @@ class SharedMemoryTransport(Transport):
     def _spares(self, keys: Sequence[Key], kinds: Sequence[Tuple[Tuple[int, ...], np.dtype[Any]]]) -> List[PooledArray]:
         borrowed, found = self._borrowed(), []
         for key, (shape, dtype) in zip(keys, kinds):
-            slot = self._slots.get(key)
-            if slot is None:
-                slot = self._slots[key] = Slot()
+            slot = self._slots[key]
             slot.spare = self._fitting(slot.spare, shape, dtype, borrowed)
             found.append(slot.spare)
         return found
@@ -191,7 +188,10 @@ class SharedMemoryTransport(Transport):
         return self._layouts.of(self.barrier.exchange(notice, self.pool, self.pools))
 
     def agree(self, label: str) -> None:
-        self._layout([], label)
+        notice = self._layouts.notice([], label)
+        notices = self.barrier.exchange(notice, self.pool, self.pools)
+        if notices.count(notice) < self.size:
+            self._layouts.of(notices)  # raises
 
     def _current(
         self, keys: Sequence[Key], arrays: Sequence[Optional[np.ndarray[Any, Any]]]
@@ -367,7 +367,7 @@ class SharedMemoryTransport(Transport):
         if self.size == 1:
             self.barrier.wait()  # as in every collective, so that earlier steps need no undo
             return list(arrays)
-        kinds = kinds_of(arrays)
+        kinds = [(array.shape, array.dtype) for array in arrays]
         buffers = self._values.get(key)
         if buffers is None or buffers.kinds != kinds:
             self._replaced = buffers  # peers may read the old buffers until the next exchange

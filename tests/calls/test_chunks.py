@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from refusals import refuses
 
-from synkhronos.calls import chunks
-from synkhronos.calls.chunks import Results, run_in_chunks
-from synkhronos.calls.steps import StepSequence
+from synkhronos.calls import steps as steps_module
+from synkhronos.calls.rank_steps import StepSequence
+from synkhronos.calls.steps import Results, joined, run_in_chunks
 
 
 def steps_of(n_steps, total=False):
@@ -66,7 +66,7 @@ def test_the_program_ends_them():
 
 def test_parts_take_about_a_second(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(chunks.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(steps_module.time, "monotonic", lambda: now[0])
     steps, table = steps_of(1000)
     made = Made(table)
 
@@ -86,10 +86,10 @@ def test_what_is_accumulated_is_one_command():
 
 
 def test_arrays_of_different_shapes_become_a_list():
-    joined = chunks.joined([np.zeros((2, 3)), np.ones((1, 4))])
-    assert [each.shape for each in joined] == [(3,), (3,), (4,)]
-    joined = chunks.joined([np.zeros(2), [np.zeros(3)]])
-    assert [each.shape for each in joined] == [(), (), (3,)]
+    found = joined([np.zeros((2, 3)), np.ones((1, 4))])
+    assert [each.shape for each in found] == [(3,), (3,), (4,)]
+    found = joined([np.zeros(2), [np.zeros(3)]])
+    assert [each.shape for each in found] == [(), (), (3,)]
 
 
 def test_commands_that_end_early_go_on():

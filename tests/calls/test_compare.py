@@ -2,7 +2,7 @@
 
 Expected values come from NumPy, or from the engine alone with separate variables.
 
-Modules: `comparison`, `explanations`, `first_calls`, `rank_values`, `rounding`, `serial`.
+Modules: `comparison`, `first_calls`, `rank_values`.
 """
 
 import logging

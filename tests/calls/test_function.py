@@ -1,6 +1,6 @@
 """`function` accepts all forms of inputs, outputs and updates that the engine accepts; other features of its functions.
 
-Modules: `build`, `function_commands`, `synkhronos.engines.graph.profiles`.
+Modules: `build`, `command`, `synkhronos.engines.graph.profiles`.
 """
 
 import copy

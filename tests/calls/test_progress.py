@@ -5,7 +5,7 @@ import pytest
 from library import L, T
 
 import synkhronos as synk
-from synkhronos.calls.progress import StepProgress
+from synkhronos.calls.on_step import StepProgress
 
 
 class Bar:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from refusals import refuses, reports
 
-from synkhronos.calls import slicing
-from synkhronos.calls.slicing import LAST, Agreement
+from synkhronos.calls import rank_call
+from synkhronos.calls.rank_call import LAST, Agreement
 from synkhronos.errors import ArgumentValueError
 from synkhronos.reductions import ReduceOp
 
@@ -17,14 +17,14 @@ OPS = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": np.min, "max": np.
 
 
 def in_slices(call, weights, outputs, updates):
-    """Call `slicing.in_slices` with one weight for all values of a slice."""
+    """Call `rank_call.in_slices` with one weight for all values of a slice."""
     each = [[weight] * (len(outputs) + len(updates)) for weight in weights]
-    return slicing.in_slices(call, each, outputs, updates)
+    return rank_call.in_slices(call, each, outputs, updates)
 
 
 def test_values_of_a_slice_may_weigh_differently_or_not_count():
     rows = [3.0, 5.0, 100.0, 7.0]
-    outputs, news = slicing.in_slices(
+    outputs, news = rank_call.in_slices(
         lambda i: [np.array(rows[i]), np.array(rows[i]), np.array(i)],
         [[1, 4, 1], [None, 0, 1], [None, None, None], [2, 4, 1]],
         [("a", ReduceOp("avg"))],
@@ -33,7 +33,7 @@ def test_values_of_a_slice_may_weigh_differently_or_not_count():
     np.testing.assert_allclose(outputs, [np.average([3, 7], weights=[1, 2])])
     np.testing.assert_allclose(news[0], np.average([3, 5, 7], weights=[4, 0, 4]))
     assert news[1] == 3
-    outputs, news = slicing.in_slices(lambda i: [1, 2], [[None, None]], [("a", ReduceOp("avg"))], [("state", LAST)])
+    outputs, news = rank_call.in_slices(lambda i: [1, 2], [[None, None]], [("a", ReduceOp("avg"))], [("state", LAST)])
     assert outputs == [None] and news == [None]
 
 

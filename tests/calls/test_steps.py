@@ -1,6 +1,6 @@
 """Many steps in one command yield the same bits as single calls, and NumPy's values; errors can end them early.
 
-Modules: `plan_builder`, `step_outputs`.
+Modules: `plan_builder`, `rank_steps`, `step_outputs`.
 """
 
 import gc

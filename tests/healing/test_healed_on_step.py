@@ -13,7 +13,7 @@ from library import NAME, L, T
 
 import synkhronos as synk
 from synkhronos import trace
-from synkhronos.calls import chunks
+from synkhronos.calls import steps
 from synkhronos.program.program import PROGRAM
 from synkhronos.sync.control_block import DEATHS
 from synkhronos.testing import numpy_engine as engine
@@ -27,7 +27,7 @@ ROWS, STEPS, CHANGED = np.arange(9.0) / 8, 28, (2, 3, 20)
 
 @pytest.fixture(autouse=True)
 def closed(monkeypatch):
-    monkeypatch.setattr(chunks, "SECONDS", 1e9)  # the number of steps in a command must not depend on a clock
+    monkeypatch.setattr(steps, "SECONDS", 1e9)  # the number of steps in a command must not depend on a clock
     synk.close()
     yield
     synk.close()

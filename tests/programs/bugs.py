@@ -21,7 +21,6 @@ from synkhronos.calls import (
     plan_builder,
     rank_call,
     rank_values,
-    slicing,
     state_rows,
     step_outputs,
 )
@@ -425,7 +424,7 @@ def lost_default_update(plant):
 
 def wrong_op_on_the_last_slice(plant):
     """The last slice is accumulated by ``max`` instead of ``avg``."""
-    right = slicing.in_slices
+    right = rank_call.in_slices
 
     def wrong(call, weights, outputs, updates, accumulator=Accumulator):
         class LastByMax(Accumulator):
@@ -439,7 +438,7 @@ def wrong_op_on_the_last_slice(plant):
 
         return right(call, weights, outputs, updates, LastByMax)
 
-    plant.replace(slicing, "in_slices", wrong)
+    plant.replace(rank_call, "in_slices", wrong)
 
 
 def swapped_updates(plant):
@@ -559,8 +558,8 @@ def no_updates_without_rows(plant):
     """Ranks without rows do not apply the updates that all ranks have in common."""
     right = rank_call.change_of
 
-    def wrong(plan, chosen, news, context):
-        return right(plan, chosen if plan.division.takes_part(context.rank) else [], news, context)
+    def wrong(prepared, chosen, news):
+        return right(prepared, chosen if prepared.counts else [], news)
 
     plant.replace(rank_call, "change_of", wrong)
 
@@ -569,8 +568,8 @@ def all_updates_without_rows(plant):
     """Ranks without rows apply all updates."""
     right = rank_call.change_of
 
-    def wrong(plan, chosen, news, context):
-        return right(plan, range(len(news)) if plan.division.num_slices == 1 else chosen, news, context)
+    def wrong(prepared, chosen, news):
+        return right(prepared, range(len(news)) if prepared.plan.division.num_slices == 1 else chosen, news)
 
     plant.replace(rank_call, "change_of", wrong)
 
@@ -687,7 +686,7 @@ def collective_too_late(plant):
 
 def collective_too_early(plant):
     """Values that are computed once, with collectives, are computed from the first slice alone."""
-    right = slicing.in_slices
+    right = rank_call.in_slices
 
     def wrong(call, weights, outputs, updates, accumulator=Accumulator):
         if updates and updates[0][0].startswith("part"):
@@ -695,7 +694,7 @@ def collective_too_early(plant):
             weights = [weights[0], *later]
         return right(call, weights, outputs, updates, accumulator)
 
-    plant.replace(slicing, "in_slices", wrong)
+    plant.replace(rank_call, "in_slices", wrong)
 
 
 def other_op_inside(plant, right_op, wrong_op):

@@ -28,14 +28,14 @@ BUDGET = {
     "program/": 1044,
     "engines/ sharding/ ops/": 8288,
     "replication/": 462,
-    "calls/": 4280,
+    "calls/": 4164,
     "collectives/": 1058,
     "mesh/": 546,
     "profile/": 921,
     "loading/": 416,
     "extending.py": 41,
     "extensions/": 3970,
-    "contrib/": 941,
+    "contrib/": 931,
     "testing/ cli/": 1914,
 }
 

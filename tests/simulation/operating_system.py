@@ -28,7 +28,7 @@ from unittest import mock
 from turns_of_ranks import DEAD, ENDED, FOREVER, STOPPED
 
 from synkhronos import trace
-from synkhronos.calls import chunks
+from synkhronos.calls import steps
 from synkhronos.host import affinity, machine, signals
 from synkhronos.processes import child_process, keeper, launcher, rank_main
 from synkhronos.processes.keeper import Keeper
@@ -414,7 +414,7 @@ class World:
                 stack.enter_context(mock.patch.object(module, name, value))
 
         replace(semaphore, _init=self._init, _post=self._post, _trywait=self._trywait, _clockwait=self._clockwait)
-        for module in (semaphore, session, launcher, keeper, child_process, base, chunks, replicator):
+        for module in (semaphore, session, launcher, keeper, child_process, base, steps, replicator):
             replace(module, time=clock)
         for module in (launcher, keeper, child_process, rank_main):
             replace(module, os=system)
