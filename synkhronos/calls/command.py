@@ -104,7 +104,7 @@ class CallFunction(Command):
             prepared = [self._prepared(plan, context) for context in contexts]
         self.prepared = prepared[root]
         values = [each.values(context) for each, context in zip(prepared, contexts)]
-        found = call_together(prepared, values, self.rows, [None] * len(contexts), contexts, root)
+        (found,) = call_together(prepared, values, [(self.rows, [None] * len(contexts))], contexts, root)
         self.division = found[root].division
         results = [on_host(plan, each.outputs, context) for each, context in zip(found, contexts)]
         if plan.dtypes is None:

@@ -140,9 +140,14 @@ class RankSteps:
         self.plans[division] = plan._replace(division=made)
         self._takes_part[division] = made.takes_part(self.context.rank)
 
+    def count(self, n_steps: int) -> None:
+        """Record that the variables have the values after so many steps."""
+        rank = self.context.rank
+        self._counted[rank] = max(self._counted[rank], self.steps.begin + n_steps)
+
     def keep(self, i: int, division: int, outputs: Sequence[Any]) -> None:
         steps, context = self.steps, self.context
-        self._counted[context.rank] = steps.begin + i + 1
+        self.count(i + 1)
         if self._takes_part[division]:
             if self.totals is not None:
                 self.totals.add(division, outputs)

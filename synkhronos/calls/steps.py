@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -37,7 +37,8 @@ from .plan import CallPlan
 from .rank_call import Change, RankResult
 from .rank_steps import RankSteps, StepRows, StepSequence, rows_taken
 from .step_outputs import Combiner, Stored
-from .together import apply, call_together, combined, is_possible, on_host
+from .steps_together import StepsTogether
+from .together import apply, combined, is_possible
 
 
 class StepsAnswer(NamedTuple):
@@ -139,7 +140,11 @@ class RunSteps(Command):
         context.barrier.wait()  # no rank begins before all ranks and hosts have enough memory
         if writes:
             context.transaction.protect(context.entries(writes), keeps=True)
-        tries, call_own = steps.is_collective, lambda of_ranks: [own.call(*of_ranks[0])]
+
+        def call_own(begun: Iterator[Sequence[StepRows]]) -> Iterator[List[RankResult]]:
+            return ([own.call(*of_ranks[0])] for of_ranks in begun)
+
+        tries = steps.is_collective
         n_steps = self._run_steps([own], own, LastStep(steps, context), call_own, tries)
         if tries:
             context.transaction.commit(label=f"the end of the steps of function {self.name}")
@@ -160,16 +165,8 @@ class RunSteps(Command):
             each.prepare_outputs()
         own = ranks[root]
         own.context.transaction.results = [each.store for each in ranks]
-        values = [each.values for each in ranks]
-
-        def call_all(of_ranks: Sequence[StepRows]) -> List[RankResult]:
-            division, rows, _ = of_ranks[0]
-            prepared, shared_rows = [each.prepared[division] for each in ranks], [one[2] for one in of_ranks]
-            found = call_together(prepared, values, rows, shared_rows, contexts, root)
-            plan = prepared[root].plan
-            return [one._replace(outputs=on_host(plan, one.outputs, each.context)) for one, each in zip(found, ranks)]
-
-        n_steps = self._run_steps(ranks, own, LastStep(steps, own.context, of_all=True), call_all)
+        together = StepsTogether(ranks, root, self._on_step is not None)
+        n_steps = self._run_steps(ranks, own, LastStep(steps, own.context, of_all=True), together.run)
         totals: Any = None
         if own.totals is not None:
             plan, division = own.totals.plan(n_steps)
@@ -184,18 +181,25 @@ class RunSteps(Command):
         ranks: Sequence[RankSteps],
         own: RankSteps,
         last: LastStep,
-        call: Callable[[Sequence[StepRows]], List[RankResult]],
+        call: Callable[[Iterator[Sequence[StepRows]]], Iterator[List[RankResult]]],
         tries: bool = False,
     ) -> int:
         """Run the steps of these ranks; return their number. With ``tries``, a step is undone unless all finish it."""
         steps, context, end_of_step = self.steps, own.context, f"the end of a step of function {self.name}"
-        for i, of_ranks in enumerate(zip(*[steps.rows(each.context) for each in ranks])):
-            context.barrier.check()
-            if last.is_before(i):
-                break
-            for each in ranks if steps.lengths else ():
-                each.check_lengths()
-            division, found = of_ranks[0][0], call(of_ranks)
+        divisions = []
+
+        def begun() -> Iterator[Sequence[StepRows]]:
+            for i, of_ranks in enumerate(zip(*[steps.rows(each.context) for each in ranks])):
+                context.barrier.check()
+                if last.is_before(i):
+                    break
+                for each in ranks if steps.lengths else ():
+                    each.check_lengths()
+                divisions.append(of_ranks[0][0])
+                yield of_ranks
+
+        for i, found in enumerate(call(begun())):
+            division = divisions[i]
             for each, of_rank in zip(ranks, found):
                 each.note_division(division, of_rank.division)
             if tries:

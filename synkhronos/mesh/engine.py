@@ -12,9 +12,11 @@ A shared variable is on its rank's device after the first call that uses it, unt
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pickle
 import weakref
+from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import jax
@@ -28,6 +30,7 @@ from ..runtime.serve import served
 from ..selection import RowRange
 from .mesh import ConstantArray, JaxMesh, RankArray, TakenRows, is_on_device
 from .program import MeshProgram, Part
+from .traces import Uneven
 
 
 class RankFunction(NamedTuple):
@@ -36,6 +39,14 @@ class RankFunction(NamedTuple):
     rank: int
     program: MeshProgram
     cells: Mapping[int, List[Any]]
+
+
+class Replaced(NamedTuple):
+    """The results of a call that replace inputs, by the positions of the inputs."""
+
+    positions: Mapping[int, int]
+    are_all: bool  # whether these are all new values, and no outputs
+    only_scalars: bool  # whether, besides, all outputs are scalars
 
 
 class MeshEngine:
@@ -47,8 +58,8 @@ class MeshEngine:
         _engines[self._number] = self
         self._programs: weakref.WeakKeyDictionary[Any, RankFunction] = weakref.WeakKeyDictionary()
         self._sent: weakref.WeakValueDictionary[int, MeshProgram] = weakref.WeakValueDictionary()
-        #: The results that use the memory of inputs, for the last plan of a program.
-        self._donations: weakref.WeakKeyDictionary[MeshProgram, Any] = weakref.WeakKeyDictionary()
+        #: By program, for its last plan.
+        self._replacements: weakref.WeakKeyDictionary[MeshProgram, Any] = weakref.WeakKeyDictionary()
         #: Copies of constant Data on devices, by handle, while a function's plan uses them.
         self._constants: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
 
@@ -135,15 +146,21 @@ class MeshEngine:
         self,
         ranks: Sequence[int],
         functions: Sequence[RankFunction],
-        args: Sequence[Any],
+        steps: Sequence[Sequence[Any]],
         calls: Sequence[Any],
         subset: Any,
-    ) -> Tuple[List[List[Any]], Callable[[], object]]:
+    ) -> Tuple[List[List[List[Any]]], Callable[[], object]]:
         program = functions[0].program
-        parts, drawn = zip(*map(self._part, functions, args, calls))
         chosen = range(program.graph.n_outputs) if subset is None else subset
-        if len(ranks) == self.mesh.size and (calls[0] is not None or program.is_even(parts)):
-            results = program.together(parts, self.root, self._donated(functions[self.root], calls[self.root], chosen))
+        is_full = len(ranks) == self.mesh.size
+        if len(steps) > 1 and is_full:
+            with contextlib.suppress(Uneven):
+                return self._repeated(functions, steps, calls, chosen)
+        parts, drawn = zip(*map(self._part, functions, steps[0], calls))
+        if is_full and (calls[0] is not None or program.is_even(parts)):
+            replaced = self._replaced(functions[self.root], calls[self.root], chosen)
+            # Results with outputs that are arrays need other memory, because the host may fail to combine the outputs.
+            results = program.together(parts, self.root, replaced.positions if replaced.only_scalars else {})
             for call in calls:
                 self._note_reduced(program, call)
         else:
@@ -152,35 +169,63 @@ class MeshEngine:
         for function, part, of_rank, states in zip(functions, parts, results, drawn):
             self._keep(part)
             changes.append(self._complete(function, of_rank, states))
+        return [[[of_rank[i] for i in chosen] for of_rank in results]], partial(_call_all, changes)
 
-        def change() -> None:
-            for one in changes:
-                one()
+    def _repeated(
+        self, functions: Sequence[RankFunction], steps: Sequence[Any], calls: Sequence[Any], chosen: Sequence[int]
+    ) -> Tuple[List[List[List[Any]]], Callable[[], object]]:
+        """Compute several steps in one loop on the devices, or raise `Uneven` if this is impossible."""
+        program = functions[0].program
+        replaced, graph = self._replaced(functions[self.root], calls[self.root], chosen), program.graph
+        parts, drawn = map(list, zip(*map(self._part, functions, steps[0], calls)))
+        rows = {i: [_steps_of([of[r][i] for of in steps]) for r in range(len(parts))] for i in range(len(steps[0][0]))}
+        varying = {i: of_ranks for i, of_ranks in rows.items() if of_ranks[0] is not None}
+        if not replaced.are_all:
+            raise Uneven
+        for i in graph.random:
+            varying[i] = []
+            for rank, states in enumerate(drawn):
+                keys, state = [parts[rank].values[i]], states[i]
+                for _ in steps[1:]:
+                    key, state = key_of(state)
+                    keys.append(key)
+                varying[i].append(np.stack(keys))
+                states[i] = state
+        results = program.repeated(parts, varying, len(steps), replaced.positions, chosen)
+        changes = []
+        for rank, (function, part, states) in enumerate(zip(functions, parts, drawn)):
+            self._keep(part)
+            last: List[Any] = [None] * len(graph.graph.outputs)
+            for i, k in replaced.positions.items():
+                last[k] = part.cells[i][0]
+            changes.append(self._complete(function, last, states))
+            results[-1][rank] = [last[k] if k in graph.sources else one for k, one in zip(chosen, results[-1][rank])]
+            for _ in steps:
+                self._note_reduced(program, part.call)
+        return results, partial(_call_all, changes)
 
-        return [[of_rank[i] for i in chosen] for of_rank in results], change
-
-    def _donated(self, function: RankFunction, call: Any, chosen: Sequence[int]) -> Dict[int, int]:
-        """Return the positions of the inputs that a call replaces, with the positions of the results that replace them.
-
-        Results with outputs that are arrays need other memory, because it might be too little to combine the outputs.
-        """
+    def _replaced(self, function: RankFunction, call: Any, chosen: Sequence[int]) -> Replaced:
+        """Return which inputs a call replaces by which results."""
         plan = None if call is None else call.plan
         known: Any
-        found: Dict[int, int]
-        known, found = self._donations.get(function.program, (None, {}))
-        if known is not plan or known is None:
+        found: Replaced
+        known, found = self._replacements.get(function.program, (None, None))
+        if known is None or known is not plan:
             graph = function.program.graph
-            if plan is None:
-                replaced, n_outputs = graph.updates, len(chosen)
-            else:
+            replaced: Dict[Any, int] = dict(graph.updates)
+            n_outputs = len(chosen)
+            if plan is not None:
                 entries, n_outputs = call.context.entries([number for number, _ in plan.updates]), len(plan.ops)
                 positions = {id(cell): i for i, cell in function.cells.items()}
                 places = [positions.get(id(entry.cell)) for entry in entries]
-                replaced = {i: chosen[n_outputs + k] for k, i in enumerate(places) if i is not None}
-            found = {i: k for i, k in replaced.items() if k not in graph.sources}
-            if any(graph.graph.outputs[i].ndim for i in chosen[:n_outputs]):
-                found = {}
-            self._donations[function.program] = plan, found
+                replaced.update({i: chosen[n_outputs + k] for k, i in enumerate(places)})
+            results = chosen[:n_outputs]
+            are_all = None not in replaced and not set(replaced.values()) & set(results)
+            only_scalars = are_all and not any(graph.graph.outputs[i].ndim for i in results)
+            found = Replaced(
+                {i: k for i, k in replaced.items() if k not in graph.sources and i is not None}, are_all, only_scalars
+            )
+            self._replacements[function.program] = plan, found
         return found
 
     @staticmethod
@@ -274,10 +319,27 @@ class MeshEngine:
         return _on_host(value) if is_on_device(value) else self.engine.export(shared)
 
 
+def _call_all(functions: Sequence[Callable[[], object]]) -> None:
+    for function in functions:
+        function()
+
+
+def _steps_of(values: Sequence[Any]) -> Any:
+    """Return the numbers of all steps' `TakenRows` in one array; None if all steps have the same argument."""
+    if type(values[0]) is not TakenRows:
+        if any([value is not values[0] for value in values]):
+            raise Uneven
+        return None
+    numbers = [value.rows for value in values]
+    if len({number.ndim for number in numbers}) > 1:
+        raise Uneven
+    return np.stack(numbers)
+
+
 def _on_host(value: Any) -> Any:
     """Return a device's array as a NumPy array of its own; return any other value unchanged."""
     if isinstance(value, RankArray):
-        return np.array(np.asarray(value.row)[0])
+        return value.on_host()
     return np.array(value) if isinstance(value, jax.Array) else value
 
 

@@ -47,8 +47,12 @@ class RankArray:
     def ndim(self) -> int:
         return int(self.whole.ndim) - 1
 
+    def on_host(self) -> Any:
+        """Wait for the array, and return a copy on the host."""
+        return np.array(np.asarray(self.row)[0])
+
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        return np.array(np.asarray(self.row)[0], dtype, copy=copy)
+        return np.array(self.on_host(), dtype, copy=copy)
 
     def __getitem__(self, key: Any) -> Any:
         return self.row[0][key]
@@ -57,6 +61,29 @@ class RankArray:
         if name.startswith("__"):  # NumPy looks for several protocols before it calls `__array__`
             raise AttributeError(name)
         return getattr(self.row[0], name)
+
+
+class StepArray(RankArray):
+    """A rank's array of one step, in an array of all ranks and several steps."""
+
+    __slots__ = ("step",)
+
+    def __init__(self, whole: Any, rank: int, step: int) -> None:
+        self.whole, self.rank, self.step = whole, rank, step
+
+    @property
+    def shape(self) -> Any:
+        return self.whole.shape[2:]
+
+    @property
+    def ndim(self) -> int:
+        return int(self.whole.ndim) - 2
+
+    def on_host(self) -> Any:
+        return np.array(np.asarray(self.row)[0, self.step])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.on_host(), name)
 
 
 class ConstantArray(RankArray):

@@ -20,7 +20,7 @@ import numpy as np
 from ..engines.pytensor.jax_graph import JaxGraph
 from ..errors import ArgumentValueError
 from ..runtime.failures import add_note
-from .mesh import JaxMesh, RankArray, TakenRows, taken
+from .mesh import JaxMesh, RankArray, StepArray, TakenRows, taken
 from .traces import Lockstep, OneRank, Rows, Together, Uneven
 
 T = TypeVar("T")
@@ -46,6 +46,18 @@ class CompiledForm(NamedTuple):
     """A compiled form, and the rows of the calls that it is used in."""
 
     compiled: Callable[..., Any]
+    rows: Rows
+
+
+class Joined(NamedTuple):
+    """The ranks' arrays of a common call: those to keep, those to donate, and the first rows; numbers of `TakenRows`.
+
+    ``key`` begins with the static numbers. ``rows`` are used if a form is compiled.
+    """
+
+    arguments: Tuple[Sequence[Any], Sequence[Any], Any]
+    lengths: Sequence[Any]
+    key: Tuple[Any, ...]
     rows: Rows
 
 
@@ -103,7 +115,78 @@ class MeshProgram:
         )
 
     def _on_mesh(self, parts: Sequence[Part], donated: Mapping[int, int]) -> List[List[Any]]:
-        first, mesh, calls = parts[0], self.mesh, [part.call for part in parts]
+        joint = self._joined(parts, donated)
+
+        def one(kept: Sequence[Any], given: Sequence[Any], start: Any) -> List[Any]:
+            values = [a if b is None else b for a, b in zip(kept, given)]
+            values = [a if n is None else taken(a[0][0], a[1][0], n) for a, n in zip(values, joint.lengths)]
+            return [
+                result if result is None else jnp.expand_dims(result, 0)
+                for result in self._traced(joint, values, start)
+            ]
+
+        key = "together", *joint.key, tuple(donated)
+        wholes = self._run_on_mesh(key, one, parts, joint, joint.arguments, donated)
+        return [[None if whole is None else RankArray(whole, rank) for whole in wholes] for rank in range(len(parts))]
+
+    def repeated(
+        self, parts: Sequence[Part], steps: Mapping[int, Any], n_steps: int, carried: Mapping[int, int], chosen: Any
+    ) -> List[List[List[Any]]]:
+        """Compute several calls in one loop on the devices; return the chosen results by step and rank.
+
+        ``steps`` are, for inputs that differ from step to step, every rank's array of all steps: random keys, or rows
+        of constant arrays. ``carried`` are the positions of inputs that each step replaces, with those of the results.
+        Raise `Uneven`, before anything is computed, if the ranks or the steps cannot share one program.
+        """
+        if not self.is_even(parts):
+            raise Uneven
+        n_most = 1 << (n_steps - 1).bit_length()  # so that few numbers of steps are compiled
+
+        def padded(array: Any) -> Any:
+            return np.concatenate([array, np.zeros((n_most - n_steps, *array.shape[1:]), array.dtype)])
+
+        joint = self._joined(parts, carried)
+        kept, given, start = joint.arguments
+        there = {i: self.mesh.spread((n_most, *of[0].shape[1:]), list(map(padded, of))) for i, of in steps.items()}
+        n = self.mesh.spread((), [np.int64(n_steps)] * len(parts))
+        outputs = [k for k in chosen if k not in carried.values() and k not in self.graph.sources]
+
+        def many(kept: Any, given: Any, start: Any, there: Any, n: Any) -> Any:
+            def step(i: Any, carry: Any) -> Any:
+                state, buffers = carry
+                values = [state.get(j, one) for j, one in enumerate(kept)]
+                for j, of_steps in there.items():
+                    length = joint.lengths[j]
+                    values[j] = of_steps[0][i] if length is None else taken(kept[j][0][0], of_steps[0][i], length)
+                made = self._traced(joint, values, start)
+                after = {j: made[k] for j, k in carried.items()}
+                if buffers is None:
+                    return after, [jnp.zeros((n_most, *made[k].shape), made[k].dtype) for k in outputs]
+                return after, [buffer.at[i].set(made[k]) for buffer, k in zip(buffers, outputs)]
+
+            state = {j: one[0] for j, one in enumerate(given) if one is not None}
+            shapes, buffers = jax.eval_shape(lambda: step(0, (state, None)))
+            if any([(one.shape, one.dtype) != (shapes[j].shape, shapes[j].dtype) for j, one in state.items()]):
+                raise Uneven
+            buffers = [jnp.zeros(one.shape, one.dtype) for one in buffers]
+            state, buffers = jax.lax.fori_loop(0, n[0], step, (state, buffers))
+            return jax.tree.map(lambda one: jnp.expand_dims(one, 0), [*[state[j] for j in carried], *buffers])
+
+        key = "repeated", *joint.key, tuple(carried), tuple(outputs), n_most
+        places = {i: k for k, i in enumerate(carried)}
+        wholes = self._run_on_mesh(key, many, parts, joint, (kept, given, start, there, n), places)
+        whole_of = dict(zip([*carried.values(), *outputs], wholes))
+        n_carried = set(carried.values())
+
+        def result(k: int, rank: int, step: int) -> Any:
+            if k not in whole_of:
+                return None
+            return RankArray(whole_of[k], rank) if k in n_carried else StepArray(whole_of[k], rank, step)
+
+        return [[[result(k, rank, step) for k in chosen] for rank in range(len(parts))] for step in range(n_steps)]
+
+    def _joined(self, parts: Sequence[Part], donated: Mapping[int, int]) -> Joined:
+        first, mesh = parts[0], self.mesh
         rows, start, lengths = None, None, []
         if self.graph.reads_rows and first.call is not None and first.call.rows is not None:
             rows = first.call.rows[1] - first.call.rows[0], first.call.rows[2]
@@ -119,40 +202,37 @@ class MeshProgram:
                 for rank, part in enumerate(parts):
                     part.moved[i], part.values[i] = part.values[i], RankArray(whole, rank)
         shapes = self.graph.reads_rows and tuple([getattr(value, "shape", None) for value in first.values])
-        key = "together", first.static, rows, shapes, tuple(donated), tuple(lengths)
+        return Joined((kept, given, start), lengths, (first.static, rows, shapes, tuple(lengths)), Rows())
 
-        def make() -> CompiledForm:
-            found = Rows()
+    def _traced(self, joint: Joined, values: Sequence[Any], start: Any) -> List[Any]:
+        return self._evaluate([values], [joint.key[0]], Together(joint.rows, start if start is None else start[0]))[0]
 
-            def one(kept: Sequence[Any], given: Sequence[Any], start: Any) -> List[Any]:
-                values = [a if b is None else b for a, b in zip(kept, given)]
-                values = [a if n is None else taken(a[0][0], a[1][0], n) for a, n in zip(values, lengths)]
-                trace = Together(found, start if start is None else start[0])
-                made = self._evaluate([values], [first.static], trace)[0]
-                return [None if result is None else jnp.expand_dims(result, 0) for result in made]
-
-            return CompiledForm(mesh.common(one, 1), found)
-
+    def _run_on_mesh(
+        self, key: Any, function: Any, parts: Sequence[Part], joint: Joined, arguments: Any, places: Mapping[int, int]
+    ) -> List[Any]:
+        """Run ``function`` for all ranks, and store the variables whose memory it uses, by position of the result."""
         wholes: List[List[Any]] = []
 
-        def stored() -> List[List[Any]]:
-            results = [
-                [None if whole is None else RankArray(whole, rank) for whole in wholes[0]] for rank in range(mesh.size)
-            ]
-            for i, k in donated.items():
-                for part, of_rank in zip(parts, results):
-                    part.cells[i][0] = of_rank[k]
-            return results
+        def stored() -> List[Any]:
+            for i, k in places.items():
+                for rank, part in enumerate(parts):
+                    part.cells[i][0] = RankArray(wholes[0][k], rank)
+            return wholes[0]
 
         try:
-            # The call and the storage of its results are one call of C code, which no handler of a signal interrupts.
-            self._run(key, make, calls, lambda form: wholes.extend(map(form.compiled, (kept,), (given,), (start,))))
+            self._run(
+                key,
+                lambda: CompiledForm(self.mesh.common(function, 1), joint.rows),
+                [part.call for part in parts],
+                # The call and the storage of its results are one call of C code, which no signal's handler interrupts.
+                lambda form: wholes.extend(map(form.compiled, *[(one,) for one in arguments])),
+            )
             return stored()
         except BaseException as error:
             if wholes:  # a signal's handler raised afterwards
                 stored()
             else:
-                _replace_lost([part.cells[i] for i in donated for part in parts], error)
+                _replace_lost([part.cells[i] for i in places for part in parts], error)
             raise
 
     def _in_lockstep(self, parts: Sequence[Part], root: int) -> List[List[Any]]:
