@@ -28,7 +28,9 @@ class StepsTogether:
         self._ranks, self._root, self._waits = ranks, root, waits
         self._n_begun, self._values = 0, [each.values for each in ranks]
         own = ranks[root]
-        has_large = own.totals is not None and any(type_ is None or type_.ndim for type_ in own.steps.types)
+        has_large = own.totals is not None and any(
+            op.name != "gather" and (type_ is None or type_.ndim) for op, type_ in zip(own.steps.ops, own.steps.types)
+        )
         n_bytes = max(1, own.store.nbytes // max(1, sum(own.steps.counts)))
         n_most = 1 if waits or has_large else max(1, min(MAX_STEPS, MAX_BYTES // n_bytes))
         self._n_most = [

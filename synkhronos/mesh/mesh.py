@@ -167,7 +167,7 @@ class JaxMesh:
 
 
 def is_on_device(value: Any) -> bool:
-    return isinstance(value, (jax.Array, RankArray))
+    return isinstance(value, (RankArray, jax.Array))
 
 
 def _is_on(value: Any, device: Any) -> bool:

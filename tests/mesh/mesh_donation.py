@@ -1,4 +1,4 @@
-"""Memory of variables on a mesh that new values use; expected values come from NumPy. Run by test_mesh_speed.py."""
+"""Memory of variables on a mesh that new values use; expected values come from NumPy. Run by test_mesh.py."""
 
 import os
 import sys
