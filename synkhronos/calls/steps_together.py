@@ -78,13 +78,16 @@ class StepsTogether:
         ranks = self._ranks
         while steps:
             division = steps[0][0][0]
+            n_most = self._n_most[division]
             made = call_together(
                 [each.prepared[division] for each in ranks],
                 self._values,
-                [(of_ranks[0][1], [one[2] for one in of_ranks]) for of_ranks in steps],
+                [(of_ranks[0][1], [one[2] for one in of_ranks]) for of_ranks in steps[:n_most]],
                 [each.context for each in ranks],
                 self._root,
             )
+            if len(made) < min(n_most, len(steps)):
+                self._n_most[division] = 1  # the engine cannot repeat these calls
             for each, one in zip(ranks, made[-1]):
                 each.note_division(division, one.division)
             apply([one.change for one in made[-1]])

@@ -177,11 +177,11 @@ class MeshEngine:
         """Compute several steps in one loop on the devices, or raise `Uneven` if this is impossible."""
         program = functions[0].program
         replaced, graph = self._replaced(functions[self.root], calls[self.root], chosen), program.graph
+        if not replaced.are_all:
+            raise Uneven
         parts, drawn = map(list, zip(*map(self._part, functions, steps[0], calls)))
         rows = {i: [_steps_of([of[r][i] for of in steps]) for r in range(len(parts))] for i in range(len(steps[0][0]))}
         varying = {i: of_ranks for i, of_ranks in rows.items() if of_ranks[0] is not None}
-        if not replaced.are_all:
-            raise Uneven
         for i in graph.random:
             varying[i] = []
             for rank, states in enumerate(drawn):
@@ -199,7 +199,8 @@ class MeshEngine:
             for i, k in replaced.positions.items():
                 last[k] = part.cells[i][0]
             changes.append(self._complete(function, last, states))
-            results[-1][rank] = [last[k] if k in graph.sources else one for k, one in zip(chosen, results[-1][rank])]
+            of_rank = results[-1][rank]
+            of_rank[:] = [last[k] if one is None else one for k, one in zip(chosen, of_rank)]
             for _ in steps:
                 self._note_reduced(program, part.call)
         return results, partial(_call_all, changes)

@@ -4,9 +4,10 @@
 
     alone      jit of one rank's function, on its own device: functions without collectives
     together   jit(shard_map) of one rank's function, once for all ranks; a collective is psum, pmin or pmax
+    repeated   the same in a loop over several steps
     lockstep   jit of all ranks' functions on the root's device: if ranks have different numbers of rows
 
-A compiled form is cached under everything that is part of the traced program but of no array: see `MeshProgram._form`.
+A compiled form is cached under everything that is part of the traced program but of no array.
 """
 
 from __future__ import annotations
@@ -50,12 +51,11 @@ class CompiledForm(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """The ranks' arrays of a common call: those to keep, those to donate, and the first rows; numbers of `TakenRows`.
+    """What a program for all ranks depends on: numbers of `TakenRows`, and a key that begins with the static numbers.
 
-    ``key`` begins with the static numbers. ``rows`` are used if a form is compiled.
+    ``rows`` are used if a form is compiled.
     """
 
-    arguments: Tuple[Sequence[Any], Sequence[Any], Any]
     lengths: Sequence[Any]
     key: Tuple[Any, ...]
     rows: Rows
@@ -115,7 +115,7 @@ class MeshProgram:
         )
 
     def _on_mesh(self, parts: Sequence[Part], donated: Mapping[int, int]) -> List[List[Any]]:
-        joint = self._joined(parts, donated)
+        joint, arguments = self._joined(parts, donated)
 
         def one(kept: Sequence[Any], given: Sequence[Any], start: Any) -> List[Any]:
             values = [a if b is None else b for a, b in zip(kept, given)]
@@ -126,13 +126,13 @@ class MeshProgram:
             ]
 
         key = "together", *joint.key, tuple(donated)
-        wholes = self._run_on_mesh(key, one, parts, joint, joint.arguments, donated)
+        wholes = self._run_on_mesh(key, one, parts, joint, arguments, donated)
         return [[None if whole is None else RankArray(whole, rank) for whole in wholes] for rank in range(len(parts))]
 
     def repeated(
         self, parts: Sequence[Part], steps: Mapping[int, Any], n_steps: int, carried: Mapping[int, int], chosen: Any
     ) -> List[List[List[Any]]]:
-        """Compute several calls in one loop on the devices; return the chosen results by step and rank.
+        """Compute several calls in one loop on the devices; return the chosen outputs by step and rank.
 
         ``steps`` are, for inputs that differ from step to step, every rank's array of all steps: random keys, or rows
         of constant arrays. ``carried`` are the positions of inputs that each step replaces, with those of the results.
@@ -145,8 +145,7 @@ class MeshProgram:
         def padded(array: Any) -> Any:
             return np.concatenate([array, np.zeros((n_most - n_steps, *array.shape[1:]), array.dtype)])
 
-        joint = self._joined(parts, carried)
-        kept, given, start = joint.arguments
+        joint, (kept, given, start) = self._joined(parts, carried)
         there = {i: self.mesh.spread((n_most, *of[0].shape[1:]), list(map(padded, of))) for i, of in steps.items()}
         n = self.mesh.spread((), [np.int64(n_steps)] * len(parts))
         outputs = [k for k in chosen if k not in carried.values() and k not in self.graph.sources]
@@ -175,17 +174,15 @@ class MeshProgram:
         key = "repeated", *joint.key, tuple(carried), tuple(outputs), n_most
         places = {i: k for k, i in enumerate(carried)}
         wholes = self._run_on_mesh(key, many, parts, joint, (kept, given, start, there, n), places)
-        whole_of = dict(zip([*carried.values(), *outputs], wholes))
-        n_carried = set(carried.values())
+        whole_of = dict(zip(outputs, wholes[len(carried) :]))
+        found = [whole_of.get(k) for k in chosen]
+        return [
+            [[None if one is None else StepArray(one, rank, i) for one in found] for rank in range(len(parts))]
+            for i in range(n_steps)
+        ]
 
-        def result(k: int, rank: int, step: int) -> Any:
-            if k not in whole_of:
-                return None
-            return RankArray(whole_of[k], rank) if k in n_carried else StepArray(whole_of[k], rank, step)
-
-        return [[[result(k, rank, step) for k in chosen] for rank in range(len(parts))] for step in range(n_steps)]
-
-    def _joined(self, parts: Sequence[Part], donated: Mapping[int, int]) -> Joined:
+    def _joined(self, parts: Sequence[Part], donated: Mapping[int, int]) -> Tuple[Joined, Tuple[Any, Any, Any]]:
+        """Return the arrays of all ranks to keep, those to donate, and the first rows; they are put on the devices."""
         first, mesh = parts[0], self.mesh
         rows, start, lengths = None, None, []
         if self.graph.reads_rows and first.call is not None and first.call.rows is not None:
@@ -202,7 +199,7 @@ class MeshProgram:
                 for rank, part in enumerate(parts):
                     part.moved[i], part.values[i] = part.values[i], RankArray(whole, rank)
         shapes = self.graph.reads_rows and tuple([getattr(value, "shape", None) for value in first.values])
-        return Joined((kept, given, start), lengths, (first.static, rows, shapes, tuple(lengths)), Rows())
+        return Joined(lengths, (first.static, rows, shapes, tuple(lengths)), Rows()), (kept, given, start)
 
     def _traced(self, joint: Joined, values: Sequence[Any], start: Any) -> List[Any]:
         return self._evaluate([values], [joint.key[0]], Together(joint.rows, start if start is None else start[0]))[0]
@@ -222,7 +219,7 @@ class MeshProgram:
         try:
             self._run(
                 key,
-                lambda: CompiledForm(self.mesh.common(function, 1), joint.rows),
+                lambda: CompiledForm(self.mesh.common(function), joint.rows),
                 [part.call for part in parts],
                 # The call and the storage of its results are one call of C code, which no signal's handler interrupts.
                 lambda form: wholes.extend(map(form.compiled, *[(one,) for one in arguments])),

@@ -142,7 +142,7 @@ def test_values_that_a_failed_call_has_destroyed(monkeypatch):
     f, common = training(w, name="f"), JaxMesh.common
     f(ROWS)
 
-    def fail(mesh, function, donated):
+    def fail(mesh, function):
         def compiled(kept, given, start):
             for one in given:
                 if one is not None:
