@@ -1,5 +1,8 @@
 """Benchmark of training steps on JAX's devices, compared with hand-written ``jit(shard_map)`` programs.
 
+Calls send the rows of a batch. ``steps`` sends indices, because the data are on the devices; the hand-written program
+does the same in one ``lax.scan``.
+
 python -m benchmarks.mesh [REPEATS]     # prints the rows; JAX_NUM_CPU_DEVICES=2 must be set
 
 `run` starts this program in a subprocess, because a process in which JAX runs can fork no ranks afterwards.
@@ -21,11 +24,11 @@ import synkhronos as synk
 ROOT = Path(__file__).resolve().parents[1]
 RATE = np.float32(0.01)
 
-#: Networks of pytensor-ml: channels of convolutions or None, units of the layers, and rows of a batch.
+#: Networks of pytensor-ml: channels of convolutions or None, units of the layers, rows of a batch, steps of a command.
 NETWORKS = {
-    "a small MLP": (None, (64, 128, 10), 64),
-    "the MNIST MLP": (None, (784, 800, 800, 10), 500),
-    "a CNN": ((1, 16, 16), (784, 10), 128),
+    "a small MLP": (None, (64, 128, 10), 64, 256),
+    "the MNIST MLP": (None, (784, 800, 800, 10), 500, 8),
+    "a CNN": ((1, 16, 16), (784, 10), 128, 8),
 }
 
 
@@ -36,7 +39,7 @@ def missing():
 
 
 def run(groups, n=2, networks=tuple(NETWORKS), repeats=100):
-    """Yield a row per network with the quotient of the times of a step: ours, and the hand-written program's."""
+    """Yield two rows per network with the quotient of the times of a step: ours, and the hand-written program's."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.mesh", str(repeats), *networks],
         cwd=str(ROOT),
@@ -44,7 +47,8 @@ def run(groups, n=2, networks=tuple(NETWORKS), repeats=100):
         stdout=subprocess.PIPE,
         check=True,
     )
-    yield from json.loads(done.stdout.splitlines()[-1])
+    for rows in json.loads(done.stdout.splitlines()[-1]):
+        yield from rows
 
 
 def ours(channels, units, data):
@@ -69,7 +73,7 @@ def ours(channels, units, data):
 
 
 def by_hand(channels, weights, n):
-    """Return a step of the same network, written for JAX; its state is a list of replicated arrays."""
+    """Return a step of the same network, written for JAX, and many steps on data that are on all devices."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -97,39 +101,75 @@ def by_hand(channels, weights, n):
         value, gradients = jax.lax.pmean(jax.value_and_grad(loss)(of, x, y), "ranks")
         return {name: of[name] - RATE * gradients[name] for name in of}, value
 
-    specs = dict(in_specs=(replicated, all_rows, all_rows), out_specs=replicated, check_vma=False)
-    compiled = jax.jit(jax.shard_map(one, mesh=mesh, **specs), donate_argnums=0)
-    state, rows = [of], NamedSharding(mesh, all_rows)
+    def many(of, x, y, batches):
+        return jax.lax.scan(lambda of, rows: one(of, x[rows], y[rows]), of, batches)
+
+    def compiled(function, *inputs):
+        specs = dict(in_specs=(replicated, *inputs), out_specs=replicated, check_vma=False)
+        return jax.jit(jax.shard_map(function, mesh=mesh, **specs), donate_argnums=0)
+
+    state, rows, of_steps = [of], NamedSharding(mesh, all_rows), PartitionSpec(None, "ranks")
+    one_step = compiled(one, all_rows, all_rows)
+    many_steps = compiled(many, replicated, replicated, of_steps)
 
     def step(x, y):
-        state[0], value = compiled(state[0], *jax.device_put((x, y), rows))
+        state[0], value = one_step(state[0], *jax.device_put((x, y), rows))
         return np.asarray(value)
 
-    return step, state
+    def steps(x, y, batches):
+        there = jax.device_put(batches, NamedSharding(mesh, of_steps))
+        state[0], values = many_steps(state[0], x, y, there)
+        return np.asarray(values)
+
+    def on_devices(*arrays):
+        return jax.device_put(arrays, NamedSharding(mesh, replicated))
+
+    return step, steps, on_devices
 
 
-def quotient(network, n, repeats):
-    """Return the row of a network."""
-    channels, units, rows = NETWORKS[network]
+def quotients(network, n, repeats):
+    """Return the rows of a network."""
+    channels, units, n_rows, n_most = NETWORKS[network]
     random = np.random.default_rng(0)
     shape = (28, 28, 1) if channels else (units[0],)
-    x = random.normal(size=(rows, *shape)).astype("float32")
+    x = random.normal(size=(4 * n_rows, *shape)).astype("float32")
     units = (channels[-1] * 7 * 7, *units[1:]) if channels else units
-    y = random.integers(0, units[-1], rows)
-    step, weights = ours(channels, units, x)
-    other, _ = by_hand(channels, weights, n)
-    for _ in range(3):
-        np.testing.assert_allclose(step(x, y), other(x, y), rtol=1e-4)
-    seconds = {step: [], other: []}
-    for _ in range(repeats):
-        for function, found in seconds.items():
-            begin = time.perf_counter()
-            function(x, y)
-            found.append(time.perf_counter() - begin)
-    mine, theirs = map(np.array, seconds.values())
-    work = 1e3 * np.median(theirs)
-    case = f"step of {network} on JAX's devices ({work:.2g} ms by hand), quotient to jit(shard_map)"
-    return {"case": case, "n": n, "value": float(np.median(mine / theirs))}
+    y = random.integers(0, units[-1], len(x))
+    ours_step, weights = ours(channels, units, x)
+    step, steps, on_devices = by_hand(channels, weights, n)
+    of_ours, by_jax = (synk.data(x, device=True), synk.data(y, device=True)), on_devices(x, y)
+
+    def draw_rows():
+        return x[:n_rows], y[:n_rows]
+
+    def draw_batches():
+        return (np.stack([random.permutation(len(x))[:n_rows] for _ in range(n_most)]),)
+
+    def loop(batches):
+        return ours_step.steps(*of_ours, batches=batches)
+
+    def loop_by_hand(batches):
+        return steps(*by_jax, batches)
+
+    found = []
+    pairs = (("step", 1, draw_rows, ours_step, step), ("step in steps", n_most, draw_batches, loop, loop_by_hand))
+    for title, n_steps, draw, mine, theirs in pairs:
+        for _ in range(3):
+            arguments = draw()
+            np.testing.assert_allclose(mine(*arguments), theirs(*arguments), rtol=1e-3)
+        seconds = []
+        for _ in range(max(2, repeats // n_steps)):
+            arguments, times = draw(), []
+            for function in (mine, theirs):
+                begin = time.perf_counter()
+                function(*arguments)
+                times.append((time.perf_counter() - begin) / n_steps)
+            seconds.append(times)
+        of_mine, of_theirs = np.array(seconds).T
+        work = 1e3 * np.median(of_theirs)
+        case = f"{title} of {network} on JAX's devices ({work:.2g} ms by hand), quotient to jit(shard_map)"
+        found.append({"case": case, "n": n, "value": float(np.median(of_mine / of_theirs))})
+    return found
 
 
 def main(repeats="100", *networks):
@@ -137,7 +177,7 @@ def main(repeats="100", *networks):
 
     pytensor.config.floatX = "float32"
     with synk.fork(devices="jax") as n:
-        print(json.dumps(list(map(functools.partial(quotient, n=n, repeats=int(repeats)), networks or NETWORKS))))
+        print(json.dumps(list(map(functools.partial(quotients, n=n, repeats=int(repeats)), networks or NETWORKS))))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from ..selection import RowRange, moved
 from .division import Division
 from .plan import CallMemory, CallPlan, RankPlan, may_be_refused
 from .rank_call import RankCall
-from .together import apply, call_together, combined, is_possible
+from .together import apply, call_together, combined, is_possible, on_host
 
 #: A number below the maximum of every float type; comparing values with it is faster than `numpy.errstate`.
 FITS = 6e4
@@ -104,13 +104,12 @@ class CallFunction(Command):
             prepared = [self._prepared(plan, context) for context in contexts]
         self.ran = plan
         values = [each.values(context) for each, context in zip(prepared, contexts)]
-        found = call_together(prepared, values, self.rows, [None] * len(contexts), contexts, root)
+        (found,) = call_together(prepared, values, [(self.rows, [None] * len(contexts))], contexts, root)
         self.division = found[root].division
-        outputs, results = found[root].outputs, [_in_bytes(plan, each.outputs) for each in found]
+        results = [on_host(plan, each.outputs, context) for each, context in zip(found, contexts)]
         if plan.dtypes is None:
-            outputs = combined(plan, [each.outputs for each in found], self.division.weights, root)
+            results[root] = combined(plan, results, self.division.weights, root)
         apply([each.change for each in found])
-        results[root] = outputs
         return results
 
     def finish(self, results: List[Any], context: RankContext) -> List[Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from contextlib import nullcontext
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,6 +116,10 @@ class RankSteps:
     def call(self, division: int, rows: Any, shared_rows: Any) -> RankResult:
         return RankCall(self.prepared[division], self.values, rows, shared_rows, self.context).run()
 
+    def run(self, begun: Iterable[StepRows]) -> Iterator[Tuple[CallPlan, List[Any]]]:
+        """Complete each step on this rank, and yield its plan and outputs."""
+        return map(self.step, itertools.count(), begun)
+
     def step(self, i: int, of_step: StepRows) -> Tuple[CallPlan, List[Any]]:
         """Complete the i-th step on this rank; return its plan and outputs. Undo it unless all ranks complete it."""
         division, rows, shared_rows = of_step
@@ -130,6 +135,7 @@ class RankSteps:
             self.context.transaction.try_out(undo, change, self._end_of_step)
         elif change is not NOTHING:
             change()
+        self.count(i + 1)
         self.keep(i, division, outputs)
         return plan, outputs
 
@@ -164,9 +170,12 @@ class RankSteps:
         self._takes_part[division] = made.takes_part(self.context.rank)
         return self.plans[division]
 
+    def count(self, n_steps: int) -> None:
+        """Record that the variables have the values after this number of steps."""
+        self._counted[self.context.rank] = self.steps.begin + n_steps
+
     def keep(self, i: int, division: int, outputs: Sequence[Any]) -> None:
         steps, context = self.steps, self.context
-        self._counted[context.rank] = steps.begin + i + 1
         if self._takes_part[division]:
             if self.totals is not None:
                 self.totals.add(division, outputs)

@@ -87,6 +87,10 @@ class Store:
             for of_division, of_shapes in zip(arrays(shapes, dtypes, counts, self._memory), shapes)
         ]
 
+    @property
+    def nbytes(self) -> int:
+        return int(self._memory.nbytes)
+
     def put(self, step: int, division: int, outputs: Sequence[Any]) -> None:
         """Store the outputs of one of this rank's steps; arrays must be on the host."""
         position = self._next[division]

@@ -21,7 +21,7 @@ dead ranks are replaced, a command takes about a second, so that a death costs l
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -33,9 +33,10 @@ from ..sync.control_block import STOP_REQUESTED
 from .command import presented, rounded
 from .on_step import OnStep
 from .plan import CallPlan
-from .rank_steps import RankSteps, StepRows, StepSequence, rows_taken
+from .rank_steps import RankSteps, StepSequence, rows_taken
 from .step_outputs import Combiner, Stored
-from .together import apply, call_together, combined, is_possible
+from .steps_together import StepsTogether
+from .together import combined, is_possible
 
 
 class StepsAnswer(NamedTuple):
@@ -137,7 +138,7 @@ class RunSteps(Command):
         context.barrier.wait()  # no rank begins before all ranks and hosts have enough memory
         if writes:
             context.transaction.protect(context.entries(writes), keeps=True)
-        n_steps = self._run_steps(own, steps.rows(context), own.step, LastStep(steps, context))
+        n_steps = self._run_steps(own, steps.rows(context), own.run, LastStep(steps, context))
         if steps.is_collective:
             context.transaction.commit(label=f"the end of the steps of function {self.name}")
         totals = None if own.totals is None else own.totals.finish(n_steps)
@@ -157,24 +158,9 @@ class RunSteps(Command):
             each.prepare_outputs()
         own = ranks[root]
         own.context.transaction.results = [each.store for each in ranks]
-        values = [each.values for each in ranks]
-
-        def step(i: int, of_ranks: Sequence[StepRows]) -> Tuple[CallPlan, List[Any]]:
-            division, rows, _ = of_ranks[0]
-            prepared, shared_rows = [each.prepared[division] for each in ranks], [one[2] for one in of_ranks]
-            for each in ranks if steps.lengths else ():
-                each.check_lengths()
-            found = call_together(prepared, values, rows, shared_rows, contexts, root)
-            for each, of_rank in zip(ranks, found):
-                if of_rank.division is not each.plans[division].division:
-                    each.note_division(division, of_rank.division)
-            apply([of_rank.change for of_rank in found])
-            for each, of_rank in zip(ranks, found):
-                each.keep(i, division, of_rank.outputs)
-            return own.plans[division], found[root].outputs
-
+        together = StepsTogether(ranks, root, self._on_step is not None)
         rows_of_all = zip(*[steps.rows(context) for context in contexts])
-        n_steps = self._run_steps(own, rows_of_all, step, LastStep(steps, own.context, of_all=True))
+        n_steps = self._run_steps(own, rows_of_all, together.run, LastStep(steps, own.context, of_all=True))
         totals: Any = None
         if own.totals is not None:
             plan, division = own.totals.plan(n_steps)
@@ -188,16 +174,20 @@ class RunSteps(Command):
         self,
         own: RankSteps,
         rows: Iterable[Any],
-        step: Callable[[int, Any], Tuple[CallPlan, List[Any]]],
+        run: Callable[[Iterator[Any]], Iterator[Tuple[CallPlan, List[Any]]]],
         last: LastStep,
     ) -> int:
-        """Run the steps, which ``step`` completes, in sequence; return their number."""
+        """Let ``run`` complete the steps in sequence; return their number."""
         begin, context, asks = self.steps.begin, own.context, self.steps.asks
-        for i, of_step in enumerate(rows):
-            context.barrier.check()
-            if asks and last.is_before(i):
-                break
-            plan, outputs = step(i, of_step)
+
+        def begun() -> Iterator[Any]:
+            for i, of_step in enumerate(rows):
+                context.barrier.check()
+                if asks and last.is_before(i):
+                    break
+                yield of_step
+
+        for i, (plan, outputs) in enumerate(run(begun())):
             if self._on_step is not None and not last.is_requested:
                 if i == self._told:
                     self.failed_step = begin + i  # in case `_on_step` raises

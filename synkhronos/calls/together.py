@@ -10,7 +10,7 @@ The steps, their order and the plan are the same. Nothing changes before all ran
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -29,42 +29,64 @@ def is_possible(plan: CallPlan, contexts: Sequence[RankContext]) -> bool:
     return engine.calls_together and plan.division.num_slices == 1 and plan.after_collective is None
 
 
+def can_repeat(prepared: Sequence[RankPlan], values: Sequence[Sequence[Any]]) -> bool:
+    """Return whether the arguments of several calls exist at once: rows of arrays on devices, or the same arrays."""
+    plan, engine = prepared[0].plan, prepared[0].engine
+    return not plan.sliceable and all(
+        engine.is_on_device(value) if argument.kind in ("selected", "batch") else argument.kind != "state"
+        for of_rank in values
+        for argument, value in zip(plan.arguments, of_rank)
+    )
+
+
 def call_together(
     prepared: Sequence[RankPlan],
     values: Sequence[Sequence[Any]],
-    rows: Any,
-    shared_rows: Sequence[Any],
+    steps: Sequence[Tuple[Any, Sequence[Any]]],
     contexts: Sequence[RankContext],
     root: int,
-) -> List[RankResult]:
-    """Call a function on all ranks; arguments and results are lists by rank, except for the call's ``rows``."""
+) -> List[List[RankResult]]:
+    """Call a function on all ranks for one or more steps; return the results of the first steps, by step and rank.
+
+    ``prepared`` and ``values`` are lists by rank; ``steps`` has the rows of each step, and its shared rows by rank. The
+    last results contain the changes of all these steps.
+    """
     plan, n_outputs = prepared[0].plan, len(prepared[0].plan.ops)
     division, joint = plan.division, plan.replicated_updates
     entries = [context.registry.functions[plan.number] for context in contexts]
     calling = [rank for rank, each in enumerate(prepared) if each.pieces]
-    arguments = [prepared[r].slice(0, values[r], rows, shared_rows[r], contexts[r]) for r in calling]
+    arguments = [
+        [prepared[r].slice(0, values[r], rows, shared_rows[r], contexts[r]) for r in calling]
+        for rows, shared_rows in steps
+    ]
     calls: List[Optional[CollectivesOfCall]] = [None] * len(calling)
     if joint is not None:
         calls = [CollectivesOfCall(plan, prepared[r].weights[0], prepared[r].rows[0], contexts[r]) for r in calling]
     functions = [entries[rank].reference() for rank in calling]
     try:
-        results, change = entries[root].engine.call_together(calling, functions, arguments, calls, plan.wanted)
+        made, change = entries[root].engine.call_together(calling, functions, arguments, calls, plan.wanted)
     except Exception as error:
         explain(error, plan, entries[root].engine, contexts[root])
         raise
     first = calls[0]
     if first is not None and division.weights is None and first.weights is not None:
         division = division._replace(weights=list(map(int, first.weights)))
-    found = [RankResult([None] * n_outputs, NOTHING, division) for _ in contexts]
-    for rank, of_rank in zip(calling, results):
-        for k, axis in prepared[rank].moved:
-            of_rank[k] = moved(of_rank[k], axis, 0)
-        if joint is None:
-            found[rank] = RankResult(of_rank[:n_outputs], change if rank == calling[0] else NOTHING, division)
-            continue
-        counts = division.takes_part(rank)
-        of_change = change_of(prepared[rank], prepared[rank].applied(counts), of_rank[n_outputs:])
-        found[rank] = RankResult(of_rank[:n_outputs] if counts else [None] * n_outputs, of_change, division)
+    counts = [division.takes_part(rank) for rank in calling]
+    changes: List[Any] = [change, *[NOTHING] * len(calling)]
+    if joint is not None:
+        changes = [
+            change_of(prepared[rank], prepared[rank].applied(count), of_rank[n_outputs:])
+            for rank, count, of_rank in zip(calling, counts, made[-1])
+        ]
+    found = []
+    for results in made:
+        of_step = [RankResult([None] * n_outputs, NOTHING, division) for _ in contexts]
+        for rank, count, of_rank, of_change in zip(calling, counts, results, changes):
+            for k, axis in prepared[rank].moved:
+                of_rank[k] = moved(of_rank[k], axis, 0)
+            outputs = of_rank[:n_outputs] if count or joint is None else [None] * n_outputs
+            of_step[rank] = RankResult(outputs, of_change if results is made[-1] else NOTHING, division)
+        found.append(of_step)
     return found
 
 
@@ -77,6 +99,11 @@ def apply(changes: Sequence[Callable[[], object]]) -> None:
         for change in changes:  # a change may be repeated, and cannot fail by itself
             change()
         raise
+
+
+def on_host(plan: CallPlan, outputs: Sequence[Any], context: RankContext) -> List[Any]:
+    """Wait for a rank's outputs, which a device may still be computing; return them on the host."""
+    return list(map(context.registry.functions[plan.number].engine.to_host, outputs))
 
 
 def combined(plan: CallPlan, of_ranks: Sequence[Sequence[Any]], weights: Any, root: int) -> List[Any]:

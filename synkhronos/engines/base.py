@@ -263,11 +263,13 @@ class Engine(ABC):
     calls_together = False
 
     def call_together(
-        self, ranks: Sequence[int], functions: Sequence[Any], args: Sequence[Any], calls: Sequence[Any], subset: Any
-    ) -> Tuple[List[List[Any]], Callable[[], object]]:
-        """Call a function on several ranks; return the results as `call` does, and the change of the ranks' values.
+        self, ranks: Sequence[int], functions: Sequence[Any], steps: Sequence[Any], calls: Sequence[Any], subset: Any
+    ) -> Tuple[List[List[List[Any]]], Callable[[], object]]:
+        """Call a function on several ranks; return the results by step and rank, and the change of the ranks' values.
 
-        Lists are by rank, in the order of ``ranks``. ``calls`` are the `in_graph` calls, or None without collectives.
+        ``steps`` are the arguments by step and rank, in the order of ``ranks``. The engine may compute the first steps
+        only; the change is that of all computed steps. ``calls`` are the `in_graph` calls, or None without collectives.
+        Results may be on devices.
         """
         raise NotImplementedError(f"the engine {self.name!r} calls each rank's function separately")
 

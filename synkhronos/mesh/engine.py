@@ -12,13 +12,14 @@ A shared variable is on its rank's device after the first call that uses it, unt
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pickle
 import weakref
+from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .. import in_graph
@@ -27,8 +28,9 @@ from ..engines.pytensor.jax_graph import JaxGraph, key_of
 from ..runtime.registry import Origin, SharedEntry
 from ..runtime.serve import served
 from ..selection import RowRange
-from .mesh import JaxMesh
+from .mesh import ConstantArray, JaxMesh, RankArray, TakenRows, is_on_device
 from .program import MeshProgram, Part
+from .traces import Uneven
 
 
 class RankFunction(NamedTuple):
@@ -37,6 +39,14 @@ class RankFunction(NamedTuple):
     rank: int
     program: MeshProgram
     cells: Mapping[int, List[Any]]
+
+
+class Replaced(NamedTuple):
+    """The results of a call that replace inputs, by the positions of the inputs."""
+
+    positions: Mapping[int, int]
+    are_all: bool  # whether these are all new values, and no outputs
+    only_scalars: bool  # whether, besides, all outputs are scalars
 
 
 class MeshEngine:
@@ -48,7 +58,9 @@ class MeshEngine:
         _engines[self._number] = self
         self._programs: weakref.WeakKeyDictionary[Any, RankFunction] = weakref.WeakKeyDictionary()
         self._sent: weakref.WeakValueDictionary[int, MeshProgram] = weakref.WeakValueDictionary()
-        #: Copies of constant Data on devices, by rank and handle, while a function's plan uses them.
+        #: By program, for its last plan.
+        self._replacements: weakref.WeakKeyDictionary[MeshProgram, Any] = weakref.WeakKeyDictionary()
+        #: Copies of constant Data on devices, by handle, while a function's plan uses them.
         self._constants: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
 
     def __getattr__(self, name: str) -> Any:
@@ -122,33 +134,100 @@ class MeshEngine:
             results = self._in_threads(program, part, rank)
         else:
             results = program.alone(rank, part)
+        self._keep(part)
         self._complete(function, results, drawn)()
-        return self._chosen(program.graph, results, call, output_subset)
+        chosen = range(program.graph.n_outputs) if output_subset is None else output_subset
+        n_hosted = len(chosen)  # new values of variables stay on the device unless in slices
+        if call is not None and call.reduces and call.plan.division.num_slices == 1:
+            n_hosted = len(call.plan.ops)
+        return [_on_host(results[i]) if k < n_hosted else results[i] for k, i in enumerate(chosen)]
 
     def call_together(
         self,
         ranks: Sequence[int],
         functions: Sequence[RankFunction],
-        args: Sequence[Any],
+        steps: Sequence[Sequence[Any]],
         calls: Sequence[Any],
         subset: Any,
-    ) -> Tuple[List[List[Any]], Callable[[], object]]:
+    ) -> Tuple[List[List[List[Any]]], Callable[[], object]]:
         program = functions[0].program
-        parts, drawn = zip(*map(self._part, functions, args, calls))
-        if len(ranks) == self.mesh.size and (calls[0] is not None or program.is_even(parts)):
-            results = program.together(parts, self.root)
+        chosen = range(program.graph.n_outputs) if subset is None else subset
+        is_full = len(ranks) == self.mesh.size
+        if len(steps) > 1 and is_full:
+            with contextlib.suppress(Uneven):
+                return self._repeated(functions, steps, calls, chosen)
+        parts, drawn = zip(*map(self._part, functions, steps[0], calls))
+        if is_full and (calls[0] is not None or program.is_even(parts)):
+            replaced = self._replaced(functions[self.root], calls[self.root], chosen)
+            # Results with outputs that are arrays need other memory, because the host may fail to combine the outputs.
+            results = program.together(parts, self.root, replaced.positions if replaced.only_scalars else {})
             for call in calls:
                 self._note_reduced(program, call)
         else:
             results = [program.alone(rank, part) for rank, part in zip(ranks, parts)]
-        changes = list(map(self._complete, functions, results, drawn))
-        chosen = [self._chosen(program.graph, some, call, subset) for some, call in zip(results, calls)]
+        changes = []
+        for function, part, of_rank, states in zip(functions, parts, results, drawn):
+            self._keep(part)
+            changes.append(self._complete(function, of_rank, states))
+        return [[[of_rank[i] for i in chosen] for of_rank in results]], partial(_call_all, changes)
 
-        def change() -> None:
-            for one in changes:
-                one()
+    def _repeated(
+        self, functions: Sequence[RankFunction], steps: Sequence[Any], calls: Sequence[Any], chosen: Sequence[int]
+    ) -> Tuple[List[List[List[Any]]], Callable[[], object]]:
+        """Compute several steps in one loop on the devices, or raise `Uneven` if this is impossible."""
+        program = functions[0].program
+        replaced, graph = self._replaced(functions[self.root], calls[self.root], chosen), program.graph
+        if not replaced.are_all:
+            raise Uneven
+        parts, drawn = map(list, zip(*map(self._part, functions, steps[0], calls)))
+        rows = {i: [_steps_of([of[r][i] for of in steps]) for r in range(len(parts))] for i in range(len(steps[0][0]))}
+        varying = {i: of_ranks for i, of_ranks in rows.items() if of_ranks[0] is not None}
+        for i in graph.random:
+            varying[i] = []
+            for rank, states in enumerate(drawn):
+                keys, state = [parts[rank].values[i]], states[i]
+                for _ in steps[1:]:
+                    key, state = key_of(state)
+                    keys.append(key)
+                varying[i].append(np.stack(keys))
+                states[i] = state
+        results = program.repeated(parts, varying, len(steps), replaced.positions, chosen)
+        changes = []
+        for rank, (function, part, states) in enumerate(zip(functions, parts, drawn)):
+            self._keep(part)
+            last: List[Any] = [None] * len(graph.graph.outputs)
+            for i, k in replaced.positions.items():
+                last[k] = part.cells[i][0]
+            changes.append(self._complete(function, last, states))
+            of_rank = results[-1][rank]
+            of_rank[:] = [last[k] if one is None else one for k, one in zip(chosen, of_rank)]
+            for _ in steps:
+                self._note_reduced(program, part.call)
+        return results, partial(_call_all, changes)
 
-        return chosen, change
+    def _replaced(self, function: RankFunction, call: Any, chosen: Sequence[int]) -> Replaced:
+        """Return which inputs a call replaces by which results."""
+        plan = None if call is None else call.plan
+        known: Any
+        found: Replaced
+        known, found = self._replacements.get(function.program, (None, None))
+        if known is None or known is not plan:
+            graph = function.program.graph
+            replaced: Dict[Any, int] = dict(graph.updates)
+            n_outputs = len(chosen)
+            if plan is not None:
+                entries, n_outputs = call.context.entries([number for number, _ in plan.updates]), len(plan.ops)
+                positions = {id(cell): i for i, cell in function.cells.items()}
+                places = [positions.get(id(entry.cell)) for entry in entries]
+                replaced.update({i: chosen[n_outputs + k] for k, i in enumerate(places)})
+            results = chosen[:n_outputs]
+            are_all = None not in replaced and not set(replaced.values()) & set(results)
+            only_scalars = are_all and not any(graph.graph.outputs[i].ndim for i in results)
+            found = Replaced(
+                {i: k for i, k in replaced.items() if k not in graph.sources and i is not None}, are_all, only_scalars
+            )
+            self._replacements[function.program] = plan, found
+        return found
 
     @staticmethod
     def _complete(function: RankFunction, results: List[Any], drawn: Mapping[int, Any]) -> Callable[[], None]:
@@ -164,40 +243,28 @@ class MeshEngine:
         return store
 
     @staticmethod
-    def _chosen(graph: JaxGraph, results: Sequence[Any], call: Any, subset: Optional[Sequence[int]]) -> List[Any]:
-        """Return the chosen outputs, on the host; new values of variables stay on the device unless in slices."""
-        chosen = range(graph.n_outputs) if subset is None else subset
-        n_hosted = graph.n_outputs
-        if call is not None and call.reduces and call.plan.division.num_slices == 1:
-            n_hosted = len(call.plan.ops)
-        return [_on_host(results[i]) if k < n_hosted else results[i] for k, i in enumerate(chosen)]
-
-    def _part(
-        self, function: RankFunction, args: Sequence[Any], call: Any
-    ) -> Tuple[Part, Dict[int, np.random.Generator]]:
-        """Return a rank's part of a call, and the random states after it by input."""
+    def _part(function: RankFunction, args: Sequence[Any], call: Any) -> Tuple[Part, Dict[int, np.random.Generator]]:
+        """Return a rank's part of a call, and the random states after it by the position of the input."""
         graph, drawn = function.program.graph, {}
         values: List[Any] = [*args, *[cell[0] for cell in function.cells.values()]]
         for i in graph.random:
             values[i], drawn[i] = key_of(values[i])
         static = tuple(int(values[i]) for i in graph.static)
-        moving = [i for i in range(len(values)) if i not in graph.static]
-        for i, value in zip(moving, self.mesh.put([values[i] for i in moving], function.rank)):
-            if i in function.cells and i not in drawn and value is not values[i]:
-                self._keep(function.cells[i], value)
-            values[i] = value
         for i in graph.static:
             values[i] = None
-        return Part(values, static, call), drawn
+        return Part(values, static, call, function.cells, {}), drawn
 
     @staticmethod
-    def _keep(cell: List[Any], value: Any) -> None:
-        """Store a shared variable's value on the device, so that later calls need not copy it again."""
-        entry = observer_of(cell)
-        if not isinstance(entry, SharedEntry):
-            cell[0] = value
-        elif entry.borrowed is None:  # otherwise the program may write to its array at any time
-            entry.set(value, Origin.MOVED)
+    def _keep(part: Part) -> None:
+        """Store the values that a call has put on the device, so that later calls need not copy them again."""
+        for i, before in part.moved.items():
+            cell, entry = part.cells[i], observer_of(part.cells[i])
+            if cell[0] is not before:
+                continue  # e.g. a random state, of which the value is a key
+            if not isinstance(entry, SharedEntry):
+                cell[0] = part.values[i]
+            elif entry.borrowed is None:  # otherwise the program may write to its array at any time
+                entry.set(part.values[i], Origin.MOVED)
 
     def _in_threads(self, program: MeshProgram, part: Part, rank: int) -> List[Any]:
         """Compute a function with collectives on all ranks; every rank's thread calls this."""
@@ -206,7 +273,7 @@ class MeshEngine:
         barrier.wait()
         if rank == self.root:
             parts, mesh.parts = mesh.parts, [None] * mesh.size
-            mesh.results = program.together(parts, self.root)
+            mesh.results = program.together(parts, self.root, {})
         barrier.wait()
         self._note_reduced(program, part.call)
         results, mesh.results[rank] = mesh.results[rank], []
@@ -224,7 +291,7 @@ class MeshEngine:
 
     @staticmethod
     def is_on_device(value: Any) -> bool:
-        return isinstance(value, jax.Array)
+        return is_on_device(value)
 
     def to_host(self, value: Any) -> Any:
         return _on_host(value)
@@ -236,25 +303,44 @@ class MeshEngine:
         return _on_host(value)
 
     def constant(self, rank: int, handle: Any, array: Any) -> Any:
-        key = rank, handle
-        found = self._constants.get(key)
-        if found is None:
-            found = self._constants[key] = self.mesh.put([array], rank)[0]
-        return found
+        whole = self._constants.get(handle)
+        if whole is None:
+            whole = self._constants[handle] = self.mesh.spread(array.shape, [array] * self.mesh.size)
+        return ConstantArray(whole, rank)
 
     def take(self, array: Any, rows: Any) -> Any:
-        if not isinstance(array, jax.Array) or isinstance(rows, RowRange):
+        if not is_on_device(array):
             return self.engine.take(array, rows)
-        # (indices are sent as an argument: a constant would be compiled into a new program in every call)
-        return jnp.take(array, jax.device_put(np.array(rows.numbers), *array.devices()), axis=0, mode="clip")
+        is_range = isinstance(rows, RowRange) and rows.step == 1
+        found = TakenRows(array, np.int64(rows.start) if is_range else rows.numbers, len(rows))
+        return found if type(array) is ConstantArray else found.array
 
     def export(self, shared: Any) -> Any:
         value = self.engine.storage(shared)[0]
-        return _on_host(value) if isinstance(value, jax.Array) else self.engine.export(shared)
+        return _on_host(value) if is_on_device(value) else self.engine.export(shared)
+
+
+def _call_all(functions: Sequence[Callable[[], object]]) -> None:
+    for function in functions:
+        function()
+
+
+def _steps_of(values: Sequence[Any]) -> Any:
+    """Return the numbers of all steps' `TakenRows` in one array; None if all steps have the same argument."""
+    if type(values[0]) is not TakenRows:
+        if any([value is not values[0] for value in values]):
+            raise Uneven
+        return None
+    numbers = [value.rows for value in values]
+    if len({number.ndim for number in numbers}) > 1:
+        raise Uneven
+    return np.stack(numbers)
 
 
 def _on_host(value: Any) -> Any:
     """Return a device's array as a NumPy array of its own; return any other value unchanged."""
+    if isinstance(value, RankArray):
+        return value.on_host()
     return np.array(value) if isinstance(value, jax.Array) else value
 
 

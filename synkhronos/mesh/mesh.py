@@ -1,7 +1,12 @@
 """The devices of a session without processes, and the arrays on them.
 
-An array of all ranks is one `jax.Array` whose sharding says that it is replicated over the mesh, although each device
-has its own value: functions run inside ``shard_map``, where a device reads and writes its own value alone.
+::
+
+    whole        rank 0   rank 1   rank 2        one array of all ranks, of shape (3, *shape): a row on each device
+    RankArray             whole[1]               a rank's array, as its entries and results contain it
+    TakenRows             whole[1][rows]         rows of a constant array, which the compiled function selects
+
+A function on the mesh receives and returns whole arrays, so that no call has to assemble or split them.
 """
 
 from __future__ import annotations
@@ -9,10 +14,110 @@ from __future__ import annotations
 from typing import Any, List, Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 AXIS = "ranks"  #: The name of the mesh's only axis.
+RANKS = PartitionSpec(AXIS)
+
+
+class RankArray:
+    """One rank's array in an array of all ranks, on the rank's device; other attributes are those of `jax.Array`."""
+
+    __slots__ = ("whole", "rank")
+
+    def __init__(self, whole: Any, rank: int) -> None:
+        self.whole, self.rank = whole, rank
+
+    @property
+    def row(self) -> Any:
+        """The device's array, which has a first axis of length 1."""
+        return self.whole.addressable_data(self.rank)
+
+    @property
+    def shape(self) -> Any:
+        return self.whole.shape[1:]
+
+    @property
+    def dtype(self) -> Any:
+        return self.whole.dtype
+
+    @property
+    def ndim(self) -> int:
+        return int(self.whole.ndim) - 1
+
+    def on_host(self) -> Any:
+        """Wait for the array, and return a copy on the host."""
+        return np.array(np.asarray(self.row)[0])
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.array(self.on_host(), dtype, copy=copy)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.row[0][key]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # NumPy looks for several protocols before it calls `__array__`
+            raise AttributeError(name)
+        return getattr(self.row[0], name)
+
+
+class StepArray(RankArray):
+    """A rank's array of one step, in an array of all ranks and several steps."""
+
+    __slots__ = ("step",)
+
+    def __init__(self, whole: Any, rank: int, step: int) -> None:
+        self.whole, self.rank, self.step = whole, rank, step
+
+    @property
+    def shape(self) -> Any:
+        return self.whole.shape[2:]
+
+    @property
+    def ndim(self) -> int:
+        return int(self.whole.ndim) - 2
+
+    def on_host(self) -> Any:
+        return np.array(np.asarray(self.row)[0, self.step])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.on_host(), name)
+
+
+class ConstantArray(RankArray):
+    """A rank's copy of an array that never changes, for `TakenRows`."""
+
+    __slots__ = ()
+
+
+class TakenRows:
+    """Rows of a rank's constant array, selected when they are used; other attributes are those of `jax.Array`.
+
+    ``rows`` are the numbers of the rows, or the first of ``n_rows`` consecutive rows.
+    """
+
+    __slots__ = ("source", "rows", "n_rows", "shape")
+
+    def __init__(self, source: Any, rows: Any, n_rows: int) -> None:
+        self.source, self.rows, self.n_rows, self.shape = source, rows, n_rows, (n_rows, *source.shape[1:])
+
+    @property
+    def array(self) -> Any:
+        source = self.source.row[0] if isinstance(self.source, RankArray) else self.source
+        # (indices are sent as an argument: a constant would be compiled into a new program in every call)
+        return taken(source, jax.device_put(np.array(self.rows), *source.devices()), self.n_rows)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.array, name)
+
+
+def taken(array: Any, rows: Any, n_rows: int) -> Any:
+    """Return the rows of `TakenRows`."""
+    if rows.ndim:
+        return jnp.take(array, rows, axis=0, mode="clip")
+    return jax.lax.dynamic_slice_in_dim(array, rows, n_rows)
 
 
 class JaxMesh:
@@ -21,15 +126,14 @@ class JaxMesh:
     def __init__(self, devices: Sequence[Any]) -> None:
         self.devices, self.size = list(devices), len(devices)
         self.mesh = Mesh(np.array(self.devices), (AXIS,))
-        self._own = NamedSharding(self.mesh, PartitionSpec())
+        self._by_rank = NamedSharding(self.mesh, RANKS)
         self.parts: List[Any] = [None] * self.size
         self.results: List[List[Any]] = []
 
     def put(self, values: Sequence[Any], rank: int) -> List[Any]:
         """Return copies of arrays on a rank's device; arrays that are on this device are returned unchanged."""
-        device = self.devices[rank]
-        found = list(values)
-        away = [i for i, one in enumerate(found) if not (isinstance(one, jax.Array) and one.devices() == {device})]
+        device, found = self.devices[rank], list(values)
+        away = [i for i, one in enumerate(found) if not (isinstance(one, RankArray) or _is_on(one, device))]
         if away:
             # JAX may use the memory of an array that it receives at any later time, so it receives a private copy.
             given = [found[i] if isinstance(found[i], jax.Array) else np.array(found[i]) for i in away]
@@ -37,17 +141,34 @@ class JaxMesh:
                 found[i] = put
         return found
 
-    def joined(self, of_ranks: Sequence[Any]) -> Any:
-        """Return one array made of every rank's array, of equal shapes, without copying."""
-        return jax.make_array_from_single_device_arrays(of_ranks[0].shape, self._own, list(of_ranks))
+    def whole(self, of_ranks: Sequence[Any]) -> Any:
+        """Return one array made of every rank's array, of equal shapes; arrays on the ranks' devices are not copied."""
+        first, are_whole = of_ranks[0], [isinstance(one, RankArray) for one in of_ranks]
+        if are_whole[0] and all(are_whole) and all([one.whole is first.whole for one in of_ranks]):
+            return first.whole
+        if not any(map(is_on_device, of_ranks)):
+            return self.spread(first.shape, of_ranks)
+        rows = [
+            one.row if is_whole else jnp.expand_dims(*self.put([one], rank), 0)
+            for rank, (one, is_whole) in enumerate(zip(of_ranks, are_whole))
+        ]
+        return jax.make_array_from_single_device_arrays((self.size, *first.shape), self._by_rank, rows)
 
-    def parted(self, array: Any) -> List[Any]:
-        """Return every rank's array of an array from `joined`, or of a result of a common call."""
-        # (`addressable_data` would return the first device's array for every rank, because all count as equal.)
-        by_device = {shard.device: shard.data for shard in array.addressable_shards}
-        return [by_device[device] for device in self.devices]
+    def spread(self, shape: Sequence[int], of_ranks: Sequence[Any]) -> Any:
+        """Return one array made of every rank's NumPy array; it is copied, see `put`."""
+        return jax.make_array_from_callback(
+            (self.size, *shape), self._by_rank, lambda index: np.array(of_ranks[index[0].start or 0])[None]
+        )
 
     def common(self, function: Any) -> Any:
-        """Return ``function``, which computes one rank's results, compiled once for all ranks."""
-        specs = dict(in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)
-        return jax.jit(jax.shard_map(function, mesh=self.mesh, **specs))
+        """Return ``function``, which computes one rank's results, compiled for all ranks; it donates argument 1."""
+        specs = dict(in_specs=RANKS, out_specs=RANKS, check_vma=False)
+        return jax.jit(jax.shard_map(function, mesh=self.mesh, **specs), donate_argnums=1)
+
+
+def is_on_device(value: Any) -> bool:
+    return isinstance(value, (RankArray, jax.Array))
+
+
+def _is_on(value: Any, device: Any) -> bool:
+    return isinstance(value, jax.Array) and value.devices() == {device}

@@ -4,22 +4,24 @@
 
     alone      jit of one rank's function, on its own device: functions without collectives
     together   jit(shard_map) of one rank's function, once for all ranks; a collective is psum, pmin or pmax
+    repeated   the same in a loop over several steps
     lockstep   jit of all ranks' functions on the root's device: if ranks have different numbers of rows
 
-A compiled form is cached under everything that is part of the traced program but of no array: see `MeshProgram._form`.
+A compiled form is cached under everything that is part of the traced program but of no array.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Set, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..engines.pytensor.jax_graph import JaxGraph
 from ..errors import ArgumentValueError
 from ..runtime.failures import add_note
-from .mesh import JaxMesh
+from .mesh import JaxMesh, RankArray, StepArray, TakenRows, taken
 from .traces import Lockstep, OneRank, Rows, Together, Uneven
 
 T = TypeVar("T")
@@ -28,17 +30,34 @@ MAX_FORMS = 32  #: Maximum number of compiled forms of a function; the oldest is
 
 
 class Part(NamedTuple):
-    """One rank's part of a common call: the values of all inputs (None if static), on its device, and the call."""
+    """One rank's part of a common call: the values of all inputs (None if static), and the call.
 
-    values: Sequence[Any]
+    ``cells`` are the storages of shared variables by the position of the input. ``moved`` are the earlier values
+    of those that a call has put on the devices.
+    """
+
+    values: List[Any]
     static: Tuple[int, ...]
     call: Any
+    cells: Mapping[int, List[Any]]
+    moved: Dict[int, Any]
 
 
 class CompiledForm(NamedTuple):
     """A compiled form, and the rows of the calls that it is used in."""
 
     compiled: Callable[..., Any]
+    rows: Rows
+
+
+class Joined(NamedTuple):
+    """What a program for all ranks depends on: numbers of `TakenRows`, and a key that begins with the static numbers.
+
+    ``rows`` are used if a form is compiled.
+    """
+
+    lengths: Sequence[Any]
+    key: Tuple[Any, ...]
     rows: Rows
 
 
@@ -56,84 +75,178 @@ class MeshProgram:
         self._forms.clear()
 
     def alone(self, rank: int, part: Part) -> List[Any]:
-        """Compute one rank's results on its device."""
+        """Compute one rank's results on its device, after putting its values there."""
         call = part.call
         rows = None if call is None else call.rows
-        key = "alone", part.static, rows, self._shapes([part])
+        _put(self.mesh, part, rank)
+        key = "alone", rows, self._key_of([part])
 
         def make() -> CompiledForm:
             trace = OneRank(Rows())
             return CompiledForm(jax.jit(lambda values: self._evaluate([values], [part.static], trace)[0]), trace.rows)
 
-        return self._run(key, make, [call], lambda form: list(form.compiled(list(part.values))))
+        return self._run(key, make, [call], lambda form: list(form.compiled(_local(part.values))))
 
-    def together(self, parts: Sequence[Part], root: int) -> List[List[Any]]:
-        """Compute all ranks' results; return them by rank."""
-        key = parts[0].static, self._shapes(parts)
-        if self.is_even(parts) and key not in self._uneven:
+    def together(self, parts: Sequence[Part], root: int, donated: Mapping[int, int]) -> List[List[Any]]:
+        """Compute all ranks' results; return them by rank.
+
+        ``donated`` are positions of inputs whose memory results may use, with the positions of these results.
+        """
+        if self.is_even(parts) and not (self._uneven and self._key_of(parts) in self._uneven):
             try:
-                return self._on_mesh(parts)
+                return self._on_mesh(parts, donated)
             except Uneven:  # nothing was computed
-                self._uneven.add(key)
+                self._uneven.add(self._key_of(parts))
         return self._in_lockstep(parts, root)
 
     def is_even(self, parts: Sequence[Part]) -> bool:
         """Return whether all ranks compute the same program with arrays of the same shapes and with equal weights."""
-        first = parts[0]
-        weights = None if first.call is None else first.call.weights
-        shapes = [getattr(value, "shape", None) for value in first.values]
-        rows = [None if part.call is None else part.call.rows for part in parts]
-        sizes = {None if one is None else one[1] - one[0] for one in rows}
-        arrays = [shape for shape in shapes if shape is not None]
-        return (
-            len(sizes) == 1
-            and bool(arrays)  # XLA cannot compile a program on a mesh without arguments or with empty ones
-            and not any(0 in shape for shape in arrays)
-            and (weights is None or len(set(weights)) == 1 and weights[0] > 0)
-            and all([getattr(value, "shape", None) for value in part.values] == shapes for part in parts[1:])
-            and all(part.static == first.static for part in parts)
+        call, static = parts[0].call, parts[0].static
+        if call is not None and call.weights is not None:
+            if call.weights[0] <= 0 or any([weight != call.weights[0] for weight in call.weights]):
+                return False
+        sizes = [None if each.call is None or each.call.rows is None else each.call.rows[:2] for each in parts]
+        if len({size and size[1] - size[0] for size in sizes}) > 1 or any([each.static != static for each in parts]):
+            return False
+        shapes = [_common_shape(column) for column in zip(*[each.values for each in parts])]
+        # (XLA cannot compile a program on a mesh without arguments or with empty ones.)
+        return not any([shape is not None and 0 in shape for shape in shapes]) and any(
+            [shape is not None for shape in shapes]
         )
 
-    def _on_mesh(self, parts: Sequence[Part]) -> List[List[Any]]:
-        first, mesh, calls = parts[0], self.mesh, [part.call for part in parts]
-        rows = first.call.rows if self.graph.reads_rows and first.call is not None else None
-        starts = [part.call.rows[0] for part in parts] if rows is not None and self.graph.divides_rows else None
-        key = "together", first.static, rows and (rows[1] - rows[0], rows[2]), self._shapes([first])
+    def _on_mesh(self, parts: Sequence[Part], donated: Mapping[int, int]) -> List[List[Any]]:
+        joint, arguments = self._joined(parts, donated)
 
-        def make() -> CompiledForm:
-            found = Rows()
-
-            def one(values: Sequence[Any], start: Any) -> List[Any]:
-                return self._evaluate([values], [first.static], Together(found, start))[0]
-
-            return CompiledForm(mesh.common(one), found)
-
-        def run(form: CompiledForm) -> List[List[Any]]:
-            values = [None if one is None else mesh.joined(of_ranks) for one, *of_ranks in _columns(parts)]
-            start = None
-            if starts is not None:
-                start = mesh.joined([mesh.put([np.int64(first)], rank)[0] for rank, first in enumerate(starts)])
-            of_results = [
-                [None] * len(parts) if result is None else mesh.parted(result)
-                for result in form.compiled(values, start)
+        def one(kept: Sequence[Any], given: Sequence[Any], start: Any) -> List[Any]:
+            values = [a if b is None else b for a, b in zip(kept, given)]
+            values = [a if n is None else taken(a[0][0], a[1][0], n) for a, n in zip(values, joint.lengths)]
+            return [
+                result if result is None else jnp.expand_dims(result, 0)
+                for result in self._traced(joint, values, start)
             ]
-            return [list(of_rank) for of_rank in zip(*of_results)] if of_results else [[] for _ in parts]
 
-        return self._run(key, make, calls, run)
+        key = "together", *joint.key, tuple(donated)
+        wholes = self._run_on_mesh(key, one, parts, joint, arguments, donated)
+        return [[None if whole is None else RankArray(whole, rank) for whole in wholes] for rank in range(len(parts))]
+
+    def repeated(
+        self, parts: Sequence[Part], steps: Mapping[int, Any], n_steps: int, carried: Mapping[int, int], chosen: Any
+    ) -> List[List[List[Any]]]:
+        """Compute several calls in one loop on the devices; return the chosen outputs by step and rank.
+
+        ``steps`` are, for inputs that differ from step to step, every rank's array of all steps: random keys, or rows
+        of constant arrays. ``carried`` are the positions of inputs that each step replaces, with those of the results.
+        Raise `Uneven`, before anything is computed, if the ranks or the steps cannot share one program.
+        """
+        if not self.is_even(parts):
+            raise Uneven
+        n_most = 1 << (n_steps - 1).bit_length()  # so that few numbers of steps are compiled
+
+        def padded(array: Any) -> Any:
+            return np.concatenate([array, np.zeros((n_most - n_steps, *array.shape[1:]), array.dtype)])
+
+        joint, (kept, given, start) = self._joined(parts, carried)
+        there = {i: self.mesh.spread((n_most, *of[0].shape[1:]), list(map(padded, of))) for i, of in steps.items()}
+        n = self.mesh.spread((), [np.int64(n_steps)] * len(parts))
+        outputs = [k for k in chosen if k not in carried.values() and k not in self.graph.sources]
+
+        def many(kept: Any, given: Any, start: Any, there: Any, n: Any) -> Any:
+            def step(i: Any, carry: Any) -> Any:
+                state, buffers = carry
+                values = [state.get(j, one) for j, one in enumerate(kept)]
+                for j, of_steps in there.items():
+                    length = joint.lengths[j]
+                    values[j] = of_steps[0][i] if length is None else taken(kept[j][0][0], of_steps[0][i], length)
+                made = self._traced(joint, values, start)
+                after = {j: made[k] for j, k in carried.items()}
+                if buffers is None:
+                    return after, [jnp.zeros((n_most, *made[k].shape), made[k].dtype) for k in outputs]
+                return after, [buffer.at[i].set(made[k]) for buffer, k in zip(buffers, outputs)]
+
+            state = {j: one[0] for j, one in enumerate(given) if one is not None}
+            shapes, buffers = jax.eval_shape(lambda: step(0, (state, None)))
+            if any([(one.shape, one.dtype) != (shapes[j].shape, shapes[j].dtype) for j, one in state.items()]):
+                raise Uneven
+            buffers = [jnp.zeros(one.shape, one.dtype) for one in buffers]
+            state, buffers = jax.lax.fori_loop(0, n[0], step, (state, buffers))
+            return jax.tree.map(lambda one: jnp.expand_dims(one, 0), [*[state[j] for j in carried], *buffers])
+
+        key = "repeated", *joint.key, tuple(carried), tuple(outputs), n_most
+        places = {i: k for k, i in enumerate(carried)}
+        wholes = self._run_on_mesh(key, many, parts, joint, (kept, given, start, there, n), places)
+        whole_of = dict(zip(outputs, wholes[len(carried) :]))
+        found = [whole_of.get(k) for k in chosen]
+        return [
+            [[None if one is None else StepArray(one, rank, i) for one in found] for rank in range(len(parts))]
+            for i in range(n_steps)
+        ]
+
+    def _joined(self, parts: Sequence[Part], donated: Mapping[int, int]) -> Tuple[Joined, Tuple[Any, Any, Any]]:
+        """Return the arrays of all ranks to keep, those to donate, and the first rows; they are put on the devices."""
+        first, mesh = parts[0], self.mesh
+        rows, start, lengths = None, None, []
+        if self.graph.reads_rows and first.call is not None and first.call.rows is not None:
+            rows = first.call.rows[1] - first.call.rows[0], first.call.rows[2]
+            if self.graph.divides_rows:
+                start = mesh.spread((), [np.int64(part.call.rows[0]) for part in parts])
+        kept: List[Any] = [None] * len(first.values)
+        given = list(kept)
+        for i, column in enumerate(zip(*[part.values for part in parts])):
+            one = column[0]
+            lengths.append(one.n_rows if type(one) is TakenRows else None)
+            (given if i in donated else kept)[i] = whole = _whole(mesh, column)
+            if i in first.cells and whole is not None and not (type(one) is RankArray and one.whole is whole):
+                for rank, part in enumerate(parts):
+                    part.moved[i], part.values[i] = part.values[i], RankArray(whole, rank)
+        shapes = self.graph.reads_rows and tuple([getattr(value, "shape", None) for value in first.values])
+        return Joined(lengths, (first.static, rows, shapes, tuple(lengths)), Rows()), (kept, given, start)
+
+    def _traced(self, joint: Joined, values: Sequence[Any], start: Any) -> List[Any]:
+        return self._evaluate([values], [joint.key[0]], Together(joint.rows, start if start is None else start[0]))[0]
+
+    def _run_on_mesh(
+        self, key: Any, function: Any, parts: Sequence[Part], joint: Joined, arguments: Any, places: Mapping[int, int]
+    ) -> List[Any]:
+        """Run ``function`` for all ranks, and store the variables whose memory it uses, by position of the result."""
+        wholes: List[List[Any]] = []
+
+        def stored() -> List[Any]:
+            for i, k in places.items():
+                for rank, part in enumerate(parts):
+                    part.cells[i][0] = RankArray(wholes[0][k], rank)
+            return wholes[0]
+
+        try:
+            self._run(
+                key,
+                lambda: CompiledForm(self.mesh.common(function), joint.rows),
+                [part.call for part in parts],
+                # The call and the storage of its results are one call of C code, which no signal's handler interrupts.
+                lambda form: wholes.extend(map(form.compiled, *[(one,) for one in arguments])),
+            )
+            return stored()
+        except BaseException as error:
+            if wholes:  # a signal's handler raised afterwards
+                stored()
+            else:
+                _replace_lost([part.cells[i] for i in places for part in parts], error)
+            raise
 
     def _in_lockstep(self, parts: Sequence[Part], root: int) -> List[List[Any]]:
         calls, mesh = [part.call for part in parts], self.mesh
         rows, weights = tuple(call.rows for call in calls), calls[0].weights
         static = [part.static for part in parts]
-        key = "lockstep", tuple(static), rows, weights and tuple(weights), self._shapes(parts)
+        for rank, part in enumerate(parts):
+            _put(mesh, part, rank)
+        key = "lockstep", rows, weights and tuple(weights), self._key_of(parts)
 
         def make() -> CompiledForm:
             trace = Lockstep(Rows())
             return CompiledForm(jax.jit(lambda values: self._evaluate(values, static, trace)), trace.rows)
 
         def run(form: CompiledForm) -> List[List[Any]]:
-            found = form.compiled([_put(mesh, part.values, root) for part in parts])
-            return [_put(mesh, results, rank) for rank, results in enumerate(found)]
+            found = form.compiled(jax.device_put([_local(part.values) for part in parts], mesh.devices[root]))
+            return [jax.device_put(results, device) for results, device in zip(found, mesh.devices)]
 
         return self._run(key, make, calls, run)
 
@@ -164,19 +277,22 @@ class MeshProgram:
         self._forms[key], self.reduced = form, form.rows.reduced
         return result
 
-    def _shapes(self, parts: Sequence[Part]) -> Any:
-        """Return the arrays' shapes if the lengths of divided arrays follow from them."""
+    def _key_of(self, parts: Sequence[Part]) -> Any:
+        """Return the static numbers, and the arrays' shapes if the lengths of divided arrays follow from them."""
         if not self.graph.reads_rows:
-            return None
-        return tuple(tuple(getattr(value, "shape", None) for value in part.values) for part in parts)
+            return tuple(part.static for part in parts)
+        return tuple((part.static, *[getattr(value, "shape", None) for value in part.values]) for part in parts)
 
     def _evaluate(
         self, of_ranks: Sequence[Sequence[Any]], static: Sequence[Sequence[int]], trace: OneRank
     ) -> List[List[Any]]:
         """Compute results from values as `Part` lists them; called while JAX traces."""
-        given = []
+        given, inputs = [], self.graph.graph.inputs
         for values, numbers in zip(of_ranks, static):
-            full = list(values)
+            full = [
+                one[0] if one is not None and one.ndim > getattr(variable.type, "ndim", 1) else one
+                for variable, one in zip(inputs, values)
+            ]
             for i, number in zip(self.graph.static, numbers):
                 full[i] = number
             for i in self.graph.random:
@@ -185,12 +301,42 @@ class MeshProgram:
         return self.graph.evaluate(given, trace)
 
 
-def _put(mesh: JaxMesh, values: Sequence[Any], rank: int) -> List[Any]:
-    """Return the values on a rank's device; None stays None."""
+def _put(mesh: JaxMesh, part: Part, rank: int) -> None:
+    """Put a part's values on the rank's device; None stays None."""
+    values = [value.array if type(value) is TakenRows else value for value in part.values]
     there = iter(mesh.put([value for value in values if value is not None], rank))
-    return [None if value is None else next(there) for value in values]
+    for i, value in enumerate(values):
+        part.values[i] = None if value is None else next(there)
+        if i in part.cells and part.values[i] is not value:
+            part.moved[i] = value
 
 
-def _columns(parts: Sequence[Part]) -> List[List[Any]]:
-    """Return, for each input, the first rank's value, and then all ranks' values."""
-    return [[of_ranks[0], *of_ranks] for of_ranks in zip(*[part.values for part in parts])]
+def _local(values: Sequence[Any]) -> List[Any]:
+    """Return the values as arrays of JAX; rows of arrays of all ranks have a first axis of length 1."""
+    return [value.row if isinstance(value, RankArray) else value for value in values]
+
+
+def _whole(mesh: JaxMesh, of_ranks: Sequence[Any]) -> Any:
+    """Return an input's array of all ranks; for rows of constant arrays, a pair of arrays."""
+    first = of_ranks[0]
+    if type(first) is not TakenRows:
+        return None if first is None else mesh.whole(of_ranks)
+    return mesh.whole([one.source for one in of_ranks]), mesh.spread(first.rows.shape, [one.rows for one in of_ranks])
+
+
+def _common_shape(of_ranks: Sequence[Any]) -> Any:
+    """Return the shape of all ranks' arrays, None if they are no arrays, or (0,) if their shapes differ."""
+    first = of_ranks[0]
+    if type(first) is RankArray and all([type(one) is RankArray and one.whole is first.whole for one in of_ranks]):
+        return first.whole.shape
+    shape = getattr(first, "shape", None)
+    return shape if all([getattr(one, "shape", None) == shape for one in of_ranks]) else (0,)
+
+
+def _replace_lost(cells: Sequence[List[Any]], error: BaseException) -> None:
+    """Replace values whose memory a failed call has already reused, which JAX does only if a device fails."""
+    lost = [cell for cell in cells if type(cell[0]) is RankArray and cell[0].whole.is_deleted()]
+    for cell in lost:
+        cell[0] = np.full(cell[0].shape, np.nan if cell[0].dtype.kind in "fc" else 0, cell[0].dtype)
+    if lost:
+        add_note(error, "the values of the variables that this function updates are lost: load them from a checkpoint")

@@ -186,12 +186,12 @@ def test_arrays_that_never_change_are_put_once(monkeypatch):
     synk.fork(2, devices="jax")
     given = np.ones(4)
     assert f(given) == 4 * 499500
-    seen, put = [], JaxMesh.put
+    seen, spread = [], JaxMesh.spread
 
-    def record(self, values, rank):
-        seen.extend(value.size for value in values if not isinstance(value, jax.Array))
-        return put(self, values, rank)
+    def record(self, shape, of_ranks):
+        seen.extend(value.size for value in of_ranks)
+        return spread(self, shape, of_ranks)
 
-    monkeypatch.setattr(JaxMesh, "put", record)
+    monkeypatch.setattr(JaxMesh, "spread", record)
     assert f(given) == 4 * 499500
     assert seen == [2, 2]

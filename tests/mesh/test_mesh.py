@@ -2,7 +2,7 @@
 
 Modules: `synkhronos.mesh.devices`, `synkhronos.mesh.launcher`, `synkhronos.mesh.mesh`, `synkhronos.mesh.program`,
 `synkhronos.mesh.traces`, `synkhronos.mesh.engine`, `synkhronos.engines.pytensor.jax_graph`,
-`synkhronos.calls.together`.
+`synkhronos.calls.together`, `synkhronos.calls.steps_together`.
 """
 
 import importlib.util
@@ -57,7 +57,7 @@ def run(n, *arguments):
     assert done.returncode == 0, done.stdout[-10000:]
 
 
-@pytest.mark.parametrize("file", ["functions", "sessions"])
+@pytest.mark.parametrize("file", ["functions", "sessions", "donation", "steps"])
 def test_on_three_devices(file):
     run(3, str(HERE / f"mesh_{file}.py"))
 
