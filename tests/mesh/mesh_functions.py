@@ -123,6 +123,19 @@ def test_collectives_and_their_gradients(n, rows):
     near(gradient, 2 * given.mean() / (3 * own) * np.ones((rows, 3)))
 
 
+@pytest.mark.parametrize("rows", COUNTS)
+def test_products_over_all_rows(n, rows):
+    """Collectives of floats, of integers that wrap around, and of bools."""
+    x, i, b = pt.dmatrix("x"), pt.matrix("i", dtype="int8"), pt.matrix("b", dtype="bool")
+    f = synk.function([x, i, b], [1 + x.prod(0), pt.prod(i, 0, dtype="int8") // 2, 2 * pt.all(b, 0)], exact=True)
+    numbers, bools = (ROWS[:rows] * 4).astype("int8") | 1, ROWS[:rows] > -2
+    bools[rows // 2, 0] = False
+    found = f(ROWS[:rows], numbers, bools)
+    near(found[0], 1 + ROWS[:rows].prod(0))
+    near(found[1], numbers.prod(0).astype("int8") // 2, 0)
+    near(found[2], 2 * bools.all(0), 0)
+
+
 @pytest.mark.parametrize("rows", [24, 7])
 def test_shares_of_rows(n, rows):
     s = pytensor.shared(ROWS[:rows], "s")
