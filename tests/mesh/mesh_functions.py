@@ -317,6 +317,16 @@ def test_mixed_types_are_computed_in_pytensors_types(n):
     near(found[4], wide.sum(), 1e-15)
 
 
+def test_checks_of_shapes(n):
+    """Every rank's share must fill whole rows of the new shape."""
+    x, w = pt.dmatrix("x"), pytensor.shared(0.0, "w")
+    f = synk.function([x], x.reshape((pt.prod(x.shape) // 6, -1)), updates=[(w, w + x.sum())], exact=True)
+    with reports(AssertionError, "lengths that must be equal"):
+        f(ROWS)
+    assert synk.gather(w).tolist() == [0.0] * n
+    near(f(np.repeat(ROWS, 2, axis=1)), np.repeat(ROWS, 2, axis=1))
+
+
 def test_shapes_computed_from_shapes(n):
     x = pt.dmatrix("x")
     length = pt.switch(pt.lt(x.shape[1], 5), x.shape[1] * 2, 1)
