@@ -144,7 +144,9 @@ def test_ranges_up_to_lengths_that_are_not_constant():
 
 def test_collectives_in_loops_with_uneven_rows():
     x = pt.dvector("x")
-    loop = pytensor.scan(lambda h: synk.ops.all_reduce(h * x.sum(), "sum"), None, [pt.constant(np.array(1.0))], n_steps=2)[0]
+    loop = pytensor.scan(
+        lambda h: synk.ops.all_reduce(h * x.sum(), "sum"), None, [pt.constant(np.array(1.0))], n_steps=2
+    )[0]
     f = synk.function([x], (loop[-1], None), name="f", mode="FAST_COMPILE")
     synk.fork(2, devices="jax")
     with refuses(ValueError, argument="the arguments", expected="evenly"):

@@ -117,7 +117,7 @@ class JaxGraph:
         checks = [str(node.op) for node in self.order if isinstance(node.op, CheckAndRaise)]
         if checks:
             logger.warning(
-                "function %s: JAX omits the checks in its graph, which raise no error unless they check only shapes: %s",
+                "function %s: JAX omits the checks in its graph, so they raise no errors unless they check shapes: %s",
                 name,
                 ", ".join(dict.fromkeys(checks)),
             )
