@@ -206,6 +206,9 @@ class World:
 #: The device of all ranks of worlds with processes, if tests/gpu repeats the tests of Theano's worlds.
 DEVICE = os.environ.get("SYNK_TEST_DEVICE")
 
+#: Numbers of JAX's devices in random programs.
+MESH_SIZES = (1, 2, 3, 8)
+
 #: Number of JAX's devices if tests/mesh repeats tests: worlds of threads are then sessions on a mesh.
 MESH = int(os.environ.get("SYNK_TEST_MESH", "0"))
 

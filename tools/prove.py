@@ -72,9 +72,10 @@ PIECES = (
     Piece("", "fork", "theano", "", 20000),
     Piece("", "fork", "theano", "c", 1000),
     Piece("", "threads", "pytensor", "", 1000),
-    Piece("", "fork", "pytensor", "", 7000),
+    Piece("", "fork", "pytensor", "", 5000),
     Piece("", "fork", "pytensor", "c", 1000),
     Piece("", "fork", "pytensor", "numba", 1000),
+    Piece("", "mesh", "pytensor", "", 2000),
     Piece("graphs", "threads", "theano", "", 7500),
     Piece("graphs", "fork", "theano", "", 6000),
     Piece("graphs", "hosts", "theano", "", 200),
@@ -87,9 +88,10 @@ PIECES = (
     Piece("models", "threads", "theano", "", 7550),
     Piece("models", "fork", "theano", "", 400),
     Piece("models", "fork", "theano", "c", 50),
-    Piece("models", "threads", "pytensor", "", 11550),
+    Piece("models", "threads", "pytensor", "", 11350),
     Piece("models", "fork", "pytensor", "", 400),
     Piece("models", "fork", "pytensor", "numba", 50),
+    Piece("models", "mesh", "pytensor", "", 200),
 )
 LABELS_OF_KINDS = {"": "random programs", "graphs": "random graphs", "models": "random models"}
 BY_NAME = {piece.name: piece for piece in PIECES}
@@ -175,8 +177,9 @@ def sessions_of_draws(piece: Piece, seed: int, done: Optional[Done] = None) -> A
     """Return a function that draws a session of random programs and checks every result."""
     from protocol import Wrong, seeded_program
     from recipe_library import Library
+    from recipes import ON_MESH
 
-    library = Library(piece.engine)
+    library = Library(piece.engine, ON_MESH if piece.launcher == "mesh" else None)
 
     def draw(session: int, steps: int) -> Dict[str, Any]:
         try:
@@ -205,14 +208,15 @@ def sessions_of_graphs(piece: Piece, seed: int, done: Done) -> Any:
 
 def check_graph(piece: Piece, seed: int, number: int, tally: Any) -> None:
     """Check one graph; if it is wrong, print and raise the smallest wrong graph that was found."""
-    from graph_check import WrongGraph, check, grown
+    from graph_check import WrongGraph, check, grown, of_launcher
     from graph_shrinking import shortest
 
     graph = grown(f"{seed} {piece.name} {number}")
     if graph is None:
         return
     try:
-        tally.add(check(graph, piece.launcher))
+        for i, one in enumerate(of_launcher(graph, piece.launcher)):
+            tally.add(check(one, piece.launcher), is_new=not i)
     except WrongGraph as wrong:
         print(f"\nWRONG: seed {seed}, session {piece.name} {number}")
         small = shortest(wrong, piece.launcher)
@@ -244,6 +248,8 @@ def check_model(piece: Piece, seed: int, number: int, tally: Any) -> None:
     program = Author(library, f"{seed} {piece.name}", number).program()
     if program is None:
         return
+    if piece.launcher == "mesh" and program.ranks == 4:  # `worlds.MESH_SIZES`
+        program = program._replace(ranks=8)
     try:
         check(program, library, tally, piece.launcher)
     except Wrong as wrong:
@@ -283,7 +289,7 @@ def environment_of(piece: Piece) -> Dict[str, str]:
         if piece.what:
             add("THEANO_FLAGS", "cxx=")  # constant folding by the optimizer needs no compilation either
     if piece.launcher == "mesh":
-        found.update(JAX_NUM_CPU_DEVICES="4", JAX_PLATFORMS="cpu")
+        found.update(JAX_NUM_CPU_DEVICES="8", JAX_PLATFORMS="cpu")
     return found
 
 
@@ -340,7 +346,7 @@ def document(results: Dict[Piece, Dict[str, Any]], seed: int, draws: int) -> str
         for name, version in values["versions"].items():
             of_all.setdefault(name, set()).add(version)
     lines = [
-        "Date: {}. Machine: {}. {}. Seed {}; {} functions; 1 to 4 ranks.".format(
+        "Date: {}. Machine: {}. {}. Seed {}; {} functions; 1 to 8 ranks.".format(
             max(values["date"] for values in results.values()),
             machine(),
             ", ".join(f"{name} {' and '.join(sorted(found))}" for name, found in of_all.items()),

@@ -116,6 +116,8 @@ def _on_mesh(name: str, value: Any, size: int) -> Any:
     dtype, wide = value.dtype, _wide(value, name)
     if name == "avg":
         return (jax.lax.psum(wide, AXIS) / size).astype(dtype)
+    if name == "prod":  # (JAX has no pprod)
+        return jax.lax.all_gather(wide, AXIS).prod(0).astype(dtype)
     return _ON_MESH["max" if name == "sum" and dtype.kind == "b" else name](wide, AXIS).astype(dtype)
 
 
@@ -126,11 +128,11 @@ def _reduced(name: str, values: Sequence[Any], weights: Sequence[float]) -> Any:
         return ((wide * scaled).sum(0) / scaled.sum()).astype(dtype)
     if name == "sum" and dtype.kind != "b":
         return wide.sum(0).astype(dtype)
-    return (wide.min(0) if name == "min" else wide.max(0)).astype(dtype)
+    return getattr(wide, "max" if name == "sum" else name)(0).astype(dtype)
 
 
 def _wide(value: Any, name: str) -> Any:
     """Return a value in a type that JAX can reduce without losing more than a rounding error."""
     if value.dtype.kind == "b":
         return value.astype("int8")
-    return value.astype("float32") if value.dtype == "float16" and name in ("avg", "sum") else value
+    return value.astype("float32") if value.dtype == "float16" and name in ("avg", "sum", "prod") else value

@@ -123,6 +123,19 @@ def test_collectives_and_their_gradients(n, rows):
     near(gradient, 2 * given.mean() / (3 * own) * np.ones((rows, 3)))
 
 
+@pytest.mark.parametrize("rows", COUNTS)
+def test_products_over_all_rows(n, rows):
+    """Collectives of floats, of integers that wrap around, and of bools."""
+    x, i, b = pt.dmatrix("x"), pt.matrix("i", dtype="int8"), pt.matrix("b", dtype="bool")
+    f = synk.function([x, i, b], [1 + x.prod(0), pt.prod(i, 0, dtype="int8") // 2, 2 * pt.all(b, 0)], exact=True)
+    numbers, bools = (ROWS[:rows] * 4).astype("int8") | 1, ROWS[:rows] > -2
+    bools[rows // 2, 0] = False
+    found = f(ROWS[:rows], numbers, bools)
+    near(found[0], 1 + ROWS[:rows].prod(0))
+    near(found[1], numbers.prod(0).astype("int8") // 2, 0)
+    near(found[2], 2 * bools.all(0), 0)
+
+
 @pytest.mark.parametrize("rows", [24, 7])
 def test_shares_of_rows(n, rows):
     s = pytensor.shared(ROWS[:rows], "s")
@@ -302,6 +315,16 @@ def test_mixed_types_are_computed_in_pytensors_types(n):
     near(found[2], np.stack([wide, integers]).T, 0)
     assert found[3].dtype == outputs[3].dtype
     near(found[4], wide.sum(), 1e-15)
+
+
+def test_checks_of_shapes(n):
+    """Every rank's share must fill whole rows of the new shape."""
+    x, w = pt.dmatrix("x"), pytensor.shared(0.0, "w")
+    f = synk.function([x], x.reshape((pt.prod(x.shape) // 6, -1)), updates=[(w, w + x.sum())], exact=True)
+    with reports(AssertionError, "lengths that must be equal"):
+        f(ROWS)
+    assert synk.gather(w).tolist() == [0.0] * n
+    near(f(np.repeat(ROWS, 2, axis=1)), np.repeat(ROWS, 2, axis=1))
 
 
 def test_shapes_computed_from_shapes(n):

@@ -1,5 +1,7 @@
 """Sessions on JAX's devices: start, end, refusals. Run by test_mesh.py."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytensor
@@ -116,6 +118,64 @@ def test_operations_that_jax_lacks():
         synk.function([v], (Opaque()(v).sum(), "sum"), name="late", mode="FAST_COMPILE")
     with refuses(ValueError, argument="function before", got="Opaque"):
         before(np.ones(4))
+
+
+def test_lengths_that_depend_on_values():
+    v = pt.dvector("v")
+    synk.fork(2, devices="jax")
+    for wanted, lacking in ((pt.unique(v), "Unique"), ((v > 0).nonzero()[0], "Nonzero")):
+        with refuses(ValueError, argument="function f", got=lacking):
+            synk.function([v], (wanted, None), name="f", mode="FAST_COMPILE")
+
+
+def test_types_that_jax_lacks():
+    sparse = pytensor.sparse.csr_matrix("s")
+    synk.fork(2, devices="jax")
+    with refuses(TypeError, argument="function f", expected="dense", got="s of type"):
+        synk.function([], (sparse, None), [sparse], name="f")
+
+
+def test_ranges_up_to_lengths_that_are_not_constant():
+    v, i = pt.dvector("v"), pt.lscalar("i")
+    synk.fork(2, devices="jax")
+    with refuses(ValueError, argument="function f", expected="operations", got="ARange"):
+        synk.function([v], (pt.arange(i).sum() + v.sum(), "sum"), [i], name="f", mode="FAST_COMPILE")
+
+
+def test_collectives_in_loops_with_uneven_rows():
+    x = pt.dvector("x")
+    loop = pytensor.scan(
+        lambda h: synk.ops.all_reduce(h * x.sum(), "sum"), None, [pt.constant(np.array(1.0))], n_steps=2
+    )[0]
+    f = synk.function([x], (loop[-1], None), name="f", mode="FAST_COMPILE")
+    synk.fork(2, devices="jax")
+    with refuses(ValueError, argument="the arguments", expected="evenly"):
+        f(np.ones(5))
+
+
+def test_devices_of_two_platforms_and_several_processes(monkeypatch):
+    device = type("Device", (), {"platform": "cpu"})
+    with refuses(ValueError, argument="devices[1]", expected="one platform", got="gpu"):
+        of_jax._checked(SimpleNamespace(Device=device), [device(), type("Gpu", (device,), {"platform": "gpu"})()], None)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with refuses(ValueError, argument="devices", got="2 processes"):
+        of_jax.choose("jax", 2)
+
+
+def test_several_hosts():
+    with refuses(ValueError, argument="devices", expected="several hosts", got="JAX's devices"):
+        of_jax.launcher_of("jax", 2, None, 0, True, 0)
+
+
+def test_variables_and_functions_of_theano():
+    """Theano and PyTensor are never installed together: another engine of that name is refused in the same way."""
+
+    class Theano:
+        name = "theano"
+
+    synk.fork(2, devices="jax")
+    with refuses(TypeError, argument="engine", expected="PyTensor", got="theano"):
+        PROGRAM.session.launcher.engine(Theano())
 
 
 def test_distributions_that_jax_lacks():

@@ -23,11 +23,25 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed: pip install jax"),
 ]
 
-#: Tests of all worlds, which run on a mesh instead of threads.
-COLLECTIVES = [f"tests/collectives/test_{name}.py" for name in ("all_reduce", "broadcast", "gather", "get_value")]
-#: Tests of messages of the engine, which JAX words in another way.
-OTHER_ERRORS = "error_without_rows_is_the_engines or error_that_only_some_ranks_can_see"
+#: Tests of all worlds, which run on a mesh instead of threads: of every world, and those that open sessions themselves.
+COLLECTIVES = ["tests/collectives", "tests/ops"]
 CALLS = ["tests/calls/test_command.py", "tests/calls/test_slices.py", "tests/calls/test_steps.py"]
+#: Tests that cannot run on a mesh, as expressions of pytest's ``-k``, and why.
+NOT_ON_MESH = {
+    "fork or hosts or process or large_values or test_large_arrays and test_broadcast or in_sync and large": (
+        "ranks are processes, which JAX's threads would not survive"
+    ),
+    "test_arguments or test_checked or test_inside_functions or functions_notice or takes_results_lives or keep_end_with"
+    " or two_partition_rules or weights_of_a_function or uneven_shards": "functions of the NumPy engine",
+    "wrong_targets or test_bad_input or test_bad_values or does_not_suit": "errors that name the NumPy engine's types",
+    "test_rule": "operations without a conversion for JAX",
+    "test_shard and (averages_whatever or without_exact or divides_nothing)": "slices that depend on values",
+    "test_average_of_equal_values or added_up_in_16_bits or test_groups": "up to eight ranks (see `WITH_EIGHT`)",
+    "error_without_rows_is_the_engines or error_that_only_some_ranks_can_see": "JAX's errors have other texts",
+}
+#: Tests that need up to eight devices.
+WITH_EIGHT = "test_average_of_equal_values or added_up_in_16_bits or test_groups"
+SUITABLE = f"not ({' or '.join(NOT_ON_MESH)})"
 
 
 def run(n, *arguments):
@@ -84,14 +98,27 @@ def test_models_of_pymc():
     run(2, "-m", "not thorough and not long", str(HERE / "mesh_pymc.py"))
 
 
-@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.thorough)])
-def test_tests_of_all_worlds(n):
-    run(
-        n,
-        "-k",
-        f"mesh and not ({OTHER_ERRORS})",
-        "-m",
-        "not thorough and not long",
-        *COLLECTIVES,
-        *([] if n == 2 else CALLS),
-    )
+@pytest.mark.parametrize(
+    "n, tests", [(2, []), (3, CALLS), pytest.param(1, CALLS, marks=pytest.mark.thorough)], ids=["2", "3", "1"]
+)
+def test_tests_of_all_worlds(n, tests):
+    run(n, "-k", f"mesh and {SUITABLE}", "-m", "not thorough and not long", *COLLECTIVES, *tests)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("n", [3, 8])
+def test_tests_that_open_sessions(n):
+    """Sessions of one to three ranks, and on eight devices of up to eight."""
+    run(n, "-k", f"not mesh and ({SUITABLE}{f' or {WITH_EIGHT}' * (n == 8)})", "-m", "quick", *COLLECTIVES)
+
+
+@pytest.mark.parametrize("n", [3, pytest.param(2, marks=pytest.mark.thorough), pytest.param(8, marks=pytest.mark.long)])
+def test_random_programs(n):
+    run(n, "-m", "not long", str(HERE / "mesh_programs.py"))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2700)
+def test_planted_bugs():
+    """The random programs find every planted bug by a wrong value."""
+    run(8, "-m", "long", "--timeout=900", str(HERE / "mesh_programs.py"))

@@ -884,6 +884,67 @@ def shares_from_the_first_row_on(plant):
     plant.replace(rank_call.CollectivesOfCall, "share", wrong)
 
 
+# -- ranks on JAX's devices (the modules need JAX) -----------------------------------------------------------------------
+
+
+def reduced_twice(plant):
+    """A value that is already equal on all devices is reduced again."""
+    from synkhronos.mesh import traces
+
+    right = traces._on_mesh
+
+    def wrong(name, value, size):
+        return right(name, right(name, value, size), size)
+
+    plant.replace(traces, "_on_mesh", wrong)
+
+
+def equal_weights_of_uneven_rows(plant):
+    """Ranks with different numbers of rows have equal weights in averages."""
+    from synkhronos.mesh import traces
+
+    right = traces._reduced
+
+    def wrong(name, values, weights):
+        return right(name, values, [1] * len(values))
+
+    plant.replace(traces, "_reduced", wrong)
+
+
+def old_value_stays_on_the_device(plant):
+    """A device keeps its copy of an array that the program may still write to."""
+    from synkhronos.mesh.engine import MeshEngine
+
+    def wrong(cell, value):
+        cell[0] = value
+
+    plant.replace(MeshEngine, "_keep", staticmethod(wrong))
+
+
+def every_device_takes_the_first_rows(plant):
+    """A device does not use its own index when it takes its share of rows."""
+    from synkhronos.mesh.traces import Together
+
+    right = Together.share
+
+    def wrong(self, length):
+        return 0, right(self, length)[1]
+
+    plant.replace(Together, "share", wrong)
+
+
+def results_of_other_devices(plant):
+    """Ranks get the results of the devices in reverse order."""
+    from synkhronos.mesh.mesh import JaxMesh
+
+    right = JaxMesh.parted
+
+    def wrong(self, array):
+        return right(self, array)[::-1]
+
+    plant.replace(JaxMesh, "parted", wrong)
+
+
 # -- types and positions in graphs ---------------------------------------------------------------------------------------
 
 
@@ -983,6 +1044,15 @@ EXACT = [
     parts_of_slices_added,
     equal_weights_after_slices,
     length_of_the_rank,
+]
+
+#: Bugs of ranks on JAX's devices.
+OF_THE_MESH = [
+    reduced_twice,
+    equal_weights_of_uneven_rows,
+    old_value_stays_on_the_device,
+    every_device_takes_the_first_rows,
+    results_of_other_devices,
 ]
 
 #: Bugs in the detection of the program's changes to variables between calls of exact functions.

@@ -9,12 +9,12 @@ import warnings
 
 import graph_words
 import numpy as np
-from graph_growth import Growth
+from graph_growth import Growth, with_more_draws
 from graph_tally import reason_of
 from graph_values import ERRORS, Expected, Recipe
 from graph_words import L, mode_of
 from recipe_library import Peek, Quiet
-from worlds import LINKER, opened, over_hosts
+from worlds import LINKER, MESH_SIZES, opened, over_hosts
 
 import synkhronos as synk
 from synkhronos.errors import ArgumentError
@@ -46,6 +46,9 @@ NOT_OURS = (
     *CASTS,
 )
 
+#: Number of additional calls of a graph on JAX's devices.
+MORE_DRAWS = 12
+
 #: A note to errors of JAX, which computes fewer graphs than PyTensor; every value that it does compute is compared.
 WHILE_JAX_COMPILED = "while JAX compiled it"
 
@@ -70,8 +73,8 @@ class Checked:
 
     Attributes
     ----------
-    compared, undecided : int
-        Numbers of compared values, and of values that depend on rounding.
+    draws, compared, undecided : int
+        Numbers of compared calls and values, and of values that depend on rounding.
     offered : int
         Number of outputs and updates of the program.
     refused : list of (str, str)
@@ -83,7 +86,7 @@ class Checked:
     """
 
     def __init__(self):
-        self.compared = self.undecided = self.offered = 0
+        self.draws = self.compared = self.undecided = self.offered = 0
         self.refused, self.refused_calls, self.broken = [], [], None
 
 
@@ -126,7 +129,7 @@ class _Records(logging.Handler):
         logger.removeHandler(self)
 
 
-class _Check:
+class GraphCheck:
     """A check of one graph."""
 
     def __init__(self, graph, launcher, linker):
@@ -308,6 +311,7 @@ class _Check:
                     "no error", f"{self.where}: serial {kind}: {first_line(failed)}; ours {results!r:.300}"
                 )
             return False
+        self.found.draws += len(expected)
         for i, name in enumerate(self.graph.outputs):
             for k, actual in enumerate(self._of_calls(step, results[i], len(expected))):
                 self._compare(f"output {name}" + f" of step {k}" * (step.how == "steps"), actual, expected[k][i])
@@ -413,10 +417,15 @@ class _Check:
         """Return whether JAX computes in other bits than NumPy, so that a value may differ by more than its rounding.
 
         NumPy computes functions of 8 bits in float16, and JAX in float32. JAX does not round products before it adds to
-        them, so that the exponential of a difference between huge numbers may be infinite.
+        them, so that the exponential of a difference between huge numbers may be infinite. A float that is too large for
+        an integer type becomes the type's limit in JAX, and NaN becomes 0.
         """
         if self.launcher != "mesh" or np.shape(actual) != np.shape(value):
             return False
+        if value.dtype.kind in "iu":
+            low, high = np.iinfo(value.dtype).min, np.iinfo(value.dtype).max
+            limited = (actual == low) | (actual == high) | (actual == 0) & (value == low)
+            return bool(np.all((actual == value) | limited) and np.any(limited))
         with np.errstate(all="ignore"):
             is_huge = value.dtype.kind == "f" and np.all(np.abs(value) * np.finfo(value.dtype).eps > 100)
             small = any(np.dtype(one.dtype).itemsize == 1 for one in tensors_of(self.graph))
@@ -466,7 +475,7 @@ def check(graph, launcher="threads", linker=LINKER):
     WrongGraph
     """
     try:
-        return _Check(graph, launcher, linker)()
+        return GraphCheck(graph, launcher, linker)()
     finally:
         gc.collect(0)
 
@@ -476,3 +485,15 @@ def grown(seed, **options):
     number = int.from_bytes(hashlib.sha256(str(seed).encode()).digest()[:4], "little")
     graph = Growth(np.random.RandomState(number), **options).graph()
     return graph if graph.outputs or graph.updates else None
+
+
+def of_launcher(graph, launcher):
+    """Return the graph; on JAX's devices, return it for every number of devices, with more calls of the compiled function.
+
+    JAX applies the optimizations of its own mode, whatever the mode of a function.
+    """
+    if launcher != "mesh":
+        return [graph]
+    graph = with_more_draws(graph, MORE_DRAWS, np.random.RandomState(len(graph.lines)))
+    graph = dataclasses.replace(graph, optimizer="fast_run")
+    return [dataclasses.replace(graph, n=n, root=min(graph.root, n - 1)) for n in MESH_SIZES]

@@ -300,6 +300,18 @@ class Growth:
         return [int(i) for i in self.random.permutation(length)[:n]]
 
 
+def with_more_draws(graph, number, random):
+    """Return a graph whose first call is repeated with other values of the inputs that have rows."""
+    first = next(step for step in graph.steps if step.how == "call")
+    divided = [one for one in graph.inputs if one.axis is not None]
+
+    def again():
+        return {one.name: drawn(one.style, one.dtype, first.data[one.name].shape, random) for one in divided}
+
+    more = tuple(Step("call", {**first.data, **again()}) for _ in range(number))
+    return dataclasses.replace(graph, steps=graph.steps + more)
+
+
 class NothingFits(Exception):
     """The graph has no variable that the operation could take."""
 

@@ -32,15 +32,15 @@ class Tally:
     ----------
     graphs, whole, none : int
         Numbers of all graphs, of graphs without refusals, and of graphs that were refused completely.
-    offered, compared, undecided : int
-        Numbers of outputs and updates, of compared values, and of values that depend on rounding.
+    offered, draws, compared, undecided : int
+        Numbers of outputs and updates, of compared calls and values, and of values that depend on rounding.
     reasons, calls, broken : Counter
         Reasons for refused outputs and updates, for refused calls, and for missing serial programs.
     examples : dict
         The shortest refused text for each reason.
     """
 
-    NUMBERS = ("graphs", "whole", "none", "offered", "compared", "undecided")
+    NUMBERS = ("graphs", "whole", "none", "offered", "draws", "compared", "undecided")
     COUNTERS = ("reasons", "calls", "broken")
 
     def __init__(self, values=None):
@@ -55,17 +55,20 @@ class Tally:
         """Return the ``values`` of a tally with the same statistics."""
         return {name: getattr(self, name) for name in (*self.NUMBERS, *self.COUNTERS, "examples")}
 
-    def add(self, checked):
-        """Add the results of a checked graph."""
+    def add(self, checked, is_new=True):
+        """Add the results of a checked graph; if it is not new, only its calls and values count."""
+        self.draws, self.compared = self.draws + checked.draws, self.compared + checked.compared
+        self.undecided += checked.undecided
+        self.calls.update(checked.refused_calls)
+        if not is_new:
+            return
         self.graphs += 1
         self.whole += not checked.refused
         self.none += len(checked.refused) >= checked.offered
         self.offered += checked.offered
-        self.compared, self.undecided = self.compared + checked.compared, self.undecided + checked.undecided
         for reason, text in checked.refused:
             self.reasons[reason] += 1
             self._keep(reason, text)
-        self.calls.update(checked.refused_calls)
         if checked.broken is not None:
             self.broken[reason_of(Exception(checked.broken))] += 1
 
@@ -88,7 +91,7 @@ class Tally:
         return (
             f"{self.graphs:,} graphs had {self.offered:,} outputs and updates; {refused:,} of them "
             f"({100 * refused / max(self.offered, 1):.0f} %) were refused. None was refused in {self.whole:,} graphs, and all "
-            f"in {self.none:,} graphs. {self.compared:,} values were compared, and {self.undecided:,} more values depend on "
+            f"in {self.none:,} graphs. {self.compared:,} values of {self.draws:,} calls were compared, and {self.undecided:,} more values depend on "
             f"rounding. Refused calls: {sum(self.calls.values()):,}. Graphs without a serial function: "
             f"{sum(self.broken.values()):,}."
         )

@@ -9,13 +9,14 @@ import numpy as np
 from recipes import RANDOM, SHARED
 from steps import Draw
 from truth import Expected, Model, NoAnswer, Refused
-from worlds import opened, over_hosts
+from worlds import MESH_SIZES, opened, over_hosts
 
 from synkhronos.program.program import PROGRAM
 
 #: Numbers of ranks; and the number of ranks on each of two hosts, by the number of all ranks.
 SIZES = (1, 2, 2, 3, 3, 4)
 COUNTS_OF = {2: (1, 1), 3: (1, 2), 4: (2, 2)}
+SIZES_OF = {"hosts": tuple(COUNTS_OF), "mesh": MESH_SIZES}
 
 
 class Wrong(AssertionError):
@@ -50,7 +51,9 @@ class Program:
         else:
             self.session = opened(launcher, n, root)
         library.distribute(self.session)
-        self.model = Model(n, root, initial, library.words.computes_all)
+        # (XLA rounds a product and a sum together, and multiplies by a constant's reciprocal instead of dividing.)
+        rounding = float(np.finfo(float).eps) if launcher == "mesh" else 0.0
+        self.model = Model(n, root, initial, library.words.computes_all, rounding)
         states = library.values(self.session)
         self.model.values.update({name: states[name] for name in RANDOM})  # the ranks' own states, which they continue
 
@@ -145,7 +148,7 @@ def random_program(choices, library, launcher, n_steps, sizes=None, on_step=lamb
     Wrong
     """
     draw = Draw(choices, library.functions)
-    n = choices.choice(sizes or (tuple(COUNTS_OF) if launcher == "hosts" else SIZES))
+    n = choices.choice(sizes or SIZES_OF.get(launcher, SIZES))
     root = choices.randrange(COUNTS_OF[n][0] if launcher == "hosts" else n)
     program = Program(library, launcher, n, root, draw.initial(SHARED))
     taken = 0

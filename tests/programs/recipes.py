@@ -1509,6 +1509,15 @@ RECIPES += [
 #: Functions that only tensor libraries have are not drawn with the NumPy engine.
 OF_ENGINE = {"numpy": [recipe for recipe in RECIPES if not recipe.graphs]}
 
+#: Functions that programs on JAX's devices do not draw, and why: JAX refuses them, or draws other random numbers.
+NOT_ON_MESH = {
+    "exact masks": "JAX has no arrays whose length depends on values",
+    "exact lengths": "JAX has no arrays whose length depends on values",
+    "random numbers": "other numbers",
+    "random numbers of all": "other numbers",
+}
+ON_MESH = [recipe for recipe in RECIPES if recipe.name not in NOT_ON_MESH]
+
 BY_NAME = {recipe.name: recipe for recipe in RECIPES}
 
 

@@ -180,14 +180,14 @@ def is_of_the_plant(error):
     return False
 
 
-def found_by_a_value(library, programs=150):
+def found_by_a_value(library, programs=150, launcher="threads"):
     """Draw programs until a value is wrong or a refusal is missing; return the shortened program and its error.
 
     Programs that end with an exception do not count, and the bug itself must not raise.
     """
     for seed in range(programs):
         try:
-            random_program(random.Random(seed), library, "threads", 40)
+            random_program(random.Random(seed), library, launcher, 40)
         except Raised as raised:
             assert not is_of_the_plant(raised.__cause__), f"the bug itself raised: {raised}"
         except Wrong as wrong:
@@ -211,7 +211,7 @@ def planting(monkeypatch):
 
 def concerns(bug, recipe):
     """Return whether a function is of the kind that a bug is about."""
-    if bug in bugs.INSIDE:
+    if bug in bugs.INSIDE + bugs.OF_THE_MESH:
         return recipe.collectives
     if bug in bugs.OF_STATES:
         return recipe.states
@@ -225,11 +225,11 @@ def concerns(bug, recipe):
     return not (is_plain or recipe.exact or recipe.states or recipe.rows)
 
 
-def find_planted_bug(plant, engine, bug):
+def find_planted_bug(plant, engine, bug, among=None, launcher="threads"):
     """Check that 6,000 draws find the bug by a wrong value, in a short program that is right without the bug."""
     bug(plant)
-    recipes = [recipe for recipe in OF_ENGINE.get(engine, RECIPES) if concerns(bug, recipe)]
-    found = found_by_a_value(Library(engine, recipes))
+    recipes = [recipe for recipe in among or OF_ENGINE.get(engine, RECIPES) if concerns(bug, recipe)]
+    found = found_by_a_value(Library(engine, recipes), launcher=launcher)
     assert found is not None, "no value was wrong in 6,000 draws"
     program, wrong = found
     assert len(program.steps) <= 4, wrong

@@ -139,10 +139,12 @@ class Model:
         The value of every shared variable, by name.
     computes_all : bool
         Whether the engine also computes the outputs that ``output_subset`` leaves out, so that they can fail.
+    rounding : float
+        The precision of values of functions that NumPy computes exactly, such as single products.
     """
 
-    def __init__(self, n, root, initial, computes_all=False):
-        self.n, self.root, self.computes_all = n, root, computes_all
+    def __init__(self, n, root, initial, computes_all=False, rounding=0.0):
+        self.n, self.root, self.computes_all, self.rounding = n, root, computes_all, rounding
         self.values = {name: [value] * n for name, value in initial.items()}
         self.last_rows = {}  # by function, the rows of every rank in its last call
         self.started = []  # collectives, as (names, future values of their targets)
@@ -362,7 +364,7 @@ class Model:
 
     def _up_to_collective(self, recipe, value, values, results):
         """Return the value, or the `Meeting` at a collective that has no result yet, and the precision."""
-        words = Arrays(results, None if recipe.rows is None else len(values[recipe.divided[0]]))
+        words = Arrays(results, None if recipe.rows is None else len(values[recipe.divided[0]]), self.rounding)
         values = dict(values)
         try:
             for name, formula in recipe.givens.items():

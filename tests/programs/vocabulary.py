@@ -119,6 +119,8 @@ class Arrays:
         The results of the first collectives, in the order of computation.
     rows : int, optional
         The number of rows, if the function has a literal number of all rows.
+    rounding : float
+        The precision of all values, even if these words are exact.
 
     Attributes
     ----------
@@ -129,8 +131,8 @@ class Arrays:
     draw = staticmethod(lambda state: generator_of(state).random_sample(3))
     advanced = staticmethod(advanced)
 
-    def __init__(self, results=(), rows=None):
-        self.rounding, self.rows, self._results = 0.0, rows, iter(results)
+    def __init__(self, results=(), rows=None, rounding=0.0):
+        self.rounding, self.rows, self._results = rounding, rows, iter(results)
 
     def __getattr__(self, word):
         if word.startswith("all_"):

@@ -26,7 +26,7 @@ BUDGET = {
     "cluster/": 2351,
     "processes/": 872,
     "program/": 1044,
-    "engines/ sharding/ ops/": 8288,
+    "engines/ sharding/ ops/": 8295,
     "replication/": 462,
     "calls/": 4265,
     "collectives/": 1058,

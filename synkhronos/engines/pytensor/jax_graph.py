@@ -32,11 +32,12 @@ from pytensor.scalar.basic import Cast, Switch, discrete_dtypes, upcast
 from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.elemwise import CAReduce, Elemwise
+from pytensor.tensor.extra_ops import Unique
 from pytensor.tensor.math import Dot
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.rewriting.ofg import inline_ofg_node
-from pytensor.tensor.type import TensorType
+from pytensor.tensor.type import DenseTensorType, TensorType
 
 from ...errors import ArgumentTypeError, ArgumentValueError
 from ...reductions import ReduceOp
@@ -116,7 +117,7 @@ class JaxGraph:
         checks = [str(node.op) for node in self.order if isinstance(node.op, CheckAndRaise)]
         if checks:
             logger.warning(
-                "function %s: JAX omits the checks in its graph, which therefore raise no error: %s",
+                "function %s: JAX omits the checks in its graph, so they raise no errors unless they check shapes: %s",
                 name,
                 ", ".join(dict.fromkeys(checks)),
             )
@@ -129,7 +130,7 @@ class JaxGraph:
         constants.update(one for one in self.graph.outputs if isinstance(one, Constant))
         self._constants = {one: jax_typify(one.data, variable=one, storage=[one.data]) for one in constants}
         for one in inputs:
-            if not isinstance(one.type, (TensorType, RandomType)):
+            if not isinstance(one.type, (DenseTensorType, RandomType)):
                 got = f"{one.name or one} of type {one.type}"
                 raise ArgumentTypeError(f"function {name}", "dense arrays and random states, for JAX", got)
 
@@ -162,6 +163,8 @@ class JaxGraph:
                 warnings.simplefilter("ignore")  # PyTensor's warnings of omitted checks: see `__init__`
                 if isinstance(node.op, RandomVariable):  # otherwise, PyTensor looks the distribution up in every trace
                     jax_sample_fn(node.op, node=node)
+                if isinstance(node.op, Unique):  # PyTensor's conversion raises AttributeError when it is called
+                    raise NotImplementedError("its output shape depends on values")
                 return jax_funcify(node.op, node=node, storage_map={})
         except NotImplementedError as error:
             reason = str(error).split("\n")[0]
@@ -213,6 +216,8 @@ class JaxGraph:
                     for trace.rank, values in enumerate(given):  # noqa: B020, the trace is for one rank after another
                         # PyTensor's conversions change random states (dicts) in place, which other nodes may use, too.
                         values = [dict(one) if type(one) is dict else one for one in values]
+                        if isinstance(node.op, CheckAndRaise) and any(map(_is_false, values[1:])):
+                            raise node.op.exc_type(node.op.msg)
                         # Shapes must remain numbers; within `jit`, JAX would make unknown numbers of them.
                         is_known = not any(isinstance(one, jax.core.Tracer) for one in values)
                         at_once = is_known and node in self._of_shapes
@@ -228,6 +233,11 @@ class JaxGraph:
             [None if i in self.sources else jnp.asarray(environment[one], one.dtype) for i, one in enumerate(outputs)]
             for environment in environments
         ]
+
+
+def _is_false(condition: Any) -> bool:
+    """Return whether a condition of shapes is false; conditions of values are unknown while JAX traces."""
+    return not isinstance(condition, jax.core.Tracer) and not np.asarray(condition).all()
 
 
 def _is_defined(node: Any) -> bool:
