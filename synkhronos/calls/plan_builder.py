@@ -142,7 +142,7 @@ class PlanBuilder:
         )
 
     def _positions(self, subset: Optional[Sequence[int]]) -> Sequence[int]:
-        return range(len(self.outputs)) if subset is None else subset
+        return range(len(self.output_ops)) if subset is None else subset
 
     def _outputs(self, subset: Any, num_slices: int, total: bool) -> Tuple[List[ReduceOp], List[Any]]:
         ops, types = [], []
@@ -219,7 +219,7 @@ class PlanBuilder:
             n_more = len(second_half.ops) + n_random
         wanted = subset
         if subset is not None and n_more:
-            wanted = [*subset, *range(len(self.outputs), len(self.outputs) + n_more)]
+            wanted = [*subset, *range(len(self.output_ops), len(self.output_ops) + n_more)]
         # Answers contain no outputs of sliced calls: gathered scalars become arrays, and updates need a barrier anyway.
         divides = collectives is not None and collectives.divides
         in_answers = (

@@ -10,8 +10,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-#: Maximum numbers of the package's files and calls on the master; the calls of steps grow with their number.
-LIMITS = {"call": (18, 54), "exact": (27, 107), "steps": (48, float("inf")), "all_reduce": (16, 60)}
+#: Maximum numbers of the package's files and calls on the master, with a few calls for waits on a busy machine; the calls
+#: of steps grow with their number.
+LIMITS = {"call": (18, 57), "exact": (27, 112), "steps": (48, float("inf")), "all_reduce": (16, 60)}
 
 
 @pytest.mark.theano
