@@ -141,7 +141,7 @@ class RankSteps:
         self._takes_part[division] = made.takes_part(self.context.rank)
 
     def count(self, n_steps: int) -> None:
-        """Record that the variables have the values after so many steps."""
+        """Record the number of steps whose changes have been made."""
         rank = self.context.rank
         self._counted[rank] = max(self._counted[rank], self.steps.begin + n_steps)
 
