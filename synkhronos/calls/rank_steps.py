@@ -171,7 +171,7 @@ class RankSteps:
         return self.plans[division]
 
     def count(self, n_steps: int) -> None:
-        """Record that the variables have the values after this number of steps."""
+        """Record the number of steps whose changes have been made."""
         self._counted[self.context.rank] = self.steps.begin + n_steps
 
     def keep(self, i: int, division: int, outputs: Sequence[Any]) -> None:

@@ -206,7 +206,7 @@ class MeshEngine:
         return results, partial(_call_all, changes)
 
     def _replaced(self, function: RankFunction, call: Any, chosen: Sequence[int]) -> Replaced:
-        """Return which inputs a call replaces by which results."""
+        """Return the inputs that a call replaces, and their new values among the results."""
         plan = None if call is None else call.plan
         known: Any
         found: Replaced
@@ -260,7 +260,7 @@ class MeshEngine:
         for i, before in part.moved.items():
             cell, entry = part.cells[i], observer_of(part.cells[i])
             if cell[0] is not before:
-                continue  # e.g. a random state, of which the value is a key
+                continue  # e.g. a random state, whose value is a key
             if not isinstance(entry, SharedEntry):
                 cell[0] = part.values[i]
             elif entry.borrowed is None:  # otherwise the program may write to its array at any time

@@ -50,8 +50,8 @@ class CompiledForm(NamedTuple):
     rows: Rows
 
 
-class Joined(NamedTuple):
-    """What a program for all ranks depends on: numbers of `TakenRows`, and a key that begins with the static numbers.
+class CommonCall(NamedTuple):
+    """Properties of a common call: numbers of `TakenRows`, and a key, which begins with the static numbers.
 
     ``rows`` are used if a form is compiled.
     """
@@ -181,7 +181,7 @@ class MeshProgram:
             for i in range(n_steps)
         ]
 
-    def _joined(self, parts: Sequence[Part], donated: Mapping[int, int]) -> Tuple[Joined, Tuple[Any, Any, Any]]:
+    def _joined(self, parts: Sequence[Part], donated: Mapping[int, int]) -> Tuple[CommonCall, Tuple[Any, Any, Any]]:
         """Return the arrays of all ranks to keep, those to donate, and the first rows; they are put on the devices."""
         first, mesh = parts[0], self.mesh
         rows, start, lengths = None, None, []
@@ -199,13 +199,19 @@ class MeshProgram:
                 for rank, part in enumerate(parts):
                     part.moved[i], part.values[i] = part.values[i], RankArray(whole, rank)
         shapes = self.graph.reads_rows and tuple([getattr(value, "shape", None) for value in first.values])
-        return Joined(lengths, (first.static, rows, shapes, tuple(lengths)), Rows()), (kept, given, start)
+        return CommonCall(lengths, (first.static, rows, shapes, tuple(lengths)), Rows()), (kept, given, start)
 
-    def _traced(self, joint: Joined, values: Sequence[Any], start: Any) -> List[Any]:
+    def _traced(self, joint: CommonCall, values: Sequence[Any], start: Any) -> List[Any]:
         return self._evaluate([values], [joint.key[0]], Together(joint.rows, start if start is None else start[0]))[0]
 
     def _run_on_mesh(
-        self, key: Any, function: Any, parts: Sequence[Part], joint: Joined, arguments: Any, places: Mapping[int, int]
+        self,
+        key: Any,
+        function: Any,
+        parts: Sequence[Part],
+        joint: CommonCall,
+        arguments: Any,
+        places: Mapping[int, int],
     ) -> List[Any]:
         """Run ``function`` for all ranks, and store the variables whose memory it uses, by position of the result."""
         wholes: List[List[Any]] = []
