@@ -235,8 +235,7 @@ class JaxGraph:
         ]
 
 
-def _is_false(condition: Any) -> bool:
-    """Return whether a condition of shapes is false; conditions of values are unknown while JAX traces."""
+def _is_false(condition: Any) -> bool:  # (conditions of values are unknown while JAX traces)
     return not isinstance(condition, jax.core.Tracer) and not np.asarray(condition).all()
 
 
