@@ -171,7 +171,6 @@ class RankSteps:
         return self.plans[division]
 
     def count(self, n_steps: int) -> None:
-        """Record the number of steps whose changes have been made."""
         self._counted[self.context.rank] = self.steps.begin + n_steps
 
     def keep(self, i: int, division: int, outputs: Sequence[Any]) -> None:
