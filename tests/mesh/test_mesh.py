@@ -26,6 +26,11 @@ pytestmark = [
 #: Tests of all worlds, which run on a mesh instead of threads: of every world, and those that open sessions themselves.
 COLLECTIVES = ["tests/collectives", "tests/ops"]
 CALLS = ["tests/calls/test_command.py", "tests/calls/test_slices.py", "tests/calls/test_steps.py"]
+#: Tests that need four to eight devices.
+WITH_EIGHT = (
+    "test_average_of_equal_values or added_up_in_16_bits or test_groups or threads-4 or float16_is_scaled"
+    " or groups_and_later or equal_rows_share or pairs_and_groups"
+)
 #: Tests that cannot run on a mesh, as expressions of pytest's ``-k``, and why.
 NOT_ON_MESH = {
     "fork or hosts or process or large_values or test_large_arrays and test_broadcast or in_sync and large": (
@@ -36,11 +41,9 @@ NOT_ON_MESH = {
     "wrong_targets or test_bad_input or test_bad_values or does_not_suit": "errors that name the NumPy engine's types",
     "test_rule": "operations without a conversion for JAX",
     "test_shard and (averages_whatever or without_exact or divides_nothing)": "slices that depend on values",
-    "test_average_of_equal_values or added_up_in_16_bits or test_groups": "up to eight ranks (see `WITH_EIGHT`)",
+    WITH_EIGHT: "more devices than CI's three",
     "error_without_rows_is_the_engines or error_that_only_some_ranks_can_see": "JAX's errors have other texts",
 }
-#: Tests that need up to eight devices.
-WITH_EIGHT = "test_average_of_equal_values or added_up_in_16_bits or test_groups"
 SUITABLE = f"not ({' or '.join(NOT_ON_MESH)})"
 
 

@@ -305,7 +305,8 @@ class GraphCheck:
                 state.update(of_before)
             return True
         if failed is not None:
-            if not is_ruled_out and not self._needs_no_error(step, results, before):
+            omits_checks = self.launcher == "mesh"  # JAX raises no errors that depend on values
+            if not (is_ruled_out or omits_checks or self._needs_no_error(step, results, before)):
                 kind = type(failed).__name__
                 raise self.wrong(
                     "no error", f"{self.where}: serial {kind}: {first_line(failed)}; ours {results!r:.300}"
