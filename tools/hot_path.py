@@ -1,7 +1,7 @@
 """Count the library's files, functions and calls that run on the master during a hot call, exact call and all_reduce.
 
 A hot operation repeats an earlier operation, as in a training loop. A function that polls counts once, however often it
-is called. Of 20 runs, the run with the fewest calls counts, because a long wait also calls functions that check other
+is called. Of 100 runs, the run with the fewest calls counts, because a long wait also calls functions that check other
 ranks. ``python tools/hot_path.py --list`` prints the calls in order.
 """
 
@@ -21,7 +21,7 @@ PACKAGE = str(ROOT / "synkhronos") + os.sep
 #: Functions that the master calls repeatedly while it waits for other ranks.
 WAITING = {"acquire", "look", "_look", "check", "_watch_barrier", "_watch_answers", "forward", "has_answered", "is_due"}
 
-REPEATS = 20
+REPEATS = 100
 
 
 class Count(NamedTuple):
