@@ -5,6 +5,7 @@ import itertools
 import logging
 import os
 import random
+import re
 import shutil
 import signal
 import tempfile
@@ -196,7 +197,7 @@ def leftovers():
     for pid in descendants(os.getpid()):
         if pid not in lasting:
             found.append(f"process {pid}: {name_of(pid)}")
-    names = ["/dev/shm/" + name for name in os.listdir("/dev/shm") if "synk" in name]
+    names = ["/dev/shm/" + name for name in os.listdir("/dev/shm") if "synk" in name and not is_of_another(name)]
     found += ["shared memory " + name for name in names if not mapped_elsewhere(name)]
     found += ["thread " + thread.name for thread in threading.enumerate() if thread.name.startswith("synkhronos")]
     return found
@@ -218,6 +219,12 @@ def name_of(pid):
         return psutil.Process(pid).name()
     except psutil.NoSuchProcess:
         return "it has ended"
+
+
+def is_of_another(name):
+    """Return whether the tests of another process have created a file, which they may have not mapped yet."""
+    creator = re.match(r"synk-test-(\d+)-", name)
+    return creator is not None and int(creator[1]) != os.getpid() and psutil.pid_exists(int(creator[1]))
 
 
 def mapped_elsewhere(path):

@@ -36,7 +36,7 @@ def pool():
 
 @pytest.fixture
 def name():
-    name = f"/synk-test-{uuid.uuid4().hex}"
+    name = f"/synk-test-{os.getpid()}-{uuid.uuid4().hex}"
     yield name
     gc.collect()
     assert name[1:] not in os.listdir("/dev/shm")

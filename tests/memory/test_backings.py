@@ -1,5 +1,6 @@
 """The backing of a Data's value: one object, replaced in one step."""
 
+import os
 import signal
 import sys
 import uuid
@@ -43,7 +44,7 @@ def test_from_kind_to_kind(storage, tmp_path):
 
 
 def test_memory_with_a_name_goes_on_in_the_pool_without_it(storage):
-    storage.name(f"/synk-test-{uuid.uuid4().hex}", (3, 2), 1)
+    storage.name(f"/synk-test-{os.getpid()}-{uuid.uuid4().hex}", (3, 2), 1)
     storage.store(np.ones((3, 2)), 1)
     named = storage.backing
     assert type(named) is NamedBacking and named.keeps_memory and named.fixed_handle is None
@@ -110,7 +111,7 @@ def test_an_interrupt_anywhere_finds_the_old_value_or_the_new_one(change, expect
     for nth in range(30):
         storage = Storage(Pool(0), np.dtype("float64"), 2)
         if shared:
-            storage.name(f"/synk-test-{uuid.uuid4().hex}", OLD.shape, 1)
+            storage.name(f"/synk-test-{os.getpid()}-{uuid.uuid4().hex}", OLD.shape, 1)
         storage.store(OLD, 1)
         memory, before = storage.backing.memory, sys.gettrace()
         sys.settrace(interrupting(("store", "reshape"), nth))

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def name():
-    name = f"/synk-test-{uuid.uuid4().hex}"
+    name = f"/synk-test-{os.getpid()}-{uuid.uuid4().hex}"
     yield name
     assert not exists(name)
 
