@@ -915,8 +915,10 @@ def old_value_stays_on_the_device(plant):
     """A device keeps its copy of an array that the program may still write to."""
     from synkhronos.mesh.engine import MeshEngine
 
-    def wrong(cell, value):
-        cell[0] = value
+    def wrong(part):
+        for i, before in part.moved.items():
+            if part.cells[i][0] is before:
+                part.cells[i][0] = part.values[i]
 
     plant.replace(MeshEngine, "_keep", staticmethod(wrong))
 
@@ -935,14 +937,14 @@ def every_device_takes_the_first_rows(plant):
 
 def results_of_other_devices(plant):
     """Ranks get the results of the devices in reverse order."""
-    from synkhronos.mesh.mesh import JaxMesh
+    from synkhronos.mesh.program import MeshProgram
 
-    right = JaxMesh.parted
+    right = MeshProgram._on_mesh
 
-    def wrong(self, array):
-        return right(self, array)[::-1]
+    def wrong(self, parts, donated):
+        return right(self, parts, donated)[::-1]
 
-    plant.replace(JaxMesh, "parted", wrong)
+    plant.replace(MeshProgram, "_on_mesh", wrong)
 
 
 # -- types and positions in graphs ---------------------------------------------------------------------------------------
