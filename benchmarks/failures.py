@@ -2,8 +2,8 @@
 
 ::
 
-    python -m benchmarks.failures                     # ten minutes; prints a table, draws docs/pictures/failures.png
-    python -m benchmarks.failures --steps 200 --no-picture --every 2
+    python -m benchmarks.failures                     # minutes; prints a table, draws docs/pictures/failures.png
+    python -m benchmarks.failures --steps 500 --no-picture --every 6
 
 The ways to train are:
 
@@ -12,6 +12,7 @@ heal            `fork(heal=)` replaces a rank that dies
 fork again      the program catches `WorkerDied`, opens another session, and loads its last checkpoint
 start again     the program ends, is started again, and loads its last checkpoint
 
+A program that is started again makes no progress unless it completes a command of `CHUNK` steps between two deaths.
 All ways must reach the last step with the same parameters, bit for bit. As root, and with the environments of ``make
 install-hosts``, one of two simulated hosts is also switched off. The program is then started again on the other host.
 The number of ranks differs there, so sums are rounded in another order, and the losses are compared with a tolerance.
@@ -235,8 +236,8 @@ def draw(found):
 def main(arguments=None):
     """Run all ways, or a training program of one way; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.failures", description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--every", type=float, nargs="+", default=[5, 20], help="seconds between deaths")
+    parser.add_argument("--steps", type=int, default=1800)
+    parser.add_argument("--every", type=float, nargs="+", default=[10], help="seconds between deaths")
     parser.add_argument("--no-picture", action="store_true", help="do not draw docs/pictures/failures.png")
     parser.add_argument("--program", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--path", help=argparse.SUPPRESS)

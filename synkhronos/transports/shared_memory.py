@@ -438,12 +438,13 @@ class SharedMemoryTransport(Transport):
         names = tuple([op.name for op in ops])
         together = layout.plans.get(("reduce", names))
         if together is None:
-            layout.check([i for i, name in enumerate(names) if name not in (None, "gather")], name_of)
+            combining = [i for i, name in enumerate(names) if name not in (None, "gather")]
+            layout.check(combining, name_of)
             together = layout.plans["reduce", names] = [
                 i
-                for i, op in enumerate(ops)
+                for i in combining
                 if self.size > 1
-                and strategy([layout.kind(i)], Reduction(op, self._to_root), self._hosts, False).algorithm
+                and strategy([layout.kind(i)], Reduction(ops[i], self._to_root), self._hosts, False).algorithm
                 is Algorithm.SHARED
             ]
         results = self._reduced_together(keys, layout, ops, weights, together) if together else {}
@@ -487,7 +488,8 @@ class SharedMemoryTransport(Transport):
         if self.far:
             self._fetch(layout, range(len(keys)))
         gathered = []
-        for i, own in enumerate(arrays):
+        for i, value in enumerate(arrays):
+            own = value if value is None else np.asarray(value)  # a value on a device is copied to the host
             gathered.append([own if rank == self.rank else part for rank, part in enumerate(layout.arrays(i))])
             self._count_read(gathered[-1])
         return gathered

@@ -12,6 +12,7 @@ from refusals import refuses, reports
 import synkhronos as synk
 from synkhronos.extensions import checkpoint
 from synkhronos.extensions.rules import EASGD
+from synkhronos.kernels import copy
 from synkhronos.mesh.mesh import JaxMesh
 
 ROWS = np.random.default_rng(0).normal(size=(24, 3))
@@ -315,6 +316,21 @@ def test_mixed_types_are_computed_in_pytensors_types(n):
     near(found[2], np.stack([wide, integers]).T, 0)
     assert found[3].dtype == outputs[3].dtype
     near(found[4], wide.sum(), 1e-15)
+
+
+def test_large_values_are_gathered_from_devices(n, monkeypatch):
+    """Values from a quarter of the cache on are copied by a kernel, which needs arrays on the host."""
+    monkeypatch.setattr(copy, "CACHE_BYTES", 4)
+    x, w = pt.dvector("x"), pytensor.shared(np.zeros((5, 3)), "w")
+    f = synk.function([x], x.mean(), updates=[(w, w + x.mean())], exact=True)
+    for i in (1, 2, 3):  # the value is on the devices after each call
+        f(np.ones(2 * n))
+        near(synk.gather(w), np.full((n, 5, 3), float(i)))
+        for rank in range(n):
+            f(np.zeros(2 * n))
+            near(synk.get_value(w, rank), np.full((5, 3), float(i)))
+        f(np.zeros(2 * n))
+        assert synk.in_sync(w)
 
 
 def test_checks_of_shapes(n):
