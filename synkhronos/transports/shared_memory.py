@@ -489,7 +489,7 @@ class SharedMemoryTransport(Transport):
             self._fetch(layout, range(len(keys)))
         gathered = []
         for i, value in enumerate(arrays):
-            own = value if value is None else np.asarray(value)  # a value on a device is copied to the host
+            own: Any = value if value is None else np.asarray(value)  # a value on a device is copied to the host
             gathered.append([own if rank == self.rank else part for rank, part in enumerate(layout.arrays(i))])
             self._count_read(gathered[-1])
         return gathered

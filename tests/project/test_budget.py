@@ -22,7 +22,7 @@ BUDGET = {
     "memory/": 1151,
     "sync/": 1085,
     "runtime/": 1862,
-    "transports/": 1544,
+    "transports/": 1546,
     "cluster/": 2351,
     "processes/": 872,
     "program/": 1044,
