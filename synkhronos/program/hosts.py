@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import traceback
-from typing import NoReturn
+from importlib import import_module
+from typing import Any, NoReturn
 
 from ..cluster import environment
 from ..cluster.serve import Server
@@ -40,8 +41,25 @@ def take_place() -> None:
         ignore_ends_of_others()
     if world is not None and world.process == 0:
         PROGRAM.meet(world)
+        refuse_mpi()
     elif world is not None:
         serve(world)
+
+
+def refuse_mpi() -> None:
+    """Make ``MPI.Init()`` raise an error: the bridge has initialized MPI, and a second process would wait forever."""
+    try:
+        mpi: Any = import_module("mpi4py.MPI")
+    except ImportError:
+        return  # the bridge reports it
+
+    def refuse(*_: Any) -> None:
+        raise StateError(
+            "this program runs on several hosts, where synkhronos itself uses MPI and the program cannot: remove "
+            "MPI.Init(), and exchange values between hosts with synkhronos.all_reduce and the other collectives"
+        )
+
+    mpi.Init = mpi.Init_thread = refuse
 
 
 def ignore_ends_of_others() -> None:

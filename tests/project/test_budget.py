@@ -25,7 +25,7 @@ BUDGET = {
     "transports/": 1546,
     "cluster/": 2351,
     "processes/": 872,
-    "program/": 1044,
+    "program/": 1057,
     "engines/ sharding/ ops/": 8295,
     "replication/": 462,
     "calls/": 4257,
