@@ -17,8 +17,8 @@ Handlers = Mapping[Any, Callable[..., Any]]
 Hello = NamedTuple("Hello", [("process", int), ("facts", HostFacts)])
 Bye = NamedTuple("Bye", [("together", bool)])
 
-#: A call of the method ``kind`` of a host's `Server`, and its result.
-Question = NamedTuple("Question", [("kind", str), ("number", int), ("about", Any)])
+#: A call of the method ``kind`` of a host's `Server` or `Deputy` with the arguments ``about``, and its result.
+Question = NamedTuple("Question", [("kind", str), ("number", int), ("about", Tuple[Any, ...])])
 Reply = NamedTuple("Reply", [("number", int), ("content", Any)])
 
 #: A rank's request to abort a command; the master's abort after barrier ``decided``, with the next reduction's number.

@@ -29,7 +29,7 @@ import queue
 import threading
 import time
 from functools import partial
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 from numpy.typing import NDArray
 
@@ -80,16 +80,6 @@ class MpiThread:
     def __repr__(self) -> str:
         state = f"operations in progress: {len(self._progress.operations)}" if self._ended is None else str(self._ended)
         return f"<MpiThread of host {self.host} of {self.hosts}: {state}>"
-
-    @property
-    def sent(self) -> List[int]:
-        """The number of bytes sent to each host, excluding messages that complete after an abort."""
-        return list(self._progress.sent)
-
-    @property
-    def received(self) -> List[int]:
-        """The number of bytes received from each host, excluding messages that complete after an abort."""
-        return list(self._progress.received)
 
     def send(self, host: int, number: int, buffers: Sequence[NDArray[Any]], done: Optional[Done] = None) -> Ticket:
         """Send arrays to a host that receives the same number of bytes; do not change them until the transfer is over.
