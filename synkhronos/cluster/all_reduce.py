@@ -171,13 +171,12 @@ class HostAllReduce(BulkOperation):
             return
         parts: List[Optional[NDArray[Any]]] = []
         for source in self._sources:
-            if not self._wire:
-                parts.append(chunk.parts.get(source, mine))
-                continue
-            message = self._encoded(messages, chunk, mine) if source == self._host else chunk.parts[source]
-            parts.append(self._decoded(message, self._array(messages, chunk, mine.size, mine.dtype)))
+            part = self._encoded(messages, chunk, mine) if source == self._host else chunk.parts[source]
+            if self._wire:
+                part = self._decoded(part, self._array(messages, chunk, mine.size, mine.dtype))
+            parts.append(part)
             if source == self._host and self._leaves_errors:
-                self._leave_errors(mine, parts[-1])
+                self._leave_errors(mine, part)
         result = self._of(self._host, chunk, self._result)
         if self._wire or result.dtype != mine.dtype:
             combined = self._array(messages, chunk, mine.size, mine.dtype)

@@ -28,9 +28,8 @@ from . import wire
 from .bulk_transfers import BulkTransfers
 from .facts import HostFacts, differences, facts
 from .loop import EventLoop
-from .messages import Bye, Handlers, Question, Reply
+from .messages import Bye, Handlers, Question, Reply, SessionSpec
 from .requests import Requests
-from .spec import SessionSpec
 from .stand_in import StandIn
 from .world import World
 

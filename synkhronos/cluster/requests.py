@@ -73,8 +73,7 @@ class Requests:
 
     def end(self) -> None:
         with self._lock:
-            if not self._ended:
-                self._give_up(everything=True)
+            self._give_up(everything=True)
             self._ended = True
 
     def give_up_all(self) -> None:

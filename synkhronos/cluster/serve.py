@@ -8,15 +8,14 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 from ..errors import SynkhronosError
 from ..host import machine
 from ..host.affinity import CoreClaims
 from ..memory.memfd import nameless_file
 from ..processes.keeper import Keeper
-from ..processes.launcher import ProcessLauncher
-from ..runtime.launcher import RankConfig
+from ..processes.launcher import ProcessLauncher, configs_of_host
 from ..sync.control_block import ControlBlock
 from . import wire
 from .bulk_transfers import BulkTransfers
@@ -26,9 +25,8 @@ from .environment import for_ranks
 from .facts import facts
 from .host_memory import shadow
 from .loop import EventLoop
-from .messages import Bye, Handlers, Hello, Question, Reply
+from .messages import Bye, Handlers, Hello, Question, Reply, SessionSpec
 from .requests import Requests
-from .spec import SessionSpec
 from .world import World
 
 
@@ -84,25 +82,33 @@ class Server:
 
     def open(self, spec: SessionSpec) -> Any:
         """Start the ranks of a session on this host; return their process ids by rank, or an error message."""
-        hosts, size = spec.hosts, spec.hosts.size
+        hosts, size, config = spec.hosts, spec.hosts.size, spec.config
         self.kill()
         files: Dict[int, int] = {}
         try:
             block = ControlBlock(size, hosts=hosts, span_bytes=spec.span_bytes)
             self._started.callback(block.close)
             for rank in range(size):
-                if rank != spec.config.root:
+                if rank != config.root:
                     files[rank] = nameless_file("pool") if rank in hosts.near else shadow(nameless_file("shadow"))
             for ident in spec.program_pools:
                 files[ident] = shadow(nameless_file("shadow"))
             if not self.keeper.alive():
                 self.keeper.end()
                 self.keeper = Keeper(self._enter)
-            self.keeper.load(spec.config.path, spec.modules)
+            self.keeper.load(config.path, spec.modules)
+            own = config._replace(
+                hosts=hosts,
+                path=sys.path + [folder for folder in config.path if folder not in sys.path],
+                directory=config.directory if os.path.isdir(config.directory) else machine.working_directory(),
+                environment=for_ranks(os.environ),
+                meeting=None,
+            )
             launcher = ProcessLauncher(self.keeper, spec.standby)
             self._started.callback(self._claims.release)
             self._started.callback(launcher.kill)
-            launcher.start(self._configs(spec), block, files)
+            leader, *others = configs_of_host(own, hosts.near, self._claims, spec.pin, spec.threads)
+            launcher.start([leader._replace(meeting=config.meeting), *others], block, files)
             if self.bulk is not None:
                 self.bulk.reductions = spec.reductions
             lines = [self.line] * len(hosts.ranks)
@@ -115,26 +121,6 @@ class Server:
         finally:
             for fd in files.values():
                 os.close(fd)
-
-    def _configs(self, spec: SessionSpec) -> List[RankConfig]:
-        config, near, budget = spec.config, spec.hosts.near, machine.core_budget()
-        groups: List[List[int]] = [[]] * len(near)
-        if spec.pin and len(near) <= budget:
-            groups = self._claims.claim(len(near))
-        of_all = config._replace(
-            hosts=spec.hosts,
-            threads=spec.threads or max(1, budget // len(near)),
-            budget=budget,
-            path=sys.path + [folder for folder in config.path if folder not in sys.path],
-            directory=config.directory if os.path.isdir(config.directory) else machine.working_directory(),
-            environment=for_ranks(os.environ),
-        )
-        configs = []
-        for rank, group in zip(near, groups):
-            profile = config.profile and os.path.abspath(f"synkhronos_rank_{rank}.prof")
-            meeting = config.meeting if rank == near[0] else None
-            configs.append(of_all._replace(rank=rank, cores=group, profile=profile, meeting=meeting))
-        return configs
 
     def kill(self) -> Dict[int, bytes]:
         """End the session, if any; return the ring buffers with the recorded activity of this host's ranks."""
