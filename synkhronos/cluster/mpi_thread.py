@@ -34,7 +34,8 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 from numpy.typing import NDArray
 
 from ..errors import StateError
-from .all_reduce import HostAllReduce, HostReduction, largest_message
+from ..sync.fetching import HostReduction
+from .all_reduce import HostAllReduce, largest_message
 from .operation import BulkOperation, Cancelled, Done, Farewell, Ticket
 from .pauses import Pauses
 from .progress import TransferProgress

@@ -16,13 +16,14 @@ from refusals import lacks, reports
 
 from synkhronos.cluster import all_reduce as module
 from synkhronos.cluster import mpi_thread as courier_module
-from synkhronos.cluster.all_reduce import HostReduction, borders
+from synkhronos.cluster.all_reduce import borders
 from synkhronos.cluster.mpi_thread import MpiThread
 from synkhronos.cluster.operation import Cancelled
 from synkhronos.cluster.progress import MpiFailed, TransferProgress
 from synkhronos.errors import StateError
 from synkhronos.kernels.encoding import rounded
 from synkhronos.reductions import ReduceOp
+from synkhronos.sync.fetching import HostReduction
 
 pytestmark = pytest.mark.slow
 
