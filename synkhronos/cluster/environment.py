@@ -31,16 +31,16 @@ class LauncherOptions(NamedTuple):
 
     mpi: str
     one_per_host: str  # starts one process on each host
-    all_cores: str  # lets a process use all cores of its host
+    unbound: str  # advice: how a process may use all cores of its host
     variable: str
 
 
 OPTIONS = {
-    "Open MPI": LauncherOptions("Open MPI", "--map-by ppr:1:node", "--bind-to none", "mpirun -x {}={} ..."),
-    "PMIx": LauncherOptions("Open MPI", "--map-by ppr:1:node", "--bind-to none", "mpirun -x {}={} ..."),
-    "PMI": LauncherOptions("MPICH (or a derivative)", "-ppn 1", "-bind-to none", "mpirun -genv {} {} ..."),
+    "Open MPI": LauncherOptions("Open MPI", "--map-by ppr:1:node", "start with --bind-to none", "mpirun -x {}={} ..."),
+    "PMIx": LauncherOptions("Open MPI", "--map-by ppr:1:node", "start with --bind-to none", "mpirun -x {}={} ..."),
+    "PMI": LauncherOptions("MPICH (or a derivative)", "-ppn 1", "start with -bind-to none", "mpirun -genv {} {} ..."),
     "Slurm": LauncherOptions(
-        "Slurm", "--ntasks-per-node=1", "--cpus-per-task=C, for C cores per host", "{}={} srun ..."
+        "Slurm", "--ntasks-per-node=1", "start with --cpus-per-task=C, for C cores per host", "{}={} srun ..."
     ),
 }
 
@@ -122,11 +122,6 @@ def on_one_machine(environ: Mapping[str, str]) -> bool:
     return environ.get(ON_ONE_MACHINE, "") == "1"
 
 
-def unbound(started_by: str) -> str:
-    """Return how to start processes that may use all cores."""
-    return f"start with {OPTIONS[started_by].all_cores}"
-
-
 def with_variable(started_by: str, name: str, value: str) -> str:
     """Return a launcher's command line that sets a variable for all processes."""
     return OPTIONS[started_by].variable.format(name, value)
@@ -162,7 +157,7 @@ def advice(environ: Mapping[str, str], n_cores: int, n_of_machine: int) -> str:
         command = f"srun -N {n_nodes} --ntasks-per-node=1 --cpus-per-task=C python -m synkhronos ..."
         return f"this Slurm job has {n_nodes} nodes, but the program was started on one of them alone: use {command}"
     if mine is not None and n_cores == 1 < n_of_machine and not on_one_machine(environ):
-        return f"the launcher lets this process use 1 of {n_of_machine} cores: {unbound(mine.started_by)}"
+        return f"the launcher lets this process use 1 of {n_of_machine} cores: {OPTIONS[mine.started_by].unbound}"
     return ""
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, Callable, Dict, Hashable, Iterable, List, Sequence, Tuple
 
-from ...cluster.environment import INTERFACE, OPTIONS, unbound, with_variable
+from ...cluster.environment import INTERFACE, OPTIONS, with_variable
 from ...host.units import readable_bytes
 from ..doctor import ENOUGH_SHM_BYTES, MISSING, MOUNT, OK, WARN, Finding
 from .facts import PACKAGES, MachineFacts, labels
@@ -105,7 +105,9 @@ def check_cores(facts: List[MachineFacts]) -> Finding:
     bound = next(filter(is_bound, facts), None)
     if bound is not None:
         text = f"the process may use {bound.cores} of {bound.all_cores} cores on {joined(where(facts, is_bound))}"
-        return Finding("Cores", WARN, f"{text}, and all ranks there share these cores", unbound(bound.started_by))
+        return Finding(
+            "Cores", WARN, f"{text}, and all ranks there share these cores", OPTIONS[bound.started_by].unbound
+        )
     return Finding("Cores", OK, by_value(facts, [f"{each.cores} of {each.all_cores}" for each in facts]))
 
 
