@@ -1,6 +1,6 @@
 """PyMC's samplers and optimizers with likelihoods over all ranks.
 
-Modules: `jax_mode`, `optimizing`.
+Modules: `optimizing`.
 """
 
 import os
