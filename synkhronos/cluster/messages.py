@@ -57,8 +57,6 @@ ForgetFetch = NamedTuple("ForgetFetch", [("to", int), ("carried", int)])
 ROUTED = (FetchMemory, Memory, FetchRefused, ForgetFetch)
 
 
-# The start of a session.
-
 ENGINES = ("theano", "pytensor")  # packages that are slow to import
 
 

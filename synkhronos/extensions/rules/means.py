@@ -1,6 +1,4 @@
-"""Means over the ranks in separate variables, and the rows that weight them.
-
-A mean is computed with or without blocking, in full precision or in 16 bits.
+"""Means over the ranks in separate variables, with or without blocking, and the rows that weight them.
 
 In 16 bits, ranks send differences from the last mean, which is equal on all ranks. The differences are small if the
 ranks have stayed close to each other. The rounding error is added to the next exchange (error feedback).
