@@ -36,7 +36,7 @@ BUDGET = {
     "extending.py": 41,
     "extensions/": 3931,
     "contrib/": 931,
-    "testing/ cli/": 1918,
+    "testing/ cli/": 1916,
 }
 
 #: Tokens that do not count as code.

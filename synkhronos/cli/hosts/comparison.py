@@ -21,9 +21,8 @@ def check_processes(facts: List[MachineFacts]) -> Finding:
     several = [each for each in facts if each.local_size > 1]
     if several and not all(each.one_machine for each in several):
         text = f"{several[0].local_size} processes per host on {joined(sorted({each.host for each in several}))}"
-        return Finding(
-            "Processes", MISSING, text, f"start one per host with {OPTIONS[several[0].started_by].one_per_host}"
-        )
+        option = OPTIONS[several[0].started_by].one_per_host
+        return Finding("Processes", MISSING, text, f"start one per host with {option}")
     machines = " on one machine, to simulate hosts" if several else ", one per host"
     return Finding("Processes", OK, f"{len(facts)}{machines}, started by {facts[0].started_by}")
 
@@ -105,9 +104,8 @@ def check_cores(facts: List[MachineFacts]) -> Finding:
     bound = next(filter(is_bound, facts), None)
     if bound is not None:
         text = f"the process may use {bound.cores} of {bound.all_cores} cores on {joined(where(facts, is_bound))}"
-        return Finding(
-            "Cores", WARN, f"{text}, and all ranks there share these cores", OPTIONS[bound.started_by].unbound
-        )
+        remedy = OPTIONS[bound.started_by].unbound
+        return Finding("Cores", WARN, f"{text}, and all ranks there share these cores", remedy)
     return Finding("Cores", OK, by_value(facts, [f"{each.cores} of {each.all_cores}" for each in facts]))
 
 
